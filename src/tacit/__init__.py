@@ -1,0 +1,57 @@
+"""Train one model across parties who share no data, and say truthfully what was leaked."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from tacit.config import Config, load_config
+    from tacit.data import Dataset, TaskData
+    from tacit.errors import BudgetError, DivergenceError, InputError, PeerError, TacitError
+    from tacit.result import Claim, Result
+    from tacit.run import train
+
+__all__ = [
+    "BudgetError",
+    "Claim",
+    "Config",
+    "Dataset",
+    "DivergenceError",
+    "InputError",
+    "PeerError",
+    "Result",
+    "TacitError",
+    "TaskData",
+    "__version__",
+    "load_config",
+    "train",
+]
+
+# Loaded on first use, so that `tacit --help` and `tacit.privacy` need not wait for torch.
+_HOMES = {
+    "BudgetError": "errors",
+    "Claim": "result",
+    "Config": "config",
+    "Dataset": "data",
+    "DivergenceError": "errors",
+    "InputError": "errors",
+    "PeerError": "errors",
+    "Result": "result",
+    "TacitError": "errors",
+    "TaskData": "data",
+    "load_config": "config",
+    "train": "run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tacit' has no attribute {name!r}")
+    return getattr(import_module(f"tacit.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
