@@ -1,0 +1,27 @@
+"""Who may talk (`graphs`), when (`schedules`), with which weight (`mixing`), and `checks`."""
+
+from tacit.topology.checks import (
+    check_column_stochastic,
+    check_doubly_stochastic,
+    check_strongly_connected,
+    contraction,
+)
+from tacit.topology.graphs import Graph, read_graph_file
+from tacit.topology.mixing import WEIGHTS, Mixing, build_mixing
+from tacit.topology.schedules import GRAPHS, GraphRequest, GraphSchedule, build_schedule
+
+__all__ = [
+    "GRAPHS",
+    "WEIGHTS",
+    "Graph",
+    "GraphRequest",
+    "GraphSchedule",
+    "Mixing",
+    "build_mixing",
+    "build_schedule",
+    "check_column_stochastic",
+    "check_doubly_stochastic",
+    "check_strongly_connected",
+    "contraction",
+    "read_graph_file",
+]

@@ -1,0 +1,148 @@
+"""Graphs: who may talk to whom. An edge (source, target) lets source send to target.
+
+A node always keeps a part of its own value; that is a matter of weights (`mixing`), so graphs hold
+no self loops.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tacit.errors import InputError
+
+__all__ = [
+    "Graph",
+    "complete",
+    "directed_ring",
+    "exponential",
+    "k_regular",
+    "read_graph_file",
+    "ring",
+    "star",
+]
+
+Edge = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A directed graph on nodes 0..nodes-1; an undirected one has every edge both ways.
+
+    Args:
+        nodes: how many.
+        edges: (source, target) pairs without self loops.
+    """
+
+    nodes: int
+    edges: frozenset[Edge]
+
+    @cached_property
+    def symmetric(self) -> bool:
+        """Whether every edge goes both ways."""
+        return all((target, source) in self.edges for source, target in self.edges)
+
+    @cached_property
+    def out_degrees(self) -> tuple[int, ...]:
+        """Out-neighbours of each node, itself not counted, `[nodes]`."""
+        counts = Counter(source for source, _ in self.edges)
+        return tuple(counts[node] for node in range(self.nodes))
+
+
+def _graph(nodes: int, edges: Iterable[Edge], *, both_ways: bool = False) -> Graph:
+    listed = [(source, target) for source, target in edges if source != target]
+    if both_ways:
+        listed += [(target, source) for source, target in listed]
+    return Graph(nodes, frozenset(listed))
+
+
+def ring(nodes: int) -> Graph:
+    """Each node and its two neighbours, both ways."""
+    return _graph(nodes, ((i, (i + 1) % nodes) for i in range(nodes)), both_ways=True)
+
+
+def directed_ring(nodes: int) -> Graph:
+    """Each node sends to the next one."""
+    return _graph(nodes, ((i, (i + 1) % nodes) for i in range(nodes)))
+
+
+def complete(nodes: int) -> Graph:
+    """Every node and every other."""
+    return _graph(nodes, ((i, j) for i in range(nodes) for j in range(nodes)))
+
+
+def star(nodes: int) -> Graph:
+    """Node 0 and every other, both ways."""
+    return _graph(nodes, ((0, i) for i in range(1, nodes)), both_ways=True)
+
+
+def k_regular(nodes: int, degree: int) -> Graph:
+    """Node i linked to i +- 1, ..., i +- degree / 2, both ways.
+
+    Raises:
+        InputError: on `topology.degree`, unless it is even, positive and below `nodes`.
+    """
+    if degree % 2 or not 0 < degree < nodes:
+        raise InputError(
+            "topology.degree",
+            degree,
+            f"must be even and at most {nodes - 1}: a node is linked to as many on either side",
+        )
+    reach = range(1, degree // 2 + 1)
+    pairs = ((i, (i + hop) % nodes) for i in range(nodes) for hop in reach)
+    return _graph(nodes, pairs, both_ways=True)
+
+
+def exponential(nodes: int) -> tuple[Graph, ...]:
+    """One period of the one-peer time-varying directed exponential graph.
+
+    At step k every node sends to the one 2^(k mod T) hops ahead, T = floor(log2(nodes - 1)) + 1
+    (PrivSGP-VR, section 5). One node alone has one graph without edges.
+    """
+    hops = [1 << power for power in range((nodes - 1).bit_length())] or [0]
+    return tuple(_graph(nodes, ((i, (i + hop) % nodes) for i in range(nodes))) for hop in hops)
+
+
+def read_graph_file(path: Path, nodes: int) -> tuple[Graph, ...]:
+    """Read a graph, or a sequence of graphs, from a text file.
+
+    One `source target` pair a line, nodes from 0; `#` starts a comment; one or more blank lines
+    separate the graphs of a sequence. Duplicates and self loops are harmless.
+
+    Raises:
+        InputError: on `topology.graph`, naming file and line.
+    """
+    where = "topology.graph"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(where, str(path), f"cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise InputError(where, str(path), "is not a text file") from None
+    blocks: list[list[Edge]] = [[]]
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            if blocks[-1]:
+                blocks.append([])
+            continue
+        content = line.split("#", 1)[0].split()
+        if content:
+            blocks[-1].append(_edge(content, f"{path}, line {number}: {line.strip()}", nodes))
+    found = tuple(_graph(nodes, block) for block in blocks if block)
+    if not found:
+        raise InputError(where, str(path), "holds no edge: write one 'source target' pair a line")
+    return found
+
+
+def _edge(content: list[str], where: str, nodes: int) -> Edge:
+    if len(content) != 2 or not all(word.isascii() and word.isdigit() for word in content):
+        raise InputError("topology.graph", where, "must be two node numbers: 'source target'")
+    source, target = int(content[0]), int(content[1])
+    if max(source, target) >= nodes:
+        raise InputError(
+            "topology.graph", where, f"node {max(source, target)} is not one of 0..{nodes - 1}"
+        )
+    return source, target
