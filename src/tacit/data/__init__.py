@@ -1,0 +1,28 @@
+"""Data sets, where they come from, and how their records are divided among nodes.
+
+`load` finds a data set by name, `partition` divides its training records, `stack` lays the
+records of many nodes in one tensor. `as_dataset` and `check_dataset` take in what a user gives.
+"""
+
+from tacit.data.datasets import Dataset, TaskData, class_labels, count_classes
+from tacit.data.given import as_dataset, check_dataset
+from tacit.data.partitions import PARTITIONS, partition
+from tacit.data.sources import SOURCES, load
+from tacit.data.stacked import StackedData, stack
+from tacit.data.user_function import import_function
+
+__all__ = [
+    "PARTITIONS",
+    "SOURCES",
+    "Dataset",
+    "StackedData",
+    "TaskData",
+    "as_dataset",
+    "check_dataset",
+    "class_labels",
+    "count_classes",
+    "import_function",
+    "load",
+    "partition",
+    "stack",
+]

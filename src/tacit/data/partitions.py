@@ -1,0 +1,184 @@
+"""Divides the training records among nodes: one row of `PARTITIONS` for each way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from tacit.data.datasets import TaskData, class_labels
+from tacit.data.seeds import PARTITION, public_generator
+from tacit.errors import InputError, nearest
+
+__all__ = ["PARTITIONS", "Division", "PartitionKind", "partition"]
+
+_REDRAWS = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """What is to be divided, and how.
+
+    Args:
+        kind: the partition as the experiment file names it.
+        column: what follows the colon in `by:COLUMN`, or an empty string.
+        data: whose training records are divided.
+        nodes: among how many.
+        generator: the public generator of the division.
+        alpha: concentration of the Dirichlet distribution.
+        per_node: shards a node.
+    """
+
+    kind: str
+    column: str
+    data: TaskData
+    nodes: int
+    generator: np.random.Generator
+    alpha: float | None
+    per_node: int | None
+
+
+@dataclass(frozen=True)
+class PartitionKind:
+    """A way to divide records.
+
+    Args:
+        divide: gives the record numbers of each node; every record goes to one node.
+        parameter: the one key of `[nodes]` that it needs, if any.
+    """
+
+    divide: Callable[[Division], list[np.ndarray]]
+    parameter: str | None = None
+
+
+def partition(
+    kind: str,
+    data: TaskData,
+    nodes: int,
+    seed: int,
+    *,
+    alpha: float | None = None,
+    per_node: int | None = None,
+) -> tuple[np.ndarray, ...]:
+    """Divide the training records of a task among nodes.
+
+    Args:
+        kind: a name in `PARTITIONS`, as `by:region` for `by:COLUMN`.
+        data: whose training records are divided.
+        nodes: among how many.
+        seed: the public seed.
+        alpha: for `dirichlet`; the smaller, the more the nodes differ.
+        per_node: for `shards`; how many shards each node gets.
+
+    Returns:
+        One ascending int64 array of record numbers for each node: disjoint, none empty, all
+        records together.
+
+    Raises:
+        InputError: on `nodes.partition`, `nodes.count`, `nodes.alpha` or `nodes.per_node`.
+    """
+    name, colon, column = kind.partition(":")
+    row = PARTITIONS.get(f"{name}:COLUMN" if colon else name)
+    if row is None:
+        raise InputError("nodes.partition", kind, nearest(kind, PARTITIONS))
+    for key, value in (("alpha", alpha), ("per_node", per_node)):
+        if value is not None and row.parameter != key:
+            raise InputError(f"nodes.{key}", value, f"partition {kind!r} does not take it")
+    if not 1 <= nodes <= len(data.train):
+        expected = f"must be 1 to {len(data.train)}, the number of training records"
+        raise InputError("nodes.count", nodes, expected)
+    generator = public_generator(seed, PARTITION)
+    parts = row.divide(Division(kind, column, data, nodes, generator, alpha, per_node))
+    return tuple(np.sort(part).astype(np.int64) for part in parts)
+
+
+def _iid(division: Division) -> list[np.ndarray]:
+    """Records at random; sizes differ by at most one."""
+    order = division.generator.permutation(len(division.data.train))
+    return np.array_split(order, division.nodes)
+
+
+def _dirichlet(division: Division) -> list[np.ndarray]:
+    """Each class in shares drawn from a Dirichlet distribution (Hsu, Qi, Brown 2019)."""
+    nodes, alpha, generator = division.nodes, division.alpha, division.generator
+    if alpha is None or not (alpha > 0 and math.isfinite(alpha * nodes)):
+        raise InputError("nodes.alpha", alpha, "partition 'dirichlet' needs a positive number")
+    labels = _labels(division)
+    classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    sizes = np.array([len(records) for records in classes])[:, None]
+    for _ in range(_REDRAWS):
+        shares = generator.dirichlet(np.full(nodes, alpha), size=len(classes))
+        cuts = (np.cumsum(shares, axis=1)[:, :-1] * sizes).astype(np.int64)  # [classes, nodes - 1]
+        counts = np.diff(cuts, axis=1, prepend=0, append=sizes)
+        if counts.sum(axis=0).min() > 0:
+            break
+    pieces = [
+        np.split(generator.permutation(records), cut)
+        for records, cut in zip(classes, cuts, strict=True)
+    ]
+    return _without_empty([np.concatenate(node) for node in zip(*pieces, strict=True)])
+
+
+def _without_empty(parts: list[np.ndarray]) -> list[np.ndarray]:
+    """Give each empty node one record of the largest node, the first such if several are."""
+    sizes = np.array([len(part) for part in parts])
+    while sizes.min() == 0:
+        largest, empty = int(sizes.argmax()), int(sizes.argmin())
+        parts[largest], parts[empty] = parts[largest][:-1], parts[largest][-1:]
+        sizes[largest], sizes[empty] = sizes[largest] - 1, 1
+    return parts
+
+
+def _shards(division: Division) -> list[np.ndarray]:
+    """Records sorted by label, cut in shards, `per_node` to each node (McMahan et al. 2017)."""
+    nodes, per_node, records = division.nodes, division.per_node, len(division.data.train)
+    if per_node is None or not 1 <= per_node <= records // nodes:
+        expected = f"partition 'shards' needs 1 to {records // nodes} shards a node"
+        raise InputError("nodes.per_node", per_node, expected)
+    by_label = np.argsort(_labels(division), kind="stable")
+    shards = np.array_split(by_label, nodes * per_node)
+    dealt = division.generator.permutation(nodes * per_node).reshape(nodes, per_node)
+    return [np.concatenate([shards[shard] for shard in node]) for node in dealt]
+
+
+def _by_column(division: Division) -> list[np.ndarray]:
+    """One value of a column to a node, in sorted order; round robin if there are more values."""
+    columns, nodes = division.data.columns, division.nodes
+    if division.column not in columns:
+        if columns:
+            expected = nearest(f"by:{division.column}", [f"by:{name}" for name in columns])
+        else:
+            expected = f"{division.data.name} has no columns to divide by"
+        raise InputError("nodes.partition", division.kind, expected)
+    try:
+        values, rank = np.unique(columns[division.column], return_inverse=True)
+    except TypeError as error:  # numbers beside text, or None
+        expected = "the values of the column must be all numbers or all text"
+        raise InputError("nodes.partition", division.kind, expected) from error
+    if len(values) < nodes:
+        expected = f"column {division.column!r} has only {len(values)} distinct values"
+        raise InputError("nodes.count", nodes, expected)
+    return [np.flatnonzero(rank % nodes == node) for node in range(nodes)]
+
+
+def _labels(division: Division) -> np.ndarray:
+    labels = class_labels(division.data.train)
+    if labels is None:
+        dtype = str(division.data.train.targets.dtype).removeprefix("torch.")
+        expected = f"needs integer class labels; the targets of {division.data.name} are {dtype}"
+        raise InputError("nodes.partition", division.kind, expected)
+    return labels
+
+
+PARTITIONS: MappingProxyType[str, PartitionKind] = MappingProxyType(
+    {
+        "iid": PartitionKind(_iid),
+        "dirichlet": PartitionKind(_dirichlet, parameter="alpha"),
+        "shards": PartitionKind(_shards, parameter="per_node"),
+        "by:COLUMN": PartitionKind(_by_column),
+    }
+)
+"""Ways to divide records, by name; after a colon, `COLUMN` stands for a column of the data."""

@@ -1,0 +1,121 @@
+"""Where data sets come from: one row of `SOURCES` each, and a user's own function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+
+from tacit.data.datasets import Dataset, TaskData, count_classes
+from tacit.data.given import as_dataset, check_dataset
+from tacit.data.idx_images import FASHION_MNIST, MNIST, load_idx_images
+from tacit.data.seeds import TEST_SPLIT, public_generator
+from tacit.data.user_function import call_function
+from tacit.errors import InputError, nearest
+
+__all__ = ["SOURCES", "Loader", "Request", "load"]
+
+_WHERE = "task.dataset"
+_TEST_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a loader is asked for.
+
+    Args:
+        argument: what follows the colon in `name:argument`, or an empty string.
+        data_dir: the folder where files are looked for, and downloaded to.
+        seed: the public seed, for splits.
+    """
+
+    argument: str
+    data_dir: Path
+    seed: int
+
+
+Loader = Callable[[Request], TaskData]
+
+
+def load(dataset: str, *, data_dir: Path, seed: int = 0) -> TaskData:
+    """Load a data set.
+
+    Args:
+        dataset: a name in `SOURCES`, or `module:function`: a function without arguments that
+            returns a `TaskData` or a pair `(train, test)`. Each of these is whatever
+            `as_dataset` takes; `test` may be None.
+        data_dir: the folder where files are looked for, and downloaded to.
+        seed: draws the test set where a data set has none of its own.
+
+    Raises:
+        InputError: on `task.dataset` if the name or the data are wrong, on `task.data_dir` if
+            a file is wrong or missing.
+    """
+    name, colon, argument = dataset.partition(":")
+    loader = SOURCES.get(f"{name}:PATH" if colon else name)
+    if loader is not None:
+        data = loader(Request(argument, data_dir.expanduser(), seed))
+    elif colon:
+        data = _from_user(dataset)
+    else:
+        expected = f"{nearest(dataset, SOURCES)} (module:function names a function of your own)"
+        raise InputError(_WHERE, dataset, expected)
+    check_dataset(data.train, _WHERE, data.classes)
+    if data.test is not None:
+        check_dataset(data.test, f"{_WHERE} (test)", data.classes)
+    return data
+
+
+def _digits(request: Request) -> TaskData:
+    """The 1,797 handwritten digits of scikit-learn: inputs `[records, 1, 8, 8]` in [0, 1]."""
+    # Imported here because it is slow, and only this data set needs it.
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    pixels, labels = load_digits(return_X_y=True)
+    generator = public_generator(request.seed, TEST_SPLIT)
+    parts = train_test_split(
+        torch.as_tensor(pixels / 16.0, dtype=torch.float32).reshape(-1, 1, 8, 8),
+        torch.as_tensor(labels, dtype=torch.int64),
+        test_size=_TEST_SHARE,
+        stratify=labels,
+        random_state=int(generator.integers(2**32)),
+    )
+    train_inputs, test_inputs, train_targets, test_targets = parts
+    train, test = Dataset(train_inputs, train_targets), Dataset(test_inputs, test_targets)
+    return TaskData("digits", train, test, classes=10)
+
+
+def _from_user(reference: str) -> TaskData:
+    match call_function(reference, _WHERE):
+        case TaskData() as data:
+            train, test = _halves(data.train, data.test)
+            classes = data.classes or count_classes(train, test)
+            return replace(data, train=train, test=test, classes=classes)
+        case (given_train, given_test):
+            train, test = _halves(given_train, given_test)
+            return TaskData(reference, train, test, classes=count_classes(train, test))
+        case result:
+            expected = (
+                f"the function must return a TaskData or a pair (train, test), "
+                f"not {type(result).__name__}"
+            )
+            raise InputError(_WHERE, reference, expected)
+
+
+def _halves(train: object, test: object) -> tuple[Dataset, Dataset | None]:
+    trained = as_dataset(train, _WHERE)
+    return trained, None if test is None else as_dataset(test, f"{_WHERE} (test)")
+
+
+SOURCES: MappingProxyType[str, Loader] = MappingProxyType(
+    {
+        "digits": _digits,
+        "mnist": lambda request: load_idx_images(MNIST, request.data_dir),
+        "fashion-mnist": lambda request: load_idx_images(FASHION_MNIST, request.data_dir),
+    }
+)
+"""Loaders by name; a name that ends in `:PATH` takes an argument after the colon."""

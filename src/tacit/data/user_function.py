@@ -1,0 +1,88 @@
+"""Finds a user's function by `module:function`, with the current directory importable."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from tacit.errors import InputError, nearest
+
+__all__ = ["call_function", "describe", "import_function"]
+
+
+def import_function(reference: str, where: str) -> Callable[..., Any]:
+    """The callable that `module:function` names.
+
+    Args:
+        reference: `module:function`; the module may be dotted, and is looked for in the current
+            directory first.
+        where: the key that an error names.
+
+    Raises:
+        InputError: if the reference has another form, the module is not found or fails to
+            import, or it holds no such callable.
+    """
+    module_name, _, name = reference.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), name]):
+        raise InputError(where, reference, "must be module:function, as in my_data:load")
+    with _importable_current_directory():
+        module = _import_module(module_name, reference, where)
+    callables: dict[str, Callable[..., Any]] = {
+        key: value for key, value in vars(module).items() if callable(value)
+    }
+    if name not in callables:
+        hint = nearest(name, [key for key in callables if not key.startswith("_")])
+        raise InputError(where, reference, f"{module_name} has no function {name!r}; {hint}")
+    return callables[name]
+
+
+def call_function(reference: str, where: str) -> object:
+    """Import `module:function` and return what it returns, called without arguments.
+
+    Raises:
+        InputError: as `import_function`; also if the function raises, with what it raised.
+    """
+    function = import_function(reference, where)
+    try:
+        with _importable_current_directory():
+            return function()
+    except Exception as error:  # whatever the user's function raises
+        raise InputError(where, reference, f"the function raised {describe(error)}") from error
+
+
+def describe(error: BaseException) -> str:
+    """An exception's type and message on one line."""
+    return textwrap.shorten(f"{type(error).__name__}: {error}", 300, placeholder=" ...")
+
+
+def _import_module(module_name: str, reference: str, where: str) -> ModuleType:
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(module_name)
+    except Exception as error:  # whatever the user's module raises
+        raise InputError(where, reference, _import_fault(module_name, error)) from error
+
+
+def _import_fault(module_name: str, error: Exception) -> str:
+    # A module that the user's own module fails to import is another fault than a missing one.
+    if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
+        return f"there is no module {error.name!r} in {os.getcwd()} nor among those installed"
+    return f"importing the module raised {describe(error)}"
+
+
+@contextmanager
+def _importable_current_directory() -> Iterator[None]:
+    """Put the current directory first on the import path, as `python -m` does; then undo it."""
+    directory = os.getcwd()
+    sys.path.insert(0, directory)
+    try:
+        yield
+    finally:
+        if directory in sys.path:  # the user's module may have changed it
+            sys.path.remove(directory)

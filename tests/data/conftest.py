@@ -1,0 +1,77 @@
+"""Real image files, and tiny files in the same format."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+# Type codes as in the description of the format, kept apart from the reader's own table.
+CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
+
+IdxBytes = Callable[[np.ndarray], bytes]
+WriteImages = Callable[..., dict[str, bytes]]
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reach servers of the tests directly, also where a proxy is configured."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder with `mnist/` and `fashion-mnist/`."""
+    beside = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+    folder = Path(os.environ.get("TACIT_DATA_DIR", beside))
+    for name in ("mnist", "fashion-mnist"):
+        if not (folder / name).is_dir():
+            pytest.fail(f"no folder {folder / name}: set TACIT_DATA_DIR to the real image files")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def idx_bytes() -> IdxBytes:
+    """A writer of IDX files."""
+
+    def write(array: np.ndarray) -> bytes:
+        code = CODES[array.dtype.str[1:]]
+        header = struct.pack(f">HBB{array.ndim}I", 0, code, array.ndim, *array.shape)
+        return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def image_files(idx_bytes: IdxBytes) -> WriteImages:
+    """Writer of the four files of an image data set with a few records, as bytes by name."""
+
+    def write(*, train: int = 6, test: int = 3, seed: int = 0) -> dict[str, bytes]:
+        generator = np.random.default_rng(seed)
+        files = {}
+        for half, records in (("train", train), ("t10k", test)):
+            images = generator.integers(0, 256, (records, 28, 28), dtype=np.uint8)
+            labels = generator.integers(0, 10, records, dtype=np.uint8)
+            files[f"{half}-images-idx3-ubyte"] = idx_bytes(images)
+            files[f"{half}-labels-idx1-ubyte"] = idx_bytes(labels)
+        return files
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def write_folder() -> Callable[[Path, dict[str, bytes]], None]:
+    """Write files into a new folder; names that end in `.gz` are compressed."""
+
+    def write(folder: Path, files: dict[str, bytes]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            packed = gzip.compress(content) if name.endswith(".gz") else content
+            (folder / name).write_bytes(packed)
+
+    return write
