@@ -1,0 +1,150 @@
+"""Proof, on a few records, that a gradient path computes what autograd computes for each alone.
+
+The test is exact in kind and cheap: two nodes with different weights, a few records each, float64.
+It finds whatever a static look at a module cannot: records that mix, a layer called twice, a
+parameter used outside its layer, a view that assumes the batch size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from tacit.gradients.clipping import Clip
+from tacit.gradients.layout import Layout
+from tacit.gradients.losses import Loss
+
+__all__ = ["GradientPath", "Probe", "mismatch", "probe_of"]
+
+_NODES = 2
+_RECORDS = 3
+_SPREAD = 0.05
+_TOLERANCE = 1e-8
+
+
+class GradientPath(Protocol):
+    """One way to compute clipped sums; what `StackedModel` is built on."""
+
+    def accumulate(
+        self,
+        parameters: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        clip: Clip | None,
+        total: Tensor,
+        beta: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Scale `total` by beta and add the sum of (clipped) gradients over unmasked records.
+
+        Args:
+            parameters: `[nodes, d]`.
+            inputs: `[nodes, b, ...]`, valid in masked slots too.
+            targets: `[nodes, b, ...]`, valid in masked slots too.
+            mask: `[nodes, b]`, True for records.
+            clip: bound on each record's l2 norm, or None.
+            total: `[nodes, d]`, changed in place.
+            beta: 1, or 0 to overwrite whatever `total` holds.
+
+        Returns:
+            norms `[nodes, b]` (`[nodes, 0]` where clip is None) and losses `[nodes, b]`, both 0
+            where masked.
+        """
+
+    def evaluate(self, module: nn.Module, weights: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        """The outputs `[records, ...]` of `module` with these weights."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A small batch and what is right for it, in float64."""
+
+    parameters: Tensor
+    inputs: Tensor
+    targets: Tensor
+    clip: float
+    total: Tensor
+    norms: Tensor
+    losses: Tensor
+
+    @property
+    def mask(self) -> Tensor:
+        """All True, `[nodes, b]`."""
+        return torch.ones_like(self.norms, dtype=torch.bool)
+
+
+def probe_of(
+    module: nn.Module, loss: Loss, layout: Layout, inputs: Tensor, targets: Tensor
+) -> Probe:
+    """Two nodes' batch from examples `[few, ...]`, solved one record at a time by plain autograd.
+
+    `module` is in float64. Weights and inputs are perturbed, so that neither equal weights nor
+    equal records hide a mistake; each input is scaled, which keeps signs and zeros.
+    """
+    device = inputs.device
+    generator = torch.Generator().manual_seed(20)
+    count = _NODES * _RECORDS
+    order = torch.arange(count, device=device) % inputs.shape[0]
+    records, labels = inputs[order], targets[order]
+    if records.is_floating_point():
+        scales = 0.5 + torch.rand(records.shape, generator=generator, dtype=torch.float64)
+        records = records.double() * scales.to(device)
+    if labels.is_floating_point():
+        labels = labels.double()
+    noise = torch.randn(_NODES, layout.size, generator=generator, dtype=torch.float64)
+    parameters = layout.flatten(module) + _SPREAD * noise.to(device)
+    records = records.view(_NODES, _RECORDS, *records.shape[1:])
+    labels = labels.view(_NODES, _RECORDS, *labels.shape[1:])
+
+    gradients = torch.zeros(_NODES, _RECORDS, layout.size, dtype=torch.float64, device=device)
+    losses = torch.zeros(_NODES, _RECORDS, dtype=torch.float64, device=device)
+    for node in range(_NODES):
+        weights = {
+            slot.name: slot.view(parameters)[node].clone().requires_grad_() for slot in layout.slots
+        }
+        for record in range(_RECORDS):
+            with torch.enable_grad():
+                outputs = functional_call(module, weights, (records[node, record].unsqueeze(0),))
+                value = loss.per_record(outputs, labels[node, record].unsqueeze(0))[0]
+                found = torch.autograd.grad(
+                    value, list(weights.values()), allow_unused=True, materialize_grads=True
+                )
+            losses[node, record] = value.detach()
+            gradients[node, record] = torch.cat([part.reshape(-1) for part in found])
+
+    norms = gradients.norm(dim=2)
+    finite = norms[torch.isfinite(norms) & (norms > 0)]
+    clip = finite.median().item() if finite.numel() else 1.0
+    factors = (clip / norms).clamp(max=1.0).unsqueeze(2)
+    total = torch.where(torch.isfinite(norms).unsqueeze(2), factors * gradients, 0.0).sum(dim=1)
+    return Probe(parameters, records, labels, clip, total, norms, losses)
+
+
+def mismatch(path: GradientPath, probe: Probe) -> str | None:
+    """In what `path` differs from the truth of `probe`, or None if in nothing.
+
+    Whatever `path` raises passes through.
+    """
+    total = torch.empty_like(probe.total)
+    norms, losses = path.accumulate(
+        probe.parameters, probe.inputs, probe.targets, probe.mask, probe.clip, total, 0
+    )
+    for what, found, right in (
+        ("losses", losses, probe.losses),
+        ("norms", norms, probe.norms),
+        ("clipped sums", total, probe.total),
+    ):
+        if not _close(found, right):
+            return f"its {what} for a batch differ from those of its records alone"
+    return None
+
+
+def _close(found: Tensor, right: Tensor) -> bool:
+    scale = right[torch.isfinite(right)].abs().max().item() if right.numel() else 0.0
+    return torch.allclose(
+        found, right, rtol=_TOLERANCE, atol=_TOLERANCE * scale + 1e-300, equal_nan=True
+    )

@@ -1,0 +1,346 @@
+"""Clipped sums of per-record gradients for a stack of nodes, each with its own parameters.
+
+What holds for every batch, on both paths:
+
+| case | guarantee |
+|---|---|
+| a record's l2 norm exceeds C | its contribution is scaled to norm C, within a factor 1 + 1e-6 |
+| a record's gradient is not finite, or its squared norm overflows | it contributes exactly zero |
+| a masked slot | it contributes exactly zero, whatever the slot holds; norm and loss are 0 |
+| a node without records | its row of `total` is zero |
+| b = 0 | `total` is zero |
+| a batch larger than the memory bound | taken in chunks of records; the sum is the same |
+
+With `clip=None` nothing is bounded and a gradient that is not finite shows in `total`.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import InputError
+from tacit.gradients.clipping import Clip, check_clip
+from tacit.gradients.functional import FunctionalPath
+from tacit.gradients.layout import Layout, layout_of
+from tacit.gradients.losses import Loss
+from tacit.gradients.probe import GradientPath, Probe, mismatch, probe_of
+from tacit.gradients.refuse import first_line, refuse_module, refuse_outputs
+from tacit.gradients.taps import TapsPath, tapped_layers
+
+__all__ = ["BatchGradient", "StackedModel", "build"]
+
+MEMORY_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True)
+class BatchGradient:
+    """What one batch gives.
+
+    Attributes:
+        total: `[nodes, d]`, the sum (not the mean) over unmasked records of clipped gradients.
+        norms: `[nodes, b]`, each record's l2 norm before clipping, 0 where masked; `[nodes, 0]`
+            when nothing is clipped.
+        losses: `[nodes, b]`, 0 where masked.
+    """
+
+    total: Tensor
+    norms: Tensor
+    losses: Tensor
+
+
+@dataclass(frozen=True)
+class StackedModel:
+    """A user's module for a stack of nodes; made by `build`, holds no training state.
+
+    One object serves one thread at a time.
+
+    Attributes:
+        path: `taps` where norms come from layer inputs and output gradients, `functional` where
+            the gradients of records are materialised.
+        reason: why the path is `functional`; empty for `taps`.
+        layout: where each parameter lies in the flat vector.
+        loss: the loss it was built for.
+        memory_bytes: bound on what a call holds at once beside arguments and results.
+        original: a copy of the user's module, as it was given.
+        evaluated: a copy in evaluation mode, in the run's dtype and on its device.
+        engine: the computation of `path`.
+        examples: one input and one target, put into the slots of a node without records.
+        numbers_per_record: what `gradient` keeps for one record of one node.
+        outputs_per_record: what `outputs` keeps for one record.
+    """
+
+    path: Literal["taps", "functional"]
+    reason: str
+    layout: Layout
+    loss: Loss
+    memory_bytes: int
+    original: nn.Module
+    evaluated: nn.Module
+    engine: GradientPath
+    examples: tuple[Tensor, Tensor]
+    numbers_per_record: int
+    outputs_per_record: int
+
+    @property
+    def parameters_count(self) -> int:
+        """The number d of trainable parameters."""
+        return self.layout.size
+
+    def start(self, nodes: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+        """The module's present weights for every node, a new tensor `[nodes, d]`."""
+        vector = self.layout.flatten(self.original).to(device=device, dtype=dtype)
+        return vector.repeat(nodes, 1)
+
+    def gradient(
+        self,
+        parameters: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        clip: Clip | None,
+        out: Tensor | None = None,
+    ) -> BatchGradient:
+        """Sums of clipped per-record gradients.
+
+        Args:
+            parameters: `[nodes, d]`, each node's weights.
+            inputs: `[nodes, b, ...]`, padded; masked slots may hold anything.
+            targets: `[nodes, b, ...]`, padded likewise.
+            mask: bool `[nodes, b]`, True for records.
+            clip: bound C on the l2 norm of each record's gradient, for all nodes or `[nodes]` one
+                each; None for the plain sum.
+            out: `[nodes, d]` contiguous, where to write `total`; a new tensor otherwise.
+
+        Raises:
+            InputError: on `algorithm.clip` unless the bound is positive and finite.
+        """
+        if clip is not None:
+            check_clip(clip)
+        parameters = parameters.detach()
+        total = torch.empty_like(parameters) if out is None else out
+        nodes, count = mask.shape
+        if mask.numel() == 0:
+            empty = parameters.new_zeros(nodes, count)
+            return BatchGradient(total.zero_(), empty, empty.clone())
+
+        inputs = _fill(_cast(inputs, parameters), mask, self.examples[0])
+        targets = _fill(_cast(targets, parameters), mask, self.examples[1])
+        step = self._chunk(nodes * self.numbers_per_record, parameters)
+        norms: list[Tensor] = []
+        losses: list[Tensor] = []
+        for start in range(0, count, step):
+            part = slice(start, start + step)
+            found = self.engine.accumulate(
+                parameters,
+                inputs[:, part],
+                targets[:, part],
+                mask[:, part],
+                clip,
+                total,
+                int(start > 0),
+            )
+            norms.append(found[0])
+            losses.append(found[1])
+        if clip is None:
+            # Without records, a node whose weights are not finite would still give 0 * nan.
+            total[~mask.any(dim=1)] = 0.0
+        return BatchGradient(total, torch.cat(norms, dim=1), torch.cat(losses, dim=1))
+
+    def outputs(self, parameters: Tensor, inputs: Tensor) -> Tensor:
+        """Every node's outputs for the same records, `[nodes, records, ...]`, without grad.
+
+        Args:
+            parameters: `[nodes, d]`.
+            inputs: `[records, ...]`, such as a public test set.
+        """
+        views = self.layout.views(parameters.detach())
+        step = self._chunk(self.outputs_per_record, parameters)
+        with torch.no_grad():
+            rows = [
+                torch.cat(
+                    [
+                        self.engine.evaluate(
+                            self.evaluated,
+                            {name: view[node] for name, view in views.items()},
+                            _cast(chunk, parameters),
+                        )
+                        for chunk in torch.split(inputs, step)
+                    ]
+                )
+                for node in range(parameters.shape[0])
+            ]
+        return torch.stack(rows)
+
+    def module(self, vector: Tensor) -> nn.Module:
+        """A copy of the user's module with the weights `vector` `[d]`, in its dtype and device."""
+        result = copy.deepcopy(self.original).to(device=vector.device, dtype=vector.dtype)
+        named = dict(result.named_parameters())
+        with torch.no_grad():
+            for slot in self.layout.slots:
+                named[slot.name].copy_(vector[slot.start : slot.stop].view(slot.shape))
+        return result
+
+    def _chunk(self, numbers_per_record: int, parameters: Tensor) -> int:
+        """How many records fit the memory bound, at least one."""
+        return max(1, self.memory_bytes // (numbers_per_record * parameters.element_size()))
+
+
+def build(
+    model: nn.Module,
+    loss: Loss,
+    example_inputs: Tensor,
+    example_targets: Tensor,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    memory_bytes: int = MEMORY_BYTES,
+) -> StackedModel:
+    """Check a module, and choose and prove the path for its gradients.
+
+    Args:
+        model: copied, never changed. Frozen parameters and buffers stay constant.
+        loss: from `LOSSES` or `loss_from_mean`.
+        example_inputs: `[few, ...]`, real records of the task; at least one.
+        example_targets: `[few, ...]`.
+        dtype: of the run, float32 or float64.
+        device: of the run.
+        memory_bytes: bound on the activations held at once.
+
+    Raises:
+        InputError: on `task.model` if the module cannot be trained privately (see `refuse`), its
+            output does not fit the loss, or `torch.func` cannot differentiate it; on
+            `task.dataset` if the targets do not fit.
+    """
+    refuse_module(model)
+    original = copy.deepcopy(model)
+    inputs, targets = example_inputs.to(device), example_targets.to(device)
+
+    def in_dtype(kind: torch.dtype) -> nn.Module:
+        return copy.deepcopy(original).to(device=device, dtype=kind).requires_grad_(False).train()
+
+    working, exact = in_dtype(dtype), in_dtype(torch.float64)
+    examples = (_as_dtype(inputs, dtype), _as_dtype(targets, dtype))
+    outputs, activations = _counted_outputs(working, examples[0])
+    loss.check(outputs, examples[1])
+    layout = layout_of(original)
+    try:
+        probe = probe_of(exact, loss, layout, inputs, targets)
+    except Exception as error:
+        raise InputError(
+            "task.model",
+            type(model).__name__,
+            f"one record alone must pass forward and backward; {first_line(error)}",
+        ) from error
+    choice = _choose(original, working, exact, loss, layout, probe)
+    return StackedModel(
+        path=choice.path,
+        reason=choice.reason,
+        layout=layout,
+        loss=loss,
+        memory_bytes=memory_bytes,
+        original=original,
+        evaluated=copy.deepcopy(working).eval(),
+        engine=choice.engine,
+        examples=(examples[0][0], examples[1][0]),
+        numbers_per_record=choice.kept + 2 * activations,
+        outputs_per_record=activations,
+    )
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A proved path; `kept` numbers a record beside the activations."""
+
+    path: Literal["taps", "functional"]
+    reason: str
+    engine: GradientPath
+    kept: int
+
+
+def _choose(
+    original: nn.Module,
+    working: nn.Module,
+    exact: nn.Module,
+    loss: Loss,
+    layout: Layout,
+    probe: Probe,
+) -> _Choice:
+    """Taps if they pass the probe, else `torch.func` if that does.
+
+    `working` is the module in the run's dtype, `exact` in float64, both without parameters that
+    require grad; `original` says which do.
+    """
+    layers = tapped_layers(original, layout)
+    if isinstance(layers, str):
+        reason = layers
+    else:
+        candidate = TapsPath(exact, loss, layers)
+        reason = _disproof(candidate, probe)
+        if not reason:
+            parts, _ = candidate.contributions(
+                probe.parameters, probe.inputs, probe.targets, probe.mask, norms=True
+            )
+            kept = sum(part.numel() for part in parts) // probe.mask.numel()
+            return _Choice("taps", "", TapsPath(working, loss, layers), kept)
+    problem = _disproof(FunctionalPath(exact, loss, layout), probe)
+    if problem:
+        raise InputError(
+            "task.model",
+            type(original).__name__,
+            f"torch.func must be able to differentiate it one record at a time; {problem}",
+        )
+    return _Choice("functional", reason, FunctionalPath(working, loss, layout), 2 * layout.size)
+
+
+def _disproof(path: GradientPath, probe: Probe) -> str:
+    """Why `path` is not right for the probe's module; empty if it is."""
+    try:
+        return mismatch(path, probe) or ""
+    except InputError as error:
+        return f"{error.value}: {error.expected}"
+    except Exception as error:
+        return first_line(error)
+
+
+def _counted_outputs(module: nn.Module, inputs: Tensor) -> tuple[Tensor, int]:
+    """The checked outputs, and how many numbers inputs and leaf outputs hold for one record."""
+    counts = [inputs.numel()]
+
+    def count(module: nn.Module, arguments: object, output: object) -> None:
+        if isinstance(output, Tensor):
+            counts.append(output.numel())
+
+    hooks = [m.register_forward_hook(count) for m in module.modules() if not list(m.children())]
+    try:
+        outputs = refuse_outputs(module, inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return outputs, max(1, sum(counts) // inputs.shape[0])
+
+
+def _fill(values: Tensor, mask: Tensor, example: Tensor) -> Tensor:
+    """Masked slots of `[nodes, b, ...]` replaced by a record of the same node.
+
+    Or by the example where the node has none: so that padding never meets the model. A record of
+    the node, so that a masked slot is finite wherever the node's records are.
+    """
+    rows = torch.arange(mask.shape[0], device=mask.device)
+    own = values[rows, mask.int().argmax(dim=1)]
+    extra = (1,) * (values.ndim - 2)
+    filler = torch.where(mask.any(dim=1).view(-1, *extra), own, example.to(values))
+    return torch.where(mask.view(*mask.shape, *extra), values, filler.unsqueeze(1))
+
+
+def _as_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
+    return values.to(dtype) if values.is_floating_point() else values
+
+
+def _cast(values: Tensor, parameters: Tensor) -> Tensor:
+    """`values` on the device of the parameters, and in their dtype if they are not integers."""
+    return _as_dtype(values.to(parameters.device), parameters.dtype)

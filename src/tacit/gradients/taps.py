@@ -1,0 +1,198 @@
+"""Clipped gradient sums from layer inputs and output gradients ("taps"), for all nodes at once.
+
+One forward and one backward pass over the flat batch `[nodes * b, ...]`, in which every tapped
+layer computes each node's records with that node's weights and hands out its input and the
+gradient by its output. Parameter gradients are never asked of autograd; `layers` makes the norms
+and the clipped sums from the two.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from tacit.errors import InputError
+from tacit.gradients.clipping import Clip, clip_factors
+from tacit.gradients.layers import Contribution, Layer, describe
+from tacit.gradients.layout import Layout
+from tacit.gradients.losses import Loss
+
+__all__ = ["TapsPath", "tapped_layers"]
+
+
+def tapped_layers(module: nn.Module, layout: Layout) -> tuple[Layer, ...] | str:
+    """The layers that hold all trainable parameters, or the reason why taps cannot serve.
+
+    Every trainable parameter must belong to exactly one leaf of a known kind.
+    """
+    owners = Counter(
+        id(parameter) for child in module.modules() for parameter in child.parameters(recurse=False)
+    )
+    if any(owners[id(p)] > 1 for p in module.parameters() if p.requires_grad):
+        return "a parameter is shared between layers"
+    layers: list[Layer] = []
+    for name, child in module.named_modules():
+        if any(p.requires_grad for p in child.parameters(recurse=False)):
+            if "forward" in vars(child):
+                return f"{name or 'the model'} has a forward of its own"
+            layer = describe(name, child, layout)
+            if isinstance(layer, str):
+                return layer
+            layers.append(layer)
+    return tuple(layers)
+
+
+@dataclass
+class _Record:
+    """What one layer saw in one pass."""
+
+    inputs: Tensor | None = None
+    output_shape: torch.Size = torch.Size()  # noqa: RUF009
+    gradient: Tensor | None = None
+
+
+class _Tap(torch.autograd.Function):
+    """The identity, in place; its backward pass keeps the gradient.
+
+    In place and neither a tensor hook nor `autograd.grad` by the output: so the gradient is that
+    by the layer's own output even where the next module works in place. `anchor` is a scalar that
+    requires grad, so that the graph exists although no weight requires grad.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, anchor: Tensor, record: _Record) -> Tensor:
+        ctx.record = record
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        ctx.record.gradient = gradients[0]
+        return gradients[0], None, None
+
+
+def _tapped_forward(
+    layer: Layer,
+    weight: Tensor,
+    bias: Tensor | None,
+    count: int,
+    anchor: Tensor,
+    record: _Record,
+    inputs: Tensor,
+) -> Tensor:
+    """What a tapped layer's `forward` does with `inputs` `[count, ...]`."""
+    if record.inputs is not None:
+        raise InputError("task.model", layer.name, "this layer is called twice in one forward pass")
+    if inputs.shape[0] != count:
+        raise InputError(
+            "task.model", layer.name, "the first axis of this layer's input must be the records"
+        )
+    output = layer.forward(inputs, weight, bias)
+    record.inputs = inputs.detach()
+    record.output_shape = output.shape
+    tapped: Tensor = _Tap.apply(output, anchor, record)  # type: ignore[no-untyped-call]
+    return tapped
+
+
+@contextmanager
+def _tapping(
+    module: nn.Module, layers: Sequence[Layer], parameters: Tensor, count: int
+) -> Iterator[tuple[Tensor, list[_Record]]]:
+    """Within, a call of `module` on `[count, ...]` records fills the records of all layers.
+
+    Yields the anchor and one record a layer.
+    """
+    anchor = torch.zeros((), device=parameters.device, requires_grad=True)
+    records = [_Record() for _ in layers]
+    children = [module.get_submodule(layer.name) for layer in layers]
+    try:
+        for layer, child, record in zip(layers, children, records, strict=True):
+            weight = layer.weight.view(parameters)
+            bias = layer.bias.view(parameters) if layer.bias else None
+            vars(child)["forward"] = partial(
+                _tapped_forward, layer, weight, bias, count, anchor, record
+            )
+        yield anchor, records
+    finally:
+        for child in children:
+            vars(child).pop("forward", None)
+
+
+@dataclass(frozen=True)
+class TapsPath:
+    """Clipped sums by taps; valid for a module only once `probe` has proved it.
+
+    `module` is this object's own copy, with no parameter that requires grad. Its tapped layers'
+    `forward` are replaced during a call, so one object serves one thread.
+    """
+
+    module: nn.Module
+    loss: Loss
+    layers: tuple[Layer, ...]
+
+    def accumulate(
+        self,
+        parameters: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        clip: Clip | None,
+        total: Tensor,
+        beta: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Scale `total` by beta and add the (clipped) sum; see `probe.GradientPath`."""
+        parts, losses = self.contributions(parameters, inputs, targets, mask, clip is not None)
+        with torch.no_grad():
+            if clip is None:
+                norms = losses.new_empty(mask.shape[0], 0)
+                factors = mask.to(total.dtype)
+            else:
+                squares = torch.stack([part.squared_norms() for part in parts])
+                norms = squares.sum(dim=0).sqrt()
+                factors, finite = clip_factors(norms, mask, clip)
+                if not bool(finite.all()):
+                    parts = [part.cleaned(finite) for part in parts]
+                norms = norms.masked_fill(~mask, 0.0)
+            for part in parts:
+                part.add_to(total, factors, beta)
+        return norms, losses
+
+    def contributions(
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, norms: bool
+    ) -> tuple[list[Contribution], Tensor]:
+        """The gradients of every layer in their cheapest form, and the masked losses."""
+        nodes, count = mask.shape[0], mask.numel()
+        with (
+            torch.enable_grad(),
+            _tapping(self.module, self.layers, parameters, count) as (anchor, records),
+        ):
+            outputs = self.module(inputs.flatten(0, 1))
+            losses = self.loss.per_record(outputs, targets.flatten(0, 1))
+            losses = torch.where(mask, losses.view(mask.shape), 0.0)
+            if losses.requires_grad:
+                torch.autograd.grad(losses.sum(), anchor, allow_unused=True)
+        parts: list[Contribution] = []
+        with torch.no_grad():
+            for layer, record in zip(self.layers, records, strict=True):
+                if record.inputs is None:
+                    raise InputError(
+                        "task.model", layer.name, "this layer is not called in a forward pass"
+                    )
+                gradient = record.gradient
+                if gradient is None:
+                    gradient = record.inputs.new_zeros(record.output_shape)
+                parts += layer.contributions(record.inputs, gradient, nodes, norms)
+        return parts, losses.detach()
+
+    def evaluate(self, module: nn.Module, weights: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        """The outputs `[records, ...]` of one node, all records in one pass."""
+        outputs: Tensor = functional_call(module, weights, (inputs,))
+        return outputs

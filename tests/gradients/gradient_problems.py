@@ -1,0 +1,105 @@
+"""A model, its stacked form and a ragged batch: what the tests of both paths start from."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tacit.gradients import LOSSES, BatchGradient, StackedModel, build
+
+Oracle = Callable[..., Any]
+FLOAT64 = torch.float64
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@dataclass(frozen=True)
+class Problem:
+    model: nn.Module
+    loss: str
+    stacked: StackedModel
+    parameters: Tensor
+    inputs: Tensor
+    targets: Tensor
+    mask: Tensor
+
+    def gradient(self, clip: float | None) -> BatchGradient:
+        return self.stacked.gradient(self.parameters, self.inputs, self.targets, self.mask, clip)
+
+    def expected(self, oracle: Oracle, clip: float | None) -> Any:
+        return oracle(
+            self.model, self.loss, self.parameters, self.inputs, self.targets, self.mask, clip
+        )
+
+
+def problem(
+    make: Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    *,
+    loss: str = "cross-entropy",
+    nodes: int = 3,
+    batch: int = 5,
+    vocabulary: int = 0,
+    memory_bytes: int = 2**28,
+    dtype: torch.dtype = FLOAT64,
+) -> Problem:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model = make()
+    draws = generator(4)
+    if vocabulary:
+        inputs = torch.randint(0, vocabulary, (nodes, batch, *shape), generator=draws)
+    else:
+        inputs = torch.randn(nodes, batch, *shape, generator=draws, dtype=dtype)
+    with torch.no_grad():
+        outputs = copy.deepcopy(model).to(dtype)(inputs[0, :1])
+    if loss == "cross-entropy":
+        targets = torch.randint(0, outputs.shape[1], (nodes, batch), generator=draws)
+    elif loss == "logistic":
+        targets = torch.randint(0, 2, (nodes, batch, 1), generator=draws).to(dtype) * 2 - 1
+    else:
+        targets = torch.randn(nodes, batch, *outputs.shape[1:], generator=draws, dtype=dtype)
+    # Ragged: node i has its first batch - i slots, and a hole.
+    mask = torch.arange(batch).expand(nodes, batch) < (batch - torch.arange(nodes)).unsqueeze(1)
+    mask = mask.clone()
+    if batch > 1:
+        mask[0, 1] = False
+    stacked = build(
+        model,
+        LOSSES[loss],
+        inputs[0],
+        targets[0],
+        dtype=dtype,
+        device="cpu",
+        memory_bytes=memory_bytes,
+    )
+    parameters = stacked.start(nodes, dtype, "cpu")
+    noise = torch.randn(parameters.shape, generator=draws, dtype=dtype)
+    return Problem(model, loss, stacked, parameters + 0.2 * noise, inputs, targets, mask)
+
+
+def assert_equal(found: BatchGradient, right: Any, clip: float | None) -> None:
+    tolerance = {"rtol": 1e-10, "atol": 1e-10}
+    torch.testing.assert_close(found.total, right.total, **tolerance)
+    torch.testing.assert_close(found.losses, right.losses, **tolerance)
+    if clip is None:
+        assert found.norms.shape == (right.norms.shape[0], 0)
+    else:
+        torch.testing.assert_close(found.norms, right.norms, **tolerance)
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 3))
+
+
+def plain() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+BOTH = pytest.mark.parametrize("make", [plain, normed], ids=["taps", "functional"])

@@ -1,0 +1,276 @@
+"""Both paths against a loop over records, for every kind of module and loss."""
+
+import pytest
+import torch
+from gradient_problems import Oracle, assert_equal, problem
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+
+class Residual(nn.Module):
+    """In-place activations, a residual sum, and layers that are not called in their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+        self.first = nn.Linear(4, 6)
+        self.middle = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu_(self.first(x))
+        x = x + torch.nn.functional.silu(self.middle(x), inplace=True)
+        return self.last(x)
+
+
+class SameInput(nn.Module):
+    """Three layers that read the same sequence, as in attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(3, 4) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = (self.query(x) @ self.key(x).transpose(1, 2)).softmax(dim=2)
+        return (weights @ self.value(x)).mean(dim=1)
+
+
+def conv(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(*layers, nn.ReLU(inplace=True), nn.Flatten(), nn.LazyLinear(3))
+
+
+def ready(model: nn.Module, *shape: int) -> nn.Module:
+    model(torch.zeros(1, *shape))
+    return model
+
+
+TAPPED = {
+    "linear": (lambda: nn.Linear(4, 3), (4,)),
+    "linear without bias": (lambda: nn.Linear(4, 3, bias=False), (4,)),
+    "mlp": (lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), (4,)),
+    "residual in place": (Residual, (4,)),
+    "convolution": (lambda: ready(conv(nn.Conv2d(2, 3, 3)), 2, 6, 5), (2, 6, 5)),
+    "convolution strided": (
+        lambda: ready(
+            conv(nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 2), bias=False)), 2, 6, 5
+        ),
+        (2, 6, 5),
+    ),
+    "convolution dilated": (
+        lambda: ready(conv(nn.Conv2d(2, 4, 2, dilation=(2, 1), padding=1)), 2, 6, 5),
+        (2, 6, 5),
+    ),
+    "convolution in groups": (
+        lambda: ready(conv(nn.Conv2d(4, 6, 3, groups=2, padding=1)), 4, 5, 5),
+        (4, 5, 5),
+    ),
+    "convolution by channel": (
+        lambda: ready(conv(nn.Conv2d(4, 4, 3, groups=4), nn.Conv2d(4, 9, 1)), 4, 5, 5),
+        (4, 5, 5),
+    ),
+    "convolution to one pixel": (
+        lambda: ready(conv(nn.Conv2d(4, 6, 3, groups=2)), 4, 3, 3),
+        (4, 3, 3),
+    ),
+    "convolution by Gram matrices": (
+        lambda: ready(conv(nn.Conv2d(20, 24, 2, groups=2)), 20, 3, 2),
+        (20, 3, 2),
+    ),
+    "convolution over time": (
+        lambda: ready(conv(nn.Conv1d(2, 4, 3, stride=2, padding=1, dilation=2)), 2, 9),
+        (2, 9),
+    ),
+    "sequence, materialised": (
+        lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Flatten(), nn.Linear(28, 3)),
+        (7, 3),
+    ),
+    "sequence, Gram": (
+        lambda: nn.Sequential(nn.Linear(20, 24), nn.Tanh(), nn.Flatten(), nn.Linear(48, 3)),
+        (2, 20),
+    ),
+    "same input": (SameInput, (5, 3)),
+}
+
+
+class Scaled(nn.Module):
+    """A parameter of its own beside a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * self.layer(x)
+
+
+class OutsideUse(nn.Module):
+    """A layer's weight used outside the layer's forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) + x @ self.layer.weight
+
+
+class CalledTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(torch.tanh(self.layer(x)))
+
+
+class Mixing(nn.Module):
+    """Subtracts the batch mean: no module of a known kind says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) + (x - x.mean(dim=0))
+
+
+class NeverCalled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.spare = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+def tied() -> nn.Module:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+    model[2].weight = model[0].weight
+    return model
+
+
+def partly_frozen() -> nn.Module:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+    model[0].bias.requires_grad_(False)
+    return model
+
+
+def embedding() -> nn.Module:
+    return nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(12, 3))
+
+
+FUNCTIONAL = {
+    "group norm": (
+        lambda: nn.Sequential(nn.Linear(4, 6), nn.GroupNorm(2, 6), nn.Linear(6, 3)),
+        (4,),
+        0,
+        "GroupNorm",
+    ),
+    "layer norm": (
+        lambda: nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3)),
+        (4,),
+        0,
+        "LayerNorm",
+    ),
+    "embedding": (embedding, (4,), 7, "Embedding"),
+    "tied": (tied, (3,), 0, "shared"),
+    "own parameter": (Scaled, (4,), 0, "Scaled"),
+    "used outside": (OutsideUse, (3,), 0, "differ"),
+    "called twice": (CalledTwice, (3,), 0, "twice"),
+    "mixing": (Mixing, (3,), 0, "differ"),
+    "never called": (NeverCalled, (3,), 0, "not called"),
+    "partly frozen": (partly_frozen, (3,), 0, "frozen"),
+    "padding same": (
+        lambda: nn.Sequential(nn.Conv2d(1, 2, 3, padding="same"), nn.Flatten(), nn.Linear(18, 3)),
+        (1, 3, 3),
+        0,
+        "same",
+    ),
+    "padding reflect": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect"), nn.Flatten(), nn.Linear(18, 3)
+        ),
+        (1, 3, 3),
+        0,
+        "reflect",
+    ),
+}
+
+CLIPS = [None, 1e-3, 0.7, 1e6]
+
+
+@pytest.mark.parametrize("clip", CLIPS)
+@pytest.mark.parametrize("name", TAPPED)
+def test_taps_equal_the_loop(name: str, clip: float | None, oracle: Oracle) -> None:
+    make, shape = TAPPED[name]
+    case = problem(make, shape)
+    assert (case.stacked.path, case.stacked.reason) == ("taps", "")
+    assert_equal(case.gradient(clip), case.expected(oracle, clip), clip)
+
+
+@pytest.mark.parametrize("clip", CLIPS)
+@pytest.mark.parametrize("name", FUNCTIONAL)
+def test_functional_equals_the_loop(name: str, clip: float | None, oracle: Oracle) -> None:
+    make, shape, vocabulary, reason = FUNCTIONAL[name]
+    case = problem(make, shape, vocabulary=vocabulary)
+    assert case.stacked.path == "functional"
+    assert reason in case.stacked.reason
+    assert_equal(case.gradient(clip), case.expected(oracle, clip), clip)
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs"), [("cross-entropy", 4), ("mse", 1), ("mse", 3), ("logistic", 1)]
+)
+@pytest.mark.parametrize("clip", [None, 0.3])
+@pytest.mark.parametrize("norm", [False, True])
+def test_every_loss(
+    loss: str, outputs: int, clip: float | None, norm: bool, oracle: Oracle
+) -> None:
+    first = nn.LayerNorm(4) if norm else nn.Identity()
+    case = problem(lambda: nn.Sequential(first, nn.Linear(4, outputs)), (4,), loss=loss)
+    assert_equal(case.gradient(clip), case.expected(oracle, clip), clip)
+
+
+def test_a_frozen_layer_stays_and_is_not_counted(oracle: Oracle) -> None:
+    def make() -> nn.Module:
+        model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+        model[0].requires_grad_(False)
+        return model
+
+    case = problem(make, (4,))
+    assert case.stacked.path == "taps"
+    assert case.stacked.parameters_count == 5 * 3 + 3
+    assert_equal(case.gradient(0.5), case.expected(oracle, 0.5), 0.5)
+    trained = case.stacked.module(case.parameters[1])
+    torch.testing.assert_close(trained[0].weight, case.model[0].weight.double())
+    assert not trained[0].weight.requires_grad
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    nodes=st.integers(1, 4),
+    batch=st.integers(1, 5),
+    width=st.integers(1, 5),
+    positions=st.integers(0, 3),
+    bias=st.booleans(),
+    clip=st.sampled_from(CLIPS),
+    memory_bytes=st.sampled_from([1, 2000, 2**28]),
+)
+def test_random_shapes(
+    nodes: int,
+    batch: int,
+    width: int,
+    positions: int,
+    bias: bool,
+    clip: float | None,
+    memory_bytes: int,
+    oracle: Oracle,
+) -> None:
+    def make() -> nn.Module:
+        last = nn.Linear(max(positions, 1) * 4, 2)
+        return nn.Sequential(nn.Linear(width, 4, bias=bias), nn.ReLU(), nn.Flatten(), last)
+
+    shape = (positions, width) if positions else (width,)
+    case = problem(make, shape, nodes=nodes, batch=batch, memory_bytes=memory_bytes)
+    assert_equal(case.gradient(clip), case.expected(oracle, clip), clip)

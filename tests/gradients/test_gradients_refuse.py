@@ -1,0 +1,124 @@
+"""Modules that are refused, with the module's path and what to use instead."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import InputError
+from tacit.gradients import LOSSES, StackedModel, build
+
+INPUTS = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+TARGETS = torch.tensor([0, 1, 0, 1])
+
+
+def built(model: nn.Module, inputs: Tensor = INPUTS) -> StackedModel:
+    return build(model, LOSSES["cross-entropy"], inputs, TARGETS, dtype=torch.float32, device="cpu")
+
+
+def nested(module: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 2), nn.Sequential(nn.Tanh(), module))
+
+
+def frozen() -> nn.Module:
+    return nn.Linear(3, 2).requires_grad_(False)
+
+
+class Noisy(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(super().forward(x), 0.5)
+
+
+class Counting(nn.Linear):
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
+class Pair(nn.Linear):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return super().forward(x), x
+
+
+class Branching(nn.Linear):
+    """Which weights are used depends on the record: nothing `torch.func` can batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return y if bool(y.sum() > 0) else 2 * y
+
+
+class Summed(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).sum(dim=0)
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        (nested(nn.BatchNorm1d(2)), r"1\.1 \(BatchNorm1d\).*GroupNorm or LayerNorm"),
+        (nested(nn.BatchNorm2d(2)), "BatchNorm2d.*GroupNorm"),
+        (nested(nn.BatchNorm3d(2, track_running_stats=False)), "BatchNorm3d.*GroupNorm"),
+        (nested(nn.SyncBatchNorm(2)), "SyncBatchNorm.*GroupNorm"),
+        (nested(nn.LazyBatchNorm1d()), "LazyBatchNorm1d.*GroupNorm"),
+        (
+            nested(nn.InstanceNorm1d(2, track_running_stats=True)),
+            r"1\.1 \(InstanceNorm1d\).*track_running_stats=False",
+        ),
+        (nested(nn.Dropout(0.1)), r"1\.1 \(Dropout\).*p=0"),
+        (nested(nn.AlphaDropout(0.1)), "AlphaDropout.*p=0"),
+        (nested(nn.Dropout2d(0.1)), "Dropout2d.*p=0"),
+        (nested(nn.LSTM(2, 2, 2, dropout=0.5)), "LSTM.*dropout=0"),
+        (nested(nn.MultiheadAttention(2, 1, dropout=0.5)), "MultiheadAttention.*dropout=0"),
+        (nn.Sequential(nn.LazyLinear(2)), r"0 \(LazyLinear\).*no shape yet"),
+        (nn.Sequential(nn.ReLU()), "no trainable parameters"),
+        (frozen(), "no trainable parameters"),
+        (Noisy(3, 2), "draws from torch's global generator"),
+        (Counting(3, 2), r"calls \(buffer\).*must be constant"),
+        (Pair(3, 2), "one tensor.*tuple"),
+        (Summed(3, 2), r"a row a record, \[4, ...\]; it returned \[2\]"),
+        (nn.Linear(5, 2), r"records of shape \[3\].*RuntimeError"),
+        (nn.Unflatten(1, (3, 1)), "no trainable parameters"),
+        (nn.Sequential(nn.Linear(3, 4), nn.Unflatten(1, (2, 2))), r"\[4, 2, 2\].*classes\]"),
+        (nn.Sequential(nn.Linear(3, 2), nn.Softplus(), nn.Threshold(1e9, torch.inf)), "finite"),
+    ],
+)
+def test_refused(model: nn.Module, text: str) -> None:
+    with pytest.raises(InputError, match=text) as caught:
+        built(model)
+    assert caught.value.where == "task.model"
+    assert "\n" not in str(caught.value)
+
+
+def test_what_torch_func_cannot_batch_is_refused_in_one_line() -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.branching = nn.LayerNorm(3), Branching(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.branching(self.norm(x))
+
+    with pytest.raises(InputError, match=r"torch\.func") as caught:
+        built(Normed())
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [nn.Dropout(0.0), nn.InstanceNorm1d(2), nn.Softmax(dim=1), nn.LayerNorm(2)],
+)
+def test_harmless_modules_are_accepted(module: nn.Module) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Unflatten(1, (2, 2)), module, nn.Flatten())
+    assert built(model).parameters_count >= 16
+
+
+def test_random_forward_leaves_the_global_generator_alone() -> None:
+    model = Noisy(3, 2)
+    before = torch.get_rng_state()
+    with pytest.raises(InputError, match="global generator"):
+        built(model)
+    assert torch.equal(before, torch.get_rng_state())
