@@ -1,0 +1,48 @@
+"""What a run releases, what it costs, and what its paper claims: usable without the rest of tacit.
+
+```python
+>>> from tacit import privacy
+>>> m = privacy.SampledGaussian(sample_rate=0.01, noise_multiplier=1.25, steps=1000)
+>>> round(privacy.epsilon(m, delta=1e-4), 2)
+1.01
+>>> s = privacy.calibrate(lambda s: privacy.Gaussian(s, 50), epsilon=1.0, delta=1e-4)
+>>> privacy.epsilon(privacy.Gaussian(s, 50), delta=1e-4) <= 1.0
+True
+
+```
+
+Modules: `mechanisms` (frozen statements), `accounting` (certified bounds), `calibration`,
+`published` (the papers' formulas), `noise` (cryptographic randomness), `ledger` (what was spent).
+"""
+
+from tacit.privacy import published
+from tacit.privacy.accounting import delta, epsilon, epsilon_curve
+from tacit.privacy.calibration import calibrate
+from tacit.privacy.mechanisms import (
+    ADD_OR_REMOVE_ONE,
+    REPLACE_ONE,
+    FixedBatchGaussian,
+    Gaussian,
+    Mechanism,
+    Relation,
+    SampledGaussian,
+    from_statement,
+    to_statement,
+)
+
+__all__ = [
+    "ADD_OR_REMOVE_ONE",
+    "REPLACE_ONE",
+    "FixedBatchGaussian",
+    "Gaussian",
+    "Mechanism",
+    "Relation",
+    "SampledGaussian",
+    "calibrate",
+    "delta",
+    "epsilon",
+    "epsilon_curve",
+    "from_statement",
+    "published",
+    "to_statement",
+]
