@@ -1,0 +1,171 @@
+"""What every chart of the page has in common: a key, words around it, and one style."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import plotly.graph_objects as go
+
+__all__ = [
+    "AMBER",
+    "BLUE",
+    "GREEN",
+    "GREY",
+    "PURPLE",
+    "RED",
+    "SKY",
+    "Axis",
+    "Chart",
+    "Series",
+    "base_layout",
+    "has_wide_range",
+    "line_figure",
+]
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart, with the two darkest
+# colours lightened until they also stand out on a dark page.
+BLUE = "#1f84c4"
+RED = "#d55e00"
+GREEN = "#009e73"
+PURPLE = "#b86a9c"
+AMBER = "#e69f00"
+SKY = "#56b4e9"
+GREY = "#8a8f98"
+
+_GRID = "rgba(138, 143, 152, 0.25)"
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+_POINTS_WITH_MARKERS = 40
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart and the words around it.
+
+    Args:
+        key: its name in the page's markup: letters and hyphens.
+        title: the heading above it.
+        caption: one sentence that tells how to read the figure.
+        figure: the plotly figure, or `None` where there is nothing to draw.
+        absent: what to say instead of drawing.
+        height: in CSS pixels.
+    """
+
+    key: str
+    title: str
+    caption: str
+    figure: go.Figure | None
+    absent: str
+    height: int = 340
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a chart: a value for each x, `None` where there is none."""
+
+    name: str
+    values: Sequence[float | None]
+    colour: str
+    dash: str = "solid"
+    hover: str = ".3g"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis: its title, `linear` or `log`, and how plotly formats its ticks."""
+
+    title: str
+    scale: str = "linear"
+    ticks: str = ""
+    suffix: str = ""
+    settings: dict[str, object] = field(default_factory=dict)
+
+
+def base_layout(x: Axis, y: Axis) -> go.Layout:
+    """Give the layout that all charts share: no background, thin grid, legend below."""
+    return go.Layout(
+        template=go.layout.Template(),
+        autosize=True,
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"family": _FONT, "size": 12},
+        margin={"l": 56, "r": 12, "t": 26, "b": 104},
+        hovermode="x unified",
+        showlegend=True,
+        legend={
+            "orientation": "h",
+            "xref": "container",
+            "yref": "container",
+            "x": 0.02,
+            "y": 0,
+            "xanchor": "left",
+            "yanchor": "bottom",
+            "font": {"size": 11.5},
+        },
+        xaxis=_axis(x),
+        yaxis=_axis(y),
+    )
+
+
+def _axis(axis: Axis) -> dict[str, object]:
+    shared: dict[str, object] = {
+        "title": {"text": axis.title, "font": {"size": 12}, "standoff": 8},
+        "type": axis.scale,
+        "gridcolor": _GRID,
+        "linecolor": _GRID,
+        "zeroline": False,
+        "tickfont": {"size": 11},
+        "nticks": 6,
+        # without a format, a logarithmic axis labels 0.2 as "2"
+        "tickformat": axis.ticks or ("~g" if axis.scale == "log" else ""),
+        "ticksuffix": axis.suffix,
+        "automargin": True,
+    }
+    return {**shared, **axis.settings}
+
+
+def line_figure(
+    xs: Sequence[float | None], x: Axis, y: Axis, series: Sequence[Series]
+) -> go.Figure | None:
+    """Draw lines over `xs`; give `None` where no line has a point that can be shown.
+
+    On a logarithmic axis, zero and negative values cannot be shown and leave a gap.
+    """
+    shown = [_shown_on(y, line) for line in series]
+    drawn = [line for line in shown if _has_points(xs, line.values)]
+    if not drawn:
+        return None
+    mode = "lines+markers" if len(xs) <= _POINTS_WITH_MARKERS else "lines"
+    traces = [
+        go.Scatter(
+            x=list(xs),
+            y=list(line.values),
+            name=line.name,
+            mode=mode,
+            line={"color": line.colour, "dash": line.dash, "width": 2},
+            marker={"color": line.colour, "size": 5},
+            hovertemplate=f"%{{y:{line.hover}}}",
+        )
+        for line in drawn
+    ]
+    layout = base_layout(x, y)
+    if len(series) == 1:  # the title of the axis names a single line
+        layout.update(showlegend=False, margin={"b": 48})
+    return go.Figure(data=traces, layout=layout)
+
+
+def _shown_on(axis: Axis, line: Series) -> Series:
+    if axis.scale != "log":
+        return line
+    positive = [value if value is not None and value > 0 else None for value in line.values]
+    return replace(line, values=positive)
+
+
+def _has_points(xs: Sequence[float | None], values: Sequence[float | None]) -> bool:
+    return any(a is not None and b is not None for a, b in zip(xs, values, strict=True))
+
+
+def has_wide_range(values: Sequence[float | None]) -> bool:
+    """Say whether the positive values span so much that only a logarithmic axis shows them."""
+    positive = [value for value in values if value is not None and value > 0]
+    return bool(positive) and max(positive) > 50 * min(positive)

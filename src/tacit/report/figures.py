@@ -1,0 +1,362 @@
+"""The charts of a run: which series they show, and the sentence that tells how to read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import plotly.graph_objects as go
+
+from tacit.report.charts import (
+    AMBER,
+    BLUE,
+    GREEN,
+    GREY,
+    PURPLE,
+    RED,
+    SKY,
+    Axis,
+    Chart,
+    Series,
+    base_layout,
+    has_wide_range,
+    line_figure,
+)
+from tacit.report.network import graph_chart
+from tacit.report.reading import Measurement, NodeRow, Result, RunFolder, Scores
+from tacit.report.wording import number_text, percent_text
+
+__all__ = [
+    "gradient_charts",
+    "model_charts",
+    "network_charts",
+    "privacy_charts",
+    "thinned",
+]
+
+_STEPS = Axis("steps completed")
+_BYTES = Axis("bytes sent by a node (mean)", ticks="~s", suffix="B")
+_MOST_POINTS = 2000
+_MOST_NODES_APART = 60
+
+Group = TypeVar("Group")
+
+
+def thinned(measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    """Keep about 2000 evenly spaced measurements at most, always with the last."""
+    every = max(1, math.ceil(len(measurements) / _MOST_POINTS))
+    kept = tuple(measurements[::every])
+    return kept if kept[-1:] == tuple(measurements[-1:]) else (*kept, measurements[-1])
+
+
+def model_charts(run: RunFolder) -> list[Chart]:
+    """Draw test accuracy and losses, each against steps and against bytes sent."""
+    measurements = thinned(run.measurements)
+    return [*_accuracy_charts(measurements), *_loss_charts(measurements)]
+
+
+def privacy_charts(run: RunFolder) -> list[Chart]:
+    """Draw epsilon over the steps and, at the end, by node."""
+    return [_epsilon_chart(run), _epsilon_by_node_chart(run.result)]
+
+
+def gradient_charts(run: RunFolder) -> list[Chart]:
+    """Draw the norms of gradients before clipping, and the noise."""
+    measurements = thinned(run.measurements)
+    return [
+        _gradient_chart(measurements),
+        _noise_chart(measurements, run.result.parameters),
+    ]
+
+
+def network_charts(run: RunFolder) -> list[Chart]:
+    """Draw how far the nodes' models are apart, and the graph."""
+    return [
+        _consensus_chart(thinned(run.measurements)),
+        graph_chart(run.result.topology, len(run.result.nodes)),
+    ]
+
+
+def _steps(measurements: Sequence[Measurement]) -> list[float | None]:
+    return [measurement.step for measurement in measurements]
+
+
+def _absent(measurements: Sequence[Measurement], reason: str) -> str:
+    """Say why a chart is not drawn; `reason` is that of a run with measurements."""
+    return reason if measurements else "Nothing was measured in this run."
+
+
+def _inner(
+    measurements: Sequence[Measurement],
+    group: Callable[[Measurement], Group | None],
+    value: Callable[[Group], float | None],
+) -> list[float | None]:
+    """Collect one value of a group of each measurement, `None` where the group is absent."""
+    groups = [group(measurement) for measurement in measurements]
+    return [None if inner is None else value(inner) for inner in groups]
+
+
+def _scale(series: Sequence[Series]) -> str:
+    wide = has_wide_range([value for line in series for value in line.values])
+    return "log" if wide else "linear"
+
+
+def _score_series(
+    measurements: Sequence[Measurement],
+    scores: Callable[[Measurement], Scores | None],
+    prefix: str,
+    hover: str,
+) -> list[Series]:
+    return [
+        Series(
+            f"{prefix}mean over nodes",
+            _inner(measurements, scores, lambda score: score.mean),
+            BLUE,
+            hover=hover,
+        ),
+        Series(
+            f"{prefix}worst node",
+            _inner(measurements, scores, lambda score: score.worst),
+            RED,
+            hover=hover,
+        ),
+        Series(
+            f"{prefix}consensus model",
+            _inner(measurements, scores, lambda score: score.consensus),
+            GREEN,
+            hover=hover,
+        ),
+    ]
+
+
+def _accuracy_charts(measurements: Sequence[Measurement]) -> list[Chart]:
+    series = _score_series(measurements, lambda line: line.test_accuracy, "", ".1%")
+    y = Axis("test accuracy", ticks=".0~%")
+    absent = _absent(
+        measurements, "Test accuracy was not measured: there was no test set with classes."
+    )
+    return [
+        Chart(
+            key="accuracy-steps",
+            title="Test accuracy by steps",
+            caption="Higher is better; a wide gap between mean and worst node means that some "
+            "nodes fare badly, and the consensus model is the average of all models.",
+            figure=line_figure(_steps(measurements), _STEPS, y, series),
+            absent=absent,
+        ),
+        Chart(
+            key="accuracy-bytes",
+            title="Test accuracy by bytes sent",
+            caption="The same accuracies against what a node had sent by then: a curve further to "
+            "the left is cheaper in communication.",
+            figure=line_figure(_bytes(measurements), _BYTES, y, series),
+            absent=absent,
+        ),
+    ]
+
+
+def _loss_charts(measurements: Sequence[Measurement]) -> list[Chart]:
+    train = [line.train_loss for line in measurements]
+    series = [
+        *_score_series(measurements, lambda line: line.test_loss, "test, ", ".3g"),
+        Series("train (private, not covered by epsilon)", train, PURPLE, "dot"),
+    ]
+    y = Axis("loss", _scale(series))
+    absent = _absent(measurements, "No loss was recorded.")
+    return [
+        Chart(
+            key="loss-steps",
+            title="Loss by steps",
+            caption="Lower is better; the train loss is computed on private records and not "
+            "covered by epsilon, so publishing it would reveal something about them.",
+            figure=line_figure(_steps(measurements), _STEPS, y, series),
+            absent=absent,
+        ),
+        Chart(
+            key="loss-bytes",
+            title="Loss by bytes sent",
+            caption="The same losses against what a node had sent by then.",
+            figure=line_figure(_bytes(measurements), _BYTES, y, series),
+            absent=absent,
+        ),
+    ]
+
+
+def _bytes(measurements: Sequence[Measurement]) -> list[float | None]:
+    return [measurement.bytes_sent for measurement in measurements]
+
+
+def _consensus_chart(measurements: Sequence[Measurement]) -> Chart:
+    distances = [measurement.consensus_distance for measurement in measurements]
+    any_known = any(distance is not None for distance in distances)
+    return Chart(
+        key="consensus",
+        title="Consensus distance",
+        caption="How far the nodes' models are from their average, on a logarithmic axis: lower "
+        "means that they agree more, a rising line that they drift apart (zero is not shown).",
+        figure=line_figure(
+            _steps(measurements),
+            _STEPS,
+            Axis("consensus distance", "log"),
+            [Series("distance to the average model", distances, BLUE)],
+        ),
+        absent="The models of all nodes were equal at every measurement: the distance was zero."
+        if any_known
+        else _absent(measurements, "The consensus distance was not recorded."),
+        height=440,  # as tall as the graph beside it
+    )
+
+
+def _epsilon_chart(run: RunFolder) -> Chart:
+    measurements, result = thinned(run.measurements), run.result
+    series = [
+        Series(
+            "certified, highest node",
+            _inner(measurements, lambda line: line.epsilon, lambda spread: spread.most),
+            BLUE,
+        ),
+        Series(
+            "certified, lowest node",
+            _inner(measurements, lambda line: line.epsilon, lambda spread: spread.least),
+            SKY,
+        ),
+        Series(
+            "claimed by the paper's formula, highest node",
+            _inner(measurements, lambda line: line.claimed_epsilon, lambda spread: spread.most),
+            AMBER,
+            "dash",
+        ),
+    ]
+    # every line starts near zero: only where they end far apart is a linear axis unreadable
+    y = _epsilon_axis("epsilon spent", [value for line in series for value in line.values[-1:]])
+    return Chart(
+        key="epsilon-steps",
+        title="Epsilon spent by steps",
+        caption="What an observer could have learned by each step"
+        + ("" if result.private else " if the run were private, which it is not")
+        + "; a claimed line below the certified ones promises more privacy than was proved.",
+        figure=line_figure(_steps(measurements), _STEPS, y, series),
+        absent=_absent(measurements, "No epsilon was computed while this run trained."),
+    )
+
+
+def _epsilon_by_node_chart(result: Result) -> Chart:
+    apart = len(result.nodes) <= _MOST_NODES_APART
+    order = "" if apart else ", and nodes are ordered by their certified epsilon"
+    return Chart(
+        key="epsilon-nodes",
+        title="Final epsilon by node",
+        caption="A certified epsilon above a node's budget means that the node has spent more "
+        f"than it allowed{order}.",
+        figure=_epsilon_by_node_figure(result.nodes, apart),
+        absent="No node has an epsilon or a budget in this run.",
+    )
+
+
+def _epsilon_by_node_figure(nodes: Sequence[NodeRow], apart: bool) -> go.Figure | None:
+    ordered = list(nodes) if apart else sorted(nodes, key=lambda row: row.epsilon or 0.0)
+    series = [
+        Series("budget", [row.budget for row in ordered], GREY),
+        Series("claimed by the paper's formula", [row.claimed_epsilon for row in ordered], AMBER),
+        Series("certified", [row.epsilon for row in ordered], BLUE),
+    ]
+    drawn = [line for line in series if any(value is not None for value in line.values)]
+    if not drawn:
+        return None
+    y = _epsilon_axis("epsilon", [value for line in drawn for value in line.values])
+    title = "node" if apart else "nodes, in order of certified epsilon"
+    x = Axis(title, settings={"showgrid": False})
+    figure = go.Figure(layout=base_layout(x, y))
+    names = [row.node for row in ordered]
+    positions = names if apart else list(range(1, len(ordered) + 1))
+    for line in drawn:
+        figure.add_trace(_node_trace(line, positions, names, apart))
+    return figure
+
+
+def _epsilon_axis(title: str, values: Sequence[float | None]) -> Axis:
+    if has_wide_range(values):
+        return Axis(title, "log")
+    return Axis(title, settings={"rangemode": "tozero"})
+
+
+_SYMBOLS = {
+    "budget": {"symbol": "line-ew-open", "size": 13, "line": {"width": 2}},
+    "certified": {"symbol": "circle", "size": 8},
+}
+_OPEN_DIAMOND = {"symbol": "diamond-open", "size": 9, "line": {"width": 2}}
+
+
+def _node_trace(
+    line: Series, positions: Sequence[int], names: Sequence[int], apart: bool
+) -> go.Scatter:
+    marker = _SYMBOLS.get(line.name, _OPEN_DIAMOND)
+    return go.Scatter(
+        x=list(positions),
+        y=list(line.values),
+        customdata=list(names),
+        name=line.name,
+        mode="markers" if apart else "lines",
+        marker={"color": line.colour, **marker},
+        line={"color": line.colour, "width": 2},
+        hovertemplate=f"%{{y:{line.hover}}} (node %{{customdata}})",
+    )
+
+
+def _gradient_chart(measurements: Sequence[Measurement]) -> Chart:
+    series = [
+        Series(
+            "median",
+            _inner(measurements, lambda line: line.gradient_norm, lambda norm: norm.median),
+            BLUE,
+        ),
+        Series(
+            "90th percentile",
+            _inner(measurements, lambda line: line.gradient_norm, lambda norm: norm.p90),
+            SKY,
+        ),
+        Series(
+            "largest",
+            _inner(measurements, lambda line: line.gradient_norm, lambda norm: norm.largest),
+            PURPLE,
+        ),
+        Series("clipping bound", [line.clip for line in measurements], RED, "dash"),
+    ]
+    rates = [line.clip_rate for line in measurements if line.clip_rate is not None]
+    clipped = f", as {percent_text(rates[-1])} did at the last measurement" if rates else ""
+    return Chart(
+        key="gradients",
+        title="Gradient norms before clipping",
+        caption="Private, not covered by epsilon: records whose gradient lies above the clipping "
+        f"bound lose the part above it{clipped}.",
+        figure=line_figure(
+            _steps(measurements),
+            _STEPS,
+            Axis("norm of a record's gradient", _scale(series)),
+            series,
+        ),
+        absent=_absent(measurements, "No gradient norms were recorded."),
+    )
+
+
+def _noise_chart(measurements: Sequence[Measurement], parameters: int) -> Chart:
+    deviations = [measurement.noise_std for measurement in measurements]
+    known = [value for value in deviations if value is not None]
+    length = ""
+    if known:
+        norm = number_text(known[-1] * math.sqrt(parameters))
+        length = f"; over all {parameters:,} coordinates it had a norm of about {norm} at the end"
+    return Chart(
+        key="noise",
+        title="Noise level",
+        caption="Standard deviation of the noise in one coordinate of a node's mean gradient of "
+        f"a batch, mean over nodes{length}.",
+        figure=line_figure(
+            _steps(measurements),
+            _STEPS,
+            Axis("noise standard deviation", settings={"rangemode": "tozero"}),
+            [Series("noise", deviations, BLUE)],
+        ),
+        absent=_absent(measurements, "No noise was added, or its level was not recorded."),
+    )

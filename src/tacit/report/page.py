@@ -1,0 +1,113 @@
+"""Writes the page of a run: one file that needs neither a network nor anything beside it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+from pathlib import Path
+from string import Template
+
+import plotly.io
+import plotly.offline
+
+from tacit.report.charts import Chart
+from tacit.report.figures import gradient_charts, model_charts, network_charts, privacy_charts
+from tacit.report.reading import RunFolder, read_run_folder
+from tacit.report.sections import (
+    banners,
+    claim_section,
+    heading,
+    meaning_section,
+    tiles,
+    title_text,
+)
+from tacit.report.tables import facts_section, node_table
+
+__all__ = ["render_page", "write_report"]
+
+
+def write_report(run_folder: Path) -> Path:
+    """Write `report.html` into a run folder, from its files alone, and give its path.
+
+    The file appears whole or not at all: it is written beside its place and then renamed.
+    Raises `InputError` where the folder cannot be read, or was written in another format.
+    """
+    page = render_page(read_run_folder(run_folder))
+    target = run_folder / "report.html"
+    handle, name = tempfile.mkstemp(dir=run_folder, prefix=".report-", suffix=".html")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(page)
+        temporary.chmod(0o644)  # mkstemp lets nobody else read
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return target
+
+
+def render_page(run: RunFolder) -> str:
+    """Give the page of a run as HTML."""
+    return Template(_asset("page.html")).substitute(
+        title=escape(title_text(run.result)),
+        style=_asset("page.css"),
+        plotly=plotly.offline.get_plotlyjs(),
+        script=_asset("page.js"),
+        body=_body(run),
+    )
+
+
+def _asset(name: str) -> str:
+    return (resources.files("tacit.report") / name).read_text(encoding="utf-8")
+
+
+def _body(run: RunFolder) -> str:
+    result = run.result
+    no_scripts = "The charts need JavaScript; the numbers below and above them do not."
+    return "\n".join(
+        [
+            heading(result),
+            banners(result),
+            tiles(result),
+            meaning_section(result),
+            claim_section(result),
+            f"<noscript><p>{no_scripts}</p></noscript>",
+            _charts_section("How well the models learned", model_charts(run)),
+            _charts_section("What was spent", privacy_charts(run)),
+            _charts_section("Gradients and noise", gradient_charts(run)),
+            _charts_section("The network", network_charts(run)),
+            facts_section(result),
+            "<section><h2>Details</h2>",
+            node_table(result),
+            "<details><summary>The resolved experiment (config.toml)</summary>"
+            f'<div class="scroll"><pre>{escape(run.config)}</pre></div></details></section>',
+            f"<footer>Written from the run folder alone by tacit {escape(result.tacit_version)}; "
+            "this page loads nothing from the network.</footer>",
+        ]
+    )
+
+
+def _charts_section(title: str, charts: Sequence[Chart]) -> str:
+    figures = "\n".join(map(_figure, charts))
+    return f'<section><h2>{escape(title)}</h2><div class="charts">\n{figures}\n</div></section>'
+
+
+def _figure(chart: Chart) -> str:
+    inside = f'<p class="absent">{escape(chart.absent)}</p>'
+    if chart.figure is not None:
+        inside = f"{_plot(chart)}<figcaption>{escape(chart.caption)}</figcaption>"
+    return f'<figure id="{chart.key}"><h3>{escape(chart.title)}</h3>{inside}</figure>'
+
+
+def _plot(chart: Chart) -> str:
+    # "<" may not appear inside a script element: text from files could close it
+    data = plotly.io.to_json(chart.figure, validate=False).replace("<", "\\u003c")
+    return (
+        f'<div class="plot" style="height:{chart.height}px" role="img" '
+        f'aria-label="{escape(chart.title)}"></div>'
+        f'<script type="application/json">{data}</script>'
+    )

@@ -1,0 +1,118 @@
+"""How numbers are written on the page: never in a way that flatters the run."""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
+
+__all__ = [
+    "NOTHING",
+    "bytes_text",
+    "duration_text",
+    "epsilon_text",
+    "guess_bound",
+    "number_text",
+    "percent_text",
+    "percent_up_text",
+]
+
+NOTHING = "–"
+_NARROW_SPACE = "\u202f"
+_BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
+
+def epsilon_text(value: float | None) -> str:
+    """Write an epsilon or a delta with 3 significant digits, rounded up.
+
+    >>> epsilon_text(2.9912)
+    '3.00'
+    >>> epsilon_text(1e-5)
+    '1e-5'
+    """
+    return NOTHING if value is None else _significant(value, ROUND_CEILING)
+
+
+def number_text(value: float | None) -> str:
+    """Write any other number with 3 significant digits, rounded to the nearest.
+
+    >>> number_text(0.061349)
+    '0.0613'
+    """
+    return NOTHING if value is None else _significant(value, ROUND_HALF_EVEN)
+
+
+def percent_text(share: float | None) -> str:
+    """Write a share of 1 as a percentage with one decimal, to the nearest."""
+    return NOTHING if share is None else f"{100 * share:.1f}{_NARROW_SPACE}%"
+
+
+def percent_up_text(share: float) -> str:
+    """Write a share of 1 as a percentage with one decimal, rounded up and at most 100."""
+    return f"{min(100.0, math.ceil(1000 * share) / 10):.1f}{_NARROW_SPACE}%"
+
+
+def bytes_text(count: float | None) -> str:
+    """Write a number of bytes in decimal units (1 MB is a million bytes).
+
+    >>> bytes_text(1_234_567).replace(chr(0x202F), " ")
+    '1.23 MB'
+    """
+    if count is None:
+        return NOTHING
+    power = 0
+    # 999.5 would be written as 1000 of its unit
+    while count >= 999.5 and power < len(_BYTE_UNITS) - 1:
+        count /= 1000
+        power += 1
+    digits = f"{count:.0f}" if power == 0 else number_text(count)
+    return f"{digits}{_NARROW_SPACE}{_BYTE_UNITS[power]}"
+
+
+def duration_text(seconds: float | None) -> str:
+    """Write seconds as a reader says them.
+
+    >>> duration_text(3725).replace(chr(0x202F), " ")
+    '1 h 02 min'
+    """
+    if seconds is None:
+        return NOTHING
+    space = _NARROW_SPACE
+    if seconds < 59.95:
+        return f"{seconds:.1f}{space}s" if seconds >= 1 else f"{1000 * seconds:.0f}{space}ms"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}{space}min{space}{whole % 60:02d}{space}s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60}{space}h{space}{minutes % 60:02d}{space}min"
+
+
+def guess_bound(epsilon: float, delta: float) -> float:
+    """Bound the probability of a right guess between two neighbouring data sets at even odds.
+
+    For any (epsilon, delta) mechanism, P(S) <= e^epsilon Q(S) + delta both ways bounds the total
+    variation distance by (e^epsilon - 1 + 2 delta) / (e^epsilon + 1) (Kairouz, Oh and Viswanath,
+    2015, theorem 2.1); the best guess is right with probability (1 + that) / 2.
+    """
+    odds_against = math.exp(-max(epsilon, 0.0))
+    return min(1.0, (1 + delta * odds_against) / (1 + odds_against))
+
+
+def _significant(value: float, rounding: str) -> str:
+    # The shortest decimal that stands for the float: 0.1 is written 0.100, not 0.101.
+    exact = Decimal(repr(float(value)))
+    if exact.is_zero():
+        return "0"
+    rounded = _to_three_digits(exact, rounding)
+    exponent = rounded.adjusted()
+    if -4 <= exponent < 6:
+        return f"{rounded:f}"
+    mantissa = f"{rounded.scaleb(-exponent):f}"
+    return f"{mantissa.rstrip('0').rstrip('.')}e{exponent}"
+
+
+def _to_three_digits(exact: Decimal, rounding: str) -> Decimal:
+    unit = Decimal(1).scaleb(exact.adjusted() - 2)
+    rounded = exact.quantize(unit, rounding=rounding)
+    if rounded.adjusted() > exact.adjusted():  # 9.996 became 10.00: one digit too many
+        return rounded.quantize(unit.scaleb(1))
+    return rounded

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tacit.report.charts import Chart
+from tacit.report.figures import (
+    gradient_charts,
+    model_charts,
+    network_charts,
+    privacy_charts,
+    thinned,
+)
+from tacit.report.reading import RunFolder, read_run_folder
+
+WriteRun = Callable[..., Path]
+
+
+def charts_of(run: RunFolder) -> dict[str, Chart]:
+    groups = [model_charts(run), privacy_charts(run), gradient_charts(run), network_charts(run)]
+    return {chart.key: chart for group in groups for chart in group}
+
+
+def lines_of(chart: Chart) -> dict[str, Any]:
+    return {trace.name: trace for trace in chart.figure.data}
+
+
+def test_every_chart_of_a_full_run_is_drawn(write_run: WriteRun) -> None:
+    charts = charts_of(read_run_folder(write_run()))
+    assert len(charts) == 10
+    assert all(chart.figure is not None and chart.caption for chart in charts.values())
+
+
+def test_lines_hold_the_measured_values(write_run: WriteRun) -> None:
+    run = read_run_folder(write_run())
+    charts = charts_of(run)
+    worst = lines_of(charts["accuracy-bytes"])["worst node"]
+    assert list(worst.x) == [line.bytes_sent for line in run.measurements]
+    assert list(worst.y) == [line.test_accuracy.worst for line in run.measurements]
+    certified = lines_of(charts["epsilon-steps"])["certified, highest node"]
+    assert list(certified.x) == [line.step for line in run.measurements]
+    assert certified.y[-1] == 2.9912
+
+
+def test_the_train_loss_is_labelled_as_not_covered(write_run: WriteRun) -> None:
+    charts = charts_of(read_run_folder(write_run()))
+    assert any("not covered by epsilon" in name for name in lines_of(charts["loss-steps"]))
+    assert "not covered by epsilon" in charts["loss-steps"].caption
+    assert "not covered by epsilon" in charts["gradients"].caption
+
+
+def test_charts_without_data_say_so(star_run: Path) -> None:
+    charts = charts_of(read_run_folder(star_run))
+    absent = {key for key, chart in charts.items() if chart.figure is None}
+    assert absent == {"accuracy-steps", "accuracy-bytes", "epsilon-steps", "epsilon-nodes", "noise"}
+    assert "no test set" in charts["accuracy-steps"].absent
+    assert list(lines_of(charts["loss-steps"])) == ["train (private, not covered by epsilon)"]
+
+
+def test_without_measurements_every_series_says_so(write_run: WriteRun) -> None:
+    charts = charts_of(read_run_folder(write_run(metrics=[])))
+    drawn = {key for key, chart in charts.items() if chart.figure is not None}
+    assert drawn == {"epsilon-nodes", "graph"}
+    assert charts["accuracy-steps"].absent == "Nothing was measured in this run."
+
+
+def test_single_nulls_leave_gaps(write_run: WriteRun) -> None:
+    run = read_run_folder(write_run())
+    first, *rest = run.measurements
+    hole = replace(first, test_accuracy=None, consensus_distance=0.0, bytes_sent=None)
+    charts = charts_of(replace(run, measurements=(hole, *rest)))
+    assert lines_of(charts["accuracy-steps"])["worst node"].y[0] is None
+    (distance,) = charts["consensus"].figure.data
+    assert distance.y[0] is None, "zero has no place on a logarithmic axis"
+    assert distance.y[1] == rest[0].consensus_distance
+
+
+def test_equal_models_are_said_to_be_equal(write_run: WriteRun) -> None:
+    run = read_run_folder(write_run())
+    equal = tuple(replace(line, consensus_distance=0.0) for line in run.measurements)
+    chart = charts_of(replace(run, measurements=equal))["consensus"]
+    assert chart.figure is None
+    assert "zero" in chart.absent
+
+
+def test_epsilons_far_apart_get_a_logarithmic_axis(write_run: WriteRun) -> None:
+    near = charts_of(read_run_folder(write_run()))
+    far = charts_of(read_run_folder(write_run({"claimed_epsilon": [0.01] * 16})))
+    assert near["epsilon-nodes"].figure.layout.yaxis.type == "linear"
+    assert near["epsilon-steps"].figure.layout.yaxis.type == "linear"
+    assert far["epsilon-nodes"].figure.layout.yaxis.type == "log"
+
+
+def test_many_nodes_are_drawn_as_ordered_lines(write_run: WriteRun) -> None:
+    run = read_run_folder(write_run())
+    row = run.result.nodes[0]
+    rows = tuple(replace(row, node=node, epsilon=1.0 + (node * 7 % 100)) for node in range(100))
+    chart = charts_of(replace(run, result=replace(run.result, nodes=rows)))["epsilon-nodes"]
+    certified = lines_of(chart)["certified"]
+    assert certified.mode == "lines"
+    assert list(certified.y) == [1.0 + share for share in range(100)]
+    assert certified.customdata[1] == 43, "7 * 43 = 301: the second lowest epsilon"
+
+
+def test_long_series_are_thinned_and_keep_their_end(write_run: WriteRun) -> None:
+    (line, *_) = read_run_folder(write_run()).measurements
+    series = [replace(line, step=step) for step in range(5000)]
+    kept = [measurement.step for measurement in thinned(series)]
+    assert len(kept) <= 2001
+    assert (kept[0], kept[-1]) == (0, 4999)
+    assert thinned(series[:2000]) == tuple(series[:2000])
+    assert thinned([]) == ()

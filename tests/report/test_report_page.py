@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import plotly.offline
+import pytest
+
+from tacit.errors import InputError
+from tacit.report import write_report
+
+WriteRun = Callable[..., Path]
+
+
+class Page(HTMLParser):
+    """What a browser would see: text, tags with attributes, and the scripts."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.scripts: list[str] = []
+        self._inside = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self._inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._inside:
+            self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            self.scripts.append(data)
+        elif not self._inside:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+def own_html(folder: Path) -> str:
+    """Give the page without plotly's own code."""
+    html = write_report(folder).read_text(encoding="utf-8")
+    code = plotly.offline.get_plotlyjs()
+    assert html.count(code) == 1, "plotly.js is embedded once"
+    return html.replace(code, "")
+
+
+def page_of(folder: Path) -> Page:
+    return Page(own_html(folder))
+
+
+def test_a_private_run_is_told_from_top_to_bottom(write_run: WriteRun) -> None:
+    text = page_of(write_run()).text
+    for words in [
+        "Dyn-D2P on digits, 16 nodes",
+        "Private: certified epsilon 3.00 at delta 1e-5, the highest of 16 nodes",
+        "Poisson-sampled Gaussian, rate 0.356",
+        "93.1 %",
+        "worst node 91.2 % · consensus 94.6 %",
+        "lowest node 2.61 · delta 1e-5",
+        "1.20",
+        "not run",
+        "19.2 MB",
+        "42.2 s",
+        "add-or-remove-one",
+        "“all messages”",
+        "gradient norms and clip rates",
+        "one record is drawn at each step: does not hold",
+        "Claimed 1.20, certified 3.00: the claim is lower than what could be proved",
+        "4.21 to 2.73",
+        'partition = "iid"',
+    ]:
+        assert words in text, words
+    assert "NOT PRIVATE" not in text
+    assert "Stopped" not in text
+
+
+def test_the_sections_come_in_order(write_run: WriteRun) -> None:
+    html = own_html(write_run())
+    keys = [
+        "<h1>",
+        'class="banner good"',
+        'class="tiles"',
+        "What this epsilon means",
+        "What the paper claims",
+        'id="accuracy-steps"',
+        'id="accuracy-bytes"',
+        'id="loss-steps"',
+        'id="loss-bytes"',
+        'id="epsilon-steps"',
+        'id="epsilon-nodes"',
+        'id="gradients"',
+        'id="noise"',
+        'id="consensus"',
+        'id="graph"',
+        "<table>",
+        "<pre>",
+    ]
+    places = [html.index(key) for key in keys]
+    assert places == sorted(places)
+
+
+def test_every_chart_carries_readable_json_and_a_caption(write_run: WriteRun) -> None:
+    page = page_of(write_run())
+    figures = [json.loads(script) for script in page.scripts if script.startswith("{")]
+    assert len(figures) == 10
+    assert all(figure["data"] and figure["layout"]["autosize"] for figure in figures)
+    assert sum(tag == "figcaption" for tag, _ in page.tags) == 10
+
+
+def test_seeded_noise_is_shown_in_red_and_strikes_the_epsilon(write_run: WriteRun) -> None:
+    folder = write_run({"private": False, "not_private_reason": "seeded noise"})
+    html, text = own_html(folder), page_of(folder).text
+    assert (
+        '<div class="banner bad" role="status"><p class="headline">NOT PRIVATE: seeded noise'
+        in html
+    )
+    assert 'class="tile void"' in html
+    assert "does not hold for this run: seeded noise" in text
+    assert "Private: certified" not in text
+    assert "right with probability" not in text
+
+
+@pytest.mark.parametrize("missing", ["epsilon", "delta"])
+def test_a_node_without_a_guarantee_makes_the_run_not_private(
+    write_run: WriteRun, missing: str
+) -> None:
+    text = page_of(write_run({missing: [None, *[1e-5] * 15]})).text
+    assert "NOT PRIVATE: no epsilon is certified for 1 of 16 nodes" in text
+    assert "Private: certified" not in text
+
+
+def test_a_run_without_privacy_has_no_epsilon_to_show(star_run: Path) -> None:
+    text = page_of(star_run).text
+    assert "NOT PRIVATE: no noise was added" in text
+    assert "No epsilon is certified for this run" in text
+    assert "there was no test set" in text
+    assert "No epsilon was computed while this run trained." in text
+    assert "What the paper claims" not in text
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "kind"),
+    [
+        ("stopped", "Stopped before the end: 120 of 500 steps", "warn"),
+        ("budget-exhausted", "a privacy budget was used up: 120 of 500 steps", "warn"),
+        ("diverged", "Diverged: a model left the finite numbers: 120 of 500 steps", "bad"),
+    ],
+)
+def test_a_run_that_ended_early_says_so(
+    write_run: WriteRun, status: str, words: str, kind: str
+) -> None:
+    folder = write_run({"status": status, "steps": 120, "message": "the reason is this"})
+    html = own_html(folder)
+    assert words in html
+    assert f'class="banner {kind}"' in html
+    assert "the reason is this" in html
+
+
+def test_an_exceeded_budget_is_said_and_marked(write_run: WriteRun) -> None:
+    folder = write_run({"epsilon_budget": [2.9] * 16, "accounting": "published"})
+    html = own_html(folder)
+    assert "The certified epsilon exceeds the budget of 4 of 16 nodes" in html
+    assert "set by published accounting" in html
+    assert html.count('<td class="over"') == 4
+    assert '<td class="over"' not in own_html(write_run())
+
+
+def test_an_infinite_claim_is_called_infinite(write_run: WriteRun) -> None:
+    claim = {"formula": "f", "reading": None, "conditions": [], "infinite": True}
+    text = page_of(write_run({"claim": claim, "claimed_epsilon": [None] * 16})).text
+    assert "infinite the paper's formula gives no bound here" in text
+    assert "Claimed 1.20" not in text
+
+
+def test_different_deltas_are_bounded_by_the_largest(write_run: WriteRun) -> None:
+    text = page_of(write_run({"delta": [1e-6, *[2.001e-5] * 15]})).text
+    assert "certified epsilon 3.00 at delta 2.01e-5 or less" in text
+
+
+def test_a_useless_epsilon_is_called_useless(write_run: WriteRun) -> None:
+    weak = page_of(write_run({"epsilon": [12.0] * 16})).text
+    assert "next to no protection" in weak
+    assert "next to no protection" not in page_of(write_run()).text
+
+
+def test_text_from_files_never_becomes_markup(write_run: WriteRun) -> None:
+    evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&lt;"
+    plain = page_of(write_run())
+    folder = write_run(
+        {
+            "tacit_version": evil,
+            "status": "stopped",
+            "message": evil,
+            "private": False,
+            "not_private_reason": evil,
+            "algorithm": {"name": evil, "title": evil, "paper": evil},
+            "task": {"dataset": evil, "model": evil, "loss": evil},
+            "relation": evil,
+            "trust_model": evil,
+            "accounting": evil,
+            "mechanism": evil,
+            "claim": {
+                "formula": evil,
+                "reading": evil,
+                "conditions": [{"text": evil, "holds": True}],
+                "infinite": False,
+            },
+            "not_covered": [evil],
+            "topology": {
+                "graph": evil,
+                "directed": True,
+                "period": 1,
+                "contraction": 0.1,
+                "edges": [[[0, 1]]],
+            },
+        },
+        config=f"name = '{evil}'",
+    )
+    page = page_of(folder)
+    assert "img" not in {tag for tag, _ in page.tags}
+    assert len([tag for tag, _ in page.tags if tag == "script"]) == len(
+        [tag for tag, _ in plain.tags if tag == "script"]
+    )
+    assert f"{evil} on {evil}, 16 nodes" in page.text
+    assert not any("alert" in script for script in page.scripts)
+
+
+def test_nothing_is_loaded_from_elsewhere(write_run: WriteRun, star_run: Path) -> None:
+    for folder in (write_run(), star_run):
+        page = page_of(folder)
+        attributes = {name for _, attributes in page.tags for name in attributes}
+        assert attributes.isdisjoint({"src", "href", "srcset", "action", "background", "data"})
+        assert "link" not in {tag for tag, _ in page.tags}
+        html = own_html(folder)
+        assert re.findall(r"https?://|url\(|@import", html) == []
+        policies = [a["content"] for t, a in page.tags if "http-equiv" in a and t == "meta"]
+        assert [policy is not None and "default-src 'none'" in policy for policy in policies] == [
+            True
+        ]
+
+
+def test_all_series_may_be_null(write_run: WriteRun) -> None:
+    keys = [
+        "test_accuracy",
+        "test_loss",
+        "train_loss",
+        "consensus_distance",
+        "gradient_norm",
+        "clip",
+        "clip_rate",
+        "noise_std",
+        "epsilon",
+        "claimed_epsilon",
+        "bytes_sent",
+        "seconds",
+    ]
+    text = page_of(write_run(metrics=[{"step": 1, **dict.fromkeys(keys)}])).text
+    assert "The consensus distance was not recorded." in text
+    assert "No gradient norms were recorded." in text
+
+
+def test_without_measurements_the_page_is_written(write_run: WriteRun) -> None:
+    text = page_of(write_run(metrics=[])).text
+    assert text.count("Nothing was measured in this run.") == 8
+    assert "Private: certified epsilon 3.00" in text
+
+
+def test_the_page_replaces_an_older_one_and_leaves_nothing_else(write_run: WriteRun) -> None:
+    folder = write_run()
+    (folder / "report.html").write_text("old")
+    assert write_report(folder) == folder / "report.html"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "config.toml",
+        "metrics.jsonl",
+        "report.html",
+        "result.json",
+    ]
+    first = (folder / "report.html").read_bytes()
+    write_report(folder)
+    assert (folder / "report.html").read_bytes() == first
+
+
+def test_a_folder_that_is_no_run_is_refused_and_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"result\.json"):
+        write_report(tmp_path)
+    assert list(tmp_path.iterdir()) == []
