@@ -1,0 +1,70 @@
+"""DP2-SGD: D-PSGD with Gaussian noise, over a fixed undirected graph (Yu et al., 2021).
+
+| paper | here |
+|---|---|
+| x_i^k | `State.x`, `[nodes, d]` |
+| W, symmetric doubly stochastic | mixing matrix |
+| gamma | `learning_rate` |
+| N ~ Normal(0, sigma^2 I) | noise in the batch mean |
+
+x_i^{k+1} = sum_j W_ij x_j^k - gamma (g_i(x_i^k) + N). Every x_i is sent, so it is public.
+
+Mechanism: Poisson-sampled Gaussian of each node's clipped gradients. The papers print no formula
+to compare it with: no claim.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from tacit.algorithms.definition import Algorithm, Options, World, constant
+from tacit.algorithms.parts import noised_gradient
+
+__all__ = ["DP2_SGD", "State", "mix", "models", "start", "step"]
+
+
+class State(NamedTuple):
+    """x `[nodes, d]`."""
+
+    x: Tensor
+
+
+def start(x: Tensor, options: Options) -> State:
+    """x_i^0 = x^0."""
+    return State(x)
+
+
+def step(state: State, k: int, options: Options, world: World) -> State:
+    """Gossip the old models, step along the gradient at the own old model."""
+    g = noised_gradient(state.x, k, world)
+    (mixed,) = world.exchange.mix(k, state.x)
+    return State(mixed.sub_(g, alpha=options.learning_rate))
+
+
+def mix(state: State, k: int, world: World) -> State:
+    """One round of gossip alone."""
+    return State(*world.exchange.mix(k, state.x))
+
+
+def models(state: State) -> Tensor:
+    """x, `[nodes, d]`."""
+    return state.x
+
+
+DP2_SGD = Algorithm(
+    name="dp2-sgd",
+    title="DP2-SGD",
+    paper="Yu et al., 2021",
+    summary="gossip SGD on an undirected graph with constant clipping and noise",
+    setting="peer-to-peer",
+    weights="doubly-stochastic",
+    private=True,
+    options=Options,
+    schedules=constant,
+    start=start,
+    step=step,
+    mix=mix,
+    models=models,
+)

@@ -1,0 +1,36 @@
+"""Parts that several algorithms are composed of: functions of tensors and the world, no more."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tacit.algorithms.definition import World
+
+__all__ = ["heavy_ball", "no_momentum", "noised_gradient"]
+
+
+def noised_gradient(at: Tensor, k: int, world: World) -> Tensor:
+    """Each node's clipped, noised gradient at `at`, `[nodes, d]`: what an observer may learn.
+
+    The sum over step k's batch of clipped record gradients, plus Gaussian noise of the planned
+    standard deviation for that sum, over the **expected** batch size (the size that was drawn is
+    a secret of the node).
+    """
+    total = world.batch_gradient(at, k)
+    return world.divide(world.add_noise(total, k))
+
+
+def no_momentum(x: Tensor, momentum: float) -> Tensor:
+    """The momentum buffer before the first step: zeros `[nodes, d]`, or `[nodes, 0]` if unused."""
+    return x.new_zeros(len(x), x.shape[1] if momentum else 0)
+
+
+def heavy_ball(buffer: Tensor, gradient: Tensor, momentum: float) -> tuple[Tensor, Tensor]:
+    """Heavy-ball momentum m = beta m + g of **noised** gradients: post-processing, free of cost.
+
+    Returns the direction to step along, and the buffer to keep (`[nodes, d]` each).
+    """
+    if not momentum:
+        return gradient, buffer
+    buffer = buffer.mul(momentum).add_(gradient)
+    return buffer, buffer

@@ -1,0 +1,139 @@
+"""PrivSGP: stochastic gradient push with Gaussian noise (Zhu, Huang, Wang and Xu, IJCAI 2024).
+
+Algorithm 2 of *PrivSGP-VR: Differentially Private Variance-Reduced Stochastic Gradient Push with
+Tight Utility Bounds*, over time-varying directed graphs with column-stochastic weights.
+
+| paper | here |
+|---|---|
+| x_i^k | `State.x`, `[nodes, d]` |
+| w_i^k, push-sum weight | `State.w`, `[nodes]` |
+| z_i^k = x_i^k / w_i^k | `de_biased(state)` |
+| gamma | `learning_rate` |
+| G, bound of a gradient's norm | `clip` (C), enforced |
+| sigma_i | standard deviation of the noise in the batch mean |
+| P^k | mixing matrix of step k |
+
+`momentum` (beta, not in the paper; 0 by default) averages noised gradients; `final_mixing` rounds
+of gossip follow the last step. Both are post-processing and cost no privacy.
+
+Mechanism: Poisson-sampled Gaussian of each node's clipped gradients; messages, weights and models
+are functions of the noised gradients and of public values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from torch import Tensor
+
+from tacit.algorithms.definition import (
+    Algorithm,
+    FinalMixing,
+    Momentum,
+    Options,
+    Schedules,
+    World,
+    constant,
+)
+from tacit.algorithms.parts import heavy_ball, no_momentum, noised_gradient
+from tacit.privacy.published import PRIVSGP as PUBLISHED
+from tacit.privacy.published import Formula
+
+__all__ = [
+    "PRIVSGP",
+    "PushSumOptions",
+    "State",
+    "de_biased",
+    "mix",
+    "push_sum_method",
+    "start",
+    "step",
+]
+
+
+class PushSumOptions(Options):
+    """Options of every push-sum method."""
+
+    momentum: Momentum = 0.0
+    final_mixing: FinalMixing = 0
+
+
+class State(NamedTuple):
+    """x `[nodes, d]`, push-sum weights w `[nodes]`, momentum m `[nodes, d]` (`[nodes, 0]` if 0)."""
+
+    x: Tensor
+    w: Tensor
+    m: Tensor
+
+
+def start(x: Tensor, options: PushSumOptions) -> State:
+    """x_i^0 = z_i^0 = x^0, w_i^0 = 1."""
+    return State(x, x.new_ones(len(x)), no_momentum(x, options.momentum))
+
+
+def step(state: State, k: int, options: PushSumOptions, world: World) -> State:
+    """Step k of Algorithm 2."""
+    g = noised_gradient(de_biased(state), k, world)  # lines 1 to 3
+    direction, m = heavy_ball(state.m, g, options.momentum)
+    x_half = state.x.sub(direction, alpha=options.learning_rate)  # line 4
+    x, w = world.exchange.mix(k, x_half, state.w)  # line 5
+    return State(x, w, m)
+
+
+def mix(state: State, k: int, world: World) -> State:
+    """One round of push-sum alone."""
+    x, w = world.exchange.mix(k, state.x, state.w)
+    return State(x, w, state.m)
+
+
+def de_biased(state: State) -> Tensor:
+    """The de-biased parameter z = x / w, `[nodes, d]`."""
+    return state.x / state.w[:, None]
+
+
+Chosen = TypeVar("Chosen", bound=PushSumOptions)
+
+
+def push_sum_method(
+    *,
+    name: str,
+    title: str,
+    paper: str,
+    summary: str,
+    options: type[Chosen],
+    schedules: Callable[[Chosen, float | None, int], Schedules],
+    private: bool = True,
+    formula: Formula | None = None,
+    default_clip: float = 1.0,
+) -> Algorithm[State, Chosen]:
+    """The row of a method with PrivSGP's step: only what its paper changes has to be said."""
+    return Algorithm(
+        name=name,
+        title=title,
+        paper=paper,
+        summary=summary,
+        setting="peer-to-peer",
+        weights="column-stochastic",
+        private=private,
+        options=options,
+        schedules=schedules,
+        start=start,
+        step=step,
+        mix=mix,
+        final_rounds=lambda chosen: chosen.final_mixing,
+        models=de_biased,
+        formula=formula,
+        default_clip=default_clip,
+    )
+
+
+PRIVSGP = push_sum_method(
+    name="privsgp",
+    title="PrivSGP",
+    paper="Zhu, Huang, Wang and Xu, IJCAI 2024",
+    summary="stochastic gradient push with constant clipping and noise",
+    options=PushSumOptions,
+    schedules=constant,
+    formula=PUBLISHED,
+)
