@@ -15,9 +15,18 @@ Anything else that escapes is a defect of ours, and exits with 1.
 from __future__ import annotations
 
 import difflib
+import textwrap
 from collections.abc import Iterable
 
-__all__ = ["BudgetError", "DivergenceError", "InputError", "PeerError", "TacitError", "nearest"]
+__all__ = [
+    "BudgetError",
+    "DivergenceError",
+    "InputError",
+    "PeerError",
+    "TacitError",
+    "describe",
+    "nearest",
+]
 
 
 class TacitError(Exception):
@@ -76,3 +85,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean {close[0]!r}?"
     return "known are: " + ", ".join(options)
+
+
+def describe(error: BaseException) -> str:
+    """An exception's type and message on one line."""
+    return textwrap.shorten(f"{type(error).__name__}: {error}", 300, placeholder=" ...")

@@ -12,20 +12,17 @@ learning since Papernot et al. 2020 (arXiv:2007.14191): 26,010 parameters on `(1
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import math
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from tacit.errors import InputError, nearest
+from tacit.user_code import call_function
 
-__all__ = ["MODELS", "build_model", "load_function"]
+__all__ = ["MODELS", "build_model"]
 
 HIDDEN = 128
 """Width of the hidden layer of `mlp`."""
@@ -107,9 +104,8 @@ def build_model(name: str, *, input_shape: tuple[int, ...], outputs: int, seed: 
             that cannot be found, fails, or does not return an `nn.Module`.
     """
     if ":" in name:
-        function = load_function(name, "task.model")
         with _seeded(seed):
-            return _call_factory(name, function, {"input_shape": input_shape, "outputs": outputs})
+            return _from_factory(name, input_shape, outputs)
     if name not in MODELS:
         raise InputError(
             "task.model",
@@ -120,51 +116,8 @@ def build_model(name: str, *, input_shape: tuple[int, ...], outputs: int, seed: 
         return MODELS[name](input_shape, outputs)
 
 
-def load_function(name: str, where: str) -> Callable[..., object]:
-    """The function that `module:function` names; the current directory can be imported from.
-
-    Raises:
-        InputError: on `where`, if the module or the function cannot be found, or importing fails.
-    """
-    module_name, _, function_name = name.partition(":")
-    if not module_name or not function_name:
-        raise InputError(where, name, "must be 'module:function', such as 'my_models:network'")
-    current = str(Path.cwd())
-    added = current not in sys.path
-    if added:
-        sys.path.insert(0, current)
-    try:
-        importlib.invalidate_caches()
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        raise InputError(
-            where, name, f"the module {module_name!r} cannot be imported: {_first_line(error)}"
-        ) from error
-    finally:
-        if added and current in sys.path:
-            sys.path.remove(current)
-    if not hasattr(module, function_name):
-        public = [key for key in vars(module) if not key.startswith("_")]
-        raise InputError(
-            where,
-            name,
-            f"{module_name!r} has no {function_name!r}; {nearest(function_name, public)}",
-        )
-    function: object = getattr(module, function_name)
-    if not callable(function):
-        raise InputError(
-            where, name, f"must name a function; {function_name!r} is a {type(function).__name__}"
-        )
-    return function
-
-
-def _call_factory(
-    name: str, function: Callable[..., object], arguments: dict[str, object]
-) -> nn.Module:
-    try:
-        model = function(**_accepted(function, arguments))
-    except Exception as error:
-        raise InputError("task.model", name, f"the factory failed: {_first_line(error)}") from error
+def _from_factory(name: str, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+    model = call_function(name, "task.model", input_shape=input_shape, outputs=outputs)
     if not isinstance(model, nn.Module):
         raise InputError(
             "task.model",
@@ -174,26 +127,9 @@ def _call_factory(
     return model
 
 
-def _accepted(function: Callable[..., object], arguments: dict[str, object]) -> dict[str, object]:
-    """Those of the keyword arguments that the function takes."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except ValueError:
-        return {}
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return arguments
-    names = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
-    return {key: value for key, value in arguments.items() if key in names}
-
-
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """Within, torch's global generator starts from `seed`; afterwards it is as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

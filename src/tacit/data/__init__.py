@@ -9,7 +9,6 @@ from tacit.data.given import as_dataset, check_dataset
 from tacit.data.partitions import PARTITIONS, partition
 from tacit.data.sources import SOURCES, load
 from tacit.data.stacked import StackedData, stack
-from tacit.data.user_function import import_function
 
 __all__ = [
     "PARTITIONS",
@@ -21,7 +20,6 @@ __all__ = [
     "check_dataset",
     "class_labels",
     "count_classes",
-    "import_function",
     "load",
     "partition",
     "stack",

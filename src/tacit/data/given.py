@@ -12,8 +12,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 
 from tacit.data.datasets import Dataset
-from tacit.data.user_function import describe
-from tacit.errors import InputError
+from tacit.errors import InputError, describe
 
 __all__ = ["as_dataset", "check_dataset"]
 

@@ -13,8 +13,8 @@ from tacit.data.datasets import Dataset, TaskData, count_classes
 from tacit.data.given import as_dataset, check_dataset
 from tacit.data.idx_images import FASHION_MNIST, MNIST, load_idx_images
 from tacit.data.seeds import TEST_SPLIT, public_generator
-from tacit.data.user_function import call_function
 from tacit.errors import InputError, nearest
+from tacit.user_code import call_function
 
 __all__ = ["SOURCES", "Loader", "Request", "load"]
 

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tacit.errors import InputError
-from tacit.gradients.refuse import first_line
+from tacit.errors import InputError, describe
 
 __all__ = ["LOSSES", "Loss", "loss_from_mean"]
 
@@ -165,7 +164,7 @@ def loss_from_mean(name: str, mean_loss: Callable[[Tensor, Tensor], Tensor]) -> 
                 "task.loss",
                 name,
                 "the function must take (outputs, targets) and return a scalar; "
-                f"it failed: {first_line(error)}",
+                f"it failed: {describe(error)}",
             ) from error
         if not bool(torch.isfinite(losses).all()):
             raise InputError("task.loss", name, "the loss must be finite on the first records")

@@ -16,9 +16,9 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
-from tacit.errors import InputError
+from tacit.errors import InputError, describe
 
-__all__ = ["first_line", "refuse_module", "refuse_outputs"]
+__all__ = ["refuse_module", "refuse_outputs"]
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def refuse_outputs(module: nn.Module, inputs: Tensor) -> Tensor:
                 "task.model",
                 kind,
                 f"it must accept the data, records of shape {list(inputs.shape[1:])} and type "
-                f"{inputs.dtype}; {first_line(error)}",
+                f"{inputs.dtype}; {describe(error)}",
             ) from error
         drawn = any(
             not torch.equal(old, new)
@@ -138,12 +138,6 @@ def refuse_outputs(module: nn.Module, inputs: Tensor) -> Tensor:
             "task.model", kind, "its output for the first records must be finite numbers"
         )
     return outputs
-
-
-def first_line(error: Exception) -> str:
-    """Name and first line of an exception, for the end of a one-line message."""
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _same(left: Tensor, right: Tensor) -> bool:

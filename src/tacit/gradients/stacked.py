@@ -23,13 +23,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from tacit.errors import InputError
+from tacit.errors import InputError, describe
 from tacit.gradients.clipping import Clip, check_clip
 from tacit.gradients.functional import FunctionalPath
 from tacit.gradients.layout import Layout, layout_of
 from tacit.gradients.losses import Loss
 from tacit.gradients.probe import GradientPath, Probe, mismatch, probe_of
-from tacit.gradients.refuse import first_line, refuse_module, refuse_outputs
+from tacit.gradients.refuse import refuse_module, refuse_outputs
 from tacit.gradients.taps import TapsPath, tapped_layers
 
 __all__ = ["BatchGradient", "StackedModel", "build"]
@@ -234,7 +234,7 @@ def build(
         raise InputError(
             "task.model",
             type(model).__name__,
-            f"one record alone must pass forward and backward; {first_line(error)}",
+            f"one record alone must pass forward and backward; {describe(error)}",
         ) from error
     choice = _choose(original, working, exact, loss, layout, probe)
     return StackedModel(
@@ -304,7 +304,7 @@ def _disproof(path: GradientPath, probe: Probe) -> str:
     except InputError as error:
         return f"{error.value}: {error.expected}"
     except Exception as error:
-        return first_line(error)
+        return describe(error)
 
 
 def _counted_outputs(module: nn.Module, inputs: Tensor) -> tuple[Tensor, int]:

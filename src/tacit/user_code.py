@@ -1,19 +1,19 @@
-"""Finds a user's function by `module:function`, with the current directory importable."""
+"""Finds and calls a user's function by `module:function`, with the current directory importable."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from tacit.errors import InputError, nearest
+from tacit.errors import InputError, describe, nearest
 
-__all__ = ["call_function", "describe", "import_function"]
+__all__ = ["call_function", "import_function"]
 
 
 def import_function(reference: str, where: str) -> Callable[..., Any]:
@@ -42,8 +42,13 @@ def import_function(reference: str, where: str) -> Callable[..., Any]:
     return callables[name]
 
 
-def call_function(reference: str, where: str) -> object:
-    """Import `module:function` and return what it returns, called without arguments.
+def call_function(reference: str, where: str, **arguments: object) -> object:
+    """Import `module:function` and return what it returns.
+
+    Args:
+        reference: `module:function`.
+        where: the key that an error names.
+        arguments: handed over as keyword arguments as far as the function takes them.
 
     Raises:
         InputError: as `import_function`; also if the function raises, with what it raised.
@@ -51,14 +56,21 @@ def call_function(reference: str, where: str) -> object:
     function = import_function(reference, where)
     try:
         with _importable_current_directory():
-            return function()
+            return function(**_accepted(function, arguments))
     except Exception as error:  # whatever the user's function raises
         raise InputError(where, reference, f"the function raised {describe(error)}") from error
 
 
-def describe(error: BaseException) -> str:
-    """An exception's type and message on one line."""
-    return textwrap.shorten(f"{type(error).__name__}: {error}", 300, placeholder=" ...")
+def _accepted(function: Callable[..., Any], arguments: dict[str, object]) -> dict[str, object]:
+    """Those of the keyword arguments that the function takes."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return {}
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return arguments
+    names = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    return {key: value for key, value in arguments.items() if key in names}
 
 
 def _import_module(module_name: str, reference: str, where: str) -> ModuleType:

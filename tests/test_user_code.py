@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.data import import_function, load
+from tacit.data import load
 from tacit.errors import InputError
+from tacit.user_code import import_function
 
 names = (f"user_module_{number}" for number in itertools.count())
 
