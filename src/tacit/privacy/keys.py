@@ -1,0 +1,183 @@
+"""The secret keys of nodes, and the keystream that every secret draw is made of.
+
+Every secret draw of a node, noise and sampling coins alike, is a stretch of an AES-256-CTR
+keystream. The stream is keyed by (the node's key, purpose) and positioned by (step, part), so a
+draw depends neither on the process that hosts the node, nor on the other nodes, nor on what was
+drawn before: the simulator and a real run can agree bit for bit.
+
+The 128-bit counter block is `step` (48 bits), `part` (16 bits), block index (64 bits), all
+big-endian, so that draws at different positions never share a block. The key of a purpose is
+BLAKE2b of the purpose's name under the node's key. AES-256 costs about a tenth more than AES-128,
+which is a few hundredths of the time of a normal draw, hence the longer key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NoReturn
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from numpy.typing import NDArray
+
+from tacit.errors import InputError
+
+__all__ = [
+    "BLOCK_BYTES",
+    "NodeKeys",
+    "aes_ctr",
+    "encryptor",
+    "fresh_keys",
+    "keystream",
+    "position",
+    "seeded_keys",
+]
+
+KEY_BYTES = 32
+BLOCK_BYTES = 16  # of AES
+STEP_BITS = 48
+PART_BITS = 16
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NodeKeys:
+    """The secret keys of the nodes that this process hosts.
+
+    Whoever has a node's key can subtract its noise. Keys are therefore never shown, pickled,
+    copied, stored or sent: `repr` hides them, and pickling and copying raise `TypeError`.
+
+    Args:
+        secret: the 32-byte key of each node.
+        seeded: whether the keys derive from a public number; such a run is not private.
+
+    Raises:
+        InputError: a key is not 32 bytes long.
+    """
+
+    secret: Mapping[int, bytes]
+    seeded: bool
+
+    def __post_init__(self) -> None:
+        for node, key in self.secret.items():
+            if len(key) != KEY_BYTES:
+                raise InputError(f"key of node {node}", len(key), f"a key of {KEY_BYTES} bytes")
+        object.__setattr__(self, "secret", MappingProxyType(dict(self.secret)))
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The nodes whose keys are held, in the order given."""
+        return tuple(self.secret)
+
+    def subset(self, nodes: Iterable[int]) -> NodeKeys:
+        """The keys of `nodes` only, for a process that hosts only those.
+
+        Raises:
+            InputError: the key of one of `nodes` is not held.
+        """
+        return NodeKeys({node: self._of(node) for node in nodes}, self.seeded)
+
+    def purpose_key(self, node: int, purpose: str) -> bytes:
+        """The 32-byte key of one purpose of one node: BLAKE2b of `purpose` under the node's key.
+
+        Raises:
+            InputError: the node's key is not held, or `purpose` is empty.
+        """
+        if not purpose:
+            raise InputError("purpose", purpose, "a name such as 'noise' or 'sampling'")
+        return hashlib.blake2b(
+            purpose.encode(),
+            key=self._of(node),
+            digest_size=KEY_BYTES,
+            person=b"tacit purpose 1",
+        ).digest()
+
+    def _of(self, node: int) -> bytes:
+        try:
+            return self.secret[node]
+        except KeyError:
+            held = f"one of the {len(self.secret)} nodes whose keys this process holds"
+            raise InputError("node", node, held) from None
+
+    def __repr__(self) -> str:
+        return f"NodeKeys(nodes={self.nodes}, seeded={self.seeded})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("keys of nodes are never copied, stored or sent")
+
+
+def fresh_keys(nodes: Iterable[int]) -> NodeKeys:
+    """A new key for each of `nodes` from the operating system's generator."""
+    return NodeKeys({node: secrets.token_bytes(KEY_BYTES) for node in nodes}, seeded=False)
+
+
+def seeded_keys(noise_seed: int, nodes: Iterable[int]) -> NodeKeys:
+    """Keys that derive from a public number, for experiments: whatever they noise is not private.
+
+    Node i's key is BLAKE2b of (seed, i), whichever other nodes there are.
+
+    Raises:
+        InputError: the seed or a node is not in 0 .. 2^64 - 1.
+    """
+    seed = _fits("privacy.noise_seed", noise_seed, 64)
+    return NodeKeys({node: _seeded_key(seed, node) for node in nodes}, seeded=True)
+
+
+def _seeded_key(seed: int, node: int) -> bytes:
+    data = seed.to_bytes(8, "big") + _fits("node", node, 64).to_bytes(8, "big")
+    return hashlib.blake2b(data, digest_size=KEY_BYTES, person=b"tacit seeded key").digest()
+
+
+def _fits(where: str, value: int, bits: int) -> int:
+    whole = operator.index(value)  # NumPy's integers would overflow when shifted
+    if not 0 <= whole < 1 << bits:
+        raise InputError(where, value, f"a whole number from 0 to 2^{bits} - 1")
+    return whole
+
+
+def aes_ctr(key: bytes, counter: int, count_bytes: int) -> NDArray[np.uint8]:
+    """The first bytes of the AES-CTR keystream of `key` from the 128-bit block `counter` on.
+
+    Args:
+        key: 16, 24 or 32 bytes.
+        counter: the first counter block as a big-endian number.
+        count_bytes: how many bytes, at least 0.
+
+    Returns:
+        `[count_bytes]`, as NIST SP 800-38A, section 6.5, defines it for a plaintext of zeros.
+    """
+    buffer = np.empty(count_bytes + BLOCK_BYTES, np.uint8)
+    encryptor(key, counter).update_into(bytes(count_bytes), buffer.data)
+    return buffer[:count_bytes]
+
+
+def encryptor(key: bytes, counter: int) -> CipherContext:
+    """What turns zeros into the keystream of `key` from the 128-bit block `counter` on."""
+    return Cipher(algorithms.AES(key), modes.CTR(counter.to_bytes(BLOCK_BYTES, "big"))).encryptor()
+
+
+def position(step: int, part: int) -> int:
+    """The first counter block of a draw: step, part, then a block index of 64 bits from 0.
+
+    Raises:
+        InputError: step or part is out of range.
+    """
+    position = (_fits("step", step, STEP_BITS) << PART_BITS) | _fits("part", part, PART_BITS)
+    return position << 64
+
+
+def keystream(
+    keys: NodeKeys, node: int, purpose: str, step: int, count_bytes: int, part: int = 0
+) -> NDArray[np.uint8]:
+    """Secret random bytes of one node, purpose, step and part: `[count_bytes]`.
+
+    A shorter draw at the same position is a prefix of a longer one.
+
+    Raises:
+        InputError: the node's key is not held, or step or part is out of range.
+    """
+    return aes_ctr(keys.purpose_key(node, purpose), position(step, part), count_bytes)

@@ -1,0 +1,118 @@
+"""Keys and keystream: the published AES vectors, separation of positions, and secrecy of keys."""
+
+import copy
+import operator
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.errors import InputError
+from tacit.privacy.keys import NodeKeys, aes_ctr, fresh_keys, keystream, position, seeded_keys
+
+KEYS = seeded_keys(11, range(4))
+
+
+def test_aes_ctr_matches_nist_sp_800_38a() -> None:
+    # Appendix F.5.5, CTR-AES256.Encrypt.
+    key = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
+    plain = bytes.fromhex(
+        "6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e51"
+        "30c81c46a35ce411e5fbc1191a0a52eff69f2445df4f9b17ad2b417be66c3710"
+    )
+    cipher = bytes.fromhex(
+        "601ec313775789a5b7a7f504bbf3d228f443e3ca4d62b59aca84e990cacaf5c5"
+        "2b0930daa23de94ce87017ba2d84988ddfc9c58db67aada613c2dd08457941a6"
+    )
+    stream = aes_ctr(key, 0xF0F1F2F3F4F5F6F7F8F9FAFBFCFDFEFF, len(plain))
+    assert bytes(stream ^ np.frombuffer(plain, np.uint8)) == cipher
+
+
+def test_position_is_step_then_part_then_block() -> None:
+    assert position(0, 0) == 0
+    assert position(0, 1) == 1 << 64
+    assert position(1, 0) == 1 << 80
+    assert position(2**48 - 1, 2**16 - 1) == (2**64 - 1) << 64
+
+
+@pytest.mark.parametrize(("step", "part"), [(-1, 0), (2**48, 0), (0, -1), (0, 2**16)], ids=str)
+def test_positions_out_of_range_are_refused(step: int, part: int) -> None:
+    with pytest.raises(InputError):
+        keystream(KEYS, 0, "noise", step, 16, part)
+
+
+@settings(max_examples=50, deadline=None)
+@given(short=st.integers(0, 300), long=st.integers(0, 300))
+def test_a_shorter_stream_is_a_prefix(short: int, long: int) -> None:
+    short, long = sorted((short, long))
+    whole = keystream(KEYS, 2, "noise", 5, long)
+    assert whole.shape == (long,)
+    assert np.array_equal(keystream(KEYS, 2, "noise", 5, short), whole[:short])
+
+
+def test_no_two_positions_share_a_block() -> None:
+    streams = [
+        keystream(KEYS, node, purpose, step, 16 * 64, part).tobytes()
+        for node in range(4)
+        for purpose in ("noise", "sampling", "n")
+        for step in (0, 1, 2, 2**48 - 1)
+        for part in (0, 1, 2**16 - 1)
+    ]
+    blocks = [stream[i : i + 16] for stream in streams for i in range(0, len(stream), 16)]
+    assert len(set(blocks)) == len(blocks) == 144 * 64
+
+
+def test_a_step_may_be_any_whole_number_type() -> None:
+    assert np.array_equal(
+        keystream(KEYS, 1, "noise", np.int64(9), 32), keystream(KEYS, 1, "noise", 9, 32)
+    )
+
+
+def test_seeded_keys_do_not_depend_on_other_nodes() -> None:
+    assert seeded_keys(11, [3]).secret[3] == KEYS.secret[3]
+    assert seeded_keys(12, [3]).secret[3] != KEYS.secret[3]
+    assert len(set(seeded_keys(11, range(100)).secret.values())) == 100
+    assert KEYS.seeded
+
+
+def test_fresh_keys_differ_each_time() -> None:
+    first, second = fresh_keys(range(50)), fresh_keys(range(50))
+    assert len({*first.secret.values(), *second.secret.values()}) == 100
+    assert not first.seeded
+    assert first.nodes == tuple(range(50))
+
+
+def test_keys_are_never_shown_copied_or_pickled() -> None:
+    keys = fresh_keys([0, 7])
+    assert repr(keys) == str(keys) == "NodeKeys(nodes=(0, 7), seeded=False)"
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        with pytest.raises(TypeError, match="never"):
+            pickle.dumps(keys, protocol)
+    for copier in (copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="never"):
+            copier(keys)
+    with pytest.raises(TypeError):
+        operator.setitem(keys.secret, 0, bytes(32))
+
+
+def test_subset_holds_only_its_nodes() -> None:
+    part = KEYS.subset([3, 1])
+    assert part.nodes == (3, 1)
+    assert part.seeded
+    assert part.secret[3] == KEYS.secret[3]
+    with pytest.raises(InputError, match="node = 0"):
+        keystream(part, 0, "noise", 0, 16)
+    with pytest.raises(InputError, match="node = 9"):
+        KEYS.subset([9])
+
+
+def test_unusable_keys_seeds_and_purposes_are_refused() -> None:
+    with pytest.raises(InputError, match="32 bytes"):
+        NodeKeys({0: b"short"}, seeded=False)
+    for seed in (-1, 2**64):
+        with pytest.raises(InputError, match=r"privacy\.noise_seed"):
+            seeded_keys(seed, [0])
+    with pytest.raises(InputError, match="purpose"):
+        keystream(KEYS, 0, "", 0, 16)

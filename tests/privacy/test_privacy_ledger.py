@@ -1,0 +1,327 @@
+"""The ledger: its life cycle, real kills, its lock, and what damage it detects."""
+
+import multiprocessing
+import random
+import sqlite3
+import time
+from collections import Counter
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.errors import InputError
+from tacit.privacy.ledger import Interval, Ledger, NodeStatement, StepRun, step_runs
+
+STATEMENTS = [
+    NodeStatement(4, {"kind": "sampled", "sample_rate": 0.01, "clips": [1.0, 0.5]}, 1.0, 1e-5),
+    NodeStatement(0, {"kind": "gaussian", "noise_multiplier": 1.25}, None, None),
+]
+BLOCK = 3
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["tacit.privacy.ledger"])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.sqlite"
+
+
+def new(path: Path) -> Ledger:
+    return Ledger.create(path, digest="d1", statements=STATEMENTS)
+
+
+def steps(ledger: Ledger, node: int = 0) -> Counter[int]:
+    charged: Counter[int] = Counter()
+    for first, until, times in ledger.charged_steps(node):
+        charged.update(dict.fromkeys(range(first, until), times))
+    return charged
+
+
+def test_a_ledger_keeps_what_it_was_given(path: Path) -> None:
+    with new(path) as ledger:
+        run_id = ledger.run_id
+        assert ledger.nodes == (0, 4)
+        assert ledger.charged() == {0: (), 4: ()}
+    with Ledger.open(path, digest="d1") as again:
+        assert again.run_id == run_id
+        assert again.digest == "d1"
+        assert again.statements == tuple(sorted(STATEMENTS, key=lambda one: one.node))
+        assert again.charged() == {0: (), 4: ()}
+    assert len(run_id) == 32
+
+
+def test_settled_steps_are_charged_as_used_and_open_ones_in_full(path: Path) -> None:
+    with new(path) as ledger:
+        ledger.reserve(0, 10)
+        ledger.reserve(10, 20)
+        ledger.reserve(20, 30)
+        assert ledger.charged_steps(4) == (StepRun(0, 30, 1),)
+        ledger.settle(13)
+        assert ledger.charged()[4] == (Interval(0, 10), Interval(10, 13))
+        ledger.reserve(13, 23)
+    with Ledger.open(path, digest="d1") as again:
+        # The block 13 .. 22 was left open, and stays charged whatever later sessions settle.
+        again.reserve(15, 40)
+        again.settle(20)
+        assert again.charged_steps(0) == (StepRun(0, 15, 1), StepRun(15, 20, 2), StepRun(20, 23, 1))
+        assert again.charged()[0] == again.charged()[4]
+
+
+def test_a_repeated_step_is_charged_each_time() -> None:
+    ledger = Ledger.in_memory(digest="d1", statements=STATEMENTS)
+    for _ in range(3):
+        ledger.reserve(5, 8)
+        ledger.settle(7)
+    assert ledger.charged_steps(4) == (StepRun(5, 7, 3),)
+    assert ledger.charged()[4] == (Interval(5, 7),) * 3
+
+
+def test_settling_twice_or_late_changes_nothing(path: Path) -> None:
+    with new(path) as ledger:
+        ledger.settle(3)
+        ledger.reserve(0, 10)
+        ledger.settle(25)
+        ledger.settle(2)
+        assert ledger.charged_steps(0) == (StepRun(0, 10, 1),)
+    with Ledger.open(path, digest="d1") as again:
+        assert again.charged_steps(0) == (StepRun(0, 10, 1),)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.integers(1, 10)).map(lambda s: Interval(s[0], sum(s))),
+        max_size=12,
+    )
+)
+def test_step_runs_count_every_step(intervals: list[Interval]) -> None:
+    runs = step_runs(intervals)
+    counted = Counter(step for first, until in intervals for step in range(first, until))
+    assert counted == {s: times for first, until, times in runs for s in range(first, until)}
+    for one, following in pairwise(runs):
+        assert one.until <= following.first
+        assert one.until < following.first or one.times != following.times
+
+
+def book_until_killed(path: Path, first: int, sent: Connection) -> None:
+    """What a run does: book a block, then send its steps, saying each before it leaves."""
+    ledger = Ledger.open(path, digest="d1")
+    for block in range(first, 1_000_000, BLOCK):
+        ledger.reserve(block, block + BLOCK)
+        for step in range(block, block + BLOCK):
+            sent.send_bytes(step.to_bytes(4, "big"))
+
+
+def kill_a_run(path: Path, first: int, delay: float) -> list[int]:
+    """The steps that a run sent before SIGKILL met it, `delay` seconds after its first."""
+    receiving, sending = _processes.Pipe(duplex=False)
+    run = _processes.Process(target=book_until_killed, args=(path, first, sending))
+    run.start()
+    sending.close()
+    sent = [int.from_bytes(receiving.recv_bytes(), "big")]
+    time.sleep(delay)
+    run.kill()
+    try:
+        while True:
+            sent.append(int.from_bytes(receiving.recv_bytes(), "big"))
+    except EOFError:
+        run.join()
+    return sent
+
+
+def test_killed_runs_never_spend_more_than_is_on_file(path: Path) -> None:
+    rng = random.Random(7)
+    new(path).close()
+    sent: Counter[int] = Counter()
+    first = 0
+    for kills in range(1, 11):
+        before = len(list(sent.elements()))
+        sent.update(kill_a_run(path, first, rng.uniform(0, 0.03)))
+        assert len(list(sent.elements())) > before
+        with Ledger.open(path, digest="d1") as ledger:
+            for node in ledger.nodes:
+                booked = steps(ledger, node)
+                assert booked >= sent
+                # Nor is more wasted than the block in use and the one being booked.
+                assert (booked - sent).total() <= 2 * BLOCK * kills
+        # Now and then the next run repeats steps, as after a lost checkpoint.
+        first = max(0, max(sent) + rng.choice([1, -5]))
+    assert max(sent.values()) > 1
+
+
+def hold(path: Path, ready: Connection) -> None:
+    with Ledger.open(path, digest="d1"):
+        ready.send_bytes(b"held")
+        time.sleep(60)
+
+
+def test_one_process_at_a_time_until_it_dies(path: Path) -> None:
+    new(path).close()
+    receiving, sending = _processes.Pipe(duplex=False)
+    holder = _processes.Process(target=hold, args=(path, sending))
+    holder.start()
+    try:
+        assert receiving.recv_bytes() == b"held"
+        with pytest.raises(InputError, match="no other process") as refused:
+            Ledger.open(path, digest="d1")
+        assert str(path) in str(refused.value)
+    finally:
+        holder.kill()
+        holder.join()
+    Ledger.open(path, digest="d1").close()
+
+
+def test_the_same_process_cannot_open_it_twice_either(path: Path) -> None:
+    with new(path), pytest.raises(InputError, match="no other process"):
+        Ledger.open(path, digest="d1")
+
+
+def test_closing_twice_is_harmless_and_a_closed_ledger_books_nothing(path: Path) -> None:
+    ledger = new(path)
+    ledger.close()
+    ledger.close()
+    with pytest.raises(InputError, match="ledger"):
+        ledger.reserve(0, 1)
+
+
+def used(path: Path) -> bytes:
+    """The bytes of a ledger with a few blocks of two sessions, one of them killed."""
+    with new(path) as ledger:
+        for first in range(0, 40, 5):
+            ledger.reserve(first, first + 5)
+    with Ledger.open(path, digest="d1") as ledger:
+        ledger.reserve(35, 50)
+        ledger.settle(42)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.3, 0.5, 0.9, 0.999])
+def test_a_truncated_file_is_refused(path: Path, share: float) -> None:
+    content = used(path)
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(InputError, match="ledger"):
+        Ledger.open(path, digest="d1")
+
+
+def test_a_flipped_bit_is_refused_wherever_it_is(path: Path) -> None:
+    content = used(path)
+    rng = random.Random(3)
+    # SQLite's change counters mean nothing between sessions.
+    places = set(range(len(content))) - set(range(24, 28)) - set(range(92, 100))
+    for place in rng.sample(sorted(places), 250):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match="ledger"):
+            Ledger.open(path, digest="d1").close()
+    path.write_bytes(content)
+    Ledger.open(path, digest="d1").close()
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "UPDATE block SET used_until = 1 WHERE id = 4",
+        "UPDATE block SET reserved_until = reserved_until - 1 WHERE id = 1",
+        "UPDATE block SET session = 9 WHERE id = 2",
+        "UPDATE block SET id = -id WHERE id = 3",
+        "DELETE FROM block WHERE id = 5",
+        "DELETE FROM block WHERE id = (SELECT max(id) FROM block)",
+        "DELETE FROM block",
+        "UPDATE mechanism SET epsilon_budget = 9 WHERE node = 4",
+        "UPDATE mechanism SET statement = '{}' WHERE node = 0",
+        "DELETE FROM mechanism WHERE node = 0",
+        "UPDATE meta SET value = 'd2' WHERE key = 'digest'",
+        "DELETE FROM meta WHERE key = 'head'",
+        "DELETE FROM image",
+        "DROP TABLE block",
+        "INSERT INTO block SELECT 99, node, session, 0, 1, 1, digest FROM block LIMIT 1",
+    ],
+)
+@pytest.mark.parametrize("sealed", [True, False])
+def test_an_edited_row_is_refused(path: Path, edit: str, sealed: bool) -> None:
+    used(path)
+    with sqlite3.connect(path) as connection:
+        if not sealed:
+            # As a kill between a change and its seal leaves it: the chain must do alone.
+            connection.execute("UPDATE image SET digest = zeroblob(32)")
+        connection.execute(edit)
+    connection.close()
+    with pytest.raises(InputError, match="ledger"):
+        Ledger.open(path, digest=None)
+
+
+def test_a_ledger_killed_before_its_seal_opens(path: Path) -> None:
+    used(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE image SET digest = zeroblob(32)")
+    connection.close()
+    with Ledger.open(path, digest="d1") as ledger:
+        assert ledger.charged_steps(0) == (
+            StepRun(0, 35, 1),
+            StepRun(35, 40, 2),
+            StepRun(40, 42, 1),
+        )
+
+
+def test_another_format_version_is_named(path: Path) -> None:
+    used(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE meta SET value = '2' WHERE key = 'format_version'")
+    connection.close()
+    with pytest.raises(InputError, match="format 1; this is 2"):
+        Ledger.open(path, digest="d1")
+
+
+def test_another_plan_is_refused_and_a_reader_is_not(path: Path) -> None:
+    new(path).close()
+    with pytest.raises(InputError, match="it is that of d1"):
+        Ledger.open(path, digest="d2")
+    with Ledger.open(path, digest=None) as reader:
+        assert reader.digest == "d1"
+
+
+def test_missing_foreign_and_existing_files_are_refused(tmp_path: Path, path: Path) -> None:
+    with pytest.raises(InputError, match="existing ledger"):
+        Ledger.open(path, digest="d1")
+    path.write_text("no ledger at all, but text that is longer than a header\n" * 40)
+    with pytest.raises(InputError, match="ledger"):
+        Ledger.open(path, digest="d1")
+    with pytest.raises(InputError, match="does not exist yet"):
+        new(path)
+    with pytest.raises(InputError, match="can be written"):
+        new(tmp_path / "no folder" / "ledger.sqlite")
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [],
+        [NodeStatement(-1, {}, None, None)],
+        [NodeStatement(0, {}, None, None), NodeStatement(0, {}, None, None)],
+        [NodeStatement(0, {"sigma": float("nan")}, None, None)],
+        [NodeStatement(0, {"sigma": object()}, None, None)],
+    ],
+    ids=["none", "negative", "twice", "not finite", "not JSON"],
+)
+def test_unusable_statements_leave_no_file(path: Path, statements: list[NodeStatement]) -> None:
+    with pytest.raises(InputError):
+        Ledger.create(path, digest="d1", statements=statements)
+    assert not path.exists()
+
+
+@settings(max_examples=20, deadline=None)
+@given(first=st.integers(-5, 5), length=st.integers(-5, 0))
+def test_impossible_bookings_are_refused(first: int, length: int) -> None:
+    ledger = Ledger.in_memory(digest="d1", statements=STATEMENTS)
+    with pytest.raises(InputError, match="at least one"):
+        ledger.reserve(first, first + length)
+    with pytest.raises(InputError, match="at least 0"):
+        ledger.settle(length - 1)
+    with pytest.raises(InputError, match="one of the ledger's nodes"):
+        ledger.charged_steps(1)
+    assert ledger.charged() == {0: (), 4: ()}
