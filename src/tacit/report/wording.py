@@ -98,6 +98,8 @@ def guess_bound(epsilon: float, delta: float) -> float:
 
 
 def _significant(value: float, rounding: str) -> str:
+    if not math.isfinite(value):
+        return "infinite" if value > 0 else NOTHING
     # The shortest decimal that stands for the float: 0.1 is written 0.100, not 0.101.
     exact = Decimal(repr(float(value)))
     if exact.is_zero():
@@ -111,8 +113,9 @@ def _significant(value: float, rounding: str) -> str:
 
 
 def _to_three_digits(exact: Decimal, rounding: str) -> Decimal:
-    unit = Decimal(1).scaleb(exact.adjusted() - 2)
-    rounded = exact.quantize(unit, rounding=rounding)
-    if rounded.adjusted() > exact.adjusted():  # 9.996 became 10.00: one digit too many
-        return rounded.quantize(unit.scaleb(1))
-    return rounded
+    exponent = exact.adjusted()
+    unit = Decimal("0.01")
+    mantissa = exact.scaleb(-exponent).quantize(unit, rounding=rounding)
+    if mantissa.adjusted() > 0:  # 9.996 became 10.00: one digit too many
+        mantissa = mantissa.quantize(Decimal("0.1"))
+    return mantissa.scaleb(exponent)
