@@ -1,0 +1,107 @@
+"""Checkpoints: the explicit state of an algorithm, written so that a kill leaves the last intact.
+
+A checkpoint holds private state (un-noised momentum has none here, but later algorithms' tables
+do): it is the node's own, and not covered by epsilon.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from tacit.errors import InputError
+
+__all__ = ["FORMAT_VERSION", "Checkpoint", "latest", "read", "write", "write_atomically"]
+
+FORMAT_VERSION = 1
+KEPT = 2
+_NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a run needs to go on.
+
+    Args:
+        step: steps completed.
+        tensors: the algorithm's state by field, and what the exchange counted.
+        seconds: spent in training so far.
+        digest: of the plan it belongs to.
+    """
+
+    step: int
+    tensors: Mapping[str, Tensor]
+    seconds: float
+    digest: str
+
+
+def write(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Write durably under a temporary name, then rename; keeps the last two checkpoints."""
+    path = folder / f"checkpoint-{checkpoint.step:08d}.safetensors"
+    metadata = {
+        "format_version": str(FORMAT_VERSION),
+        "step": str(checkpoint.step),
+        "seconds": repr(checkpoint.seconds),
+        "digest": checkpoint.digest,
+    }
+    tensors = {name: value.contiguous().cpu() for name, value in checkpoint.tensors.items()}
+    write_atomically(path, save(tensors, metadata))
+    for old in _all(folder)[:-KEPT]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def latest(folder: Path) -> Path | None:
+    """The newest checkpoint of a run folder."""
+    found = _all(folder)
+    return found[-1] if found else None
+
+
+def read(path: Path, digest: str) -> Checkpoint:
+    """Read a checkpoint.
+
+    Raises:
+        InputError: it is damaged, of another format version, or belongs to another plan.
+    """
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise InputError("checkpoint", str(path), f"cannot be read ({error})") from None
+    if metadata.get("format_version") != str(FORMAT_VERSION):
+        raise InputError(
+            "checkpoint",
+            str(path),
+            f"has format version {metadata.get('format_version')}; this is tacit for version "
+            f"{FORMAT_VERSION}",
+        )
+    if metadata["digest"] != digest:
+        raise InputError("checkpoint", str(path), "belongs to another experiment or data set")
+    return Checkpoint(int(metadata["step"]), tensors, float(metadata["seconds"]), digest)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The whole content or, whenever the process is killed, what was there before."""
+    temporary = path.with_name(path.name + ".part")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _all(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))

@@ -1,0 +1,184 @@
+"""The command line: parses, calls, prints; decides nothing.
+
+Exit codes: 0 done (or stopped cleanly), 1 a defect of ours, 2 the user's input is wrong, 3 the
+privacy budget forbids it, 4 a peer or process was lost, 130 interrupted before the first step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tacit.errors import InputError, TacitError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="tacit",
+    help="Private decentralized learning that says truthfully what was leaked.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment file (TOML).")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key; may be repeated."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+
+
+@app.command()
+def train(
+    file: File,
+    set_: Set = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="The run folder to make; by default one under runs/."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Print the run folder and nothing else.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Train, and write a run folder with models, metrics, ledger and report."""
+    from tacit import folder, run
+    from tacit.config import load_config
+    from tacit.prepare import prepare
+    from tacit.terminal import ProgressLine, StopSignals, result_table
+
+    if resume and out is None:
+        raise InputError("--resume", True, "name the run folder to continue with --out")
+    if out is not None and not resume:
+        folder.check_new(out)
+    job = prepare(load_config(file, overrides=set_ or ()))
+    for warning in job.plan.warnings:
+        _note(f"warning: {warning}", quiet or as_json)
+    destination = out or _new_run(file)
+    with ProgressLine(hidden=quiet or as_json) as line, StopSignals() as signals:
+        result = run.execute(
+            job,
+            out=destination,
+            resume=resume,
+            on_step=line.update,
+            should_stop=signals.requested,
+        )
+    if as_json:
+        content = json.loads((destination / "result.json").read_text(encoding="utf-8"))
+        typer.echo(json.dumps({**content, "out": str(destination)}, indent=2))
+    elif quiet:
+        typer.echo(str(destination))
+    else:
+        result_table(result)
+
+
+@app.command()
+def plan(file: File, set_: Set = None, as_json: Json = False) -> None:
+    """Print what would happen and what it would cost, without training."""
+    from tacit.config import load_config
+    from tacit.prepare import prepare
+    from tacit.terminal import plan_document, plan_table
+
+    job = prepare(load_config(file, overrides=set_ or ()))
+    if as_json:
+        typer.echo(json.dumps(plan_document(job), indent=2))
+    else:
+        plan_table(job)
+
+
+@app.command()
+def algorithms(as_json: Json = False) -> None:
+    """List the algorithms with their papers and properties."""
+    from tacit.terminal import algorithms_document, algorithms_table
+
+    if as_json:
+        typer.echo(json.dumps(algorithms_document(), indent=2))
+    else:
+        algorithms_table()
+
+
+@app.command()
+def evaluate(
+    run: Run,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="A data set as [task].dataset names it; default: the run's."),
+    ] = None,
+    data_dir: Annotated[
+        str | None, typer.Option("--data-dir", help="Where to look for it; default: the run's.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Score the consensus model of a run on test records."""
+    from tacit.evaluation import evaluate_run
+
+    score = evaluate_run(run, data, data_dir)
+    if as_json:
+        typer.echo(json.dumps(asdict(score), indent=2))
+        return
+    accuracy = "" if score.accuracy is None else f"accuracy {score.accuracy:.2%}, "
+    typer.echo(f"{score.dataset}: {accuracy}loss {score.loss:.4f} on {score.records:,} records")
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")],
+) -> None:
+    """Write report.html of run folders anew."""
+    from tacit.report import write_report
+
+    for folder in runs:
+        typer.echo(str(write_report(folder)))
+
+
+def main() -> None:
+    """Run the command line; every error is one plain line on standard error."""
+    try:
+        app()
+    except TacitError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("interrupted before a clean stop was possible", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        if os.environ.get("TACIT_TRACEBACK"):
+            raise
+        _fail(
+            f"a defect of ours: {type(error).__name__}: {error} "
+            "(run again with TACIT_TRACEBACK=1 to see where, and report it)",
+            1,
+        )
+
+
+def _fail(message: str, code: int) -> None:
+    line = " ".join(message.split())
+    sys.stderr.write(f"tacit: {line}\n")
+    sys.exit(code)
+
+
+def _note(line: str, hidden: bool) -> None:
+    if not hidden:
+        typer.echo(line, err=True)
+
+
+def _new_run(file: Path) -> Path:
+    """A folder under runs/ that does not exist yet."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    base = Path("runs") / f"{file.stem}-{stamp}"
+    names = [base, *(base.with_name(f"{base.name}-{number}") for number in range(2, 100))]
+    return next(name for name in names if not name.exists())

@@ -1,0 +1,145 @@
+"""What is measured on the way: on public test data, and, labelled as such, on private records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tacit.data import Dataset
+from tacit.gradients import BatchGradient, Loss, StackedModel
+
+__all__ = [
+    "Evaluation",
+    "Private",
+    "consensus_distance",
+    "evaluate",
+    "finite_json",
+    "private_metrics",
+    "private_row",
+    "series",
+]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Accuracy (None where the loss has none) and loss on public test data.
+
+    Args:
+        accuracy: `[nodes]`, shares in [0, 1].
+        loss: `[nodes]`.
+        consensus_accuracy: of the mean of all nodes' models.
+        consensus_loss: likewise.
+    """
+
+    accuracy: tuple[float, ...] | None
+    loss: tuple[float, ...]
+    consensus_accuracy: float | None
+    consensus_loss: float
+
+    def accuracy_summary(self) -> dict[str, float] | None:
+        """Mean over nodes, worst node, and consensus model."""
+        if self.accuracy is None or self.consensus_accuracy is None:
+            return None
+        return {
+            "mean": math.fsum(self.accuracy) / len(self.accuracy),
+            "worst": min(self.accuracy),
+            "consensus": self.consensus_accuracy,
+        }
+
+    def loss_summary(self) -> dict[str, float]:
+        """Mean over nodes, worst node, and consensus model."""
+        return {
+            "mean": math.fsum(self.loss) / len(self.loss),
+            "worst": max(self.loss),
+            "consensus": self.consensus_loss,
+        }
+
+
+@dataclass(frozen=True)
+class Private:
+    """Measured on the private records of one step's batches, over all nodes."""
+
+    train_loss: float | None
+    gradient_norm: Mapping[str, float] | None
+    clip_rate: float | None
+
+
+def evaluate(
+    model: StackedModel, loss: Loss, models: Tensor, test: Dataset, records: int | None = None
+) -> Evaluation:
+    """Every node's model and their mean on the same test records.
+
+    Args:
+        model: runs the stack.
+        loss: the task's.
+        models: de-biased parameters, `[nodes, d]`.
+        test: public test data, on the device and in the dtype of the models.
+        records: only the first so many; all by default.
+    """
+    inputs, targets = test.inputs[:records], test.targets[:records]
+    outputs = model.outputs(torch.cat([models, models.mean(0, keepdim=True)]), inputs)
+    losses = [float(loss.per_record(row, targets).mean()) for row in outputs]
+    accuracies = None
+    if loss.accuracy is not None:
+        accuracies = [float(loss.accuracy(row, targets).mean()) for row in outputs]
+    return Evaluation(
+        accuracy=None if accuracies is None else tuple(accuracies[:-1]),
+        loss=tuple(losses[:-1]),
+        consensus_accuracy=None if accuracies is None else accuracies[-1],
+        consensus_loss=losses[-1],
+    )
+
+
+def private_metrics(
+    batch: BatchGradient | None, mask: Tensor | None, clip: float | None
+) -> Private:
+    """Loss, gradient norms and share of clipped records of a step's batches."""
+    if batch is None or mask is None or not bool(mask.any()):
+        return Private(None, None, None)
+    losses = batch.losses[mask].double()
+    loss = float(losses.mean())
+    if clip is None:
+        return Private(loss, None, None)
+    norms = batch.norms[mask].double()
+    norms = norms[torch.isfinite(norms)]
+    if not len(norms):
+        return Private(loss, None, None)
+    middle, high = torch.quantile(
+        norms, torch.tensor([0.5, 0.9], dtype=norms.dtype, device=norms.device)
+    ).tolist()
+    summary = {"median": middle, "p90": high, "max": float(norms.max())}
+    return Private(loss, summary, float((norms > clip).double().mean()))
+
+
+def consensus_distance(models: Tensor) -> float:
+    """Root mean square over nodes of ||z_i - mean z||, for models `[nodes, d]`."""
+    centred = models - models.mean(0, keepdim=True)
+    return math.sqrt(float(centred.square().sum(1).mean()))
+
+
+def finite_json(value: Any) -> Any:
+    """The same data with non-finite numbers as null, which is all that JSON has for them."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite_json(item) for item in value]
+    return value
+
+
+def series(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Rows of metrics as columns."""
+    listed = list(rows)
+    keys = dict.fromkeys(key for row in listed for key in row)
+    return {key: [row.get(key) for row in listed] for key in keys}
+
+
+def private_row(private: Private) -> dict[str, Any]:
+    """The private part of a row of metrics."""
+    return asdict(private)

@@ -1,0 +1,186 @@
+"""From an experiment to all that a run needs: data on every node, the model, and the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tacit import data, gradients, models
+from tacit.config import GIVEN, Config
+from tacit.data import Dataset, StackedData
+from tacit.errors import InputError
+from tacit.gradients import Loss, StackedModel
+from tacit.plan import Plan
+from tacit.planning import build_plan
+
+__all__ = ["Job", "prepare", "test_set"]
+
+_EXAMPLES = 8  # records that the gradient engine tries itself on
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that could start now.
+
+    Args:
+        config: the experiment.
+        plan: what will happen, and what it costs.
+        model: the gradient engine of the user's module.
+        train: every node's records, stacked.
+        test: public test data on the run's device, or None.
+        loss: of the task.
+        outputs: numbers that the model gives for a record.
+    """
+
+    config: Config
+    plan: Plan
+    model: StackedModel
+    train: StackedData
+    test: Dataset | None
+    loss: Loss
+    outputs: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The floating-point type of parameters and inputs."""
+        return DTYPES[self.config.train.dtype]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the run computes."""
+        return torch.device(self.config.train.device)
+
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def prepare(
+    config: Config,
+    *,
+    model: nn.Module | None = None,
+    nodes: Sequence[Any] | None = None,
+    test: Any = None,
+) -> Job:
+    """Load and split the data, build the model, make the plan.
+
+    Args:
+        config: the experiment.
+        model: a module whose present weights are every node's start; None builds
+            `[task].model`.
+        nodes: each node's records; None loads and splits `[task].dataset`.
+        test: public test records; None takes the data set's own, if any.
+
+    Raises:
+        InputError: something is wrong with the settings, the data or the model.
+        BudgetError: a node's budget cannot be met.
+    """
+    device = _device(config.train.device)
+    dtype = DTYPES[config.train.dtype]
+    local, public = _records(config, nodes)
+    if test is not None:
+        public = data.as_dataset(test, "test")
+    loss = gradients.LOSSES[config.task.loss]
+    if model is None:
+        model = _build_model(config, public, local)
+    train = data.stack(local, dtype, device)
+    example = data.Dataset(train.inputs[:_EXAMPLES], train.targets[:_EXAMPLES])
+    engine = gradients.build(
+        model, loss, example.inputs, example.targets, dtype=dtype, device=device
+    )
+    outputs = engine.outputs(engine.start(1, dtype, device), example.inputs)[0]
+    loss.check(outputs, train.targets)
+    held_out = None
+    if public is not None:
+        held_out = _on_device(public, train, dtype, device)
+        loss.check(outputs, held_out.targets)
+    plan = build_plan(config, [len(records) for records in local], engine.parameters_count)
+    return Job(config, plan, engine, train, held_out, loss, outputs[0].numel())
+
+
+def _on_device(
+    public: Dataset, like: StackedData, dtype: torch.dtype, device: torch.device
+) -> Dataset:
+    """Public test records on the run's device, in its dtype; they must be shaped as the nodes'."""
+    data.check_dataset(public, "test")
+    if public.inputs.shape[1:] != like.inputs.shape[1:]:
+        raise InputError(
+            "test",
+            f"records of shape {list(public.inputs.shape[1:])}",
+            f"must be shaped as the nodes' records: {list(like.inputs.shape[1:])}",
+        )
+    alone = data.stack([public], dtype, device)
+    return data.Dataset(alone.inputs, alone.targets)
+
+
+def test_set(config: Config) -> Dataset | None:
+    """The public test records of `[task].dataset`, as they were loaded."""
+    return _load(config).test
+
+
+def _load(config: Config) -> data.TaskData:
+    return data.load(
+        config.task.dataset, data_dir=Path(config.task.data_dir), seed=config.train.seed
+    )
+
+
+def _records(config: Config, nodes: Sequence[Any] | None) -> tuple[list[Dataset], Dataset | None]:
+    """Every node's records, and the public test records."""
+    if nodes is not None:
+        local = [data.as_dataset(value, f"nodes[{node}]") for node, value in enumerate(nodes)]
+        for node, records in enumerate(local):
+            data.check_dataset(records, f"nodes[{node}]")
+        return local, None
+    loaded = _load(config)
+    data.check_dataset(loaded.train, "task.dataset", loaded.classes)
+    if loaded.test is not None:
+        data.check_dataset(loaded.test, "task.dataset", loaded.classes)
+    wanted = config.nodes
+    parts = data.partition(
+        wanted.partition,
+        loaded,
+        wanted.count,
+        config.train.seed,
+        alpha=wanted.alpha,
+        per_node=wanted.per_node,
+    )
+    inputs, targets = loaded.train.inputs, loaded.train.targets
+    return [Dataset(inputs[part], targets[part]) for part in parts], loaded.test
+
+
+def _build_model(config: Config, public: Dataset | None, local: Sequence[Dataset]) -> nn.Module:
+    if config.task.model == GIVEN:
+        raise InputError("task.model", GIVEN, "pass the module as model=, or name a model")
+    outputs = 1
+    if config.task.loss == "cross-entropy":
+        everything = [*local, public] if public is not None else list(local)
+        labels = [records.targets for records in everything]
+        if any(label.is_floating_point() for label in labels):
+            raise InputError(
+                "task.loss", config.task.loss, "needs integer class labels; for numbers use 'mse'"
+            )
+        outputs = max(2, 1 + max(int(label.max()) for label in labels))
+    elif config.task.loss == "mse":
+        outputs = local[0].targets[0].numel()
+    return models.build_model(
+        config.task.model,
+        input_shape=tuple(local[0].inputs.shape[1:]),
+        outputs=outputs,
+        seed=config.train.seed,
+    )
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            "train.device", name, f"cannot be used here ({reason}); try 'cpu'"
+        ) from None
+    return device

@@ -1,0 +1,232 @@
+"""What a run gives back: trained models, recorded series, and what was leaked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tacit import __version__
+from tacit.exchange import InProcessExchange
+from tacit.metrics import Evaluation
+from tacit.plan import Plan
+from tacit.prepare import Job
+from tacit.privacy.published import Condition
+
+__all__ = ["Claim", "Result", "Status", "document"]
+
+FORMAT_VERSION = 1
+Status = Literal["done", "stopped", "diverged", "budget-exhausted"]
+
+NOT_COVERED = (
+    "training loss, gradient norms and share of clipped records: measured on private records, "
+    "for the eyes of their node only",
+    "checkpoints: a node's own, never to be shared",
+    "how many records a node holds: public by the relation",
+)
+TRUST_MODEL = "all-messages"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One row of the table of claims: what is said of a node's epsilon, at `delta`.
+
+    Args:
+        node: its number.
+        claimed: by the paper's formula for the noise that ran; None: no claim.
+        certified: what provably holds for what ran; None: nothing is accounted.
+        audited: what an attack extracted; None: no attack was run.
+        budget: the epsilon asked for; None: none was.
+        delta: at which all of them are stated.
+    """
+
+    node: int
+    claimed: float | None
+    certified: float | None
+    audited: float | None
+    budget: float | None
+    delta: float | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished, stopped or ended run.
+
+    Args:
+        parameters: every node's model, de-biased, `[nodes, d]`, in the order of
+            `model.parameters()` (those that are trained).
+        consensus: their mean, `[d]`.
+        metrics: the recorded series, a list a name, all of one length.
+        epsilon: certified, spent, one a node; None where nothing is accounted.
+        claims: claimed, certified and audited epsilon, one row a node.
+        test_accuracy: mean over nodes, worst node, consensus model; None without test records.
+        test_loss: likewise.
+        private: whether epsilon means anything: noise from secret keys, and accounted.
+        bytes_sent: by each node.
+        steps: completed.
+        seconds: of training.
+        status: `done`, `stopped`, or `budget-exhausted`.
+        message: why it ended early, if it did.
+        plan: what was planned.
+        out: the run folder, if one was written.
+        job: what was run.
+    """
+
+    parameters: Tensor
+    consensus: Tensor
+    metrics: Mapping[str, list[Any]]
+    epsilon: tuple[float | None, ...]
+    claims: tuple[Claim, ...]
+    test_accuracy: Mapping[str, float] | None
+    test_loss: Mapping[str, float] | None
+    private: bool
+    bytes_sent: tuple[int, ...]
+    steps: int
+    seconds: float
+    status: Status
+    message: str | None
+    plan: Plan
+    out: Path | None
+    job: Job
+
+    def model(self, node: int | Literal["consensus"] = "consensus") -> nn.Module:
+        """A trained copy of the module: a node's, or of the consensus."""
+        vector = self.consensus if node == "consensus" else self.parameters[node]
+        return self.job.model.module(vector)
+
+
+def privacy_state(plan: Plan) -> tuple[bool, str | None]:
+    """Whether a run of the plan is private, and if not, why."""
+    settings = plan.config.privacy
+    if not plan.noisy:
+        return False, "no noise is added"
+    if settings.noise_seed is not None:
+        return False, "seeded noise: anyone who knows the seed can subtract it"
+    if settings.accounting == "none":
+        return False, "the noise is not accounted"
+    return True, None
+
+
+def document(
+    job: Job,
+    *,
+    status: Status,
+    message: str | None,
+    steps: int,
+    epsilon: Sequence[float | None],
+    evaluation: Evaluation | None,
+    exchange: InProcessExchange,
+    seconds: float,
+) -> dict[str, Any]:
+    """The content of `result.json`, from which the report is drawn too."""
+    plan, config = job.plan, job.config
+    algorithm = config.algorithm.definition
+    private, reason = privacy_state(plan)
+    formula = algorithm.formula if plan.accounted else None
+    last = max(steps - 1, 0)
+    schedule = plan.mixing.schedule
+    return {
+        "format_version": FORMAT_VERSION,
+        "tacit_version": __version__,
+        "status": status,
+        "message": message,
+        "private": private,
+        "not_private_reason": reason,
+        "algorithm": {
+            "name": algorithm.name,
+            "title": algorithm.title,
+            "paper": algorithm.paper,
+        },
+        "task": {
+            "dataset": config.task.dataset,
+            "model": config.task.model,
+            "loss": config.task.loss,
+        },
+        "model": {"input_shape": list(job.train.inputs.shape[1:]), "outputs": job.outputs},
+        "nodes": len(plan.nodes),
+        "parameters": plan.parameters,
+        "steps": steps,
+        "planned_steps": plan.steps,
+        "relation": config.privacy.relation if plan.accounted else None,
+        "trust_model": TRUST_MODEL if plan.accounted else None,
+        "accounting": config.privacy.accounting,
+        "mechanism": mechanism_line(plan),
+        "epsilon": list(epsilon),
+        "epsilon_budget": [node.budget for node in plan.nodes],
+        "delta": [node.delta for node in plan.nodes],
+        "claimed_epsilon": [node.claimed for node in plan.nodes],
+        "claim": {
+            "formula": None if formula is None else f"{formula.statement} ({formula.source})",
+            "reading": None if formula is None else formula.reading,
+            "conditions": [vars(condition) for condition in shared_conditions(plan)],
+            "infinite": any(node.claimed == float("inf") for node in plan.nodes),
+        },
+        "audited_epsilon": None,
+        "test_accuracy": None if evaluation is None else evaluation.accuracy_summary(),
+        "test_loss": None if evaluation is None else evaluation.loss_summary(),
+        "test_accuracy_by_node": None if evaluation is None else evaluation.accuracy,
+        "bytes_sent": float(exchange.bytes_sent.mean()),
+        "bytes_sent_by_node": exchange.bytes_sent.tolist(),
+        "seconds": seconds,
+        "steps_per_second": steps / seconds if seconds > 0 else 0.0,
+        "records": [node.records for node in plan.nodes],
+        "sampling_rate": [node.rate for node in plan.nodes],
+        "expected_batch": [node.expected_batch for node in plan.nodes],
+        "noise_multiplier": {
+            "first": [plan.noise_multiplier(node, 0) for node in plan.nodes],
+            "last": [plan.noise_multiplier(node, last) for node in plan.nodes],
+        },
+        "topology": {
+            "graph": schedule.name,
+            "directed": schedule.directed,
+            "period": schedule.period,
+            "contraction": plan.contraction,
+            "edges": [sorted(graph.edges) for graph in schedule.graphs],
+        },
+        "gradient_path": job.model.path,
+        "warnings": list(plan.warnings),
+        "not_covered": list(NOT_COVERED) if plan.accounted else [],
+    }
+
+
+def mechanism_line(plan: Plan) -> str | None:
+    """The mechanism of a node in one line, for people."""
+    if not plan.noisy:
+        return None
+    rates = [node.rate for node in plan.nodes]
+    if min(rates) == 1:
+        sampling = "Gaussian on every record at every step"
+    elif plan.config.train.sampling == "fixed":
+        sampling = "Gaussian on batches of fixed size without replacement"
+    else:
+        sampling = f"Poisson-sampled Gaussian, rate {_range(rates)}"
+    first = [plan.noise_multiplier(node, 0) for node in plan.nodes]
+    last = [plan.noise_multiplier(node, plan.steps - 1) for node in plan.nodes]
+    multiplier = _range(first)
+    if last != first:
+        multiplier += f" {'rising' if last[0] > first[0] else 'falling'} to {_range(last)}"
+    return f"{sampling}, noise multiplier {multiplier}, {plan.steps} steps"
+
+
+def shared_conditions(plan: Plan) -> tuple[Condition, ...]:
+    """The conditions of the published formula at the node where the fewest hold."""
+    return min(
+        (node.conditions for node in plan.nodes),
+        key=lambda conditions: sum(condition.holds for condition in conditions),
+    )
+
+
+def bytes_per_step(plan: Plan, numbers: int, size: int) -> Tensor:
+    """Bytes each node sends in a step, mean over the graph's period, `[nodes]` float64."""
+    period = plan.mixing.schedule.period
+    degrees = torch.stack([torch.as_tensor(plan.mixing.out_degrees(k)) for k in range(period)])
+    return degrees.double().mean(0) * (numbers * size)
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"

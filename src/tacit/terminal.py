@@ -1,0 +1,339 @@
+"""What the command line shows: the progress line, the tables, and their data as JSON."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tacit.algorithms import ALGORITHMS
+from tacit.metrics import finite_json
+from tacit.plan import NodePlan, Plan
+from tacit.prepare import Job
+from tacit.report.wording import bytes_text, epsilon_text, percent_text
+from tacit.result import Result, bytes_per_step, mechanism_line, privacy_state
+from tacit.run import Progress as Moment
+
+__all__ = [
+    "ProgressLine",
+    "StopSignals",
+    "algorithms_document",
+    "algorithms_table",
+    "plan_document",
+    "plan_table",
+    "result_table",
+]
+
+
+class StopSignals:
+    """Turns the first SIGINT or SIGTERM into a request to stop cleanly; a second one interrupts."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._before: dict[int, Any] = {}
+
+    def requested(self) -> bool:
+        """Whether a stop was asked for."""
+        return self._asked
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+        signal.signal(number, signal.default_int_handler)
+        sys.stderr.write("\nstopping after this step; once more to interrupt at once\n")
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+class ProgressLine:
+    """One live line on a terminal; a plain line at every tenth of the run elsewhere."""
+
+    def __init__(self, *, hidden: bool) -> None:
+        self._console = Console(stderr=True)
+        self._hidden = hidden
+        self._live = not hidden and self._console.is_terminal
+        self._bar = Progress(
+            TextColumn("step {task.completed}/{task.total}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[state]}"),
+            TimeRemainingColumn(compact=True),
+            console=self._console,
+            disable=not self._live,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+        self._printed = -1
+
+    def update(self, moment: Moment) -> None:
+        """Show where the run stands."""
+        if self._hidden:
+            return
+        if self._live:
+            if self._task is None:
+                self._task = self._bar.add_task("", total=moment.steps, state="")
+            self._bar.update(self._task, completed=moment.step, state=_state(moment))
+            return
+        tenth = 10 * moment.step // moment.steps
+        if tenth != self._printed:
+            self._printed = tenth
+            remaining = (moment.steps - moment.step) / max(moment.steps_per_second, 1e-9)
+            sys.stderr.write(
+                f"step {moment.step}/{moment.steps}  {_state(moment)}  {remaining:.0f} s left\n"
+            )
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+
+def _state(moment: Moment) -> str:
+    parts = [
+        None if moment.loss is None else f"loss {moment.loss:.4f}",
+        None if moment.accuracy is None else f"accuracy {percent_text(moment.accuracy)}",
+        None if moment.epsilon is None else f"epsilon {epsilon_text(moment.epsilon)}",
+        f"{moment.steps_per_second:.1f} steps/s",
+    ]
+    return "  ".join(part for part in parts if part)
+
+
+def result_table(result: Result) -> None:
+    """The short table at the end of a run."""
+    plan = result.plan
+    rows: list[tuple[str, str]] = []
+    if result.test_accuracy is not None:
+        for key, label in (("mean", "mean over nodes"), ("worst", "worst node")):
+            rows.append((f"test accuracy, {label}", percent_text(result.test_accuracy[key])))
+        rows.append(
+            ("test accuracy, consensus model", percent_text(result.test_accuracy["consensus"]))
+        )
+    elif result.test_loss is not None:
+        rows.append(("test loss, mean over nodes", f"{result.test_loss['mean']:.4f}"))
+    spent = [value for value in result.epsilon if value is not None]
+    if spent:
+        deltas = sorted({node.delta for node in plan.nodes if node.delta is not None})
+        at = f" (delta {_spread(deltas, '{:g}'.format)})"
+        rows.append((f"epsilon certified, most{at}", epsilon_text(max(spent))))
+        rows.append(("epsilon certified, least", epsilon_text(min(spent))))
+        rows.append(("epsilon claimed by the paper, same noise", _claims(plan)))
+    rows.append(("bytes sent a node", bytes_text(sum(result.bytes_sent) / len(result.bytes_sent))))
+    rows.append(("steps", f"{result.steps} of {plan.steps} in {result.seconds:.1f} s"))
+    title = f"{plan.config.algorithm.definition.title} on {plan.config.task.dataset}, "
+    title += f"{len(plan.nodes)} nodes"
+    table = Table(title=title, show_header=False, title_justify="left")
+    table.add_column()
+    table.add_column(justify="right")
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    if not result.private:
+        console.print(f"NOT PRIVATE: {privacy_state(plan)[1]}", style="bold red")
+    if result.message is not None:
+        console.print(f"{result.status}: {result.message}", highlight=False)
+    if result.out is not None:
+        console.print(f"report: {result.out / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+def _claims(plan: Plan) -> str:
+    claims = sorted({node.claimed for node in plan.nodes if node.claimed is not None})
+    return _spread(claims, epsilon_text) if claims else "no claim"
+
+
+def _spread(values: Sequence[float], text: Callable[[float], str]) -> str:
+    if not values:
+        return "-"
+    low, high = text(min(values)), text(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def plan_document(job: Job) -> dict[str, Any]:
+    """The plan as JSON-ready data."""
+    plan = job.plan
+    per_step = bytes_per_step(plan, _message_numbers(plan), job.dtype.itemsize)
+    last = plan.steps - 1
+    document: dict[str, Any] = finite_json(
+        {
+            "algorithm": plan.config.algorithm.name,
+            "dataset": plan.config.task.dataset,
+            "nodes": len(plan.nodes),
+            "parameters": plan.parameters,
+            "steps": plan.steps,
+            "relation": plan.config.privacy.relation if plan.accounted else None,
+            "mechanism": mechanism_line(plan),
+            "clip": None if plan.clip is None else [plan.clip[0], plan.clip[last]],
+            "graph": plan.mixing.schedule.name,
+            "mixing": plan.mixing.kind,
+            "contraction": plan.contraction,
+            "spectral_gap": 1 - plan.contraction,
+            "bytes_per_step": per_step.mean().item(),
+            "gradient_path": job.model.path,
+            "warnings": list(plan.warnings),
+            "per_node": [
+                {
+                    **asdict(node),
+                    "noise_multiplier": [
+                        plan.noise_multiplier(node, 0),
+                        plan.noise_multiplier(node, last),
+                    ],
+                    "noise_std": [
+                        plan.noise_std(node, 0) / node.expected_batch,
+                        plan.noise_std(node, last) / node.expected_batch,
+                    ],
+                }
+                for node in plan.nodes
+            ],
+        }
+    )
+    return document
+
+
+def plan_table(job: Job) -> None:
+    """The plan for people: what is common to all nodes, then a row for each kind of node."""
+    plan = job.plan
+    content = plan_document(job)
+    console = Console()
+    about = Table(show_header=False, title=f"plan of {plan.config.algorithm.definition.title}")
+    about.add_column()
+    about.add_column()
+    clip = content["clip"]
+    rows = (
+        ("data set, model", f"{plan.config.task.dataset}, {plan.config.task.model}"),
+        ("trained parameters", f"{plan.parameters:,} (gradients by {job.model.path})"),
+        ("steps", str(plan.steps)),
+        ("graph", f"{content['graph']}, {content['mixing']} weights"),
+        ("contraction a step", f"{plan.contraction:.4f} (spectral gap {1 - plan.contraction:.4f})"),
+        ("bytes sent a node and step", bytes_text(content["bytes_per_step"])),
+        ("clipping bound", "none" if clip is None else _first_last(clip)),
+        ("mechanism", content["mechanism"] or "no noise: NOT PRIVATE"),
+        ("relation", content["relation"] or "-"),
+    )
+    for row in rows:
+        about.add_row(*row)
+    console.print(about)
+    table = Table()
+    headings = ("nodes", "records", "rate", "noise multiplier", "noise in mean", "delta")
+    for heading in (*headings, "budget", "certified", "claimed"):
+        table.add_column(heading, justify="right")
+    for numbers, node in _groups(plan.nodes):
+        table.add_row(*_plan_row(plan, numbers, node))
+    console.print(table)
+    for warning in plan.warnings:
+        console.print(f"warning: {warning}", highlight=False)
+
+
+def _plan_row(plan: Plan, numbers: Sequence[int], node: NodePlan) -> tuple[str, ...]:
+    last = plan.steps - 1
+    multipliers = [plan.noise_multiplier(node, k) for k in (0, last)]
+    stds = [plan.noise_std(node, k) / node.expected_batch for k in (0, last)]
+    return (
+        _numbers(numbers),
+        str(node.records),
+        f"{node.rate:.4g}",
+        _first_last(multipliers),
+        _first_last(stds),
+        "-" if node.delta is None else f"{node.delta:g}",
+        "-" if node.budget is None else f"{node.budget:g}",
+        "-" if node.epsilon is None else epsilon_text(node.epsilon),
+        "no claim" if node.claimed is None else epsilon_text(node.claimed),
+    )
+
+
+def _groups(nodes: Iterable[NodePlan]) -> list[tuple[list[int], NodePlan]]:
+    """Nodes that differ in nothing but their number, together."""
+    groups: dict[tuple[Any, ...], list[NodePlan]] = {}
+    for node in nodes:
+        key = (node.records, node.noise_scale, node.budget, node.delta)
+        groups.setdefault(key, []).append(node)
+    return [([node.node for node in group], group[0]) for group in groups.values()]
+
+
+def _numbers(nodes: Sequence[int]) -> str:
+    """Node numbers in runs: `0-7, 9`."""
+    runs: list[list[int]] = []
+    for node in nodes:
+        if runs and node == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], node]
+        else:
+            runs.append([node])
+    return ", ".join("-".join(str(end) for end in run) for run in runs)
+
+
+def _first_last(values: Sequence[float]) -> str:
+    first, last = f"{values[0]:.4g}", f"{values[-1]:.4g}"
+    return first if first == last else f"{first} to {last}"
+
+
+def _message_numbers(plan: Plan) -> int:
+    """Numbers in one message: the model, and the push-sum weight where there is one."""
+    push_sum = plan.config.algorithm.definition.weights == "column-stochastic"
+    return plan.parameters + int(push_sum)
+
+
+def algorithms_document() -> list[dict[str, Any]]:
+    """The table of algorithms as JSON-ready data."""
+    return [
+        {
+            "name": row.name,
+            "title": row.title,
+            "paper": row.paper,
+            "summary": row.summary,
+            "setting": row.setting,
+            "weights": row.weights,
+            "private": row.private,
+            "claim": None if row.formula is None else row.formula.statement,
+            "options": {key: field.default for key, field in row.options.model_fields.items()},
+        }
+        for row in ALGORITHMS.values()
+    ]
+
+
+def algorithms_table() -> None:
+    """The table of algorithms for people."""
+    table = Table()
+    for heading in (
+        "name",
+        "paper",
+        "setting",
+        "weights",
+        "private",
+        "paper's claim",
+        "what it is",
+    ):
+        table.add_column(heading)
+    for row in ALGORITHMS.values():
+        table.add_row(
+            row.name,
+            row.paper,
+            row.setting,
+            row.weights,
+            "yes" if row.private else "no",
+            "-" if row.formula is None else row.formula.source,
+            row.summary,
+        )
+    Console().print(table)
