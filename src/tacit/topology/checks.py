@@ -33,10 +33,10 @@ def check_column_stochastic(matrix: Matrix, where: str = "topology.mixing") -> N
     negative = np.argwhere(~(matrix >= 0))
     if len(negative):
         i, j = negative[0]
-        raise InputError(where, f"P[{i}, {j}] = {matrix[i, j]}", "weights must be 0 or more")
+        raise InputError(where, f"P[{i}, {j}] = {matrix[i, j]:g}", "weights must be 0 or more")
     for node, kept in enumerate(np.diag(matrix)):
         if not kept > 0:
-            raise InputError(where, f"P[{node}, {node}] = {kept}", "a node must keep a part")
+            raise InputError(where, f"P[{node}, {node}] = {kept:g}", "a node must keep a part")
     _check_sums(matrix.sum(axis=0), "column", where)
 
 
@@ -54,7 +54,7 @@ def _check_sums(sums: Matrix, kind: str, where: str) -> None:
     wrong = np.flatnonzero(~(np.abs(sums - 1) <= _ROUNDING * len(sums)))
     if len(wrong):
         first = int(wrong[0])
-        raise InputError(where, f"{kind} {first} sums to {sums[first]!r}", "must sum to 1")
+        raise InputError(where, f"{kind} {first} sums to {float(sums[first])!r}", "must sum to 1")
 
 
 def check_strongly_connected(schedule: GraphSchedule) -> None:
@@ -100,6 +100,6 @@ def contraction(mixing: Mixing) -> float:
     second = float(moduli[-2])
     # A defective zero eigenvalue comes out as rounding noise to a fractional power.
     rounding = 1e-9 if mixing.schedule.period == 1 else 1e-6
-    if second < rounding and np.ptp(product, axis=1).max() < rounding:
+    if second < rounding:
         return 0.0
     return min(1.0, math.pow(second, 1 / len(mixing.matrices)))

@@ -83,13 +83,17 @@ def k_regular(nodes: int, degree: int) -> Graph:
     """Node i linked to i +- 1, ..., i +- degree / 2, both ways.
 
     Raises:
-        InputError: on `topology.degree`, unless it is even, positive and below `nodes`.
+        InputError: on `topology.degree`, unless it is even, positive and below `nodes`; on
+            `topology.graph` with fewer than 3 nodes.
     """
-    if degree % 2 or not 0 < degree < nodes:
+    largest = 2 * ((nodes - 1) // 2)
+    if largest < 2:
+        raise InputError("topology.graph", "k-regular", f"needs 3 nodes or more, not {nodes}")
+    if degree % 2 or not 0 < degree <= largest:
         raise InputError(
             "topology.degree",
             degree,
-            f"must be even and at most {nodes - 1}: a node is linked to as many on either side",
+            f"must be even and at most {largest}: a node is linked to as many on either side",
         )
     reach = range(1, degree // 2 + 1)
     pairs = ((i, (i + hop) % nodes) for i in range(nodes) for hop in reach)
@@ -117,10 +121,10 @@ def read_graph_file(path: Path, nodes: int) -> tuple[Graph, ...]:
     """
     where = "topology.graph"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InputError(where, str(path), f"cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
+    except ValueError:  # bytes that are not text, or a path that is none
         raise InputError(where, str(path), "is not a text file") from None
     blocks: list[list[Edge]] = [[]]
     for number, line in enumerate(text.splitlines(), start=1):
@@ -130,19 +134,21 @@ def read_graph_file(path: Path, nodes: int) -> tuple[Graph, ...]:
             continue
         content = line.split("#", 1)[0].split()
         if content:
-            blocks[-1].append(_edge(content, f"{path}, line {number}: {line.strip()}", nodes))
+            blocks[-1].append(_edge(content, f"{path.name}, line {number}", nodes))
     found = tuple(_graph(nodes, block) for block in blocks if block)
     if not found:
         raise InputError(where, str(path), "holds no edge: write one 'source target' pair a line")
     return found
 
 
-def _edge(content: list[str], where: str, nodes: int) -> Edge:
-    if len(content) != 2 or not all(word.isascii() and word.isdigit() for word in content):
-        raise InputError("topology.graph", where, "must be two node numbers: 'source target'")
+def _edge(content: list[str], place: str, nodes: int) -> Edge:
+    where, line = "topology.graph", " ".join(content)
+    short = all(word.isascii() and word.isdigit() and len(word) < 10 for word in content)
+    if len(content) != 2 or not short:
+        raise InputError(where, line, f"{place} must be two node numbers: 'source target'")
     source, target = int(content[0]), int(content[1])
     if max(source, target) >= nodes:
         raise InputError(
-            "topology.graph", where, f"node {max(source, target)} is not one of 0..{nodes - 1}"
+            where, line, f"{place}: node {max(source, target)} is not one of 0..{nodes - 1}"
         )
     return source, target
