@@ -40,6 +40,8 @@ def calibrate(
     """
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise InputError("epsilon", epsilon, "must be positive and finite")
+    if mechanism(start).rate == 1:
+        tolerance = min(tolerance, 1e-9)  # a closed form costs nothing
     near = least_scale(
         lambda scale: accounting.coarse_epsilon(mechanism(scale), delta=delta),
         target=epsilon,
