@@ -160,11 +160,19 @@ class Plan:
         """All that a resumed run must have in common with the first one."""
         options = {"evaluate_every": None, "checkpoint_every": None, "evaluate_records": 1}
         plain = self.config.model_copy(
-            update={"train": self.config.train.model_copy(update={**options, "device": "cpu"})}
+            update={
+                "train": self.config.train.model_copy(update={**options, "device": "cpu"}),
+                "task": self.config.task.model_copy(update={"data_dir": ""}),
+            }
         )
         return {
             "experiment": to_toml(plain),
             "parameters": self.parameters,
             "records": [node.records for node in self.nodes],
             "noise_scale": [node.noise_scale for node in self.nodes],
+            # A graph file is named in the experiment; what it says may change.
+            "mixing": [
+                hashlib.blake2b(matrix.tobytes(), digest_size=16).hexdigest()
+                for matrix in self.mixing.matrices
+            ],
         }

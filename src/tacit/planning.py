@@ -200,7 +200,8 @@ def _warnings(plan: Plan) -> tuple[str, ...]:
     found = []
     if plan.config.privacy.noise_seed is not None:
         found.append("noise_seed is set: anyone can recompute the noise, the run is NOT PRIVATE")
-    if plan.accounted and len(set(plan.noise_shape)) == MOST_LEVELS:
+    sampled = plan.accounted and any(node.rate < 1 for node in plan.nodes)
+    if sampled and len(set(plan.noise_shape)) == MOST_LEVELS < plan.steps:
         found.append(
             f"the noise schedule runs in {MOST_LEVELS} levels; what runs is what is accounted"
         )

@@ -85,7 +85,7 @@ def _compile(
     """The cheaper way to apply one mixing matrix."""
     most = int(np.count_nonzero(matrix, axis=1).max())
     if most > _FEW_NEIGHBOURS:
-        return _Dense(torch.as_tensor(matrix, dtype=dtype, device=device))
+        return _Dense(torch.tensor(matrix, dtype=dtype, device=device))
     sources = np.zeros((most, len(matrix)), dtype=np.int64)
     weights = np.zeros((most, len(matrix)))
     for node, row in enumerate(matrix):
