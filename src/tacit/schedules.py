@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 __all__ = ["MOST_LEVELS", "quantise"]
 
@@ -12,9 +13,10 @@ MOST_LEVELS = 16
 def quantise(multipliers: tuple[float, ...], levels: int = MOST_LEVELS) -> tuple[float, ...]:
     """The same schedule in at most `levels` distinct values.
 
-    Steps are ranked by multiplier and cut into groups of (nearly) equal size, and every step of a
-    group takes the group's root mean square of 1 / multiplier, so that the sum of mu_k^2, what the
-    group would cost without amplification, is kept.
+    Steps are ranked by multiplier and cut into groups of nearly equal size, steps of equal
+    multiplier into the same one, and every step of a group takes the group's root mean square of
+    1 / multiplier, so that the sum of mu_k^2, what the group would cost without amplification, is
+    kept. A falling or rising schedule stays one.
 
     Args:
         multipliers: relative noise multipliers, `[steps]`, positive.
@@ -22,10 +24,12 @@ def quantise(multipliers: tuple[float, ...], levels: int = MOST_LEVELS) -> tuple
     """
     if len(set(multipliers)) <= levels:
         return multipliers
-    ranked = sorted(range(len(multipliers)), key=lambda k: (multipliers[k], k))
+    ranked = sorted(multipliers)
+    groups: list[list[int]] = [[] for _ in range(levels)]
+    for k, multiplier in enumerate(multipliers):
+        groups[bisect_left(ranked, multiplier) * levels // len(ranked)].append(k)
     result = list(multipliers)
-    for level in range(levels):
-        group = ranked[level * len(ranked) // levels : (level + 1) * len(ranked) // levels]
+    for group in filter(None, groups):
         mean = math.fsum(multipliers[k] ** -2 for k in group) / len(group)
         for k in group:
             result[k] = mean**-0.5

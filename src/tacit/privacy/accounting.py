@@ -50,6 +50,7 @@ SMALLEST_DELTA = 1e-8
 _GRIDS = (1e-2, 2.5e-3, 6e-4, 1.5e-4)
 _REFINE_ABOVE = 1e-3
 _LARGEST_GRID = 400_000
+_COARSE_GRID = 40_000
 # How one step of a sampled mechanism is put on a grid: (rate, noise multiplier, grid) -> losses.
 _STEPS: Mapping[
     tuple[type[Mechanism], Relation], Callable[[float, float, float], PrivacyLossDistribution]
@@ -70,8 +71,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     Raises:
         InputError: delta is outside its range.
     """
-    if not 0 < delta < 1:
-        raise InputError("delta", delta, "must lie strictly between 0 and 1")
+    _check_delta(delta)
     mu = _gaussian_mu(mechanism)
     if mu is not None:
         return gaussian_epsilon(mu, delta)
@@ -95,7 +95,7 @@ def delta(mechanism: Mechanism, *, epsilon: float) -> float:
         raise InputError("epsilon", epsilon, "must be 0 or more, and finite")
     mu = _gaussian_mu(mechanism)
     if mu is not None:
-        return min(1.0, gaussian_delta(mu, epsilon) * (1 + 1e-12))
+        return gaussian_delta(mu, epsilon)
     bound = _tightest(mechanism, lambda pld: float(pld.get_delta_for_epsilon(epsilon)))
     return min(1.0, bound + FFT_SLACK)
 
@@ -109,6 +109,7 @@ def epsilon_curve(mechanism: Mechanism, marks: Sequence[int], *, delta: float) -
     Raises:
         InputError: delta is outside its range, or a mark is not a number of steps.
     """
+    _check_delta(delta)
     multipliers = schedule(mechanism)
     if any(not 0 <= mark <= len(multipliers) for mark in marks) or list(marks) != sorted(marks):
         raise InputError("marks", list(marks), f"must ascend within 0..{len(multipliers)}")
@@ -124,10 +125,11 @@ def epsilon_curve(mechanism: Mechanism, marks: Sequence[int], *, delta: float) -
     )
     curve: list[float] = []
     if mechanism.rate == 1:
-        squares = accumulate((_gaussian_mu(part) or 0.0) ** 2 for part in parts)
-        curve = [gaussian_epsilon(math.sqrt(square), delta) for square in squares]
+        prefix_mus = accumulate((_gaussian_mu(part) or 0.0 for part in parts), math.hypot)
+        curve = [gaussian_epsilon(mu, delta) for mu in prefix_mus]
     else:
-        for grid in _GRIDS:
+        curve = [math.inf] * len(parts)
+        for grid in _grids(mechanism):
             prefixes = accumulate(
                 (_compose(part, grid) for part in parts), lambda done, part: done.compose(part)
             )
@@ -144,36 +146,52 @@ def epsilon_curve(mechanism: Mechanism, marks: Sequence[int], *, delta: float) -
     return tuple(result)
 
 
+def _check_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise InputError("delta", delta, "must lie strictly between 0 and 1")
+
+
 def _gaussian_mu(mechanism: Mechanism) -> float | None:
     """The Gaussian-DP parameter where every record is taken at every step; else None."""
     if mechanism.rate < 1:
         return None
     sensitivity = 2.0 if mechanism.relation == REPLACE_ONE else 1.0
-    return sensitivity * math.sqrt(math.fsum(n / z**2 for z, n in levels(mechanism)))
+    return sensitivity * math.hypot(*(math.sqrt(n) / z for z, n in levels(mechanism)))
 
 
 def coarse_epsilon(mechanism: Mechanism, *, delta: float) -> float:
     """An upper bound as `epsilon` gives, looser and several times faster: for searching only."""
-    if _gaussian_mu(mechanism) is not None or delta < SMALLEST_DELTA:
+    if _gaussian_mu(mechanism) is not None or not SMALLEST_DELTA <= delta < 1:
         return epsilon(mechanism, delta=delta)
-    pld = _compose(mechanism, _GRIDS[0])
-    return float(pld.get_epsilon_for_delta(delta - FFT_SLACK))
+    for grid in _grids(mechanism)[:1]:
+        return float(_compose(mechanism, grid).get_epsilon_for_delta(delta - FFT_SLACK))
+    return math.inf
 
 
 def _tightest(mechanism: Mechanism, read: Callable[[PrivacyLossDistribution], float]) -> float:
     """Refine the grid until the bound stops improving; all grids give upper bounds."""
-    # Losses of one step reach about mu^2 / 2 + 8 mu: no grid may need more points than it is worth.
-    widest = max(2 * (1 / z**2) + 16 / z for z, _ in levels(mechanism))
     best = math.inf
-    for grid in _GRIDS:
-        if grid < _GRIDS[0] and widest / grid > _LARGEST_GRID:
-            break
+    for grid in _grids(mechanism):
         bound = read(_compose(mechanism, grid))
         improved = best - bound
         best = min(best, bound)
         if improved <= _REFINE_ABOVE * best:
             break
     return best
+
+
+def _grids(mechanism: Mechanism) -> tuple[float, ...]:
+    """Grids of losses, ever finer, none with more points than it is worth.
+
+    None at all where noise is so low (a multiplier below about 0.007) that the coarsest would be
+    wider than one unit of loss: no bound is then better than infinity.
+    """
+    # Losses of one step reach about mu^2 / 2 + 8 mu.
+    widest = max(2 / z / z + 16 / z for z, _ in levels(mechanism))
+    first = max(_GRIDS[0], widest / _COARSE_GRID)
+    if first > 1:
+        return ()
+    return (first, *(grid for grid in _GRIDS[1:] if widest / grid <= _LARGEST_GRID))
 
 
 def _compose(mechanism: Mechanism, grid: float) -> PrivacyLossDistribution:

@@ -24,19 +24,37 @@ def gaussian_profile(mu: float, epsilon: Array) -> Array:
     The second term is formed in the logarithm and subtracted as a ratio, so that neither a large
     epsilon overflows nor a tiny delta drowns.
     """
-    first = log_ndtr(mu / 2 - epsilon / mu)
-    second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
+    first, second = _log_terms(mu, epsilon)
     gap = np.minimum(second - first, 0.0)
     return np.asarray(np.exp(first) * -np.expm1(gap), dtype=np.float64)
 
 
+def _log_terms(mu: float, epsilon: Array) -> tuple[Array, Array]:
+    """Logarithms of the two terms of the profile."""
+    # Bounded so that the logarithms stay finite: beyond it both terms are 0, or both are 1.
+    scaled = np.clip(epsilon / mu, -1e150, 1e150)
+    return log_ndtr(mu / 2 - scaled), epsilon + log_ndtr(-mu / 2 - scaled)
+
+
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """Delta of a Gaussian mechanism with sensitivity / standard deviation `mu` at `epsilon`."""
-    return float(gaussian_profile(mu, np.asarray([epsilon], dtype=np.float64))[0])
+    """Delta of a Gaussian mechanism with sensitivity / standard deviation `mu`, rounded up.
+
+    For a small `mu` the two terms nearly cancel, so what rounding may have taken is counted in
+    units of their logarithms, not of their difference.
+    """
+    first, second = (
+        float(term[0]) for term in _log_terms(mu, np.asarray([epsilon], dtype=np.float64))
+    )
+    # An argument of log_ndtr is off by a rounding of mu or epsilon / mu, times the slope there.
+    slope = 1 + math.sqrt(2 * abs(second - epsilon))
+    sizes = 1 + abs(first) + abs(second) + abs(epsilon) + slope * (mu + abs(epsilon) / mu)
+    rounding = 1e-15 * sizes
+    difference = -math.expm1(min(second - first, 0.0))
+    return min(1.0, math.exp(first) * (difference + rounding) * (1 + rounding))
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Smallest epsilon >= 0 with `gaussian_delta(mu, epsilon) <= delta`, rounded up by 1e-12.
+    """Smallest epsilon >= 0 with `gaussian_delta(mu, epsilon) <= delta`, rounded up.
 
     Returns infinity for `mu` above 1e150, where epsilon exceeds the floating-point range.
     """

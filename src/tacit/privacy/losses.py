@@ -29,6 +29,8 @@ from tacit.privacy.gaussian import Array, gaussian_profile
 
 __all__ = ["fixed_batch_step", "poisson_replace_step", "poisson_zero_out_step", "sampled_profile"]
 
+# A loss above which the second mass of a cell may leave the floating-point range.
+_STEEP = 600.0
 # Standard deviations beyond which the mass (below 1e-32) is counted as infinite loss.
 _REACH = 12.0
 
@@ -44,11 +46,8 @@ def poisson_zero_out_step(rate: float, multiplier: float, grid: float) -> Privac
     reach = mu * mu / 2 + _REACH * mu
     lowest = math.floor(max(math.log1p(-rate), -reach) / grid)
     highest = math.ceil(reach / grid)
-    losses = np.arange(lowest, highest + 1) * grid
-    with np.errstate(divide="ignore", invalid="ignore"):
-        # e^L - (1 - q), formed without cancellation; not positive below the smallest loss.
-        lifted = (np.expm1(losses) + rate) / rate
-        edges = np.where(lifted > 0, np.log(lifted) / mu + mu / 2, -np.inf)
+    losses = np.arange(lowest, highest + 1, dtype=np.float64) * grid
+    edges = _unsampled_loss(rate, losses) / mu + mu / 2
     q = _cell_masses(edges)
     p = (1 - rate) * q + rate * _cell_masses(edges - mu)
     step = np.expm1(grid)
@@ -56,7 +55,11 @@ def poisson_zero_out_step(rate: float, multiplier: float, grid: float) -> Privac
     right = np.maximum(ratio - q[1:-1], 0.0) / step
     left = np.maximum((1 + step) * q[1:-1] - ratio, 0.0) / step
     mass_q = np.append(left, 0.0) + np.append(0.0, right)
-    mass_p = mass_q * np.exp(losses)
+    # Where e^loss leaves the floating-point range, the cell's mass p is raised to its upper end.
+    steep = losses[1:] > _STEEP
+    lift = np.exp(np.minimum(losses, _STEEP))
+    mass_p = np.append(np.where(steep, 0.0, left * lift[:-1]), 0.0)
+    mass_p += np.append(0.0, np.where(steep, p[1:-1], right * lift[1:]))
     mass_p[0] += p[0]
     mass_q[-1] += q[-1]
     return PrivacyLossDistribution(
@@ -77,10 +80,11 @@ def _cell_masses(edges: Array) -> Array:
 def poisson_replace_step(rate: float, multiplier: float, grid: float) -> PrivacyLossDistribution:
     """One Poisson-sampled Gaussian step under replace-one: opposite contributions of size C.
 
-    dp_accounting takes the deviation over C and opposes the contributions itself.
+    dp_accounting takes the deviation over C and opposes the contributions itself. It overflows
+    for a very large deviation; with less noise the bound holds as well.
     """
     return from_gaussian_mechanism(
-        standard_deviation=multiplier,
+        standard_deviation=min(multiplier, 1e9),
         sampling_prob=rate,
         value_discretization_interval=grid,
         neighboring_relation=NeighboringRelation.REPLACE_ONE,
@@ -92,18 +96,28 @@ def fixed_batch_step(rate: float, multiplier: float, grid: float) -> PrivacyLoss
     """One step on a batch of fixed size under replace-one: the maximum of both directions.
 
     A maximum of two profiles, each convex and falling in e^eps, is one too, so it is the profile
-    of some pair and is put on the grid by its values.
+    of some pair and is put on the grid by its values. The pair is symmetric: the mass at a loss -l
+    is e^-l times the mass at l, so that only losses from 0 up are read off the profile, where it
+    is small and its differences are accurate.
     """
     mu = 2.0 / multiplier
     reach = math.ceil((mu * mu / 2 + _REACH * mu) / grid)
-    points = np.arange(-reach, reach + 1, dtype=np.float64) * grid
+    points = np.arange(reach + 1, dtype=np.float64) * grid
     remove = sampled_profile(rate, mu, points)
     # H_a(Q||P) = 1 - a + a H_{1/a}(P||Q), and 0 for a > 1 / (1 - q).
-    reverse = -np.expm1(points) + np.exp(points) * sampled_profile(rate, mu, -points)
-    add = np.where(points < -math.log1p(-rate), reverse, 0.0)
+    last = -math.log1p(-rate)
+    near = np.minimum(points, last)
+    reverse = -np.expm1(near) + np.exp(near) * sampled_profile(rate, mu, -near)
+    add = np.where(points < last, reverse, 0.0)
     profile = np.minimum.accumulate(np.clip(np.maximum(remove, add), 0.0, 1.0))
+    fall = -np.diff(profile)
+    above = fall / -np.expm1(-grid) - np.append(fall[1:], 0.0) / np.expm1(grid)
+    above = np.maximum(above, 0.0)
+    below = above * np.exp(-points[1:])
+    centre = max(0.0, 1.0 - float(profile[-1]) - float(np.sum(above)) - float(np.sum(below)))
+    masses = np.concatenate((below[::-1], [centre], above))
     return PrivacyLossDistribution(
-        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, -reach, reach, profile)
+        pld_pmf.DensePLDPmf(grid, -reach, masses, float(profile[-1]), True)
     )
 
 
@@ -113,7 +127,19 @@ def sampled_profile(rate: float, mu: float, epsilon: Array) -> Array:
     For a = e^eps > 1 - q it is q delta_Gauss(log(1 + (a - 1) / q); mu) (advanced joint convexity,
     here an equality); below, the first density exceeds a times the second everywhere: 1 - a.
     """
-    excess = np.expm1(epsilon)
-    inside = excess > -rate
-    shifted = np.log1p(np.where(inside, excess, 0.0) / rate)
-    return np.where(inside, rate * gaussian_profile(mu, shifted), -excess)
+    unsampled = _unsampled_loss(rate, epsilon)
+    inside = np.isfinite(unsampled)
+    profile = gaussian_profile(mu, np.where(inside, unsampled, 0.0))
+    return np.where(inside, rate * profile, -np.expm1(np.minimum(epsilon, 0.0)))
+
+
+def _unsampled_loss(rate: float, losses: Array) -> Array:
+    """log(1 + (e^l - 1) / q): the Gaussian's own loss where the sampled one's is l.
+
+    Minus infinity from log(1 - q) down. Formed without cancellation near 0, and without overflow
+    for a loss above 709.
+    """
+    with np.errstate(divide="ignore"):
+        near = np.log1p(np.maximum(np.expm1(np.minimum(losses, 1.0)) / rate, -1.0))
+    far = losses - math.log(rate) + np.log1p((rate - 1) * np.exp(-np.maximum(losses, 1.0)))
+    return np.asarray(np.where(losses < 1.0, near, far), dtype=np.float64)

@@ -70,7 +70,9 @@ def _schedule(noise_multiplier: float | Sequence[float], steps: int | None) -> t
     return values
 
 
-def _check_relation(relation: str) -> None:
+def _check_words(relation: str, trust_model: str) -> None:
+    if trust_model != TRUST_MODEL:
+        raise InputError("trust_model", trust_model, f"must be {TRUST_MODEL!r}, the one there is")
     if relation not in (ADD_OR_REMOVE_ONE, REPLACE_ONE):
         raise InputError("relation", relation, f"must be {ADD_OR_REMOVE_ONE!r} or {REPLACE_ONE!r}")
 
@@ -95,7 +97,7 @@ class Gaussian:
     trust_model: str = TRUST_MODEL
 
     def __post_init__(self) -> None:
-        _check_relation(self.relation)
+        _check_words(self.relation, self.trust_model)
         _freeze_schedule(self)
 
     @property
@@ -129,7 +131,7 @@ class SampledGaussian:
     def __post_init__(self) -> None:
         if not 0 < self.sample_rate <= 1:
             raise InputError("sample_rate", self.sample_rate, "must lie in (0, 1]")
-        _check_relation(self.relation)
+        _check_words(self.relation, self.trust_model)
         _freeze_schedule(self)
 
     @property
@@ -173,6 +175,7 @@ class FixedBatchGaussian:
                 "a batch of fixed size is accounted under 'replace-one' only: another record "
                 "moves in for the one that is left out; use Poisson sampling",
             )
+        _check_words(self.relation, self.trust_model)
         _freeze_schedule(self)
 
     @property
@@ -232,12 +235,19 @@ def from_statement(statement: Mapping[str, Any]) -> Mechanism:
     fields = dict(statement)
     kind = fields.pop("kind", None)
     version = fields.pop("version", None)
-    if kind not in KINDS or version != STATEMENT_VERSION:
+    if not isinstance(kind, str) or kind not in KINDS or version != STATEMENT_VERSION:
         raise InputError(
             "mechanism",
             f"{kind} version {version}",
             f"must be one of {', '.join(KINDS)}, version {STATEMENT_VERSION}",
         )
-    runs = fields.pop("noise_multiplier")
-    multipliers = [float(value) for value, count in runs for _ in range(int(count))]
-    return KINDS[str(kind)](noise_multiplier=multipliers, **fields)
+    try:
+        runs = fields.pop("noise_multiplier")
+        multipliers = [float(value) for value, count in runs for _ in range(count)]
+        return KINDS[kind](noise_multiplier=multipliers, **fields)
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            "mechanism", dict(statement), f"must have the fields of a {kind!r} statement"
+        ) from error

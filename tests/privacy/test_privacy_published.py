@@ -1,0 +1,177 @@
+"""The papers' formulas against 40-digit implementations of what they print."""
+
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from privacy_oracles import gaussian_epsilon_exact, gaussian_profile_exact
+
+from tacit.privacy.published import DYN_D2P, DYN_GENERAL, PRIVSGP, ClaimedRun, Formula
+
+FORMULAS = [PRIVSGP, DYN_D2P, DYN_GENERAL]
+
+
+def a_run(
+    *,
+    records: int = 3000,
+    steps: int = 1000,
+    clip: float = 4.0,
+    mu: float = 2.0,
+    delta: float = 1e-4,
+    batch: float = 1.0,
+    constant: float = 1.0,
+) -> ClaimedRun:
+    return ClaimedRun(records, [clip] * steps, [clip / mu] * steps, batch, delta, constant)
+
+
+def total_mu(epsilon: float, delta: float) -> float:
+    """The Gaussian-DP parameter whose profile passes through (epsilon, delta), by bisection."""
+    low, high = mp.mpf("1e-4"), mp.mpf(20)
+    for _ in range(80):
+        middle = (low + high) / 2
+        above = gaussian_profile_exact(middle, epsilon) > delta
+        low, high = (low, middle) if above else (middle, high)
+    return float(low)
+
+
+def holds(formula: Formula, run: ClaimedRun) -> list[bool]:
+    return [condition.holds for condition in formula.conditions(run)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    records=st.integers(10, 100_000),
+    steps=st.integers(1, 300),
+    ratio=st.floats(0.01, 20),
+    clip=st.floats(0.1, 50),
+    delta=st.floats(1e-9, 0.1),
+    constant=st.floats(0.1, 10),
+)
+def test_privsgp_inverts_its_theorem(
+    records: int, steps: int, ratio: float, clip: float, delta: float, constant: float
+) -> None:
+    """Theorem 2 gives sigma for epsilon; that sigma is claimed to cost this epsilon."""
+    run = ClaimedRun(records, [clip] * steps, [clip * ratio] * steps, 1, delta, constant)
+    epsilon = PRIVSGP.epsilon(run)
+    sigma = 3 * mp.mpf(constant) * clip * mp.sqrt(steps * mp.log(1 / mp.mpf(delta)))
+    sigma /= records * mp.mpf(epsilon)
+    assert float(sigma) == pytest.approx(clip * ratio, rel=1e-12)
+
+
+def test_privsgp_noise_of_the_paper() -> None:
+    """sigma / G is 0.20 c2 for MNIST and 0.061 c2 for CIFAR-10, and eps J^2 / K 2504 and 9390."""
+    for records, steps, epsilon, expected, ratio in [
+        (1200, 575, 1.0, 0.20, 2504),
+        (3125, 3120, 3.0, 0.061, 9390),
+    ]:
+        root = math.sqrt(steps * math.log(1e5))
+        for constant in (1.0, 2.0):
+            sigma_over_g = 3 * constant * root / (records * epsilon)
+            assert sigma_over_g == pytest.approx(expected * constant, abs=0.005 * constant)
+            run = a_run(
+                records=records, steps=steps, mu=1 / sigma_over_g, delta=1e-5, constant=constant
+            )
+            assert PRIVSGP.epsilon(run) == pytest.approx(epsilon, rel=1e-12)
+            regime, lemma, one_record = PRIVSGP.conditions(run)
+            assert not regime.holds
+            assert f"{ratio:.3g}" in regime.text
+            assert not lemma.holds
+            assert one_record.holds
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 0.7, 1.0, 3.0])
+@pytest.mark.parametrize("steps", [1000, 10_000])
+def test_dyn_d2p_inverts_its_constant_schedule(epsilon: float, steps: int) -> None:
+    """Const-D2P: mu-bar = sqrt(log(J^2 mu_tot^2 / K + 1))."""
+    mu_total = total_mu(epsilon, 1e-4)
+    mu_bar = math.sqrt(math.log(3000**2 * mu_total**2 / steps + 1))
+    claimed = DYN_D2P.epsilon(a_run(steps=steps, mu=mu_bar))
+    assert claimed == pytest.approx(epsilon, rel=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    mus=st.lists(st.floats(0.01, 4.5), min_size=1, max_size=40),
+    records=st.integers(50, 5000),
+)
+def test_dyn_formulas_at_high_precision(mus: list[float], records: int) -> None:
+    clips = [4.0 * 0.9**k for k in range(len(mus))]
+    noise = [clip / mu for clip, mu in zip(clips, mus, strict=True)]
+    run = ClaimedRun(records, clips, noise, 1, 1e-5)
+    exact = [mp.mpf(clip) / mp.mpf(std) for clip, std in zip(clips, noise, strict=True)]
+    central = mp.sqrt(sum(mp.expm1(value**2) for value in exact)) / records
+    general = mp.sqrt(2 * sum(value**2 for value in exact)) / records
+    for formula, mu in [(DYN_D2P, central), (DYN_GENERAL, general)]:
+        expected = float(gaussian_epsilon_exact(mu, 1e-5))
+        if gaussian_profile_exact(mu, 0) <= 1e-5:
+            expected = 0.0
+        assert formula.epsilon(run) == pytest.approx(expected, rel=1e-9, abs=1e-300)
+
+
+def test_the_general_form_adds_too_little_noise() -> None:
+    """J = 3000, K = 1000, eps = 1: its noise has mu_k = 21, where e^x - 1 < 2 x is far off."""
+    mu_k = total_mu(1.0, 1e-4) * 3000 / math.sqrt(2 * 1000)
+    assert mu_k == pytest.approx(21, abs=0.1)
+    run = a_run(mu=mu_k)
+    assert DYN_GENERAL.epsilon(run) == pytest.approx(1.0, rel=1e-9)
+    assert holds(DYN_GENERAL, run) == [False, True]
+    assert DYN_D2P.epsilon(run) > 1e100
+
+
+def test_the_clipping_schedule_cancels() -> None:
+    mus = np.linspace(0.5, 2, 50)
+    constant = ClaimedRun(1000, [3.0] * 50, (3 / mus).tolist(), 1, 1e-5)
+    falling = 7 * 0.97 ** np.arange(50)
+    dynamic = ClaimedRun(1000, falling.tolist(), (falling / mus).tolist(), 1, 1e-5)
+    for formula in FORMULAS:
+        assert formula.epsilon(dynamic) == pytest.approx(formula.epsilon(constant), rel=1e-12)
+    assert dynamic.mu.tolist() == pytest.approx(mus.tolist(), rel=1e-14)
+
+
+@pytest.mark.parametrize("mu", [30.0, 1e3, 1e10, 1e80])
+def test_overflow_is_infinity(mu: float) -> None:
+    assert DYN_D2P.epsilon(a_run(mu=mu)) == math.inf
+    assert DYN_GENERAL.epsilon(a_run(mu=mu)) > 1
+    assert PRIVSGP.epsilon(a_run(mu=mu)) > 1
+
+
+@pytest.mark.parametrize("mu", [1e-3, 1e-6])
+def test_much_noise_is_no_epsilon(mu: float) -> None:
+    assert DYN_D2P.epsilon(a_run(mu=mu)) == 0
+    assert DYN_GENERAL.epsilon(a_run(mu=mu)) == 0
+    assert 0 < PRIVSGP.epsilon(a_run(mu=mu)) < 1e-3
+
+
+def test_conditions_tell_which_run_meets_them() -> None:
+    small = a_run(records=10, steps=1000, mu=0.01)
+    assert PRIVSGP.epsilon(small) * 10**2 / 1000 < 1
+    assert holds(PRIVSGP, small) == [True, True, True]
+    assert holds(DYN_D2P, small) == [True, True]
+    assert holds(DYN_GENERAL, small) == [True, True]
+    rare = a_run(records=3000, steps=1000, mu=0.5)
+    assert holds(PRIVSGP, rare) == [False, True, True]
+    assert holds(DYN_D2P, rare) == [False, True]
+    assert holds(DYN_GENERAL, rare) == [True, True]
+    loud = a_run(records=10, steps=1000, mu=1.5, batch=32)
+    assert holds(PRIVSGP, loud) == [False, False, False]
+    assert holds(DYN_D2P, loud) == [False, False]
+    assert holds(DYN_GENERAL, loud) == [False, False]
+
+
+def test_one_loud_step_breaks_a_condition() -> None:
+    noise = [10.0] * 99 + [0.5]
+    run = ClaimedRun(5, [1.0] * 100, noise, 1, 1e-5)
+    assert holds(DYN_D2P, run) == [False, True]
+    assert holds(DYN_GENERAL, run) == [False, True]
+    assert not PRIVSGP.conditions(run)[1].holds
+
+
+@pytest.mark.parametrize("formula", FORMULAS, ids=lambda formula: formula.source)
+def test_a_formula_says_what_it_is(formula: Formula) -> None:
+    assert "=" in formula.statement
+    assert formula.source
+    assert "mean over the batch" in formula.reading
+    assert all(condition.text for condition in formula.conditions(a_run()))
