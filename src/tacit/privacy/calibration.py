@@ -42,18 +42,11 @@ def calibrate(
         raise InputError("epsilon", epsilon, "must be positive and finite")
     if mechanism(start).rate == 1:
         tolerance = min(tolerance, 1e-9)  # a closed form costs nothing
-    near = least_scale(
-        lambda scale: accounting.coarse_epsilon(mechanism(scale), delta=delta),
-        target=epsilon,
-        tolerance=10 * tolerance,
-        start=start,
-    )
     return least_scale(
         lambda scale: accounting.epsilon(mechanism(scale), delta=delta),
         target=epsilon,
         tolerance=tolerance,
-        start=near,
-        stride=1.02,
+        start=start,
     )
 
 
@@ -63,13 +56,11 @@ def least_scale(
     target: float,
     tolerance: float = TOLERANCE,
     start: float = 1.0,
-    stride: float = 1.3,
 ) -> float:
     """The smallest scale, within a relative tolerance, at which a falling cost is <= `target`.
 
     Regula falsi in the logarithms of both, kept inside a bracket: a cost takes long to compute,
-    and is close to a power of the scale. `stride` is the factor of the first step away from
-    `start`: near 1 if the start is known to be good.
+    and is close to a power of the scale.
 
     Raises:
         BudgetError: the cost stays above the target up to a scale of 1e9.
@@ -77,7 +68,7 @@ def least_scale(
     low, high = start, start  # cost(low) > target >= cost(high)
     value = cost(start)
     low_cost = high_cost = value
-    factor = stride
+    factor = 1.3
     while low_cost <= target:
         high, high_cost = low, low_cost
         low /= factor
@@ -85,7 +76,7 @@ def least_scale(
             return high
         low_cost = cost(low)
         factor = min(factor * factor, 8.0)
-    factor = stride
+    factor = 1.3
     while high_cost > target:
         low, low_cost = high, high_cost
         high *= factor

@@ -17,17 +17,21 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld.privacy_loss_distribution import (
-    PrivacyLossDistribution,
-    from_gaussian_mechanism,
-)
-from dp_accounting.privacy_accountant import NeighboringRelation
 from scipy.special import ndtr
 
+from tacit.privacy.composition import Losses
 from tacit.privacy.gaussian import Array, gaussian_profile
 
-__all__ = ["fixed_batch_step", "poisson_replace_step", "poisson_zero_out_step", "sampled_profile"]
+__all__ = [
+    "Directions",
+    "fixed_batch_step",
+    "poisson_replace_step",
+    "poisson_zero_out_step",
+    "sampled_profile",
+]
+
+# The losses of a pair (P, Q) and of (Q, P), or of one of them where both are the same.
+Directions = tuple[Losses, ...]
 
 # A loss above which the second mass of a cell may leave the floating-point range.
 _STEEP = 600.0
@@ -35,8 +39,8 @@ _STEEP = 600.0
 _REACH = 12.0
 
 
-@lru_cache(maxsize=512)
-def poisson_zero_out_step(rate: float, multiplier: float, grid: float) -> PrivacyLossDistribution:
+@lru_cache(maxsize=256)
+def poisson_zero_out_step(rate: float, multiplier: float, grid: float) -> Directions:
     """One Poisson-sampled Gaussian step under add-or-remove-one, both directions.
 
     P = (1-q) N(0,1) + q N(mu,1) against Q = N(0,1), mu = 1 / multiplier. The loss
@@ -44,27 +48,70 @@ def poisson_zero_out_step(rate: float, multiplier: float, grid: float) -> Privac
     """
     mu = 1.0 / multiplier
     reach = mu * mu / 2 + _REACH * mu
-    lowest = math.floor(max(math.log1p(-rate), -reach) / grid)
-    highest = math.ceil(reach / grid)
-    losses = np.arange(lowest, highest + 1, dtype=np.float64) * grid
+    losses = _points(max(math.log1p(-rate), -reach), reach, grid)
     edges = _unsampled_loss(rate, losses) / mu + mu / 2
     q = _cell_masses(edges)
     p = (1 - rate) * q + rate * _cell_masses(edges - mu)
-    step = np.expm1(grid)
-    ratio = np.exp(-losses[:-1]) * p[1:-1]  # p e^-l: both ends from the same two numbers
-    right = np.maximum(ratio - q[1:-1], 0.0) / step
-    left = np.maximum((1 + step) * q[1:-1] - ratio, 0.0) / step
-    mass_q = np.append(left, 0.0) + np.append(0.0, right)
-    # Where e^loss leaves the floating-point range, the cell's mass p is raised to its upper end.
-    steep = losses[1:] > _STEEP
-    lift = np.exp(np.minimum(losses, _STEEP))
-    mass_p = np.append(np.where(steep, 0.0, left * lift[:-1]), 0.0)
-    mass_p += np.append(0.0, np.where(steep, p[1:-1], right * lift[1:]))
+    return _connected(p, q, losses, grid)
+
+
+@lru_cache(maxsize=256)
+def poisson_replace_step(rate: float, multiplier: float, grid: float) -> Directions:
+    """One Poisson-sampled Gaussian step under replace-one: opposite contributions of size C.
+
+    P = (1-q) N(0,1) + q N(mu,1) against Q = (1-q) N(0,1) + q N(-mu,1), mu = 1 / multiplier: the
+    mirror image, so both directions are the same. The loss is odd and rises with x; with
+    y = e^(mu x) and c = q e^(-mu^2/2) it is l where c y^2 + (1-q)(1 - e^l) y - c e^l = 0.
+    """
+    mu = 1.0 / multiplier
+    reach = min(2 * mu * mu + 2 * _REACH * mu, mu * mu / 2 + _REACH * mu - math.log1p(-rate))
+    losses = _points(-reach, reach, grid)
+    size = np.abs(losses)
+    log_c = math.log(rate) - mu * mu / 2
+    with np.errstate(divide="ignore"):
+        linear = math.log1p(-rate) + np.log(-np.expm1(-size))
+    root = np.logaddexp(2 * linear, math.log(4) + 2 * log_c - size) / 2
+    edges = np.sign(losses) * (size + np.logaddexp(linear, root) - math.log(2) - log_c) / mu
+    centre = _cell_masses(edges)
+    p = (1 - rate) * centre + rate * _cell_masses(edges - mu)
+    q = (1 - rate) * centre + rate * _cell_masses(edges + mu)
+    return _connected(p, q, losses, grid)[:1]
+
+
+def _points(lowest: float, highest: float, grid: float) -> Array:
+    """Multiples of the grid that cover an interval."""
+    first, last = math.floor(lowest / grid), math.ceil(highest / grid)
+    return np.arange(first, last + 1, dtype=np.float64) * grid
+
+
+def _connected(p: Array, q: Array, losses: Array, grid: float) -> Directions:
+    """Connect the dots of a pair, in both directions.
+
+    Args:
+        p: masses of P below, between and above the grid losses, `[cells + 1]`.
+        q: masses of Q likewise.
+        losses: ascending multiples of `grid`, `[cells]`.
+        grid: their distance.
+    """
+    p_in, q_in = p[1:-1], q[1:-1]
+    steep, deep = losses[1:] > _STEEP, losses[:-1] < -_STEEP
+    # q_r of the module's docstring; the rest by what is left over, so that no mass is lost to the
+    # division by a small number. What rounding moves goes to the other end of its own cell.
+    ratio = np.exp(-np.maximum(losses[:-1], -_STEEP)) * p_in
+    q_right = np.clip((ratio - q_in) / np.expm1(grid), 0.0, q_in)
+    p_right = np.minimum(q_right * np.exp(np.minimum(losses[1:], _STEEP)), p_in)
+    # Where e^-loss leaves the floating-point range, the cell's mass q goes to its lower end, the
+    # higher loss of the reverse direction; where e^loss does, its mass p to the upper end.
+    q_right = np.where(deep, 0.0, q_right)
+    p_right = np.where(steep | deep, p_in, p_right)
+    mass_q = np.append(q_in - q_right, 0.0) + np.append(0.0, q_right)
+    mass_p = np.append(p_in - p_right, 0.0) + np.append(0.0, p_right)
     mass_p[0] += p[0]
     mass_q[-1] += q[-1]
-    return PrivacyLossDistribution(
-        pld_pmf.DensePLDPmf(grid, lowest, mass_p, float(p[-1]), True),
-        pld_pmf.DensePLDPmf(grid, -highest, mass_q[::-1].copy(), float(q[0]), True),
+    lowest, highest = round(losses[0] / grid), round(losses[-1] / grid)
+    return (
+        Losses(grid, lowest, mass_p, float(p[-1])),
+        Losses(grid, -highest, mass_q[::-1].copy(), float(q[0])),
     )
 
 
@@ -76,23 +123,8 @@ def _cell_masses(edges: Array) -> Array:
     return np.asarray(np.where(centre < 0, np.diff(below), -np.diff(above)), dtype=np.float64)
 
 
-@lru_cache(maxsize=512)
-def poisson_replace_step(rate: float, multiplier: float, grid: float) -> PrivacyLossDistribution:
-    """One Poisson-sampled Gaussian step under replace-one: opposite contributions of size C.
-
-    dp_accounting takes the deviation over C and opposes the contributions itself. It overflows
-    for a very large deviation; with less noise the bound holds as well.
-    """
-    return from_gaussian_mechanism(
-        standard_deviation=min(multiplier, 1e9),
-        sampling_prob=rate,
-        value_discretization_interval=grid,
-        neighboring_relation=NeighboringRelation.REPLACE_ONE,
-    )
-
-
-@lru_cache(maxsize=512)
-def fixed_batch_step(rate: float, multiplier: float, grid: float) -> PrivacyLossDistribution:
+@lru_cache(maxsize=256)
+def fixed_batch_step(rate: float, multiplier: float, grid: float) -> Directions:
     """One step on a batch of fixed size under replace-one: the maximum of both directions.
 
     A maximum of two profiles, each convex and falling in e^eps, is one too, so it is the profile
@@ -116,9 +148,7 @@ def fixed_batch_step(rate: float, multiplier: float, grid: float) -> PrivacyLoss
     below = above * np.exp(-points[1:])
     centre = max(0.0, 1.0 - float(profile[-1]) - float(np.sum(above)) - float(np.sum(below)))
     masses = np.concatenate((below[::-1], [centre], above))
-    return PrivacyLossDistribution(
-        pld_pmf.DensePLDPmf(grid, -reach, masses, float(profile[-1]), True)
-    )
+    return (Losses(grid, -reach, masses, float(profile[-1])),)
 
 
 def sampled_profile(rate: float, mu: float, epsilon: Array) -> Array:
