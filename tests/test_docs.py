@@ -1,0 +1,444 @@
+"""The documentation does what it says: its code runs, and it names every key there is.
+
+How a page is run: in a folder of its own that holds a copy of `examples/`, its blocks one after
+another. A block under `<!-- file: NAME -->` is written to that file; ```python is executed, in one
+namespace a page (as doctest where it starts with >>>); ```toml is read as an experiment, of the
+digits where it names no data set, and planned where that is cheap; of ```console and ```sh the
+`tacit ...` lines are run, `make demo` as what the Makefile says it is, and `train` for 3 steps.
+Where output is printed below a command, the words of the real output must be the same; numbers
+may differ.
+"""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+import tacit
+from experiments import experiment, tree
+from experiments import tacit as command_line
+from tacit.algorithms import ALGORITHMS, Algorithm
+from tacit.config import Config, load_config
+from tacit.data import PARTITIONS, SOURCES
+from tacit.gradients import LOSSES
+from tacit.models import MODELS
+from tacit.prepare import prepare
+from tacit.topology import GRAPHS, WEIGHTS
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
+    (ROOT / "docs").glob("*.md")
+)
+KEYS = ROOT / "docs" / "experiment-file.md"
+REPORT = ROOT / "docs" / "report.md"
+EXPERIMENTS = sorted([*ROOT.glob("examples/*.toml"), *ROOT.glob("papers/**/*.toml")])
+EXAMPLE = "falling_push"
+WIDTH = "110"
+
+_BLOCK = re.compile(
+    r"(?:^<!-- file: (?P<file>\S+) -->\n+)?^```(?P<language>\w+)\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+_LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (?P<text>.+)$", re.MULTILINE)
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
+_NOT_SET = "–"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page, the file it is to be written to, and its first line's number."""
+
+    language: str
+    code: str
+    file: str | None
+    line: int
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(
+            match["language"],
+            match["code"],
+            match["file"],
+            text.count("\n", 0, match.start("code")) + 1,
+        )
+        for match in _BLOCK.finditer(text)
+    ]
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks."""
+    return _BLOCK.sub("", page.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The tensors are tiny: threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current directory of a page, where its own modules can be imported."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", WIDTH)
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def example(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Algorithm[Any, Any]:
+    """The algorithm that CONTRIBUTING.md adds, with its row in the table."""
+    (source,) = [
+        block.code for block in blocks(ROOT / "CONTRIBUTING.md") if block.file == f"{EXAMPLE}.py"
+    ]
+    (folder / f"{EXAMPLE}.py").write_text(source, encoding="utf-8")
+    row: Algorithm[Any, Any] = importlib.import_module(EXAMPLE).FALLING_PUSH
+    assert row.name not in ALGORITHMS
+    monkeypatch.setitem(cast("dict[str, Any]", ALGORITHMS), row.name, row)
+    return row
+
+
+# Pages run.
+
+
+def run_page(page: Path, folder: Path) -> None:
+    """Every block of a page, in order."""
+    namespace: dict[str, Any] = {"__name__": page.stem}
+    runners = {
+        "python": partial(run_python, namespace=namespace, page=page),
+        "toml": run_toml,
+        "console": run_console,
+        "sh": run_console,
+    }
+    for block in blocks(page):
+        if block.file is not None:
+            (folder / block.file).write_text(block.code, encoding="utf-8")
+        if block.language in runners and not (block.file and block.language == "python"):
+            runners[block.language](block)
+
+
+def run_python(block: Block, *, namespace: dict[str, Any], page: Path) -> None:
+    if not block.code.startswith(">>>"):
+        source = "\n" * (block.line - 1) + block.code  # errors then name the line of the page
+        exec(compile(source, str(page), "exec", dont_inherit=True), namespace)
+        return
+    test = doctest.DocTestParser().get_doctest(
+        block.code, namespace, page.name, str(page), block.line - 1
+    )
+    said: list[str] = []
+    failed, tried = doctest.DocTestRunner().run(test, out=said.append, clear_globs=False)
+    assert tried
+    assert not failed, "".join(said)
+    namespace.update(test.globs)  # a doctest runs in a copy
+
+
+def run_toml(block: Block) -> None:
+    raw = {"task": {"dataset": "digits"}, **tomllib.loads(block.code)}
+    config = load_config(raw)
+    if config.train.batch == "all" and config.task.dataset not in ("mnist", "fashion-mnist"):
+        prepare(config)
+
+
+def run_console(block: Block) -> None:
+    for command, printed in commands(block.code):
+        words = shlex.split(command)
+        if words[1] == "train":
+            words += ["--set", "train.steps=3"]
+        answer = command_line(*words[1:])
+        assert answer.code == 0, f"{command}: {answer.err}"
+        if printed:
+            assert plain_words(answer.out) == plain_words(printed), command
+
+
+def commands(code: str) -> list[tuple[str, str]]:
+    """The tacit commands of a block, each with the output that is printed below it."""
+    found: list[tuple[str, str]] = []
+    for line in code.replace("\\\n", " ").splitlines():
+        command = line.removeprefix("$ ").split(" # ")[0].strip()
+        command = demo_command() if command == "make demo" else command
+        if command.startswith("tacit "):
+            found.append((command, ""))
+        elif found and not line.startswith("$ "):
+            found[-1] = (found[-1][0], found[-1][1] + line + "\n")
+    return [(command, printed.strip()) for command, printed in found]
+
+
+def demo_command() -> str:
+    """What `make demo` runs."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    recipe = re.search(r"^demo:.*\n\t\$\(BIN\)/(tacit .+)$", makefile, re.MULTILINE)
+    assert recipe is not None
+    return recipe[1]
+
+
+def plain_words(output: str) -> list[str]:
+    """Words of an output without the lines of tables, every number as #."""
+    without_lines = re.sub("[\u2500-\u257f]", " ", output)
+    return _NUMBER.sub("#", without_lines).split()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_runs(page: Path, folder: Path, example: Algorithm[Any, Any]) -> None:
+    run_page(page, folder)
+
+
+def test_each_kind_of_block_is_found() -> None:
+    """A block that no rule recognises would silently not be run."""
+    found = [block for page in PAGES for block in blocks(page)]
+    assert {"python", "toml", "console", "sh"} <= {block.language for block in found}
+    run = [name for block in found for name, _ in commands(block.code)]
+    assert demo_command() in run
+    for page in PAGES:
+        fences = re.findall(r"^```", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert len(fences) == 2 * len(blocks(page)), page.name
+
+
+# The example of CONTRIBUTING.md keeps the table's contract.
+
+
+def trained(name: str, **changes: dict[str, Any]) -> tacit.Result:
+    images, labels = load_digits(return_X_y=True)
+    nodes = [(images[part] / 16, labels[part]) for part in (slice(0, 40), slice(40, 75))]
+    sections = {
+        "task": {"model": "logistic"},
+        "algorithm": {"name": name, "learning_rate": 0.5, **changes.pop("algorithm", {})},
+        "privacy": {"epsilon": 2.0, "delta": 1e-3, "noise_seed": 3},
+        "train": {"steps": 4, "batch": "all", "dtype": "float64"},
+    }
+    return tacit.train({**sections, **changes}, nodes=nodes)
+
+
+def test_the_example_algorithm_keeps_the_contract(example: Algorithm[Any, Any]) -> None:
+    result = trained(example.name)
+    assert result.parameters.shape == (2, 650)
+    assert bool(torch.isfinite(result.parameters).all())
+    assert torch.equal(result.parameters, trained(example.name).parameters)
+    assert max(value for value in result.epsilon if value is not None) <= 2.0
+    # At 0 its option changes nothing; elsewhere it does.
+    same = trained(example.name, algorithm={"step_decay": 0.0}).parameters
+    assert torch.equal(same, trained("privsgp").parameters)
+    assert not torch.allclose(same, result.parameters)
+    with pytest.raises(tacit.InputError, match=r"algorithm\.step_decay"):
+        trained(example.name, algorithm={"step_decay": 2.0})
+
+
+def test_the_example_algorithm_is_written_as_the_house_is(example: Algorithm[Any, Any]) -> None:
+    source = Path(f"{EXAMPLE}.py").read_text(encoding="utf-8")
+    there = f"src/tacit/algorithms/{EXAMPLE}.py"
+    for task in (["check"], ["format", "--check"]):
+        linted = subprocess.run(
+            [sys.executable, "-m", "ruff", *task, "--stdin-filename", there, "-"],
+            input=source,
+            text=True,
+            cwd=ROOT,
+            capture_output=True,
+            check=False,
+        )
+        assert linted.returncode == 0, linted.stdout
+
+
+# Every key, option and file is documented.
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of every table row."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def section(page: Path, heading: str) -> str:
+    """What stands under a heading of a page, up to the next heading."""
+    found = re.search(
+        rf"^{re.escape(heading)}$(.*?)(?=^#|\Z)", prose(page), re.MULTILINE | re.DOTALL
+    )
+    assert found is not None, f"{page.name} has no {heading!r}"
+    return found[1]
+
+
+def table(page: Path, heading: str) -> dict[str, list[str]]:
+    """The rows under a heading whose first cell is `code`, by that."""
+    return {row[0].strip("`"): row for row in rows(section(page, heading)) if row[0][0] == "`"}
+
+
+def value(cell: str) -> Any:
+    """The TOML value of a cell; None where it says that nothing is set."""
+    return None if cell == _NOT_SET else tomllib.loads(f"cell = {cell.strip('`')}")["cell"]
+
+
+DEFAULTS = load_config({"task": {"dataset": "digits"}})
+
+
+@pytest.mark.parametrize("name", [name for name in Config.model_fields if name != "algorithm"])
+def test_every_key_is_documented_with_its_default(name: str) -> None:
+    documented = table(KEYS, f"## `[{name}]`")
+    defaults = getattr(DEFAULTS, name).model_dump()
+    if name == "task":
+        assert documented.pop("dataset")[2] == "required"
+        del defaults["dataset"]
+    assert {key: value(row[2]) for key, row in documented.items()} == defaults
+
+
+def test_every_algorithm_and_option_is_documented() -> None:
+    known = {key for row in ALGORITHMS.values() for key in row.options.model_fields}
+    documented = table(KEYS, "### Options")
+    assert set(documented) == known | {"name"}
+    assert value(documented.pop("name")[2]) == DEFAULTS.algorithm.name
+    for key, row in documented.items():
+        takers = {
+            name: algorithm.options.model_fields[key].default
+            for name, algorithm in ALGORITHMS.items()
+            if key in algorithm.options.model_fields
+        }
+        assert set(takers.values()) == {value(row[2])}, key
+        names = set(ALGORITHMS) if row[3] == "all" else set(re.findall(r"`([^`]+)`", row[3]))
+        assert names == set(takers), key
+    listed = table(KEYS, "### Names")
+    assert {name: value(row[2]) for name, row in listed.items()} == {
+        name: row.default_clip if row.private else None for name, row in ALGORITHMS.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("where", "known"),
+    [
+        ("### Data sets", SOURCES),
+        ("### Models", MODELS),
+        ("### Losses", LOSSES),
+        ("### Partitions", PARTITIONS),
+        ("### Graphs", GRAPHS),
+        ("### Weights", WEIGHTS),
+    ],
+)
+def test_every_name_is_documented(where: str, known: dict[str, Any]) -> None:
+    names = {name for row in table(KEYS, where).values() for name in row[0].split("`") if name}
+    assert set(known) <= names
+    assert names - set(known) <= {", ", "module:function", "module:factory", "file:PATH"}
+
+
+def test_the_readme_lists_the_algorithms_as_the_table_has_them() -> None:
+    listed = table(ROOT / "README.md", "## Algorithms")
+    assert {name: row[1:4] for name, row in listed.items()} == {
+        name: [
+            row.paper,
+            "yes" if row.private else "no",
+            _NOT_SET if row.formula is None else row.formula.source,
+        ]
+        for name, row in ALGORITHMS.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run."""
+    out = tmp_path_factory.mktemp("documented") / "run"
+    tacit.train(experiment(train={"checkpoint_every": 6}), out=out)
+    return out
+
+
+def test_every_file_of_a_run_is_documented(run: Path) -> None:
+    listed = set(table(KEYS, "## The run folder"))
+    found = {re.sub(r"-\d{8}\.", "-STEP.", name) for name in tree(run)}
+    assert listed == found
+
+
+def test_everything_in_a_result_is_documented(run: Path) -> None:
+    content = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    assert set(table(REPORT, "## result.json")) == set(content)
+    line = json.loads((run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    assert set(table(REPORT, "## metrics.jsonl")) == set(line)
+
+
+def test_every_part_of_the_report_is_documented(run: Path) -> None:
+    page = (run / "report.html").read_text(encoding="utf-8")
+    charts = re.findall(r"<figure id=\"[^\"]+\"><h3>([^<]+)</h3>", page)
+    parts = re.findall(r"<section><h2>([^<]+)</h2>", page)
+    tiles = re.findall(r"<p class=\"label\">([^<,]+)", page)
+    assert len(charts) == 10
+    assert len(tiles) == 6
+    text = prose(REPORT)
+    missing = [title for title in [*charts, *parts, *tiles] if title not in text]
+    assert missing == []
+
+
+def test_the_exit_codes_are_documented() -> None:
+    listed = {int(row[0]) for row in rows(section(KEYS, "## Exit codes")) if row[0].isdigit()}
+    raised = {error.exit_code for error in tacit.TacitError.__subclasses__()}
+    assert listed == raised | {0, 1, 130}
+
+
+# Links, commands and files.
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings."""
+    texts = (match["text"].lower() for match in _HEADING.finditer(prose(page)))
+    return {re.sub(r"[^\w\- ]", "", text).strip().replace(" ", "-") for text in texts}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for match in _LINK.finditer(prose(page)):
+        target, _, anchor = match["target"].partition("#")
+        if target.startswith(("https://", "http://")):
+            continue
+        file = (page.parent / target) if target else page
+        assert file.exists(), match[0]
+        assert not anchor or anchor in anchors(file), match[0]
+
+
+def test_pages_link_to_each_other_and_to_the_picture() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in ("docs/experiment-file.md", "docs/report.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        assert f"({name}" in text
+    picture = ROOT / "docs" / "images" / "report.png"
+    assert "(docs/images/report.png)" in text
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert picture.stat().st_size < 400_000
+
+
+def test_make_commands_exist() -> None:
+    targets = set(
+        re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    used = {
+        target
+        for page in PAGES
+        for target in re.findall(
+            r"(?:^\$? ?|`)make ([a-z]+)", page.read_text(encoding="utf-8"), re.MULTILINE
+        )
+    }
+    assert {"demo", "test"} <= used <= targets
+
+
+@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_an_experiment_of_the_repository_is_valid(file: Path) -> None:
+    config = load_config(file)
+    assert config.privacy.epsilon != "none"
+    assert config.privacy.accounting == "certified"
