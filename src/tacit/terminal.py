@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -28,6 +30,7 @@ __all__ = [
     "algorithms_table",
     "plan_document",
     "plan_table",
+    "preparing",
     "result_table",
 ]
 
@@ -61,6 +64,14 @@ class StopSignals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+
+def preparing(*, hidden: bool) -> AbstractContextManager[object]:
+    """Tell, on a terminal, what takes a while before the first step: calibration can."""
+    console = Console(stderr=True)
+    if hidden or not console.is_terminal:
+        return nullcontext()
+    return console.status("preparing data, model and noise for every node's budget")
 
 
 class ProgressLine:
@@ -236,15 +247,22 @@ def plan_table(job: Job) -> None:
     for row in rows:
         about.add_row(*row)
     console.print(about)
-    table = Table()
-    headings = ("nodes", "records", "rate", "noise multiplier", "noise in mean", "delta")
-    for heading in (*headings, "budget", "certified", "claimed"):
-        table.add_column(heading, justify="right")
+    headings = ("nodes", "records", "rate", "noise multiplier", "noise in mean")
+    table = _table((*headings, "budget", "certified epsilon", "claimed epsilon"), justify="right")
     for numbers, node in _groups(plan.nodes):
         table.add_row(*_plan_row(plan, numbers, node))
     console.print(table)
     for warning in plan.warnings:
         console.print(f"warning: {warning}", highlight=False)
+
+
+def _table(headings: Sequence[str], justify: Literal["left", "right"] = "left") -> Table:
+    """A table that a narrow terminal folds, and never shortens."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in headings:
+        longest = max(len(word) for word in heading.split())
+        table.add_column(heading, justify=justify, overflow="fold", min_width=longest)
+    return table
 
 
 def _plan_row(plan: Plan, numbers: Sequence[int], node: NodePlan) -> tuple[str, ...]:
@@ -257,11 +275,16 @@ def _plan_row(plan: Plan, numbers: Sequence[int], node: NodePlan) -> tuple[str, 
         f"{node.rate:.4g}",
         _first_last(multipliers),
         _first_last(stds),
-        "-" if node.delta is None else f"{node.delta:g}",
-        "-" if node.budget is None else f"{node.budget:g}",
+        _budget(node),
         "-" if node.epsilon is None else epsilon_text(node.epsilon),
         "no claim" if node.claimed is None else epsilon_text(node.claimed),
     )
+
+
+def _budget(node: NodePlan) -> str:
+    """Epsilon and delta that must hold; a dash for what was not asked."""
+    epsilon = "-" if node.budget is None else f"{node.budget:g}"
+    return "-" if node.delta is None else f"({epsilon}, {epsilon_text(node.delta)})"
 
 
 def _groups(nodes: Iterable[NodePlan]) -> list[tuple[list[int], NodePlan]]:
@@ -315,25 +338,14 @@ def algorithms_document() -> list[dict[str, Any]]:
 
 def algorithms_table() -> None:
     """The table of algorithms for people."""
-    table = Table()
-    for heading in (
-        "name",
-        "paper",
-        "setting",
-        "weights",
-        "private",
-        "paper's claim",
-        "what it is",
-    ):
-        table.add_column(heading)
+    table = _table(("name", "private", "what it is", "mixing stochastic", "paper", "its claim"))
     for row in ALGORITHMS.values():
         table.add_row(
             row.name,
-            row.paper,
-            row.setting,
-            row.weights,
             "yes" if row.private else "no",
-            "-" if row.formula is None else row.formula.source,
             row.summary,
+            row.weights.removesuffix("-stochastic"),
+            row.paper,
+            "-" if row.formula is None else row.formula.source,
         )
     Console().print(table)

@@ -106,7 +106,7 @@ def _significant(value: float, rounding: str) -> str:
         return "0"
     rounded = _to_three_digits(exact, rounding)
     exponent = rounded.adjusted()
-    if -4 <= exponent < 6:
+    if -3 <= exponent < 6:
         return f"{rounded:f}"
     mantissa = f"{rounded.scaleb(-exponent):f}"
     return f"{mantissa.rstrip('0').rstrip('.')}e{exponent}"
