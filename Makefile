@@ -9,7 +9,7 @@ demo: .venv/.installed  ## train privately on the data set that ships with sciki
 	$(BIN)/tacit train examples/digits.toml
 
 test: check  ## every check: format, lint, types, tests
-	$(BIN)/python -m pytest
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n auto
 
 check: .venv/.installed-test
 	$(BIN)/ruff format --check .
