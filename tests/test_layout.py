@@ -38,7 +38,8 @@ MAY_IMPORT = {
 IMPORTED_BY = {
     "cli": {"__main__"},
     "terminal": {"cli"},
-    "run": {"__init__", "cli", "terminal"},
+    "run": {"api", "cli", "terminal"},
+    "api": {"__init__"},
     "__main__": set(),
 }
 # Trees that a build, a run or a tool leaves in a checkout.

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from tacit.api import train
     from tacit.config import Config, load_config
     from tacit.data import Dataset, TaskData
     from tacit.errors import BudgetError, DivergenceError, InputError, PeerError, TacitError
+    from tacit.evaluation import load_model
     from tacit.result import Claim, Result
-    from tacit.run import train
 
 __all__ = [
     "BudgetError",
@@ -27,6 +28,7 @@ __all__ = [
     "TaskData",
     "__version__",
     "load_config",
+    "load_model",
     "train",
 ]
 
@@ -43,7 +45,8 @@ _HOMES = {
     "TacitError": "errors",
     "TaskData": "data",
     "load_config": "config",
-    "train": "run",
+    "load_model": "evaluation",
+    "train": "api",
 }
 
 

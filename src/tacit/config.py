@@ -33,10 +33,12 @@ __all__ = [
 
 GIVEN = "given"  # a data set or model that was passed as an object
 DEFAULT_EPSILON = 3.0
+MOST_STEPS = 10_000_000  # a plan holds clip and noise of every step in memory
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]  # what TOML and every generator hold
 
 
 class _Section(BaseModel):
@@ -86,11 +88,11 @@ class Privacy(_Section):
 
     epsilon: Literal["none"] | float | tuple[float, ...] = "none"
     delta: float | tuple[float, ...] = 1e-5
-    noise_std: Positive | None = None
+    noise_std: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)] | None = None
     published_constant: Positive = 1.0
     accounting: Literal["certified", "published", "none"] = "certified"
     relation: Literal["add-or-remove-one", "replace-one"] = "add-or-remove-one"
-    noise_seed: Annotated[int, Field(ge=0)] | None = None
+    noise_seed: Seed | None = None
 
     @field_validator("epsilon", mode="before")
     @classmethod
@@ -113,10 +115,10 @@ class Privacy(_Section):
 class Train(_Section):
     """How long, on which batches, in which numbers."""
 
-    steps: Count = 500
+    steps: Annotated[int, Field(ge=1, le=MOST_STEPS, strict=True)] = 500
     batch: Literal["all"] | Count = 64
     sampling: Literal["poisson", "fixed"] = "poisson"
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"
     evaluate_every: Count | None = None
@@ -153,6 +155,7 @@ def load_config(
     overrides: Iterable[str] = (),
     count: int | None = None,
     given_model: bool = False,
+    saved: bool = False,
 ) -> Config:
     """Read, complete and validate an experiment.
 
@@ -162,6 +165,7 @@ def load_config(
         count: the number of nodes whose data were passed as objects; `[nodes].count` and
             `[task].dataset` then follow it.
         given_model: whether the model was passed as an object.
+        saved: whether this is the file of a run folder, whose data may have been objects.
 
     Raises:
         InputError: naming the key, its value and what would be right.
@@ -174,7 +178,7 @@ def load_config(
         task = raw.setdefault("task", {})
         if task.setdefault("dataset", GIVEN) != GIVEN:
             raise InputError("task.dataset", task["dataset"], "leave it out where nodes= is passed")
-    elif raw.get("task", {}).get("dataset", GIVEN) == GIVEN:
+    elif not saved and raw.get("task", {}).get("dataset", GIVEN) == GIVEN:
         raise InputError(
             "task.dataset", raw.get("task", {}).get("dataset"), "name a data set, such as 'digits'"
         )
@@ -242,7 +246,7 @@ def _parse(raw: dict[str, Any]) -> Config:
     sections = dict(raw)
     algorithm = dict(sections.pop("algorithm", {}))
     name = algorithm.pop("name", AlgorithmSection.model_fields["name"].default)
-    if name not in ALGORITHMS:
+    if not isinstance(name, str) or name not in ALGORITHMS:
         raise InputError("algorithm.name", name, nearest(str(name), ALGORITHMS))
     definition = ALGORITHMS[name]
     options = _validated(definition.options, algorithm, "algorithm")

@@ -122,7 +122,7 @@ def _result(folder: Path) -> Mapping[str, Any]:
     path = folder / "result.json"
     try:
         content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
+    except (OSError, ValueError):  # missing, not UTF-8, not JSON
         raise InputError(
             "RUN", str(folder), "has no result yet: let it finish, or continue it with --resume"
         ) from None

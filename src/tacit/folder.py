@@ -8,7 +8,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,7 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        """One JSON object a line."""
+        """One JSON object a line; of a step that stands twice, after a resume, the later counts."""
         return self.path / "metrics.jsonl"
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
@@ -83,7 +85,7 @@ class RunFolder:
 
 def check_new(path: Path) -> None:
     """Refuse a folder that exists, before any work is done for it."""
-    if path.exists() or path.is_symlink():
+    if os.path.lexists(path):  # False, where Path.exists raises, for a name too long
         raise InputError(
             "out", str(path), "exists already: name a new folder, or continue it with --resume"
         )
@@ -108,9 +110,9 @@ def reopen(path: Path, config: Config) -> RunFolder:
         InputError: there is none, or it holds another experiment; names the first key that differs.
     """
     saved = path / "config.toml"
-    if not saved.is_file():
+    if not os.path.isfile(saved):
         raise InputError("out", str(path), "holds no run to resume: config.toml is missing")
-    before, now = _flat(saved), _flat(config)
+    before, now = _flat(load_config(saved, saved=True)), _flat(config)
     for key in sorted(before.keys() | now.keys()):
         if key not in FREE_KEYS and before.get(key) != now.get(key):
             raise InputError(
@@ -121,13 +123,10 @@ def reopen(path: Path, config: Config) -> RunFolder:
     return RunFolder(path)
 
 
-def _flat(source: Path | Config) -> dict[tuple[str, str], Any]:
-    import tomllib
-
-    text = to_toml(source) if isinstance(source, Config) else source.read_text(encoding="utf-8")
+def _flat(config: Config) -> dict[tuple[str, str], Any]:
     return {
         (section, key): value
-        for section, values in tomllib.loads(text).items()
+        for section, values in tomllib.loads(to_toml(config)).items()
         for key, value in values.items()
     }
 
@@ -135,11 +134,6 @@ def _flat(source: Path | Config) -> dict[tuple[str, str], Any]:
 def read_config(path: Path) -> Config:
     """The resolved experiment of a run folder."""
     saved = path / "config.toml"
-    if not saved.is_file():
+    if not os.path.isfile(saved):
         raise InputError("RUN", str(path), "is not a run folder: config.toml is missing")
-    return load_config(saved)
-
-
-def rows_by_step(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Rows with ascending steps; of a step that was recorded twice, the last."""
-    return [row for _, row in sorted({row["step"]: row for row in rows}.items())]
+    return load_config(saved, saved=True)

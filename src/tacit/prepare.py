@@ -18,7 +18,7 @@ from tacit.gradients import Loss, StackedModel
 from tacit.plan import Plan
 from tacit.planning import build_plan
 
-__all__ = ["Job", "prepare", "test_set"]
+__all__ = ["DTYPES", "Job", "prepare"]
 
 _EXAMPLES = 8  # records that the gradient engine tries itself on
 
@@ -117,11 +117,6 @@ def _on_device(
     return data.Dataset(alone.inputs, alone.targets)
 
 
-def test_set(config: Config) -> Dataset | None:
-    """The public test records of `[task].dataset`, as they were loaded."""
-    return _load(config).test
-
-
 def _load(config: Config) -> data.TaskData:
     return data.load(
         config.task.dataset, data_dir=Path(config.task.data_dir), seed=config.train.seed
@@ -177,7 +172,7 @@ def _build_model(config: Config, public: Dataset | None, local: Sequence[Dataset
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).item()  # "meta" and the like hold no numbers
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(

@@ -8,33 +8,33 @@ whole block counts, and the repeated steps are charged again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tacit import checkpoint as checkpoints
 from tacit import folder as folders
 from tacit import metrics as measured
 from tacit.checkpoint import Checkpoint
-from tacit.config import Config, load_config
+from tacit.config import Config
 from tacit.errors import DivergenceError, InputError
 from tacit.exchange import InProcessExchange
 from tacit.folder import RunFolder
 from tacit.metrics import Evaluation
 from tacit.plan import Plan
-from tacit.prepare import Job, prepare
+from tacit.prepare import Job
 from tacit.privacy import ledger as books
 from tacit.report import write_report
 from tacit.result import Claim, Result, Status, document, privacy_state
 from tacit.spending import affordable, epsilon_spent, extremes, node_keys, open_ledger
 from tacit.world import StackedWorld
 
-__all__ = ["Progress", "execute", "train"]
+__all__ = ["Progress", "execute"]
 
 EVALUATIONS = 20  # by default, over a run
 CHECKPOINTS = 10
@@ -61,42 +61,6 @@ def _ignore(progress: Progress) -> None:
 def _never() -> bool:
     """Nobody asks to stop."""
     return False
-
-
-def train(
-    config: str | Path | Mapping[str, Any] | Config,
-    *,
-    model: nn.Module | None = None,
-    nodes: Sequence[Any] | None = None,
-    test: Any = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-) -> Result:
-    """Train one model across nodes, each within its privacy budget.
-
-    Args:
-        config: a path of an experiment file, the same as a mapping, or a `Config`.
-        model: a module whose present weights are every node's start; by default `[task].model`.
-        nodes: each node's `(inputs, targets)` or `Dataset`; by default `[task].dataset` is loaded
-            and split.
-        test: public test records, likewise; by default those of `[task].dataset`.
-        out: a new run folder; by default nothing is written.
-        resume: continue the run in `out`.
-
-    Raises:
-        InputError: something given is wrong; names it.
-        BudgetError: a node's budget cannot be met.
-        DivergenceError: the model of a node left the finite numbers.
-    """
-    if nodes is not None and not len(nodes):
-        raise InputError("nodes", "[]", "needs one data set a node")
-    parsed = load_config(
-        config, count=None if nodes is None else len(nodes), given_model=model is not None
-    )
-    path = None if out is None else Path(out)
-    if path is not None and not resume:
-        folders.check_new(path)
-    return execute(prepare(parsed, model=model, nodes=nodes, test=test), out=path, resume=resume)
 
 
 def execute(

@@ -100,7 +100,8 @@ def _kind(node: NodePlan) -> tuple[Any, ...]:
 
 
 def _distinct(plan: Plan) -> list[NodePlan]:
-    return list({_kind(node): node for node in plan.nodes}.values())
+    """One node of each kind and budget: with a given noise, one kind may have several budgets."""
+    return list({(_kind(node), node.budget): node for node in plan.nodes}.values())
 
 
 def extremes(plan: Plan) -> dict[str, NodePlan]:

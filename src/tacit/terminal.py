@@ -75,11 +75,15 @@ def preparing(*, hidden: bool) -> AbstractContextManager[object]:
 
 
 class ProgressLine:
-    """One live line on a terminal; a plain line at every tenth of the run elsewhere."""
+    """One live line on a terminal; a plain line at every tenth of the run elsewhere.
 
-    def __init__(self, *, hidden: bool) -> None:
+    Warnings come first, but not before the first step: a run that is refused says one line only.
+    """
+
+    def __init__(self, *, hidden: bool, warnings: Sequence[str] = ()) -> None:
         self._console = Console(stderr=True)
         self._hidden = hidden
+        self._warnings = list(warnings)
         self._live = not hidden and self._console.is_terminal
         self._bar = Progress(
             TextColumn("step {task.completed}/{task.total}"),
@@ -97,6 +101,8 @@ class ProgressLine:
         """Show where the run stands."""
         if self._hidden:
             return
+        while self._warnings:
+            self._console.print(f"warning: {self._warnings.pop(0)}", highlight=False)
         if self._live:
             if self._task is None:
                 self._task = self._bar.add_task("", total=moment.steps, state="")

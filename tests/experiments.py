@@ -1,0 +1,136 @@
+"""Small experiments, and the command line as a function of its arguments.
+
+The experiments train on the digits that ship with scikit-learn. With `batch = "all"` the
+accountant has a closed form, so that a whole run takes a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest.mock import patch
+
+import tomli_w
+
+from tacit import cli
+
+Sections = dict[str, dict[str, Any]]
+
+BASE: Mapping[str, Mapping[str, Any]] = {
+    "task": {"dataset": "digits", "model": "logistic"},
+    "nodes": {"count": 4},
+    "algorithm": {"name": "privsgp", "learning_rate": 0.5},
+    "privacy": {"noise_std": 0.05, "noise_seed": 7},
+    "train": {"steps": 6, "batch": "all"},
+}
+"""PrivSGP on four nodes with a given, seeded noise: quick, repeatable, and accounted."""
+
+_numbers = itertools.count()
+
+
+def experiment(**changes: Mapping[str, Any]) -> Sections:
+    """The base experiment with some keys changed; a key that is None is left out."""
+    sections: Sections = {}
+    for section in {**BASE, **changes}:
+        merged = {**BASE.get(section, {}), **changes.get(section, {})}
+        sections[section] = {key: value for key, value in merged.items() if value is not None}
+    return sections
+
+
+def write_experiment(folder: Path, **changes: Mapping[str, Any]) -> Path:
+    """`experiment` as a file in a folder."""
+    path = folder / "experiment.toml"
+    path.write_text(tomli_w.dumps(experiment(**changes)), encoding="utf-8")
+    return path
+
+
+def write_module(folder: Path, source: str) -> str:
+    """A module of the user's in a folder, under a name that was never imported before."""
+    name = f"user_experiment_{next(_numbers)}"
+    header = "import torch\nfrom torch import nn\nfrom tacit.data import Dataset, TaskData\n"
+    (folder / f"{name}.py").write_text(header + textwrap.dedent(source), encoding="utf-8")
+    return name
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the command line said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def refusal(self) -> str:
+        """The one line on standard error with which a wrong input is answered."""
+        assert self.out == ""
+        assert "Traceback" not in self.err
+        assert self.err.startswith("tacit: ")
+        assert self.err.endswith("\n")
+        assert self.err.count("\n") == 1
+        return self.err
+
+    @property
+    def json(self) -> Any:
+        """Standard output as JSON proper: neither NaN nor Infinity."""
+        assert self.code == 0, self.err
+        return strict_json(self.out)
+
+
+def tacit(*arguments: object) -> Answer:
+    """The command line in this process."""
+    out, err = StringIO(), StringIO()
+    with (
+        patch.object(sys, "argv", ["tacit", *map(str, arguments)]),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as done:
+            code = int(done.code or 0)
+    return Answer(code, out.getvalue(), err.getvalue())
+
+
+def start_tacit(*arguments: object) -> subprocess.Popen[str]:
+    """The command line in a process of its own, on one thread."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tacit", *map(str, arguments)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_tacit(*arguments: object) -> Answer:
+    """The command line in a process of its own, to its end."""
+    process = start_tacit(*arguments)
+    out, err = process.communicate(timeout=120)
+    return Answer(process.returncode, out, err)
+
+
+def strict_json(text: str) -> Any:
+    """JSON as its standard has it."""
+    return json.loads(text, parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise AssertionError(f"{constant} is no JSON")
+
+
+def tree(folder: Path) -> set[str]:
+    """The files and folders below a folder, but for what Python caches."""
+    found = (path.relative_to(folder) for path in folder.rglob("*"))
+    return {str(path) for path in found if "__pycache__" not in path.parts}

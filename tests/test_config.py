@@ -1,0 +1,364 @@
+"""The experiment file: defaults, overrides, round trips, and what is refused."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments import experiment, write_experiment
+from tacit.algorithms import ALGORITHMS
+from tacit.config import Config, load_config, to_toml
+from tacit.errors import InputError
+
+DIGITS = {"task": {"dataset": "digits"}}
+
+
+def refusal(*overrides: str, **changes: dict[str, object]) -> InputError:
+    with pytest.raises(InputError) as caught:
+        load_config(experiment(**changes), overrides=overrides)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def test_every_default() -> None:
+    config = load_config(DIGITS)
+    assert config.model_dump(exclude={"algorithm"}) == {
+        "task": {
+            "dataset": "digits",
+            "model": "mlp",
+            "loss": "cross-entropy",
+            "data_dir": "data",
+        },
+        "nodes": {"count": 16, "partition": "iid", "alpha": None, "per_node": None},
+        "topology": {"graph": "exponential", "mixing": None, "degree": None},
+        "privacy": {
+            "epsilon": 3.0,
+            "delta": 1e-5,
+            "noise_std": None,
+            "published_constant": 1.0,
+            "accounting": "certified",
+            "relation": "add-or-remove-one",
+            "noise_seed": None,
+        },
+        "train": {
+            "steps": 500,
+            "batch": 64,
+            "sampling": "poisson",
+            "seed": 0,
+            "dtype": "float32",
+            "device": "cpu",
+            "evaluate_every": None,
+            "evaluate_records": 1000,
+            "checkpoint_every": None,
+        },
+    }
+    assert config.algorithm.name == "dyn-d2p"
+    assert config.algorithm.options.model_dump() == {
+        "learning_rate": 0.05,
+        "clip": None,
+        "momentum": 0.0,
+        "final_mixing": 0,
+        "clip_decay": 2.0,
+        "budget_growth": 2.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("privacy", "epsilon"),
+    [
+        ({}, 3.0),
+        ({"accounting": "published"}, 3.0),
+        ({"noise_std": 1.0}, "none"),
+        ({"accounting": "none"}, "none"),
+        ({"accounting": "none", "noise_std": 1.0}, "none"),
+        ({"epsilon": "none"}, "none"),
+        ({"noise_std": 1.0, "epsilon": 2}, 2.0),
+    ],
+)
+def test_a_private_algorithm_gets_a_budget_unless_its_noise_is_given(
+    privacy: dict[str, object], epsilon: float | str
+) -> None:
+    config = load_config({**DIGITS, "algorithm": {"name": "privsgp"}, "privacy": privacy})
+    assert config.privacy.epsilon == epsilon
+
+
+def test_an_algorithm_without_noise_gets_no_budget() -> None:
+    config = load_config({**DIGITS, "algorithm": {"name": "sgp"}})
+    assert config.privacy.epsilon == "none"
+    assert not config.privacy.noisy
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_resolved_experiment_reads_back_as_itself(name: str, tmp_path: Path) -> None:
+    config = load_config({**DIGITS, "algorithm": {"name": name}})
+    path = tmp_path / "resolved.toml"
+    path.write_text(to_toml(config), encoding="utf-8")
+    assert load_config(path) == config
+    assert load_config(tomllib.loads(to_toml(config))) == config
+    assert load_config(config) == config
+
+
+@given(
+    count=st.integers(1, 6),
+    budget=st.floats(1e-3, 1e3),
+    delta=st.floats(1e-9, 0.5),
+    lists=st.booleans(),
+    steps=st.integers(1, 10**6),
+    batch=st.integers(1, 10**6) | st.just("all"),
+    seed=st.integers(0, 2**63 - 1),
+    rate=st.floats(1e-12, 1e12),
+)
+def test_values_survive_the_round_trip(
+    count: int,
+    budget: float,
+    delta: float,
+    lists: bool,
+    steps: int,
+    batch: int | str,
+    seed: int,
+    rate: float,
+) -> None:
+    config = load_config(
+        {
+            **DIGITS,
+            "nodes": {"count": count},
+            "algorithm": {"name": "privsgp", "learning_rate": rate},
+            "privacy": {
+                "epsilon": [budget] * count if lists else budget,
+                "delta": [delta] * count if lists else delta,
+            },
+            "train": {"steps": steps, "batch": batch, "seed": seed},
+        }
+    )
+    assert load_config(tomllib.loads(to_toml(config))) == config
+    assert config.per_node(config.privacy.epsilon) == (budget,) * count
+    assert config.per_node(config.privacy.delta) == (delta,) * count
+    assert (config.train.steps, config.train.batch, config.train.seed) == (steps, batch, seed)
+    assert config.algorithm.options.learning_rate == rate
+
+
+def test_overrides_take_numbers_strings_lists_and_bare_words() -> None:
+    config = load_config(
+        DIGITS,
+        overrides=[
+            "nodes.count=2",
+            "privacy.epsilon=[1.5, 4]",
+            "privacy.delta=1e-6",
+            "topology.graph=ring",
+            'task.data_dir="my files"',
+            "task.model=my_models:network",
+            "train.batch=all",
+            " algorithm.learning_rate = 2",
+            "train.steps=7",
+            "train.steps=8",
+        ],
+    )
+    assert config.nodes.count == 2
+    assert config.privacy.epsilon == (1.5, 4.0)
+    assert config.privacy.delta == 1e-6
+    assert config.topology.graph == "ring"
+    assert config.task.data_dir == "my files"
+    assert config.task.model == "my_models:network"
+    assert config.train.batch == "all"
+    assert config.algorithm.options.learning_rate == 2.0
+    assert config.train.steps == 8  # the last one wins
+
+
+def test_an_override_leaves_the_callers_mapping_as_it_was() -> None:
+    source = experiment()
+    load_config(source, overrides=["train.steps=99", "privacy.delta=0.5"], given_model=True)
+    assert source == experiment()
+
+
+def test_an_override_may_name_the_data_set() -> None:
+    assert load_config({}, overrides=["task.dataset=digits"]).task.dataset == "digits"
+
+
+@pytest.mark.parametrize("override", ["train.steps", "steps=3", "=3", ".steps=3", "train.=3", ""])
+def test_an_override_of_another_form_is_refused(override: str) -> None:
+    error = refusal(override)
+    assert (error.where, error.value) == ("--set", override)
+    assert "section.key=value" in error.expected
+
+
+@pytest.mark.parametrize(
+    ("override", "where", "meant"),
+    [
+        ("train.step=3", "train.step", "did you mean 'steps'?"),
+        ("privacy.epsilonn=3", "privacy.epsilonn", "did you mean 'epsilon'?"),
+        ("algorithm.learningrate=3", "algorithm.learningrate", "did you mean 'learning_rate'?"),
+        ("task.zzz=3", "task.zzz", "this takes: data_dir, dataset, loss, model"),
+        ("trainn.steps=3", "[trainn]", "did you mean 'train'?"),
+        ("zzz.steps=3", "[zzz]", "known are: algorithm, nodes, privacy, task, topology, train"),
+        ("algorithm.name=privspg", "algorithm.name", "did you mean 'privsgp'?"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest_or_all(
+    override: str, where: str, meant: str
+) -> None:
+    error = refusal(override)
+    assert error.where == where
+    assert meant in error.expected
+
+
+def test_an_option_of_another_algorithm_is_unknown() -> None:
+    error = refusal("algorithm.name=dp2-sgd", "algorithm.momentum=0.9")
+    assert error.where == "algorithm.momentum"
+    assert "clip, learning_rate" in error.expected
+
+
+def test_a_key_outside_a_section_is_refused() -> None:
+    with pytest.raises(InputError, match="must be a section"):
+        load_config({"steps": 5})
+
+
+NOT_EPSILON = "must be a positive number, a list with one for each node, or 'none'"
+NOT_DELTA = "must lie strictly between 0 and 1, or be a list with one such for each node"
+NOT_BATCH = "must be a whole number of 1 or more, or 'all'"
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        *((f"privacy.epsilon={value}", NOT_EPSILON) for value in ("0", "-1", "nan", "inf")),
+        *((f"privacy.epsilon={value}", NOT_EPSILON) for value in ("[]", "true", "much", '"3"')),
+        *((f"privacy.epsilon={value}", NOT_EPSILON) for value in ("[1, 1, 1, 0]", "[[1]]")),
+        ("privacy.epsilon=[1, 2, 3]", "needs one number for each of the 4 nodes"),
+        *((f"privacy.delta={value}", NOT_DELTA) for value in ("0", "1", "2", "-0.1", "nan")),
+        *((f"privacy.delta={value}", NOT_DELTA) for value in ("none", "[]", "[0.1, 0.1, 0.1, 1]")),
+        ("privacy.delta=[1e-5]", "needs one number for each of the 4 nodes"),
+        ("privacy.noise_std=0", "must be greater than 0"),
+        ("privacy.noise_std=inf", "must be a finite number"),
+        ("privacy.noise_seed=-1", "must be greater than or equal to 0"),
+        ("privacy.noise_seed=9223372036854775808", "must be less than 9223372036854775808"),
+        ("privacy.accounting=trust-me", "must be 'certified', 'published' or 'none'"),
+        ("privacy.relation=add", "must be 'add-or-remove-one' or 'replace-one'"),
+        ("train.steps=0", "must be greater than or equal to 1"),
+        ("train.steps=100000000000000", "must be less than or equal to 10000000"),
+        ("train.steps=1.5", "must be a valid integer"),
+        ("train.steps=many", "must be a valid integer"),
+        *((f"train.batch={value}", NOT_BATCH) for value in ("0", "-3", "some", "1.5", "true")),
+        ("train.seed=9223372036854775808", "must be less than 9223372036854775808"),
+        ("train.dtype=float16", "must be 'float32' or 'float64'"),
+        ("train.sampling=uniform", "must be 'poisson' or 'fixed'"),
+        ("train.evaluate_every=0", "must be greater than or equal to 1"),
+        ("nodes.count=0", "must be greater than or equal to 1"),
+        ("nodes.alpha=nan", "must be a finite number"),
+        ("algorithm.clip=0", "must be greater than 0"),
+        ("algorithm.clip=nan", "must be a finite number"),
+        ("algorithm.learning_rate=inf", "must be a finite number"),
+        ("algorithm.learning_rate=fast", "must be a valid number"),
+        ("algorithm.name=5", "known are: "),
+        ("algorithm.name=[1]", "known are: "),
+        ("task.loss=hinge", "must be 'cross-entropy', 'mse' or 'logistic'"),
+        ("task.data_dir=3", "must be a valid string"),
+        ("topology.mixing=magic", "must be 'metropolis', 'laplacian' or 'uniform'"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_would_be_right(override: str, expected: str) -> None:
+    error = refusal(override)
+    assert error.where == override.partition("=")[0]
+    assert error.expected.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "where", "expected"),
+    [
+        (["accounting=none", "epsilon=3"], "privacy.accounting", "give noise_std, not epsilon"),
+        (["accounting=published"], "privacy.accounting", "leave noise_std out"),
+        (["accounting=published", "epsilon=3"], "privacy.accounting", "leave noise_std out"),
+    ],
+)
+def test_settings_that_contradict_each_other(
+    overrides: list[str], where: str, expected: str
+) -> None:
+    error = refusal(*(f"privacy.{override}" for override in overrides))
+    assert error.where == where
+    assert expected in error.expected
+
+
+def test_a_published_claim_needs_a_formula() -> None:
+    error = refusal(
+        algorithm={"name": "dp2-sgd"}, privacy={"noise_std": None, "accounting": "published"}
+    )
+    assert error.where == "privacy.accounting"
+    assert "no formula for dp2-sgd" in error.expected
+
+
+@pytest.mark.parametrize(
+    ("privacy", "where"),
+    [({"epsilon": 3}, "privacy.epsilon"), ({"noise_std": 1.0}, "privacy.noise_std")],
+)
+@pytest.mark.parametrize("name", ["sgp", "d-psgd"])
+def test_an_algorithm_without_noise_takes_neither_budget_nor_noise(
+    name: str, privacy: dict[str, object], where: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        load_config({**DIGITS, "algorithm": {"name": name}, "privacy": privacy})
+    assert caught.value.where == where
+    assert f"{name} adds no noise" in caught.value.expected
+
+
+def test_fixed_batches_are_accounted_under_replace_one_only() -> None:
+    fixed = {"batch": 8, "sampling": "fixed"}
+    assert refusal(train=fixed).where == "train.sampling"
+    accepted = [
+        {"privacy": {"relation": "replace-one"}},
+        {"privacy": {"accounting": "none"}},
+        {"privacy": {"noise_std": None}, "algorithm": {"name": "sgp"}},
+        {"train": {"batch": "all"}},  # every record at every step: nothing is sampled
+    ]
+    for changes in accepted:
+        sections = experiment(**{"train": fixed, **changes})
+        sections["train"]["sampling"] = "fixed"
+        assert load_config(sections).train.sampling == "fixed"
+
+
+@pytest.mark.parametrize("source", [{}, {"task": {}}, {"task": {"dataset": "given"}}])
+def test_a_data_set_must_be_named(source: dict[str, dict[str, object]]) -> None:
+    with pytest.raises(InputError) as caught:
+        load_config(source)
+    assert caught.value.where == "task.dataset"
+    assert "'digits'" in caught.value.expected
+
+
+def test_given_data_decide_the_number_of_nodes() -> None:
+    config = load_config({"nodes": {"count": 16}}, count=3, given_model=True)
+    assert (config.nodes.count, config.task.dataset, config.task.model) == (3, "given", "given")
+    with pytest.raises(InputError, match="where nodes= is passed"):
+        load_config(DIGITS, count=3)
+
+
+def test_an_experiment_cannot_be_changed() -> None:
+    config = load_config(DIGITS)
+    with pytest.raises(ValueError, match="frozen"):
+        config.train.steps = 3
+
+
+def test_a_file_and_a_mapping_are_the_same(tmp_path: Path) -> None:
+    path = write_experiment(tmp_path)
+    assert load_config(path) == load_config(str(path)) == load_config(experiment())
+    assert isinstance(load_config(path), Config)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    files = {
+        "missing.toml": None,
+        "malformed.toml": b"[task\n",
+        "twice.toml": b"[task]\n[task]\n",
+        "binary.toml": b"\xff\xfe[task]",
+        "loose.toml": b"steps = 5\n",
+        "table.toml": b"[[train]]\nsteps = 5\n",
+    }
+    for name, content in files.items():
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError) as caught:
+            load_config(tmp_path / name)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="Is a directory"):
+        load_config(tmp_path)
