@@ -504,7 +504,7 @@ def test_an_interrupt_stops_cleanly_and_costs_nothing(long: Long, tmp_path: Path
     assert process.returncode == 0
     assert "Traceback" not in err
     assert "stopping after this step" in err
-    assert "stopped by the user" in out
+    assert "stopped: by the user" in out
     content = result(run)
     assert content["status"] == "stopped"
     steps = content["steps"]

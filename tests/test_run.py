@@ -437,3 +437,23 @@ def test_the_command_line_answers_divergence_with_one_line(
     for command in ("evaluate", "report"):
         after = command_line(command, tmp_path / "run")
         assert after.code == (2 if command == "evaluate" else 0)
+
+
+def test_a_claim_is_about_the_steps_that_ran() -> None:
+    sections = experiment(privacy={"epsilon": 1.0, "delta": 1e-3}, train={"steps": 8})
+    job = prepare(load_config(sections))
+    asked = iter([False, False, True])
+    stopped = execute(job, should_stop=lambda: next(asked))
+    whole = execute(job)
+    assert stopped.steps == 3
+    for early, late in zip(stopped.claims, whole.claims, strict=True):
+        assert early.claimed is not None
+        assert late.claimed is not None
+        # PrivSGP's formula grows with the root of the steps.
+        assert early.claimed == pytest.approx(late.claimed * (3 / 8) ** 0.5)
+        assert early.certified is not None
+        assert late.certified is not None
+        assert early.certified < late.certified
+    series = [row["max"] for row in whole.metrics["claimed_epsilon"]]
+    assert series[0] == 0.0
+    assert series == sorted(series)

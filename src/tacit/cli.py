@@ -58,7 +58,7 @@ def train(
     from tacit import folder, run
     from tacit.config import load_config
     from tacit.prepare import prepare
-    from tacit.terminal import ProgressLine, StopSignals, preparing, result_table
+    from tacit.terminal import preparing, progress_line, result_table, stop_signals
 
     if resume and out is None:
         raise InputError("--resume", True, "name the run folder to continue with --out")
@@ -69,14 +69,14 @@ def train(
         job = prepare(config)
     destination = out or _new_run(file)
     hidden = quiet or as_json
-    progress = ProgressLine(hidden=hidden, warnings=job.plan.warnings)
-    with progress as line, StopSignals() as signals:
+    progress = progress_line(hidden=hidden, warnings=job.plan.warnings)
+    with progress as show, stop_signals() as asked_to_stop:
         result = run.execute(
             job,
             out=destination,
             resume=resume,
-            on_step=line.update,
-            should_stop=signals.requested,
+            on_step=show,
+            should_stop=asked_to_stop,
         )
     if as_json:
         content = json.loads((destination / "result.json").read_text(encoding="utf-8"))

@@ -119,12 +119,25 @@ class Plan:
             return privacy.FixedBatchGaussian(int(node.expected_batch), node.records, multipliers)
         return privacy.SampledGaussian(node.rate, multipliers, relation=relation)
 
-    def claimed_run(self, node: NodePlan) -> ClaimedRun:
-        """What the paper's formula reads of a node; it must add noise and clip."""
-        stds = [self.noise_std(node, k) / node.expected_batch for k in range(self.steps)]
+    def claimed(self, node: NodePlan, steps: int) -> float | None:
+        """What the paper's formula says of the first steps of a node; None without a claim."""
+        formula = self.config.algorithm.definition.formula
+        if formula is None or not self.accounted:
+            return None
+        return formula.epsilon(self.claimed_run(node, steps)) if steps else 0.0
+
+    def claimed_run(self, node: NodePlan, steps: int | None = None) -> ClaimedRun:
+        """What the paper's formula reads of a node; it must add noise and clip.
+
+        Args:
+            node: the node.
+            steps: only the first so many; all by default.
+        """
+        count = self.steps if steps is None else steps
+        stds = [self.noise_std(node, k) / node.expected_batch for k in range(count)]
         return ClaimedRun(
             records=node.records,
-            clip=self.clip or (),
+            clip=(self.clip or ())[:count],
             noise_std=stds,
             expected_batch=node.expected_batch,
             delta=node.delta or 0.0,

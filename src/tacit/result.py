@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +119,7 @@ def document(
     message: str | None,
     steps: int,
     epsilon: Sequence[float | None],
+    claimed: Sequence[float | None],
     evaluation: Evaluation | None,
     exchange: InProcessExchange,
     seconds: float,
@@ -158,12 +160,12 @@ def document(
         "epsilon": list(epsilon),
         "epsilon_budget": [node.budget for node in plan.nodes],
         "delta": [node.delta for node in plan.nodes],
-        "claimed_epsilon": [node.claimed for node in plan.nodes],
+        "claimed_epsilon": list(claimed),
         "claim": {
             "formula": None if formula is None else f"{formula.statement} ({formula.source})",
             "reading": None if formula is None else formula.reading,
             "conditions": [vars(condition) for condition in shared_conditions(plan)],
-            "infinite": any(node.claimed == float("inf") for node in plan.nodes),
+            "infinite": math.inf in claimed,
         },
         "audited_epsilon": None,
         "test_accuracy": None if evaluation is None else evaluation.accuracy_summary(),

@@ -31,7 +31,14 @@ from tacit.prepare import Job
 from tacit.privacy import ledger as books
 from tacit.report import write_report
 from tacit.result import Claim, Result, Status, document, privacy_state
-from tacit.spending import affordable, epsilon_spent, extremes, node_keys, open_ledger
+from tacit.spending import (
+    affordable,
+    claimed_spent,
+    epsilon_spent,
+    extremes,
+    node_keys,
+    open_ledger,
+)
 from tacit.world import StackedWorld
 
 __all__ = ["Progress", "execute"]
@@ -221,7 +228,7 @@ def _train(
             _save(session)
         on_step(_progress(session))
         if stop and session.step < session.until:
-            session.status, session.message = "stopped", "stopped by the user"
+            session.status, session.message = "stopped", "by the user"
             break
     if session.status != "stopped":
         for extra in range(algorithm.final_rounds(options)):
@@ -236,6 +243,7 @@ def _finish(session: _Session) -> Result:
     _record(session, whole=True)
     charged = {} if session.ledger is None else session.ledger.charged()
     epsilon = epsilon_spent(plan, charged)
+    claimed = claimed_spent(plan, session.step)
     models = session.models
     consensus = models.mean(0)
     if folder is not None:
@@ -251,8 +259,8 @@ def _finish(session: _Session) -> Result:
         metrics=measured.series(session.rows),
         epsilon=epsilon,
         claims=tuple(
-            Claim(node.node, node.claimed, spent, None, node.budget, node.delta)
-            for node, spent in zip(plan.nodes, epsilon, strict=True)
+            Claim(node.node, claim, spent, None, node.budget, node.delta)
+            for node, claim, spent in zip(plan.nodes, claimed, epsilon, strict=True)
         ),
         test_accuracy=content["test_accuracy"],
         test_loss=content["test_loss"],
@@ -275,6 +283,7 @@ def _document(session: _Session, epsilon: Sequence[float | None], seconds: float
         message=session.message,
         steps=session.step,
         epsilon=epsilon,
+        claimed=claimed_spent(session.plan, session.step),
         evaluation=session.evaluation,
         exchange=session.exchange,
         seconds=seconds,
@@ -292,7 +301,7 @@ def _record(session: _Session, *, whole: bool = False) -> None:
     k = max(session.step - 1, 0)
     clip = None if plan.clip is None else plan.clip[k]
     noise = [plan.noise_std(node, k) / node.expected_batch for node in plan.nodes]
-    claims = [node.claimed for node in plan.nodes if node.claimed is not None]
+    claims = [claim for claim in claimed_spent(plan, session.step) if claim is not None]
     most, least = session.spent("most"), session.spent("least")
     row = {
         "step": session.step,

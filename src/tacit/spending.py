@@ -12,7 +12,7 @@ from tacit.privacy import ledger as books
 from tacit.privacy import to_statement
 from tacit.privacy.keys import NodeKeys, fresh_keys, seeded_keys
 
-__all__ = ["affordable", "epsilon_spent", "extremes", "node_keys", "open_ledger"]
+__all__ = ["affordable", "claimed_spent", "epsilon_spent", "extremes", "node_keys", "open_ledger"]
 
 
 def open_ledger(plan: Plan, folder: RunFolder | None, resume: bool) -> books.Ledger | None:
@@ -91,6 +91,12 @@ def epsilon_spent(
     known = {
         _kind(node): plan.epsilon(node, charged.get(node.node, ())) for node in _distinct(plan)
     }
+    return tuple(known[_kind(node)] for node in plan.nodes)
+
+
+def claimed_spent(plan: Plan, steps: int) -> tuple[float | None, ...]:
+    """What the paper's formula says of the steps that were completed, one a node."""
+    known = {_kind(node): plan.claimed(node, steps) for node in _distinct(plan)}
     return tuple(known[_kind(node)] for node in plan.nodes)
 
 

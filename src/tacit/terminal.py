@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
-from types import FrameType, TracebackType
-from typing import Any, Literal, Self
+from types import FrameType
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tacit.algorithms import ALGORITHMS
@@ -24,45 +24,36 @@ from tacit.result import Result, bytes_per_step, mechanism_line, privacy_state
 from tacit.run import Progress as Moment
 
 __all__ = [
-    "ProgressLine",
-    "StopSignals",
     "algorithms_document",
     "algorithms_table",
     "plan_document",
     "plan_table",
     "preparing",
+    "progress_line",
     "result_table",
+    "stop_signals",
 ]
 
 
-class StopSignals:
-    """Turns the first SIGINT or SIGTERM into a request to stop cleanly; a second one interrupts."""
+@contextmanager
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """Within, the first SIGINT or SIGTERM asks for a clean stop; a second one interrupts.
 
-    def __init__(self) -> None:
-        self._asked = False
-        self._before: dict[int, Any] = {}
+    Yields what tells whether a stop was asked for.
+    """
+    asked = False
 
-    def requested(self) -> bool:
-        """Whether a stop was asked for."""
-        return self._asked
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self._asked = True
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
         signal.signal(number, signal.default_int_handler)
         sys.stderr.write("\nstopping after this step; once more to interrupt at once\n")
 
-    def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._ask)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for number, handler in self._before.items():
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 
@@ -74,59 +65,64 @@ def preparing(*, hidden: bool) -> AbstractContextManager[object]:
     return console.status("preparing data, model and noise for every node's budget")
 
 
-class ProgressLine:
+@contextmanager
+def progress_line(
+    *, hidden: bool, warnings: Sequence[str] = ()
+) -> Iterator[Callable[[Moment], None]]:
     """One live line on a terminal; a plain line at every tenth of the run elsewhere.
 
     Warnings come first, but not before the first step: a run that is refused says one line only.
+    Yields what shows where the run stands.
     """
+    console = Console(stderr=True)
+    coming = [] if hidden else list(warnings)
+    show = _plain_lines() if not hidden else lambda moment: None
+    bar = Progress(
+        TextColumn("step {task.completed}/{task.total}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[state]}"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        disable=hidden or not console.is_terminal,
+        transient=True,
+    )
+    if not bar.disable:
+        show = _live_line(bar)
 
-    def __init__(self, *, hidden: bool, warnings: Sequence[str] = ()) -> None:
-        self._console = Console(stderr=True)
-        self._hidden = hidden
-        self._warnings = list(warnings)
-        self._live = not hidden and self._console.is_terminal
-        self._bar = Progress(
-            TextColumn("step {task.completed}/{task.total}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.fields[state]}"),
-            TimeRemainingColumn(compact=True),
-            console=self._console,
-            disable=not self._live,
-            transient=True,
-        )
-        self._task: TaskID | None = None
-        self._printed = -1
+    def update(moment: Moment) -> None:
+        while coming:
+            console.print(f"warning: {coming.pop(0)}", highlight=False)
+        show(moment)
 
-    def update(self, moment: Moment) -> None:
-        """Show where the run stands."""
-        if self._hidden:
-            return
-        while self._warnings:
-            self._console.print(f"warning: {self._warnings.pop(0)}", highlight=False)
-        if self._live:
-            if self._task is None:
-                self._task = self._bar.add_task("", total=moment.steps, state="")
-            self._bar.update(self._task, completed=moment.step, state=_state(moment))
-            return
+    with bar:
+        yield update
+
+
+def _live_line(bar: Progress) -> Callable[[Moment], None]:
+    task = bar.add_task("", total=None, state="", visible=False)
+
+    def show(moment: Moment) -> None:
+        state = _state(moment)
+        bar.update(task, completed=moment.step, total=moment.steps, state=state, visible=True)
+
+    return show
+
+
+def _plain_lines() -> Callable[[Moment], None]:
+    shown = -1
+
+    def show(moment: Moment) -> None:
+        nonlocal shown
         tenth = 10 * moment.step // moment.steps
-        if tenth != self._printed:
-            self._printed = tenth
-            remaining = (moment.steps - moment.step) / max(moment.steps_per_second, 1e-9)
-            sys.stderr.write(
-                f"step {moment.step}/{moment.steps}  {_state(moment)}  {remaining:.0f} s left\n"
-            )
+        if tenth == shown:
+            return
+        shown = tenth
+        remaining = (moment.steps - moment.step) / max(moment.steps_per_second, 1e-9)
+        sys.stderr.write(
+            f"step {moment.step}/{moment.steps}  {_state(moment)}  {remaining:.0f} s left\n"
+        )
 
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
+    return show
 
 
 def _state(moment: Moment) -> str:
@@ -157,7 +153,7 @@ def result_table(result: Result) -> None:
         at = f" (delta {_spread(deltas, '{:g}'.format)})"
         rows.append((f"epsilon certified, most{at}", epsilon_text(max(spent))))
         rows.append(("epsilon certified, least", epsilon_text(min(spent))))
-        rows.append(("epsilon claimed by the paper, same noise", _claims(plan)))
+        rows.append(("epsilon claimed by the paper, same noise", _claims(result)))
     rows.append(("bytes sent a node", bytes_text(sum(result.bytes_sent) / len(result.bytes_sent))))
     rows.append(("steps", f"{result.steps} of {plan.steps} in {result.seconds:.1f} s"))
     title = f"{plan.config.algorithm.definition.title} on {plan.config.task.dataset}, "
@@ -177,8 +173,8 @@ def result_table(result: Result) -> None:
         console.print(f"report: {result.out / 'report.html'}", highlight=False, soft_wrap=True)
 
 
-def _claims(plan: Plan) -> str:
-    claims = sorted({node.claimed for node in plan.nodes if node.claimed is not None})
+def _claims(result: Result) -> str:
+    claims = sorted({row.claimed for row in result.claims if row.claimed is not None})
     return _spread(claims, epsilon_text) if claims else "no claim"
 
 

@@ -6,23 +6,17 @@ x_i^{k+1} = sum_j W_ij x_j^k - gamma g_i(x_i^k). The symbols are those of `dp2_s
 
 from __future__ import annotations
 
-from tacit.algorithms.definition import Algorithm, Options, constant
-from tacit.algorithms.dp2_sgd import mix, models, start, step
+from dataclasses import replace
+
+from tacit.algorithms.dp2_sgd import DP2_SGD
 
 __all__ = ["D_PSGD"]
 
-D_PSGD = Algorithm(
+D_PSGD = replace(
+    DP2_SGD,
     name="d-psgd",
     title="D-PSGD",
     paper="Lian et al., NeurIPS 2017",
     summary="gossip SGD on an undirected graph, without noise",
-    setting="peer-to-peer",
-    weights="doubly-stochastic",
     private=False,
-    options=Options,
-    schedules=constant,
-    start=start,
-    step=step,
-    mix=mix,
-    models=models,
 )
