@@ -144,16 +144,17 @@ def test_a_failed_download_says_what_to_do_and_leaves_nothing(
     server.files = served(tiny_mnist)
     fault(server)
     monkeypatch.setenv(MIRROR_VARIABLE, server.url)
+    folder = tmp_path / "new" / "data"
     with pytest.raises(InputError) as caught:
-        load("mnist", data_dir=tmp_path)
+        load("mnist", data_dir=folder)
     message = str(caught.value)
     assert caught.value.where == "task.data_dir"
-    assert caught.value.value == str(tmp_path)
+    assert caught.value.value == str(folder)
     assert "\n" not in message
     assert word in message
-    assert f"not found in {tmp_path / 'mnist'} or {tmp_path};" in message
-    assert f"put the four mnist files in {tmp_path / 'mnist'}" in message
-    assert everything_in(tmp_path) == set()
+    assert f"not found in {folder / 'mnist'} or {folder};" in message
+    assert f"put the four mnist files in {folder / 'mnist'}" in message
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_in_the_way_of_the_folder_is_an_input_error(tiny_mnist, tmp_path, monkeypatch):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tempfile
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +36,7 @@ def download(url: str, target: Path, sha256: str, console: Console | None = None
     """Download `url` to `target`, with progress on a terminal.
 
     The file appears under its name only when it is complete and right; whatever happens, no
-    part of it stays.
+    part of it stays, nor a folder that was made for it.
 
     Args:
         url: where it is.
@@ -46,6 +48,7 @@ def download(url: str, target: Path, sha256: str, console: Console | None = None
         DownloadError: if there is no answer, the transfer breaks off, the checksum differs, or
             the folder cannot be written.
     """
+    made = [folder for folder in target.parents if not folder.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-") as folder:
@@ -59,6 +62,15 @@ def download(url: str, target: Path, sha256: str, console: Console | None = None
     except (*UNREADABLE, ValueError) as error:
         reason = f"{url}: {type(error).__name__}: {error}"
         raise DownloadError(textwrap.shorten(reason, 300, placeholder=" ...")) from error
+    finally:
+        _remove_empty(made)
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    """Remove those folders that are empty, innermost first: made for a file that never came."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def content_sha256(path: Path) -> str:

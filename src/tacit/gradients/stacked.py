@@ -34,7 +34,7 @@ from tacit.gradients.taps import TapsPath, tapped_layers
 
 __all__ = ["BatchGradient", "StackedModel", "build"]
 
-# Measured with 20 nodes, 100 records each, on two cores: the CNN takes 303 ms at 256 MiB, 200 at 64,
+# Measured with 20 nodes of 100 records on two cores: the CNN takes 303 ms at 256 MiB, 200 at 64,
 # 265 at 16; the two-layer network 11, 10 and 15.
 MEMORY_BYTES = 64 * 2**20
 
