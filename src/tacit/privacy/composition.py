@@ -28,7 +28,7 @@ from scipy.signal import lfilter
 
 from tacit.privacy.gaussian import Array
 
-__all__ = ["MASS_ROUNDING", "Losses", "compose", "delta_at", "epsilon_at"]
+__all__ = ["MASS_ROUNDING", "Losses", "compose", "delta_at", "epsilon_at", "grid_profile"]
 
 TAIL = 1e-16
 MASS_ROUNDING = 1e-14  # a step
@@ -155,6 +155,23 @@ def _mean_root(values: Array) -> float:
     return math.sqrt(2 * float(np.square(values).sum()) / max(1, 2 * len(values) - 2))
 
 
+def grid_profile(losses: Losses) -> Array:
+    """The hockey-stick divergence at every grid loss, `[cells]`."""
+    above, discounted = _sums_above(losses)
+    return np.asarray(losses.infinite + above - discounted, dtype=np.float64)
+
+
+def _sums_above(losses: Losses) -> tuple[Array, Array]:
+    """At each grid loss l, over higher finite losses: the mass, and the sum of mass e^(l - loss).
+
+    The second by recurrence from the top, which neither overflows nor cancels.
+    """
+    shrink = math.exp(-losses.grid)
+    above = np.append(np.cumsum(losses.masses[::-1])[::-1][1:], 0.0)
+    discounted = lfilter([0.0, shrink], [1.0, -shrink], losses.masses[::-1])[::-1]
+    return above, discounted
+
+
 def delta_at(losses: Losses, epsilon: float) -> float:
     """Hockey-stick divergence at `epsilon`: E[(1 - e^(epsilon - loss))+] plus the infinite mass."""
     gain = -np.expm1(np.minimum(epsilon - losses.points, 0.0))
@@ -167,10 +184,7 @@ def epsilon_at(losses: Losses, delta: float) -> float:
     Between two grid losses, delta is mass above less e^epsilon times a sum, and is inverted there.
     """
     masses, points = losses.masses, losses.points
-    shrink = math.exp(-losses.grid)
-    above = np.append(np.cumsum(masses[::-1])[::-1][1:], 0.0)
-    # sum over higher losses of mass e^(loss_j - loss), by recurrence from the top
-    discounted = lfilter([0.0, shrink], [1.0, -shrink], masses[::-1])[::-1]
+    above, discounted = _sums_above(losses)
     profile = losses.infinite + above - discounted
     inside = np.flatnonzero(profile <= delta)
     if not len(inside):

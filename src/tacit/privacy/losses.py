@@ -14,12 +14,13 @@ points. Losses above the grid are counted as infinite, losses below it are raise
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 from scipy.special import ndtr
 
-from tacit.privacy.composition import Losses
+from tacit.privacy.composition import Losses, grid_profile
 from tacit.privacy.gaussian import Array, gaussian_profile
 
 __all__ = [
@@ -148,7 +149,11 @@ def fixed_batch_step(rate: float, multiplier: float, grid: float) -> Directions:
     below = above * np.exp(-points[1:])
     centre = max(0.0, 1.0 - float(profile[-1]) - float(np.sum(above)) - float(np.sum(below)))
     masses = np.concatenate((below[::-1], [centre], above))
-    return (Losses(grid, -reach, masses, float(profile[-1])),)
+    losses = Losses(grid, -reach, masses, float(profile[-1]))
+    # Second differences of a profile lose digits: where they fall short of it, the gap is counted
+    # as infinite loss.
+    short = max(0.0, float(np.max(profile - grid_profile(losses)[reach:])))
+    return (replace(losses, infinite=losses.infinite + short),)
 
 
 def sampled_profile(rate: float, mu: float, epsilon: Array) -> Array:
