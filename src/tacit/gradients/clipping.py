@@ -11,6 +11,8 @@ from tacit.errors import InputError
 
 __all__ = ["Clip", "check_clip", "clip_factors"]
 
+_ROUNDING = 16  # units in the last place
+
 Clip = float | Tensor
 """A bound C for all nodes, or one a node as a tensor `[nodes]`."""
 
@@ -34,11 +36,13 @@ def clip_factors(norms: Tensor, mask: Tensor, clip: Clip) -> tuple[Tensor, Tenso
         clip: the bound C, or `[nodes]` bounds.
 
     Returns:
-        factors `[nodes, b]`: min(1, C / norm), exactly 0 where masked or where the norm is not
-        finite. finite `[nodes, b]`: False where the norm is not finite; there the gradient must be
-        zeroed and not multiplied, as 0 * nan is nan.
+        factors `[nodes, b]`: min(1, C / norm), less what rounding may add, exactly 0 where masked
+        or where the norm is not finite. finite `[nodes, b]`: False where the norm is not finite;
+        there the gradient must be zeroed and not multiplied, as 0 * nan is nan.
     """
     bound = torch.as_tensor(clip, dtype=norms.dtype, device=norms.device).reshape(-1, 1)
+    # A norm and a product are rounded: aim that much lower, so that the bound itself is kept.
+    bound = bound * (1 - _ROUNDING * torch.finfo(norms.dtype).eps)
     finite = torch.isfinite(norms)
     factors = (bound / norms).clamp(max=1.0)
     return torch.where(mask & finite, factors, 0.0), finite

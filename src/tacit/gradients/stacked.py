@@ -4,7 +4,7 @@ What holds for every batch, on both paths:
 
 | case | guarantee |
 |---|---|
-| a record's l2 norm exceeds C | its contribution is scaled to norm C, within a factor 1 + 1e-6 |
+| a record's l2 norm exceeds C | its contribution is scaled to norm C, less a few roundings |
 | a record's gradient is not finite, or its squared norm overflows | it contributes exactly zero |
 | a masked slot | it contributes exactly zero, whatever the slot holds; norm and loss are 0 |
 | a node without records | its row of `total` is zero |
