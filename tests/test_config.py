@@ -43,6 +43,9 @@ def test_every_default() -> None:
             "accounting": "certified",
             "relation": "add-or-remove-one",
             "noise_seed": None,
+            "ledger": None,
+            "ledger_epsilon": None,
+            "ledger_delta": None,
         },
         "train": {
             "steps": 500,
@@ -217,6 +220,7 @@ def test_a_key_outside_a_section_is_refused() -> None:
 
 
 NOT_EPSILON = "must be a positive number, a list with one for each node, or 'none'"
+NOT_LEDGER_EPSILON = "must be a positive number, or a list with one for each node"
 NOT_DELTA = "must lie strictly between 0 and 1, or be a list with one such for each node"
 NOT_BATCH = "must be a whole number of 1 or more, or 'all'"
 
@@ -231,6 +235,9 @@ NOT_BATCH = "must be a whole number of 1 or more, or 'all'"
         *((f"privacy.delta={value}", NOT_DELTA) for value in ("0", "1", "2", "-0.1", "nan")),
         *((f"privacy.delta={value}", NOT_DELTA) for value in ("none", "[]", "[0.1, 0.1, 0.1, 1]")),
         ("privacy.delta=[1e-5]", "needs one number for each of the 4 nodes"),
+        *((f"privacy.ledger_epsilon={value}", NOT_LEDGER_EPSILON) for value in ("0", "none", "[]")),
+        *((f"privacy.ledger_delta={value}", NOT_DELTA) for value in ("0", "1", "none", "[]")),
+        ("privacy.ledger=''", "String should have at least 1 character"),
         ("privacy.noise_std=0", "must be greater than 0"),
         ("privacy.noise_std=inf", "must be a finite number"),
         ("privacy.noise_seed=-1", "must be greater than or equal to 0"),
@@ -271,6 +278,10 @@ def test_a_wrong_value_is_named_with_what_would_be_right(override: str, expected
         (["accounting=none", "epsilon=3"], "privacy.accounting", "give noise_std, not epsilon"),
         (["accounting=published"], "privacy.accounting", "leave noise_std out"),
         (["accounting=published", "epsilon=3"], "privacy.accounting", "leave noise_std out"),
+        (["ledger_epsilon=3"], "privacy.ledger_epsilon", "name its folder in privacy.ledger"),
+        (["ledger_delta=1e-5"], "privacy.ledger_delta", "name its folder in privacy.ledger"),
+        (["ledger=books"], "privacy.ledger", "privacy.noise_seed lets anyone subtract"),
+        (["ledger=books", "accounting=none"], "privacy.ledger", "leaves nothing to book"),
     ],
 )
 def test_settings_that_contradict_each_other(
@@ -362,3 +373,22 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="Is a directory"):
         load_config(tmp_path)
+
+
+def test_a_run_without_noise_keeps_no_budget() -> None:
+    with pytest.raises(InputError, match="without noise nothing bounds") as caught:
+        load_config({**DIGITS, "algorithm": {"name": "sgp"}, "privacy": {"ledger": "books"}})
+    assert caught.value.where == "privacy.ledger"
+
+
+def test_budgets_of_the_data_are_read_and_kept() -> None:
+    privacy = {"ledger": "books", "ledger_epsilon": [8, 9], "ledger_delta": 1e-4}
+    config = load_config({**DIGITS, "nodes": {"count": 2}, "privacy": privacy})
+    kept = config.privacy
+    assert (kept.ledger, kept.ledger_epsilon, kept.ledger_delta) == ("books", (8.0, 9.0), 1e-4)
+    assert load_config(tomllib.loads(to_toml(config))) == config
+    with pytest.raises(InputError, match=r"privacy\.ledger_epsilon = 'a list of 2'"):
+        load_config({**DIGITS, "nodes": {"count": 3}, "privacy": privacy})
+    unset = load_config({**DIGITS, "privacy": {"ledger": "books"}})
+    assert (unset.privacy.ledger_epsilon, unset.privacy.ledger_delta) == (None, None)
+    assert "ledger_epsilon" not in to_toml(unset)

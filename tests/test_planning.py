@@ -113,9 +113,9 @@ def test_sampled_nodes_meet_their_budgets() -> None:
         multipliers = [node.noise_scale] * STEPS
         rate = min(10, node.records) / node.records
         mechanism = (
-            privacy.Gaussian(multipliers)
+            privacy.Gaussian(multipliers, coordinates=10)
             if rate == 1
-            else privacy.SampledGaussian(rate, multipliers)
+            else privacy.SampledGaussian(rate, multipliers, coordinates=10)
         )
         assert plan.mechanism(node) == mechanism
         assert node.epsilon == privacy.epsilon(mechanism, delta=DELTA)
@@ -146,10 +146,10 @@ def test_fixed_batches_are_accounted_under_replace_one() -> None:
     plan = plan_of([50, 50, 8], epsilon=2.0, relation="replace-one", train=train)
     sampled, _, whole = plan.nodes
     assert plan.mechanism(sampled) == privacy.FixedBatchGaussian(
-        10, 50, [sampled.noise_scale] * STEPS
+        10, 50, [sampled.noise_scale] * STEPS, coordinates=10
     )
     assert plan.mechanism(whole) == privacy.Gaussian(
-        [whole.noise_scale] * STEPS, relation="replace-one"
+        [whole.noise_scale] * STEPS, relation="replace-one", coordinates=10
     )
     assert all(0.99 * 2.0 < epsilon <= 2.0 for epsilon in epsilons(plan))
 
@@ -171,9 +171,9 @@ def test_a_given_noise_is_that_of_every_nodes_first_batch_mean(batch: int | str)
         multiplier = 0.4 * node.expected_batch / 2.0
         assert node.noise_scale == pytest.approx(multiplier)
         right = (
-            privacy.Gaussian(multiplier, STEPS)
+            privacy.Gaussian(multiplier, STEPS, coordinates=10)
             if node.rate == 1
-            else privacy.SampledGaussian(10 / node.records, multiplier, STEPS)
+            else privacy.SampledGaussian(10 / node.records, multiplier, STEPS, coordinates=10)
         )
         assert node.epsilon == pytest.approx(privacy.epsilon(right, delta=DELTA), rel=1e-6)
         assert node.budget is None
@@ -312,47 +312,18 @@ def test_certified_accounting_reports_the_claim_for_the_same_noise() -> None:
     assert [node.claimed for node in unclaimed.nodes] == [None, None]
 
 
-# Levels
-
-
-def test_whole_batches_keep_one_noise_level_a_step() -> None:
-    plan = plan_of([50, 40], algorithm={"name": "dyn-d2p"}, train={"steps": 60})
-    assert len(set(plan.noise_shape)) == 60
-    assert plan.noise_shape == pytest.approx([2.0 ** (-k / 60) for k in range(60)])
-    assert not any("levels" in warning for warning in plan.warnings)
+# Schedules
 
 
 @pytest.mark.parametrize("batch", ["all", 10])
-def test_sixteen_steps_of_their_own_are_no_reason_to_warn(batch: int | str) -> None:
-    plan = plan_of(
-        [50, 40],
-        noise_std=4.0,
-        algorithm={"name": "dyn-d2p"},
-        train={"steps": 16, "batch": batch},
-    )
-    assert plan.noise_shape == pytest.approx([2.0 ** (-k / 16) for k in range(16)])
-    assert not any("levels" in warning for warning in plan.warnings)
-
-
-def test_sampled_schedules_run_in_sixteen_levels_and_say_so() -> None:
+def test_every_step_runs_with_the_noise_of_its_schedule(batch: int | str) -> None:
     plan = plan_of(
         [50, 8],
-        noise_std=4.0,
         algorithm={"name": "dyn-d2p", "clip": 1.0},
-        train={"steps": 40, "batch": 10},
+        train={"steps": 60, "batch": batch},
     )
-    assert len(set(plan.noise_shape)) == 16
-    assert sum("16 levels" in warning for warning in plan.warnings) == 1
-    exact = [2.0 ** (-k / 40) for k in range(40)]
-    assert plan.noise_shape == pytest.approx(exact, rel=0.05)
-    assert sum(shape**-2 for shape in plan.noise_shape) == pytest.approx(
-        sum(shape**-2 for shape in exact)
-    )
-    for node in plan.nodes:
-        # What is accounted is what runs.
-        assert plan.noise_std(node, 0) / node.expected_batch == pytest.approx(4.0)
-        multipliers = [plan.noise_std(node, k) * 2.0 ** (k / 40) for k in range(40)]
-        assert list(plan.mechanism(node).noise_multiplier) == pytest.approx(multipliers)
+    assert plan.noise_shape == pytest.approx([2.0 ** (-k / 60) for k in range(60)])
+    assert len(set(plan.noise_shape)) == 60
 
 
 # Refusals and warnings

@@ -33,7 +33,7 @@ from tacit import checkpoint
 from tacit.config import load_config
 from tacit.errors import BudgetError, InputError
 from tacit.prepare import Job, prepare
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger import Ledger, read_ledger, step_runs
 from tacit.result import Result
 from tacit.run import execute
 
@@ -560,3 +560,64 @@ def test_kills_leave_sound_files_and_every_release_on_the_books(long: Long, tmp_
         assert gaussian_delta(cost, mu) == pytest.approx(1e-5, rel=1e-6)
         assert least is not None
         assert cost > least
+
+
+# The budget of the nodes' data, which outlives runs.
+
+
+def on_books(run: Path) -> list[Counter[int]]:
+    """The steps that were charged to the first node's data, run by run."""
+    found = read_ledger(run / "node-0.sqlite")
+    return [
+        Counter(
+            {
+                step: times
+                for first, until, times in step_runs(one.charged[0])
+                for step in range(first, until)
+            }
+        )
+        for one in found.runs
+    ]
+
+
+def test_kills_and_runs_on_one_budget(long: Long, tmp_path: Path) -> None:
+    """Real processes: killed, resumed, refused while another runs, and refused for good."""
+    books, run, steps = tmp_path / "books", tmp_path / "run", 1000
+    file = tmp_path / "private.toml"
+    seeded = long.file.read_text()
+    assert "noise_seed = 7" in seeded
+    file.write_text(seeded.replace("noise_seed = 7", ""))
+    sets = ["--set", f"privacy.ledger={books}", "--set", "privacy.ledger_epsilon=60"]
+    sets += ["--set", f"train.steps={steps}", "--quiet"]
+    assert "noise_seed lets anyone" in tacit("train", long.file, *sets).refusal
+    moments = random.Random(5)
+    for session in range(2):
+        more = ["--resume"] * bool(session)
+        process = start_tacit("train", file, "--out", run, *sets[:-1], *more)
+        first_progress(process)
+        time.sleep(moments.uniform(0.0, 0.05))
+        process.kill()
+        process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGKILL
+        (booked,) = on_books(books)
+        assert booked >= charged(run)
+        assert booked
+    with Ledger.open_account(books / "node-2.sqlite"):
+        other = tacit("train", file, "--out", tmp_path / "other", *sets)
+    assert other.code == 2
+    assert "one is running it now" in other.refusal
+    answer = tacit("train", file, "--resume", "--out", run, *sets)
+    assert (answer.code, answer.err) == (0, "")
+    (booked,) = on_books(books)
+    assert booked >= charged(run)
+    assert set(booked) == set(range(steps))
+
+    again = tacit("train", file, "--out", tmp_path / "again", *sets)
+    assert again.code == 3
+    assert "the budget of its data is epsilon 60" in again.refusal
+    # Without its books the run does not go on.
+    shutil.move(books, tmp_path / "moved")
+    lost = tacit("train", file, "--resume", "--out", run, *sets)
+    assert lost.code == 2
+    assert "they have 0 of the" in lost.refusal
+    assert not any((tmp_path / name).exists() for name in ("other", "again", "books"))

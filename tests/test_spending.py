@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
+from scipy.stats import norm
 
 from experiments import experiment
 from tacit.config import load_config
 from tacit.errors import BudgetError, InputError
-from tacit.folder import create
+from tacit.folder import RunFolder, create
 from tacit.plan import Plan
 from tacit.planning import build_plan
 from tacit.privacy import from_statement, to_statement
-from tacit.spending import affordable, epsilon_spent, extremes, node_keys, open_ledger
+from tacit.privacy.ledger_records import read_ledger
+from tacit.spending import (
+    Books,
+    affordable,
+    check_shared,
+    epsilon_spent,
+    extremes,
+    node_keys,
+    open_ledger,
+    open_shared,
+)
 
 
 def plan_of(**changes: dict[str, Any]) -> Plan:
@@ -34,9 +46,9 @@ def test_the_books_state_each_nodes_mechanism_and_budget(tmp_path: Path) -> None
     folder = create(tmp_path / "run", plan.config)
     with open_ledger(plan, folder, resume=False) as ledger:
         assert ledger is not None
-        assert ledger.digest == plan.digest()
-        assert [one.epsilon_budget for one in ledger.statements] == [1.0, 2.0, 3.0, 4.0]
-        for node, one in zip(plan.nodes, ledger.statements, strict=True):
+        assert ledger.own.digest == plan.digest()
+        assert [one.epsilon_budget for one in ledger.own.statements] == [1.0, 2.0, 3.0, 4.0]
+        for node, one in zip(plan.nodes, ledger.own.statements, strict=True):
             assert from_statement(one.statement) == plan.mechanism(node)
             assert one.statement == to_statement(plan.mechanism(node))
         ledger.reserve(0, 3)
@@ -141,3 +153,179 @@ def test_the_extremes_are_the_costliest_and_the_cheapest_node() -> None:
     found = extremes(plan)
     assert found["most"].epsilon == max(costs)
     assert found["least"].epsilon == min(costs)
+
+
+# The budget of a node's data, which runs share.
+
+
+def on_data(folder: Path, epsilon: float = 1.0, *, steps: int = 12, **changes: Any) -> Plan:
+    """A plan whose nodes' data have a ledger in a folder, with a budget of 2."""
+    privacy = {
+        "noise_std": None,
+        "noise_seed": None,
+        "epsilon": epsilon,
+        "ledger": str(folder / "books"),
+        "ledger_epsilon": 2.0,
+        **changes,
+    }
+    return plan_of(privacy=privacy, train={"steps": steps})
+
+
+def begin(plan: Plan, folder: Path | None = None, *, resume: bool = False) -> Books:
+    """The books of a new or a resumed run, once the budgets admit it."""
+    shared = open_shared(plan)
+    try:
+        if not resume:
+            check_shared(plan, shared)
+        home = None
+        if folder is not None:
+            home = RunFolder(folder) if resume else create(folder, plan.config)
+        found = open_ledger(plan, home, resume, shared)
+    except BaseException:
+        shared.close()
+        raise
+    assert found is not None
+    return found
+
+
+def run_all(plan: Plan) -> None:
+    with begin(plan) as ledger:
+        ledger.reserve(0, plan.steps)
+        ledger.settle(plan.steps)
+
+
+def mu_of(plan: Plan, node: int, steps: int | None = None) -> float:
+    """Of the Gaussian that steps on every record compose to."""
+    return math.sqrt(plan.steps if steps is None else steps) / plan.nodes[node].noise_scale
+
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
+    low, high = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
+    return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high))
+
+
+def test_runs_draw_on_one_budget_until_it_is_used_up(tmp_path: Path) -> None:
+    first, second = on_data(tmp_path), on_data(tmp_path, 1.5)
+    run_all(first)
+    run_all(second)
+    # The oracle: both together are a Gaussian of this mu, and within the budget.
+    assert gaussian_delta(2.0, math.hypot(mu_of(first, 0), mu_of(second, 0))) < 1e-5
+    third = on_data(tmp_path)
+    total = math.hypot(mu_of(first, 0), mu_of(second, 0), mu_of(third, 0))
+    assert gaussian_delta(2.0, total) > 1e-5
+    with pytest.raises(BudgetError, match="the budget of its data is epsilon 2") as refused:
+        begin(third)
+    assert "it is one of 4 nodes" in str(refused.value)
+    assert [len(read_ledger(tmp_path / "books" / "node-0.sqlite").runs)] == [2]
+
+
+def test_what_is_said_to_fit_does_and_little_more_would_not(tmp_path: Path) -> None:
+    run_all(on_data(tmp_path, 1.5))
+    with pytest.raises(BudgetError) as refused:
+        begin(on_data(tmp_path, 2.0))
+    said = re.search(r"privacy\.epsilon = ([\d.]+) would still fit", str(refused.value))
+    assert said is not None
+    fits = float(said[1])
+    assert 0.1 < fits < 2.0
+    with pytest.raises(BudgetError):
+        begin(on_data(tmp_path, 1.02 * fits))
+    run_all(on_data(tmp_path, fits))
+
+
+def test_a_given_noise_is_told_what_would_fit(tmp_path: Path) -> None:
+    run_all(on_data(tmp_path, 1.5))
+    given = {"epsilon": None, "noise_std": 0.05}
+    with pytest.raises(BudgetError) as refused:
+        begin(on_data(tmp_path, **given))
+    said = re.search(r"privacy\.noise_std = ([\d.]+) would still fit", str(refused.value))
+    assert said is not None
+    run_all(on_data(tmp_path, **{**given, "noise_std": float(said[1])}))
+
+
+def test_a_budget_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
+    run_all(on_data(tmp_path, 2.0))
+    with pytest.raises(BudgetError, match="nothing is left for a run of this many steps"):
+        begin(on_data(tmp_path, 0.5))
+
+
+def test_the_first_run_may_spend_all_and_no_more(tmp_path: Path) -> None:
+    with pytest.raises(BudgetError, match=r"0 is spent, and this run would bring it to 2\.5"):
+        begin(on_data(tmp_path, 2.5))
+    assert not (tmp_path / "books").exists()
+    run_all(on_data(tmp_path, 2.0))
+
+
+def test_the_budget_of_new_books_is_the_runs_own(tmp_path: Path) -> None:
+    run_all(on_data(tmp_path, ledger_epsilon=None, epsilon=[1.0, 2.0, 3.0, 4.0], delta=1e-4))
+    for node in range(4):
+        (account,) = read_ledger(tmp_path / "books" / f"node-{node}.sqlite").accounts
+        assert account == (node, float(node + 1), 1e-4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"ledger_epsilon": 2.5}, {"ledger_epsilon": [2.0, 2.0, 2.0, 2.1]}, {"ledger_delta": 1e-4}],
+)
+def test_books_keep_their_budget(tmp_path: Path, changes: dict[str, Any]) -> None:
+    run_all(on_data(tmp_path))
+    with pytest.raises(InputError, match="when it was made: leave this out"):
+        begin(on_data(tmp_path, 0.1, **changes))
+    run_all(on_data(tmp_path, 0.1, ledger_epsilon=None))
+
+
+def test_another_relation_is_refused(tmp_path: Path) -> None:
+    run_all(on_data(tmp_path, 0.1))
+    with pytest.raises(InputError, match="the two do not add up"):
+        begin(on_data(tmp_path, 0.1, relation="replace-one"))
+
+
+def test_a_published_noise_is_charged_what_is_certified(tmp_path: Path) -> None:
+    """The paper's formula promises 1; the books go by what is proved."""
+    plan = on_data(tmp_path, accounting="published")
+    proved = max(node.epsilon or 0.0 for node in plan.nodes)
+    assert (proved > 2.0) == (gaussian_delta(2.0, mu_of(plan, 0)) > 1e-5)
+    if proved > 2.0:
+        with pytest.raises(BudgetError, match="times the noise would still fit"):
+            begin(plan)
+    else:
+        run_all(plan)
+
+
+def test_a_cut_off_run_goes_on_with_what_is_left_of_its_data(tmp_path: Path) -> None:
+    plan, run = on_data(tmp_path, 1.0), tmp_path / "run"
+    with begin(plan, run) as ledger:
+        ledger.reserve(0, 4)
+    run_all(on_data(tmp_path, 1.8))
+    with begin(plan, run, resume=True) as ledger:
+        before = ledger.charged()
+        assert before == dict.fromkeys(range(4), ((0, 4),))
+        own, _ = affordable(plan, before, 0)
+        assert own == 8
+        until, reason = affordable(plan, before, 0, ledger)
+        assert 0 < until < own
+        assert reason is not None
+        assert "all other runs, are charged as well; the budget of node 0 (2, in " in reason
+    other = mu_of(on_data(tmp_path, 1.8), 0)
+    assert gaussian_delta(2.0, math.hypot(other, mu_of(plan, 0, 4 + until))) <= 1e-5
+    assert gaussian_delta(2.0, math.hypot(other, mu_of(plan, 0, 5 + until))) > 1e-5
+
+
+def test_a_run_that_others_left_nothing_is_not_resumed(tmp_path: Path) -> None:
+    plan, run = on_data(tmp_path, 1.0), tmp_path / "run"
+    with begin(plan, run):
+        pass
+    run_all(on_data(tmp_path, 2.0))
+    with (
+        begin(plan, run, resume=True) as ledger,
+        pytest.raises(BudgetError, match="nothing is left"),
+    ):
+        affordable(plan, ledger.charged(), 0, ledger)
+
+
+def test_a_run_without_a_shared_ledger_books_in_its_own(tmp_path: Path) -> None:
+    plan = budgeted()
+    with begin(plan, tmp_path / "run") as ledger:
+        ledger.reserve(0, 5)
+        ledger.settle(4)
+        assert ledger.charged() == dict.fromkeys(range(4), ((0, 4),))
+        assert ledger.shared.accounts == {}

@@ -150,7 +150,9 @@ def test_noise_is_each_nodes_own_normals_times_the_planned_deviation(dtype: str)
             # Dyn-D2P: the multiplier falls by budget_growth = 2 over the run.
             std = plan.noise_scale * 2.0 ** (-k / STEPS) * clip
             normals = noise.normal(keys, [node], "noise", k, 3, dtype=job.dtype)[0].numpy()
-            np.testing.assert_allclose(found[node].numpy(), 0.25 + std * normals, rtol=1e-5)
+            # The nearest point of a lattice finer than std / 64.
+            ideal = 0.25 + std * normals
+            np.testing.assert_allclose(found[node].numpy(), ideal, rtol=0, atol=std / 127)
             seen.append(tuple(normals))
     assert len(set(seen)) == len(seen)
     scales = [node.noise_scale for node in job.plan.nodes]

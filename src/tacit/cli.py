@@ -12,11 +12,16 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tacit.cli_options import File, Json, Page, Run, Set, waiting, write_page
+from tacit.cli_privacy import privacy_app
 from tacit.errors import InputError, TacitError
+
+if TYPE_CHECKING:
+    from tacit.config import Config
 
 __all__ = ["app", "main"]
 
@@ -29,13 +34,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment file (TOML).")]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key; may be repeated."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+app.add_typer(privacy_app)
+
+_PREPARING = "preparing data, model and noise for every node's budget"
 
 
 @app.command()
@@ -58,14 +59,14 @@ def train(
     from tacit import folder, run
     from tacit.config import load_config
     from tacit.prepare import prepare
-    from tacit.terminal import preparing, progress_line, result_table, stop_signals
+    from tacit.terminal import progress_line, result_table, stop_signals
 
     if resume and out is None:
         raise InputError("--resume", True, "name the run folder to continue with --out")
     if out is not None and not resume:
         folder.check_new(out)
     config = load_config(file, overrides=set_ or ())
-    with preparing(hidden=quiet or as_json):
+    with waiting(_PREPARING, hidden=quiet or as_json):
         job = prepare(config)
     destination = out or _new_run(file)
     hidden = quiet or as_json
@@ -88,19 +89,123 @@ def train(
 
 
 @app.command()
-def plan(file: File, set_: Set = None, as_json: Json = False) -> None:
+def plan(
+    file: File,
+    set_: Set = None,
+    optimise: Annotated[
+        bool, typer.Option("--optimise", help="Choose the steps for the budget, and say why.")
+    ] = False,
+    batch: Annotated[
+        bool, typer.Option("--batch", help="With --optimise: choose the batch as well.")
+    ] = False,
+    clip: Annotated[
+        bool, typer.Option("--clip", help="With --optimise: choose the clipping bound as well.")
+    ] = False,
+    constant: Annotated[
+        list[str] | None,
+        typer.Option("--constant", metavar="NAME=VALUE", help="Of L, b2, F0, x0, G; repeatable."),
+    ] = None,
+    private_constants: Annotated[
+        bool,
+        typer.Option(
+            "--private-constants", help="Estimate them from private records: NOT COVERED."
+        ),
+    ] = False,
+    page: Page = None,
+    as_json: Json = False,
+) -> None:
     """Print what would happen and what it would cost, without training."""
     from tacit.config import load_config
     from tacit.prepare import prepare
-    from tacit.terminal import plan_document, plan_table, preparing
+    from tacit.terminal import plan_document, plan_table
 
     config = load_config(file, overrides=set_ or ())
-    with preparing(hidden=as_json):
+    asked = {
+        "--batch": batch,
+        "--clip": clip,
+        "--constant": constant,
+        "--private-constants": private_constants,
+        "--page": page,
+    }
+    extra = [name for name, value in asked.items() if value]
+    if extra and not optimise:
+        raise InputError(extra[0], asked[extra[0]], "goes with --optimise")
+    if optimise:
+        options = {
+            "batch": batch,
+            "clip": clip,
+            "constants": dict(map(_constant, constant or ())),
+            "source": "train" if private_constants else "test",
+        }
+        _optimise(config, options, page, as_json)
+        return
+    with waiting(_PREPARING, hidden=as_json):
         job = prepare(config)
     if as_json:
         typer.echo(json.dumps(plan_document(job), indent=2))
     else:
         plan_table(job)
+
+
+def _constant(text: str) -> tuple[str, float]:
+    name, equals, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        expected = "must read NAME=NUMBER" if equals else "must read NAME=VALUE"
+        raise InputError("--constant", text, expected) from None
+
+
+def _optimise(config: Config, options: dict[str, Any], page: Path | None, as_json: bool) -> None:
+    from tacit.optimise import OptimiseOptions, optimise, optimise_document, optimise_table
+    from tacit.report.optimise_page import optimise_page
+
+    with waiting(_PREPARING, hidden=as_json):
+        found = optimise(config, OptimiseOptions(**options))
+    document = optimise_document(found)
+    if page is not None:
+        write_page(page, optimise_page(document))
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        optimise_table(found)
+
+
+@app.command()
+def audit(
+    file: File,
+    set_: Set = None,
+    repetitions: Annotated[
+        int, typer.Option("--repetitions", help="Nodes run on each pair of worst-case data.")
+    ] = 10_000,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help="Attack only the first so many steps.")
+    ] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option("--delta", help="At which epsilon is stated; default: 1e-3, or the plan's."),
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option("--confidence", help="Of all bounds together.")
+    ] = 0.95,
+    canaries: Annotated[
+        int, typer.Option("--canaries", help="Mislabelled records in one training; 0: none.")
+    ] = 1000,
+    seed: Annotated[int, typer.Option("--seed", help="Of coins, noise and sampling.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Attack what an experiment would send, and print the epsilon that was really extracted."""
+    from tacit.audit import AuditOptions, audit_document, audit_file, audit_progress, audit_table
+
+    options = AuditOptions(repetitions, steps, confidence, delta, canaries, seed)
+    with audit_progress() as progress:
+        report = audit_file(file, set_ or (), options, progress=progress)
+    if as_json:
+        typer.echo(json.dumps(audit_document(report), indent=2))
+    else:
+        audit_table(report)
+    if report.defect:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -93,6 +93,9 @@ class Privacy(_Section):
     accounting: Literal["certified", "published", "none"] = "certified"
     relation: Literal["add-or-remove-one", "replace-one"] = "add-or-remove-one"
     noise_seed: Seed | None = None
+    ledger: Annotated[str, Field(min_length=1)] | None = None
+    ledger_epsilon: float | tuple[float, ...] | None = None
+    ledger_delta: float | tuple[float, ...] | None = None
 
     @field_validator("epsilon", mode="before")
     @classmethod
@@ -100,9 +103,17 @@ class Privacy(_Section):
         expected = "must be a positive number, a list with one for each node, or 'none'"
         return value if value == "none" else _numbers(value, expected, 0.0, float("inf"))
 
-    @field_validator("delta", mode="before")
+    @field_validator("ledger_epsilon", mode="before")
+    @classmethod
+    def _ledger_epsilon(cls, value: Any) -> Any:
+        expected = "must be a positive number, or a list with one for each node"
+        return value if value is None else _numbers(value, expected, 0.0, float("inf"))
+
+    @field_validator("delta", "ledger_delta", mode="before")
     @classmethod
     def _delta(cls, value: Any) -> Any:
+        if value is None:
+            return value
         expected = "must lie strictly between 0 and 1, or be a list with one such for each node"
         return _numbers(value, expected, 0.0, 1.0)
 
@@ -187,6 +198,7 @@ def load_config(
     config = _parse(raw)
     _check_privacy(config)
     _check_budgets(config)
+    _check_ledger(config.privacy)
     return config
 
 
@@ -306,7 +318,7 @@ def _numbers(value: Any, expected: str, low: float, high: float) -> float | tupl
 
 
 def _check_budgets(config: Config) -> None:
-    for key in ("epsilon", "delta"):
+    for key in ("epsilon", "delta", "ledger_epsilon", "ledger_delta"):
         value = getattr(config.privacy, key)
         if isinstance(value, tuple) and len(value) != config.nodes.count:
             raise InputError(
@@ -314,6 +326,28 @@ def _check_budgets(config: Config) -> None:
                 f"a list of {len(value)}",
                 f"needs one number for each of the {config.nodes.count} nodes",
             )
+
+
+def _check_ledger(privacy: Privacy) -> None:
+    """Refuse books that would say less than was leaked."""
+    if privacy.ledger is None:
+        for key in ("ledger_epsilon", "ledger_delta"):
+            if getattr(privacy, key) is not None:
+                raise InputError(
+                    f"privacy.{key}",
+                    getattr(privacy, key),
+                    "is the budget of a ledger: name its folder in privacy.ledger",
+                )
+        return
+    reasons = {
+        "without noise nothing bounds what leaves a node": not privacy.noisy,
+        "privacy.accounting = 'none' leaves nothing to book": privacy.accounting == "none",
+        "privacy.noise_seed lets anyone subtract the noise": privacy.noise_seed is not None,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            expected = f"keeps a budget that such a run would betray: {reason}; change one of them"
+            raise InputError("privacy.ledger", privacy.ledger, expected)
 
 
 def _check_privacy(config: Config) -> None:

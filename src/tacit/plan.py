@@ -112,12 +112,13 @@ class Plan:
         """
         steps = chain.from_iterable(range(*pair) for pair in intervals or [(0, self.steps)])
         multipliers = [self.noise_multiplier(node, step) for step in steps]
-        relation = self.config.privacy.relation
+        relation, d = self.config.privacy.relation, self.parameters
         if node.rate == 1:
-            return privacy.Gaussian(multipliers, relation=relation)
+            return privacy.Gaussian(multipliers, relation=relation, coordinates=d)
         if self.config.train.sampling == "fixed":
-            return privacy.FixedBatchGaussian(int(node.expected_batch), node.records, multipliers)
-        return privacy.SampledGaussian(node.rate, multipliers, relation=relation)
+            batch = int(node.expected_batch)
+            return privacy.FixedBatchGaussian(batch, node.records, multipliers, coordinates=d)
+        return privacy.SampledGaussian(node.rate, multipliers, relation=relation, coordinates=d)
 
     def claimed(self, node: NodePlan, steps: int) -> float | None:
         """What the paper's formula says of the first steps of a node; None without a claim."""

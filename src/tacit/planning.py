@@ -12,7 +12,6 @@ from tacit.config import Config
 from tacit.errors import BudgetError, InputError
 from tacit.plan import NodePlan, Plan
 from tacit.privacy.calibration import least_scale
-from tacit.schedules import MOST_LEVELS, quantise
 from tacit.topology import (
     Mixing,
     build_mixing,
@@ -97,10 +96,8 @@ def _schedules(config: Config, nodes: Sequence[NodePlan]) -> Schedules:
     clip = chosen.options.clip
     if clip is None and accounted:
         clip = chosen.definition.default_clip
-    schedules: Schedules = chosen.definition.schedules(chosen.options, clip, config.train.steps)
-    if accounted and any(node.rate < 1 for node in nodes):
-        return Schedules(schedules.clip, quantise(schedules.noise_shape))
-    return schedules
+    made: Schedules = chosen.definition.schedules(chosen.options, clip, config.train.steps)
+    return made
 
 
 @dataclass(frozen=True)
@@ -200,11 +197,6 @@ def _warnings(plan: Plan) -> tuple[str, ...]:
     found = []
     if plan.config.privacy.noise_seed is not None:
         found.append("noise_seed is set: anyone can recompute the noise, the run is NOT PRIVATE")
-    sampled = plan.accounted and any(node.rate < 1 for node in plan.nodes)
-    if sampled and len(set(plan.noise_shape)) == MOST_LEVELS < plan.steps:
-        found.append(
-            f"the noise schedule runs in {MOST_LEVELS} levels; what runs is what is accounted"
-        )
     loose = [
         node for node in plan.nodes if node.delta is not None and node.delta * node.records >= 1
     ]

@@ -28,16 +28,18 @@ from tacit.folder import RunFolder
 from tacit.metrics import Evaluation
 from tacit.plan import Plan
 from tacit.prepare import Job
-from tacit.privacy import ledger as books
 from tacit.report import write_report
 from tacit.result import Claim, Result, Status, document, privacy_state
 from tacit.spending import (
+    Books,
     affordable,
+    check_shared,
     claimed_spent,
     epsilon_spent,
     extremes,
     node_keys,
     open_ledger,
+    open_shared,
 )
 from tacit.world import StackedWorld
 
@@ -46,6 +48,7 @@ __all__ = ["Progress", "execute"]
 EVALUATIONS = 20  # by default, over a run
 CHECKPOINTS = 10
 BLOCKS = 100  # of steps, booked one at a time
+DATA_BLOCKS = 20  # where each node has a file of its own to write
 FINITE_CHECK_EVERY = 8
 
 
@@ -90,16 +93,20 @@ def execute(
 
     Raises:
         InputError: `out` exists (without `resume`), or holds another run (with it).
-        BudgetError: nothing is left of the budget for a resumed run.
+        BudgetError: nothing is left of the budget for a resumed run, or the budget of a node's
+            data does not cover a new one.
         DivergenceError: the model of a node is no longer finite.
     """
     if resume and out is None:
         raise InputError("out", None, "name the run folder that is to be continued")
     with ExitStack() as stack:
+        shared = stack.enter_context(open_shared(job.plan))
+        if not resume:
+            check_shared(job.plan, shared)
         folder = None
         if out is not None:
             folder = (folders.reopen if resume else folders.create)(out, job.config)
-        ledger = open_ledger(job.plan, folder, resume)
+        ledger = open_ledger(job.plan, folder, resume, shared)
         if ledger is not None:
             stack.enter_context(ledger)
         session = _begin(job, folder, ledger, resume)
@@ -113,7 +120,7 @@ class _Session:
 
     job: Job
     folder: RunFolder | None
-    ledger: books.Ledger | None
+    ledger: Books | None
     exchange: InProcessExchange
     world: StackedWorld
     state: Any
@@ -153,9 +160,7 @@ class _Session:
         )
 
 
-def _begin(
-    job: Job, folder: RunFolder | None, ledger: books.Ledger | None, resume: bool
-) -> _Session:
+def _begin(job: Job, folder: RunFolder | None, ledger: Books | None, resume: bool) -> _Session:
     """Start, or pick up where the last checkpoint stands."""
     plan, config = job.plan, job.config
     algorithm, options = config.algorithm.definition, config.algorithm.options
@@ -170,7 +175,7 @@ def _begin(
         exchange.bytes_sent = tensors.pop("exchange.bytes_sent").numpy().copy()
         state = type(state)(**{name: value.to(job.device) for name, value in tensors.items()})
     before = {} if ledger is None else ledger.charged()
-    until, message = affordable(plan, before, first)
+    until, message = affordable(plan, before, first, ledger if resume else None)
     rows = folder.keep_metrics(first) if folder is not None and resume else []
     session = _Session(
         job=job,
@@ -203,7 +208,7 @@ def _train(
     config = session.job.config
     algorithm, options = config.algorithm.definition, config.algorithm.options
     saves = config.train.checkpoint_every or _share(session.plan.steps, CHECKPOINTS)
-    block = _share(session.plan.steps, BLOCKS)
+    block = _share(session.plan.steps, DATA_BLOCKS if config.privacy.ledger else BLOCKS)
     if session.step == 0 and not session.rows:
         _record(session)
     booked = session.step

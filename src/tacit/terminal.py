@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict
 from types import FrameType
 from typing import Any, Literal
@@ -28,7 +28,6 @@ __all__ = [
     "algorithms_table",
     "plan_document",
     "plan_table",
-    "preparing",
     "progress_line",
     "result_table",
     "stop_signals",
@@ -55,14 +54,6 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def preparing(*, hidden: bool) -> AbstractContextManager[object]:
-    """Tell, on a terminal, what takes a while before the first step: calibration can."""
-    console = Console(stderr=True)
-    if hidden or not console.is_terminal:
-        return nullcontext()
-    return console.status("preparing data, model and noise for every node's budget")
 
 
 @contextmanager

@@ -66,21 +66,12 @@ class StackedWorld:
         return self.last.total
 
     def add_noise(self, total: Tensor, k: int) -> Tensor:
-        """`total` plus step k's noise, in place; nothing where the plan adds none."""
+        """`total` plus step k's noise, on a public lattice, in place; as it is without noise."""
         if not self._plan.noisy:
             return total
         nodes = [node.node for node in self._plan.nodes]
-        normal = noise.normal(
-            self._keys,
-            nodes,
-            "noise",
-            k,
-            total.shape[1],
-            dtype=total.dtype,
-            device=total.device,
-        )
-        stds = [[self._plan.noise_std(node, k)] for node in self._plan.nodes]
-        return total.addcmul_(normal, torch.tensor(stds, dtype=total.dtype, device=total.device))
+        stds = [self._plan.noise_std(node, k) for node in self._plan.nodes]
+        return noise.add_normal(total, stds, self._keys, nodes, "noise", k)
 
     def divide(self, total: Tensor) -> Tensor:
         """`total` over each node's expected batch size, in place."""

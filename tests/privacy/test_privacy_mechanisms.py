@@ -1,109 +1,42 @@
-"""Mechanisms as data: what is refused, what is equal, and what a statement keeps."""
+"""Mechanisms as data: what is refused, what is equal, and what becomes one."""
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
-from itertools import pairwise
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import InputError
 from tacit.privacy import mechanisms as m
+from tacit.privacy.checks import MOST_STEPS
 
 SCHEDULE = [1.5, 1.5, 0.7, 1.5, 2.25]
-MECHANISMS: list[m.Mechanism] = [
+MECHANISMS: list[m.Scheduled] = [
     m.Gaussian(1.1),
     m.Gaussian(SCHEDULE, relation=m.REPLACE_ONE),
     m.SampledGaussian(1 / 3000, 0.1 + 0.2, 1000),
     m.SampledGaussian(1, SCHEDULE, 5, relation=m.REPLACE_ONE),
     m.FixedBatchGaussian(1, 3000, 0.45, 1000),
     m.FixedBatchGaussian(7, 7, SCHEDULE),
+    m.Laplace(SCHEDULE, sample_rate=0.3, unit="client"),
+    m.PrivateState(0.01, 1.99, 0.01, 2.0, 7),
 ]
-MAKERS: list[Callable[..., m.Mechanism]] = [
+MAKERS: list[Callable[..., Any]] = [
     m.Gaussian,
     lambda *args, **kwargs: m.SampledGaussian(0.01, *args, **kwargs),
     lambda *args, **kwargs: m.FixedBatchGaussian(1, 100, *args, **kwargs),
+    m.Laplace,
+    lambda *args, **kwargs: m.PrivateState(0.1, 1.9, 0.1, *args, **kwargs),
 ]
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
-def test_statement_survives_json(mechanism: m.Mechanism) -> None:
-    statement = m.to_statement(mechanism)
-    back = m.from_statement(json.loads(json.dumps(statement, allow_nan=False)))
-    assert back == mechanism
-    assert hash(back) == hash(mechanism)
-    assert type(back) is type(mechanism)
-    assert m.to_statement(back) == statement
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.sampled_from([0.3, 1 / 3, 1.0, 1e-7, 4e9]), min_size=1, max_size=30))
-def test_statement_keeps_the_order_of_the_steps(multipliers: list[float]) -> None:
-    mechanism = m.SampledGaussian(0.01, multipliers)
-    statement = m.to_statement(mechanism)
-    runs = statement["noise_multiplier"]
-    assert [value for value, count in runs for _ in range(count)] == multipliers
-    assert all(one[0] != two[0] for one, two in pairwise(runs))
-    assert m.schedule(m.from_statement(statement)) == tuple(multipliers)
-
-
-def test_a_statement_says_everything() -> None:
-    assert m.to_statement(m.FixedBatchGaussian(2, 50, [1.0, 1.0, 2.0])) == {
-        "kind": "fixed-batch-gaussian",
-        "version": 1,
-        "batch": 2,
-        "records": 50,
-        "noise_multiplier": [[1.0, 2], [2.0, 1]],
-        "steps": 3,
-        "relation": "replace-one",
-        "trust_model": "all-messages",
-    }
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"kind": "laplace"},
-        {"kind": None},
-        {"kind": ["gaussian"]},
-        {"version": 2},
-        {"version": None},
-        {"relation": "add-one"},
-        {"trust_model": "secure-aggregation"},
-        {"steps": 3},
-        {"steps": "2"},
-        {"noise_multiplier": []},
-        {"noise_multiplier": 1.0},
-        {"noise_multiplier": [1.0, 2.0]},
-        {"noise_multiplier": [[1.0, 1.5]]},
-        {"noise_multiplier": [["much", 2]]},
-        {"noise_multiplier": [[-1.0, 2]]},
-        {"sample_rate": 0.0},
-        {"sample_rate": "half"},
-        {"colour": "red"},
-    ],
-    ids=str,
-)
-def test_other_statements_are_refused(change: dict[str, Any]) -> None:
-    statement = m.to_statement(m.SampledGaussian(0.5, 1.0, 2))
-    with pytest.raises(InputError):
-        m.from_statement({**statement, **change})
-
-
-@pytest.mark.parametrize("missing", ["kind", "version", "noise_multiplier", "sample_rate"])
-def test_statements_with_a_hole_are_refused(missing: str) -> None:
-    statement = m.to_statement(m.SampledGaussian(0.5, 1.0, 2))
-    del statement[missing]
-    with pytest.raises(InputError):
-        m.from_statement(statement)
-
-
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_number_and_its_list_are_the_same_mechanism(make: Callable[..., m.Mechanism]) -> None:
+def test_a_number_and_its_list_are_the_same_mechanism(make: Callable[..., Any]) -> None:
     one, other = make(1.25, 4), make([1.25] * 4)
     assert one == other
     assert hash(one) == hash(other)
@@ -120,14 +53,17 @@ def test_kinds_differ() -> None:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
 @pytest.mark.parametrize("field", ["noise_multiplier", "steps", "relation", "trust_model"])
-def test_mechanisms_are_frozen(mechanism: m.Mechanism, field: str) -> None:
+def test_mechanisms_are_frozen(mechanism: m.Scheduled, field: str) -> None:
     with pytest.raises(FrozenInstanceError):
         setattr(mechanism, field, 1)
 
 
+BAD_NOISE = [0.0, -1.0, math.nan, math.inf, -math.inf, True, "1.0", None, 1j, 10**400]
+
+
 @pytest.mark.parametrize("make", MAKERS)
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, -math.inf])
-def test_noise_must_be_positive_and_finite(make: Callable[..., m.Mechanism], bad: float) -> None:
+@pytest.mark.parametrize("bad", BAD_NOISE, ids=lambda bad: repr(bad)[:8])
+def test_noise_must_be_positive_and_finite(make: Callable[..., Any], bad: Any) -> None:
     for multipliers, steps in [(bad, None), (bad, 3), ([1.0, bad], None), ([bad, bad], 2)]:
         with pytest.raises(InputError) as caught:
             make(multipliers, steps)
@@ -135,7 +71,7 @@ def test_noise_must_be_positive_and_finite(make: Callable[..., m.Mechanism], bad
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_lengths_must_agree(make: Callable[..., m.Mechanism]) -> None:
+def test_lengths_must_agree(make: Callable[..., Any]) -> None:
     with pytest.raises(InputError, match="one number a step"):
         make([])
     for multipliers, steps in [([1.0, 1.0], 3), ([1.0], 0), (1.0, 0), (1.0, -2)]:
@@ -145,13 +81,16 @@ def test_lengths_must_agree(make: Callable[..., m.Mechanism]) -> None:
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_unknown_words_are_refused(make: Callable[..., m.Mechanism]) -> None:
+def test_unknown_words_are_refused(make: Callable[..., Any]) -> None:
     with pytest.raises(InputError) as caught:
         make(1.0, relation="substitute")
     assert caught.value.where == "relation"
     with pytest.raises(InputError) as caught:
         make(1.0, trust_model="none")
     assert caught.value.where == "trust_model"
+    with pytest.raises(InputError) as caught:
+        make(1.0, unit="user")
+    assert caught.value.where == "unit"
 
 
 def test_a_fixed_batch_is_accounted_under_replace_one_only() -> None:
@@ -160,18 +99,94 @@ def test_a_fixed_batch_is_accounted_under_replace_one_only() -> None:
     assert caught.value.where == "relation"
 
 
-@pytest.mark.parametrize("rate", [0.0, -0.1, 1.0000001, math.nan, math.inf])
-def test_rates_lie_in_the_unit_interval(rate: float) -> None:
+BAD_RATES = [0.0, -0.1, 1.0000001, math.nan, math.inf, True, "0.5", None]
+
+
+@pytest.mark.parametrize("rate", BAD_RATES)
+def test_rates_lie_in_the_unit_interval(rate: Any) -> None:
+    for make in (
+        lambda: m.SampledGaussian(rate, 1.0),
+        lambda: m.Laplace(1.0, sample_rate=rate),
+        lambda: m.PrivateState(rate, 1.0, 0.0, 1.0),
+    ):
+        with pytest.raises(InputError) as caught:
+            make()
+        assert caught.value.where == "sample_rate"
     with pytest.raises(InputError) as caught:
-        m.SampledGaussian(rate, 1.0)
-    assert caught.value.where == "sample_rate"
+        m.ClientSampling(m.Gaussian(1.0), rate, 3)
+    assert caught.value.where == "rate"
 
 
-@pytest.mark.parametrize(("batch", "records"), [(0, 10), (11, 10), (-1, 10), (1, 0)])
-def test_a_batch_has_some_of_the_records(batch: int, records: int) -> None:
+@pytest.mark.parametrize(
+    ("batch", "records", "where"),
+    [
+        (0, 10, "batch"),
+        (11, 10, "batch"),
+        (-1, 10, "batch"),
+        (True, 10, "batch"),
+        (1.0, 10, "batch"),
+        (1, 0, "records"),
+        (1, "10", "records"),
+    ],
+)
+def test_a_batch_has_some_of_the_records(batch: Any, records: Any, where: str) -> None:
     with pytest.raises(InputError) as caught:
         m.FixedBatchGaussian(batch, records, 1.0)
-    assert caught.value.where == "batch"
+    assert caught.value.where == where
+
+
+@pytest.mark.parametrize("bad", [{1.0: 2}, {1.0, 2.0}, b"12", "12", [[1.0], [2.0]], np.eye(2)])
+def test_schedules_are_flat_lists_of_numbers(bad: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        m.Gaussian(bad)
+    assert caught.value.where == "noise_multiplier"
+
+
+@pytest.mark.parametrize("steps", [True, 2.0, "2", MOST_STEPS + 1, 10**30])
+def test_steps_are_a_whole_number_that_fits(steps: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        m.Gaussian(1.0, steps)
+    assert caught.value.where == "steps"
+
+
+@pytest.mark.parametrize(
+    ("changed", "where"),
+    [
+        ({"hit": 0.0}, "hit"),
+        ({"hit": math.inf}, "hit"),
+        ({"hit": True}, "hit"),
+        ({"miss": -0.1}, "miss"),
+        ({"miss": 2.1}, "miss"),
+        ({"miss": math.nan}, "miss"),
+        ({"sampling": "shuffled"}, "sampling"),
+        ({"sampling": "fixed"}, "relation"),
+    ],
+    ids=str,
+)
+def test_private_state_has_bounds_in_order(changed: dict[str, Any], where: str) -> None:
+    good = {"sample_rate": 0.1, "hit": 2.0, "miss": 0.1, "noise_multiplier": 1.0}
+    with pytest.raises(InputError) as caught:
+        m.PrivateState(**{**good, **changed})
+    assert caught.value.where == where
+
+
+def test_sampled_laplace_noise_is_refused_under_replace_one() -> None:
+    assert m.Laplace(1.0, relation=m.REPLACE_ONE).rate == 1
+    with pytest.raises(InputError, match="add-or-remove-one"):
+        m.Laplace(1.0, sample_rate=0.5, relation=m.REPLACE_ONE)
+
+
+def test_numbers_of_any_kind_are_kept_as_plain_ones() -> None:
+    plain = m.SampledGaussian(0.5, [1.0, 2.0], 2)
+    for other in (
+        m.SampledGaussian(np.float32(0.5), np.asarray([1, 2]), np.int64(2)),  # type: ignore[arg-type]
+        m.SampledGaussian(Fraction(1, 2), (1, Fraction(2))),  # type: ignore[arg-type]
+    ):
+        assert other == plain
+        assert hash(other) == hash(plain)
+        assert type(other.sample_rate) is float
+        assert type(other.steps) is int
+        assert set(map(type, m.schedule(other))) == {float}
 
 
 def test_rates() -> None:
@@ -189,3 +204,81 @@ def test_levels_count_the_steps_in_any_order(multipliers: list[float], random: A
     assert found == m.levels(m.Gaussian(multipliers))
     assert dict(found) == {value: multipliers.count(value) for value in multipliers}
     assert [value for value, _ in found] == sorted(set(multipliers))
+
+
+GAUSSIAN, SAMPLED = m.Gaussian(1.0), m.SampledGaussian(0.1, [1.0, 2.0])
+ROUNDS = m.ClientSampling(SAMPLED, 0.2, 5)
+
+
+@pytest.mark.parametrize(
+    "mechanism", [*MECHANISMS, ROUNDS, m.Composed((GAUSSIAN, SAMPLED, ROUNDS))], ids=repr
+)
+@pytest.mark.parametrize("times", [1, 2, 7])
+def test_composing_is_the_same_as_releasing_again(mechanism: m.Mechanism, times: int) -> None:
+    repeated = m.compose(mechanism, times)
+    assert m.Composed((repeated,)) == m.Composed((mechanism,) * times)
+    assert hash(m.Composed((repeated,))) == hash(m.Composed((mechanism,) * times))
+    assert repeated.steps == times * (mechanism.steps or 0)
+    assert m.compose(repeated, 3) == m.compose(mechanism, 3 * times)
+
+
+def test_a_million_times_is_one_schedule() -> None:
+    million = m.compose(SAMPLED, 1_000_000)
+    assert type(million) is m.SampledGaussian
+    assert m.levels(million) == ((1.0, 1_000_000), (2.0, 1_000_000))
+    many = m.Composed((m.SampledGaussian(0.1, 1.0), m.SampledGaussian(0.1, 2.0)) * 100_000)
+    assert many == m.Composed((m.compose(SAMPLED, 100_000),))
+
+
+@pytest.mark.parametrize("times", [0, -1, True, 1.5, "2", MOST_STEPS])
+def test_odd_or_endless_repetition_is_refused(times: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        m.compose(SAMPLED, times)
+    assert caught.value.where == "times"
+
+
+def test_compositions_are_flat_and_in_one_form() -> None:
+    nested = m.Composed((GAUSSIAN, m.Composed([SAMPLED, m.Composed((GAUSSIAN,))]), ROUNDS, ROUNDS))
+    assert nested.parts == (m.Gaussian(1.0, 2), SAMPLED, m.ClientSampling(SAMPLED, 0.2, 10))
+    assert nested.steps == 2 + 2 + 20
+    assert nested.rate == 1
+    assert m.Composed(nested.parts) == nested
+
+
+def test_what_differs_in_more_than_its_steps_stays_apart() -> None:
+    parts = (
+        m.SampledGaussian(0.1, 1.0),
+        m.SampledGaussian(0.2, 1.0),
+        m.FixedBatchGaussian(1, 5, 1.0, relation=m.REPLACE_ONE),
+    )
+    assert len(m.Composed(parts[:2]).parts) == 2
+    with pytest.raises(InputError, match="agree in their relation"):
+        m.Composed(parts)
+    with pytest.raises(InputError, match="agree in their unit"):
+        m.Composed((GAUSSIAN, m.Gaussian(1.0, unit="client")))
+
+
+@pytest.mark.parametrize("parts", [(), [], 5, None, ("gaussian",), (GAUSSIAN, 1.0)])
+def test_compositions_are_of_mechanisms(parts: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        m.Composed(parts)
+    assert caught.value.where == "parts"
+
+
+def test_client_sampling_takes_after_its_participation() -> None:
+    rounds = m.ClientSampling(m.Composed((GAUSSIAN, SAMPLED)), 0.25, 8)
+    assert (rounds.relation, rounds.unit, rounds.trust_model) == (
+        "add-or-remove-one",
+        "record",
+        "all-messages",
+    )
+    assert rounds.steps == 8 * 3
+    for participation, count, where in [
+        (None, 1, "participation"),
+        (GAUSSIAN, 0, "rounds"),
+        (GAUSSIAN, 1.0, "rounds"),
+        (GAUSSIAN, 10**12, "rounds"),
+    ]:
+        with pytest.raises(InputError) as caught:
+            m.ClientSampling(participation, 0.5, count)  # type: ignore[arg-type]
+        assert caught.value.where == where

@@ -16,31 +16,48 @@ Modules: `mechanisms` (frozen statements), `accounting` (certified bounds), `cal
 """
 
 from tacit.privacy import published
-from tacit.privacy.accounting import delta, epsilon, epsilon_curve
+from tacit.privacy.accounting import (
+    delta,
+    delta_bounds,
+    epsilon,
+    epsilon_bounds,
+    epsilon_curve,
+)
 from tacit.privacy.calibration import calibrate
 from tacit.privacy.mechanisms import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,
+    ClientSampling,
+    Composed,
     FixedBatchGaussian,
     Gaussian,
+    Laplace,
     Mechanism,
+    PrivateState,
     Relation,
     SampledGaussian,
-    from_statement,
-    to_statement,
+    compose,
 )
+from tacit.privacy.statements import from_statement, to_statement
 
 __all__ = [
     "ADD_OR_REMOVE_ONE",
     "REPLACE_ONE",
+    "ClientSampling",
+    "Composed",
     "FixedBatchGaussian",
     "Gaussian",
+    "Laplace",
     "Mechanism",
+    "PrivateState",
     "Relation",
     "SampledGaussian",
     "calibrate",
+    "compose",
     "delta",
+    "delta_bounds",
     "epsilon",
+    "epsilon_bounds",
     "epsilon_curve",
     "from_statement",
     "published",

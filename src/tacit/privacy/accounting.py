@@ -1,99 +1,122 @@
-"""Certified accounting: an epsilon, or delta, that provably holds for a mechanism.
+"""Certified accounting: bounds on epsilon and delta that provably hold for a mechanism.
 
-Every figure is an upper bound. What it rests on:
+`epsilon` and `delta` are upper bounds; `epsilon_bounds` and `delta_bounds` add a lower bound that
+the mechanism's worst instance reaches. What they rest on:
 
 - `Gaussian` (and a sampling rate of 1): the closed form, exact.
-- `SampledGaussian`: privacy loss distributions, discretised by connecting the dots (`losses`) and
-  composed by Fourier transforms (`composition`). The larger of the two directions is taken after
-  composition. The grid is refined until the bound gains less than 0.1 %; every grid gives an upper
-  bound, so the smallest is kept.
-- `FixedBatchGaussian`: the same engine on the pointwise maximum of the two directions.
+- `SampledGaussian`, `Laplace`, `PrivateState` with Poisson sampling (Theorem A), and compositions
+  of them: the pair that dominates each step (`parts`), cut into cells from above and from below
+  (`atoms`), composed on a line of the complex plane with every error bounded (`spectrum`). The
+  larger of the two directions is taken after composition. The gap is some 0.03 % of epsilon; where
+  there are more than 32 different noise levels, that of `tables` adds to it.
+- `FixedBatchGaussian`: above, the same engine on the pointwise maximum of both directions of each
+  step; below, one direction. Composed, there is a gap between what the two prove.
+- `PrivateState` with a fixed batch size: above, Bound B (`revealed`), which gives up amplification;
+  below, Theorem A's pair, which the instance where all other records contribute nothing reaches.
+- `ClientSampling`: participation is seen, so a round's loss is a mixture, exactly.
 
-What is cut off or rounded is counted as infinite loss, `composition` says how. A delta below
-`SMALLEST_DELTA` is refused where losses are composed numerically: rounding would dominate it. The
-bounds hold for real-valued noise; the discreteness of floating-point noise is not part of them.
+The bounds are for ideal noise where a mechanism states no `coordinates`. What a run releases is
+that, rounded to a public lattice (`noise_lattice`); what finite arithmetic may change is bounded in
+`noise_slack`, and part of every bound of a mechanism that states how many numbers it releases.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from itertools import accumulate
+from typing import Any
 
 from tacit.errors import InputError
-from tacit.privacy.composition import Losses, compose, delta_at, epsilon_at
-from tacit.privacy.gaussian import gaussian_delta, gaussian_epsilon
-from tacit.privacy.losses import (
-    Directions,
-    fixed_batch_step,
-    poisson_replace_step,
-    poisson_zero_out_step,
+from tacit.privacy.engine import (
+    about,
+    delta_bound,
+    epsilon_bound,
+    is_symmetric,
 )
+from tacit.privacy.gaussian import gaussian_delta, gaussian_epsilon
 from tacit.privacy.mechanisms import (
-    ADD_OR_REMOVE_ONE,
-    REPLACE_ONE,
-    FixedBatchGaussian,
+    ClientSampling,
+    Composed,
     Mechanism,
-    Relation,
-    SampledGaussian,
-    levels,
+    PrivateState,
+    Scheduled,
+    released_values,
     schedule,
 )
+from tacit.privacy.noise_slack import (
+    delta_with_slack,
+    delta_without_slack,
+    epsilon_without_slack,
+    with_slack,
+)
+from tacit.privacy.parts import (
+    GaussianPart,
+    Part,
+    largest_level,
+    parts_of,
+    pure_epsilon,
+    total_variation,
+)
+from tacit.privacy.revealed import revealed_delta, revealed_epsilon
 
-__all__ = ["SMALLEST_DELTA", "delta", "epsilon", "epsilon_curve"]
-
-SMALLEST_DELTA = 1e-8
-
-_GRIDS = (1e-2, 2.5e-3, 6e-4, 1.5e-4)
-_REFINE_ABOVE = 1e-3
-_LARGEST_GRID = 400_000
-_COARSE_GRID = 40_000
-_LARGEST_WINDOW = 1 << 22
-# How one step of a sampled mechanism is put on a grid: (rate, noise multiplier, grid) -> losses.
-_STEPS: Mapping[tuple[type[Mechanism], Relation], Callable[[float, float, float], Directions]] = {
-    (SampledGaussian, ADD_OR_REMOVE_ONE): poisson_zero_out_step,
-    (SampledGaussian, REPLACE_ONE): poisson_replace_step,
-    (FixedBatchGaussian, REPLACE_ONE): fixed_batch_step,
-}
+__all__ = ["delta", "delta_bounds", "epsilon", "epsilon_bounds", "epsilon_curve", "rough_epsilon"]
 
 
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     """An epsilon that holds for the mechanism at `delta`: an upper bound, never an estimate.
 
+    Infinite where none is known to hold.
+
     Args:
         mechanism: what is released.
-        delta: in (0, 1); at least 1e-8 where the bound is composed numerically.
+        delta: in (0, 1).
 
     Raises:
-        InputError: delta is outside its range.
+        InputError: delta is outside its range, or no bound is known for the mechanism.
     """
     _check_delta(delta)
-    mu = _gaussian_mu(mechanism)
-    if mu is not None:
-        return gaussian_epsilon(mu, delta)
-    if delta < SMALLEST_DELTA:
-        raise InputError(
-            "delta",
-            delta,
-            f"must be at least {SMALLEST_DELTA:g} where sampling is amplified: below it the "
-            "rounding of the numerical composition is not covered",
-        )
-    return _tightest(mechanism, lambda losses: epsilon_at(losses, delta))
+    return _epsilon(mechanism, delta)
+
+
+def epsilon_bounds(mechanism: Mechanism, *, delta: float) -> tuple[float, float]:
+    """Two epsilons at `delta`: below the lower one none holds, the upper one does. Both proved.
+
+    Raises:
+        InputError: delta is outside its range, or no bound is known for the mechanism.
+    """
+    upper = epsilon(mechanism, delta=delta)
+    below = partial(_method(mechanism).epsilon_below, mechanism, near=upper)
+    values = released_values(mechanism)
+    lower = epsilon_without_slack(below, values, delta) if values else below(delta)
+    return min(upper, lower), upper
 
 
 def delta(mechanism: Mechanism, *, epsilon: float) -> float:
     """A delta that holds for the mechanism at `epsilon` >= 0: an upper bound.
 
     Raises:
-        InputError: epsilon is negative or not finite.
+        InputError: epsilon is negative or not finite, or no bound is known for the mechanism.
     """
-    if not (epsilon >= 0 and math.isfinite(epsilon)):
-        raise InputError("epsilon", epsilon, "must be 0 or more, and finite")
-    mu = _gaussian_mu(mechanism)
-    if mu is not None:
-        return gaussian_delta(mu, epsilon)
-    return min(1.0, _tightest(mechanism, lambda losses: delta_at(losses, epsilon)))
+    _check_epsilon(epsilon)
+    ideal = partial(_method(mechanism).delta, mechanism)
+    values = released_values(mechanism)
+    return delta_with_slack(ideal, values, epsilon) if values else ideal(epsilon)
+
+
+def delta_bounds(mechanism: Mechanism, *, epsilon: float) -> tuple[float, float]:
+    """Two deltas at `epsilon`: below the lower one none holds, the upper one does. Both proved.
+
+    Raises:
+        InputError: epsilon is negative or not finite, or no bound is known for the mechanism.
+    """
+    upper = delta(mechanism, epsilon=epsilon)
+    below = partial(_method(mechanism).delta_below, mechanism)
+    values = released_values(mechanism)
+    lower = delta_without_slack(below, values, epsilon) if values else below(epsilon)
+    return min(upper, lower), upper
 
 
 def epsilon_curve(mechanism: Mechanism, marks: Sequence[int], *, delta: float) -> tuple[float, ...]:
@@ -101,23 +124,43 @@ def epsilon_curve(mechanism: Mechanism, marks: Sequence[int], *, delta: float) -
 
     Each is an upper bound as `epsilon` gives.
 
+    Args:
+        mechanism: one with a schedule.
+        marks: numbers of steps.
+        delta: in (0, 1).
+
     Raises:
-        InputError: delta is outside its range, or a mark is not a number of steps.
+        InputError: delta is outside its range, a mark is not a number of steps, or the mechanism
+            has no schedule.
     """
     _check_delta(delta)
+    if not isinstance(mechanism, Scheduled):
+        raise InputError("mechanism", type(mechanism).__name__, "needs a schedule of steps")
     multipliers = schedule(mechanism)
     if any(not 0 <= mark <= len(multipliers) for mark in marks) or list(marks) != sorted(marks):
         raise InputError("marks", list(marks), f"must ascend within 0..{len(multipliers)}")
-    bounds = {
-        mark: epsilon(
-            replace(mechanism, noise_multiplier=multipliers[:mark], steps=None), delta=delta
-        )
+    first = {
+        mark: replace(mechanism, noise_multiplier=multipliers[:mark], steps=None)
         for mark in set(marks)
         if mark
     }
+    bounds = {mark: epsilon(steps, delta=delta) for mark, steps in first.items()}
     # Epsilon never falls from step to step, so a later bound holds for an earlier mark as well.
     curve = list(accumulate((bounds.get(mark, 0.0) for mark in reversed(marks)), min))
     return tuple(reversed(curve))
+
+
+def rough_epsilon(mechanism: Mechanism, *, delta: float) -> float:
+    """About what `epsilon` will say, where that is much faster: to search with, never to report."""
+    _check_delta(delta)
+    if _method(mechanism) is not _COMPOSED:
+        return epsilon(mechanism, delta=delta)
+    parts = parts_of(mechanism, upper=True)
+    if _closed_mu(parts) is not None or not 1e-6 < largest_level(parts) < _LARGEST:
+        return epsilon(mechanism, delta=delta)
+    if total_variation(parts) <= delta:
+        return 0.0
+    return min(about(parts, math.log(delta)), pure_epsilon(parts))
 
 
 def _check_delta(delta: float) -> None:
@@ -125,49 +168,141 @@ def _check_delta(delta: float) -> None:
         raise InputError("delta", delta, "must lie strictly between 0 and 1")
 
 
-def _gaussian_mu(mechanism: Mechanism) -> float | None:
-    """The Gaussian-DP parameter where every record is taken at every step; else None."""
-    if mechanism.rate < 1:
-        return None
-    sensitivity = 2.0 if mechanism.relation == REPLACE_ONE else 1.0
-    return sensitivity * math.hypot(*(math.sqrt(n) / z for z, n in levels(mechanism)))
+def _check_epsilon(epsilon: float) -> None:
+    if not (epsilon >= 0 and math.isfinite(epsilon)):
+        raise InputError("epsilon", epsilon, "must be 0 or more, and finite")
 
 
-def _tightest(mechanism: Mechanism, read: Callable[[Losses], float]) -> float:
-    """Refine the grid until the bound stops improving; all grids give upper bounds."""
-    best = math.inf
-    finer = 1.0
-    cells = 0
-    for grid in _grids(mechanism):
-        if cells * finer / grid > _LARGEST_WINDOW:
-            break
-        directions = _compose(mechanism, grid)
-        bound = max(read(direction) for direction in directions)
-        improved = best - bound
-        best = min(best, bound)
-        if improved <= _REFINE_ABOVE * best:
-            break
-        finer, cells = grid, max(len(direction.masses) for direction in directions)
-    return best
+@lru_cache(maxsize=64)
+def _epsilon(mechanism: Mechanism, delta: float) -> float:
+    ideal = partial(_method(mechanism).epsilon, mechanism)
+    values = released_values(mechanism)
+    return with_slack(ideal, values, delta) if values else ideal(delta)
 
 
-def _grids(mechanism: Mechanism) -> tuple[float, ...]:
-    """Grids of losses, ever finer, none with more points than it is worth.
+@dataclass(frozen=True)
+class _Method:
+    """How bounds are found.
 
-    None at all where noise is so low (a multiplier below about 0.007) that the coarsest would be
-    wider than one unit of loss: no bound is then better than infinity.
+    Args:
+        epsilon: upper, of a mechanism and delta.
+        epsilon_below: lower, of a mechanism and delta; `near` is about what the upper one is.
+        delta: upper, of a mechanism and epsilon.
+        delta_below: lower, of a mechanism and epsilon.
     """
-    # Losses of one step reach about mu^2 / 2 + 8 mu.
-    widest = max(2 / z / z + 16 / z for z, _ in levels(mechanism))
-    first = max(_GRIDS[0], widest / _COARSE_GRID)
-    if first > 1:
-        return ()
-    return (first, *(grid for grid in _GRIDS[1:] if widest / grid <= _LARGEST_GRID))
+
+    epsilon: Callable[[Any, float], float]
+    epsilon_below: Callable[..., float]
+    delta: Callable[[Any, float], float]
+    delta_below: Callable[[Any, float], float]
 
 
-def _compose(mechanism: Mechanism, grid: float) -> Directions:
-    """The losses of all steps, on a grid, in each direction."""
-    single = _STEPS[type(mechanism), mechanism.relation]
-    steps = [(single(mechanism.rate, z, grid), count) for z, count in levels(mechanism)]
-    directions = range(len(steps[0][0]))
-    return tuple(compose([(one[i], count) for one, count in steps]) for i in directions)
+def _directions(parts: tuple[Part, ...]) -> tuple[bool, ...]:
+    return (False,) if is_symmetric(parts) else (False, True)
+
+
+def _closed_mu(parts: tuple[Part, ...]) -> float | None:
+    """The Gaussian-DP parameter where all parts are Gaussian; else None."""
+    if not all(isinstance(part, GaussianPart) for part in parts):
+        return None
+    return math.sqrt(math.fsum(part.square for part in parts if isinstance(part, GaussianPart)))
+
+
+def _composed_epsilon(mechanism: Mechanism, delta: float) -> float:
+    parts = parts_of(mechanism, upper=True)
+    mu = _closed_mu(parts)
+    if mu is not None:
+        return gaussian_epsilon(mu, delta)
+    if total_variation(parts) <= delta:
+        return 0.0
+    bound, pure = 0.0, pure_epsilon(parts)
+    if largest_level(parts) > _LARGEST:
+        return pure
+    for reverse in _directions(parts):
+        bound = max(bound, epsilon_bound(parts, reverse, True, math.log(delta), enough=bound))
+    return min(bound, pure)
+
+
+def _composed_epsilon_below(mechanism: Mechanism, delta: float, *, near: float) -> float:
+    """Of the direction that comes closer to the upper bound; either is a lower bound."""
+    parts = parts_of(mechanism, upper=False)
+    mu = _closed_mu(parts)
+    if mu is not None:
+        return gaussian_epsilon(mu, delta, upper=False)
+    if near == 0 or largest_level(parts) > _LARGEST:
+        return 0.0
+    return max(
+        epsilon_bound(parts, reverse, False, math.log(delta), guess=min(near, _FAR))
+        for reverse in _directions(parts)
+    )
+
+
+def _composed_delta(mechanism: Mechanism, epsilon: float) -> float:
+    parts = parts_of(mechanism, upper=True)
+    mu = _closed_mu(parts)
+    if mu is not None:
+        return gaussian_delta(mu, epsilon)
+    most = 0.0 if epsilon >= pure_epsilon(parts) else total_variation(parts)
+    if most == 0 or largest_level(parts) > _LARGEST:
+        return most
+    found = max(delta_bound(parts, reverse, True, epsilon) for reverse in _directions(parts))
+    return min(most, found)
+
+
+def _composed_delta_below(mechanism: Mechanism, epsilon: float) -> float:
+    parts = parts_of(mechanism, upper=False)
+    mu = _closed_mu(parts)
+    if mu is not None:
+        return gaussian_delta(mu, epsilon, upper=False)
+    if largest_level(parts) > _LARGEST:
+        return 0.0
+    return max(delta_bound(parts, reverse, False, epsilon) for reverse in _directions(parts))
+
+
+_LARGEST = 3e3  # a distance of means over the noise beyond which nothing is left to protect
+_FAR = 1e9  # an epsilon from which a search starts where none is known to hold
+_COMPOSED = _Method(
+    _composed_epsilon, _composed_epsilon_below, _composed_delta, _composed_delta_below
+)
+# A batch of fixed size draws one given record with independent coins all the same, so that the
+# mechanism with Poisson sampling is an instance of it: the other records contribute nothing.
+_REVEALED = _Method(
+    lambda mechanism, delta: revealed_epsilon(mechanism, delta),
+    lambda mechanism, delta, *, near: _composed_epsilon_below(
+        replace(mechanism, sampling="poisson"), delta, near=near
+    ),
+    lambda mechanism, epsilon: revealed_delta(mechanism, epsilon),
+    lambda mechanism, epsilon: _composed_delta_below(
+        replace(mechanism, sampling="poisson"), epsilon
+    ),
+)
+
+
+def _method(mechanism: Mechanism) -> _Method:
+    """The method for a mechanism.
+
+    Raises:
+        InputError: a private state with a fixed batch size is part of something else.
+    """
+    if isinstance(mechanism, PrivateState) and mechanism.sampling == "fixed":
+        return _REVEALED
+    states = (leaf for leaf in _leaves(mechanism) if isinstance(leaf, PrivateState))
+    if any(state.sampling == "fixed" for state in states):
+        raise InputError(
+            "sampling",
+            "fixed",
+            "a private state with a fixed batch size is accounted by itself only: no bound is "
+            "known that composes it with others; use Poisson sampling",
+        )
+    return _COMPOSED
+
+
+def _leaves(mechanism: Mechanism) -> list[Mechanism]:
+    inner = _INNER.get(type(mechanism), lambda _: ())(mechanism)
+    return [leaf for one in inner for leaf in _leaves(one)] if inner else [mechanism]
+
+
+_INNER: Mapping[type[Mechanism], Callable[[Any], Sequence[Mechanism]]] = {
+    Composed: lambda mechanism: mechanism.parts,
+    ClientSampling: lambda mechanism: (mechanism.participation,),
+}

@@ -12,6 +12,7 @@ from tacit.privacy.mechanisms import Mechanism
 __all__ = ["calibrate", "least_scale"]
 
 TOLERANCE = 1e-3
+_ROUGH = 2e-3  # a search for where to search
 
 
 def calibrate(
@@ -42,11 +43,18 @@ def calibrate(
         raise InputError("epsilon", epsilon, "must be positive and finite")
     if mechanism(start).rate == 1:
         tolerance = min(tolerance, 1e-9)  # a closed form costs nothing
+    near = least_scale(
+        lambda scale: accounting.rough_epsilon(mechanism(scale), delta=delta),
+        target=epsilon,
+        tolerance=max(tolerance, _ROUGH),
+        start=start,
+    )
     return least_scale(
         lambda scale: accounting.epsilon(mechanism(scale), delta=delta),
         target=epsilon,
         tolerance=tolerance,
-        start=start,
+        start=near,
+        factor=1 + 3 * max(tolerance, _ROUGH),
     )
 
 
@@ -56,6 +64,7 @@ def least_scale(
     target: float,
     tolerance: float = TOLERANCE,
     start: float = 1.0,
+    factor: float = 1.3,
 ) -> float:
     """The smallest scale, within a relative tolerance, at which a falling cost is <= `target`.
 
@@ -68,7 +77,7 @@ def least_scale(
     low, high = start, start  # cost(low) > target >= cost(high)
     value = cost(start)
     low_cost = high_cost = value
-    factor = 1.3
+    first = factor
     while low_cost <= target:
         high, high_cost = low, low_cost
         low /= factor
@@ -76,7 +85,7 @@ def least_scale(
             return high
         low_cost = cost(low)
         factor = min(factor * factor, 8.0)
-    factor = 1.3
+    factor = first
     while high_cost > target:
         low, low_cost = high, high_cost
         high *= factor

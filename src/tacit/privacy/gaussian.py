@@ -16,9 +16,10 @@ from scipy.special import log_ndtr
 __all__ = ["gaussian_delta", "gaussian_epsilon", "gaussian_profile"]
 
 Array = NDArray[np.float64]
+_LEAST = 1e-150  # a mu whose square is a number; rounded up to it, delta is 0 all the same
 
 
-def gaussian_profile(mu: float, epsilon: Array) -> Array:
+def gaussian_profile(mu: float | Array, epsilon: Array) -> Array:
     """Delta of a Gaussian mechanism at each epsilon (any real numbers), elementwise.
 
     The second term is formed in the logarithm and subtracted as a ratio, so that neither a large
@@ -29,46 +30,53 @@ def gaussian_profile(mu: float, epsilon: Array) -> Array:
     return np.asarray(np.exp(first) * -np.expm1(gap), dtype=np.float64)
 
 
-def _log_terms(mu: float, epsilon: Array) -> tuple[Array, Array]:
+def _log_terms(mu: float | Array, epsilon: Array) -> tuple[Array, Array]:
     """Logarithms of the two terms of the profile."""
     # Bounded so that the logarithms stay finite: beyond it both terms are 0, or both are 1.
     scaled = np.clip(epsilon / mu, -1e150, 1e150)
     return log_ndtr(mu / 2 - scaled), epsilon + log_ndtr(-mu / 2 - scaled)
 
 
-def gaussian_delta(mu: float, epsilon: float) -> float:
+def gaussian_delta(mu: float, epsilon: float, *, upper: bool = True) -> float:
     """Delta of a Gaussian mechanism with sensitivity / standard deviation `mu`, rounded up.
 
     For a small `mu` the two terms nearly cancel, so what rounding may have taken is counted in
     units of their logarithms, not of their difference.
+
+    Args:
+        mu: 0 or more.
+        epsilon: any number.
+        upper: round up; otherwise down.
     """
+    mu = max(mu, _LEAST)
     first, second = (
         float(term[0]) for term in _log_terms(mu, np.asarray([epsilon], dtype=np.float64))
     )
     # An argument of log_ndtr is off by a rounding of mu or epsilon / mu, times the slope there.
     slope = 1 + math.sqrt(2 * abs(second - epsilon))
     sizes = 1 + abs(first) + abs(second) + abs(epsilon) + slope * (mu + abs(epsilon) / mu)
-    rounding = 1e-15 * sizes
+    rounding = 1e-15 * sizes if upper else -1e-15 * sizes
     difference = -math.expm1(min(second - first, 0.0))
-    return min(1.0, math.exp(first) * (difference + rounding) * (1 + rounding))
+    return max(0.0, min(1.0, math.exp(first) * (difference + rounding) * (1 + rounding)))
 
 
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Smallest epsilon >= 0 with `gaussian_delta(mu, epsilon) <= delta`, rounded up.
+def gaussian_epsilon(mu: float, delta: float, *, upper: bool = True) -> float:
+    """Smallest epsilon >= 0 with `gaussian_delta(mu, epsilon) <= delta`, rounded up (or down).
 
     Returns infinity for `mu` above 1e150, where epsilon exceeds the floating-point range.
     """
     if mu > 1e150:
         return math.inf
-    if gaussian_delta(mu, 0.0) <= delta:
+    mu = max(mu, _LEAST)
+    if gaussian_delta(mu, 0.0, upper=upper) <= delta:
         return 0.0
     low, high = 0.0, mu * mu / 2 + mu * 40 + 1.0
     while high - low > 1e-13 * high:
         middle = (low + high) / 2
         if middle in (low, high):
             break
-        if gaussian_delta(mu, middle) <= delta:
+        if gaussian_delta(mu, middle, upper=upper) <= delta:
             high = middle
         else:
             low = middle
-    return high * (1 + 1e-12)
+    return high * (1 + 1e-12) if upper else low * (1 - 1e-12)

@@ -2,53 +2,65 @@
 
 Two digests, neither of them secret, tell damage and careless edits from what this module wrote:
 
-- a chain of BLAKE2b digests over every value: identity, mechanisms, then block after block; its
-  end is noted as `head`;
+- a chain of BLAKE2b digests over every value: identity, accounts, runs and their mechanisms, then
+  block after block; its end is noted as `head`;
 - a digest of the file's bytes, `image`, which also covers those that hold no value. It is written
-  right after each change, in a transaction of its own; if a kill comes between the two it is all
-  zeros, and the chain alone vouches for the values.
+  after each change but a booking, which must be quick, in a transaction of its own; until then, and
+  after a kill, it is all zeros, and the chain alone vouches for the values.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import secrets
+import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 
 from tacit.errors import InputError
 
 __all__ = [
+    "ACCOUNTS",
     "FORMAT_VERSION",
     "MECHANISMS",
     "META",
-    "MechanismRow",
+    "RUNS",
+    "AccountRow",
     "changing",
     "connecting",
+    "insert_run",
     "lock",
     "verify",
     "write_new",
 ]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
-MechanismRow = tuple[int, str, float | None, float | None]
+AccountRow = tuple[int, float | None, float | None]  # node, epsilon budget, delta
 
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE mechanism (
-    node INTEGER PRIMARY KEY,
-    statement TEXT NOT NULL,
-    epsilon_budget REAL,
-    delta REAL
+CREATE TABLE account (node INTEGER PRIMARY KEY, epsilon_budget REAL, delta REAL);
+CREATE TABLE run (
+    id INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL UNIQUE,
+    digest TEXT NOT NULL,
+    created TEXT NOT NULL,
+    tacit_version TEXT NOT NULL
 );
+CREATE TABLE mechanism (
+    run INTEGER NOT NULL REFERENCES run,
+    node INTEGER NOT NULL REFERENCES account,
+    statement TEXT NOT NULL,
+    PRIMARY KEY (run, node)
+) WITHOUT ROWID;
 CREATE TABLE image (digest BLOB NOT NULL);
 CREATE TABLE block (
     id INTEGER PRIMARY KEY,
-    node INTEGER NOT NULL REFERENCES mechanism,
+    run INTEGER NOT NULL REFERENCES run,
+    node INTEGER NOT NULL REFERENCES account,
     session INTEGER NOT NULL,
     first_step INTEGER NOT NULL,
     reserved_until INTEGER NOT NULL,
@@ -57,12 +69,17 @@ CREATE TABLE block (
 );
 """
 META = "SELECT key, value FROM meta WHERE key != 'head' ORDER BY key"
-MECHANISMS = "SELECT node, statement, epsilon_budget, delta FROM mechanism ORDER BY node"
+ACCOUNTS = "SELECT node, epsilon_budget, delta FROM account ORDER BY node"
+RUNS = "SELECT id, run_id, digest, created, tacit_version FROM run ORDER BY id"
+MECHANISMS = "SELECT run, node, statement FROM mechanism ORDER BY run, node"
 _BLOCKS = (
-    "SELECT id, node, session, first_step, reserved_until, used_until, digest "
+    "SELECT id, run, node, session, first_step, reserved_until, used_until, digest "
     "FROM block WHERE id >= ? ORDER BY id"
 )
+_EDITED = "an unedited ledger: block {}, or what stands before it, was changed"
 _UNSEALED = bytes(32)
+_SIZE = ("count", "size")
+_PATIENCE = 0.3  # seconds: a reader is done by then, a run is not
 
 
 @contextlib.contextmanager
@@ -89,7 +106,10 @@ def connecting(path: str) -> Iterator[sqlite3.Connection]:
         InputError: what follows meets an error of SQLite, a lock of another process included.
     """
     with _plain_errors(path):
-        connection = sqlite3.connect(path, timeout=0.0, isolation_level=None)
+        # One thread at a time uses a connection, but not always the one that made it.
+        connection = sqlite3.connect(
+            path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
+        )
         try:
             # EXTRA, not FULL: with a rollback journal, FULL can lose the last commit in a power
             # cut, since the journal's removal need not be on the disk yet.
@@ -123,8 +143,13 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def changing(connection: sqlite3.Connection, path: str) -> Iterator[None]:
+def changing(connection: sqlite3.Connection, path: str, *, seal: bool = True) -> Iterator[None]:
     """A change, durable when it ends; changed blocks must have been left with an empty digest.
+
+    Args:
+        connection: to the ledger.
+        path: its file, for messages.
+        seal: whether the file's bytes are digested as well, which takes as long again.
 
     Raises:
         InputError: the file cannot be written.
@@ -134,32 +159,42 @@ def changing(connection: sqlite3.Connection, path: str) -> Iterator[None]:
             yield
             _seal_values(connection)
             connection.execute("UPDATE image SET digest = ?", (_UNSEALED,))
-        _seal_image(connection)
+        if seal:
+            _seal_image(connection)
 
 
-def write_new(
-    connection: sqlite3.Connection, path: str, digest: str, mechanism_rows: Sequence[MechanismRow]
-) -> None:
-    """Fill a new ledger with the identity of a run of the plan `digest` and its mechanisms.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+def write_new(connection: sqlite3.Connection, accounts: Sequence[AccountRow]) -> None:
+    """Fill a new ledger, inside `changing`, with its identity and accounts."""
     meta = {
         "format_version": str(FORMAT_VERSION),
         "tacit_version": metadata.version("tacit"),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "run_id": secrets.token_hex(16),
-        "digest": digest,
+        "created": _now(),
     }
-    with changing(connection, path):
-        # executescript would commit the transaction, hence one statement at a time.
-        for statement in filter(str.strip, _SCHEMA.split(";")):
-            connection.execute(statement)
-        connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
-        connection.executemany("INSERT INTO mechanism VALUES (?, ?, ?, ?)", mechanism_rows)
-        connection.execute("INSERT INTO image VALUES (?)", (_UNSEALED,))
-        _set_head(connection, _chain_start(connection))
+    # executescript would commit the transaction, hence one statement at a time.
+    for statement in filter(str.strip, _SCHEMA.split(";")):
+        connection.execute(statement)
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+    connection.executemany("INSERT INTO account VALUES (?, ?, ?)", accounts)
+    connection.execute("INSERT INTO image VALUES (?)", (_UNSEALED,))
+
+
+def insert_run(
+    connection: sqlite3.Connection, run_id: str, digest: str, statements: Mapping[int, str]
+) -> int:
+    """Enter a run, inside `changing`, with each node's mechanism as JSON; gives its row."""
+    row = (run_id, digest, _now(), metadata.version("tacit"))
+    insert = "INSERT INTO run (run_id, digest, created, tacit_version) VALUES (?, ?, ?, ?)"
+    number = connection.execute(insert, row).lastrowid
+    assert number is not None
+    rows = [(number, node, statement) for node, statement in statements.items()]
+    connection.executemany("INSERT INTO mechanism VALUES (?, ?, ?)", rows)
+    # Runs stand before all blocks in the chain.
+    connection.execute("UPDATE block SET digest = x''")
+    return number
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _digest(previous: bytes, row: Sequence[object]) -> bytes:
@@ -167,9 +202,9 @@ def _digest(previous: bytes, row: Sequence[object]) -> bytes:
 
 
 def _chain_start(connection: sqlite3.Connection) -> bytes:
-    """The digest that the first block's continues: that of identity and mechanisms."""
+    """The digest that the first block's continues: that of all tables before the blocks."""
     link = b""
-    for query in (META, MECHANISMS):
+    for query in (META, ACCOUNTS, RUNS, MECHANISMS):
         for row in connection.execute(query):
             link = _digest(link, row)
     return link
@@ -177,9 +212,9 @@ def _chain_start(connection: sqlite3.Connection) -> bytes:
 
 def _seal_values(connection: sqlite3.Connection) -> None:
     """Renew the chain of digests from the first block whose digest was emptied by a change."""
-    (first,) = connection.execute("SELECT min(id) FROM block WHERE digest = x''").fetchone()
-    if first is None:
-        return
+    (first,) = connection.execute(
+        "SELECT coalesce(min(CASE WHEN digest = x'' THEN id END), max(id) + 1, 1) FROM block"
+    ).fetchone()
     before = "SELECT digest FROM block WHERE id < ? ORDER BY id DESC LIMIT 1"
     (link,) = connection.execute(before, (first,)).fetchone() or (_chain_start(connection),)
     changed = []
@@ -231,6 +266,9 @@ def verify(connection: sqlite3.Connection, path: str) -> None:
     (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if found != "ok":
         raise InputError("ledger", path, f"an undamaged ledger: {found}")
+    (pages,), (size,) = (connection.execute(f"PRAGMA page_{of}").fetchone() for of in _SIZE)
+    if os.stat(path).st_size != pages * size:  # SQLite takes what is missing of a page for zeros
+        raise InputError("ledger", path, f"an undamaged ledger, of {pages * size} bytes")
     meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
     if meta.get("format_version") != str(FORMAT_VERSION):
         version, writer = meta.get("format_version"), meta.get("tacit_version")
@@ -240,9 +278,9 @@ def verify(connection: sqlite3.Connection, path: str) -> None:
     for row in connection.execute(_BLOCKS, (0,)):
         link = _digest(link, row[:-1])
         if row[-1] != link:
-            raise InputError("ledger", path, f"an unedited ledger: block {row[0]} was changed")
+            raise InputError("ledger", path, _EDITED.format(row[0]))
     if meta.get("head") != link.hex():
-        expected = "an unedited ledger: its identity, a mechanism or its last block was changed"
+        expected = "an unedited ledger: identity, a budget, a run or the last block was changed"
         raise InputError("ledger", path, expected)
     if not _image_is_sound(connection):
         raise InputError("ledger", path, "an undamaged ledger: bytes without a value were changed")

@@ -2,252 +2,265 @@
 
 A mechanism says nothing about how epsilon is computed: every accountant reads the same
 statement. Compatibility: a field of a mechanism never changes its meaning; a statement
-(`to_statement`) carries a format version and is read back by every later release.
+(`tacit.privacy.statements`) carries a format version and is read back by every later release.
 
-Common to all of them:
-
-- *Unit*: one record of one node.
-- *Trust model* `all-messages`: the observer sees every message of every step, the graph, the
-  mixing weights, the start and who is active. Gossip, push-sum, momentum of noised gradients and
-  compression are then post-processing of a node's noised gradients, which is all that is stated.
-- *Noise multiplier*: standard deviation of the noise in every coordinate of the **sum** over the
-  batch, over the clipping bound `C` of one record's contribution. The relation decides the
-  sensitivity: `C` under `add-or-remove-one`, up to `2 C` under `replace-one`.
-- *Relation* `add-or-remove-one`: neighbouring data sets differ in one record that contributes
-  nothing in one of them; the number of records `J` is public (zero-out), so that the rate b / J
-  and the fixed denominator reveal nothing. `replace-one`: one record has another value.
+Unit, trust model, noise multiplier and relation, which all mechanisms share, are explained in
+`tacit.privacy.scheduled`, where those of one release a step are; here are those made of others.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from types import MappingProxyType
+from typing import Any
 
 from tacit.errors import InputError
+from tacit.privacy.checks import few_enough, share, whole
+from tacit.privacy.scheduled import (
+    ADD_OR_REMOVE_ONE,
+    REPLACE_ONE,
+    FixedBatchGaussian,
+    Gaussian,
+    Laplace,
+    PrivateState,
+    Relation,
+    SampledGaussian,
+    Scheduled,
+    Unit,
+    levels,
+    schedule,
+)
 
 __all__ = [
     "ADD_OR_REMOVE_ONE",
+    "MECHANISMS",
     "REPLACE_ONE",
+    "ClientSampling",
+    "Composed",
     "FixedBatchGaussian",
     "Gaussian",
+    "Laplace",
     "Mechanism",
+    "PrivateState",
     "Relation",
     "SampledGaussian",
-    "from_statement",
+    "Scheduled",
+    "Unit",
+    "compose",
     "levels",
+    "released_values",
     "schedule",
-    "to_statement",
 ]
 
-Relation = Literal["add-or-remove-one", "replace-one"]
-ADD_OR_REMOVE_ONE: Relation = "add-or-remove-one"
-REPLACE_ONE: Relation = "replace-one"
-TRUST_MODEL = "all-messages"
-STATEMENT_VERSION = 1
-
-
-def _schedule(noise_multiplier: float | Sequence[float], steps: int | None) -> tuple[float, ...]:
-    """One noise multiplier a step; raises InputError on anything but positive finite numbers."""
-    if isinstance(noise_multiplier, (int, float)):
-        count = 1 if steps is None else steps
-        if count < 1:
-            raise InputError("steps", steps, "must be 1 or more")
-        values: tuple[float, ...] = (float(noise_multiplier),) * count
-    else:
-        values = tuple(float(value) for value in noise_multiplier)
-        if not values:
-            raise InputError("noise_multiplier", noise_multiplier, "needs one number a step")
-        if steps is not None and steps != len(values):
-            raise InputError(
-                "steps", steps, f"must equal the length of the schedule, {len(values)}"
-            )
-    for value in values if len(set(values)) > 1 else values[:1]:
-        if not (value > 0 and math.isfinite(value)):
-            raise InputError("noise_multiplier", value, "must be positive and finite")
-    return values
-
-
-def _check_words(relation: str, trust_model: str) -> None:
-    if trust_model != TRUST_MODEL:
-        raise InputError("trust_model", trust_model, f"must be {TRUST_MODEL!r}, the one there is")
-    if relation not in (ADD_OR_REMOVE_ONE, REPLACE_ONE):
-        raise InputError("relation", relation, f"must be {ADD_OR_REMOVE_ONE!r} or {REPLACE_ONE!r}")
-
 
 @dataclass(frozen=True)
-class Gaussian:
-    """Every record at every step: Gaussian noise on the sum of all clipped contributions.
+class Composed:
+    """Several mechanisms on the same data, one after the other, each seeing what went before.
 
-    Adaptive composition of Gaussians is one Gaussian: `mu^2 = sum_k (s / z_k)^2` with `s` = 1
-    (add-or-remove-one) or 2 (replace-one) and `z_k` the multiplier of step k (Dong, Roth and Su,
-    *Gaussian differential privacy*, Cor. 3.3).
+    What an adaptive composition costs does not depend on the order of its steps, so the parts are
+    kept in one form, and equal compositions are equal: nested ones are flattened, those that
+    differ in their schedules only become one with all of their steps, and those that differ in
+    their rounds only one with all rounds.
 
     Args:
-        noise_multiplier: one number, or one a step.
-        steps: how many steps; with a schedule it may be left out.
-        relation: the neighbouring relation.
+        parts: what is released, of one relation, unit and trust model.
     """
 
-    noise_multiplier: float | Sequence[float]
-    steps: int | None = None
-    relation: Relation = ADD_OR_REMOVE_ONE
-    trust_model: str = TRUST_MODEL
+    parts: Sequence[Mechanism]
 
     def __post_init__(self) -> None:
-        _check_words(self.relation, self.trust_model)
-        _freeze_schedule(self)
+        if not isinstance(self.parts, Iterable):
+            raise InputError("parts", self.parts, "must be a list of mechanisms")
+        flat = list(chain.from_iterable(map(_flat, self.parts)))
+        if not flat:
+            raise InputError("parts", (), "needs at least one mechanism")
+        groups: dict[Mechanism, list[Mechanism]] = {}
+        keys: dict[int, Mechanism] = {}  # by identity: a million times the same part is common
+        for part in flat:
+            key = keys.get(id(part)) or keys.setdefault(id(part), _merging(part).key(part))
+            groups.setdefault(key, []).append(part)
+        for name in ("relation", "unit", "trust_model"):
+            values = sorted({getattr(key, name) for key in groups})
+            if len(values) > 1:
+                raise InputError("parts", values, f"must agree in their {name}")
+        parts = tuple(_merging(key).merge(parts) for key, parts in groups.items())
+        object.__setattr__(self, "parts", parts)
+
+    @property
+    def relation(self) -> Relation:
+        """The neighbouring relation, common to all parts."""
+        return self.parts[0].relation
+
+    @property
+    def trust_model(self) -> str:
+        """Who sees what, common to all parts."""
+        return self.parts[0].trust_model
+
+    @property
+    def unit(self) -> Unit:
+        """What neighbouring data sets differ in, common to all parts."""
+        return self.parts[0].unit
+
+    @property
+    def steps(self) -> int:
+        """Steps of all parts together."""
+        return sum(part.steps or 0 for part in self.parts)
 
     @property
     def rate(self) -> float:
-        """Share of the records that joins a step."""
-        return 1.0
+        """The largest share of the records that joins a step of a part."""
+        return max(part.rate for part in self.parts)
 
 
 @dataclass(frozen=True)
-class SampledGaussian:
-    """Poisson-sampled Gaussian: every record joins a step's batch with the sampling rate.
+class ClientSampling:
+    """A client that takes part in some rounds only, which everyone sees.
 
-    The dominating pair of one step with mu = 1 / z is, under add-or-remove-one,
-    ((1-q) N(0, 1) + q N(mu, 1), N(0, 1)) and its reverse, the larger of the two after
-    composition (Zhu, Dong and Wang, *Optimal accounting of differential privacy*, Thm. 11);
-    under replace-one, ((1-q) N(0, 1) + q N(mu, 1), (1-q) N(0, 1) + q N(-mu, 1)).
+    In each round the client takes part with probability `rate`, whatever its data, independently
+    of other rounds (K of N clients drawn anew each round: K / N). Participation being visible, a
+    round's privacy loss is 0 with probability 1 - rate and that of `participation` otherwise:
+    delta is the exact mean over participation patterns. The bound is for epsilon stated before
+    the clients are drawn; once the pattern is known, state the mechanism of the rounds that
+    happened.
 
     Args:
-        sample_rate: q in (0, 1], the same at every step; independent coins for every record.
-        noise_multiplier: one number, or one a step.
-        steps: how many steps; with a schedule it may be left out.
-        relation: the neighbouring relation.
+        participation: everything a client releases in one round in which it takes part.
+        rate: chance of taking part in a round, in (0, 1].
+        rounds: number of rounds, T.
     """
 
-    sample_rate: float
-    noise_multiplier: float | Sequence[float]
-    steps: int | None = None
-    relation: Relation = ADD_OR_REMOVE_ONE
-    trust_model: str = TRUST_MODEL
+    participation: Mechanism
+    rate: float
+    rounds: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.sample_rate <= 1:
-            raise InputError("sample_rate", self.sample_rate, "must lie in (0, 1]")
-        _check_words(self.relation, self.trust_model)
-        _freeze_schedule(self)
+        if type(self.participation) not in MECHANISMS:
+            raise InputError("participation", self.participation, "must be a mechanism")
+        object.__setattr__(self, "rate", share("rate", self.rate))
+        object.__setattr__(self, "rounds", whole("rounds", self.rounds))
+        few_enough("rounds", self.rounds)
 
     @property
-    def rate(self) -> float:
-        """Share of the records that joins a step, in expectation."""
-        return self.sample_rate
+    def relation(self) -> Relation:
+        """The neighbouring relation of a participation."""
+        return self.participation.relation
+
+    @property
+    def trust_model(self) -> str:
+        """Who sees what."""
+        return self.participation.trust_model
+
+    @property
+    def unit(self) -> Unit:
+        """What neighbouring data sets differ in."""
+        return self.participation.unit
+
+    @property
+    def steps(self) -> int:
+        """Steps if the client took part in every round."""
+        return self.rounds * (self.participation.steps or 0)
+
+
+Mechanism = Scheduled | Composed | ClientSampling
+MECHANISMS: tuple[type[Mechanism], ...] = (
+    Gaussian,
+    SampledGaussian,
+    FixedBatchGaussian,
+    Laplace,
+    PrivateState,
+    Composed,
+    ClientSampling,
+)
+
+
+def compose(mechanism: Mechanism, times: int) -> Mechanism:
+    """The mechanism, released `times` times: its schedule, rounds or parts that many times over.
+
+    Raises:
+        InputError: `times` is not a whole number of 1 or more, or there are too many steps.
+    """
+    times = whole("times", times)
+    if type(mechanism) not in MECHANISMS:
+        raise InputError("mechanism", mechanism, "must be a mechanism")
+    return _merging(mechanism).repeat(mechanism, times)
 
 
 @dataclass(frozen=True)
-class FixedBatchGaussian:
-    """Gaussian on a batch of fixed size, drawn without replacement: replace-one only.
-
-    With q = batch / records and mu = 2 / z one step is dominated by the pointwise maximum of the
-    profiles of ((1-q) N(0, 1) + q N(mu, 1), N(0, 1)) and of its reverse (advanced joint convexity
-    and a coupling of the batches; Balle, Barthe and Gaboardi, *Privacy amplification by
-    subsampling*, Thm. 11). The worse direction may change from step to step, so the maximum is
-    taken before composition. Zero-out is not offered: with a fixed size another record moves in,
-    and the sensitivity is 2 C all the same.
+class _Merging:
+    """How mechanisms of one kind become one.
 
     Args:
-        batch: b, records a step.
-        records: J, records of the node.
-        noise_multiplier: over the clipping bound C (not over 2 C); one number, or one a step.
-        steps: how many steps; with a schedule it may be left out.
+        key: what must be equal of two that become one.
+        merge: one mechanism of several of one key.
+        repeat: one mechanism, so many times.
     """
 
-    batch: int
-    records: int
-    noise_multiplier: float | Sequence[float]
-    steps: int | None = None
-    relation: Relation = REPLACE_ONE
-    trust_model: str = TRUST_MODEL
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.batch <= self.records:
-            raise InputError("batch", self.batch, f"must lie in 1..{self.records}, the records")
-        if self.relation != REPLACE_ONE:
-            raise InputError(
-                "relation",
-                self.relation,
-                "a batch of fixed size is accounted under 'replace-one' only: another record "
-                "moves in for the one that is left out; use Poisson sampling",
-            )
-        _check_words(self.relation, self.trust_model)
-        _freeze_schedule(self)
-
-    @property
-    def rate(self) -> float:
-        """Share of the records that joins a step."""
-        return self.batch / self.records
+    key: Callable[[Any], Mechanism]
+    merge: Callable[[Sequence[Any]], Mechanism]
+    repeat: Callable[[Any, int], Mechanism]
 
 
-Mechanism = Gaussian | SampledGaussian | FixedBatchGaussian
+def _flat(part: Mechanism) -> Iterable[Mechanism]:
+    if type(part) not in MECHANISMS:
+        raise InputError("parts", part, "must be a mechanism")
+    return part.parts if isinstance(part, Composed) else (part,)
 
 
-def _freeze_schedule(mechanism: Mechanism) -> None:
-    """Spell the schedule out, one multiplier a step, so that equal mechanisms compare equal."""
-    multipliers = _schedule(mechanism.noise_multiplier, mechanism.steps)
-    object.__setattr__(mechanism, "noise_multiplier", multipliers)
-    object.__setattr__(mechanism, "steps", len(multipliers))
+def _end_to_end(parts: Sequence[Scheduled]) -> Scheduled:
+    few_enough("parts", sum(part.steps or 0 for part in parts))
+    if len(parts) == 1:
+        return parts[0]
+    steps = tuple(chain.from_iterable(map(schedule, parts)))
+    return replace(parts[0], noise_multiplier=steps, steps=None)
 
 
-def levels(mechanism: Mechanism) -> tuple[tuple[float, int], ...]:
-    """The distinct noise multipliers of a mechanism, ascending, each with its number of steps.
+def _over_and_over(mechanism: Scheduled, times: int) -> Scheduled:
+    few_enough("times", (mechanism.steps or 0) * times)
+    return replace(mechanism, noise_multiplier=schedule(mechanism) * times, steps=None)
 
-    Order is irrelevant to composition, so this is all an accountant needs.
+
+_SCHEDULES = _Merging(
+    key=lambda part: replace(part, noise_multiplier=1.0, steps=1),
+    merge=_end_to_end,
+    repeat=_over_and_over,
+)
+_OTHERS: Mapping[type[Mechanism], _Merging] = MappingProxyType(
+    {
+        ClientSampling: _Merging(
+            key=lambda part: replace(part, rounds=1),
+            merge=lambda parts: replace(parts[0], rounds=sum(part.rounds for part in parts)),
+            repeat=lambda part, times: replace(part, rounds=part.rounds * times),
+        ),
+        Composed: _Merging(
+            key=lambda part: part,
+            merge=Composed,
+            repeat=lambda whole, times: Composed([compose(part, times) for part in whole.parts]),
+        ),
+    }
+)
+
+
+def _merging(mechanism: Mechanism) -> _Merging:
+    return _OTHERS.get(type(mechanism), _SCHEDULES)
+
+
+def released_values(mechanism: Mechanism) -> int:
+    """Noised values that a mechanism releases on the lattice, in all steps; 0 for ideal noise.
+
+    Of a client that takes part in some rounds: as if it took part in all.
     """
-    return tuple(sorted(Counter(schedule(mechanism)).items()))
+    return _VALUES.get(type(mechanism), _scheduled_values)(mechanism)
 
 
-def schedule(mechanism: Mechanism) -> tuple[float, ...]:
-    """The noise multiplier of each step, in order."""
-    return _schedule(mechanism.noise_multiplier, mechanism.steps)
+def _scheduled_values(mechanism: Any) -> int:
+    return int(mechanism.steps * getattr(mechanism, "coordinates", 0))
 
 
-KINDS: Mapping[str, Callable[..., Mechanism]] = {
-    "gaussian": Gaussian,
-    "sampled-gaussian": SampledGaussian,
-    "fixed-batch-gaussian": FixedBatchGaussian,
-}
-
-
-def to_statement(mechanism: Mechanism) -> dict[str, Any]:
-    """A mechanism as JSON-ready data: kind, version, every number, the schedule in runs.
-
-    The schedule is `[[multiplier, steps], ...]` in the order of the steps.
-    """
-    kind = next(name for name, make in KINDS.items() if make is type(mechanism))
-    runs: list[list[float]] = []
-    for value in schedule(mechanism):
-        if runs and runs[-1][0] == value:
-            runs[-1][1] += 1
-        else:
-            runs.append([value, 1])
-    fields = {key: value for key, value in vars(mechanism).items() if key != "noise_multiplier"}
-    return {"kind": kind, "version": STATEMENT_VERSION, **fields, "noise_multiplier": runs}
-
-
-def from_statement(statement: Mapping[str, Any]) -> Mechanism:
-    """The mechanism of a statement made by `to_statement`; raises InputError on anything else."""
-    fields = dict(statement)
-    kind = fields.pop("kind", None)
-    version = fields.pop("version", None)
-    if not isinstance(kind, str) or kind not in KINDS or version != STATEMENT_VERSION:
-        raise InputError(
-            "mechanism",
-            f"{kind} version {version}",
-            f"must be one of {', '.join(KINDS)}, version {STATEMENT_VERSION}",
-        )
-    try:
-        runs = fields.pop("noise_multiplier")
-        multipliers = [float(value) for value, count in runs for _ in range(count)]
-        return KINDS[kind](noise_multiplier=multipliers, **fields)
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            "mechanism", dict(statement), f"must have the fields of a {kind!r} statement"
-        ) from error
+_VALUES: Mapping[type[Mechanism], Callable[[Any], int]] = MappingProxyType(
+    {
+        Composed: lambda whole: sum(map(released_values, whole.parts)),
+        ClientSampling: lambda one: one.rounds * released_values(one.participation),
+    }
+)

@@ -7,29 +7,25 @@ What a draw depends on, and what not, is said in `tacit.privacy.keys`. What the 
   precision the radius uniform has the resolution 2^-63 near 0 (the tails) and 2^-53 near 1.
 - In single precision the same words make the same normals, up to rounding: the radius's
   logarithm is still taken in double precision, the angle is the top 32 bits.
-- The output is floating point. The analysis of the Gaussian mechanism is over the reals; this
-  module does not defend against an observer who exploits the low-order bits of single values
-  (Mironov 2012; Jin et al. 2021).
+- The output of `normal` is floating point, whose low bits the analysis knows nothing of. What a run
+  releases is noised by `add_normal`, which is defended: see `tacit.privacy.noise_lattice`.
 - The keystream is the same on every machine. Logarithm, sine and cosine are NumPy's and may
   differ in the last bits between processor types; on one machine, equal positions give equal bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import CipherContext
 from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.errors import InputError
 from tacit.privacy.keys import (
-    BLOCK_BYTES,
     NodeKeys,
     aes_ctr,
     encryptor,
@@ -38,28 +34,28 @@ from tacit.privacy.keys import (
     position,
     seeded_keys,
 )
+from tacit.privacy.noise_block import NormalBlock, over_rows
+from tacit.privacy.noise_lattice import add_normal
+from tacit.privacy.noise_slack import Slack, slack, with_slack
 
 __all__ = [
     "NodeKeys",
+    "Slack",
+    "add_normal",
     "aes_ctr",
     "coins",
     "fresh_keys",
     "keystream",
     "normal",
     "seeded_keys",
+    "slack",
     "subset",
+    "with_slack",
 ]
 
 _NUMPY_TYPES: Mapping[torch.dtype, type[np.float32 | np.float64]] = MappingProxyType(
     {torch.float32: np.float32, torch.float64: np.float64}
 )
-# A node's row is drawn in chunks of at most this many pairs: 4 to 6 MB of working memory a thread.
-_CHUNK_PAIRS = 1 << 16
-# Chunks are multiples of this many pairs, and the last is cut: no element is ever computed by the
-# scalar remainder of a vectorised loop, which may round otherwise.
-_PAD_PAIRS = 64
-# On shorter rows, handing the interpreter lock to and fro costs more than a second core brings.
-_THREAD_LENGTH = 1 << 15
 
 
 def normal(
@@ -116,74 +112,17 @@ def normal(
 
 
 def _fill_rows(rows: NDArray[Any], purpose_keys: Sequence[bytes], counter: int) -> None:
-    """Fill `[nodes, d]` with normals; the number of threads does not change a bit of it."""
-    threads = min(torch.get_num_threads(), len(rows)) if rows.shape[1] >= _THREAD_LENGTH else 1
+    """Fill `[nodes, d]` with normals."""
+    length = rows.shape[1]
 
-    def fill_share(share: int) -> None:
-        block = _NormalBlock(_chunk_pairs(rows.shape[1]), rows.dtype)
-        for i in range(share, len(rows), threads):
-            block.fill(rows[i], encryptor(purpose_keys[i], counter))
+    def work(share: range) -> None:
+        block = NormalBlock(len(share), length, rows.dtype, np.dtype(np.float64))
+        for place in block.pieces(share, lambda i: encryptor(purpose_keys[i], counter)):
+            piece = rows[place]
+            height, width = piece.shape
+            piece[...] = block.normals[:height, :width]
 
-    if threads <= 1:
-        fill_share(0)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(fill_share, range(threads)))
-
-
-def _chunk_pairs(length: int) -> int:
-    """How many pairs to draw at a time, so that chunks of equal size cover the row."""
-    pairs = max(1, (length + 1) // 2)
-    chunks = -(-pairs // _CHUNK_PAIRS)
-    return -(-pairs // (chunks * _PAD_PAIRS)) * _PAD_PAIRS
-
-
-class _NormalBlock:
-    """Working memory of one thread, which turns AES blocks into pairs of normals.
-
-    It is kept over the rows: fresh memory for each costs as much as the arithmetic.
-    """
-
-    def __init__(self, pairs: int, dtype: np.dtype[Any]) -> None:
-        self._zeros = bytes(pairs * BLOCK_BYTES)
-        self._stream = np.empty((pairs + 1) * BLOCK_BYTES, np.uint8)
-        words = self._stream[: pairs * BLOCK_BYTES]
-        self._radius_words = words.view("<i8").reshape(pairs, 2)[:, 0]
-        # float32 takes its angle from the top half of the word that float64 takes as a whole.
-        angle_bytes = dtype.itemsize
-        angle_words = words.view(f"<i{angle_bytes}").reshape(pairs, -1)
-        self._angle_words = angle_words[:, -1]
-        self._angle_unit = dtype.type(2.0 * np.pi / 2.0 ** (8 * angle_bytes))
-        self._uniform = np.empty(pairs, np.float64)
-        self._radius, self._angle, self._direction = (np.empty(pairs, dtype) for _ in range(3))
-        self._normals = np.empty((pairs, 2), dtype)
-
-    def fill(self, row: NDArray[Any], stream: CipherContext) -> None:
-        """Fill `[d]` with the normals of the keystream that `stream` begins."""
-        width = self._normals.size
-        for first in range(0, len(row), width):
-            stream.update_into(self._zeros, self._stream.data)
-            self._box_muller()
-            piece = row[first : first + width]
-            piece[:] = self._normals.reshape(-1)[: len(piece)]
-
-    def _box_muller(self) -> None:
-        uniform, radius, angle = self._uniform, self._radius, self._angle
-        # |word| of a signed word is uniform on 0 .. 2^63 (its ends have half the mass); the
-        # 2^-65, a quarter of the finest spacing, keeps the logarithm off zero.
-        np.copyto(uniform, self._radius_words)
-        np.abs(uniform, out=uniform)
-        uniform *= 2.0**-63
-        uniform += 2.0**-65
-        np.log(uniform, out=uniform)
-        np.multiply(uniform, -2.0, out=radius, casting="same_kind")
-        np.sqrt(radius, out=radius)
-        np.copyto(angle, self._angle_words, casting="unsafe")
-        angle *= self._angle_unit
-        np.cos(angle, out=self._direction)
-        np.multiply(radius, self._direction, out=self._normals[:, 0])
-        np.sin(angle, out=self._direction)
-        np.multiply(radius, self._direction, out=self._normals[:, 1])
+    over_rows(len(rows), length, work)
 
 
 def coins(
@@ -235,8 +174,9 @@ def subset(
 ) -> NDArray[np.int64]:
     """A uniformly random subset of `0 .. population - 1` of fixed size, sorted: `[size]`.
 
-    The elements with the smallest 64-bit words are taken; between equal words (probability below
-    `population^2 / 2^65`) the lower index wins, so the size is always exact.
+    The elements with the smallest 64-bit words are taken; between equal words 64 more bits decide,
+    and between those (probability below `population^2 / 2^129`) the lower index wins. So the size
+    is always exact, and the law is that close to uniform.
 
     Raises:
         InputError: `size` is not in 0 .. population, the node's key is not held, or the position
@@ -244,14 +184,22 @@ def subset(
     """
     if not 0 <= size <= population:
         raise InputError("size", size, f"a number from 0 to the population, {population}")
-    return _smallest(_words(keys, node, purpose, step, population, part), size)
+    words = _words(keys, node, purpose, step, population, part)
+    return _smallest(
+        words, size, lambda: _words(keys, node, f"{purpose}, ties", step, population, part)
+    )
 
 
-def _smallest(words: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
-    """Indices of the `size` smallest words, sorted; between equal words the lower index wins."""
+def _smallest(
+    words: NDArray[np.uint64], size: int, more: Callable[[], NDArray[np.uint64]]
+) -> NDArray[np.int64]:
+    """Indices of the `size` smallest words, sorted; between equal ones `more` words decide."""
     if size == 0:
         return np.empty(0, np.int64)
     largest = np.partition(words, size - 1)[size - 1]
     below = np.flatnonzero(words < largest)
-    ties = np.flatnonzero(words == largest)[: size - len(below)]
+    ties = np.flatnonzero(words == largest)
+    wanted = size - len(below)
+    if wanted < len(ties):
+        ties = ties[np.argsort(more()[ties], kind="stable")][:wanted]
     return np.sort(np.concatenate([below, ties])).astype(np.int64)

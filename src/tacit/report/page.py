@@ -6,12 +6,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from html import escape
-from importlib import resources
 from pathlib import Path
-from string import Template
-
-import plotly.io
-import plotly.offline
 
 from tacit.report.charts import Chart
 from tacit.report.figures import gradient_charts, model_charts, network_charts, privacy_charts
@@ -24,6 +19,7 @@ from tacit.report.sections import (
     tiles,
     title_text,
 )
+from tacit.report.shell import figure_html, page_html
 from tacit.report.tables import facts_section, node_table
 
 __all__ = ["render_page", "write_report"]
@@ -52,17 +48,7 @@ def write_report(run_folder: Path) -> Path:
 
 def render_page(run: RunFolder) -> str:
     """Give the page of a run as HTML."""
-    return Template(_asset("page.html")).substitute(
-        title=escape(title_text(run.result)),
-        style=_asset("page.css"),
-        plotly=plotly.offline.get_plotlyjs(),
-        script=_asset("page.js"),
-        body=_body(run),
-    )
-
-
-def _asset(name: str) -> str:
-    return (resources.files("tacit.report") / name).read_text(encoding="utf-8")
+    return page_html(title_text(run.result), _body(run))
 
 
 def _body(run: RunFolder) -> str:
@@ -92,22 +78,5 @@ def _body(run: RunFolder) -> str:
 
 
 def _charts_section(title: str, charts: Sequence[Chart]) -> str:
-    figures = "\n".join(map(_figure, charts))
+    figures = "\n".join(map(figure_html, charts))
     return f'<section><h2>{escape(title)}</h2><div class="charts">\n{figures}\n</div></section>'
-
-
-def _figure(chart: Chart) -> str:
-    inside = f'<p class="absent">{escape(chart.absent)}</p>'
-    if chart.figure is not None:
-        inside = f"{_plot(chart)}<figcaption>{escape(chart.caption)}</figcaption>"
-    return f'<figure id="{chart.key}"><h3>{escape(chart.title)}</h3>{inside}</figure>'
-
-
-def _plot(chart: Chart) -> str:
-    # "<" may not appear inside a script element: text from files could close it
-    data = plotly.io.to_json(chart.figure, validate=False).replace("<", "\\u003c")
-    return (
-        f'<div class="plot" style="height:{chart.height}px" role="img" '
-        f'aria-label="{escape(chart.title)}"></div>'
-        f'<script type="application/json">{data}</script>'
-    )

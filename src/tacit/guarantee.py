@@ -1,0 +1,301 @@
+"""What a run guarantees, to be handed over and signed: a JSON that proves itself, and a page.
+
+Every epsilon in a statement is that of the ledger: of the steps that were charged, a killed
+session's included. Mechanisms and charged steps stand in it, so that everything is recomputed from
+the JSON alone (`check_statement`). Its digest tells damage and careless edits; it has no secret, so
+it does not tell who wrote the statement: a signature does.
+
+Format, version 1: `run`, `algorithm`, `task`, `relation`, `unit` and `trust_model` each with its
+meaning, `nodes` (certified, claimed and audited epsilon, one a node), `ledger` (`tacit.books`),
+`mechanisms_in_words` in its order, `data_ledger` (of all runs on the same data; null without
+`[privacy].ledger`), `assumptions`, `not_covered`, `digest`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tacit import __version__
+from tacit.books import confirm, ledger_document, mechanism_words
+from tacit.checkpoint import write_atomically
+from tacit.errors import InputError
+from tacit.folder import read_config
+from tacit.privacy import from_statement
+from tacit.report.statement_page import statement_page
+from tacit.result import FORMAT_VERSION as RESULT_VERSION
+
+__all__ = ["check_statement", "statement_document", "write_statement"]
+
+FORMAT_VERSION = 1
+KIND = "tacit privacy statement"
+
+RELATIONS = {
+    "add-or-remove-one": "two data sets of a node are neighbours if they differ in whether one "
+    "record contributes at all; the number of records is public",
+    "replace-one": "two data sets of a node are neighbours if one record has another value in the "
+    "second",
+}
+UNITS = {
+    "record": "one record of one node; a person with k records is protected k times less in "
+    "epsilon, and by more than that in delta",
+    "client": "all the data of one node",
+}
+TRUST_MODELS = {
+    "all-messages": "the observer sees every message of every node at every step, the graph, the "
+    "mixing weights, the start, who takes part, and all settings; it may be all the other nodes "
+    "together, and knows everything else about the data",
+}
+EPSILON_MEANING = (
+    "Whatever an observer does with what it sees: every event has probabilities p and p' under two "
+    "neighbouring data sets of a node with p <= e^epsilon p' + delta, and the other way round. "
+    "Delta is the weight of events that the factor e^epsilon need not hold for; it must be far "
+    "below 1 divided by the number of records. Epsilon bounds what taking part reveals, not what "
+    "the data of others tell about a person."
+)
+_ASSUMPTIONS = (
+    "What ran is what is stated: every record's contribution was clipped to its bound before it "
+    "was added, the noise was added before the sum left the node, and sums were divided by the "
+    "expected batch size, not by the number of records drawn. The software does so and is tested "
+    "for it; this statement cannot show that it was not altered.",
+    "The keys of the nodes were drawn from the operating system's random source, were kept secret, "
+    "and are gone: noise and sampling coins are stretches of an AES-256 keystream, taken to be "
+    "indistinguishable from random by anyone without the key. Privacy is computational to that "
+    "extent.",
+    "The bound is proved for noise with real values. What is released is rounded to a public "
+    "lattice, as the documentation of tacit.privacy.noise_lattice says, with the slack that it "
+    "proves; the rounding of the sum of contributions itself is not part of the proof.",
+    "Which records joined a step stays secret; the rates, batch sizes, clipping bounds, noise "
+    "levels and the number of records J are public and were chosen without looking at the private "
+    "records.",
+    "The settings were fixed before the run began. If it ended before its planned steps, that was "
+    "not decided by what it had released by then: the epsilon of fewer steps does not cover a stop "
+    "that someone chose by looking at the models.",
+    "Records are those of one node alone: a record that is held by several nodes is released by "
+    "each of them.",
+    "The ledger that this rests on is the run's own and only one: it was neither replaced nor "
+    "copied and continued elsewhere.",
+    "All nodes ran in one process of one machine, whose owner can see everything: the trust model "
+    "holds for those who see the messages, not for that machine.",
+)
+_ALL_RUNS = (
+    "The figure for all runs on the same data is that of their composition with settings that do "
+    "not depend on what earlier runs released. Where every record joins every step (Gaussian "
+    "differential privacy) it also holds for settings chosen by looking (Smith and Thakurta, 2022, "
+    "arXiv 2210.17520); for sampled batches that is not proved. It counts the runs in the ledger "
+    "only: whatever else was released from the same records comes on top."
+)
+
+
+def write_statement(run: Path, out: Path | None = None) -> tuple[Path, Path]:
+    """Write `statement.json` and `statement.html` of a run.
+
+    Files that say the same are left as they are, with their date; others are never overwritten.
+
+    Args:
+        run: a run folder.
+        out: the folder to write to, made if missing; by default the run's.
+
+    Returns:
+        The paths of the JSON and of the page.
+
+    Raises:
+        InputError: the run is not private or not accounted, its ledger is in use or damaged, no
+            finite epsilon holds, or other files are in the place of the statement.
+    """
+    run, folder = Path(run), Path(run if out is None else out)
+    document = statement_document(run)
+    paths = folder / "statement.json", folder / "statement.html"
+    kept = _kept(paths[0], document)
+    if kept is None:
+        kept = {**document, "digest": _digest(document)}
+    contents = json.dumps(kept, indent=2, allow_nan=False).encode(), statement_page(kept).encode()
+    for path, content in zip(paths, contents, strict=True):
+        if path.exists() and path.read_bytes() != content:
+            expected = "is there and says something else: move it away, or choose another --out"
+            raise InputError("statement", str(path), expected)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, content in zip(paths, contents, strict=True):
+            if not path.exists():
+                write_atomically(path, content)
+    except OSError as error:
+        expected = f"cannot be written ({error.strerror})"
+        raise InputError("statement", str(folder), expected) from None
+    return paths
+
+
+def _kept(path: Path, document: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The statement that is there already, if it differs in its date alone."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        same = {**found, "date": ""} == {**document, "date": "", "digest": found["digest"]}
+        return found if same and found["digest"] == _digest(found) else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def statement_document(run: Path) -> dict[str, Any]:
+    """The statement of a run as data, but for its digest.
+
+    Raises:
+        InputError: as for `write_statement`.
+    """
+    result = _result(run)
+    config = read_config(run)
+    # The folder that it happened to be read from is not part of what is stated.
+    ledger = {**ledger_document(run / "ledger.sqlite"), "path": "ledger.sqlite"}
+    nodes = _nodes(run, result, ledger)
+    first = from_statement(ledger["mechanisms"][0])
+    (entered,) = ledger["runs"]
+    data_ledger = None
+    if config.privacy.ledger is not None:
+        data_ledger = ledger_document(Path(config.privacy.ledger))
+        if entered["run"] not in {one["run"] for one in data_ledger["runs"]}:
+            expected = f"the ledger of the data of {run}, which is not entered in it"
+            raise InputError("privacy.ledger", config.privacy.ledger, expected)
+    return {
+        "kind": KIND,
+        "format_version": FORMAT_VERSION,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "tacit_version": __version__,
+        "run": {
+            **entered,
+            "status": result["status"],
+            "ledger_digest": ledger["files"][0]["digest"],
+        },
+        "algorithm": result["algorithm"],
+        "task": {**result["task"], "parameters": result["parameters"]},
+        "accounting": result["accounting"],
+        "relation": {"name": first.relation, "meaning": RELATIONS[first.relation]},
+        "unit": {"name": first.unit, "meaning": UNITS[first.unit]},
+        "trust_model": {"name": first.trust_model, "meaning": TRUST_MODELS[first.trust_model]},
+        "epsilon_meaning": EPSILON_MEANING,
+        "claim": result["claim"],
+        "nodes": nodes,
+        "mechanisms_in_words": [
+            mechanism_words(from_statement(one)) for one in ledger["mechanisms"]
+        ],
+        "ledger": ledger,
+        "data_ledger": data_ledger,
+        "assumptions": [*_ASSUMPTIONS, *([] if data_ledger is None else [_ALL_RUNS])],
+        "not_covered": result["not_covered"],
+    }
+
+
+def _result(run: Path) -> dict[str, Any]:
+    """The result of a private, accounted run."""
+    path = run / "result.json"
+    try:
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        version, private = result["format_version"], result["private"]
+    except OSError:
+        expected = "has no result.json: name a run folder, or let the run come to a stop (--resume)"
+        raise InputError("RUN", str(run), expected) from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError("RUN", str(path), "a result that is whole") from None
+    if version != RESULT_VERSION:
+        expected = f"a result of format {RESULT_VERSION}; this is {version}"
+        raise InputError("RUN", str(path), expected)
+    if not private:
+        reason = result["not_private_reason"]
+        raise InputError("RUN", str(run), f"is not private, so nothing can be stated: {reason}")
+    return result
+
+
+def _nodes(run: Path, result: Mapping[str, Any], ledger: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row a node: certified by the ledger, the rest by the result."""
+    rows = ledger["nodes"]
+    if len(rows) != result["nodes"]:
+        expected = f"the ledger of {result['nodes']} nodes; it has {len(rows)}"
+        raise InputError("RUN", str(run), expected)
+    if any(row["epsilon"] is None or row["delta"] is None for row in rows):
+        raise InputError("RUN", str(run), "has no finite epsilon, so nothing can be stated")
+    return [
+        {
+            "node": row["node"],
+            "records": result["records"][place],
+            "epsilon": row["epsilon"],
+            "delta": row["delta"],
+            "budget": row["epsilon_budget"],
+            "claimed": result["claimed_epsilon"][place],
+            "audited": _at(result["audited_epsilon"], place),
+        }
+        for place, row in enumerate(rows)
+    ]
+
+
+def _at(values: Sequence[float] | float | None, place: int) -> float | None:
+    """One figure for all nodes, or one a node."""
+    return values[place] if isinstance(values, list) else values  # type: ignore[return-value]
+
+
+def check_statement(path: Path) -> dict[str, Any]:
+    """Recompute every epsilon of a statement from its JSON alone.
+
+    Returns:
+        What was confirmed: `run`, `nodes` (how many), `epsilon` and `delta` (the highest),
+        `data_epsilon` (the highest of all runs on the data, or None), `date`, `tacit_version`,
+        `checked_by`.
+
+    Raises:
+        InputError: the file is no statement, was changed, or a figure does not follow.
+    """
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise InputError("statement", str(path), f"a statement.json ({error})") from None
+    if not isinstance(document, dict) or document.get("kind") != KIND:
+        raise InputError("statement", str(path), f"a JSON of the kind {KIND!r}")
+    if document.get("format_version") != FORMAT_VERSION:
+        version = document.get("format_version")
+        expected = f"a statement of format {FORMAT_VERSION}; this is {version}"
+        raise InputError("statement", str(path), expected)
+    try:
+        return _checked(path, document)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        expected = f"a whole statement: {type(error).__name__}: {error}"
+        raise InputError("statement", str(path), expected) from None
+
+
+def _checked(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
+    ledger, data_ledger = document["ledger"], document["data_ledger"]
+    confirm(ledger)
+    for row, booked in zip(document["nodes"], ledger["nodes"], strict=True):
+        for key in ("node", "epsilon", "delta"):
+            if row[key] != booked[key]:
+                where = f"{key} of node {booked['node']}"
+                raise InputError(where, row[key], f"must be {booked[key]}, by its own ledger")
+    for statement in ledger["mechanisms"]:
+        mechanism = from_statement(statement)
+        for key in ("relation", "unit", "trust_model"):
+            if document[key]["name"] != getattr(mechanism, key):
+                expected = f"must be {getattr(mechanism, key)!r}, by its own mechanisms"
+                raise InputError(key, document[key]["name"], expected)
+    if data_ledger is not None:
+        confirm(data_ledger)
+    if document["digest"] != _digest(document):
+        raise InputError("statement", str(path), "an unedited statement: its digest does not match")
+    return {
+        "run": document["run"]["run"],
+        "nodes": len(document["nodes"]),
+        "epsilon": max(row["epsilon"] for row in document["nodes"]),
+        "delta": max(row["delta"] for row in document["nodes"]),
+        "data_epsilon": data_ledger and max(row["epsilon"] for row in data_ledger["nodes"]),
+        "date": document["date"],
+        "tacit_version": document["tacit_version"],
+        "checked_by": __version__,
+    }
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    """Of everything but the digest itself, whatever the layout of the file."""
+    content = {key: value for key, value in document.items() if key != "digest"}
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()

@@ -1,0 +1,142 @@
+"""Dyn-D2P and its variants (Zhu, Huang, Wang, Ji and Xu): their composition, as printed.
+
+Symbols: C_k, clipping bound; sigma_k, noise standard deviation; mu_k = C_k / sigma_k; p = 1 / J;
+mu_tot, the Gaussian-DP parameter of (eps, delta). The clipping schedule cancels: Dyn[C] claims
+what Const-D2P does, Dyn-D2P what Dyn[mu] does.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import logsumexp
+
+from tacit.privacy.gaussian import Array, gaussian_delta, gaussian_epsilon
+from tacit.privacy.published.formula import ClaimedRun, Condition, Formula, one_record, positive
+
+__all__ = [
+    "DYN_D2P",
+    "DYN_GENERAL",
+    "constant_mu",
+    "general_noise_scale",
+    "growing_mu",
+    "total_mu",
+]
+
+
+def total_mu(epsilon: float, delta: float) -> float:
+    """mu_tot: the mu with delta = Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2).
+
+    Raises:
+        InputError: epsilon is not positive, or delta lies outside (0, 1).
+    """
+    positive(epsilon=epsilon, delta=delta, room=1 - delta)
+
+    def excess(log_mu: float) -> float:
+        return gaussian_delta(math.exp(log_mu), epsilon) - delta
+
+    return math.exp(float(brentq(excess, math.log(1e-9), math.log(1e9), xtol=1e-14)))
+
+
+def constant_mu(*, records: int, steps: int, epsilon: float, delta: float) -> float:
+    """mu-bar of Const-D2P and Dyn[C]: sqrt(log(J^2 mu_tot^2 / K + 1)), as printed."""
+    positive(records=records, steps=steps)
+    return math.sqrt(math.log1p((records * total_mu(epsilon, delta)) ** 2 / steps))
+
+
+def growing_mu(
+    *, records: int, steps: int, epsilon: float, delta: float, growth: float
+) -> tuple[float, ...]:
+    """mu_k = mu_0 rho_mu^{k/K} of Dyn-D2P and Dyn[mu], mu_0 solved for as printed, `[steps]`.
+
+    mu_tot = (1/J) sqrt(sum_k (e^{mu_k^2} - 1)) is solved in the logarithm.
+
+    Args:
+        records: J.
+        steps: K.
+        epsilon: of the claim.
+        delta: of the claim.
+        growth: rho_mu.
+    """
+    positive(records=records, steps=steps, growth=growth)
+    shape = growth ** (np.arange(steps) / steps)
+    target = math.log(records * total_mu(epsilon, delta))
+    # A single step at the largest mu has at most the whole sum; the rest follows by bracketing.
+    high = 1.001 * math.sqrt(math.log1p(math.exp(2 * target)))
+    low = high / float(shape.max()) / math.sqrt(steps) / 10
+    first = float(brentq(lambda mu: _log_composed(mu * shape) - target, low, high, xtol=1e-15))
+    return tuple((first * shape).tolist())
+
+
+def general_noise_scale(*, records: int, steps: int, epsilon: float, delta: float) -> float:
+    """The sigma / C of Algorithm 2 where both sequences are constant: sqrt(2 K) / (J mu_tot)."""
+    positive(records=records, steps=steps)
+    return math.sqrt(2 * steps) / (records * total_mu(epsilon, delta))
+
+
+def _log_composed(mu: Array) -> float:
+    """The log of sqrt(sum_k (e^{mu_k^2} - 1)): e^{mu_k^2} leaves the floating-point range early."""
+    squares = mu**2
+    # log(e^s - 1) = s + log(1 - e^-s)
+    return float(logsumexp(squares + np.log(-np.expm1(-squares)))) / 2
+
+
+def dyn_d2p_epsilon(run: ClaimedRun) -> float:
+    """Dyn-D2P: mu_tot = p sqrt(sum_k (e^{mu_k^2} - 1)), p = 1 / J, then Gaussian DP."""
+    log_mu = _log_composed(run.mu) - math.log(run.records)
+    if log_mu > math.log(1e150):
+        return math.inf
+    return gaussian_epsilon(math.exp(log_mu), run.delta)
+
+
+def _dyn_d2p_conditions(run: ClaimedRun) -> tuple[Condition, ...]:
+    largest = float(np.max(run.mu))
+    hits = len(run.clip) * run.expected_batch / run.records
+    return (
+        Condition(
+            "the central limit behind it needs small mu_k and many hits "
+            f"(largest mu_k {largest:.3g}, hits expected {hits:.3g})",
+            largest <= 1 and hits >= 10,
+        ),
+        one_record(run),
+    )
+
+
+def dyn_general_epsilon(run: ClaimedRun) -> float:
+    """The general form: sigma~ = (1 / (J mu_tot)) sqrt(2 sum_k C_k^2 / sigma~_k^2).
+
+    With sigma_k = sigma~ sigma~_k injected, mu_tot = sqrt(2 sum_k mu_k^2) / J.
+    """
+    mu_total = math.sqrt(2 * math.fsum(run.mu**2)) / run.records
+    return gaussian_epsilon(mu_total, run.delta)
+
+
+def _dyn_general_conditions(run: ClaimedRun) -> tuple[Condition, ...]:
+    largest = float(np.max(run.mu))
+    return (
+        Condition(
+            f"e^x - 1 < 2 x holds for x <= 1 only (largest mu_k^2 here {largest**2:.3g})",
+            largest <= 1,
+        ),
+        one_record(run),
+    )
+
+
+_MEAN = "applied to the mean over the batch as printed for one record a step"
+
+DYN_D2P = Formula(
+    statement="mu_tot = (1/J) sqrt(sum_k (e^(mu_k^2) - 1)), mu_k = C_k / sigma_k, then Gaussian DP",
+    source="Dyn-D2P",
+    reading=f"Bernoulli sampling and one record left out, as Proposition 3 has it; {_MEAN}",
+    epsilon=dyn_d2p_epsilon,
+    conditions=_dyn_d2p_conditions,
+)
+DYN_GENERAL = Formula(
+    statement="mu_tot = (1/J) sqrt(2 sum_k C_k^2 / sigma_k^2), then Gaussian DP",
+    source="Dyn-D2P, Algorithm 2",
+    reading=f"sigma_k is the noise injected at step k; {_MEAN}",
+    epsilon=dyn_general_epsilon,
+    conditions=_dyn_general_conditions,
+)

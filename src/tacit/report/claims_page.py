@@ -1,0 +1,218 @@
+"""The page of claims: what the papers claim against what is certified, as one self-contained file.
+
+Reads the document of `tacit privacy claims --json` and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import ROUND_FLOOR, Decimal
+from html import escape
+from itertools import groupby
+from typing import Any
+
+import plotly.graph_objects as go
+
+from tacit.report.charts import AMBER, BLUE, RED, Axis, Chart, base_layout
+from tacit.report.shell import figure_html, page_html
+from tacit.report.wording import NOTHING, epsilon_text, number_text
+
+__all__ = [
+    "bound_cells",
+    "claims_page",
+    "lower_text",
+    "noise_text",
+    "violated_numbers",
+    "violations",
+]
+
+Row = Mapping[str, Any]
+
+_COLUMNS = (
+    "row",
+    "experiment",
+    "reading",
+    "delta",
+    "noise multiplier",
+    "claimed",
+    "certified",
+    "at least",
+    "verdict",
+    "violated",
+)
+_SERIES = (
+    ("claimed", "claimed by the paper", AMBER, "diamond-open"),
+    ("certified", "certified: never more", BLUE, "triangle-down"),
+    ("lower", "proved: at least", RED, "triangle-up"),
+)
+_ROW_HEIGHT = 22  # CSS pixels of a chart
+
+
+def claims_page(document: Mapping[str, Any]) -> str:
+    """Give the page of a claims document as HTML.
+
+    Args:
+        document: as `tacit.claims.claims_document` makes it.
+    """
+    sections = [
+        _section(index, algorithm, paper, list(rows))
+        for index, ((paper, algorithm), rows) in enumerate(
+            groupby(document["rows"], key=lambda row: (row["paper"], row["algorithm"]))
+        )
+    ]
+    body = "\n".join(
+        [
+            '<header><p class="eyebrow">tacit privacy claims</p>'
+            "<h1>Claimed and certified epsilon</h1>"
+            f'<p class="subtitle">{escape(str(document["source"]))}</p></header>',
+            _legend(document["rows"]),
+            *sections,
+            "<footer>This page loads nothing from the network.</footer>",
+        ]
+    )
+    return page_html("Claimed and certified epsilon", body)
+
+
+def bound_cells(row: Row) -> tuple[str, str, str]:
+    """Claimed (to the nearest), certified (rounded up) and proved lower epsilon (rounded down)."""
+    claimed = "infinite" if row["claimed_infinite"] else number_text(row["claimed"])
+    if row["claimed"] is None and not row["claimed_infinite"]:
+        claimed = "no claim"
+    certified = "infinite" if row["certified_infinite"] else epsilon_text(row["certified"])
+    return claimed, certified, lower_text(row["lower"])
+
+
+def lower_text(value: float | None) -> str:
+    """Write a lower bound with 3 significant digits, rounded down.
+
+    >>> lower_text(3.4099)
+    '3.40'
+    """
+    if value is None or value <= 0:
+        return NOTHING
+    exact = Decimal(repr(float(value)))
+    unit = Decimal(1).scaleb(exact.adjusted() - 2)
+    return number_text(float(exact.quantize(unit, rounding=ROUND_FLOOR)))
+
+
+def noise_text(row: Row) -> str:
+    """Write the noise multiplier: one number, or first and last."""
+    if row["noise_multiplier"] is None:
+        return NOTHING
+    first, last = map(number_text, row["noise_multiplier"])
+    return first if first == last else f"{first} to {last}"
+
+
+def violated_numbers(row: Row) -> str:
+    """List the numbers, from 1, of the conditions that the row violates."""
+    numbers = [
+        str(number)
+        for number, condition in enumerate(row["conditions"], start=1)
+        if not condition["holds"]
+    ]
+    return ", ".join(numbers) or NOTHING
+
+
+def violations(rows: Sequence[Row]) -> list[tuple[int, str]]:
+    """Each condition that some row violates: its number, and its text in the first such row."""
+    found: dict[int, str] = {}
+    for row in rows:
+        for number, condition in enumerate(row["conditions"], start=1):
+            if not condition["holds"]:
+                found.setdefault(number, str(condition["text"]))
+    return sorted(found.items())
+
+
+def _legend(rows: Sequence[Row]) -> str:
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["verdict"]] = counts.get(row["verdict"], 0) + 1
+    tiles = "".join(
+        f'<div class="tile"><p class="label">{escape(name)}</p><p class="value">{count}</p></div>'
+        for name, count in counts.items()
+    )
+    return (
+        "<p>Certified epsilon is proved for every loss and data set of the mechanism and rounded "
+        "up. <em>At least</em> is proved on an explicit instance and rounded down. A claim "
+        "<em>does not hold</em> where that lower bound lies above it, <em>holds</em> where the "
+        "certified figure does not, and is <em>not shown</em> in between. Of one experiment the "
+        "reading most favourable to the paper comes first.</p>"
+        f'<div class="tiles">{tiles}</div>'
+    )
+
+
+def _section(index: int, algorithm: str, paper: str, rows: Sequence[Row]) -> str:
+    head = "".join(f'<th scope="col">{column}</th>' for column in _COLUMNS)
+    body = "".join(_table_row(number, row) for number, row in enumerate(rows, start=1))
+    listed = "".join(f"<li>{number}: {escape(text)}</li>" for number, text in violations(rows))
+    broken = f"<h3>Violated conditions</h3><ul>{listed}</ul>" if listed else ""
+    return (
+        f"<section><h2>{escape(algorithm)}</h2><p>{escape(paper)}</p>"
+        f"{figure_html(_chart(index, algorithm, rows))}"
+        f"<details open><summary>{len(rows)} rows</summary>"
+        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div></details>{broken}</section>"
+    )
+
+
+def _table_row(number: int, row: Row) -> str:
+    claimed, certified, lower = bound_cells(row)
+    cells = (
+        number,
+        row["experiment"],
+        row["missing"] or row["reading"],
+        NOTHING if row["delta"] is None else number_text(row["delta"]),
+        noise_text(row),
+        claimed,
+        certified,
+        lower,
+        row["verdict"],
+        violated_numbers(row),
+    )
+    over = ' class="over"' if row["verdict"] == "does not hold" else ""
+    marks = [over if column == "verdict" else "" for column in _COLUMNS]
+    inside = "".join(
+        f"<td{mark}>{escape(str(cell))}</td>" for mark, cell in zip(marks, cells, strict=True)
+    )
+    return f"<tr>{inside}</tr>"
+
+
+def _chart(index: int, algorithm: str, rows: Sequence[Row]) -> Chart:
+    """Claimed, certified and proved epsilon of the rows that have any, on a logarithmic axis."""
+    numbered = list(enumerate(rows, start=1))
+    drawn = [pair for pair in numbered if any(_positive(pair[1][key]) for key, *_ in _SERIES)]
+    shown = [row for _, row in drawn]
+    figure = None
+    if shown:
+        labels = [f"{number}: {row['experiment']}" for number, row in drawn]
+        traces = [
+            go.Scatter(
+                x=[row[key] if _positive(row[key]) else None for row in shown],
+                y=labels,
+                name=name,
+                mode="markers",
+                marker={"color": colour, "symbol": symbol, "size": 10},
+                hovertemplate="%{x:.3g}",
+            )
+            for key, name, colour, symbol in _SERIES
+            if any(_positive(row[key]) for row in shown)
+        ]
+        settings: dict[str, object] = {"autorange": "reversed", "type": "category", "nticks": 0}
+        layout = base_layout(
+            Axis("epsilon", scale="log"), Axis("", settings={**settings, "dtick": 1})
+        )
+        layout.update(hovermode="closest")
+        figure = go.Figure(data=traces, layout=layout)
+    return Chart(
+        key=f"claims-{index}",
+        title=f"{algorithm}: claimed, certified and proved epsilon",
+        caption="A claim to the left of the red mark is too small; one to the right of the blue "
+        "mark holds.",
+        figure=figure,
+        absent="There is nothing to draw: no noise is determined by what is printed.",
+        height=150 + _ROW_HEIGHT * len(shown),
+    )
+
+
+def _positive(value: float | None) -> bool:
+    return value is not None and value > 0

@@ -1,0 +1,301 @@
+"""The page of an optimised plan: the bound against the steps, with both optima, as one file.
+
+Reads the document of `tacit plan FILE --optimise --json` and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import plotly.graph_objects as go
+
+from tacit.report.charts import AMBER, BLUE, GREEN, GREY, RED, Axis, Chart, base_layout
+from tacit.report.shell import figure_html, page_html
+from tacit.report.wording import NOTHING, number_text
+
+__all__ = ["optimise_page"]
+
+Row = Mapping[str, Any]
+
+_WORDS = ("source", "how")  # columns of text, besides the first
+_STEPS = Axis("steps K", scale="log", settings={"dtick": 1})
+_BOUND = Axis("bound", scale="log", settings={"dtick": "D2"})
+
+
+def optimise_page(document: Mapping[str, Any]) -> str:
+    """Give the page of an optimised plan as HTML.
+
+    Args:
+        document: as `tacit.optimise.optimise_document` makes it.
+    """
+    title = f"{document['title']} on {document['dataset']}, {document['nodes']:,} nodes"
+    charts = [_bound_chart(document), _waste_chart(document), *_search_charts(document)]
+    figures = "\n".join(map(figure_html, charts))
+    body = "\n".join(
+        [
+            '<header><p class="eyebrow">tacit plan --optimise</p>'
+            f"<h1>{escape(title)}</h1>"
+            f'<p class="subtitle">{escape(_subtitle(document))}</p></header>',
+            *_banners(document),
+            _tiles(document),
+            f'<section><h2>The bound</h2><div class="charts">\n{figures}\n</div></section>',
+            _listed("Advice", document["advice"]),
+            _table(
+                "What would buy what",
+                ("one change", "noise in the mean", "bound", "accumulated noise", "over its least"),
+                map(_purchase_cells, document["purchases"]),
+            ),
+            _table(
+                "The constants of the bound",
+                ("constant", "value", "source", "how"),
+                [*map(_constant_cells, document["constants"]), _parameters_cells(document)],
+            ),
+            _listed("What the bound does not know", document["not_modelled"]),
+            "<footer>This page loads nothing from the network.</footer>",
+        ]
+    )
+    return page_html(title, body)
+
+
+def _subtitle(document: Row) -> str:
+    budgets = [f"({epsilon:g}, {delta:g})" for epsilon, delta in document["budgets"]]
+    shown = ", ".join(budgets[:4]) + (f" and {len(budgets) - 4} more" if len(budgets) > 4 else "")
+    return f"budgets {shown}, {document['relation']}, {document['sampling']} sampling"
+
+
+def _banners(document: Row) -> list[str]:
+    found = []
+    if document["warning"]:
+        found.append(
+            '<div class="banner bad" role="status"><p class="headline">NOT PRIVATE: '
+            f"{escape(document['warning'])}</p></div>"
+        )
+    if document["flags"]:
+        flags = escape(" ".join(document["flags"]))
+        found.append(
+            '<div class="banner good" role="status"><p class="headline">Certified optimum: '
+            f"<code>{flags}</code></p></div>"
+        )
+    return found
+
+
+def _tiles(document: Row) -> str:
+    best, claim, now = document["certified"], document["published"], document["as_is"]
+    shown = [
+        ("Certified optimum", best["steps"], _bound_note(best)),
+        (
+            "Published optimum",
+            claim["steps"],
+            f"K* = {number_text(claim['exact'])}; claimed bound {number_text(claim['bound'])}",
+        ),
+        ("As it stands", now["steps"], _bound_note(now)),
+    ]
+    tiles = "".join(
+        f'<div class="tile"><p class="label">{escape(label)}</p>'
+        f'<p class="value">{steps:,} {"step" if steps == 1 else "steps"}</p>'
+        f'<p class="note">{escape(note)}</p></div>'
+        for label, steps, note in shown
+    )
+    return f'<section class="tiles" aria-label="Summary">{tiles}</section>'
+
+
+def _bound_note(choice: Row) -> str:
+    bias = choice["clipping_bias"]
+    added = "" if bias is None else f", clipping bias {number_text(bias)}"
+    return f"bound {number_text(choice['bound'])}{added}"
+
+
+def _bound_chart(document: Row) -> Chart:
+    claim = document["published"]
+    lines = [
+        _line("claimed noise, one record a step", document["claimed_curve"], AMBER, dash="dash"),
+        _line("certified noise, the file's batch", document["curve"], BLUE),
+    ]
+    points = [
+        _point("published optimum", claim, AMBER, "diamond"),
+        _point(_optimum_name(document), document["certified"], BLUE, "star"),
+        _point("as it stands", document["as_is"], GREY, "circle"),
+    ]
+    if claim["certified"] is not None:
+        points.append(
+            _point("published steps, certified noise", claim["certified"], RED, "diamond-open")
+        )
+    return _chart(
+        "bound",
+        "Bound against the number of steps",
+        "The bound of the mean squared gradient norm (PrivSGP-VR, Theorem 1): the claimed curve "
+        "with the noise of its Theorem 2, the certified one with the noise that the budgets "
+        "really need. Lower is better; its direction is to be trusted, not its size.",
+        [*lines, *points],
+        _BOUND,
+    )
+
+
+def _optimum_name(document: Row) -> str:
+    """The optimum in words; where batch or clip were chosen it lies off the file's own curve."""
+    best, now = document["certified"], document["as_is"]
+    changed = [f"{key} {best[key]}" for key in ("batch", "clip") if best[key] != now[key]]
+    return "certified optimum" + (f" ({', '.join(changed)})" if changed else "")
+
+
+def _waste_chart(document: Row) -> Chart:
+    return _chart(
+        "waste",
+        "Accumulated noise over its least",
+        "Noise in the average over nodes and steps, over the least that these budgets allow, "
+        "which every record at every step attains: 1 wastes nothing. Above 1.5, larger batches "
+        "are the first advice.",
+        [
+            _line("the file's batch", document["curve"], GREEN, key="over_least_noise"),
+            _point("as it stands", document["as_is"], GREY, "circle", key="over_least_noise"),
+        ],
+        Axis("times the least", settings={"rangemode": "tozero"}),
+    )
+
+
+def _search_charts(document: Row) -> list[Chart]:
+    """Where batch or clip were chosen: the best bound of each that was tried."""
+    found = []
+    if document["batches"]:
+        rows = sorted(document["batches"], key=lambda row: row["record_gradients"])
+        labels = [f"batch {row['batch']}, {row['steps']:,} steps" for row in rows]
+        costs = [row["record_gradients"] for row in rows]
+        trace = _markers("best of each batch", costs, [row["bound"] for row in rows], labels)
+        trace.update(mode="markers+text", textposition="top center", cliponaxis=False)
+        found.append(
+            _chart(
+                "batches",
+                "The best of each batch",
+                "The smallest bound of each batch size, against the record gradients that a node "
+                "computes for it: the cheapest within 5 % of the best is chosen.",
+                [trace],
+                _BOUND,
+                Axis("record gradients a node", scale="log", settings=_padded(costs)),
+            )
+        )
+    if document["clips"]:
+        rows = document["clips"]
+        clips = [row["clip"] for row in rows]
+        labels = [f"{row['steps']:,} steps" for row in rows]
+        total = [row["bound"] + row["clipping_bias"] for row in rows]
+        traces = [
+            _markers("bound and clipping bias", clips, total, labels),
+            _line("bound alone", rows, AMBER, x="clip", dash="dash"),
+        ]
+        found.append(
+            _chart(
+                "clips",
+                "The best of each clipping bound",
+                "Small bounds need little noise but bend the gradient: the squared mean excess of "
+                "the gradient norms at the start is added. Norms later in training are not known.",
+                traces,
+                _BOUND,
+                Axis("clipping bound C", scale="log", settings={"dtick": "D2"}),
+            )
+        )
+    return found
+
+
+def _padded(values: Sequence[float]) -> dict[str, object]:
+    """Settings of a logarithmic axis that leave room for the labels of the outermost points."""
+    low, high = math.log10(min(values)), math.log10(max(values))
+    room = 0.25 * (high - low) + 0.1
+    return {"dtick": "D2", "range": [low - room, high + room]}
+
+
+def _chart(
+    key: str, title: str, caption: str, traces: Sequence[go.Scatter], y: Axis, x: Axis = _STEPS
+) -> Chart:
+    layout = base_layout(x, y)
+    layout.update(hovermode="closest")
+    return Chart(key, title, caption, go.Figure(data=traces, layout=layout), "", height=400)
+
+
+def _line(
+    name: str,
+    rows: Sequence[Row],
+    colour: str,
+    *,
+    x: str = "steps",
+    key: str = "bound",
+    dash: str = "solid",
+) -> go.Scatter:
+    return go.Scatter(
+        x=[row[x] for row in rows],
+        y=[row[key] for row in rows],
+        name=name,
+        mode="lines+markers" if dash == "solid" else "lines",
+        line={"color": colour, "dash": dash, "width": 2},
+        marker={"color": colour, "size": 5},
+        hovertemplate="%{x:,}: %{y:.3g}",
+    )
+
+
+def _point(name: str, row: Row, colour: str, symbol: str, *, key: str = "bound") -> go.Scatter:
+    return go.Scatter(
+        x=[row["steps"]],
+        y=[row[key]],
+        name=name,
+        mode="markers",
+        marker={"color": colour, "symbol": symbol, "size": 13, "line": {"width": 1.5}},
+        hovertemplate="%{x:,} steps: %{y:.3g}",
+    )
+
+
+def _markers(
+    name: str, xs: Sequence[float], ys: Sequence[float], labels: Sequence[str]
+) -> go.Scatter:
+    return go.Scatter(
+        x=xs,
+        y=ys,
+        text=labels,
+        name=name,
+        mode="lines+markers",
+        line={"color": BLUE, "width": 1.5},
+        marker={"color": BLUE, "size": 9},
+        hovertemplate="%{text}: %{y:.3g}",
+    )
+
+
+def _listed(title: str, lines: Sequence[str]) -> str:
+    if not lines:
+        return ""
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f'<section><h2>{title}</h2><div class="card"><ul>{items}</ul></div></section>'
+
+
+def _table(title: str, columns: Sequence[str], rows: Any) -> str:
+    left = {0, *(place for place, column in enumerate(columns) if column in _WORDS)}
+    marks = [' style="text-align:left"' if place in left else "" for place in range(len(columns))]
+    head = "".join(
+        f'<th scope="col"{mark}>{escape(column)}</th>'
+        for mark, column in zip(marks, columns, strict=True)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{mark}>{escape(cell)}</td>" for mark, cell in zip(marks, cells, strict=True))
+        + "</tr>"
+        for cells in rows
+    )
+    return (
+        f'<section><h2>{escape(title)}</h2><div class="card scroll" tabindex="0"><table>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></section>"
+    )
+
+
+def _purchase_cells(row: Row) -> tuple[str, ...]:
+    keys = ("noise_std", "bound", "accumulated_noise", "over_least_noise")
+    return (str(row["change"]), *(number_text(row[key]) for key in keys))
+
+
+def _constant_cells(row: Row) -> tuple[str, ...]:
+    source = str(row["kind"]) if row["private"] else "PRIVATE RECORDS, not covered by epsilon"
+    value = NOTHING if row["value"] is None else number_text(row["value"])
+    return (str(row["name"]), value, source, str(row["how"]))
+
+
+def _parameters_cells(document: Row) -> tuple[str, ...]:
+    return ("d", f"{document['parameters']:,}", "exact", "trained parameters")

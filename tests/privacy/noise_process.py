@@ -1,0 +1,40 @@
+"""A process that hosts some nodes: prints what they draw, as digests.
+
+Called as `noise_process.py SEED THREADS NODE...`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+
+import torch
+
+from tacit.privacy import noise
+from tacit.privacy.keys import NodeKeys, seeded_keys
+
+STEPS, LENGTH, RECORDS = 2, 40_001, 5_000
+
+
+def digests(keys: NodeKeys, nodes: list[int]) -> dict[str, str]:
+    """What each node of this process draws, hashed: releases, coins and subsets of every step."""
+    totals = torch.stack([torch.linspace(-node, node, LENGTH) for node in nodes])
+    found = {}
+    for step in range(STEPS):
+        released = noise.add_normal(totals.clone(), [1.3] * len(nodes), keys, nodes, "noise", step)
+        for row, node in zip(released, nodes, strict=True):
+            drawn = (
+                row.numpy(),
+                noise.coins(keys, node, "sampling", step, RECORDS, 0.2),
+                noise.subset(keys, node, "sampling", step, RECORDS, 64),
+            )
+            joined = b"".join(values.tobytes() for values in drawn)
+            found[f"{node} {step}"] = hashlib.sha256(joined).hexdigest()
+    return found
+
+
+if __name__ == "__main__":
+    seed, threads, *nodes = map(int, sys.argv[1:])
+    torch.set_num_threads(threads)
+    print(json.dumps(digests(seeded_keys(seed, nodes), nodes)))

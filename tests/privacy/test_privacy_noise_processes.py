@@ -1,0 +1,98 @@
+"""Draws depend on node, purpose and position only: not on processes, sessions or earlier draws."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import noise_process
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.privacy import noise
+from tacit.privacy.keys import BLOCK_BYTES, NodeKeys, fresh_keys, keystream, position, seeded_keys
+
+NODES = 6
+SEED = 91
+SCRIPT = Path(__file__).with_name("noise_process.py")
+
+
+def test_one_process_and_three_draw_the_same_bytes() -> None:
+    # The second draws its nodes in another order, the third is alone; threads differ too.
+    shares = [("1", [0, 1, 2]), ("2", [4, 3]), ("1", [5])]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(SEED), threads, *map(str, nodes)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for threads, nodes in shares
+    ]
+    answers = [process.communicate(timeout=240)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    apart = {key: value for answer in answers for key, value in json.loads(answer).items()}
+    together = noise_process.digests(seeded_keys(SEED, range(NODES)), list(range(NODES)))
+    assert apart == together
+    assert len(set(together.values())) == NODES * noise_process.STEPS
+
+
+def blocks(keys: NodeKeys, step: int) -> set[bytes]:
+    """The AES blocks of a node's noise in one step."""
+    stream = keystream(keys, 0, "noise", step, 1_000 * BLOCK_BYTES).tobytes()
+    return {stream[i : i + BLOCK_BYTES] for i in range(0, len(stream), BLOCK_BYTES)}
+
+
+def test_a_resumed_run_draws_anew() -> None:
+    """A new session takes new keys: the steps that it repeats share nothing with the first time."""
+    sessions = [fresh_keys([0]) for _ in range(3)]
+    drawn = [blocks(keys, step) for keys in sessions for step in (0, 1)]
+    assert all(one.isdisjoint(other) for one, other in combinations(drawn, 2))
+    released = [
+        noise.add_normal(torch.zeros(1, 100), [1.0], keys, [0], "n", 4) for keys in sessions
+    ]
+    assert all(not torch.equal(one, other) for one, other in combinations(released, 2))
+
+
+def test_a_resumed_run_with_a_noise_seed_repeats_by_design() -> None:
+    first, second = seeded_keys(5, [0, 1]), seeded_keys(5, [0])
+    assert blocks(first, 3) == blocks(second, 3)
+    assert blocks(first, 3).isdisjoint(blocks(first, 4))
+    # Whatever was drawn in between.
+    noise.add_normal(torch.zeros(1, 999), [1.0], second, [0], "noise", 0)
+    assert blocks(first, 3) == blocks(second, 3)
+
+
+steps = st.integers(0, 2**48 - 1)
+parts = st.integers(0, 2**16 - 1)
+
+
+@given(one=st.tuples(steps, parts), other=st.tuples(steps, parts), pair=st.integers(0, 2**60))
+def test_draws_at_different_positions_never_share_a_counter_block(
+    one: tuple[int, int], other: tuple[int, int], pair: int
+) -> None:
+    first, second = position(*one), position(*other)
+    # The farthest block of a draw: four a pair in the keystream of the tails.
+    last = first + 4 * pair + 3
+    assert first <= last < first + 2**64 <= 2**128
+    assert one == other or last < second or second + 4 * pair + 3 < first
+
+
+@settings(max_examples=40)
+@given(
+    one=st.tuples(st.integers(0, 99), st.text(min_size=1, max_size=20)),
+    other=st.tuples(st.integers(0, 99), st.text(min_size=1, max_size=20)),
+)
+def test_every_node_and_purpose_has_a_key_of_its_own(
+    one: tuple[int, str], other: tuple[int, str]
+) -> None:
+    keys = seeded_keys(SEED, {one[0], other[0]})
+    derived = [
+        keys.purpose_key(node, purpose + suffix)
+        for node, purpose in {one, other}
+        for suffix in ("", ", tails", ", ties")
+    ]
+    assert len(set(derived)) == len(derived)

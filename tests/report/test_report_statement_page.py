@@ -1,0 +1,178 @@
+"""The page of a statement: everything that is stated, for people, in one file."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from tacit.report.statement_page import statement_page
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    """A statement on three nodes, of which two are alike."""
+    release = {"run": "ab12", "mechanism": 0, "charged": [[0, 50, 1]], "steps": 50}
+    nodes = [
+        {"node": node, "records": records, "epsilon": epsilon, "delta": 1e-5}
+        | {"budget": 2.0, "claimed": claimed, "audited": None}
+        for node, records, epsilon, claimed in (
+            (0, 90, 1.9901, 0.5),
+            (1, 90, 1.9901, 0.5),
+            (2, 1200, 1.2, None),
+        )
+    ]
+    found = {
+        "date": "2026-01-02T03:04:05+00:00",
+        "tacit_version": "9.8.7",
+        "run": {
+            "run": "ab12",
+            "created": "2026-01-01T00:00:00+00:00",
+            "tacit_version": "9.8.6",
+            "plan_digest": "plan-digest",
+            "ledger_digest": "ledger-digest",
+            "status": "done",
+        },
+        "algorithm": {"name": "privsgp", "title": "PrivSGP", "paper": "A paper"},
+        "task": {"dataset": "digits", "model": "logistic", "loss": "mse", "parameters": 1234},
+        "accounting": "certified",
+        "relation": {"name": "replace-one", "meaning": "the relation's meaning"},
+        "unit": {"name": "record", "meaning": "the unit's meaning"},
+        "trust_model": {"name": "all-messages", "meaning": "the observer's meaning"},
+        "epsilon_meaning": "the meaning of epsilon",
+        "claim": {"formula": "eps = 1", "infinite": False},
+        "nodes": nodes,
+        "mechanisms_in_words": ["the first mechanism", "the second mechanism"],
+        "ledger": {
+            "nodes": [
+                {"node": 0, "releases": [release]},
+                {"node": 1, "releases": [release]},
+                {"node": 2, "releases": [{**release, "mechanism": 1, "steps": 1234}]},
+            ]
+        },
+        "data_ledger": None,
+        "assumptions": ["an assumption", "another one"],
+        "not_covered": ["a gap"],
+        "digest": "statement-digest",
+    }
+    return {**found, **changes}
+
+
+class Page(HTMLParser):
+    """Rows of tables, all text, and whether every element is closed."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.rows: list[list[str]] = []
+        self.text: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert all(name not in ("src", "href") for name, _ in attrs)
+        if tag not in ("meta", "link", "br"):
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("style", "script"):
+            return
+        self.text.append(data)
+        if "td" in self.open or "th" in self.open:
+            self.rows[-1][-1] += data
+
+    @property
+    def words(self) -> str:
+        return " ".join(" ".join(self.text).split())
+
+
+def test_the_page_says_everything() -> None:
+    page = Page(statement_page(document()))
+    assert page.open == []
+    for said in (
+        "PrivSGP on digits, 3 nodes",
+        "Certified: epsilon 2.00 at delta 1e-5, the highest of all nodes",
+        "Relation replace-one, unit one record, trust model all-messages",
+        "the relation's meaning",
+        "the unit's meaning",
+        "the observer's meaning",
+        "the meaning of epsilon",
+        "an assumption",
+        "another one",
+        "a gap",
+        "1,234 parameters",
+        "plan-digest",
+        "ledger-digest",
+        "statement-digest",
+        "tacit 9.8.7",
+        "2026-01-02",
+        "tacit privacy check statement.json",
+        "Name and office",
+        "Place and date",
+        "Signature",
+    ):
+        assert said in page.words, said
+
+
+def test_nodes_that_are_alike_share_a_row_and_nothing_is_rounded_down() -> None:
+    rows = Page(statement_page(document())).rows
+    alike = next(row for row in rows if row[0] == "0 to 1" and len(row) == 8)
+    # (1 + delta e^-eps) / (1 + e^-eps) at 1.9901 is 0.87975, a share that is rounded up.
+    assert alike == ["0 to 1", "90", "2.00", "1e-5", "88.0\u202f%", "2", "0.500", "not run"]
+    other = next(row for row in rows if row[0] == "2" and len(row) == 8)
+    assert other[1:4] == ["1,200", "1.20", "1e-5"]
+    assert other[6] == "no claim"
+    assert ["0 to 1", "the first mechanism; 50 steps charged"] in rows
+    assert ["2", "the second mechanism; 1,234 steps charged"] in rows
+
+
+@pytest.mark.parametrize(
+    ("claimed", "infinite", "said"), [(None, True, "infinite"), (None, False, "no claim")]
+)
+def test_a_claim_that_is_missing_is_said_to_be(
+    claimed: float | None, infinite: bool, said: str
+) -> None:
+    nodes = [{**document()["nodes"][0], "claimed": claimed, "audited": 0.25}]
+    content = document(nodes=nodes, claim={"formula": None, "infinite": infinite})
+    row = next(row for row in Page(statement_page(content)).rows if len(row) == 8 and row[0] == "0")
+    assert row[6:] == [said, "0.250"]
+
+
+def test_all_runs_on_the_data_are_shown() -> None:
+    assert "All runs on the same data" not in statement_page(document())
+    row = {"releases": [{"steps": 5}, {"steps": 0}, {"steps": 9}], "epsilon": 2.5001}
+    ledger = {
+        "nodes": [{"node": node, **row, "delta": 1e-5, "epsilon_budget": 3.0} for node in (0, 1)]
+    }
+    page = Page(statement_page(document(data_ledger=ledger)))
+    assert ["0 to 1", "2", "2.51", "1e-5", "3"] in page.rows
+
+
+def test_nothing_in_it_is_taken_for_html() -> None:
+    html = statement_page(
+        document(
+            algorithm={"name": "x", "title": "<script>alert(1)</script>", "paper": "a & b"},
+            assumptions=["1 < 2 <b>bold</b>"],
+            mechanisms_in_words=["<i>", "</main>"],
+        )
+    )
+    page = Page(html)
+    assert page.open == []
+    assert "<script>alert(1)</script> on digits" in page.words
+    assert "1 < 2 <b>bold</b>" in page.words
+    assert unescape(re.search("<title>(.*)</title>", html)[1]).endswith("3 nodes")  # type: ignore[index]
+
+
+def test_the_page_needs_nothing_beside_it_and_is_fit_for_print() -> None:
+    html = statement_page(document())
+    assert "http" not in re.sub(r'http-equiv="[^"]*"', "", html)
+    assert "@media print" in html
+    assert len(html) < 40_000
