@@ -347,7 +347,8 @@ def test_hardly_any_noise_is_never_a_number_that_does_not_hold() -> None:
             assert hit < found < 2 * hit
         for multiplier in (1e-4, 1e-160, 1e-300):
             assert privacy.epsilon(make(0.005, multiplier, 1), delta=1e-5) == math.inf
-            assert privacy.epsilon_bounds(make(0.005, multiplier, 1), delta=1e-5)[0] == 0
+            # A lower bound is that of more noise, at which it is still in the hundreds.
+            assert privacy.epsilon_bounds(make(0.005, multiplier, 1), delta=1e-5)[0] > 200
             # With a chance of 1 - rate nothing is said of the record.
             assert privacy.delta(make(0.005, multiplier, 1), epsilon=1.0) == pytest.approx(0.005)
             assert privacy.epsilon_curve(make(0.005, multiplier, 2), [0, 1, 2], delta=1e-5) == (

@@ -159,6 +159,9 @@ def test_bounds_of_what_runs_enclose_the_ideal_closely(
     upper = with_slack(epsilon_at, draws, delta)
     lower = epsilon_without_slack(epsilon_at, draws, delta)
     assert lower <= ideal <= upper
+    if ideal > 299:  # from 300 on nothing is claimed
+        assert upper == math.inf or upper - lower < 2.0
+        return
     assert upper - lower < 1e-4 * (ideal + mu) + 1e-3
 
 
@@ -178,7 +181,8 @@ def test_deltas_of_what_runs_enclose_the_ideal_closely(
     upper = delta_with_slack(delta_at, draws, epsilon)
     lower = delta_without_slack(delta_at, draws, epsilon)
     assert lower <= ideal <= upper
-    assert upper - lower < 1e-3 * (ideal + mu)
+    # As much as the slope of delta, at most 1, makes of the exchanges of laws.
+    assert upper - lower < 1e-3 * ideal + 5e-4
     # Consistent with each other: at the epsilon that is charged for a delta, delta is kept.
     charged = with_slack(lambda at: gaussian_epsilon(mu, at), draws, 1e-5)
     if charged < 300:

@@ -58,6 +58,7 @@ from tacit.privacy.parts import (
     largest_level,
     parts_of,
     pure_epsilon,
+    softened,
     total_variation,
 )
 from tacit.privacy.revealed import revealed_delta, revealed_epsilon
@@ -229,12 +230,23 @@ def _composed_epsilon_below(mechanism: Mechanism, delta: float, *, near: float) 
     mu = _closed_mu(parts)
     if mu is not None:
         return gaussian_epsilon(mu, delta, upper=False)
-    if near == 0 or largest_level(parts) > _LARGEST:
+    if near == 0:
         return 0.0
-    return max(
-        epsilon_bound(parts, reverse, False, math.log(delta), guess=min(near, _FAR))
-        for reverse in _directions(parts)
-    )
+    found = _reached(parts, delta, min(near, _FAR)) if largest_level(parts) <= _LARGEST else 0.0
+    if found < near / 2 and largest_level(parts) > _CLEAR:
+        # Where single losses are huge the line is too short for a lower bound: one for more noise.
+        found = max(found, _reached(softened(parts, _CLEAR), delta, None))
+    return found
+
+
+def _reached(parts: tuple[Part, ...], delta: float, near: float | None) -> float:
+    """The larger of both directions' lower bounds; of the first alone where that is close."""
+    found = 0.0
+    for reverse in _directions(parts):
+        if near is None or found < _CLOSE * near:
+            bound = epsilon_bound(parts, reverse, False, math.log(delta), guess=near)
+            found = max(found, bound)
+    return found
 
 
 def _composed_delta(mechanism: Mechanism, epsilon: float) -> float:
@@ -259,6 +271,8 @@ def _composed_delta_below(mechanism: Mechanism, epsilon: float) -> float:
     return max(delta_bound(parts, reverse, False, epsilon) for reverse in _directions(parts))
 
 
+_CLOSE = 0.995  # of the upper bound: what the other direction could add is not worth it
+_CLEAR = 40.0  # a distance of means over the noise that no lower bound is lost to
 _LARGEST = 3e3  # a distance of means over the noise beyond which nothing is left to protect
 _FAR = 1e9  # an epsilon from which a search starts where none is known to hold
 _COMPOSED = _Method(

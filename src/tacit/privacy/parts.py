@@ -43,6 +43,7 @@ __all__ = [
     "parts_of",
     "pure_epsilon",
     "scaled",
+    "softened",
     "total_variation",
 ]
 
@@ -267,6 +268,29 @@ _LARGEST_LEVELS: Mapping[type[Part], Callable[[Any], float]] = {
     LaplacePart: lambda part: float(part.levels.values[-1]),
     StepsPart: _steps_largest,
     MixedPart: lambda part: largest_level(part.inner),
+}
+
+
+def softened(parts: tuple[Part, ...], most: float) -> tuple[Part, ...]:
+    """Steps whose means are no further apart than said, over the noise: dominated by the given.
+
+    More noise turns a step into one of smaller distances.
+    """
+    return tuple(_SOFTENED[type(part)](part, most) for part in parts)
+
+
+def _softened_steps(part: StepsPart, most: float) -> StepsPart:
+    reach = most * float(part.levels.values[-1]) / _steps_largest(part)
+    points, index = np.unique(np.minimum(part.levels.values, reach), return_inverse=True)
+    counts = np.bincount(index, part.levels.counts).astype(np.int64)
+    return StepsPart(part.unit, Levels(points, counts))
+
+
+_SOFTENED: Mapping[type[Part], Callable[[Any, float], Part]] = {
+    GaussianPart: lambda part, most: GaussianPart(min(part.square, most * most)),
+    LaplacePart: lambda part, most: part,
+    StepsPart: _softened_steps,
+    MixedPart: lambda part, most: replace(part, inner=softened(part.inner, most)),
 }
 
 

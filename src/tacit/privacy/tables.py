@@ -118,25 +118,21 @@ class _Table:
 
     Args:
         line: where transforms are taken.
-        series: columns log c, x, -x^2 / 2, x^3 / 3, ... of each bracket, side by side,
-            `[2 (points), brackets (1 + order)]`, real and imaginary parts of a point in turn.
+        series: log c of all brackets, then x of all, then -x^2 / 2, x^3 / 3, ...,
+            `[(1 + order), brackets, points]`.
         order: J.
-        sizes: log max(|M_a|, |M_b|) of each bracket, `[points, brackets]`.
-        remainder: of the power series of one step, `[points, brackets]`.
-        centre: log c of each bracket, `[brackets, points]`.
-        ratio: x of each bracket, `[brackets, points]`.
+        sizes: log max(|M_a|, |M_b|) of each bracket, `[brackets, points]`.
+        remainder: of the power series of one step, `[brackets, points]`.
         anchors: logarithms at the line's two orders, of each end, `[brackets + 1, 2]`.
         rounding: of one step, the largest.
         infinite: mass at infinite loss of one step, of each bracket.
     """
 
     line: Line
-    series: Array
+    series: Complex
     order: int
     sizes: Array
     remainder: Array
-    centre: Complex
-    ratio: Complex
     anchors: Array
     rounding: tuple[float, float]
     infinite: Array
@@ -151,22 +147,25 @@ class _Table:
             weights: w of each level, `[levels]`.
             counts: number of steps of each level, `[levels]`.
         """
-        parts = len(self.centre)
-        powers = np.empty((parts, 1 + self.order))
+        parts = self.series.shape[1]
+        powers = np.empty((1 + self.order, parts))
         spread = 2 * weights - 1
         factor = counts.astype(np.float64)
         for j in range(1 + self.order):
-            powers[:, j] = np.bincount(brackets, factor, minlength=parts)
+            powers[j] = np.bincount(brackets, factor, minlength=parts)
             factor = factor * spread
-        log = (self.series @ powers.ravel()).view(np.complex128)
-        totals = powers[:, 0]
-        formed = self.sizes @ totals - log[0].real > _NOTHING
-        error = self.remainder @ totals
+        # Real times complex, as real times real and imaginary parts in turn.
+        columns = self.series.reshape(powers.size, -1).view(np.float64)
+        log = (powers.ravel() @ columns).view(np.complex128)
+        totals = powers[0]
+        formed = totals @ self.sizes - log[0].real > _NOTHING
+        error = totals @ self.remainder
         poor = np.flatnonzero(formed & (error > _SERIES))
         if len(poor):
-            log[poor] = totals @ self.centre[:, poor]
+            centre, ratio = self.series[0][:, poor], self.series[1][:, poor]
+            log[poor] = totals @ centre
             for level, bracket in enumerate(brackets):
-                log[poor] += counts[level] * np.log(1 + spread[level] * self.ratio[bracket][poor])
+                log[poor] += counts[level] * np.log(1 + spread[level] * ratio[bracket])
         log[~formed] = _NOTHING + log[0].real
         kept = formed & (error <= _SERIES)
         with np.errstate(divide="ignore"):
@@ -205,20 +204,18 @@ def _table(
     order = 1
     while order < 16 and _remainder(counted, order).max() * steps > _SERIES / 2:
         order += 1
-    series = np.empty((line.count + 1, 2, len(x), 1 + order))
-    power = -np.ones_like(x)
-    for j in range(1 + order):
-        column = power / j if j else centre
-        series[:, 0, :, j], series[:, 1, :, j] = column.real.T, column.imag.T
-        power = power * -x
+    series = np.empty((1 + order, *x.shape), dtype=np.complex128)
+    series[0] = centre
+    power = x
+    for j in range(1, 1 + order):
+        np.multiply(power, (-1) ** (j + 1) / j, out=series[j])
+        power = power * x
     return _Table(
         line,
-        series.reshape(2 * (line.count + 1), -1),
+        series,
         order,
-        np.ascontiguousarray(sizes.T),
-        np.ascontiguousarray(_remainder(size, order).T),
-        centre,
-        x,
+        sizes,
+        _remainder(size, order),
         np.stack([one.anchors for one in found]),
         (max(one.rounding[0] for one in found), max(one.rounding[1] for one in found)),
         np.maximum([one.infinite for one in found[:-1]], [one.infinite for one in found[1:]]),
