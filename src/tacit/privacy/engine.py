@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 _NEAR = 0.1  # an answer is looked for again where the first guess was off by more
+_ROUGHLY_NEAR = 0.6  # and about where it is
 _EXACT = 1e-9
 _BENT = 0.02  # share of delta that smoothing may change
 _LOG_TINY = -700.0  # below it delta is no number
@@ -151,7 +152,7 @@ def _roughly(
         at = resolve(few, reverse, found, guess, log_delta, rough=True)
         losses = _spectrum(few, reverse, True, at)
         value = _root(losses.upper, True, math.exp(log_delta), guess, at.line.window / 256)
-        near = abs(value - guess) <= _NEAR * guess
+        near = abs(value - guess) <= _ROUGHLY_NEAR * guess
         guess = min(most, max(value, 0.01 / at.line.tilt))
         if near:
             break
