@@ -37,6 +37,11 @@ MAY_IMPORT = {
 # What only these may import.
 IMPORTED_BY = {
     "cli": {"__main__"},
+    "cli_privacy": {"cli"},
+    "audit": {"cli"},
+    "optimise": {"cli"},
+    "claims": {"cli_privacy"},
+    "guarantee": {"cli_privacy"},
     "terminal": {"cli"},
     "run": {"api", "cli", "terminal"},
     "api": {"__init__"},
@@ -187,7 +192,7 @@ def test_no_file_names_the_host_of_a_package_registry() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("module", ["tacit", "tacit.cli", "tacit.privacy"])
+@pytest.mark.parametrize("module", ["tacit", "tacit.cli", "tacit.privacy", "tacit.privacy.ledger"])
 def test_importing_does_not_load_torch(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
@@ -196,6 +201,8 @@ def test_importing_does_not_load_torch(module: str) -> None:
 def test_help_lists_the_commands() -> None:
     answer = tacit("--help")
     assert (answer.code, answer.err) == (0, "")
-    for command in ("train", "plan", "algorithms", "evaluate", "report"):
+    for command in ("train", "plan", "audit", "algorithms", "evaluate", "report", "privacy"):
         assert f"\n  {command} " in answer.out
         assert tacit(command, "--help").code == 0
+    for command in ("claims", "ledger", "statement", "check"):
+        assert f"\n  {command} " in tacit("privacy", "--help").out

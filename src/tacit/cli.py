@@ -173,7 +173,9 @@ def _optimise(config: Config, options: dict[str, Any], page: Path | None, as_jso
 
 @app.command()
 def audit(
-    file: File,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="An experiment file, or the folder of a run.")
+    ],
     set_: Set = None,
     repetitions: Annotated[
         int, typer.Option("--repetitions", help="Nodes run on each pair of worst-case data.")
@@ -194,16 +196,26 @@ def audit(
     seed: Annotated[int, typer.Option("--seed", help="Of coins, noise and sampling.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Attack what an experiment would send, and print the epsilon that was really extracted."""
-    from tacit.audit import AuditOptions, audit_document, audit_file, audit_progress, audit_table
+    """Attack what an experiment sends, and print the epsilon that was really extracted.
 
-    options = AuditOptions(repetitions, steps, confidence, delta, canaries, seed)
-    with audit_progress() as progress:
-        report = audit_file(file, set_ or (), options, progress=progress)
+    Of a run folder, the figure is put into its result and report.
+    """
+    from tacit import audit as auditing
+
+    options = auditing.AuditOptions(repetitions, steps, confidence, delta, canaries, seed)
+    run = file if file.is_dir() else None
+    if run is not None and (set_ or steps is not None):
+        raise InputError("--set" if set_ else "--steps", set_ or steps, "a run is audited as it is")
+    experiment = file if run is None else auditing.run_experiment(run)
+    with auditing.audit_progress() as progress:
+        report = auditing.audit_file(experiment, set_ or (), options, progress=progress)
+    document = auditing.audit_document(report)
+    if run is not None:
+        auditing.record_audit(run, document)
     if as_json:
-        typer.echo(json.dumps(audit_document(report), indent=2))
+        typer.echo(json.dumps(document, indent=2))
     else:
-        audit_table(report)
+        auditing.audit_table(report)
     if report.defect:
         raise typer.Exit(1)
 

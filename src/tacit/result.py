@@ -168,6 +168,7 @@ def document(
             "infinite": math.inf in claimed,
         },
         "audited_epsilon": None,
+        "audit": None,
         "test_accuracy": None if evaluation is None else evaluation.accuracy_summary(),
         "test_loss": None if evaluation is None else evaluation.loss_summary(),
         "test_accuracy_by_node": None if evaluation is None else evaluation.accuracy,

@@ -85,6 +85,7 @@ def private_result(nodes: int = 16, steps: int = 500) -> Json:
             "infinite": False,
         },
         "audited_epsilon": None,
+        "audit": None,
         "test_accuracy": {"mean": 0.9312, "worst": 0.9123, "consensus": 0.9456},
         "test_loss": {"mean": 0.312, "worst": 0.377, "consensus": 0.281},
         "test_accuracy_by_node": [0.9123 + 0.03 * share for share in spread],

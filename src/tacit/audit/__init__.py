@@ -7,6 +7,7 @@ proof, and `claimed`, which is what a paper's formula says.
 """
 
 from tacit.audit.attacks import audit, audit_file, audit_job
+from tacit.audit.record import record_audit, run_experiment
 from tacit.audit.report import (
     Attack,
     AuditOptions,
@@ -28,4 +29,6 @@ __all__ = [
     "audit_job",
     "audit_progress",
     "audit_table",
+    "record_audit",
+    "run_experiment",
 ]

@@ -134,6 +134,15 @@ class NodeRow:
 
 
 @dataclass(frozen=True)
+class Audit:
+    """What goes with an audited epsilon."""
+
+    delta: float
+    verdict: str
+    claim_verdict: str
+
+
+@dataclass(frozen=True)
 class Result:
     """The content of `result.json`; lists with one entry a node are gathered in `nodes`."""
 
@@ -158,6 +167,7 @@ class Result:
     nodes: tuple[NodeRow, ...]
     claim: Claim
     audited_epsilon: float | None
+    audit: Audit | None
     test_accuracy: Scores | None
     test_loss: Scores | None
     bytes_sent: float | None
@@ -317,6 +327,7 @@ def _read_result(path: Path) -> Result:
         nodes=_node_rows(fields),
         claim=_claim(fields.child("claim")),
         audited_epsilon=fields.optional_number("audited_epsilon"),
+        audit=_audit(fields.optional_child("audit")),
         test_accuracy=_scores(fields.optional_child("test_accuracy")),
         test_loss=_scores(fields.optional_child("test_loss")),
         bytes_sent=fields.optional_number("bytes_sent"),
@@ -324,6 +335,16 @@ def _read_result(path: Path) -> Result:
         steps_per_second=fields.optional_number("steps_per_second"),
         topology=_topology(fields.child("topology")),
         not_covered=fields.texts("not_covered"),
+    )
+
+
+def _audit(fields: Fields | None) -> Audit | None:
+    if fields is None:
+        return None
+    return Audit(
+        delta=fields.optional_number("delta") or 0.0,
+        verdict=fields.text("verdict"),
+        claim_verdict=fields.text("claim_verdict"),
     )
 
 

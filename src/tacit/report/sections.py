@@ -177,9 +177,12 @@ def _claim_tile(result: Result) -> str:
 
 
 def _audit_tile(result: Result) -> str:
-    if result.audited_epsilon is None:
+    if result.audited_epsilon is None or result.audit is None:
         return _tile("Audited epsilon", "not run", "no attack was tried on this run")
-    return _tile("Audited epsilon", number_text(result.audited_epsilon), "a measured lower bound")
+    audit = result.audit
+    value = f"at least {number_text(result.audited_epsilon)}"
+    at = f"at delta {audit.delta:g}"
+    return _tile("Audited epsilon", value, f"{at}: {audit.verdict}; {audit.claim_verdict}")
 
 
 def _bytes_tile(result: Result) -> str:

@@ -167,7 +167,8 @@ def _node_table(document: Mapping[str, Any]) -> str:
     words = (
         "Certified is an upper bound that is proved for what was charged to the node. Claimed is "
         f"what the algorithm's paper prints for the same noise ({formula or 'no claim'}); audited "
-        "is what an attack of ours extracted. Neither is part of the guarantee."
+        "is what an attack of ours extracted, at a delta of its own. Neither is part of the "
+        "guarantee."
     )
     return _table(_NODE_HEADINGS, rows) + _paragraph(words)
 

@@ -1,0 +1,127 @@
+"""The commands about privacy: what they print and leave, and one line for each wrong input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments import Answer, strict_json, tacit, write_experiment
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small experiment with secret noise, in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    return write_experiment(tmp_path, privacy={"noise_seed": None})
+
+
+@pytest.fixture
+def run(file: Path) -> Path:
+    """The folder of a finished run."""
+    assert tacit("train", file, "--out", "run", "--quiet").code == 0
+    return Path("run")
+
+
+@pytest.fixture
+def budgeted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same with a budget instead of a given noise."""
+    monkeypatch.chdir(tmp_path)
+    privacy = {"noise_seed": None, "noise_std": None, "epsilon": 2.0, "delta": 1e-4}
+    return write_experiment(tmp_path, privacy=privacy)
+
+
+def refused(answer: Answer, *words: str) -> None:
+    assert answer.code == 2
+    assert answer.err.startswith("tacit: ")
+    assert answer.err.count("\n") == 1
+    assert "Traceback" not in answer.err
+    for word in words:
+        assert word in answer.err
+
+
+def test_claims_of_an_experiment(file: Path) -> None:
+    found = strict_json(tacit("privacy", "claims", file, "--json").out)
+    planned = strict_json(tacit("plan", file, "--json").out)["per_node"]
+    certified = {row["certified"] for row in found["rows"]}
+    assert certified == {node["epsilon"] for node in planned}
+    table = tacit("privacy", "claims", file, "--page", "claims.html")
+    assert (table.code, table.err) == (0, "")
+    assert "certified" in table.out
+    assert "<html" in Path("claims.html").read_text(encoding="utf-8")
+    # Nothing is overwritten.
+    refused(tacit("privacy", "claims", file, "--page", "claims.html"), "claims.html", "exists")
+
+
+def test_a_ledger_is_recomputed_from_the_file_alone(run: Path) -> None:
+    said = strict_json((run / "result.json").read_text(encoding="utf-8"))["epsilon"]
+    alone = Path("elsewhere.sqlite")
+    alone.write_bytes((run / "ledger.sqlite").read_bytes())
+    found = strict_json(tacit("privacy", "ledger", alone, "--json").out)
+    assert json.dumps(max(said)) in json.dumps(found)
+    table = tacit("privacy", "ledger", alone)
+    assert table.code == 0
+    assert "spent" in table.out
+    damaged = bytearray(alone.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    alone.write_bytes(bytes(damaged))
+    refused(tacit("privacy", "ledger", alone), "elsewhere.sqlite")
+    refused(tacit("privacy", "ledger", "nowhere.sqlite"), "nowhere.sqlite")
+
+
+def test_a_statement_is_written_and_checked(run: Path) -> None:
+    written = tacit("privacy", "statement", run)
+    assert written.out.split() == ["run/statement.json", "run/statement.html"]
+    assert tacit("privacy", "check", "run/statement.json").code == 0
+    content = strict_json((run / "statement.json").read_text(encoding="utf-8"))
+    content["nodes"][0]["epsilon"] *= 0.9
+    Path("forged.json").write_text(json.dumps(content), encoding="utf-8")
+    refused(tacit("privacy", "check", "forged.json"), "epsilon")
+    refused(tacit("privacy", "statement", "."), "RUN")
+
+
+def test_an_audit_is_put_beside_a_run(run: Path) -> None:
+    options = ("--repetitions", 300, "--canaries", 0)
+    first = strict_json(tacit("audit", run, *options, "--json").out)
+    result = strict_json((run / "result.json").read_text(encoding="utf-8"))
+    assert result["audited_epsilon"] == first["audited_epsilon"] <= first["certified_epsilon"]
+    assert result["audit"]["delta"] == first["delta"]
+    assert strict_json((run / "audit.json").read_text(encoding="utf-8")) == first
+    assert "at least" in (run / "report.html").read_text(encoding="utf-8")
+    # An earlier audit is kept.
+    second = strict_json(tacit("audit", run, *options, "--seed", 1, "--json").out)
+    assert strict_json((run / "audit.json").read_text(encoding="utf-8")) == first
+    assert strict_json((run / "audit-2.json").read_text(encoding="utf-8")) == second
+    refused(tacit("audit", run, "--steps", 2), "--steps")
+    refused(tacit("audit", "."), "config.toml")
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("--repetitions", 10), "repetitions"),
+        (("--confidence", 1.5), "confidence"),
+        (("--delta", 0), "delta"),
+    ],
+)
+def test_audits_that_cannot_be_are_refused(
+    file: Path, options: tuple[object, ...], word: str
+) -> None:
+    refused(tacit("audit", file, *options), word)
+
+
+def test_planning_options_go_together(budgeted: Path) -> None:
+    refused(tacit("plan", budgeted, "--batch"), "--batch", "--optimise")
+    refused(tacit("plan", budgeted, "--page", "plan.html"), "--optimise")
+    refused(tacit("plan", budgeted, "--optimise", "--constant", "L"), "--constant")
+    refused(tacit("plan", budgeted, "--optimise", "--constant", "Q=1"), "L")
+
+
+def test_an_optimum_is_planned(budgeted: Path) -> None:
+    answer = tacit(
+        "plan", budgeted, "--optimise", "--constant", "L=2", "--page", "plan.html", "--json"
+    )
+    assert answer.code == 0, answer.err
+    assert strict_json(answer.out)
+    assert "<html" in Path("plan.html").read_text(encoding="utf-8")
