@@ -153,7 +153,7 @@ def atoms(step: Step, reverse: bool, upper: bool, cut: Cut) -> Atoms:
         upper: dominate the pair; otherwise be dominated by it.
         cut: how fine.
     """
-    edges = design(step, reverse, cut.tilt, cut.reach).edges(cut.cells, cut.width, cut.most)
+    edges = design(step.alike, reverse, cut.tilt, cut.reach).edges(cut.cells, cut.width, cut.most)
     binned = step.binned(edges)
     return _BOUNDS[upper](binned.reverse if reverse else binned)
 

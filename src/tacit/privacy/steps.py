@@ -20,6 +20,7 @@ __all__ = ["Binned", "Design", "LaplaceStep", "NormalStep", "Step", "design", "n
 _COARSE = 96  # cells from which the fine ones are designed
 _MORE = 2  # for each standard deviation of outputs
 _MOST = 20_000
+_ALIKE = 8  # steps that share their design, to the doubling of means
 _SPREAD = 0.1  # share of the fine cells that is spread evenly
 
 
@@ -94,6 +95,15 @@ class NormalStep:
     opposite: float = 0.0
     symmetric: bool = False
 
+    @property
+    def alike(self) -> NormalStep:
+        """A step with means a little further apart, the same for many: its cells serve as well."""
+        if self.symmetric:  # whose cells begin where its own loss is 0
+            return self
+        factor = 2.0 ** (math.ceil(_ALIKE * math.log2(self.hit)) / _ALIKE) / self.hit
+        hit, miss, opposite = (factor * mean for mean in (self.hit, self.miss, self.opposite))
+        return replace(self, hit=hit, miss=miss, opposite=opposite)
+
     def interval(self, reach: float) -> tuple[float, float]:
         """The outputs between which all but Phi(-reach) of P and of Q lies, on either side."""
         low = self._neutral() if self.symmetric else self.opposite - reach
@@ -164,6 +174,11 @@ class LaplaceStep:
 
     rate: float
     shift: float
+
+    @property
+    def alike(self) -> LaplaceStep:
+        """Itself: its cells end where its losses do."""
+        return self
 
     @property
     def both_ways(self) -> bool:

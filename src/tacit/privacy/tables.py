@@ -197,7 +197,7 @@ def _table(
     centre = np.log(total / 2) + scale[0, 0]
     squares = values.real**2 + values.imag**2
     sizes = np.log(np.maximum(squares[:-1], squares[1:])) / 2 + scale[0, 0]
-    size = np.minimum(np.abs(x), 0.999)
+    size = np.minimum(np.sqrt(x.real**2 + x.imag**2), 0.999)
     # The order that most points need: those at which so many steps of a bracket still count.
     counted = np.where((sizes - sizes[:, :1]) * steps > _NOTHING, size, 0.0)
     counted = counted.max(axis=1)
@@ -223,7 +223,10 @@ def _table(
 
 
 def _remainder(size: Array, order: int) -> Array:
-    return np.asarray(size ** (order + 1) / ((order + 1) * (1 - size)))
+    power = size
+    for _ in range(order):  # faster than a general power
+        power = power * size
+    return np.asarray(power / ((order + 1) * (1 - size)))
 
 
 @lru_cache(maxsize=128)
