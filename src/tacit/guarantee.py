@@ -66,9 +66,9 @@ _ASSUMPTIONS = (
     "and are gone: noise and sampling coins are stretches of an AES-256 keystream, taken to be "
     "indistinguishable from random by anyone without the key. Privacy is computational to that "
     "extent.",
-    "The bound is proved for noise with real values. What is released is rounded to a public "
-    "lattice, as the documentation of tacit.privacy.noise_lattice says, with the slack that it "
-    "proves; the rounding of the sum of contributions itself is not part of the proof.",
+    "What is released is rounded to a public lattice, and what finite arithmetic adds to epsilon "
+    "is part of the figures, as the documentation of tacit.privacy.noise_slack proves and assumes. "
+    "Rounding in the sum of contributions itself is not part of the proof.",
     "Which records joined a step stays secret; the rates, batch sizes, clipping bounds, noise "
     "levels and the number of records J are public and were chosen without looking at the private "
     "records.",
