@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -223,15 +223,10 @@ def _nodes(run: Path, result: Mapping[str, Any], ledger: Mapping[str, Any]) -> l
             "delta": row["delta"],
             "budget": row["epsilon_budget"],
             "claimed": result["claimed_epsilon"][place],
-            "audited": _at(result["audited_epsilon"], place),
+            "audited": result["audited_epsilon"],
         }
         for place, row in enumerate(rows)
     ]
-
-
-def _at(values: Sequence[float] | float | None, place: int) -> float | None:
-    """One figure for all nodes, or one a node."""
-    return values[place] if isinstance(values, list) else values  # type: ignore[return-value]
 
 
 def check_statement(path: Path) -> dict[str, Any]:
