@@ -1,13 +1,17 @@
 """The models by name and by `module:factory`."""
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+import tacit
 from tacit.errors import InputError
-from tacit.models import MODELS, build_model
+from tacit.gradients import LOSSES, build
+from tacit.gradients.functional import FunctionalPath
+from tacit.models import MODELS, build_model, resnet18
 
 
 def size(model: nn.Module) -> int:
@@ -27,6 +31,12 @@ def size(model: nn.Module) -> int:
         ("cnn", (1, 4, 4), 2, 160 + 4640 + 32 * (32 * 4 + 1) + 66),
         ("cnn", (1, 19, 40), 2, None),
         ("cnn", (1, 20, 20), 2, None),
+        ("cnn3", (1, 28, 28), 10, 26_362),
+        ("cnn3", (3, 32, 32), 10, 448 + 4640 + 13_872 + 48 * 16 * 10 + 10),
+        ("cnn3", (1, 4, 5), 2, None),
+        ("cnn3", (2, 9, 7), 3, None),
+        ("resnet18", (3, 32, 32), 10, 11_173_962),
+        ("resnet18", (1, 8, 13), 2, 11_173_962 - 2 * 9 * 64 - 8 * 513),
     ],
 )
 def test_shapes_and_sizes(
@@ -55,15 +65,130 @@ def test_the_start_depends_on_the_seed_alone(name: str) -> None:
         assert not torch.equal(first, start(8))
 
 
-@pytest.mark.parametrize("shape", [(64,), (8, 8), (1, 3, 8), (1, 2, 2)])
-def test_cnn_needs_images(shape: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match=r"task\.model = 'cnn'.*at least 4 x 4.*shape \("):
-        build_model("cnn", input_shape=shape, outputs=2, seed=0)
+@pytest.mark.parametrize(
+    ("name", "shape", "smallest"),
+    [
+        ("cnn", (64,), 4),
+        ("cnn", (8, 8), 4),
+        ("cnn", (1, 3, 8), 4),
+        ("cnn", (1, 2, 2), 4),
+        ("cnn3", (1, 8, 3), 4),
+        ("resnet18", (3, 1024), 8),
+        ("resnet18", (3, 7, 32), 8),
+    ],
+)
+def test_networks_of_convolutions_need_images(
+    name: str, shape: tuple[int, ...], smallest: int
+) -> None:
+    text = rf"task\.model = '{name}'.*at least {smallest} x {smallest}; .*shape \("
+    with pytest.raises(InputError, match=text):
+        build_model(name, input_shape=shape, outputs=2, seed=0)
+
+
+def test_resnet18_is_that_of_its_paper_with_groups_for_batches() -> None:
+    """Layer by layer, from shapes and a plain forward pass written out once more."""
+    model = resnet18((3, 12, 16), 5, width=4).double()
+    kernels = [tuple(p.shape) for p in model.parameters() if p.ndim == 4]
+    stages = [[(c, a, 3, 3), (c, c, 3, 3)] for a, c in ((4, 4), (4, 4))]
+    for made in (8, 16, 32):
+        stages += [
+            [(made, made // 2, 3, 3), (made, made, 3, 3), (made, made // 2, 1, 1)],
+            [(made, made, 3, 3), (made, made, 3, 3)],
+        ]
+    assert kernels == [(4, 3, 3, 3), *(kernel for stage in stages for kernel in stage)]
+    assert [m.num_groups for m in model.modules() if isinstance(m, nn.GroupNorm)] == [
+        kernel[0] // 2 for kernel in kernels
+    ]
+    draws = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=draws).double())
+    weights = iter([p.detach() for p in model.parameters()])
+
+    def normalised(x: torch.Tensor, stride: int, given: list[torch.Tensor]) -> torch.Tensor:
+        kernel, scale, shift = given
+        x = nn.functional.conv2d(x, kernel, stride=stride, padding=kernel.shape[2] // 2)
+        pairs = x.reshape(2, len(scale) // 2, -1)
+        mean, variance = pairs.mean(2, keepdim=True), pairs.var(2, keepdim=True, correction=0)
+        x = ((pairs - mean) / (variance + 1e-5).sqrt()).reshape(x.shape)
+        return x * scale[:, None, None] + shift[:, None, None]
+
+    def three() -> list[torch.Tensor]:
+        return [next(weights) for _ in range(3)]
+
+    inputs = torch.randn(2, 3, 12, 16, generator=draws).double()
+    x = normalised(inputs, 1, three()).clamp(min=0)
+    for number, stage in enumerate(stages):
+        stride = 2 if len(stage) == 3 else 1
+        given = [three() for _ in stage]
+        inner = normalised(normalised(x, stride, given[0]).clamp(min=0), 1, given[1])
+        around = normalised(x, stride, given[2]) if len(stage) == 3 else x
+        x = (inner + around).clamp(min=0)
+        assert x.shape[2:] == [(12, 16), (6, 8), (3, 4), (2, 2)][number // 2]
+    right = x.mean((2, 3)) @ next(weights).T + next(weights)
+    torch.testing.assert_close(model(inputs).detach(), right, rtol=1e-10, atol=1e-10)
+    wide = [m for m in resnet18((3, 8, 8), 2, width=64).modules() if isinstance(m, nn.GroupNorm)]
+    assert {norm.num_groups for norm in wide} == {32}
+
+
+def test_resnet18_is_private_and_its_gradients_are_tapped() -> None:
+    model = resnet18((3, 8, 8), 4, width=2)
+    inputs = torch.randn(2, 2, 3, 8, 8, generator=torch.Generator().manual_seed(0)).double()
+    targets = torch.tensor([[0, 1], [2, 3]])
+    mask = torch.ones(2, 2, dtype=torch.bool)
+    stacked = build(
+        model,
+        LOSSES["cross-entropy"],
+        inputs[0],
+        targets[0],
+        dtype=torch.float64,
+        device="cpu",
+        memory_bytes=1,
+    )
+    assert (stacked.path, stacked.reason) == ("taps", "")
+    assert stacked.parameters_count == size(model)
+    shift = torch.randn(2, stacked.parameters_count, generator=torch.Generator().manual_seed(2))
+    parameters = stacked.start(2, torch.float64, "cpu") + 0.1 * shift.double()
+    other = FunctionalPath(
+        copy.deepcopy(model).double().requires_grad_(False), stacked.loss, stacked.layout
+    )
+    for clip in (None, 0.5):
+        found = stacked.gradient(parameters, inputs, targets, mask, clip)
+        total = torch.empty_like(parameters)
+        norms, losses = other.accumulate(parameters, inputs, targets, mask, clip, total, 0)
+        torch.testing.assert_close(found.total, total, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(found.norms, norms, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(found.losses, losses, rtol=1e-10, atol=1e-10)
 
 
 def test_unknown_names_get_the_nearest() -> None:
     with pytest.raises(InputError, match=r"did you mean 'mlp'\?"):
         build_model("mpl", input_shape=(2,), outputs=2, seed=0)
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_a_step_of_resnet18_on_images_of_cifar10s_shape(clip: float | None) -> None:
+    draws = torch.Generator().manual_seed(3)
+    nodes = [
+        (torch.rand(2, 3, 32, 32, generator=draws), torch.randint(0, 10, (2,), generator=draws))
+        for _ in range(2)
+    ]
+    model = resnet18((3, 32, 32), 10, width=4)
+    result = tacit.train(
+        {
+            "algorithm": {"name": "sgp", "learning_rate": 0.05, **({"clip": clip} if clip else {})},
+            "train": {"steps": 1, "batch": "all"},
+        },
+        model=model,
+        nodes=nodes,
+    )
+    assert result.job.model.path == "taps"
+    assert result.parameters.shape == (2, size(model))
+    assert bool(torch.isfinite(result.parameters).all())
+    moved = result.parameters - nn.utils.parameters_to_vector(model.parameters()).detach()
+    assert bool((moved.norm(dim=1) > 1e-4).all())
+    if clip:
+        assert bool((moved.norm(dim=1) <= 0.05 * clip).all())
 
 
 FACTORIES = """

@@ -5,9 +5,19 @@
 | `logistic`, `linear` | Flatten, Linear (the same; the loss makes the difference) | 0 |
 | `mlp` | Flatten, Linear(in, 128), ReLU, Linear(128, outputs) | torch's |
 | `cnn` | two convolutions, two dense layers, as Dyn-D2P has for Fashion-MNIST | torch's |
+| `cnn3` | three convolutions, one dense layer, as DO-ADP has for MNIST | torch's |
+| `resnet18` | ResNet-18 with group normalisation, for CIFAR-10 as the papers have it | He's |
 
 The paper of Dyn-D2P does not print the sizes of its network. These are the ones common in private
 learning since Papernot et al. 2020 (arXiv:2007.14191): 26,010 parameters on `(1, 28, 28)`.
+That of DO-ADP does not either; `cnn3` is a small choice of ours: 3 x 3 kernels of stride 2 with 16,
+32 and 48 channels, 26,362 parameters on `(1, 28, 28)`.
+
+`resnet18` is the network of He et al. 2016 (arXiv:1512.03385) as is usual for small images: a first
+convolution of 3 x 3 and stride 1 and no max-pooling before the four stages; 11,173,962 parameters
+for ten classes. Batch normalisation, which mixes records and so can have no clipped gradient of one
+record, is replaced by group normalisation (Wu and He 2018, arXiv:1803.08494) with their 32 groups.
+It starts as torchvision's does: He normal in the fan-out for convolutions.
 """
 
 from __future__ import annotations
@@ -17,12 +27,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tacit.errors import InputError, nearest
 from tacit.user_code import call_function
 
-__all__ = ["MODELS", "build_model"]
+__all__ = ["MODELS", "build_model", "resnet18"]
 
 HIDDEN = 128
 """Width of the hidden layer of `mlp`."""
@@ -31,6 +41,12 @@ LARGE_IMAGE = 20
 """Images at least this high and wide get the strided kernels of the published network."""
 
 SMALLEST_IMAGE = 4
+
+SMALLEST_RESNET_IMAGE = 8
+"""Halved three times, an image keeps at least one pixel."""
+
+GROUPS = 32
+"""Groups of a normalisation, as in its paper; fewer where that would leave one channel a group."""
 
 Factory = Callable[[tuple[int, ...], int], nn.Module]
 
@@ -51,15 +67,21 @@ def _mlp(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
     )
 
 
-def _cnn(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-    if len(input_shape) != 3 or min(input_shape[1:]) < SMALLEST_IMAGE:
+def _image(name: str, input_shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
+    """Channels, height and width of a record, if it is an image of at least that size."""
+    if len(input_shape) != 3 or min(input_shape[1:]) < smallest:
         raise InputError(
             "task.model",
-            "cnn",
-            f"it needs images (channels, height, width) of at least {SMALLEST_IMAGE} x "
-            f"{SMALLEST_IMAGE}; records have the shape {input_shape}",
+            name,
+            f"it needs images (channels, height, width) of at least {smallest} x {smallest}; "
+            f"records have the shape {input_shape}",
         )
     channels, height, width = input_shape
+    return channels, height, width
+
+
+def _cnn(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+    channels, height, width = _image("cnn", input_shape, SMALLEST_IMAGE)
     if min(height, width) >= LARGE_IMAGE:
         first = nn.Conv2d(channels, 16, 8, stride=2, padding=3)
         second = nn.Conv2d(16, 32, 4, stride=2)
@@ -80,11 +102,67 @@ def _cnn(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
     return nn.Sequential(*features, nn.Linear(size, 32), nn.ReLU(), nn.Linear(32, outputs))
 
 
+def _cnn3(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+    channels, height, width = _image("cnn3", input_shape, SMALLEST_IMAGE)
+    layers: list[nn.Module] = []
+    for made in (16, 32, 48):
+        layers += [nn.Conv2d(channels, made, 3, stride=2, padding=1), nn.ReLU()]
+        channels, height, width = made, (height + 1) // 2, (width + 1) // 2
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * height * width, outputs))
+
+
+class _Block(nn.Module):
+    """Two 3 x 3 convolutions and what came in, each normalised."""
+
+    def __init__(self, channels: int, made: int, stride: int) -> None:
+        super().__init__()
+        self.first = _normalised(channels, made, 3, stride)
+        self.second = _normalised(made, made, 3, 1)
+        same = stride == 1 and channels == made
+        self.shortcut = nn.Identity() if same else _normalised(channels, made, 1, stride)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        inner: Tensor = self.second(torch.relu(self.first(inputs)))
+        return torch.relu(inner + self.shortcut(inputs))
+
+
+def _normalised(channels: int, made: int, kernel: int, stride: int) -> nn.Sequential:
+    convolution = nn.Conv2d(channels, made, kernel, stride, padding=kernel // 2, bias=False)
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    return nn.Sequential(convolution, nn.GroupNorm(min(GROUPS, made // 2), made))
+
+
+def resnet18(input_shape: tuple[int, ...], outputs: int, width: int = 64) -> nn.Module:
+    """ResNet-18 for small images, with group normalisation, as `[task].model = "resnet18"`.
+
+    Args:
+        input_shape: `(channels, height, width)` of a record, at least 8 high and wide.
+        outputs: the number of classes, or of numbers to predict.
+        width: channels of the first stage, doubled by each of the other three; 64 in the paper.
+            Even and at most 64, or a multiple of 32.
+
+    Raises:
+        InputError: on `task.model` for other records.
+    """
+    channels, _, _ = _image("resnet18", input_shape, SMALLEST_RESNET_IMAGE)
+    layers: list[nn.Module] = [_normalised(channels, width, 3, 1), nn.ReLU()]
+    channels = width
+    for stage in range(4):
+        made = width * 2**stage
+        layers += [_Block(channels, made, 1 if stage == 0 else 2), _Block(made, made, 1)]
+        channels = made
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, outputs)
+    )
+
+
 MODELS: dict[str, Factory] = {
     "logistic": _linear,
     "linear": _linear,
     "mlp": _mlp,
     "cnn": _cnn,
+    "cnn3": _cnn3,
+    "resnet18": resnet18,
 }
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gzip
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from data_server import Server, serving
 
 # Type codes as in the description of the format, kept apart from the reader's own table.
 CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
@@ -18,21 +19,39 @@ IdxBytes = Callable[[np.ndarray], bytes]
 WriteImages = Callable[..., dict[str, bytes]]
 
 
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server on this machine, without files."""
+    with serving() as answers:
+        yield answers
+
+
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reach servers of the tests directly, also where a proxy is configured."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-@pytest.fixture(scope="session")
-def data_dir() -> Path:
-    """The folder with the real `mnist/` and `fashion-mnist/`; without it a test is passed over."""
+def real_files(*names: str) -> Path:
+    """The folder with real data sets; without one of them a test is passed over."""
     beside = Path(__file__).resolve().parents[2].parent / "shared" / "data"
     folder = Path(os.environ.get("TACIT_DATA_DIR", beside))
-    for name in ("mnist", "fashion-mnist"):
+    for name in names:
         if not (folder / name).is_dir():
-            pytest.skip(f"no folder {folder / name}: set TACIT_DATA_DIR to the real image files")
+            pytest.skip(f"no folder {folder / name}: set TACIT_DATA_DIR to the real files")
     return folder
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder with the real `mnist/` and `fashion-mnist/`."""
+    return real_files("mnist", "fashion-mnist")
+
+
+@pytest.fixture(scope="session")
+def adult_dir() -> Path:
+    """The folder with the real `adult/`."""
+    return real_files("adult")
 
 
 @pytest.fixture(scope="session")

@@ -5,57 +5,17 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import replace
 
 import pytest
+from data_server import Server
 from rich.console import Console
 
 from tacit.data import load, sources
 from tacit.data.download import DownloadError, content_sha256, download
-from tacit.data.idx_images import MIRROR_VARIABLE, MNIST, load_idx_images
+from tacit.data.files import MIRROR_VARIABLE
+from tacit.data.idx_images import MNIST, load_idx_images
 from tacit.errors import InputError
-
-
-@dataclass
-class Server:
-    """What the server answers: files by path, and how many bytes too many it announces."""
-
-    url: str
-    files: dict[str, bytes] = field(default_factory=dict)
-    missing_bytes: int = 0
-    requests: list[str] = field(default_factory=list)
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    answers = Server(url="")
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            answers.requests.append(self.path)
-            content = answers.files.get(self.path)
-            self.send_response(404 if content is None else 200)
-            announced = len(content or b"") + answers.missing_bytes
-            self.send_header("Content-Length", str(announced))
-            self.end_headers()
-            self.wfile.write(content or b"")
-
-        def log_message(self, format, *args):  # noqa: A002
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    answers.url = f"http://127.0.0.1:{http.server_port}"
-    try:
-        yield answers
-    finally:
-        http.shutdown()
-        http.server_close()
-        thread.join()
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from sklearn.datasets import load_digits
 
 from tacit.data import SOURCES, load
 from tacit.data.download import content_sha256
-from tacit.data.idx_images import FASHION_MNIST, MIRROR_VARIABLE, MNIST
+from tacit.data.files import MIRROR_VARIABLE
+from tacit.data.idx_images import FASHION_MNIST, MNIST
 from tacit.errors import InputError
 
 # Records of each digit in MNIST, as published with the data; Fashion-MNIST is balanced.
@@ -125,10 +126,12 @@ def test_the_digits_split_follows_the_seed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("digit", "did you mean 'digits'"), ("zzz", "known are: digits, fashion")]
+    ("name", "words"),
+    [("digit", "did you mean 'digits'"), ("zzz", "known are: adult, cifar10, digits, fash")],
 )
 def test_an_unknown_name_is_an_input_error(tmp_path, name, words):
     with pytest.raises(InputError, match=words) as caught:
         load(name, data_dir=tmp_path)
     assert caught.value.where == "task.dataset"
-    assert set(SOURCES) >= {"digits", "mnist", "fashion-mnist"}
+    listed = {"digits", "mnist", "fashion-mnist", "adult", "cifar10", "svmlight:PATH"}
+    assert set(SOURCES) == listed

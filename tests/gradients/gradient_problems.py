@@ -95,7 +95,7 @@ def assert_equal(found: BatchGradient, right: Any, clip: float | None) -> None:
 
 
 def normed() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 3))
+    return nn.Sequential(nn.Linear(4, 6), nn.RMSNorm(6), nn.Linear(6, 3))
 
 
 def plain() -> nn.Module:

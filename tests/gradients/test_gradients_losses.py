@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tacit.errors import InputError
-from tacit.gradients import LOSSES, loss_from_mean
+from tacit.gradients import LOSSES
+from tacit.gradients.losses import natural_outputs
 
 OUTPUTS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 SCORES = OUTPUTS[:, :1]
@@ -73,7 +74,10 @@ def test_accuracy() -> None:
         ("mse", torch.ones(2, 1), SIGNS / 0, "task.dataset", "finite"),
         ("logistic", torch.ones(2, 2), SIGNS, "task.model", r"\[2, 2\].*one score"),
         ("logistic", torch.ones(2, 1), torch.ones(2, 2), "task.dataset", "one target"),
-        ("logistic", torch.ones(2, 1), CLASSES, "task.dataset", "-1 or 1"),
+        ("logistic", torch.ones(2, 1), CLASSES, "task.dataset", "target of 2.*-1 or 1, or 0 or 1"),
+        ("logistic", torch.ones(2, 1), CLASSES - 1, "task.dataset", "targets of -1 and of 0"),
+        ("logistic", torch.ones(2, 1), SIGNS / 2, "task.dataset", "target of 0.5"),
+        ("logistic", torch.ones(2, 1), SIGNS / 0, "task.dataset", "target of inf"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -85,19 +89,53 @@ def test_what_does_not_fit_is_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_a_users_mean_loss_is_evaluated_for_each_record_alone() -> None:
-    loss = loss_from_mean("mine:huber", nn.HuberLoss())
-    right = torch.stack([nn.HuberLoss()(o, t) for o, t in zip(OUTPUTS, 3 * OUTPUTS, strict=True)])
-    torch.testing.assert_close(loss.per_record(OUTPUTS, 3 * OUTPUTS), right)
-    loss.check(OUTPUTS, 3 * OUTPUTS)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.float32, torch.float64])
+@pytest.mark.parametrize("column", [False, True])
+def test_logistic_takes_either_writing_of_two_classes(dtype: torch.dtype, column: bool) -> None:
+    loss = LOSSES["logistic"]
+    signs = SIGNS.view(6, 1) if column else SIGNS
+    right = loss.per_record(SCORES, SIGNS)
+    for targets in (signs.to(dtype), ((signs + 1) / 2).to(dtype)):
+        loss.check(SCORES, targets)
+        found = loss.per_record(SCORES, targets)
+        assert found.dtype == torch.float64
+        assert torch.equal(found, right)
+        assert torch.equal(loss.accuracy(SCORES, targets), loss.accuracy(SCORES, SIGNS))
+        assert loss.outputs([targets]) == 1
 
 
-def test_a_users_loss_that_fails_is_refused_in_one_line() -> None:
-    def broken(outputs: Tensor, targets: Tensor) -> Tensor:
-        raise RuntimeError("first\nsecond")
+@pytest.mark.parametrize(
+    ("name", "targets", "outputs"),
+    [
+        ("cross-entropy", [torch.tensor([0, 4]), torch.tensor([6])], 7),
+        ("cross-entropy", [torch.tensor([0, 0])], 2),
+        ("mse", [torch.zeros(4), torch.zeros(2)], 1),
+        ("mse", [torch.zeros(4, 2, 3)], 6),
+        ("logistic", [torch.tensor([0, 1])], 1),
+    ],
+)
+def test_outputs_of_a_built_in_model(name: str, targets: list[Tensor], outputs: int) -> None:
+    assert LOSSES[name].outputs(targets) == outputs
 
-    with pytest.raises(InputError, match=r"task\.loss.*RuntimeError: first") as caught:
-        loss_from_mean("mine:broken", broken).check(OUTPUTS, OUTPUTS)
-    assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="finite"):
-        loss_from_mean("mine:log", lambda o, t: (o - o).log().sum()).check(OUTPUTS, OUTPUTS)
+
+@pytest.mark.parametrize(
+    ("targets", "outputs"),
+    [
+        ([torch.tensor([0, 4]), torch.tensor([[6]])[:0, 0]], 5),
+        ([torch.tensor([[0], [2]])], 3),
+        ([torch.tensor([0])], 2),
+        ([torch.tensor([-1, 1])], 1),
+        ([torch.tensor([[0, 1, 1], [2, 0, 0]])], 3),
+        ([torch.zeros(5)], 1),
+        ([torch.zeros(5, 2, 2)], 4),
+        ([torch.zeros(0, dtype=torch.int64)], 1),
+    ],
+)
+def test_outputs_that_targets_alone_suggest(targets: list[Tensor], outputs: int) -> None:
+    assert natural_outputs(targets) == outputs
+
+
+def test_cross_entropy_needs_class_labels() -> None:
+    with pytest.raises(InputError, match="integer class labels") as caught:
+        LOSSES["cross-entropy"].outputs([torch.zeros(3)])
+    assert caught.value.where == "task.loss"

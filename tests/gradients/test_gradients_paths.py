@@ -35,6 +35,25 @@ class SameInput(nn.Module):
         return (weights @ self.value(x)).mean(dim=1)
 
 
+class NormedResidual(nn.Module):
+    """A residual block as in ResNet, with activations in place right after a normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(2, 6, 3, stride=2, padding=1, bias=False)
+        self.first_norm = nn.GroupNorm(3, 6)
+        self.second = nn.Conv2d(6, 6, 3, padding=1, bias=False)
+        self.second_norm = nn.GroupNorm(2, 6)
+        self.shortcut = nn.Sequential(nn.Conv2d(2, 6, 1, stride=2), nn.GroupNorm(6, 6))
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = torch.relu_(self.first_norm(self.first(x)))
+        inner = self.second_norm(self.second(inner))
+        inner += self.shortcut(x)
+        return self.last(torch.relu_(inner).mean(dim=(2, 3)))
+
+
 def conv(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(*layers, nn.ReLU(inplace=True), nn.Flatten(), nn.LazyLinear(3))
 
@@ -89,6 +108,42 @@ TAPPED = {
         (2, 20),
     ),
     "same input": (SameInput, (5, 3)),
+    "group norm of vectors": (
+        lambda: nn.Sequential(nn.Linear(4, 6), nn.GroupNorm(2, 6), nn.Linear(6, 3)),
+        (4,),
+    ),
+    "group norm of images, twice": (
+        lambda: ready(
+            conv(nn.GroupNorm(1, 2), nn.Conv2d(2, 4, 3), nn.GroupNorm(4, 4, eps=0.1)), 2, 4, 5
+        ),
+        (2, 4, 5),
+    ),
+    "group norm over time": (
+        lambda: ready(conv(nn.Conv1d(2, 4, 2), nn.GroupNorm(2, 4)), 2, 5),
+        (2, 5),
+    ),
+    "residual with group norms": (NormedResidual, (2, 5, 6)),
+    "layer norm": (
+        lambda: nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 6), nn.LayerNorm(6, bias=False)),
+        (4,),
+    ),
+    "layer norm of sequences": (
+        lambda: nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Flatten(), nn.Linear(20, 3)),
+        (5, 3),
+    ),
+    "layer norm of images": (
+        lambda: ready(conv(nn.Conv2d(2, 3, 2), nn.LayerNorm((3, 4))), 2, 4, 5),
+        (2, 4, 5),
+    ),
+    "norms without weights": (
+        lambda: nn.Sequential(
+            nn.LayerNorm(4, elementwise_affine=False),
+            nn.Linear(4, 6),
+            nn.GroupNorm(2, 6, affine=False),
+            nn.Linear(6, 3),
+        ),
+        (4,),
+    ),
 }
 
 
@@ -156,23 +211,39 @@ def partly_frozen() -> nn.Module:
     return model
 
 
+def partly_frozen_norm() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 6), nn.GroupNorm(2, 6), nn.Linear(6, 3))
+    model[1].bias.requires_grad_(False)
+    return model
+
+
+class NormedTwice(nn.Module):
+    """One normalisation after each of two convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 4, 1), nn.Conv2d(4, 4, 1)
+        self.norm, self.last = nn.GroupNorm(2, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.first(x)))
+        x = torch.relu(self.norm(self.second(x)))
+        return self.last(x.mean(dim=(2, 3)))
+
+
 def embedding() -> nn.Module:
     return nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(12, 3))
 
 
 FUNCTIONAL = {
-    "group norm": (
-        lambda: nn.Sequential(nn.Linear(4, 6), nn.GroupNorm(2, 6), nn.Linear(6, 3)),
+    "root mean square norm": (
+        lambda: nn.Sequential(nn.Linear(4, 6), nn.RMSNorm(6), nn.Linear(6, 3)),
         (4,),
         0,
-        "GroupNorm",
+        "RMSNorm",
     ),
-    "layer norm": (
-        lambda: nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3)),
-        (4,),
-        0,
-        "LayerNorm",
-    ),
+    "group norm in two places": (NormedTwice, (2, 3, 3), 0, "twice"),
+    "group norm, bias frozen": (partly_frozen_norm, (4,), 0, "1 has frozen"),
     "embedding": (embedding, (4,), 7, "Embedding"),
     "tied": (tied, (3,), 0, "shared"),
     "own parameter": (Scaled, (4,), 0, "Scaled"),
@@ -227,7 +298,7 @@ def test_functional_equals_the_loop(name: str, clip: float | None, oracle: Oracl
 def test_every_loss(
     loss: str, outputs: int, clip: float | None, norm: bool, oracle: Oracle
 ) -> None:
-    first = nn.LayerNorm(4) if norm else nn.Identity()
+    first = nn.RMSNorm(4) if norm else nn.Identity()
     case = problem(lambda: nn.Sequential(first, nn.Linear(4, outputs)), (4,), loss=loss)
     assert_equal(case.gradient(clip), case.expected(oracle, clip), clip)
 

@@ -145,13 +145,24 @@ def test_a_bound_that_bounds_nothing_is_refused(clip: float | Tensor) -> None:
     scale=st.floats(-18, 18),
     clip=st.floats(-6, 6),
     sequence=st.sampled_from([0, 1, 2, 9]),
+    norm=st.sampled_from(["none", "layer", "group"]),
 )
 def test_no_record_contributes_more_than_the_bound_in_float32(
-    seed: int, scale: float, clip: float, sequence: int
+    seed: int, scale: float, clip: float, sequence: int, norm: str
 ) -> None:
     """Inputs and weights over 36 orders of magnitude; one record is the whole batch."""
     draws = generator(seed)
-    layers = [nn.Linear(6, 5, bias=False), nn.Flatten(), nn.Linear(5 * max(sequence, 1), 3)]
+    norms = {
+        "none": nn.Identity(),
+        "layer": nn.LayerNorm(5),
+        "group": nn.GroupNorm(1, sequence or 5),  # the second axis is that of the channels
+    }
+    layers = [
+        nn.Linear(6, 5, bias=False),
+        norms[norm],
+        nn.Flatten(),
+        nn.Linear(5 * max(sequence, 1), 3),
+    ]
     shape = (sequence, 6) if sequence else (6,)
     inputs = torch.randn(2, 1, *shape, generator=draws)
     targets = torch.randint(0, 3, (2, 1), generator=draws)

@@ -48,7 +48,7 @@ def connected_digraphs(draw: st.DrawFn) -> GraphSchedule:
     return GraphSchedule("given", tuple(Graph(n, frozenset(some)) for some in edges))
 
 
-@pytest.mark.parametrize("name", sorted(set(GRAPHS) - {"k-regular"}))
+@pytest.mark.parametrize("name", sorted(set(GRAPHS) - {"k-regular", "torus", "erdos-renyi"}))
 @pytest.mark.parametrize("n", range(1, 41))
 def test_named_graphs_have_stochastic_weights(name: str, n: int) -> None:
     schedule = build_schedule(name, n)

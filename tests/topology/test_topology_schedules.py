@@ -1,31 +1,41 @@
 """Named schedules, their periods and options, and schedules from files."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tacit.errors import InputError
 from tacit.topology import GRAPHS, Graph, GraphSchedule, build_schedule
 
-UNDIRECTED = {"ring", "complete", "star", "k-regular"}
+UNDIRECTED = {"ring", "complete", "star", "k-regular", "torus", "erdos-renyi"}
 DIRECTED = {"directed-ring", "exponential"}
+KEYS: dict[str, dict[str, Any]] = {
+    "k-regular": {"degree": 2},
+    "torus": {"shape": (2, 8)},
+    "erdos-renyi": {"probability": 0.6},
+}
+BARE = sorted(UNDIRECTED.union(DIRECTED).difference(KEYS))
 
 
 def test_every_known_graph_is_covered_here() -> None:
     assert set(GRAPHS) == UNDIRECTED | DIRECTED
 
 
-@pytest.mark.parametrize("name", sorted(GRAPHS))
-@pytest.mark.parametrize("nodes", [3, 4, 7, 16])
+@pytest.mark.parametrize(
+    ("name", "nodes"),
+    [(name, nodes) for name in sorted(GRAPHS) for nodes in (3, 4, 7, 16) if name != "torus"]
+    + [("torus", 16)],
+)
 def test_named_schedules(name: str, nodes: int) -> None:
-    schedule = build_schedule(name, nodes, degree=2 if name == "k-regular" else None)
+    schedule = build_schedule(name, nodes, **KEYS.get(name, {}))
     assert schedule.name == name
     assert schedule.nodes == nodes
     assert schedule.directed == (name in DIRECTED)
     assert schedule.period == ((nodes - 1).bit_length() if name == "exponential" else 1)
 
 
-@pytest.mark.parametrize("name", sorted(set(GRAPHS) - {"k-regular"}))
+@pytest.mark.parametrize("name", BARE)
 def test_one_and_two_nodes(name: str) -> None:
     assert build_schedule(name, 1).graphs == (Graph(1, frozenset()),)
     assert build_schedule(name, 2).graphs == (Graph(2, frozenset({(0, 1), (1, 0)})),)
@@ -67,7 +77,7 @@ def test_an_unknown_graph_is_told_the_nearest(graph: str, hint: str) -> None:
     assert refused.value.value == graph
 
 
-@pytest.mark.parametrize("graph", [*sorted(set(GRAPHS) - {"k-regular"}), "file:net.txt"])
+@pytest.mark.parametrize("graph", [*BARE, "torus", "erdos-renyi", "file:net.txt"])
 def test_a_degree_is_refused_where_none_is_taken(
     graph: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

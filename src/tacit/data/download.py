@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import tempfile
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from rich.progress import (
 
 from tacit.data.idx import UNREADABLE, read_content
 
-__all__ = ["DownloadError", "content_sha256", "download"]
+__all__ = ["DownloadError", "content_sha256", "download", "file_sha256"]
 
 _CHUNK_BYTES = 1 << 16
 
@@ -32,7 +32,14 @@ class DownloadError(Exception):
     """A file could not be downloaded; its text is one line that says why."""
 
 
-def download(url: str, target: Path, sha256: str, console: Console | None = None) -> None:
+def download(
+    url: str,
+    target: Path,
+    sha256: str,
+    console: Console | None = None,
+    *,
+    digest: Callable[[Path], str] | None = None,
+) -> None:
     """Download `url` to `target`, with progress on a terminal.
 
     The file appears under its name only when it is complete and right; whatever happens, no
@@ -41,8 +48,9 @@ def download(url: str, target: Path, sha256: str, console: Console | None = None
     Args:
         url: where it is.
         target: where it goes; its folder is made.
-        sha256: the checksum that `content_sha256` of the file must have.
+        sha256: the checksum that the file must have.
         console: where progress is shown, if it is a terminal; standard error by default.
+        digest: the checksum of a file, in hexadecimal; `content_sha256` by default.
 
     Raises:
         DownloadError: if there is no answer, the transfer breaks off, the checksum differs, or
@@ -54,7 +62,7 @@ def download(url: str, target: Path, sha256: str, console: Console | None = None
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-") as folder:
             part = Path(folder) / target.name
             _fetch(url, part, console or Console(stderr=True))
-            found = content_sha256(part)
+            found = (digest or content_sha256)(part)
             if found != sha256:
                 raise DownloadError(f"{url}: SHA-256 of its content is {found}, not {sha256}")
             part.replace(target)
@@ -80,6 +88,12 @@ def content_sha256(path: Path) -> str:
     servers decompress it on the way.
     """
     return hashlib.sha256(read_content(path)).hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file as it is, in hexadecimal, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _fetch(url: str, part: Path, console: Console) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +9,11 @@ from pathlib import Path
 import torch
 
 from tacit.data.datasets import Dataset, TaskData
-from tacit.data.download import DownloadError, download
+from tacit.data.files import PublishedFile, obtain
 from tacit.data.idx import read_labelled_images
-from tacit.errors import InputError
 
-__all__ = ["FASHION_MNIST", "MIRROR_VARIABLE", "MNIST", "IdxImages", "load_idx_images"]
+__all__ = ["FASHION_MNIST", "MNIST", "IdxImages", "load_idx_images"]
 
-#: Environment variable with a URL prefix, to be followed by `<dataset>/<file>`.
-MIRROR_VARIABLE = "TACIT_MIRROR"
-
-_WHERE = "task.data_dir"
 _SHAPE = (28, 28)
 _CLASSES = 10
 _TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
@@ -107,22 +101,14 @@ def _read_half(images: Path, labels: Path) -> Dataset:
 
 def _find(source: IdxImages, file: str, data_dir: Path) -> Path:
     """The path of one file, downloaded if it is in none of the folders."""
+    url = f"{source.url.rstrip('/')}/{file}.gz"
     folders = _folders(source, data_dir)
-    for folder in folders:
-        for path in (folder / file, folder / f"{file}.gz"):
-            if os.path.isfile(path):  # False, where Path.is_file raises, in a locked folder
-                return path
-    target = folders[0] / f"{file}.gz"
-    try:
-        download(_url(source, target.name), target, source.sha256[file])
-    except DownloadError as error:
-        looked = " or ".join(map(str, folders))
-        expected = (
-            f"{file}[.gz] was not found in {looked}; "
-            f"put the four {source.name} files in {folders[0]}; the download failed: {error}"
-        )
-        raise InputError(_WHERE, str(data_dir), expected) from error
-    return target
+    return obtain(
+        PublishedFile(source.name, url, source.sha256[file]),
+        data_dir,
+        folders,
+        f"put the four {source.name} files in {folders[0]}",
+    )
 
 
 def _folders(source: IdxImages, data_dir: Path) -> list[Path]:
@@ -134,9 +120,3 @@ def _folders(source: IdxImages, data_dir: Path) -> list[Path]:
     if named == source.name or (source.takes_bare_files and named not in others):
         return [own, data_dir]
     return [own]
-
-
-def _url(source: IdxImages, file: str) -> str:
-    mirror = os.environ.get(MIRROR_VARIABLE)
-    base = f"{mirror.rstrip('/')}/{source.name}" if mirror else source.url.rstrip("/")
-    return f"{base}/{file}"

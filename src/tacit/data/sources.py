@@ -9,10 +9,13 @@ from types import MappingProxyType
 
 import torch
 
+from tacit.data.adult import load_adult
+from tacit.data.cifar10 import load_cifar10
 from tacit.data.datasets import Dataset, TaskData, count_classes
 from tacit.data.given import as_dataset, check_dataset
 from tacit.data.idx_images import FASHION_MNIST, MNIST, load_idx_images
 from tacit.data.seeds import TEST_SPLIT, public_generator
+from tacit.data.svmlight import load_svmlight
 from tacit.errors import InputError, nearest
 from tacit.user_code import call_function
 
@@ -116,6 +119,9 @@ SOURCES: MappingProxyType[str, Loader] = MappingProxyType(
         "digits": _digits,
         "mnist": lambda request: load_idx_images(MNIST, request.data_dir),
         "fashion-mnist": lambda request: load_idx_images(FASHION_MNIST, request.data_dir),
+        "cifar10": lambda request: load_cifar10(request.data_dir),
+        "adult": lambda request: load_adult(request.data_dir),
+        "svmlight:PATH": lambda request: load_svmlight(request.argument, request.data_dir),
     }
 )
 """Loaders by name; a name that ends in `:PATH` takes an argument after the colon."""

@@ -30,17 +30,19 @@ class StackedData:
     offsets: Tensor
     sizes: Tensor
 
-    def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Read the same number of records from every node.
+    def gather(self, indices: Tensor, nodes: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Read the same number of records from every node, or from some.
 
         Args:
             indices: int64 `[nodes, width]`, record numbers within each node. They are not
                 checked; slots that a mask hides hold 0.
+            nodes: int64 rows of the nodes that are read; by default all.
 
         Returns:
             Inputs `[nodes, width, ...]` and targets `[nodes, width, ...]`.
         """
-        rows = (self.offsets.unsqueeze(1) + indices).reshape(-1)
+        offsets = self.offsets if nodes is None else self.offsets[nodes]
+        rows = (offsets.unsqueeze(1) + indices).reshape(-1)
         inputs, targets = (
             values.index_select(0, rows).reshape(*indices.shape, *values.shape[1:])
             for values in (self.inputs, self.targets)

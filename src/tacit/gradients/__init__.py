@@ -1,6 +1,24 @@
 """Clipped gradients of every record, for a stack of nodes with weights of their own."""
 
-from tacit.gradients.losses import LOSSES, Loss, loss_from_mean
+from tacit.gradients.losses import LOSSES, Loss
 from tacit.gradients.stacked import BatchGradient, StackedModel, build
+from tacit.gradients.table import GradientTable, Replacement
+from tacit.gradients.table_memory import available_bytes
+from tacit.gradients.table_need import TableNeed, entries_of, table_need
+from tacit.gradients.user_losses import loss_from_mean, with_metric
 
-__all__ = ["LOSSES", "BatchGradient", "Loss", "StackedModel", "build", "loss_from_mean"]
+__all__ = [
+    "LOSSES",
+    "BatchGradient",
+    "GradientTable",
+    "Loss",
+    "Replacement",
+    "StackedModel",
+    "TableNeed",
+    "available_bytes",
+    "build",
+    "entries_of",
+    "loss_from_mean",
+    "table_need",
+    "with_metric",
+]

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from tacit.gradients.clipping import Clip, clip_factors
+from tacit.gradients.clipping import Clip, ClipNorm
+from tacit.gradients.layers import Contribution, Dense
 from tacit.gradients.layout import Layout
 from tacit.gradients.losses import Loss
+from tacit.gradients.records import clip_records
 
 __all__ = ["FunctionalPath"]
 
@@ -50,11 +52,12 @@ class FunctionalPath:
         clip: Clip | None,
         total: Tensor,
         beta: int,
+        norm: ClipNorm = "l2",
     ) -> tuple[Tensor, Tensor]:
         """Scale `total` by beta and add the (clipped) sum; see `probe.GradientPath`."""
-        nodes, count = mask.shape
-        weights = self.layout.views(parameters)
+        nodes = mask.shape[0]
         if clip is None:
+            weights = self.layout.views(parameters)
             summed = grad_and_value(self._masked_loss, has_aux=True)
             gradients, (_, losses) = vmap(summed)(weights, inputs, targets, mask)
             for slot in self.layout.slots:
@@ -63,17 +66,30 @@ class FunctionalPath:
                 )
             return losses.new_empty(nodes, 0), losses
 
+        parts, losses = self.contributions(parameters, inputs, targets, mask, norms=True)
+        parts, factors, norms = clip_records(parts, mask, clip, norm)
+        for part in parts:
+            part.add_to(total, factors, beta)
+        return norms, losses
+
+    def contributions(
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, norms: bool
+    ) -> tuple[list[Contribution], Tensor]:
+        """Every parameter's materialised gradients; see `probe.GradientPath`."""
+        flat, losses = self._materialised(parameters, inputs, targets)
+        parts: list[Contribution] = [
+            Dense(slot, values) for slot, values in zip(self.layout.slots, flat, strict=True)
+        ]
+        return parts, losses.masked_fill(~mask, 0.0)
+
+    def _materialised(
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor
+    ) -> tuple[list[Tensor], Tensor]:
+        """Gradients `[nodes, b, size]` of every slot, and losses `[nodes, b]`."""
         each = vmap(grad_and_value(self._record_loss), (None, 0, 0))
-        gradients, losses = vmap(each)(weights, inputs, targets)
-        flat = [gradients[slot.name].reshape(nodes, count, -1) for slot in self.layout.slots]
-        norms = torch.stack([torch.linalg.vector_norm(part, dim=2) for part in flat]).norm(dim=0)
-        factors, finite = clip_factors(norms, mask, clip)
-        if not bool(finite.all()):
-            flat = [part.masked_fill(~finite.unsqueeze(2), 0.0) for part in flat]
-        for slot, part in zip(self.layout.slots, flat, strict=True):
-            product = torch.bmm(factors.unsqueeze(1), part).squeeze(1)
-            _add(total[:, slot.start : slot.stop], product, beta)
-        return norms.masked_fill(~mask, 0.0), losses.masked_fill(~mask, 0.0)
+        gradients, losses = vmap(each)(self.layout.views(parameters), inputs, targets)
+        shape = losses.shape
+        return [gradients[slot.name].reshape(*shape, -1) for slot in self.layout.slots], losses
 
     def evaluate(self, module: nn.Module, weights: Weights, inputs: Tensor) -> Tensor:
         """The outputs `[records, ...]` of one node, every record alone."""

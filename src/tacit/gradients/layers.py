@@ -9,6 +9,9 @@ convolution, one for each output pixel, with a the unfolded input. So one record
 * `sum_{s,t} (a_s . a_t) (g_s . g_t)`, from two Gram matrices (Rochette et al. 2019,
   arXiv:1912.06015), where positions are few and the layer is wide;
 * of the materialised G otherwise, which is then kept for the sum.
+
+Group and layer normalisation scale and shift: their gradients, see `normalisation`, are as small
+as their parameters and are kept as they are.
 """
 
 from __future__ import annotations
@@ -23,6 +26,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tacit.gradients.layout import Layout, Slot
+from tacit.gradients.normalisation import (
+    Normalisation,
+    group_normalisation,
+    layer_normalisation,
+)
 
 __all__ = ["Contribution", "Dense", "Layer", "Outer", "describe"]
 
@@ -30,8 +38,19 @@ __all__ = ["Contribution", "Dense", "Layer", "Outer", "describe"]
 class Contribution(Protocol):
     """The gradients of a batch by one parameter, in whatever form is cheapest."""
 
+    @property
+    def slot(self) -> Slot:
+        """Where the parameter lies in the flat vector."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the gradients."""
+
     def squared_norms(self) -> Tensor:
         """Squared l2 norms `[nodes, b]`, not finite where the gradient is not."""
+
+    def absolute_sums(self) -> Tensor:
+        """The l1 norms `[nodes, b]`, in float64; not finite where the gradient is not."""
 
     def cleaned(self, finite: Tensor) -> Contribution:
         """The same with zeros for the records where `finite` `[nodes, b]` is False."""
@@ -42,22 +61,43 @@ class Contribution(Protocol):
     def numel(self) -> int:
         """How many numbers this keeps."""
 
+    def materialised(self) -> Dense:
+        """The same gradients, as one vector a record."""
+
+    def outer(self) -> Outer:
+        """The same gradients, as outer products."""
+
 
 @dataclass(frozen=True)
 class Dense:
-    """Materialised gradients, `values` `[nodes, b, size of the slot]`."""
+    """Materialised gradients, `values` `[nodes, b, size of the slot]`.
+
+    `gradients_of` is the slot of the weight whose `Outer.gradients` hold the very same numbers, if
+    there is one: a bias whose layer has one position.
+    """
 
     slot: Slot
     values: Tensor
+    gradients_of: Slot | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """See `Contribution`."""
+        return self.values.dtype
 
     def squared_norms(self) -> Tensor:
         """See `Contribution`."""
         norms: Tensor = torch.linalg.vector_norm(self.values, dim=2)
         return norms.square()
 
+    def absolute_sums(self) -> Tensor:
+        """See `Contribution`."""
+        sums: Tensor = torch.linalg.vector_norm(self.values, ord=1, dim=2, dtype=torch.float64)
+        return sums
+
     def cleaned(self, finite: Tensor) -> Dense:
         """See `Contribution`."""
-        return Dense(self.slot, _zero_unless(finite, self.values))
+        return Dense(self.slot, _zero_unless(finite, self.values), self.gradients_of)
 
     def add_to(self, total: Tensor, factors: Tensor, beta: int) -> None:
         """See `Contribution`."""
@@ -68,18 +108,34 @@ class Dense:
         """See `Contribution`."""
         return self.values.numel()
 
+    def materialised(self) -> Dense:
+        """See `Contribution`."""
+        return self
+
+    def outer(self) -> Outer:
+        """See `Contribution`; the inputs are a one that takes no memory."""
+        ones = self.values.new_ones(()).expand(*self.values.shape[:2], 1, 1, 1)
+        gradients = self.values[:, :, None, None]
+        return Outer(self.slot, ones, gradients, self.gradients_of)
+
 
 @dataclass(frozen=True)
 class Outer:
     """Gradients as outer products summed over positions.
 
     `inputs` `[nodes, b, groups, positions, in]`, `gradients` `[nodes, b, groups, positions, out]`;
-    the slot's parameter is `[groups * out, in]` when flattened.
+    the slot's parameter is `[groups * out, in]` when flattened. `gradients_of` as in `Dense`.
     """
 
     slot: Slot
     inputs: Tensor
     gradients: Tensor
+    gradients_of: Slot | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """See `Contribution`."""
+        return self.gradients.dtype
 
     def squared_norms(self) -> Tensor:
         """See `Contribution`."""
@@ -97,11 +153,21 @@ class Outer:
         products = (left @ left.transpose(3, 4)) * (right @ right.transpose(3, 4))
         return products.sum(dim=(2, 3, 4)).clamp(min=0.0).to(self.inputs.dtype)
 
+    def absolute_sums(self) -> Tensor:
+        """See `Contribution`; of an outer product, the product of those of its factors."""
+        if self.inputs.shape[3] > 1:
+            return self.materialised().absolute_sums()
+        left, right = (
+            torch.linalg.vector_norm(factor, ord=1, dim=(3, 4), dtype=torch.float64)
+            for factor in (self.inputs, self.gradients)
+        )
+        sums: Tensor = (left * right).sum(dim=2)
+        return sums
+
     def cleaned(self, finite: Tensor) -> Outer:
         """See `Contribution`."""
-        return Outer(
-            self.slot, _zero_unless(finite, self.inputs), _zero_unless(finite, self.gradients)
-        )
+        inputs, gradients = (_zero_unless(finite, x) for x in (self.inputs, self.gradients))
+        return Outer(self.slot, inputs, gradients, self.gradients_of)
 
     def add_to(self, total: Tensor, factors: Tensor, beta: int) -> None:
         """See `Contribution`."""
@@ -119,8 +185,12 @@ class Outer:
         return self.inputs.numel() + self.gradients.numel()
 
     def materialised(self) -> Dense:
-        """The same gradients, one matrix a record."""
+        """See `Contribution`."""
         return Dense(self.slot, (self.gradients.transpose(3, 4) @ self.inputs).flatten(2))
+
+    def outer(self) -> Outer:
+        """See `Contribution`."""
+        return self
 
 
 def _zero_unless(finite: Tensor, values: Tensor) -> Tensor:
@@ -137,6 +207,9 @@ def materialise(positions: int, width: int, height: int) -> bool:
     return positions > 1 and width * height <= 2 * positions * (width + height)
 
 
+Parts = Callable[[Slot, Slot | None, Tensor, Tensor, int, bool], list[Contribution]]
+
+
 @dataclass(frozen=True)
 class Layer:
     """One tapped leaf module.
@@ -147,27 +220,21 @@ class Layer:
         forward: (input `[nodes * b, ...]`, weight `[nodes, ...]`, bias `[nodes, out]` or None)
             -> output `[nodes * b, ...]`, each node's records with its own weights. Raises
             `ValueError` for an input whose first axis is not the records.
-        factors: (input, output gradient `[nodes * b, ...]`, nodes) -> (`[nodes, b, groups,
-            positions, in]`, `[nodes, b, groups, positions, out]`).
+        parts: (weight, bias, input, output gradient `[nodes * b, ...]`, nodes, norms) -> the
+            gradients by weight and bias.
     """
 
     name: str
     weight: Slot
     bias: Slot | None
     forward: Callable[[Tensor, Tensor, Tensor | None], Tensor]
-    factors: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
+    parts: Parts
 
     def contributions(
         self, inputs: Tensor, gradients: Tensor, nodes: int, norms: bool
     ) -> list[Contribution]:
         """The gradients of this layer's parameters; `norms`: whether norms will be asked for."""
-        left, right = self.factors(inputs, gradients, nodes)
-        outer = Outer(self.weight, left, right)
-        as_matrix = norms and materialise(left.shape[3], left.shape[4], right.shape[4])
-        result: list[Contribution] = [outer.materialised() if as_matrix else outer]
-        if self.bias is not None:
-            result.append(Dense(self.bias, right.sum(dim=3).flatten(2)))
-        return result
+        return self.parts(self.weight, self.bias, inputs, gradients, nodes, norms)
 
 
 def describe(name: str, module: nn.Module, layout: Layout) -> Layer | str:
@@ -183,19 +250,71 @@ def describe(name: str, module: nn.Module, layout: Layout) -> Layer | str:
     found = kind(module)
     if isinstance(found, str):
         return f"{name or 'the model'} {found}"
-    return Layer(name, slots[prefix + "weight"], own.get("bias"), found.forward, found.factors)
+    return Layer(name, slots[prefix + "weight"], own.get("bias"), found.forward, found.parts)
 
 
 @dataclass(frozen=True)
 class _Functions:
-    """`Layer.forward` and `Layer.factors` of one module."""
+    """`Layer.forward` and `Layer.parts` of one module."""
 
     forward: Callable[[Tensor, Tensor, Tensor | None], Tensor]
-    factors: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
+    parts: Parts
+
+
+def _outer_parts(
+    factors: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]],
+    weight: Slot,
+    bias: Slot | None,
+    inputs: Tensor,
+    gradients: Tensor,
+    nodes: int,
+    norms: bool,
+) -> list[Contribution]:
+    """`Layer.parts` of a layer whose weight gradient is a sum of outer products.
+
+    `factors`: (input, output gradient `[nodes * b, ...]`, nodes) -> (`[nodes, b, groups,
+    positions, in]`, `[nodes, b, groups, positions, out]`).
+    """
+    left, right = factors(inputs, gradients, nodes)
+    outer = Outer(weight, left, right)
+    as_matrix = norms and materialise(left.shape[3], left.shape[4], right.shape[4])
+    result: list[Contribution] = [outer.materialised() if as_matrix else outer]
+    if bias is not None:
+        alike = weight if right.shape[3] == 1 else None
+        result.append(Dense(bias, right.sum(dim=3).flatten(2), alike))
+    return result
+
+
+def _scale_parts(
+    layer: Normalisation,
+    weight: Slot,
+    bias: Slot | None,
+    inputs: Tensor,
+    gradients: Tensor,
+    nodes: int,
+    norms: bool,
+) -> list[Contribution]:
+    """`Layer.parts` of a normalisation: both gradients are small, so always as they are."""
+    result: list[Contribution] = [Dense(weight, layer.by_weight(inputs, gradients, nodes))]
+    if bias is not None:
+        result.append(Dense(bias, layer.by_bias(gradients, nodes)))
+    return result
+
+
+def _normalisation(layer: Normalisation) -> _Functions:
+    return _Functions(layer.forward, partial(_scale_parts, layer))
+
+
+def _group_norm(module: nn.GroupNorm) -> _Functions | str:
+    return _normalisation(group_normalisation(module))
+
+
+def _layer_norm(module: nn.LayerNorm) -> _Functions | str:
+    return _normalisation(layer_normalisation(module))
 
 
 def _linear(module: nn.Linear) -> _Functions | str:
-    return _Functions(_linear_forward, _linear_factors)
+    return _Functions(_linear_forward, partial(_outer_parts, _linear_factors))
 
 
 def _linear_forward(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -238,7 +357,8 @@ def _convolution(module: nn.Conv1d | nn.Conv2d) -> _Functions | str:
         groups=module.groups,
     )
     return _Functions(
-        partial(_convolution_forward, geometry), partial(_convolution_factors, geometry)
+        partial(_convolution_forward, geometry),
+        partial(_outer_parts, partial(_convolution_factors, geometry)),
     )
 
 
@@ -286,4 +406,6 @@ _KINDS: dict[type[nn.Module], Callable[[Any], _Functions | str]] = {
     nn.Linear: _linear,
     nn.Conv1d: _convolution,
     nn.Conv2d: _convolution,
+    nn.GroupNorm: _group_norm,
+    nn.LayerNorm: _layer_norm,
 }

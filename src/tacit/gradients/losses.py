@@ -5,21 +5,39 @@
 | `cross-entropy` | int64 classes `[r]` | `[r, classes]` | -log softmax(outputs)[target] | argmax |
 | `mse` | numbers, as many as outputs | `[r, ...]` | mean of squared differences | none |
 | `logistic` | -1 or 1, `[r]` or `[r, 1]` | `[r]` or `[r, 1]` | log(1 + exp(-y output)) | sign |
+
+The targets of `logistic` may also be 0 or 1, the y of the formula then being -1 for 0; integers and
+floating-point numbers will do.
+A user's own loss and metric are in `user_losses`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tacit.errors import InputError, describe
+from tacit.errors import InputError
 
-__all__ = ["LOSSES", "Loss", "loss_from_mean"]
+__all__ = ["LOSSES", "Loss", "natural_outputs"]
+
+
+def natural_outputs(targets: Sequence[Tensor]) -> int:
+    """How many numbers a model gives for a record, going by the targets `[r, ...]` alone.
+
+    The number of classes, at least 2, where all targets are class labels: integers from 0, one a
+    record; else as many as a record has targets.
+    """
+    width = math.prod(targets[0].shape[1:])
+    whole = not any(part.is_floating_point() for part in targets)
+    filled = [part for part in targets if part.numel()]
+    if not whole or width != 1 or not filled or min(int(part.min()) for part in filled) < 0:
+        return width
+    return max(2, 1 + max(int(part.max()) for part in filled))
 
 
 @dataclass(frozen=True)
@@ -36,12 +54,16 @@ class Loss:
             `task.model` if the outputs have the wrong shape and on `task.dataset` if the targets
             do not fit. The two need not have the same number of records: a whole data set's
             targets can be checked against the outputs of a few.
+        outputs: (targets `[r, ...]`, a tensor or several) -> how many numbers a model that is
+            built for this loss gives for a record; raises `InputError` on `task.loss` where the
+            loss cannot take such targets.
     """
 
     name: str
     per_record: Callable[[Tensor, Tensor], Tensor]
     accuracy: Callable[[Tensor, Tensor], Tensor] | None
     check: Callable[[Tensor, Tensor], None]
+    outputs: Callable[[Sequence[Tensor]], int] = natural_outputs
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -73,6 +95,14 @@ def _check_cross_entropy(outputs: Tensor, targets: Tensor) -> None:
     )
 
 
+def _classes(targets: Sequence[Tensor]) -> int:
+    if any(part.is_floating_point() for part in targets):
+        raise InputError(
+            "task.loss", "cross-entropy", "needs integer class labels; for numbers use 'mse'"
+        )
+    return max(2, 1 + max(int(part.max()) for part in targets))
+
+
 def _mse(outputs: Tensor, targets: Tensor) -> Tensor:
     differences = outputs - targets.reshape(outputs.shape)
     return differences.square().unsqueeze(-1).flatten(1).mean(dim=1)
@@ -94,15 +124,28 @@ def _check_mse(outputs: Tensor, targets: Tensor) -> None:
     _check_values(targets, torch.isfinite(targets), "targets must be finite")
 
 
+def _width(targets: Sequence[Tensor]) -> int:
+    return math.prod(targets[0].shape[1:])
+
+
+def _margins(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Outputs times the sign of the class, `[r]`."""
+    scores = outputs.reshape(-1)
+    return torch.where(targets.reshape(-1) > 0, scores, -scores)
+
+
 def _logistic(outputs: Tensor, targets: Tensor) -> Tensor:
     # logsigmoid and not softplus: torch's softplus turns linear above a threshold of 20.
-    margins = outputs.reshape(-1) * targets.reshape(-1)
-    return -functional.logsigmoid(margins)
+    return -functional.logsigmoid(_margins(outputs, targets))
 
 
 def _sign_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     # A score of exactly zero is right for neither class.
-    return (outputs.reshape(-1) * targets.reshape(-1) > 0).to(outputs.dtype)
+    return (_margins(outputs, targets) > 0).to(outputs.dtype)
+
+
+def _one(targets: Sequence[Tensor]) -> int:
+    return 1
 
 
 def _check_logistic(outputs: Tensor, targets: Tensor) -> None:
@@ -119,7 +162,11 @@ def _check_logistic(outputs: Tensor, targets: Tensor) -> None:
             f"targets {_shape(targets)}",
             "logistic needs one target a record, of shape [records] or [records, 1]",
         )
-    _check_values(targets, (targets == 1) | (targets == -1), "logistic targets must be -1 or 1")
+    expected = "logistic targets must be -1 or 1, or 0 or 1; for more classes use 'cross-entropy'"
+    negative, zero = targets == -1, targets == 0
+    _check_values(targets, (targets == 1) | negative | zero, expected)
+    if bool(negative.any()) and bool(zero.any()):
+        raise InputError("task.dataset", "targets of -1 and of 0", expected)
 
 
 def _check_values(targets: Tensor, right: Tensor, expected: str) -> None:
@@ -135,38 +182,8 @@ def _shape(tensor: Tensor) -> list[int]:
 LOSSES: dict[str, Loss] = {
     loss.name: loss
     for loss in (
-        Loss("cross-entropy", _cross_entropy, _argmax_accuracy, _check_cross_entropy),
-        Loss("mse", _mse, None, _check_mse),
-        Loss("logistic", _logistic, _sign_accuracy, _check_logistic),
+        Loss("cross-entropy", _cross_entropy, _argmax_accuracy, _check_cross_entropy, _classes),
+        Loss("mse", _mse, None, _check_mse, _width),
+        Loss("logistic", _logistic, _sign_accuracy, _check_logistic, _one),
     )
 }
-
-
-def loss_from_mean(name: str, mean_loss: Callable[[Tensor, Tensor], Tensor]) -> Loss:
-    """A `Loss` from a user's function (outputs `[r, ...]`, targets `[r, ...]`) -> scalar mean.
-
-    Each record's loss is the function's value for a batch of that record alone, so the batch loss
-    is the mean over records whatever the function does with a batch.
-    """
-
-    def one(outputs: Tensor, targets: Tensor) -> Tensor:
-        return mean_loss(outputs.unsqueeze(0), targets.unsqueeze(0)).reshape(())
-
-    def per_record(outputs: Tensor, targets: Tensor) -> Tensor:
-        return torch.func.vmap(one)(outputs, targets)
-
-    def check(outputs: Tensor, targets: Tensor) -> None:
-        few = min(outputs.shape[0], targets.shape[0])
-        try:
-            losses = per_record(outputs[:few], targets[:few])
-        except Exception as error:
-            raise InputError(
-                "task.loss",
-                name,
-                "the function must take (outputs, targets) and return a scalar; "
-                f"it failed: {describe(error)}",
-            ) from error
-        if not bool(torch.isfinite(losses).all()):
-            raise InputError("task.loss", name, "the loss must be finite on the first records")
-
-    return Loss(name, per_record, None, check)

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from tacit.gradients.clipping import Clip
+from tacit.gradients.clipping import Clip, ClipNorm
+from tacit.gradients.layers import Contribution
 from tacit.gradients.layout import Layout
 from tacit.gradients.losses import Loss
 
@@ -38,6 +39,7 @@ class GradientPath(Protocol):
         clip: Clip | None,
         total: Tensor,
         beta: int,
+        norm: ClipNorm = "l2",
     ) -> tuple[Tensor, Tensor]:
         """Scale `total` by beta and add the sum of (clipped) gradients over unmasked records.
 
@@ -46,13 +48,23 @@ class GradientPath(Protocol):
             inputs: `[nodes, b, ...]`, valid in masked slots too.
             targets: `[nodes, b, ...]`, valid in masked slots too.
             mask: `[nodes, b]`, True for records.
-            clip: bound on each record's l2 norm, or None.
+            clip: bound on each record's norm, or None.
             total: `[nodes, d]`, changed in place.
             beta: 1, or 0 to overwrite whatever `total` holds.
+            norm: which norm is bounded, and how; see `clipping`.
 
         Returns:
             norms `[nodes, b]` (`[nodes, 0]` where clip is None) and losses `[nodes, b]`, both 0
             where masked.
+        """
+
+    def contributions(
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, norms: bool
+    ) -> tuple[list[Contribution], Tensor]:
+        """Each record's gradient, not clipped, one part a parameter; and the masked losses.
+
+        `norms`: whether norms will be asked for, which decides the form of the parts. Masked slots
+        hold whatever their inputs give.
         """
 
     def evaluate(self, module: nn.Module, weights: dict[str, Tensor], inputs: Tensor) -> Tensor:
@@ -100,11 +112,14 @@ def probe_of(
     records = records.view(_NODES, _RECORDS, *records.shape[1:])
     labels = labels.view(_NODES, _RECORDS, *labels.shape[1:])
 
-    gradients = torch.zeros(_NODES, _RECORDS, layout.size, dtype=torch.float64, device=device)
+    # Kept as autograd gives them: for large models a copy is what takes the time.
+    gradients: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+    norms = torch.zeros(_NODES, _RECORDS, dtype=torch.float64, device=device)
     losses = torch.zeros(_NODES, _RECORDS, dtype=torch.float64, device=device)
     for node in range(_NODES):
         weights = {
-            slot.name: slot.view(parameters)[node].clone().requires_grad_() for slot in layout.slots
+            slot.name: slot.view(parameters)[node].detach().requires_grad_()
+            for slot in layout.slots
         }
         for record in range(_RECORDS):
             with torch.enable_grad():
@@ -114,13 +129,16 @@ def probe_of(
                     value, list(weights.values()), allow_unused=True, materialize_grads=True
                 )
             losses[node, record] = value.detach()
-            gradients[node, record] = torch.cat([part.reshape(-1) for part in found])
+            gradients[node, record] = found
+            norms[node, record] = torch.stack([part.norm() for part in found]).norm()
 
-    norms = gradients.norm(dim=2)
     finite = norms[torch.isfinite(norms) & (norms > 0)]
     clip = finite.median().item() if finite.numel() else 1.0
-    factors = (clip / norms).clamp(max=1.0).unsqueeze(2)
-    total = torch.where(torch.isfinite(norms).unsqueeze(2), factors * gradients, 0.0).sum(dim=1)
+    total = torch.zeros_like(parameters)
+    for node, record in torch.isfinite(norms).nonzero().tolist():
+        factor = clip / max(norms[node, record].item(), clip)
+        for slot, part in zip(layout.slots, gradients[node, record], strict=True):
+            total[node, slot.start : slot.stop].add_(part.reshape(-1), alpha=factor)
     return Probe(parameters, records, labels, clip, total, norms, losses)
 
 
@@ -144,7 +162,8 @@ def mismatch(path: GradientPath, probe: Probe) -> str | None:
 
 
 def _close(found: Tensor, right: Tensor) -> bool:
-    scale = right[torch.isfinite(right)].abs().max().item() if right.numel() else 0.0
+    sizes = torch.nan_to_num(right, nan=0.0, posinf=0.0, neginf=0.0).abs_()
+    scale = sizes.max().item() if right.numel() else 0.0
     return torch.allclose(
         found, right, rtol=_TOLERANCE, atol=_TOLERANCE * scale + 1e-300, equal_nan=True
     )

@@ -5,6 +5,7 @@ What holds for every batch, on both paths:
 | case | guarantee |
 |---|---|
 | a record's l2 norm exceeds C | its contribution is scaled to norm C, less a few roundings |
+| another `norm` is to be bounded | the l2 norm of its contribution is at most C; see `clipping` |
 | a record's gradient is not finite, or its squared norm overflows | it contributes exactly zero |
 | a masked slot | it contributes exactly zero, whatever the slot holds; norm and loss are 0 |
 | a node without records | its row of `total` is zero |
@@ -17,6 +18,7 @@ With `clip=None` nothing is bounded and a gradient that is not finite shows in `
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,11 +26,12 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import InputError, describe
-from tacit.gradients.clipping import Clip, check_clip
+from tacit.gradients.clipping import Clip, ClipNorm, check_clip
 from tacit.gradients.functional import FunctionalPath
 from tacit.gradients.layout import Layout, layout_of
 from tacit.gradients.losses import Loss
 from tacit.gradients.probe import GradientPath, Probe, mismatch, probe_of
+from tacit.gradients.records import RecordGradients, record_gradients
 from tacit.gradients.refuse import refuse_module, refuse_outputs
 from tacit.gradients.taps import TapsPath, tapped_layers
 
@@ -38,6 +41,12 @@ __all__ = ["BatchGradient", "StackedModel", "build"]
 # 265 at 16; the two-layer network 11, 10 and 15.
 MEMORY_BYTES = 64 * 2**20
 
+# An accelerator wants few large passes, and has the memory: some hundred records of ResNet-18.
+ACCELERATOR_MEMORY_BYTES = 4 * 2**30
+
+# How many times d numbers a record a clip norm needs at most, where gradients are kept as factors.
+_MATERIALISED: Mapping[ClipNorm, int] = {"l2": 0, "l1": 1, "coordinate": 2}
+
 
 @dataclass(frozen=True)
 class BatchGradient:
@@ -45,8 +54,8 @@ class BatchGradient:
 
     Attributes:
         total: `[nodes, d]`, the sum (not the mean) over unmasked records of clipped gradients.
-        norms: `[nodes, b]`, each record's l2 norm before clipping, 0 where masked; `[nodes, 0]`
-            when nothing is clipped.
+        norms: `[nodes, b]`, each record's norm before clipping (the one that is bounded), 0 where
+            masked; `[nodes, 0]` when nothing is clipped.
         losses: `[nodes, b]`, 0 where masked.
     """
 
@@ -106,6 +115,7 @@ class StackedModel:
         mask: Tensor,
         clip: Clip | None,
         out: Tensor | None = None,
+        norm: ClipNorm = "l2",
     ) -> BatchGradient:
         """Sums of clipped per-record gradients.
 
@@ -114,9 +124,10 @@ class StackedModel:
             inputs: `[nodes, b, ...]`, padded; masked slots may hold anything.
             targets: `[nodes, b, ...]`, padded likewise.
             mask: bool `[nodes, b]`, True for records.
-            clip: bound C on the l2 norm of each record's gradient, for all nodes or `[nodes]` one
+            clip: bound C on the norm of each record's gradient, for all nodes or `[nodes]` one
                 each; None for the plain sum.
             out: `[nodes, d]` contiguous, where to write `total`; a new tensor otherwise.
+            norm: which norm is bounded, and how; see `clipping`.
 
         Raises:
             InputError: on `algorithm.clip` unless the bound is positive and finite.
@@ -130,9 +141,9 @@ class StackedModel:
             empty = parameters.new_zeros(nodes, count)
             return BatchGradient(total.zero_(), empty, empty.clone())
 
-        inputs = _fill(_cast(inputs, parameters), mask, self.examples[0])
-        targets = _fill(_cast(targets, parameters), mask, self.examples[1])
-        step = self._chunk(nodes * self.numbers_per_record, parameters)
+        inputs, targets = self._filled(parameters, inputs, targets, mask)
+        beside = 0 if clip is None else _MATERIALISED[norm] * self.layout.size
+        step = self.records_at_once(parameters, beside)
         norms: list[Tensor] = []
         losses: list[Tensor] = []
         for start in range(0, count, step):
@@ -145,6 +156,7 @@ class StackedModel:
                 clip,
                 total,
                 int(start > 0),
+                norm,
             )
             norms.append(found[0])
             losses.append(found[1])
@@ -152,6 +164,31 @@ class StackedModel:
             # Without records, a node whose weights are not finite would still give 0 * nan.
             total[~mask.any(dim=1)] = 0.0
         return BatchGradient(total, torch.cat(norms, dim=1), torch.cat(losses, dim=1))
+
+    def record_gradients(
+        self,
+        parameters: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        clip: Clip | None,
+    ) -> RecordGradients:
+        """The clipped gradients that `gradient` sums, each by itself; arguments as there.
+
+        All at once: the caller takes no more than `records_at_once` slots, and at least one.
+        """
+        parameters = parameters.detach()
+        inputs, targets = self._filled(parameters, inputs, targets, mask)
+        return record_gradients(self.engine, parameters, inputs, targets, mask, clip)
+
+    def records_at_once(self, parameters: Tensor, beside: int = 0) -> int:
+        """How many slots a node fit the memory bound, at least one.
+
+        Args:
+            parameters: `[nodes, d]`.
+            beside: how many numbers the caller keeps for each record.
+        """
+        return self._chunk(parameters.shape[0] * (self.numbers_per_record + beside), parameters)
 
     def outputs(self, parameters: Tensor, inputs: Tensor) -> Tensor:
         """Every node's outputs for the same records, `[nodes, records, ...]`, without grad.
@@ -187,6 +224,15 @@ class StackedModel:
                 named[slot.name].copy_(vector[slot.start : slot.stop].view(slot.shape))
         return result
 
+    def _filled(
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs and targets as the engine takes them."""
+        return (
+            _fill(_cast(inputs, parameters), mask, self.examples[0]),
+            _fill(_cast(targets, parameters), mask, self.examples[1]),
+        )
+
     def _chunk(self, numbers_per_record: int, parameters: Tensor) -> int:
         """How many records fit the memory bound, at least one."""
         return max(1, self.memory_bytes // (numbers_per_record * parameters.element_size()))
@@ -200,7 +246,7 @@ def build(
     *,
     dtype: torch.dtype,
     device: torch.device | str,
-    memory_bytes: int = MEMORY_BYTES,
+    memory_bytes: int | None = None,
 ) -> StackedModel:
     """Check a module, and choose and prove the path for its gradients.
 
@@ -211,7 +257,7 @@ def build(
         example_targets: `[few, ...]`.
         dtype: of the run, float32 or float64.
         device: of the run.
-        memory_bytes: bound on the activations held at once.
+        memory_bytes: bound on the activations held at once; by default what suits the device.
 
     Raises:
         InputError: on `task.model` if the module cannot be trained privately (see `refuse`), its
@@ -219,6 +265,9 @@ def build(
             `task.dataset` if the targets do not fit.
     """
     refuse_module(model)
+    if memory_bytes is None:
+        on_cpu = torch.device(device).type == "cpu"
+        memory_bytes = MEMORY_BYTES if on_cpu else ACCELERATOR_MEMORY_BYTES
     original = copy.deepcopy(model)
     inputs, targets = example_inputs.to(device), example_targets.to(device)
 
@@ -284,10 +333,11 @@ def _choose(
         candidate = TapsPath(exact, loss, layers)
         reason = _disproof(candidate, probe)
         if not reason:
-            parts, _ = candidate.contributions(
-                probe.parameters, probe.inputs, probe.targets, probe.mask, norms=True
+            inputs, targets, mask = (
+                part[:, :1] for part in (probe.inputs, probe.targets, probe.mask)
             )
-            kept = sum(part.numel() for part in parts) // probe.mask.numel()
+            parts, _ = candidate.contributions(probe.parameters, inputs, targets, mask, norms=True)
+            kept = sum(part.numel() for part in parts) // probe.mask.shape[0]
             return _Choice("taps", "", TapsPath(working, loss, layers), kept)
     problem = _disproof(FunctionalPath(exact, loss, layout), probe)
     if problem:

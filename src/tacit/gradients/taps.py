@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tacit.errors import InputError
-from tacit.gradients.clipping import Clip, clip_factors
+from tacit.gradients.clipping import Clip, ClipNorm
 from tacit.gradients.layers import Contribution, Layer, describe
 from tacit.gradients.layout import Layout
 from tacit.gradients.losses import Loss
+from tacit.gradients.records import clip_records
 
 __all__ = ["TapsPath", "tapped_layers"]
 
@@ -147,6 +148,7 @@ class TapsPath:
         clip: Clip | None,
         total: Tensor,
         beta: int,
+        norm: ClipNorm = "l2",
     ) -> tuple[Tensor, Tensor]:
         """Scale `total` by beta and add the (clipped) sum; see `probe.GradientPath`."""
         parts, losses = self.contributions(parameters, inputs, targets, mask, clip is not None)
@@ -155,12 +157,7 @@ class TapsPath:
                 norms = losses.new_empty(mask.shape[0], 0)
                 factors = mask.to(total.dtype)
             else:
-                squares = torch.stack([part.squared_norms() for part in parts])
-                norms = squares.sum(dim=0).sqrt()
-                factors, finite = clip_factors(norms, mask, clip)
-                if not bool(finite.all()):
-                    parts = [part.cleaned(finite) for part in parts]
-                norms = norms.masked_fill(~mask, 0.0)
+                parts, factors, norms = clip_records(parts, mask, clip, norm)
             for part in parts:
                 part.add_to(total, factors, beta)
         return norms, losses

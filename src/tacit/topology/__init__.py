@@ -7,7 +7,7 @@ from tacit.topology.checks import (
     contraction,
 )
 from tacit.topology.graphs import Graph, read_graph_file
-from tacit.topology.mixing import WEIGHTS, Mixing, build_mixing
+from tacit.topology.mixing import WEIGHTS, Mixing, build_mixing, server_averaging
 from tacit.topology.schedules import GRAPHS, GraphRequest, GraphSchedule, build_schedule
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "check_strongly_connected",
     "contraction",
     "read_graph_file",
+    "server_averaging",
 ]

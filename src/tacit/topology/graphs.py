@@ -12,20 +12,28 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import networkx as nx
+import numpy as np
+
 from tacit.errors import InputError
 
 __all__ = [
     "Graph",
     "complete",
     "directed_ring",
+    "erdos_renyi",
     "exponential",
     "k_regular",
     "read_graph_file",
     "ring",
     "star",
+    "torus",
 ]
 
 Edge = tuple[int, int]
+
+_REDRAWS = 100
+_PURPOSE = 3  # of the public seed; data splits have 1, partitions 2
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,74 @@ def k_regular(nodes: int, degree: int) -> Graph:
     reach = range(1, degree // 2 + 1)
     pairs = ((i, (i + hop) % nodes) for i in range(nodes) for hop in reach)
     return _graph(nodes, pairs, both_ways=True)
+
+
+def torus(nodes: int, shape: tuple[int, int]) -> Graph:
+    """A grid whose sides meet: node r * columns + c linked to those above, below, left and right.
+
+    Where a side is 2 long, its two ways round lead to the same node, which is one edge.
+
+    Args:
+        nodes: how many.
+        shape: rows and columns.
+
+    Raises:
+        InputError: on `topology.shape`, unless both are 2 or more and their product is `nodes`;
+            on `topology.graph` where no shape would do.
+    """
+    rows, columns = shape
+    if rows * columns != nodes or min(shape) < 2:
+        fitting = [[side, nodes // side] for side in range(2, nodes) if nodes % side == 0]
+        if not fitting:
+            expected = f"needs rows x columns nodes, both 2 or more; {nodes} is no such product"
+            raise InputError("topology.graph", "torus", expected)
+        squarest = min(fitting, key=lambda sides: abs(sides[0] - sides[1]))
+        expected = f"must be rows and columns of 2 or more with product {nodes}, as {squarest}"
+        raise InputError("topology.shape", list(shape), expected)
+    steps = ((1, 0), (0, 1))
+    pairs = (
+        (r * columns + c, (r + down) % rows * columns + (c + right) % columns)
+        for r in range(rows)
+        for c in range(columns)
+        for down, right in steps
+    )
+    return _graph(nodes, pairs, both_ways=True)
+
+
+def erdos_renyi(nodes: int, probability: float, seed: int) -> Graph:
+    """G(n, p): each pair of nodes linked, both ways, with a probability; redrawn until connected.
+
+    So it is distributed as G(n, p) given that it is connected (Erdos and Renyi 1959, Gilbert
+    1959). Drawn from the public seed: nothing secret may depend on it.
+
+    Args:
+        nodes: how many.
+        probability: of a link, in (0, 1].
+        seed: the public seed.
+
+    Raises:
+        InputError: on `topology.probability`, if it is outside (0, 1] or if none of 100 draws
+            was connected.
+    """
+    where = "topology.probability"
+    if not 0 < probability <= 1:
+        raise InputError(where, probability, "must lie above 0, and be at most 1")
+    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, _PURPOSE])))
+    sources, targets = np.triu_indices(nodes, k=1)
+    for _ in range(_REDRAWS):
+        linked = generator.random(len(sources)) < probability
+        pairs = list(zip(sources[linked].tolist(), targets[linked].tolist(), strict=True))
+        drawn: nx.Graph[int] = nx.Graph(pairs)
+        drawn.add_nodes_from(range(nodes))
+        if nx.is_connected(drawn):
+            return _graph(nodes, pairs, both_ways=True)
+    threshold = np.log(nodes) / nodes  # where G(n, p) becomes connected (Erdos and Renyi 1960)
+    raise InputError(
+        where,
+        probability,
+        f"none of {_REDRAWS} graphs drawn for {nodes} nodes is connected: try "
+        f"{min(1.0, 2 * threshold):.2g} or more (few are below log(n) / n = {threshold:.2g})",
+    )
 
 
 def exponential(nodes: int) -> tuple[Graph, ...]:

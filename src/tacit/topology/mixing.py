@@ -18,7 +18,7 @@ from tacit.errors import InputError, nearest
 from tacit.topology.graphs import Graph
 from tacit.topology.schedules import GraphSchedule
 
-__all__ = ["WEIGHTS", "Mixing", "build_mixing", "equal_splitting"]
+__all__ = ["WEIGHTS", "Mixing", "build_mixing", "equal_splitting", "server_averaging"]
 
 Matrix = NDArray[np.float64]
 DEFAULT = "metropolis"
@@ -36,7 +36,7 @@ class Mixing:
 
     schedule: GraphSchedule
     matrices: tuple[Matrix, ...]
-    kind: Literal["column-stochastic", "doubly-stochastic"]
+    kind: Literal["column-stochastic", "doubly-stochastic", "server"]
 
     def matrix(self, k: int) -> Matrix:
         """The matrix of step k."""
@@ -112,6 +112,17 @@ def build_mixing(schedule: GraphSchedule, weights: str | None = None) -> Mixing:
             "out",
         )
     return Mixing(schedule, _frozen(equal_splitting, schedule), "column-stochastic")
+
+
+def server_averaging(clients: int) -> Mixing:
+    """What a server does to its clients: each gets the average of all.
+
+    The graph has no edges, since clients send to the server only, which is no node.
+    """
+    matrix = np.full((clients, clients), 1 / clients)
+    matrix.setflags(write=False)
+    alone = Graph(clients, frozenset())
+    return Mixing(GraphSchedule("star", (alone,)), (matrix,), "server")
 
 
 def _frozen(weigh: Callable[[Graph], Matrix], schedule: GraphSchedule) -> tuple[Matrix, ...]:

@@ -1,0 +1,366 @@
+"""What is sent instead of a whole vector, and how many bytes that takes.
+
+| `compressor` | what is sent of d coordinates | what says where they belong |
+|---|---|---|
+| `none` | all | nothing |
+| `top-k` | the k = ceil(keep d) largest in size; ties to the lowest index | bitmap or indices |
+| `rand-k` | k of them, a uniformly random subset | the public seed |
+| `bernoulli` | each with probability `keep`, independently | the public seed |
+
+Values are sent as they are, never scaled up: `top-k` and `rand-k` are contractions,
+|C(x) - x|^2 <= (1 - k/d) |x|^2 (the latter in expectation), which is what error feedback needs
+(Stich, Cordonnier and Jaggi, *Sparsified SGD with memory*, NeurIPS 2018).
+
+*Privacy.* Masks of `rand-k` and `bernoulli` are public: drawn from (seed, node, step, part) and
+nothing else, so that every process finds them and no indices are sent. `top-k` chooses by the
+values; that is free of charge only if the values are released ones (post-processing), and it earns
+nothing: what is not sent now is sent later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacit.errors import InputError, nearest
+
+__all__ = [
+    "COMPRESSORS",
+    "Compressed",
+    "PublicDraw",
+    "compress",
+    "decode",
+    "encode",
+    "kept",
+    "message_bytes",
+    "public_mask",
+]
+
+# keep * d errs by at most 2^-52 of itself, the rounding of keep included: closer than this to a
+# whole number, it is meant to be that number.
+_ROUNDING = 2.0**-51
+_WIDE = 1 << 32
+_BITS: Mapping[torch.dtype, torch.dtype] = MappingProxyType(
+    {torch.float32: torch.int32, torch.float64: torch.int64}
+)
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """What a stack of nodes sends.
+
+    Args:
+        values: `[nodes, d]`, zeros where nothing is sent.
+        bytes: `[nodes]`, of one message of each node, as `encode` writes it.
+    """
+
+    values: Tensor
+    bytes: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PublicDraw:
+    """What the public mask of one node depends on.
+
+    Args:
+        seed: the public seed.
+        step: of the algorithm.
+        node: who sends.
+        part: for several messages of a node in one step.
+    """
+
+    seed: int
+    step: int
+    node: int
+    part: int = 0
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """Uniform 64-bit words, `[count]`: Philox, keyed by a hash; the same on every machine.
+
+        A shorter draw is a prefix of a longer one. Nothing secret may be made of them.
+        """
+        text = f"{self.seed} {self.step} {self.node} {self.part}".encode()
+        digest = hashlib.blake2b(text, digest_size=16, person=b"tacit mask 1").digest()
+        key = np.frombuffer(digest, "<u8").astype(np.uint64)
+        return np.asarray(np.random.Philox(key=key).random_raw(count), np.uint64)
+
+
+def kept(keep: float, d: int) -> int:
+    """How many of `d` coordinates are sent: k = ceil(keep * d), from 1 to d.
+
+    A `keep` that is the rounded quotient k / d gives that k.
+
+    Raises:
+        InputError: `keep` is not in (0, 1], or d is 0.
+    """
+    _check_keep(keep)
+    if d < 1:
+        raise InputError("d", d, "1 or more coordinates")
+    product = keep * d
+    whole = round(product)
+    near = abs(product - whole) <= _ROUNDING * product
+    return max(1, min(d, whole if near else int(np.ceil(product))))
+
+
+def compress(
+    values: Tensor,
+    *,
+    compressor: str,
+    keep: float,
+    seed: int,
+    step: int,
+    nodes: Sequence[int],
+    part: int = 0,
+) -> Compressed:
+    """Keep a part of every row, unscaled, and say how many bytes each message takes.
+
+    Row i depends on its values and, for public masks, on (seed, nodes[i], step, part) only: alone
+    or in any stack it comes out the same. NaN counts as larger than every number, so that it is
+    sent and not hidden.
+
+    Args:
+        values: `[nodes, d]`, float32 or float64, on any device; kept as they are.
+        compressor: `none`, `top-k`, `rand-k` or `bernoulli`.
+        keep: k / d, or the probability of `bernoulli`; in (0, 1], of no effect on `none`.
+        seed: the public seed.
+        step: of the algorithm.
+        nodes: which nodes, in the order of the rows.
+        part: for several messages of a node in one step.
+
+    Raises:
+        InputError: another compressor, `keep` is not in (0, 1], the rows are not the nodes', or
+            the dtype is another one.
+    """
+    chosen = _compressor(compressor)
+    _check_keep(keep)
+    if values.dim() != 2 or len(values) != len(nodes):
+        raise InputError("values", tuple(values.shape), f"one row for each of {len(nodes)} nodes")
+    if values.dtype not in _BITS:
+        raise InputError("train.dtype", str(values.dtype), "float32 or float64")
+    draws = [PublicDraw(seed, step, node, part) for node in nodes]
+    mask = chosen.select(values, keep, draws)
+    sent = torch.where(mask, values, torch.zeros((), dtype=values.dtype, device=values.device))
+    sizes = message_bytes(compressor, _counts(mask), values.shape[1], values.element_size())
+    return Compressed(sent, sizes)
+
+
+def message_bytes(
+    compressor: str, counts: NDArray[np.int64], d: int, value_bytes: int
+) -> NDArray[np.int64]:
+    """Bytes of messages that carry `counts` of `d` values each: `[nodes]`, as of `encode`.
+
+    `top-k` adds the cheaper of a bitmap and indices (of 4 bytes each, 8 if d > 2^32), and nothing
+    where all are sent. What both sides know of the experiment (d, `keep`, dtype) is not sent.
+
+    Raises:
+        InputError: another compressor.
+    """
+    places = np.zeros_like(counts)
+    if _compressor(compressor).located:
+        cheaper = np.minimum(_bitmap_bytes(d), counts * _index_bytes(d))
+        places = np.where(counts < d, cheaper, 0)
+    return np.asarray(counts * value_bytes + places, np.int64)
+
+
+def encode(row: Tensor, *, compressor: str, keep: float, draw: PublicDraw) -> bytes:
+    """The message that one node sends: `[d]`, compressed or still to be compressed, to bytes.
+
+    First where the values belong (little-endian indices, or a bitmap, lowest index in the lowest
+    bit; `top-k` only), then the values, little-endian, in the order of their indices.
+
+    Raises:
+        InputError: another compressor, or `keep` is not in (0, 1].
+    """
+    chosen = _compressor(compressor)
+    mask = chosen.select(row.unsqueeze(0), keep, [draw])[0].cpu().numpy()
+    numbers = row.detach().cpu().numpy()[mask]
+    places = _encode_places(mask) if chosen.located else b""
+    return places + bytes(numbers.astype(numbers.dtype.newbyteorder("<")).tobytes())
+
+
+def decode(
+    message: bytes, d: int, dtype: torch.dtype, *, compressor: str, keep: float, draw: PublicDraw
+) -> Tensor:
+    """What `encode` wrote: `[d]`, zeros where nothing was sent.
+
+    Raises:
+        InputError: another compressor, `keep` is not in (0, 1], or the message's length is wrong.
+    """
+    chosen = _compressor(compressor)
+    values = torch.zeros(1, d, dtype=dtype)
+    item = values.element_size()
+    if chosen.located:
+        mask, start = _decode_places(message, kept(keep, d), d)
+    else:
+        mask, start = chosen.select(values, keep, [draw])[0].numpy(), 0
+    if len(message) != start + item * int(mask.sum()):
+        raise InputError("message", len(message), f"{start + item * int(mask.sum())} bytes")
+    row = values.numpy()[0]
+    row[mask] = np.frombuffer(message, row.dtype.newbyteorder("<"), offset=start)
+    return values[0]
+
+
+def public_mask(
+    d: int, *, compressor: str, keep: float, seed: int, step: int, nodes: Sequence[int], part: int
+) -> Tensor:
+    """Which coordinates the public mask of each node lets through: bool, `[nodes, d]`, on the CPU.
+
+    For whoever clips or noises after masking.
+
+    Raises:
+        InputError: the compressor's choice depends on the values, or is unknown, or `keep` is not
+            in (0, 1].
+    """
+    chosen = _compressor(compressor)
+    if chosen.located:
+        raise InputError("algorithm.compressor", compressor, "one with a public mask, as 'rand-k'")
+    draws = [PublicDraw(seed, step, node, part) for node in nodes]
+    return chosen.select(torch.empty(len(draws), d), keep, draws)
+
+
+# A selection is a bool tensor `[nodes, d]` (perhaps expanded) on the device of the values.
+_Select = Callable[[Tensor, float, Sequence[PublicDraw]], Tensor]
+
+
+@dataclass(frozen=True)
+class _Compressor:
+    """How coordinates are chosen, and whether a message must say which (`located`)."""
+
+    select: _Select
+    located: bool = False
+
+
+def _everything(values: Tensor) -> Tensor:
+    return torch.ones((1, 1), dtype=torch.bool, device=values.device).expand(values.shape)
+
+
+def _all(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> Tensor:
+    _check_keep(keep)
+    return _everything(values)
+
+
+def _top_k(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> Tensor:
+    # Without their sign, floating-point numbers are ordered as their bits are, NaN highest.
+    bits = values.detach().contiguous().view(_BITS[values.dtype])
+    return _largest(bits & torch.iinfo(bits.dtype).max, kept(keep, values.shape[1]))
+
+
+def _rand_k(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> Tensor:
+    d = values.shape[1]
+    k = kept(keep, d)
+    if k == d or not draws:
+        return _everything(values)
+    # The largest words are a uniformly random subset: ties have probability below d^2 / 2^65.
+    words = torch.from_numpy(np.stack([draw.words(d).view(np.int64) for draw in draws]))
+    return _largest(words, k).to(values.device)
+
+
+def _bernoulli(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> Tensor:
+    _check_keep(keep)
+    if keep == 1 or not draws:
+        return _everything(values)
+    threshold = np.uint64(int(keep * 2.0**64))
+    coins = np.stack([draw.words(values.shape[1]) < threshold for draw in draws])
+    return torch.from_numpy(coins).to(values.device)
+
+
+def _largest(sizes: Tensor, k: int) -> Tensor:
+    """Mark the k largest of each row, of equal ones those of lowest index: bool, `[nodes, d]`."""
+    d = sizes.shape[1]
+    if k == d or not len(sizes):
+        return _everything(sizes)
+    # What is the k-th largest is unambiguous; which of the equal ones a sort returns is not.
+    threshold = _kth_largest(sizes, k)
+    mask = sizes >= threshold
+    crowded = np.flatnonzero(_counts(mask) > k)
+    if len(crowded):
+        some, edge = sizes[crowded], threshold[crowded]
+        above, ties = some > edge, some == edge
+        room = k - above.sum(1, keepdim=True)
+        mask[crowded] = above | (ties & (ties.cumsum(1) <= room))
+    return mask
+
+
+def _kth_largest(sizes: Tensor, k: int) -> Tensor:
+    """Of each row of integers, `[nodes, 1]`; on the CPU, NumPy finds it many times faster."""
+    if sizes.device.type != "cpu":
+        return _kth_largest_anywhere(sizes, k)
+    at = sizes.shape[1] - k
+    return torch.from_numpy(np.partition(sizes.numpy(), at, axis=1)[:, at : at + 1].copy())
+
+
+def _kth_largest_anywhere(sizes: Tensor, k: int) -> Tensor:
+    return sizes.topk(k, dim=1, sorted=False).values.amin(1, keepdim=True)
+
+
+def _counts(mask: Tensor) -> NDArray[np.int64]:
+    """How many are marked in each row, `[nodes]`; counting bytes, NumPy is much faster too."""
+    if mask.device.type != "cpu":
+        return np.asarray(mask.sum(1).cpu().numpy(), np.int64)
+    return np.asarray(np.count_nonzero(mask.numpy(), axis=1), np.int64)
+
+
+COMPRESSORS: Mapping[str, _Compressor] = MappingProxyType(
+    {
+        "none": _Compressor(_all),
+        "top-k": _Compressor(_top_k, located=True),
+        "rand-k": _Compressor(_rand_k),
+        "bernoulli": _Compressor(_bernoulli),
+    }
+)
+
+
+def _compressor(name: str) -> _Compressor:
+    if name not in COMPRESSORS:
+        raise InputError("algorithm.compressor", name, nearest(str(name), COMPRESSORS))
+    return COMPRESSORS[name]
+
+
+def _check_keep(keep: float) -> None:
+    if not 0.0 < keep <= 1.0:
+        raise InputError("algorithm.keep", keep, "a share of the coordinates, above 0 and up to 1")
+
+
+def _index_bytes(d: int) -> int:
+    return 4 if d <= _WIDE else 8
+
+
+def _bitmap_bytes(d: int) -> int:
+    return -(-d // 8)
+
+
+def _prefers_bitmap(k: int, d: int) -> bool:
+    """Both sides know k and d, so the choice need not be sent."""
+    return _bitmap_bytes(d) <= k * _index_bytes(d)
+
+
+def _encode_places(mask: NDArray[np.bool_]) -> bytes:
+    d, k = len(mask), int(mask.sum())
+    if k == d:
+        return b""
+    if _prefers_bitmap(k, d):
+        return np.packbits(mask, bitorder="little").tobytes()
+    return np.flatnonzero(mask).astype(f"<u{_index_bytes(d)}").tobytes()
+
+
+def _decode_places(message: bytes, k: int, d: int) -> tuple[NDArray[np.bool_], int]:
+    """The mask, and where the values begin."""
+    mask = np.ones(d, np.bool_)
+    if k == d:
+        return mask, 0
+    size = _bitmap_bytes(d) if _prefers_bitmap(k, d) else k * _index_bytes(d)
+    if len(message) < size:
+        raise InputError("message", len(message), f"at least {size} bytes")
+    if _prefers_bitmap(k, d):
+        bits = np.frombuffer(message, np.uint8, size)
+        return np.unpackbits(bits, count=d, bitorder="little").astype(np.bool_), size
+    mask[:] = False
+    mask[np.frombuffer(message, f"<u{_index_bytes(d)}", k)] = True
+    return mask, size

@@ -1,0 +1,309 @@
+"""The entries of a gradient table: which numbers a gradient is kept as, and sums and norms of them.
+
+A clipped gradient is kept one parameter at a time, as the factors of its outer products with the
+clip factor inside the output gradients, or as one vector where that takes no more. Two factors are
+never kept: inputs of a layer that are the record itself, which the data set holds, and the output
+gradients of a bias where those of its weight are the same. Everything here sees an entry as
+`layers.Outer`; a vector is an outer product with a one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tacit.errors import InputError
+from tacit.gradients.layers import Contribution, Outer
+from tacit.gradients.layout import Slot
+
+__all__ = [
+    "Entry",
+    "Shape",
+    "add",
+    "differences",
+    "entries",
+    "norm_bounds",
+    "read",
+    "shapes_of",
+    "whole",
+    "write",
+]
+
+_BLOCK_BYTES = 2**21
+
+Entry = list[Outer]
+"""The gradients of a batch `[nodes, b]`, one `Outer` a parameter."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a table keeps the gradient by one parameter.
+
+    Attributes:
+        slot: the parameter.
+        inputs: shape `[groups, positions, in]` of one record's input factor, None for a vector.
+        gradients: shape `[groups, positions, out]` of the other; `[1, 1, size]` for a vector.
+        from_record: the input factor is the record, and not kept.
+        gradients_of: the name of the parameter whose output gradients are these, which are then
+            not kept; empty otherwise.
+    """
+
+    slot: Slot
+    inputs: tuple[int, ...] | None
+    gradients: tuple[int, ...]
+    from_record: bool = False
+    gradients_of: str = ""
+
+    @property
+    def fields(self) -> dict[str, tuple[int, ...]]:
+        """What is kept of one record: name to shape."""
+        kept = {} if self.gradients_of else {f"{self.slot.name}.gradients": self.gradients}
+        if self.inputs is not None and not self.from_record:
+            kept[f"{self.slot.name}.inputs"] = self.inputs
+        return kept
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers are kept of one record."""
+        return sum(math.prod(shape) for shape in self.fields.values())
+
+
+def shapes_of(parts: Sequence[Contribution], records: Tensor) -> tuple[Shape, ...]:
+    """The cheapest way to keep gradients like these.
+
+    Args:
+        parts: gradients of a batch, at weights and records without accidental equalities.
+        records: the batch's inputs `[nodes, b, ...]`.
+    """
+    shapes: dict[str, Shape] = {}
+    for part in parts:
+        outer = part.outer()
+        shapes[outer.slot.name] = _shape(outer, records, shapes)
+    return tuple(shapes.values())
+
+
+def _shape(outer: Outer, records: Tensor, before: Mapping[str, Shape]) -> Shape:
+    slot = outer.slot
+    size = slot.stop - slot.start
+    alike = outer.gradients_of.name if outer.gradients_of else ""
+    if alike and before[alike].inputs is not None:
+        return Shape(slot, None, (1, 1, size), gradients_of=alike)
+    factored = Shape(
+        slot,
+        tuple(outer.inputs.shape[2:]),
+        tuple(outer.gradients.shape[2:]),
+        from_record=_is_record(outer.inputs, records),
+    )
+    vector = Shape(slot, None, (1, 1, size))
+    return factored if factored.numbers < vector.numbers else vector
+
+
+def _is_record(inputs: Tensor, records: Tensor) -> bool:
+    alike = inputs.dtype == records.dtype and inputs.numel() == records.numel()
+    return alike and torch.equal(inputs.flatten(2), records.flatten(2))
+
+
+def whole(size: int) -> tuple[Shape, ...]:
+    """All parameters together as one vector `[d]`."""
+    return (Shape(Slot("parameters", (size,), 0, size), None, (1, 1, size)),)
+
+
+def entries(
+    parts: Sequence[Contribution], shapes: Sequence[Shape], factors: Tensor, records: Tensor
+) -> Entry:
+    """Gradients of a batch as a table with these shapes keeps them, clip factors multiplied in.
+
+    Args:
+        parts: finite wherever `factors` is zero.
+        shapes: of the table, one a part.
+        factors: `[nodes, b]`.
+        records: the batch's inputs `[nodes, b, ...]`.
+
+    Raises:
+        InputError: on `task.model`, if a layer took a record for its input before and does not now.
+    """
+    found: dict[str, Outer] = {}
+    for part, shape in zip(parts, shapes, strict=True):
+        if shape.gradients_of:
+            gradients = found[shape.gradients_of].gradients
+            found[shape.slot.name] = _vector(shape.slot, gradients)
+            continue
+        outer = part.materialised().outer() if shape.inputs is None else part.outer()
+        inputs = outer.inputs
+        if shape.from_record:
+            known = _record_factor(shape, records)
+            wrong = (inputs != known).flatten(2).any(dim=2) & (factors != 0)
+            # Without clipping a record that is not finite counts, and differs from itself.
+            if bool((wrong & torch.isfinite(records.flatten(2)).all(dim=2)).any()):
+                raise InputError(
+                    "task.model",
+                    shape.slot.name.removesuffix(".weight"),
+                    "its input is the record for some records and not for others, so a gradient "
+                    "table cannot keep it; prepare the data so, and leave it out of the model",
+                )
+            inputs = known
+        scaled = outer.gradients * factors[:, :, None, None, None]
+        found[shape.slot.name] = Outer(shape.slot, inputs, scaled)
+    return list(found.values())
+
+
+def read(
+    fields: Mapping[str, Tensor], shapes: Sequence[Shape], rows: Tensor, records: Tensor
+) -> Entry:
+    """The entries in `rows` `[nodes, b]` of a table's fields `[all records, ...]`.
+
+    `records` are the inputs of the same records, `[nodes, b, ...]`, on the device of the result.
+    """
+
+    def field(name: str) -> Tensor:
+        values = fields[name]
+        found = values.index_select(0, rows.flatten().to(values.device))
+        return found.view(*rows.shape, *values.shape[1:]).to(records.device)
+
+    found: dict[str, Outer] = {}
+    for shape in shapes:
+        name = shape.slot.name
+        if shape.gradients_of:
+            found[name] = _vector(shape.slot, found[shape.gradients_of].gradients)
+            continue
+        gradients = field(f"{name}.gradients")
+        if shape.inputs is None:
+            found[name] = _vector(shape.slot, gradients)
+            continue
+        known = shape.from_record
+        inputs = _record_factor(shape, records) if known else field(f"{name}.inputs")
+        found[name] = Outer(shape.slot, inputs, gradients)
+    return list(found.values())
+
+
+def write(
+    fields: Mapping[str, Tensor],
+    shapes: Sequence[Shape],
+    rows: Tensor,
+    mask: Tensor,
+    entry: Entry,
+) -> None:
+    """Keep the unmasked gradients of `entry` in `rows` `[nodes, b]` of the fields."""
+    chosen = rows[mask]
+    for shape, outer in zip(shapes, entry, strict=True):
+        values = {"gradients": outer.gradients, "inputs": outer.inputs}
+        for name in shape.fields:
+            field = fields[name]
+            kept = values[name.rpartition(".")[2]][mask].to(field.device)
+            field.index_copy_(0, chosen.to(field.device), kept)
+
+
+def differences(new: Entry, old: Entry, shapes: Sequence[Shape]) -> Entry:
+    """`new` - `old`, in float64, as outer products summed over the positions of both.
+
+    Where both have the same inputs, over their common positions.
+    """
+    return [
+        _difference(left, right, shape.inputs is None or shape.from_record)
+        for left, right, shape in zip(new, old, shapes, strict=True)
+    ]
+
+
+def _difference(new: Outer, old: Outer, same_inputs: bool) -> Outer:
+    left, right = new.gradients.double(), old.gradients.double()
+    if same_inputs:
+        return Outer(new.slot, new.inputs.double(), left - right)
+    inputs = torch.cat([new.inputs, old.inputs], dim=3).double()
+    return Outer(new.slot, inputs, torch.cat([left, -right], dim=3))
+
+
+def add(
+    parts: Entry,
+    weights: Tensor,
+    everything: Tensor,
+    sums: Tensor,
+    running: Tensor,
+    *,
+    fresh: bool,
+) -> None:
+    """Add sum_r weight_r part_r to `sums`, and to `running` the same with other weights.
+
+    Args:
+        parts: `[nodes, b]`, in float64.
+        weights: of `sums`, `[nodes, b]`.
+        everything: of `running`, `[nodes, b]`; the same object where the weights are the same.
+        sums: `[nodes, d]`, in the run's dtype.
+        running: `[nodes, d]`, in float64.
+        fresh: overwrite `sums`, whatever they hold.
+    """
+    nodes, size = sums.shape
+    # Few nodes at a time, so that a sum in float64 stays in the cache and takes no memory.
+    step = min(nodes, max(1, _BLOCK_BYTES // (8 * size)))
+    buffer = running.new_empty(step, size)
+    for start in range(0, nodes, step):
+        rows = slice(start, start + step)
+        some = [Outer(part.slot, part.inputs[rows], part.gradients[rows]) for part in parts]
+        found = buffer[: min(step, nodes - start)]
+        _weighted_sum(some, everything[rows], found)
+        running[rows] += found
+        if weights is not everything:
+            _weighted_sum(some, weights[rows], found)
+        if fresh:
+            sums[rows] = found
+        else:
+            sums[rows] += found
+
+
+def _weighted_sum(parts: Entry, weights: Tensor, out: Tensor) -> None:
+    for part in parts:
+        part.add_to(out, weights.to(out.dtype), 0)
+
+
+def norm_bounds(parts: Entry) -> Tensor:
+    """Upper bounds `[nodes, b]` on l2 norms, for `parts` in float64.
+
+    The squared norm of a parameter's part is sum_{s,t} (a_s . a_t) (g_s . g_t) over positions, of
+    large terms that may cancel. With u = 2^-53, a sum of n products errs by at most n u (to first
+    order) times the sum of their absolute values, in whatever order it is taken (Higham, Accuracy
+    and Stability of Numerical Algorithms, section 3.1). That sum is at most M = |A|^2 |G|^2
+    (Cauchy-Schwarz), with A and G all positions of a factor, and n = in + out + groups positions^2
+    + parameters + 16 covers the operations. With the largest n, the square errs by at most n u M,
+    M summed over the parameters; four times that is added.
+
+    Once for the error itself. Thrice, s^2 = 3 n u M, so that a part scaled to norm C_d by weight
+    w = C_d / bound keeps to it when `add` forms it in float64: that errs by at most (positions +
+    2) u w sqrt(M), while scaling leaves C_d - w |part| >= C_d s^2 / (2 bound^2), which is more,
+    since |part|^2 <= M. Norms below about sqrt(4 n u M), 1e-6 of the entries' own, are overstated
+    thereby; none is understated.
+    """
+    limits = torch.finfo(torch.float64)
+    # The floor: squares that underflow must not hide what they are factors of.
+    floor = limits.tiny / limits.eps
+    squares: Tensor | float = 0.0
+    sizes: Tensor | float = 0.0
+    operations = 0
+    for part in parts:
+        a, g = part.inputs, part.gradients
+        groups, positions, width = a.shape[2:]
+        operations = max(operations, width + g.shape[4] + groups * positions**2 + len(parts) + 16)
+        squares += ((a @ a.transpose(3, 4)) * (g @ g.transpose(3, 4))).sum(dim=(2, 3, 4))
+        left, right = (x.square().sum(dim=(3, 4)).clamp(min=floor) for x in (a, g))
+        sizes += (left * right).sum(dim=2)
+    # eps is 2 u.
+    return (torch.as_tensor(squares).clamp(min=0.0) + 2 * operations * limits.eps * sizes).sqrt()
+
+
+def _vector(slot: Slot, values: Tensor) -> Outer:
+    """`values` `[nodes, b, ...]` as an outer product with one."""
+    nodes, count = values.shape[:2]
+    ones = values.new_ones(()).expand(nodes, count, 1, 1, 1)
+    return Outer(slot, ones, values.reshape(nodes, count, 1, 1, -1))
+
+
+def _record_factor(shape: Shape, records: Tensor) -> Tensor:
+    """The records as an input factor `[nodes, b, groups, positions, in]`.
+
+    What is not finite counts as zero: the gradient of such a record is kept as zero.
+    """
+    assert shape.inputs is not None
+    finite = torch.nan_to_num(records, nan=0.0, posinf=0.0, neginf=0.0)
+    return finite.reshape(*records.shape[:2], *shape.inputs)
