@@ -1,0 +1,363 @@
+"""What is compared: the lines of a figure, each resolved to experiments that could run.
+
+A figure file is an ordinary experiment, the base, with a `[figure]` section. Of a line, later ones
+win: the base, the line's `set`, then with `--quick` the figure's and the line's `quick`, the
+values of a point of its `grid`, `--set`. The word `"unset"` takes a key out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tacit.config import Config, load_config, to_toml
+from tacit.errors import InputError, nearest
+
+__all__ = [
+    "AXES",
+    "MEASURES",
+    "Asked",
+    "Figure",
+    "Line",
+    "Setting",
+    "choice_text",
+    "load_figure",
+    "run_digest",
+]
+
+AXES = ("steps", "rounds", "bytes", "epsilon")
+MEASURES = ("test_accuracy", "test_loss", "train_loss", "consensus_distance")
+UNSET = "unset"
+MOST_RUNS = 10_000
+MOST_SEEDS = 1_000
+
+Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
+Seeds = (
+    Annotated[int, Field(ge=1, le=MOST_SEEDS, strict=True)]
+    | Annotated[tuple[Seed, ...], Field(min_length=1)]
+)
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line changes about a figure.
+
+    Args:
+        overrides: `section.key=value`, for every line.
+        quick: the short version: the `quick` keys count, and of a grid its first point only.
+        seeds: repetitions; None: as the figure has them.
+    """
+
+    overrides: Sequence[str] = ()
+    quick: bool = False
+    seeds: int | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One point of a line's grid; a line without a grid has one.
+
+    Args:
+        choice: the grid's values, by `section.key`.
+        runs: the resolved experiment, once a seed.
+    """
+
+    choice: Mapping[str, Any]
+    runs: tuple[Config, ...]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a figure.
+
+    Args:
+        name: shown in legends, unique in its figure.
+        group: lines of one group share a panel.
+        published: figures that a paper prints, by measure, as printed (accuracies in per cent).
+        settings: what is run; the one that ends best is drawn.
+    """
+
+    name: str
+    group: str
+    published: Mapping[str, float]
+    settings: tuple[Setting, ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """All that is to be run and drawn.
+
+    Args:
+        title: of the page.
+        source: where the original is printed; may be empty.
+        notes: what the reader should know, a sentence each.
+        x: axes that are drawn, of `AXES`.
+        y: what is drawn, of `MEASURES`.
+        quick: whether this is the short version.
+        lines: in the order in which they are drawn.
+    """
+
+    title: str
+    source: str
+    notes: tuple[str, ...]
+    x: tuple[str, ...]
+    y: str
+    quick: bool
+    lines: tuple[Line, ...]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _Line(_Section):
+    """`[[figure.line]]`."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    group: str = ""
+    set: dict[str, Any] = Field(default_factory=dict)
+    quick: dict[str, Any] = Field(default_factory=dict)
+    published: dict[
+        Literal["test_accuracy", "test_loss", "train_loss", "consensus_distance"], Number
+    ] = Field(default_factory=dict)
+    grid: dict[str, Any] = Field(default_factory=dict)
+
+
+class _Figure(_Section):
+    """`[figure]`; an empty title is that of the file."""
+
+    title: str = ""
+    source: str = ""
+    notes: tuple[str, ...] = ()
+    seeds: Seeds = 1
+    x: Annotated[
+        tuple[Literal["steps", "rounds", "bytes", "epsilon"], ...], Field(min_length=1)
+    ] = ("steps", "bytes")
+    y: Literal["test_accuracy", "test_loss", "train_loss", "consensus_distance"] = "test_accuracy"
+    quick: dict[str, Any] = Field(default_factory=dict)
+    line: tuple[dict[str, Any], ...] = ()
+
+
+def load_figure(files: Sequence[Path], asked: Asked = Asked()) -> Figure:
+    """Read one figure file, or plain experiment files as a line each.
+
+    Args:
+        files: one file with a `[figure]` section, or any number without.
+        asked: what the command line changes.
+
+    Raises:
+        InputError: naming the line, the key, its value and what would be right.
+    """
+    if not files:
+        raise InputError("FILE", [], "name at least one experiment file")
+    raws = [_read(Path(file)) for file in files]
+    if "figure" not in raws[0] and len(files) == 1:
+        raws[0]["figure"] = {"line": [{"name": _stem(files[0])}]}
+    for file, raw in zip(files, raws, strict=True):
+        if "figure" in raw and len(files) > 1:
+            raise InputError(
+                "FILE", str(file), "has a [figure] of its own: give it alone, or plain files only"
+            )
+    if len(files) == 1:
+        return _figure(_stem(files[0]), raws[0], asked)
+    names = _names([Path(file) for file in files])
+    section = _Figure(title=", ".join(names))
+    seeds = asked.seeds or 1
+    lines = tuple(
+        Line(name, "", {}, (_setting(name, raw, {}, asked.overrides, seeds),))
+        for name, raw in zip(names, raws, strict=True)
+    )
+    return _made(section, asked, lines)
+
+
+def run_digest(config: Config) -> str:
+    """Identifies a resolved experiment: keys that only say where and how are left out.
+
+    What files and modules that it names contain is not part of it.
+    """
+    free: dict[str, Any] = {"device": "cpu", "checkpoint_every": None}
+    plain = config.model_copy(
+        update={
+            "train": config.train.model_copy(update=free),
+            "task": config.task.model_copy(update={"data_dir": ""}),
+        }
+    )
+    return hashlib.blake2b(to_toml(plain).encode(), digest_size=6).hexdigest()
+
+
+def _figure(stem: str, raw: dict[str, Any], asked: Asked) -> Figure:
+    section = _validated(_Figure, raw.pop("figure"), "figure")
+    if not section.line:
+        raise InputError("figure.line", [], "needs one [[figure.line]] or more, each with a name")
+    given = [
+        _validated(_Line, line, f"figure.line {place + 1}")
+        for place, line in enumerate(section.line)
+    ]
+    seen: set[str] = set()
+    for line in given:
+        if line.name in seen:
+            raise InputError("figure.line.name", line.name, "names two lines: each needs its own")
+        seen.add(line.name)
+    general = dict(section.quick) if asked.quick else {}
+    repeats: Any = general.pop("seeds", section.seeds)
+    if asked.quick:
+        repeats = _validated(_Figure, {"seeds": repeats}, "figure.quick").seeds
+    seeds = asked.seeds or repeats
+    lines = tuple(_line(line, raw, general, asked, seeds) for line in given)
+    title = section.title or stem
+    return _made(section.model_copy(update={"title": title}), asked, lines)
+
+
+def _made(section: _Figure, asked: Asked, lines: tuple[Line, ...]) -> Figure:
+    runs = sum(len(setting.runs) for line in lines for setting in line.settings)
+    if runs > MOST_RUNS:
+        raise InputError("figure", f"{runs} runs", f"are too many: at most {MOST_RUNS}")
+    x = tuple(dict.fromkeys(section.x))
+    return Figure(section.title, section.source, section.notes, x, section.y, asked.quick, lines)
+
+
+def _line(
+    line: _Line, base: Mapping[str, Any], general: Mapping[str, Any], asked: Asked, seeds: Any
+) -> Line:
+    changes = _flat(line.set, f"line {line.name!r}, set")
+    if asked.quick:
+        changes |= _flat(general, "figure.quick") | _flat(line.quick, f"line {line.name!r}, quick")
+    raw = _changed(base, changes)
+    points = _points(line)
+    settings: dict[str, Setting] = {}
+    for point in points[:1] if asked.quick else points:
+        setting = _setting(line.name, raw, point, asked.overrides, seeds)
+        settings.setdefault(run_digest(setting.runs[0]), setting)  # an override may make two one
+    published: dict[str, float] = dict(line.published.items())
+    return Line(line.name, line.group, published, tuple(settings.values()))
+
+
+def _points(line: _Line) -> list[dict[str, Any]]:
+    grid = _flat(line.grid, f"line {line.name!r}, grid")
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise InputError(f"line {line.name!r}, grid.{key}", values, "must be a list of values")
+    return [dict(zip(grid, chosen, strict=True)) for chosen in itertools.product(*grid.values())]
+
+
+def _setting(
+    name: str,
+    raw: Mapping[str, Any],
+    choice: Mapping[str, Any],
+    overrides: Iterable[str],
+    seeds: int | Sequence[int],
+) -> Setting:
+    try:
+        config = load_config(_changed(raw, choice), overrides=overrides)
+    except InputError as error:
+        raise InputError(f"line {name!r}, {error.where}", error.value, error.expected) from None
+    return Setting(choice, _repeated(config, seeds))
+
+
+def _repeated(config: Config, seeds: int | Sequence[int]) -> tuple[Config, ...]:
+    """The experiment once a seed; a seeded noise changes along, or it would hide the spread."""
+    first, noise = config.train.seed, config.privacy.noise_seed
+    wanted = [first + turn for turn in range(seeds)] if isinstance(seeds, int) else list(seeds)
+    if len(set(wanted)) < len(wanted):
+        raise InputError("figure.seeds", wanted, "must differ from each other")
+    return tuple(
+        config.model_copy(
+            update={
+                "train": config.train.model_copy(update={"seed": seed}),
+                "privacy": config.privacy.model_copy(
+                    update={"noise_seed": None if noise is None else noise + turn}
+                ),
+            }
+        )
+        for turn, seed in enumerate(wanted)
+    )
+
+
+def _flat(changes: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """`section.key` to value; a table under a section's name is read the same way."""
+    flat: dict[str, Any] = {}
+    for key, value in changes.items():
+        if isinstance(value, Mapping) and "." not in key:
+            flat |= {f"{key}.{inner}": item for inner, item in value.items()}
+        elif re.fullmatch(r"[^.]+\.[^.]+", key):
+            flat[key] = value
+        else:
+            raise InputError(f"{where}.{key}", value, 'must be named as "section.key"')
+    return flat
+
+
+def _changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    made = {section: dict(keys) for section, keys in raw.items()}
+    for where, value in changes.items():
+        section, _, key = where.partition(".")
+        made.setdefault(section, {})
+        if value == UNSET:
+            made[section].pop(key, None)
+        else:
+            made[section][key] = value
+    return made
+
+
+def _validated(model: type[Model], values: Mapping[str, Any], where: str) -> Model:
+    """A section of the figure, or the first thing wrong with it as one line."""
+    try:
+        return model(**values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = str(first["loc"][0]) if first["loc"] else ""
+        message = first["msg"].removeprefix("Input should ")
+        if first["type"] == "extra_forbidden":
+            message = f"unknown key; {nearest(key, model.model_fields)}"
+        elif first["type"] == "missing":
+            message = "is needed"
+        elif message.startswith("be "):
+            message = f"must {message}"
+        raise InputError(f"{where}.{key}", values.get(key), message) from None
+    except TypeError as error:
+        raise InputError(where, values, str(error)) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+        raise InputError("FILE", str(path), f"{reason}: give a readable TOML file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError("FILE", str(path), f"is not valid TOML: {error}") from None
+    for name, section in raw.items():
+        if not isinstance(section, dict):
+            raise InputError(name, section, "must be a section with keys of its own")
+    return raw
+
+
+def _stem(file: Path) -> str:
+    return Path(file).stem or str(file)
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """Stems where they differ, else whole paths."""
+    stems = [_stem(file) for file in files]
+    names = stems if len(set(stems)) == len(stems) else [str(file) for file in files]
+    if len(set(names)) < len(names):
+        raise InputError("FILE", names, "names a file twice")
+    return names
+
+
+def choice_text(choice: Mapping[str, Any]) -> str:
+    """A grid's point in words: `clip 2.0, learning_rate 0.1`."""
+    return ", ".join(
+        f"{key.partition('.')[2]} {value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in choice.items()
+    )
