@@ -262,7 +262,7 @@ def test_help_is_help_with_and_without_being_asked() -> None:
         (["train.batch=1000"], "at most 360"),
         (["train.batch=8", "train.sampling=fixed"], "replace-one"),
         (["task.loss=mse"], "mse needs floating-point targets"),
-        (["algorithm.name=dp2-sgd"], "needs symmetric weights"),
+        (["algorithm.name=dp2-sgd", "topology.graph=exponential"], "needs symmetric weights"),
         (["topology.degree=3"], "topology.degree = 3"),
         (["nodes.partition=dirichlet"], "nodes.alpha = None"),
         (["train.device=nowhere"], "try 'cpu'"),

@@ -31,14 +31,22 @@ def test_every_default() -> None:
             "dataset": "digits",
             "model": "mlp",
             "loss": "cross-entropy",
+            "metric": None,
             "data_dir": "data",
         },
         "nodes": {"count": 16, "partition": "iid", "alpha": None, "per_node": None},
-        "topology": {"graph": "exponential", "mixing": None, "degree": None},
+        "topology": {
+            "graph": "exponential",
+            "mixing": None,
+            "degree": None,
+            "shape": None,
+            "probability": None,
+        },
         "privacy": {
             "epsilon": 3.0,
             "delta": 1e-5,
             "noise_std": None,
+            "epsilon_per_round": None,
             "published_constant": 1.0,
             "accounting": "certified",
             "relation": "add-or-remove-one",
@@ -62,7 +70,9 @@ def test_every_default() -> None:
     assert config.algorithm.name == "dyn-d2p"
     assert config.algorithm.options.model_dump() == {
         "learning_rate": 0.05,
+        "learning_rate_schedule": "constant",
         "clip": None,
+        "clip_norm": "l2",
         "momentum": 0.0,
         "final_mixing": 0,
         "clip_decay": 2.0,
@@ -194,7 +204,7 @@ def test_an_override_of_another_form_is_refused(override: str) -> None:
         ("train.step=3", "train.step", "did you mean 'steps'?"),
         ("privacy.epsilonn=3", "privacy.epsilonn", "did you mean 'epsilon'?"),
         ("algorithm.learningrate=3", "algorithm.learningrate", "did you mean 'learning_rate'?"),
-        ("task.zzz=3", "task.zzz", "this takes: data_dir, dataset, loss, model"),
+        ("task.zzz=3", "task.zzz", "this takes: data_dir, dataset, loss, metric, model"),
         ("trainn.steps=3", "[trainn]", "did you mean 'train'?"),
         ("zzz.steps=3", "[zzz]", "known are: algorithm, nodes, privacy, task, topology, train"),
         ("algorithm.name=privspg", "algorithm.name", "did you mean 'privsgp'?"),
@@ -211,7 +221,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_or_all(
 def test_an_option_of_another_algorithm_is_unknown() -> None:
     error = refusal("algorithm.name=dp2-sgd", "algorithm.momentum=0.9")
     assert error.where == "algorithm.momentum"
-    assert "clip, learning_rate" in error.expected
+    assert "clip, clip_norm, learning_rate" in error.expected
 
 
 def test_a_key_outside_a_section_is_refused() -> None:

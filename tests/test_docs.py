@@ -34,6 +34,7 @@ import tacit
 from experiments import experiment, tree
 from experiments import tacit as command_line
 from tacit.algorithms import ALGORITHMS, Algorithm
+from tacit.compare import Asked, load_figure
 from tacit.config import Config, load_config
 from tacit.data import PARTITIONS, SOURCES
 from tacit.gradients import LOSSES
@@ -264,6 +265,22 @@ def test_the_example_algorithm_is_written_as_the_house_is(example: Algorithm[Any
         assert linted.returncode == 0, linted.stdout
 
 
+def test_the_shown_diff_is_that_of_the_repository() -> None:
+    """Three files: of each, the lines that it adds stand there one after another."""
+    shown = [b.code for b in blocks(ROOT / "CONTRIBUTING.md") if b.language == "diff"]
+    files = [re.findall(r"^\+\+\+ b/(\S+)$", code, re.MULTILINE) for code in shown]
+    assert [len(named) for named in files] == [1, 1, 1]
+    for (file,), code in zip(files, shown, strict=True):
+        there = (ROOT / file).read_text(encoding="utf-8")
+        body = code.partition(f"+++ b/{file}\n")[2]
+        added = re.findall(r"(?:^\+.*\n)+", body, re.MULTILINE)
+        assert added
+        for run in added:
+            assert re.sub(r"^\+", "", run, flags=re.MULTILINE) in there, run
+        for line in re.findall(r"^ (.*)$", body, re.MULTILINE):
+            assert f"{line}\n" in there
+
+
 # Every key, option and file is documented.
 
 
@@ -292,6 +309,16 @@ def value(cell: str) -> Any:
     return None if cell == _NOT_SET else tomllib.loads(f"cell = {cell.strip('`')}")["cell"]
 
 
+def defaults(cell: str, names: set[str]) -> dict[str, Any]:
+    """The default of each algorithm, of a cell such as `1`; `some`, `other`: `2`."""
+    common, *others = cell.split("; ")
+    found = dict.fromkeys(names, value(common))
+    for other in others:
+        some, _, own = other.partition(": ")
+        found |= dict.fromkeys(re.findall(r"`([^`]+)`", some), value(own))
+    return found
+
+
 DEFAULTS = load_config({"task": {"dataset": "digits"}})
 
 
@@ -316,9 +343,9 @@ def test_every_algorithm_and_option_is_documented() -> None:
             for name, algorithm in ALGORITHMS.items()
             if key in algorithm.options.model_fields
         }
-        assert set(takers.values()) == {value(row[2])}, key
         names = set(ALGORITHMS) if row[3] == "all" else set(re.findall(r"`([^`]+)`", row[3]))
         assert names == set(takers), key
+        assert defaults(row[2], names) == takers, key
     listed = table(KEYS, "### Names")
     assert {name: value(row[2]) for name, row in listed.items()} == {
         name: row.default_clip if row.private else None for name, row in ALGORITHMS.items()
@@ -437,8 +464,42 @@ def test_make_commands_exist() -> None:
     assert {"demo", "test"} <= used <= targets
 
 
-@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: str(file.relative_to(ROOT)))
+def name_of(file: Path) -> str:
+    """Its path within the repository."""
+    return str(file.relative_to(ROOT))
+
+
+FIGURES = [file for file in EXPERIMENTS if "[figure]" in file.read_text(encoding="utf-8")]
+SINGLE = [file for file in EXPERIMENTS if file not in FIGURES]
+
+
+@pytest.mark.parametrize("file", SINGLE, ids=name_of)
 def test_an_experiment_of_the_repository_is_valid(file: Path) -> None:
     config = load_config(file)
     assert config.privacy.epsilon != "none"
     assert config.privacy.accounting == "certified"
+
+
+@pytest.mark.parametrize("quick", [False, True], ids=["full", "quick"])
+@pytest.mark.parametrize("file", FIGURES, ids=name_of)
+def test_a_figure_of_the_papers_is_valid(file: Path, quick: bool) -> None:
+    figure = load_figure([file], Asked(quick=quick))
+    runs = [run for line in figure.lines for setting in line.settings for run in setting.runs]
+    assert any(run.privacy.noisy and run.privacy.accounting != "none" for run in runs)
+    assert figure.title
+    assert figure.source
+    if quick:
+        assert max(run.train.steps for run in runs) <= 100
+
+
+def test_every_private_method_of_the_papers_is_in_a_figure() -> None:
+    figures = [load_figure([file], Asked()) for file in FIGURES]
+    used = {
+        run.algorithm.name
+        for figure in figures
+        for line in figure.lines
+        for setting in line.settings
+        for run in setting.runs
+    }
+    single = {load_config(file).algorithm.name for file in SINGLE}
+    assert {name for name, row in ALGORITHMS.items() if row.private} <= used | single

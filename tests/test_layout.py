@@ -30,20 +30,25 @@ MAY_IMPORT = {
     "gradients": {"errors"},
     "exchange": {"errors"},
     "report": {"errors"},
-    "algorithms": {"errors", "exchange", "privacy"},
+    "compression": {"errors"},
+    "algorithms": {"errors", "exchange", "privacy", "compression"},
     "models": {"errors", "user_code"},
-    "config": {"errors", "algorithms"},
+    "config_sections": {"errors", "algorithms"},
+    "config_checks": {"errors", "config_sections"},
+    "config": {"errors", "algorithms", "config_sections", "config_checks"},
 }
 # What only these may import.
 IMPORTED_BY = {
     "cli": {"__main__"},
     "cli_privacy": {"cli"},
+    "cli_compare": {"cli"},
+    "compare": {"cli_compare"},
     "audit": {"cli"},
     "optimise": {"cli"},
     "claims": {"cli_privacy"},
     "guarantee": {"cli_privacy"},
-    "terminal": {"cli"},
-    "run": {"api", "cli", "terminal"},
+    "terminal": {"cli", "cli_compare"},
+    "run": {"api", "cli", "compare", "terminal"},
     "api": {"__init__"},
     "__main__": set(),
 }
@@ -201,7 +206,8 @@ def test_importing_does_not_load_torch(module: str) -> None:
 def test_help_lists_the_commands() -> None:
     answer = tacit("--help")
     assert (answer.code, answer.err) == (0, "")
-    for command in ("train", "plan", "audit", "algorithms", "evaluate", "report", "privacy"):
+    commands = ("train", "plan", "compare", "audit", "algorithms", "evaluate", "report", "privacy")
+    for command in commands:
         assert f"\n  {command} " in answer.out
         assert tacit(command, "--help").code == 0
     for command in ("claims", "ledger", "statement", "check"):

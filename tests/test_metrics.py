@@ -60,11 +60,12 @@ def test_evaluation_is_that_of_a_loop_over_nodes(loss: str, records: int | None)
     generator = torch.Generator().manual_seed(2)
     size = engine.parameters_count
     models = torch.randn(NODES, size, generator=generator, dtype=torch.float64)
-    found = evaluate(engine, LOSSES[loss], models, test, records)
+    common = torch.randn(size, generator=generator, dtype=torch.float64)
+    found = evaluate(engine, LOSSES[loss], models, common, test, records)
 
     inputs, targets = test.inputs[:records], test.targets[:records]
     expected = []
-    for vector in [*models, models.mean(0)]:
+    for vector in [*models, common]:
         outputs = vector[: -module.out_features].view(-1, FEATURES)
         expected.append(plain(loss, inputs @ outputs.T + vector[-module.out_features :], targets))
     losses, accuracies = zip(*expected, strict=True)

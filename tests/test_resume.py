@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import load_file
 from scipy.stats import norm
 
+from algorithms.battery_table import ROWS
 from experiments import (
     Sections,
     experiment,
@@ -133,6 +134,36 @@ def test_a_run_stopped_at_any_step_ends_as_if_it_had_not_been(name: str, tmp_pat
         assert resumed.bytes_sent == whole.bytes_sent
         if accounted:
             assert charged(run) == Counter(range(STEPS))
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_a_run_of_any_algorithm_ends_as_if_it_had_not_been_stopped(
+    case: str, tmp_path: Path
+) -> None:
+    """With all of its state in use, on sampled batches; what is stored is all that it needs."""
+    row = ROWS[case]
+    noisy = row.release is not None
+    job = job_of(
+        experiment(
+            nodes={"count": 4, "partition": "dirichlet", "alpha": 2.0},
+            algorithm={"name": row.name, "learning_rate": 0.1, **row.options, **row.resumed},
+            privacy={"noise_std": 0.05, "accounting": "none"} if noisy else {"noise_std": None},
+            train={"steps": 7, "batch": 6},
+        )
+    )
+    whole = execute(job, out=tmp_path / "whole")
+    run = tmp_path / "stopped"
+    stopped = execute(job, out=run, should_stop=after(2))
+    assert (stopped.status, stopped.steps) == ("stopped", 2)
+    again = execute(job, out=run, resume=True, should_stop=after(3))
+    assert (again.status, again.steps) == ("stopped", 5)
+    resumed = execute(job, out=run, resume=True)
+    assert (resumed.status, resumed.steps, resumed.message) == ("done", 7, None)
+    assert torch.equal(models(run), models(tmp_path / "whole"))
+    assert torch.equal(resumed.parameters, whole.parameters)
+    assert torch.equal(resumed.consensus, whole.consensus)
+    assert resumed.bytes_sent == whole.bytes_sent
+    assert not torch.equal(stopped.consensus, whole.consensus)
 
 
 def test_a_run_may_be_stopped_again_and_again(tmp_path: Path) -> None:

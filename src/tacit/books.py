@@ -35,6 +35,7 @@ from tacit.privacy import Mechanism, from_statement
 from tacit.privacy.ledger_records import BookedRun, Snapshot, StepRun, read_ledger, step_runs
 from tacit.privacy.ledger_spent import combined, cost, released
 from tacit.privacy.mechanisms import (
+    CarriedState,
     ClientSampling,
     Composed,
     FixedBatchGaussian,
@@ -287,8 +288,15 @@ def _noise(mechanism: Any) -> str:
     return f"noise multiplier {size}, {steps:,} step{'s' if steps > 1 else ''}"
 
 
+_DRAWN = {
+    "poisson": "Poisson sampling",
+    "fixed": "batches of fixed size",
+    "groups": "in groups, each by a coin",
+}
+
+
 def _private_state_words(mechanism: PrivateState) -> str:
-    drawn = "Poisson sampling" if mechanism.sampling == "poisson" else "batches of fixed size"
+    drawn = _DRAWN[mechanism.sampling]
     return (
         f"Gaussian noise on sums that private state carries on: a record is drawn with probability "
         f"{number_text(mechanism.sample_rate)} a step ({drawn}), contributes at most "
@@ -315,6 +323,11 @@ _WORDS: Mapping[type, Callable[[Any], str]] = MappingProxyType(
             f"{number_text(one.sample_rate)}, {_noise(one)}"
         ),
         PrivateState: _private_state_words,
+        CarriedState: lambda one: (
+            "Gaussian noise on what private state carries on: a record is drawn with probability "
+            f"{number_text(one.sample_rate)} a step and then moves all later messages, "
+            f"{_noise(one)}"
+        ),
         Composed: lambda one: "; then ".join(dict.fromkeys(map(mechanism_words, one.parts))),
         ClientSampling: lambda one: (
             f"{one.rounds:,} rounds, in each of which a client takes part with probability "

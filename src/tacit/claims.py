@@ -8,7 +8,7 @@ rounded down; a claim is "does not hold" only where a lower bound lies above it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from rich.table import Table
 
 from tacit import privacy
 from tacit.config import load_config
+from tacit.mechanism_text import mechanism_text
 from tacit.metrics import finite_json
 from tacit.plan import NodePlan, Plan
 from tacit.privacy.published import Condition
@@ -101,7 +102,7 @@ def _groups(plan: Plan) -> list[list[NodePlan]]:
     """Nodes that differ in nothing but their number, together."""
     groups: dict[tuple[Any, ...], list[NodePlan]] = {}
     for node in plan.nodes:
-        key = (node.records, node.noise_scale, node.budget, node.delta)
+        key = (node.records, node.noise_scale, node.budget, node.delta, node.epsilon)
         groups.setdefault(key, []).append(node)
     return list(groups.values())
 
@@ -112,8 +113,8 @@ def _plan_row(plan: Plan, nodes: Sequence[NodePlan]) -> dict[str, Any]:
     mechanism = plan.mechanism(node) if plan.accounted else None
     lower, multiplier = None, None
     if mechanism is not None and node.delta is not None:
-        # Messages are the noised gradients themselves: linear losses attain these pairs.
-        if type(mechanism) in _ATTAINED:
+        # Messages are the noised sums themselves: linear losses attain their pairs.
+        if algorithm.attained:
             lower = privacy.epsilon_bounds(mechanism, delta=node.delta)[0]
         ends = (0, plan.steps - 1)
         first, last = (plan.noise_multiplier(node, k) for k in ends)
@@ -137,10 +138,6 @@ def _plan_row(plan: Plan, nodes: Sequence[NodePlan]) -> dict[str, Any]:
     )
 
 
-# Mechanisms of which a node sends the noised sums and nothing that is more or less.
-_ATTAINED = (privacy.Gaussian, privacy.SampledGaussian, privacy.FixedBatchGaussian)
-
-
 def _row(
     *,
     claimed: float | None,
@@ -156,7 +153,7 @@ def _row(
     row: dict[str, Any] = finite_json(
         {
             **words,
-            "mechanism": None if mechanism is None else _mechanism_line(mechanism),
+            "mechanism": None if mechanism is None else mechanism_text(mechanism),
             "claimed": claimed,
             "claimed_infinite": claimed == math.inf,
             "certified": certified,
@@ -170,55 +167,6 @@ def _row(
     )
     return row
 
-
-def _mechanism_line(mechanism: privacy.Mechanism) -> str:
-    """A mechanism in one line: kind, rate and steps; the noise multipliers stand beside it."""
-    return _LINES[type(mechanism)](mechanism)
-
-
-def _sampled_line(mechanism: Any) -> str:
-    return f"Poisson-sampled Gaussian, rate {mechanism.rate:.4g}, {mechanism.steps} steps"
-
-
-def _fixed_line(mechanism: Any) -> str:
-    drawn = f"{mechanism.batch} of {mechanism.records} records"
-    return f"Gaussian on {drawn} without replacement, {mechanism.steps} steps"
-
-
-def _gaussian_line(mechanism: Any) -> str:
-    return f"Gaussian on every record, {mechanism.steps} steps"
-
-
-def _state_line(mechanism: Any) -> str:
-    shifts = f"{mechanism.hit:.4g} C where drawn, {mechanism.miss:.4g} C elsewhere"
-    return (
-        f"Gaussian with private state, {mechanism.sampling} sampling, rate {mechanism.rate:.4g}, "
-        f"{shifts}, {mechanism.steps} steps"
-    )
-
-
-def _client_line(mechanism: Any) -> str:
-    inner = _mechanism_line(mechanism.participation)
-    return f"{inner} in each of {mechanism.rounds} rounds, active with chance {mechanism.rate:.4g}"
-
-
-def _laplace_line(mechanism: Any) -> str:
-    return f"Laplace, rate {mechanism.rate:.4g}, {mechanism.steps} steps"
-
-
-def _composed_line(mechanism: Any) -> str:
-    return "; then ".join(_mechanism_line(part) for part in mechanism.parts)
-
-
-_LINES: Mapping[type[Any], Callable[[Any], str]] = {
-    privacy.Gaussian: _gaussian_line,
-    privacy.SampledGaussian: _sampled_line,
-    privacy.FixedBatchGaussian: _fixed_line,
-    privacy.Laplace: _laplace_line,
-    privacy.PrivateState: _state_line,
-    privacy.ClientSampling: _client_line,
-    privacy.Composed: _composed_line,
-}
 
 _HEADINGS = (
     "experiment",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tacit.cli_compare import compare
 from tacit.cli_options import File, Json, Page, Run, Set, waiting, write_page
 from tacit.cli_privacy import privacy_app
 from tacit.errors import InputError, TacitError
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 
 app.add_typer(privacy_app)
+app.command()(compare)
 
 _PREPARING = "preparing data, model and noise for every node's budget"
 

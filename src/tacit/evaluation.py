@@ -17,7 +17,7 @@ from tacit import data, models
 from tacit.config import GIVEN, Config
 from tacit.errors import InputError
 from tacit.folder import read_config
-from tacit.gradients import LOSSES
+from tacit.losses import find_loss
 from tacit.prepare import DTYPES
 
 __all__ = ["Score", "evaluate_run", "load_model"]
@@ -32,7 +32,8 @@ class Score:
     Args:
         dataset: which.
         records: how many.
-        accuracy: share that is right; None where the loss has no notion of it.
+        accuracy: share that is right, or the mean of the task's metric; None where the loss has no
+            notion of it and there is no metric.
         loss: mean over records.
     """
 
@@ -96,7 +97,7 @@ def evaluate_run(run: str | Path, dataset: str | None = None, data_dir: str | No
             f"its records have shape {list(records.inputs.shape[1:])}; the model takes "
             f"{list(expected)}",
         )
-    loss = LOSSES[config.task.loss]
+    loss = find_loss(config.task.loss, config.task.metric)
     inputs = records.inputs.to(DTYPES[config.train.dtype])
     with torch.no_grad():
         outputs = torch.cat([module(part) for part in torch.split(inputs, _RECORDS_AT_ONCE)])

@@ -49,6 +49,9 @@ TRUST_MODELS = {
     "all-messages": "the observer sees every message of every node at every step, the graph, the "
     "mixing weights, the start, who takes part, and all settings; it may be all the other nodes "
     "together, and knows everything else about the data",
+    "server": "the observer is the server, or whoever it talks to: it sees every message of every "
+    "client in every round, who takes part, and all settings, and knows everything else about the "
+    "data; clients see only what the server sends them",
 }
 EPSILON_MEANING = (
     "Whatever an observer does with what it sees: every event has probabilities p and p' under two "

@@ -32,7 +32,7 @@ class Evaluation:
     Args:
         accuracy: `[nodes]`, shares in [0, 1].
         loss: `[nodes]`.
-        consensus_accuracy: of the mean of all nodes' models.
+        consensus_accuracy: of the common model.
         consensus_loss: likewise.
     """
 
@@ -70,19 +70,25 @@ class Private:
 
 
 def evaluate(
-    model: StackedModel, loss: Loss, models: Tensor, test: Dataset, records: int | None = None
+    model: StackedModel,
+    loss: Loss,
+    models: Tensor,
+    consensus: Tensor,
+    test: Dataset,
+    records: int | None = None,
 ) -> Evaluation:
-    """Every node's model and their mean on the same test records.
+    """Every node's model and the common one on the same test records.
 
     Args:
         model: runs the stack.
         loss: the task's.
         models: de-biased parameters, `[nodes, d]`.
+        consensus: the common model, `[d]`.
         test: public test data, on the device and in the dtype of the models.
         records: only the first so many; all by default.
     """
     inputs, targets = test.inputs[:records], test.targets[:records]
-    outputs = model.outputs(torch.cat([models, models.mean(0, keepdim=True)]), inputs)
+    outputs = model.outputs(torch.cat([models, consensus.unsqueeze(0)]), inputs)
     losses = [float(loss.per_record(row, targets).mean()) for row in outputs]
     accuracies = None
     if loss.accuracy is not None:
@@ -103,7 +109,7 @@ def private_metrics(
         return Private(None, None, None)
     losses = batch.losses[mask].double()
     loss = float(losses.mean())
-    if clip is None:
+    if clip is None or not batch.norms.numel():  # not of single records: see `BatchGradient`
         return Private(loss, None, None)
     norms = batch.norms[mask].double()
     norms = norms[torch.isfinite(norms)]

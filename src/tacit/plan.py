@@ -10,18 +10,27 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tacit import privacy
+from tacit.algorithms import Activity, NodeRun
 from tacit.config import Config, to_toml
-from tacit.privacy.published import ClaimedRun, Condition
+from tacit.privacy.mechanisms import Scheduled
+from tacit.privacy.mechanisms import schedule as schedule_of
+from tacit.privacy.published import Condition
 from tacit.topology import Mixing
 
 __all__ = ["Interval", "NodePlan", "Plan"]
 
 Interval = tuple[int, int]
+
+SILENT = 1e9
+"""Noise multiplier that stands for no release at all."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +40,7 @@ class NodePlan:
     Args:
         node: its number.
         records: J, public.
-        rate: q, share of the records that joins a step (1: every record at every step).
+        rate: q, share of the records that joins a mini-batch (1: every record every time).
         expected_batch: q J, which every sum is divided by.
         noise_scale: factor of the plan's noise shape; 0 adds no noise.
         budget: (epsilon, delta) that must hold, if one was given.
@@ -65,7 +74,11 @@ class Plan:
         noise_shape: relative noise multiplier of each step, `[steps]`, as it runs.
         mixing: the mixing matrices, step by step.
         contraction: factor by which disagreement shrinks a step; the spectral gap is 1 less it.
+        local_steps: Q, mini-batches that a step draws.
+        disjoint: whether those of a step share no record.
+        activity: who takes part when; None: everybody always.
         warnings: what the user should know, each one line.
+        notes: what the plan comes to, each one line.
     """
 
     config: Config
@@ -75,7 +88,11 @@ class Plan:
     noise_shape: tuple[float, ...]
     mixing: Mixing
     contraction: float
+    local_steps: int = 1
+    disjoint: bool = True
+    activity: Activity | None = None
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -92,6 +109,12 @@ class Plan:
         """Whether epsilon is certified."""
         return self.noisy and self.config.privacy.accounting != "none"
 
+    @property
+    def trust_model(self) -> str:
+        """Who sees single messages."""
+        server = self.config.algorithm.definition.weights == "server"
+        return "server" if server else "all-messages"
+
     def noise_multiplier(self, node: NodePlan, k: int) -> float:
         """Noise standard deviation of step k over its clipping bound, for the sum over a batch."""
         return node.noise_scale * self.noise_shape[k]
@@ -101,55 +124,128 @@ class Plan:
         unit = 1.0 if self.clip is None else self.clip[k]
         return self.noise_multiplier(node, k) * unit
 
+    def active(self, k: int) -> NDArray[np.bool_] | None:
+        """Which nodes take part in step k, `[nodes]`; None: everybody always."""
+        return None if self.activity is None else self.activity.active[k]
+
+    def released(self, node: NodePlan, intervals: Iterable[Interval] | None = None) -> list[int]:
+        """Steps of `intervals` (by default all) in which a node takes part, repeats kept."""
+        steps = chain.from_iterable(range(*pair) for pair in intervals or [(0, self.steps)])
+        if self.activity is None:
+            return list(steps)
+        taking_part = self.activity.active[:, node.node % self.activity.active.shape[1]]
+        return [step for step in steps if taking_part[step]]
+
     def mechanism(
         self, node: NodePlan, intervals: Iterable[Interval] | None = None
     ) -> privacy.Mechanism:
         """What an observer sees of a node, if the steps of `intervals` are released.
 
+        A node that takes part in none of them is stated as if it had in the first: more than it
+        releases.
+
         Args:
             node: the node; it must add noise.
             intervals: (first, until) pairs, repeats allowed; by default every planned step once.
         """
-        steps = chain.from_iterable(range(*pair) for pair in intervals or [(0, self.steps)])
-        multipliers = [self.noise_multiplier(node, step) for step in steps]
-        relation, d = self.config.privacy.relation, self.parameters
-        if node.rate == 1:
-            return privacy.Gaussian(multipliers, relation=relation, coordinates=d)
-        if self.config.train.sampling == "fixed":
-            batch = int(node.expected_batch)
-            return privacy.FixedBatchGaussian(batch, node.records, multipliers, coordinates=d)
-        return privacy.SampledGaussian(node.rate, multipliers, relation=relation, coordinates=d)
+        run = self.node_run(node, self.released(node, intervals) or [0])
+        return self.config.algorithm.definition.mechanism(run)
 
-    def claimed(self, node: NodePlan, steps: int) -> float | None:
-        """What the paper's formula says of the first steps of a node; None without a claim."""
+    def booked(self, node: NodePlan) -> privacy.Mechanism:
+        """The mechanism as a ledger holds it: one entry a planned step, so that steps are its.
+
+        A step in which the node takes no part stands there with `SILENT` noise: more than it
+        releases, by less than a millionth of what the others do.
+        """
+        mechanism = self.mechanism(node)
+        if self.activity is None:
+            return mechanism
+        active = self.released(node) or [0]
+        if isinstance(mechanism, Scheduled):
+            schedule = [SILENT] * self.steps
+            for step, multiplier in zip(active, schedule_of(mechanism), strict=True):
+                schedule[step] = multiplier
+            return replace(mechanism, noise_multiplier=schedule, steps=None)
+        run = self.node_run(node, range(self.steps))
+        taking_part = set(active)
+        multipliers = [
+            multiplier if step in taking_part else SILENT
+            for step, multiplier in enumerate(run.noise_multiplier)
+        ]
+        return self.config.algorithm.definition.mechanism(
+            replace(run, noise_multiplier=multipliers)
+        )
+
+    def node_run(self, node: NodePlan, released: Sequence[int]) -> NodeRun:
+        """What the algorithm states a node's mechanism and claim from; it must add noise.
+
+        Args:
+            node: the node.
+            released: steps whose messages it sends.
+        """
+        config = self.config
+        clip = self.clip or (1.0,) * self.steps
+        return NodeRun(
+            options=config.algorithm.options,
+            records=node.records,
+            rate=node.rate,
+            expected_batch=node.expected_batch,
+            sampling=config.train.sampling,
+            relation=config.privacy.relation,
+            coordinates=self.parameters,
+            nodes=len(self.nodes),
+            steps=self.steps,
+            released=released,
+            noise_multiplier=[self.noise_multiplier(node, step) for step in released],
+            clip=[clip[step] for step in released],
+            delta=node.delta or 0.0,
+            constant=config.privacy.published_constant,
+            local_steps=self.local_steps,
+            disjoint=self.disjoint,
+            trust_model=self.trust_model,
+        )
+
+    def claimed(
+        self, node: NodePlan, steps: int | None = None, delta: float | None = None
+    ) -> float | None:
+        """What the paper's formula says of the first steps of a node; None without a claim.
+
+        Args:
+            node: the node; it must add noise.
+            steps: only the first so many; all by default.
+            delta: of the claim; by default the node's.
+        """
         formula = self.config.algorithm.definition.formula
-        if formula is None or not self.accounted:
+        if formula is None or not self.accounted or self.clip is None:
             return None
-        return formula.epsilon(self.claimed_run(node, steps)) if steps else 0.0
+        released = self.released(node, [(0, self.steps if steps is None else steps)])
+        run = self.claimed_run(node, released, delta, steps) if released else None
+        return formula.epsilon(run) if released else 0.0
 
-    def claimed_run(self, node: NodePlan, steps: int | None = None) -> ClaimedRun:
+    def claimed_run(
+        self,
+        node: NodePlan,
+        released: Sequence[int] | None = None,
+        delta: float | None = None,
+        completed: int | None = None,
+    ) -> Any:
         """What the paper's formula reads of a node; it must add noise and clip.
 
         Args:
             node: the node.
-            steps: only the first so many; all by default.
+            released: steps whose messages it sends; all of its own by default.
+            delta: of the claim; by default the node's.
+            completed: how many steps were made, by this node or not; by default all.
         """
-        count = self.steps if steps is None else steps
-        stds = [self.noise_std(node, k) / node.expected_batch for k in range(count)]
-        return ClaimedRun(
-            records=node.records,
-            clip=(self.clip or ())[:count],
-            noise_std=stds,
-            expected_batch=node.expected_batch,
-            delta=node.delta or 0.0,
-            constant=self.config.privacy.published_constant,
-        )
+        run = self.node_run(node, self.released(node) or [0] if released is None else released)
+        run = replace(run, delta=run.delta if delta is None else delta, completed=completed)
+        return self.config.algorithm.definition.claimed_run(run)
 
     def epsilon(self, node: NodePlan, intervals: Sequence[Interval]) -> float | None:
         """Certified epsilon of a node after the steps of `intervals`; None if not accounted."""
         if not self.accounted or node.delta is None:
             return None
-        if all(first >= until for first, until in intervals):
+        if not intervals or not self.released(node, intervals):
             return 0.0
         return privacy.epsilon(self.mechanism(node, intervals), delta=node.delta)
 
@@ -159,10 +255,9 @@ class Plan:
         """Certified epsilon when `before` was released and steps `first..mark`, for each mark."""
         if not self.accounted or node.delta is None:
             return (None,) * len(marks)
-        spent = sum(until - start for start, until in before)
-        mechanism = self.mechanism(node, [*before, (first, marks[-1])])
-        counts = [spent + mark - first for mark in marks]
-        return privacy.epsilon_curve(mechanism, counts, delta=node.delta)
+        found = [self.epsilon(node, [*before, (first, mark)]) or 0.0 for mark in marks]
+        # Epsilon never falls from step to step, so a later bound holds for an earlier mark too.
+        return tuple(reversed(list(accumulate(reversed(found), min))))
 
     def digest(self) -> str:
         """Identifies what runs: two plans with one digest release the same mechanism."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tacit import privacy
-from tacit.algorithms import Schedules
+from tacit.algorithms import Activity, Crowd, Facts, Schedules
 from tacit.config import Config
 from tacit.errors import BudgetError, InputError
 from tacit.plan import NodePlan, Plan
@@ -20,6 +21,7 @@ from tacit.topology import (
     check_doubly_stochastic,
     check_strongly_connected,
     contraction,
+    server_averaging,
 )
 
 __all__ = ["build_plan"]
@@ -28,23 +30,31 @@ _CHECKS = {
     "column-stochastic": check_column_stochastic,
     "doubly-stochastic": check_doubly_stochastic,
 }
+_CONVEX_MODELS = ("logistic", "linear")
 
 
-def build_plan(config: Config, records: Sequence[int], parameters: int) -> Plan:
+def build_plan(
+    config: Config,
+    records: Sequence[int],
+    parameters: int,
+    largest_input: Callable[[], float] = lambda: math.inf,
+) -> Plan:
     """Decide everything, and refuse what cannot be.
 
     Args:
         config: the experiment.
         records: J of each node.
         parameters: d.
+        largest_input: largest l2 norm of an input of any node, for methods that rest on one.
 
     Raises:
         InputError: the settings contradict each other or the data.
         BudgetError: a node's budget cannot be met.
     """
     mixing = _mixing(config)
-    nodes = tuple(_sampling(config, node, count) for node, count in enumerate(records))
-    schedules = _schedules(config, nodes)
+    schedules = _schedules(config, records)
+    nodes = tuple(_sampling(config, schedules, *pair) for pair in enumerate(records))
+    activity = _activity(config, mixing)
     plan = Plan(
         config=config,
         parameters=parameters,
@@ -53,22 +63,49 @@ def build_plan(config: Config, records: Sequence[int], parameters: int) -> Plan:
         noise_shape=schedules.noise_shape,
         mixing=mixing,
         contraction=contraction(mixing),
+        local_steps=schedules.local_steps,
+        disjoint=schedules.disjoint,
+        activity=activity,
+        notes=() if activity is None else _notes(activity),
     )
-    if not plan.noisy:
-        return plan
-    plan = replace(plan, nodes=_noised(plan))
-    return replace(plan, warnings=_warnings(plan))
+    warnings = _checked(plan, largest_input)
+    if plan.noisy:
+        plan = replace(plan, nodes=_noised(plan))
+        warnings += _warnings(plan)
+    return replace(plan, warnings=warnings)
 
 
 def _mixing(config: Config) -> Mixing:
     topology, algorithm = config.topology, config.algorithm.definition
-    schedule = build_schedule(topology.graph, config.nodes.count, degree=topology.degree)
+    schedule = build_schedule(
+        topology.graph,
+        config.nodes.count,
+        degree=topology.degree,
+        shape=topology.shape,
+        probability=topology.probability,
+        seed=config.train.seed,
+    )
     if algorithm.weights == "doubly-stochastic" and schedule.directed:
         raise InputError(
             "topology.graph",
             topology.graph,
             f"is directed, and {algorithm.name} needs symmetric weights: choose an undirected "
             "graph (ring, complete, k-regular, star) or a push-sum method (privsgp, dyn-d2p)",
+        )
+    if algorithm.weights == "server":
+        if topology.graph != "star" or topology.mixing is not None:
+            raise InputError(
+                "topology.graph" if topology.graph != "star" else "topology.mixing",
+                topology.graph if topology.graph != "star" else topology.mixing,
+                f"{algorithm.name} has a server, which averages: leave it out (graph = 'star')",
+            )
+        return server_averaging(config.nodes.count)
+    if algorithm.fixed_graph and schedule.period > 1:
+        raise InputError(
+            "topology.graph",
+            topology.graph,
+            f"changes from step to step, and {algorithm.name} needs the same neighbours at every "
+            "step: choose a fixed graph (ring, complete, k-regular, torus)",
         )
     check_strongly_connected(schedule)
     mixing = build_mixing(schedule, topology.mixing)
@@ -78,15 +115,77 @@ def _mixing(config: Config) -> Mixing:
     return mixing
 
 
-def _sampling(config: Config, node: int, records: int) -> NodePlan:
+def _sampling(config: Config, schedules: Schedules, node: int, records: int) -> NodePlan:
     batch = config.train.batch
     size = records if batch == "all" else min(batch, records)
+    if batch != "all" and schedules.local_steps > 1 and schedules.disjoint:
+        size = min(size, records // schedules.local_steps)
+        if size == 0:
+            raise InputError(
+                "algorithm.local_steps",
+                schedules.local_steps,
+                f"mini-batches that share no record need as many records: node {node} has "
+                f"{records}",
+            )
     return NodePlan(node=node, records=records, rate=size / records, expected_batch=float(size))
 
 
-def _schedules(config: Config, nodes: Sequence[NodePlan]) -> Schedules:
+def _activity(config: Config, mixing: Mixing) -> Activity | None:
+    """Who takes part when, from the public seed."""
+    first = mixing.schedule.at(0)
+    near: list[list[int]] = [[] for _ in range(first.nodes)]
+    for source, target in sorted(first.edges):
+        near[target].append(source)
+    crowd = Crowd(
+        nodes=config.nodes.count,
+        steps=config.train.steps,
+        seed=config.train.seed,
+        neighbours=tuple(map(tuple, near)),
+    )
+    chosen = config.algorithm
+    return chosen.definition.activity(chosen.options, crowd)
+
+
+def _notes(activity: Activity) -> tuple[str, ...]:
+    counts = activity.active.sum(axis=0)
+    share = counts.mean() / len(activity.active)
+    took = f"{counts.min()} to {counts.max()}" if len(set(counts)) > 1 else f"{counts[0]}"
+    said = [f"{name}: {value}" for name, value in activity.notes.items()]
+    return (
+        f"steps in which a node takes part: {took} of {len(activity.active)} ({share:.1%})",
+        *said,
+    )
+
+
+def _checked(plan: Plan, largest_input: Callable[[], float]) -> tuple[str, ...]:
+    """What the algorithm itself has to say of its settings."""
+    config = plan.config
+    chosen = config.algorithm
+    facts = Facts(
+        options=chosen.options,
+        nodes=len(plan.nodes),
+        steps=plan.steps,
+        records=[node.records for node in plan.nodes],
+        parameters=plan.parameters,
+        model=config.task.model,
+        loss=config.task.loss,
+        accounted=plan.accounted,
+        relation=config.privacy.relation,
+        sampling=config.train.sampling,
+        largest_input=largest_input,
+    )
+    warnings = chosen.definition.check(facts)
+    if chosen.definition.convex and config.task.model not in _CONVEX_MODELS:
+        warnings += (
+            f"{chosen.definition.title} is proved to converge for convex losses: "
+            f"task.model = '{config.task.model}' is not convex",
+        )
+    return warnings
+
+
+def _schedules(config: Config, records: Sequence[int]) -> Schedules:
     """Clip and noise shape as they will run."""
-    batch, largest = config.train.batch, max(node.records for node in nodes)
+    batch, largest = config.train.batch, max(records)
     if batch != "all" and batch > largest:
         raise InputError(
             "train.batch", batch, f"is above every node's records: at most {largest}, or 'all'"
@@ -107,6 +206,20 @@ class _Wanted:
     records: int
     budget: float | None
     delta: float
+    released: tuple[tuple[float, int], ...]
+
+
+def _released(plan: Plan, node: NodePlan) -> tuple[tuple[float, int], ...]:
+    """Noise shapes of the steps in which a node takes part, each with how many: order is free.
+
+    Of an algorithm whose steps are dated, their numbers.
+    """
+    if plan.activity is None:
+        return ()
+    chosen = plan.config.algorithm
+    if chosen.definition.dated(chosen.options):
+        return tuple((float(step), 1) for step in plan.released(node))
+    return tuple(sorted(Counter(plan.noise_shape[step] for step in plan.released(node)).items()))
 
 
 def _noised(plan: Plan) -> tuple[NodePlan, ...]:
@@ -116,13 +229,16 @@ def _noised(plan: Plan) -> tuple[NodePlan, ...]:
     if settings.epsilon != "none":
         budgets = per_node(settings.epsilon)
     wanted = [
-        _Wanted(node.records, budget, delta)
+        _Wanted(node.records, budget, delta, _released(plan, node))
         for node, budget, delta in zip(plan.nodes, budgets, per_node(settings.delta), strict=True)
     ]
     costs: dict[_Wanted, NodePlan] = {}
     failures: list[str] = []
     near = 1.0  # nodes in the order of their rates: each scale is a good guess for the next
-    for node, want in sorted(zip(plan.nodes, wanted, strict=True), key=lambda row: row[0].rate):
+    order = sorted(
+        zip(plan.nodes, wanted, strict=True), key=lambda row: (row[0].rate, row[1].released)
+    )
+    for node, want in order:
         if want in costs:
             continue
         delta = want.delta if plan.accounted else None
@@ -144,7 +260,7 @@ def _costed(plan: Plan, node: NodePlan, near: float) -> NodePlan:
     node = replace(node, noise_scale=_noise_scale(plan, node, near))
     if node.delta is None:
         return node
-    certified = privacy.epsilon(plan.mechanism(node), delta=node.delta)
+    certified = plan.epsilon(node, [(0, plan.steps)]) or 0.0
     settings = plan.config.privacy
     if settings.noise_std is not None and node.budget is not None and certified > node.budget:
         enough = _calibrated(plan, node, near=node.noise_scale) / node.noise_scale
@@ -156,9 +272,11 @@ def _costed(plan: Plan, node: NodePlan, near: float) -> NodePlan:
     formula = plan.config.algorithm.definition.formula
     if formula is None:
         return replace(node, epsilon=certified)
-    run = plan.claimed_run(node)
     return replace(
-        node, epsilon=certified, claimed=formula.epsilon(run), conditions=formula.conditions(run)
+        node,
+        epsilon=certified,
+        claimed=plan.claimed(node),
+        conditions=formula.conditions(plan.claimed_run(node)),
     )
 
 
@@ -169,24 +287,46 @@ def _noise_scale(plan: Plan, node: NodePlan, near: float) -> float:
         # The standard deviation in the batch mean at the first step.
         unit = plan.noise_std(replace(node, noise_scale=1.0), 0)
         return settings.noise_std * node.expected_batch / unit
-    formula = plan.config.algorithm.definition.formula
-    if settings.accounting == "published" and formula is not None and node.budget is not None:
-        claim = formula.epsilon
+    per_round, definition = settings.epsilon_per_round, plan.config.algorithm.definition
+    budget, formula = node.budget, definition.formula
+    claim = None if formula is None else formula.epsilon
+    if per_round is not None:
+        budget, claim = per_round, definition.claimed_round
+    if settings.accounting == "published" and claim is not None and budget is not None:
+        printed = claim
         return least_scale(
-            lambda scale: claim(plan.claimed_run(replace(node, noise_scale=scale))),
-            target=node.budget,
+            lambda scale: printed(plan.claimed_run(replace(node, noise_scale=scale))),
+            target=budget,
             tolerance=1e-9,
         )
+    if per_round is not None:
+        return _calibrated(plan, node, near, target=per_round, steps=1)
     return _calibrated(plan, node, near)
 
 
-def _calibrated(plan: Plan, node: NodePlan, near: float) -> float:
-    """The least noise scale whose certified epsilon is within the node's budget."""
-    if node.budget is None or node.delta is None:
-        raise InputError("privacy.epsilon", node.budget, "is needed to calibrate the noise")
+def _calibrated(
+    plan: Plan,
+    node: NodePlan,
+    near: float,
+    target: float | None = None,
+    steps: int | None = None,
+) -> float:
+    """The least noise scale whose certified epsilon is within a node's budget.
+
+    Args:
+        plan: that of the node.
+        node: with its delta.
+        near: a guess.
+        target: epsilon; by default the node's budget.
+        steps: of the node's own, the first so many; by default all.
+    """
+    wanted = node.budget if target is None else target
+    if wanted is None or node.delta is None:
+        raise InputError("privacy.epsilon", wanted, "is needed to calibrate the noise")
+    released = [(step, step + 1) for step in plan.released(node)[:steps]] if steps else None
     return privacy.calibrate(
-        lambda scale: plan.mechanism(replace(node, noise_scale=scale)),
-        epsilon=node.budget,
+        lambda scale: plan.mechanism(replace(node, noise_scale=scale), released),
+        epsilon=wanted,
         delta=node.delta,
         start=near,
     )

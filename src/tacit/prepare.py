@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from tacit.config import GIVEN, Config
 from tacit.data import Dataset, StackedData
 from tacit.errors import InputError
 from tacit.gradients import Loss, StackedModel
+from tacit.gradients.table import available_bytes, table_need
+from tacit.losses import find_loss
 from tacit.plan import Plan
 from tacit.planning import build_plan
 
@@ -84,9 +86,9 @@ def prepare(
     local, public = _records(config, nodes)
     if test is not None:
         public = data.as_dataset(test, "test")
-    loss = gradients.LOSSES[config.task.loss]
+    loss = find_loss(config.task.loss, config.task.metric)
     if model is None:
-        model = _build_model(config, public, local)
+        model = _build_model(config, loss, public, local)
     train = data.stack(local, dtype, device)
     example = data.Dataset(train.inputs[:_EXAMPLES], train.targets[:_EXAMPLES])
     engine = gradients.build(
@@ -98,8 +100,36 @@ def prepare(
     if public is not None:
         held_out = _on_device(public, train, dtype, device)
         loss.check(outputs, held_out.targets)
-    plan = build_plan(config, [len(records) for records in local], engine.parameters_count)
+    plan = build_plan(
+        config,
+        [len(records) for records in local],
+        engine.parameters_count,
+        lambda: float(train.inputs.flatten(1).norm(dim=1).max()),
+    )
+    plan = replace(plan, notes=plan.notes + _table_notes(config, engine, local, dtype))
     return Job(config, plan, engine, train, held_out, loss, outputs[0].numel())
+
+
+def _table_notes(
+    config: Config, model: StackedModel, local: Sequence[Dataset], dtype: torch.dtype
+) -> tuple[str, ...]:
+    """What the gradient table will take, if there is one; refused where it does not fit."""
+    chosen = config.algorithm
+    request = chosen.definition.table(chosen.options)
+    if request is None:
+        return ()
+    records = [len(one) for one in local]
+    need = table_need(model, records, dtype, mini_batch=request.mini_batch)
+    free = available_bytes(config.train.device)
+    if request.directory is None and need.bytes > free:
+        raise InputError(
+            "algorithm.state",
+            "private",
+            f"its gradient table would take {need.bytes / 2**30:.3g} GiB of memory, and "
+            f"{free / 2**30:.3g} are available: keep it on disk (algorithm.table_directory), store "
+            "mini-batches in place of records (algorithm.table_batch), or use state = 'public'",
+        )
+    return (need.describe(),)
 
 
 def _on_device(
@@ -147,24 +177,16 @@ def _records(config: Config, nodes: Sequence[Any] | None) -> tuple[list[Dataset]
     return [Dataset(inputs[part], targets[part]) for part in parts], loaded.test
 
 
-def _build_model(config: Config, public: Dataset | None, local: Sequence[Dataset]) -> nn.Module:
+def _build_model(
+    config: Config, loss: Loss, public: Dataset | None, local: Sequence[Dataset]
+) -> nn.Module:
     if config.task.model == GIVEN:
         raise InputError("task.model", GIVEN, "pass the module as model=, or name a model")
-    outputs = 1
-    if config.task.loss == "cross-entropy":
-        everything = [*local, public] if public is not None else list(local)
-        labels = [records.targets for records in everything]
-        if any(label.is_floating_point() for label in labels):
-            raise InputError(
-                "task.loss", config.task.loss, "needs integer class labels; for numbers use 'mse'"
-            )
-        outputs = max(2, 1 + max(int(label.max()) for label in labels))
-    elif config.task.loss == "mse":
-        outputs = local[0].targets[0].numel()
+    everything = [*local, public] if public is not None else list(local)
     return models.build_model(
         config.task.model,
         input_shape=tuple(local[0].inputs.shape[1:]),
-        outputs=outputs,
+        outputs=loss.outputs([records.targets for records in everything]),
         seed=config.train.seed,
     )
 

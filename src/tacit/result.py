@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tacit import __version__
+from tacit.algorithms.accounting import noised_sums
 from tacit.exchange import InProcessExchange
+from tacit.mechanism_text import mechanism_text
 from tacit.metrics import Evaluation
 from tacit.plan import Plan
 from tacit.prepare import Job
@@ -29,7 +32,6 @@ NOT_COVERED = (
     "checkpoints: a node's own, never to be shared",
     "how many records a node holds: public by the relation",
 )
-TRUST_MODEL = "all-messages"
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ def document(
         "steps": steps,
         "planned_steps": plan.steps,
         "relation": config.privacy.relation if plan.accounted else None,
-        "trust_model": TRUST_MODEL if plan.accounted else None,
+        "trust_model": plan.trust_model if plan.accounted else None,
         "accounting": config.privacy.accounting,
         "mechanism": mechanism_line(plan),
         "epsilon": list(epsilon),
@@ -192,7 +194,8 @@ def document(
         },
         "gradient_path": job.model.path,
         "warnings": list(plan.warnings),
-        "not_covered": list(NOT_COVERED) if plan.accounted else [],
+        "notes": list(plan.notes),
+        "not_covered": [*NOT_COVERED, *algorithm.not_covered] if plan.accounted else [],
     }
 
 
@@ -212,6 +215,13 @@ def mechanism_line(plan: Plan) -> str | None:
     multiplier = _range(first)
     if last != first:
         multiplier += f" {'rising' if last[0] > first[0] else 'falling'} to {_range(last)}"
+    definition = plan.config.algorithm.definition
+    if definition.mechanism is not noised_sums:
+        # Where nothing is accounted, relation and sampling need not have a mechanism.
+        seen = f"{definition.noise} noise, not accounted"
+        if plan.accounted:
+            seen = mechanism_text(plan.mechanism(plan.nodes[0]))
+        return f"{seen}, noise multiplier {multiplier}"
     return f"{sampling}, noise multiplier {multiplier}, {plan.steps} steps"
 
 
@@ -223,11 +233,24 @@ def shared_conditions(plan: Plan) -> tuple[Condition, ...]:
     )
 
 
-def bytes_per_step(plan: Plan, numbers: int, size: int) -> Tensor:
-    """Bytes each node sends in a step, mean over the graph's period, `[nodes]` float64."""
+def bytes_per_step(plan: Plan, numbers: float, size: int) -> Tensor:
+    """Bytes each node sends in a step, mean over the run, `[nodes]` float64.
+
+    Over the graph's period and over the steps in which it takes part; with a partner or a server,
+    one message each time.
+    """
     period = plan.mixing.schedule.period
     degrees = torch.stack([torch.as_tensor(plan.mixing.out_degrees(k)) for k in range(period)])
-    return degrees.double().mean(0) * (numbers * size)
+    sent = degrees.double().mean(0)
+    activity = plan.activity
+    if plan.mixing.kind == "server" or (activity is not None and activity.partner is not None):
+        sent = torch.ones(len(plan.nodes), dtype=torch.float64)
+    if activity is not None:
+        paired = activity.active
+        if activity.partner is not None:
+            paired = activity.partner != np.arange(activity.partner.shape[1])
+        sent = sent * torch.as_tensor(paired.mean(axis=0), dtype=torch.float64)
+    return sent * (numbers * size)
 
 
 def _range(values: Sequence[float]) -> str:

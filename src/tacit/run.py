@@ -50,6 +50,7 @@ CHECKPOINTS = 10
 BLOCKS = 100  # of steps, booked one at a time
 DATA_BLOCKS = 20  # where each node has a file of its own to write
 FINITE_CHECK_EVERY = 8
+_WORLD = "world."  # of what a checkpoint holds beside the algorithm's state
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,12 @@ class _Session:
         models: Tensor = self.job.config.algorithm.definition.models(self.state)
         return models
 
+    @property
+    def consensus(self) -> Tensor:
+        """The common model, `[d]`."""
+        common: Tensor = self.job.config.algorithm.definition.consensus(self.models, self.state)
+        return common
+
     def spent(self, which: str) -> float | None:
         """Epsilon of the node that spends `most` or `least`: an upper bound at this step."""
         curve = self.curves[which]
@@ -165,15 +172,19 @@ def _begin(job: Job, folder: RunFolder | None, ledger: Books | None, resume: boo
     plan, config = job.plan, job.config
     algorithm, options = config.algorithm.definition, config.algorithm.options
     exchange = InProcessExchange(plan.mixing.matrices, dtype=job.dtype, device=job.device)
-    state = algorithm.start(job.model.start(len(plan.nodes), job.dtype, job.device), options)
+    world = StackedWorld(plan, job.model, job.train, node_keys(plan), exchange)
+    origin = job.model.start(len(plan.nodes), job.dtype, job.device)
+    state = algorithm.start(origin.clone(), options, world)
     first, seconds = 0, 0.0
     found = checkpoints.latest(folder.path) if folder is not None and resume else None
     if found is not None:
         saved = checkpoints.read(found, plan.digest())
         first, seconds = saved.step, saved.seconds
-        tensors = dict(saved.tensors)
-        exchange.bytes_sent = tensors.pop("exchange.bytes_sent").numpy().copy()
-        state = type(state)(**{name: value.to(job.device) for name, value in tensors.items()})
+        tensors = {name: value.to(job.device) for name, value in saved.tensors.items()}
+        exchange.bytes_sent = tensors.pop("exchange.bytes_sent").cpu().numpy().copy()
+        inner = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_WORLD)}
+        world.load({name.removeprefix(_WORLD): value for name, value in inner.items()}, origin)
+        state = type(state)(**tensors)
     before = {} if ledger is None else ledger.charged()
     until, message = affordable(plan, before, first, ledger if resume else None)
     rows = folder.keep_metrics(first) if folder is not None and resume else []
@@ -182,7 +193,7 @@ def _begin(job: Job, folder: RunFolder | None, ledger: Books | None, resume: boo
         folder=folder,
         ledger=ledger,
         exchange=exchange,
-        world=StackedWorld(plan, job.model, job.train, node_keys(plan), exchange),
+        world=world,
         state=state,
         first=first,
         until=until,
@@ -250,7 +261,7 @@ def _finish(session: _Session) -> Result:
     epsilon = epsilon_spent(plan, charged)
     claimed = claimed_spent(plan, session.step)
     models = session.models
-    consensus = models.mean(0)
+    consensus = session.consensus
     if folder is not None:
         folder.write_tensors("model.safetensors", job.model.module(consensus).state_dict())
         folder.write_tensors("nodes.safetensors", {"parameters": models})
@@ -302,7 +313,9 @@ def _record(session: _Session, *, whole: bool = False) -> None:
     session.evaluation = None
     if job.test is not None:
         records = None if whole else job.config.train.evaluate_records
-        session.evaluation = measured.evaluate(job.model, job.loss, models, job.test, records)
+        session.evaluation = measured.evaluate(
+            job.model, job.loss, models, session.consensus, job.test, records
+        )
     k = max(session.step - 1, 0)
     clip = None if plan.clip is None else plan.clip[k]
     noise = [plan.noise_std(node, k) / node.expected_batch for node in plan.nodes]
@@ -332,6 +345,7 @@ def _save(session: _Session) -> None:
     if session.folder is None:
         return
     tensors = dict(zip(session.state._fields, session.state, strict=True))
+    tensors |= {f"{_WORLD}{name}": value for name, value in session.world.tensors().items()}
     tensors["exchange.bytes_sent"] = torch.from_numpy(session.exchange.bytes_sent)
     checkpoints.write(
         session.folder.path,

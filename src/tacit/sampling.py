@@ -13,9 +13,10 @@ from torch import Tensor
 from tacit.plan import NodePlan, Plan
 from tacit.privacy import noise
 
-__all__ = ["Batch", "draw", "everything"]
+__all__ = ["Batch", "draw", "draw_units", "everything"]
 
 PURPOSE = "sampling"
+DEALING = "dealing"
 
 
 @dataclass(frozen=True)
@@ -26,27 +27,84 @@ class Batch:
     mask: Tensor
 
 
-def draw(plan: Plan, keys: noise.NodeKeys, k: int, device: torch.device) -> Batch:
-    """The batch of step k, for every node of the plan.
+def draw(
+    plan: Plan,
+    keys: noise.NodeKeys,
+    k: int,
+    device: torch.device,
+    *,
+    nodes: Sequence[NodePlan] | None = None,
+    part: int = 0,
+) -> Batch:
+    """The batch of step k, for some nodes of the plan.
 
     Poisson: independent coins, never likelier than the planned rate. Fixed: a uniform subset of
-    the planned size. A node at rate 1 takes every record.
+    the planned size. A node at rate 1 takes every record. Where a step has several mini-batches
+    that share no record, the step's records are drawn first, and then dealt out.
+
+    Args:
+        plan: says how.
+        keys: the nodes' secret keys.
+        k: the step.
+        device: of the result.
+        nodes: of the plan, in the order of the rows; by default all.
+        part: number of the mini-batch within the step.
     """
+    rows = plan.nodes if nodes is None else nodes
     fixed = plan.config.train.sampling == "fixed"
-    return _padded([_records(node, keys, k, fixed) for node in plan.nodes], device)
+    drawn = _dealt if plan.local_steps > 1 and plan.disjoint else _records
+    return _padded([drawn(plan, node, keys, k, part, fixed) for node in rows], device)
 
 
-def everything(plan: Plan, device: torch.device) -> Batch:
-    """Every record of every node."""
-    return _padded([np.arange(node.records) for node in plan.nodes], device)
+def everything(
+    plan: Plan, device: torch.device, *, nodes: Sequence[NodePlan] | None = None
+) -> Batch:
+    """Every record of some nodes of the plan (by default all)."""
+    rows = plan.nodes if nodes is None else nodes
+    return _padded([np.arange(node.records) for node in rows], device)
 
 
-def _records(node: NodePlan, keys: noise.NodeKeys, k: int, fixed: bool) -> NDArray[np.int64]:
+def draw_units(plan: Plan, keys: noise.NodeKeys, k: int, device: torch.device, size: int) -> Batch:
+    """Numbers of the fixed mini-batches of `size` records that step k draws.
+
+    Each by a coin of its own, never likelier than the planned rate, whatever `train.sampling` says.
+    """
+    return _padded([_units(keys, node, k, -(-node.records // size)) for node in plan.nodes], device)
+
+
+def _units(keys: noise.NodeKeys, node: NodePlan, k: int, count: int) -> NDArray[np.int64]:
+    if node.rate == 1:
+        return np.arange(count)
+    return np.flatnonzero(noise.coins(keys, node.node, PURPOSE, k, count, node.rate))
+
+
+def _records(
+    plan: Plan, node: NodePlan, keys: noise.NodeKeys, k: int, part: int, fixed: bool
+) -> NDArray[np.int64]:
     if node.rate == 1:
         return np.arange(node.records)
     if fixed:
-        return noise.subset(keys, node.node, PURPOSE, k, node.records, int(node.expected_batch))
-    return np.flatnonzero(noise.coins(keys, node.node, PURPOSE, k, node.records, node.rate))
+        size = int(node.expected_batch)
+        return noise.subset(keys, node.node, PURPOSE, k, node.records, size, part)
+    return np.flatnonzero(noise.coins(keys, node.node, PURPOSE, k, node.records, node.rate, part))
+
+
+def _dealt(
+    plan: Plan, node: NodePlan, keys: noise.NodeKeys, k: int, part: int, fixed: bool
+) -> NDArray[np.int64]:
+    """The records of one of the step's disjoint mini-batches; at rate 1 each holds them all."""
+    if node.rate == 1:
+        return np.arange(node.records)
+    parts, size = plan.local_steps, int(node.expected_batch)
+    if fixed:
+        chosen = noise.subset(keys, node.node, PURPOSE, k, node.records, parts * size)
+        order = noise.permutation(keys, node.node, DEALING, k, len(chosen))
+        return np.sort(chosen[order[part * size : (part + 1) * size]])
+    rate = min(1.0, parts * node.rate)
+    chosen = np.flatnonzero(noise.coins(keys, node.node, PURPOSE, k, node.records, rate))
+    hands = noise.choices(keys, node.node, DEALING, k, node.records, parts)
+    mine: NDArray[np.int64] = chosen[hands[chosen] == part]
+    return mine
 
 
 def _padded(records: Sequence[NDArray[np.int64]], device: torch.device) -> Batch:

@@ -114,7 +114,7 @@ def open_ledger(
     if not plan.accounted:
         return None
     statements = [
-        books.NodeStatement(node.node, to_statement(plan.mechanism(node)), node.budget, node.delta)
+        books.NodeStatement(node.node, to_statement(plan.booked(node)), node.budget, node.delta)
         for node in plan.nodes
     ]
     digest = plan.digest()
@@ -242,7 +242,7 @@ def _data_limits(
         charged = next(
             (run.charged[node.node] for run in snapshot.runs if run.run_id == run_id), ()
         )
-        same = (account.epsilon_budget, account.delta, others, charged, _kind(node))
+        same = (account.epsilon_budget, account.delta, others, charged, _kind(plan, node))
         if same in limits:
             limits[same] = replace(limits[same], nodes=limits[same].nodes + 1)
             continue
@@ -255,7 +255,7 @@ def _data_limits(
             delta: float = account.delta,
         ) -> float:
             steps = [pair for pair in (*charged, (first, end)) if pair[0] < pair[1]]
-            mine = plan.mechanism(node, steps) if steps else None
+            mine = plan.mechanism(node, steps) if steps and plan.released(node, steps) else None
             return cost(combined([others, mine]), delta)
 
         why = "steps of this run that were booked before, and all other runs, are charged as well"
@@ -358,25 +358,27 @@ def epsilon_spent(
 ) -> tuple[float | None, ...]:
     """Certified epsilon of what is on the books, one a node."""
     known = {
-        _kind(node): plan.epsilon(node, charged.get(node.node, ())) for node in _distinct(plan)
+        _kind(plan, node): plan.epsilon(node, charged.get(node.node, ()))
+        for node in _distinct(plan)
     }
-    return tuple(known[_kind(node)] for node in plan.nodes)
+    return tuple(known[_kind(plan, node)] for node in plan.nodes)
 
 
 def claimed_spent(plan: Plan, steps: int) -> tuple[float | None, ...]:
     """What the paper's formula says of the steps that were completed, one a node."""
-    known = {_kind(node): plan.claimed(node, steps) for node in _distinct(plan)}
-    return tuple(known[_kind(node)] for node in plan.nodes)
+    known = {_kind(plan, node): plan.claimed(node, steps) for node in _distinct(plan)}
+    return tuple(known[_kind(plan, node)] for node in plan.nodes)
 
 
-def _kind(node: NodePlan) -> tuple[Any, ...]:
+def _kind(plan: Plan, node: NodePlan) -> tuple[Any, ...]:
     """What decides a node's epsilon: all nodes of one process book the same steps."""
-    return node.records, node.noise_scale, node.delta
+    alone = None if plan.activity is None else node.node
+    return node.records, node.noise_scale, node.delta, alone
 
 
 def _distinct(plan: Plan) -> list[NodePlan]:
     """One node of each kind and budget: with a given noise, one kind may have several budgets."""
-    return list({(_kind(node), node.budget): node for node in plan.nodes}.values())
+    return list({(_kind(plan, node), node.budget): node for node in plan.nodes}.values())
 
 
 def extremes(plan: Plan) -> dict[str, NodePlan]:

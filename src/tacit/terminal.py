@@ -198,6 +198,7 @@ def plan_document(job: Job) -> dict[str, Any]:
             "bytes_per_step": per_step.mean().item(),
             "gradient_path": job.model.path,
             "warnings": list(plan.warnings),
+            "notes": list(plan.notes),
             "per_node": [
                 {
                     **asdict(node),
@@ -245,6 +246,8 @@ def plan_table(job: Job) -> None:
     for numbers, node in _groups(plan.nodes):
         table.add_row(*_plan_row(plan, numbers, node))
     console.print(table)
+    for note in plan.notes:
+        console.print(note, highlight=False)
     for warning in plan.warnings:
         console.print(f"warning: {warning}", highlight=False)
 
@@ -284,7 +287,7 @@ def _groups(nodes: Iterable[NodePlan]) -> list[tuple[list[int], NodePlan]]:
     """Nodes that differ in nothing but their number, together."""
     groups: dict[tuple[Any, ...], list[NodePlan]] = {}
     for node in nodes:
-        key = (node.records, node.noise_scale, node.budget, node.delta)
+        key = (node.records, node.noise_scale, node.budget, node.delta, node.epsilon)
         groups.setdefault(key, []).append(node)
     return [([node.node for node in group], group[0]) for group in groups.values()]
 
@@ -305,10 +308,10 @@ def _first_last(values: Sequence[float]) -> str:
     return first if first == last else f"{first} to {last}"
 
 
-def _message_numbers(plan: Plan) -> int:
-    """Numbers in one message: the model, and the push-sum weight where there is one."""
-    push_sum = plan.config.algorithm.definition.weights == "column-stochastic"
-    return plan.parameters + int(push_sum)
+def _message_numbers(plan: Plan) -> float:
+    """Numbers in one message, compression counted."""
+    chosen = plan.config.algorithm
+    return chosen.definition.message_numbers(chosen.options, plan.parameters)
 
 
 def algorithms_document() -> list[dict[str, Any]]:

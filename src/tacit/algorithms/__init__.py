@@ -9,24 +9,53 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tacit.algorithms.accounting import NodeRun
+from tacit.algorithms.activity import Activity, Crowd
+from tacit.algorithms.adp2_sgd import ADP2_SGD
+from tacit.algorithms.choco_sgd import CHOCO_SGD
 from tacit.algorithms.const_d2p import CONST_D2P
+from tacit.algorithms.cpgt import CPGT
 from tacit.algorithms.d_psgd import D_PSGD
-from tacit.algorithms.definition import Algorithm, Options, Schedules, World
+from tacit.algorithms.definition import Algorithm, Facts, Options, Schedules, TableRequest
+from tacit.algorithms.do_adp import DO_ADP
 from tacit.algorithms.dp2_sgd import DP2_SGD
+from tacit.algorithms.dp_admm import DP_ADMM
+from tacit.algorithms.dp_dda import DP_DDA
+from tacit.algorithms.dp_fedavg import DP_FEDAVG
+from tacit.algorithms.dp_sgd import DP_SGD
+from tacit.algorithms.dpdo import DPDO
 from tacit.algorithms.dyn_c import DYN_C
 from tacit.algorithms.dyn_d2p import DYN_D2P
 from tacit.algorithms.dyn_general import DYN_GENERAL
 from tacit.algorithms.dyn_mu import DYN_MU
+from tacit.algorithms.fedavg import FEDAVG
+from tacit.algorithms.fedspd_dp import FEDSPD_DP
 from tacit.algorithms.privsgp import PRIVSGP
+from tacit.algorithms.privsgp_vr import PRIVSGP_VR
 from tacit.algorithms.sgp import SGP
+from tacit.algorithms.soteriafl import SOTERIAFL_SAGA, SOTERIAFL_SVRG
+from tacit.algorithms.world import Table, World
 
-__all__ = ["ALGORITHMS", "Algorithm", "Options", "Schedules", "World"]
+__all__ = [
+    "ALGORITHMS",
+    "Activity",
+    "Algorithm",
+    "Crowd",
+    "Facts",
+    "NodeRun",
+    "Options",
+    "Schedules",
+    "Table",
+    "TableRequest",
+    "World",
+]
 
 ALGORITHMS: Mapping[str, Algorithm[Any, Any]] = {
     row.name: row
     for row in (
         SGP,
         PRIVSGP,
+        PRIVSGP_VR,
         DYN_D2P,
         DYN_C,
         DYN_MU,
@@ -34,5 +63,18 @@ ALGORITHMS: Mapping[str, Algorithm[Any, Any]] = {
         DYN_GENERAL,
         D_PSGD,
         DP2_SGD,
+        ADP2_SGD,
+        CHOCO_SGD,
+        DO_ADP,
+        DPDO,
+        DP_DDA,
+        CPGT,
+        FEDAVG,
+        DP_SGD,
+        DP_FEDAVG,
+        DP_ADMM,
+        FEDSPD_DP,
+        SOTERIAFL_SAGA,
+        SOTERIAFL_SVRG,
     )
 }

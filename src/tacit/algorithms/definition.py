@@ -2,32 +2,44 @@
 
 An algorithm is a pure pair, `start` and `step`, over an explicit state: a `NamedTuple` of tensors
 with one row a node. The same pair runs on all nodes stacked in one process and on one or some
-nodes in each of many: what differs is in the `World` it is given.
+nodes in each of many: what differs is in the `World` it is given. What its messages leak is stated
+by its `mechanism`, beside the step that sends them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Generic, Literal, Protocol, TypeVar
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from tacit.exchange import Exchange
-from tacit.privacy.published import Formula
+from tacit import privacy
+from tacit.algorithms.accounting import NodeRun, claimed_sums, noised_sums
+from tacit.algorithms.activity import Activity, Crowd
+from tacit.algorithms.world import World
+from tacit.privacy.published import PublishedFormula
 
 __all__ = [
     "Algorithm",
     "Clip",
+    "Facts",
     "FinalMixing",
     "Growth",
     "LearningRate",
     "Momentum",
     "Options",
+    "RateSchedule",
     "Schedules",
-    "World",
+    "Share",
+    "TableRequest",
+    "Weights",
     "constant",
+    "step_size",
 ]
 
 State = TypeVar("State", bound=tuple[Tensor, ...])
@@ -39,6 +51,19 @@ Clip = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 FinalMixing = Annotated[int, Field(ge=0, le=100_000)]
 Growth = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+Weights = Literal["column-stochastic", "doubly-stochastic", "server"]
+RateSchedule = Literal["constant", "linear", "cosine", "inverse-sqrt"]
+
+_RATES: Mapping[RateSchedule, Callable[[float], float]] = MappingProxyType(
+    {
+        "constant": lambda share: 1.0,
+        "linear": lambda share: 1.0 - share,
+        "cosine": lambda share: (1.0 + math.cos(math.pi * share)) / 2,
+        "inverse-sqrt": lambda share: 1.0,  # of k, not of k / K: see `step_size`
+    }
+)
 
 
 class Options(BaseModel):
@@ -47,7 +72,20 @@ class Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     learning_rate: LearningRate = 0.05
+    learning_rate_schedule: RateSchedule = "constant"
     clip: Clip | None = None
+    clip_norm: Literal["l2", "coordinate", "l1"] = "l2"
+
+
+def step_size(options: Options, k: int, steps: int) -> float:
+    """The learning rate of step k of K, by `learning_rate_schedule`.
+
+    `constant`; `linear`, gamma (1 - k/K); `cosine`, gamma (1 + cos(pi k / K)) / 2; `inverse-sqrt`,
+    gamma / sqrt(k + 1).
+    """
+    if options.learning_rate_schedule == "inverse-sqrt":
+        return options.learning_rate / math.sqrt(k + 1)
+    return options.learning_rate * _RATES[options.learning_rate_schedule](k / steps)
 
 
 @dataclass(frozen=True)
@@ -58,10 +96,14 @@ class Schedules:
         clip: clipping bound of each step, `[steps]`; None does not clip.
         noise_shape: relative noise **multiplier** of each step, `[steps]`: the plan multiplies it
             by one scale a node, which the budget determines.
+        local_steps: mini-batches that a step draws, Q.
+        disjoint: whether those of a step share no record.
     """
 
     clip: tuple[float, ...] | None
     noise_shape: tuple[float, ...]
+    local_steps: int = 1
+    disjoint: bool = True
 
 
 def constant(options: Options, clip: float | None, steps: int) -> Schedules:
@@ -69,28 +111,75 @@ def constant(options: Options, clip: float | None, steps: int) -> Schedules:
     return Schedules(None if clip is None else (clip,) * steps, (1.0,) * steps)
 
 
-class World(Protocol):
-    """All that a step may use besides its state; it derives from the plan, with nothing of its own.
+@dataclass(frozen=True)
+class Facts:
+    """What an algorithm may check its options against, before anything runs.
 
-    `nodes` are those of this process.
+    Args:
+        options: of the algorithm.
+        nodes: how many.
+        steps: K.
+        records: J of each node.
+        parameters: d.
+        model, loss: as `[task]` names them.
+        accounted: whether epsilon is certified.
+        relation: of neighbouring data sets.
+        sampling: how batches are drawn.
+        largest_input: largest l2 norm of an input; computed when called, on private records.
     """
 
-    @property
-    def exchange(self) -> Exchange:
-        """How messages move between nodes."""
+    options: Any
+    nodes: int
+    steps: int
+    records: Sequence[int]
+    parameters: int
+    model: str
+    loss: str
+    accounted: bool
+    relation: str
+    sampling: str
+    largest_input: Callable[[], float]
 
-    def batch_gradient(self, at: Tensor, k: int) -> Tensor:
-        """Sum of clipped record gradients over step k's batch, `[nodes, d]`, at parameters `at`."""
 
-    def add_noise(self, total: Tensor, k: int) -> Tensor:
-        """`total` plus step k's Gaussian noise for a sum, in place, `[nodes, d]`."""
+@dataclass(frozen=True)
+class TableRequest:
+    """A table of gradients.
 
-    def divide(self, total: Tensor) -> Tensor:
-        """`total` over each node's *expected* batch size, in place, `[nodes, d]`."""
+    Args:
+        mini_batch: records of one entry; None stores one entry a record.
+        directory: where to keep it; None keeps it in memory.
+    """
+
+    mini_batch: int | None = None
+    directory: Path | None = None
 
 
 def _no_rounds(options: Options) -> int:
     return 0
+
+
+def _always(options: Any, crowd: Crowd) -> Activity | None:
+    return None
+
+
+def _nothing_to_say(facts: Facts) -> tuple[str, ...]:
+    return ()
+
+
+def _undated(options: Any) -> bool:
+    return False
+
+
+def _no_table(options: Any) -> TableRequest | None:
+    return None
+
+
+def _mean_model(models: Tensor, state: Any) -> Tensor:
+    return models.mean(0)
+
+
+def _all_numbers(options: Any, parameters: int) -> int:
+    return parameters
 
 
 @dataclass(frozen=True)
@@ -103,17 +192,33 @@ class Algorithm(Generic[State, Chosen]):
         paper: where it was published.
         summary: one line for `tacit algorithms`.
         setting: who talks to whom.
-        weights: what its mixing matrices must be.
+        weights: what its mixing matrices must be; `server` for federated methods.
         private: whether it adds noise; if not, no epsilon is offered.
         options: its options, with defaults.
         default_clip: the clipping bound of a private run that gives none.
         schedules: clip and relative noise of each step, from options and number of steps.
         start: state before the first step, from parameters `[nodes, d]`.
         step: state after step k.
-        mix: one gossip-only round.
+        mix: one gossip-only round (federated: the server averages).
         final_rounds: how many of those follow the last step.
         models: each node's model of a state, `[nodes, d]`, de-biased.
+        consensus: the common model `[d]`, from those models and the state; by default their mean.
+        mechanism: what an observer sees of a node, and may learn from it.
+        attained: whether an observer sees the noised sums themselves, so that what the mechanism
+            can leak at worst is what the algorithm leaks at worst.
+        noise: the kind that `World.add_noise` adds.
         formula: the privacy formula its paper prints; None if it prints none.
+        claimed_run: what the formula reads.
+        claimed_round: the epsilon of one round that its paper claims, of the same; None without.
+        activity: who takes part when; None: everybody always.
+        fixed_graph: whether the graph must be the same at every step.
+        dated: whether what a step costs depends on its number beyond its noise, so that nodes that
+            are active at different steps are costed apart.
+        convex: whether its theory is for convex losses only, which is warned of.
+        check: raises InputError for options that do not fit, and returns warnings.
+        table: the gradient table that it needs, if any.
+        not_covered: what epsilon does not cover beside what it never does, for people.
+        message_numbers: numbers in one message of a node, for `tacit plan`.
     """
 
     name: str
@@ -121,14 +226,28 @@ class Algorithm(Generic[State, Chosen]):
     paper: str
     summary: str
     setting: Literal["peer-to-peer", "federated"]
-    weights: Literal["column-stochastic", "doubly-stochastic"]
+    weights: Weights
     private: bool
     options: type[Chosen]
     schedules: Callable[[Chosen, float | None, int], Schedules]
-    start: Callable[[Tensor, Chosen], State]
+    start: Callable[[Tensor, Chosen, World], State]
     step: Callable[[State, int, Chosen, World], State]
     models: Callable[[State], Tensor]
     mix: Callable[[State, int, World], State]
     final_rounds: Callable[[Chosen], int] = _no_rounds
-    formula: Formula | None = None
+    consensus: Callable[[Tensor, State], Tensor] = _mean_model
+    mechanism: Callable[[NodeRun], privacy.Mechanism] = noised_sums
+    attained: bool = False
+    noise: Literal["gaussian", "laplace"] = "gaussian"
+    formula: PublishedFormula[Any] | None = None
+    claimed_run: Callable[[NodeRun], Any] = claimed_sums
+    claimed_round: Callable[[Any], float] | None = None
+    activity: Callable[[Chosen, Crowd], Activity | None] = _always
+    fixed_graph: bool = False
+    dated: Callable[[Chosen], bool] = _undated
+    convex: bool = False
+    check: Callable[[Facts], tuple[str, ...]] = _nothing_to_say
+    table: Callable[[Chosen], TableRequest | None] = _no_table
+    not_covered: tuple[str, ...] = ()
+    message_numbers: Callable[[Chosen, int], float] = _all_numbers
     default_clip: float = 1.0

@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from tacit.algorithms.definition import Algorithm, Options, World, constant
+from tacit.algorithms.definition import Algorithm, Options, constant, step_size
 from tacit.algorithms.parts import noised_gradient
+from tacit.algorithms.world import World
 
 __all__ = ["DP2_SGD", "State", "mix", "models", "start", "step"]
 
@@ -31,7 +32,7 @@ class State(NamedTuple):
     x: Tensor
 
 
-def start(x: Tensor, options: Options) -> State:
+def start(x: Tensor, options: Options, world: World) -> State:
     """x_i^0 = x^0."""
     return State(x)
 
@@ -40,7 +41,7 @@ def step(state: State, k: int, options: Options, world: World) -> State:
     """Gossip the old models, step along the gradient at the own old model."""
     g = noised_gradient(state.x, k, world)
     (mixed,) = world.exchange.mix(k, state.x)
-    return State(mixed.sub_(g, alpha=options.learning_rate))
+    return State(mixed.sub_(g, alpha=step_size(options, k, world.steps)))
 
 
 def mix(state: State, k: int, world: World) -> State:
@@ -67,4 +68,5 @@ DP2_SGD = Algorithm(
     step=step,
     mix=mix,
     models=models,
+    attained=True,
 )

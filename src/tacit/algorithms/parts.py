@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from tacit.algorithms.definition import World
+from tacit.algorithms.world import World
 
 __all__ = ["heavy_ball", "no_momentum", "noised_gradient"]
 

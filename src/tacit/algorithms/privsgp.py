@@ -33,10 +33,11 @@ from tacit.algorithms.definition import (
     Momentum,
     Options,
     Schedules,
-    World,
     constant,
+    step_size,
 )
 from tacit.algorithms.parts import heavy_ball, no_momentum, noised_gradient
+from tacit.algorithms.world import World
 from tacit.privacy.published import PRIVSGP as PUBLISHED
 from tacit.privacy.published import Formula
 
@@ -47,6 +48,7 @@ __all__ = [
     "de_biased",
     "mix",
     "push_sum_method",
+    "pushed",
     "start",
     "step",
 ]
@@ -67,7 +69,7 @@ class State(NamedTuple):
     m: Tensor
 
 
-def start(x: Tensor, options: PushSumOptions) -> State:
+def start(x: Tensor, options: PushSumOptions, world: World) -> State:
     """x_i^0 = z_i^0 = x^0, w_i^0 = 1."""
     return State(x, x.new_ones(len(x)), no_momentum(x, options.momentum))
 
@@ -75,8 +77,13 @@ def start(x: Tensor, options: PushSumOptions) -> State:
 def step(state: State, k: int, options: PushSumOptions, world: World) -> State:
     """Step k of Algorithm 2."""
     g = noised_gradient(de_biased(state), k, world)  # lines 1 to 3
+    return pushed(state, g, k, options, world)
+
+
+def pushed(state: State, g: Tensor, k: int, options: PushSumOptions, world: World) -> State:
+    """Lines 4 and 5: the local update along a noised gradient g `[nodes, d]`, and push-sum."""
     direction, m = heavy_ball(state.m, g, options.momentum)
-    x_half = state.x.sub(direction, alpha=options.learning_rate)  # line 4
+    x_half = state.x.sub(direction, alpha=step_size(options, k, world.steps))  # line 4
     x, w = world.exchange.mix(k, x_half, state.w)  # line 5
     return State(x, w, m)
 
@@ -123,6 +130,8 @@ def push_sum_method(
         mix=mix,
         final_rounds=lambda chosen: chosen.final_mixing,
         models=de_biased,
+        attained=True,
+        message_numbers=lambda chosen, d: d + 1,  # the push-sum weight
         formula=formula,
         default_clip=default_clip,
     )

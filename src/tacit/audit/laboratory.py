@@ -94,11 +94,11 @@ class Laboratory:
         recorder = RecordingExchange(self.exchange)
         world = self.world(plan, self.model, data, node_keys(plan), recorder)
         start = self.model.start(count, dtype, device)
-        state = algorithm.start(start.clone(), options)
+        state = algorithm.start(start.clone(), options, world)
         for k in range(self.steps):
             state = algorithm.step(state, k, options, world)
         algorithm.mix(state, self.steps, world)  # the last models are released too
-        seen = Transcript(start, recorder.sent, options, self.exchange)
+        seen = Transcript(start, recorder.sent, options, self.plan.steps, self.exchange)
         means = noised_gradients(algorithm, seen).cpu().numpy()
         return Observed(means / self._mean_noise()[:, :, None], inserted, self.copies)
 

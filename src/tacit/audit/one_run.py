@@ -88,16 +88,22 @@ def _negated(targets: Tensor, classes: int) -> Tensor:
     return -targets
 
 
+def _opposite(targets: Tensor, classes: int) -> Tensor:
+    """Of two classes, numbered -1 and 1 or 0 and 1: a loss takes both."""
+    return torch.where(targets > 0, -1, 1).to(targets.dtype)
+
+
 _MISLABEL: Mapping[str, Callable[[Tensor, int], Tensor]] = {
     "cross-entropy": _next_class,
-    "logistic": _negated,
+    "logistic": _opposite,
     "mse": _negated,
 }
 
 
 def mislabel(targets: Tensor, loss: str, outputs: int) -> Tensor:
     """Wrong targets for the right ones: the next class, or the opposite number."""
-    return _MISLABEL[loss](targets, outputs)
+    numbers = targets.is_floating_point() or bool((targets < 0).any())
+    return _MISLABEL.get(loss, _negated if numbers else _next_class)(targets, outputs)
 
 
 def run_once(
@@ -215,13 +221,13 @@ def _train(
     recorder = RecordingExchange(exchange())
     place = world(plan, job.model, train, node_keys(plan), recorder)
     start = job.model.start(len(plan.nodes), job.dtype, job.device)
-    state, models = algorithm.start(start.clone(), options), []
+    state, models = algorithm.start(start.clone(), options, place), []
     for k in range(steps):
         models.append(algorithm.models(state).clone())
         state = algorithm.step(state, k, options, place)
         on_step(k + 1)
     algorithm.mix(state, steps, place)
-    seen = Transcript(start, recorder.sent, options, exchange())
+    seen = Transcript(start, recorder.sent, options, plan.steps, exchange())
     return _Seen(models, noised_gradients(algorithm, seen))
 
 
@@ -257,7 +263,9 @@ def _scores(
 def _each(job: Job, models: Tensor, inputs: Tensor, targets: Tensor, clip: float | None) -> Tensor:
     """The clipped gradient of each record at its own model, float64 `[records, d]`."""
     mask = torch.ones(len(models), 1, dtype=torch.bool, device=job.device)
-    return job.model.gradient(models, inputs[:, None], targets[:, None], mask, clip).total.double()
+    norm = job.config.algorithm.options.clip_norm
+    found = job.model.gradient(models, inputs[:, None], targets[:, None], mask, clip, norm=norm)
+    return found.total.double()
 
 
 def _crowd(job: Job, known: Tensor, models: Tensor, clip: float | None) -> Tensor:
@@ -269,7 +277,8 @@ def _crowd(job: Job, known: Tensor, models: Tensor, clip: float | None) -> Tenso
     indices = columns.expand(len(data.sizes), width).where(there, columns.new_zeros(()))
     mask = there & known[data.offsets[:, None] + indices]
     inputs, targets = data.gather(indices)
-    return job.model.gradient(models, inputs, targets, mask, clip).total
+    norm = job.config.algorithm.options.clip_norm
+    return job.model.gradient(models, inputs, targets, mask, clip, norm=norm).total
 
 
 def _correct(scores: NDArray[np.float64], included: NDArray[np.bool_], guesses: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tacit import privacy
 from tacit.audit.report import AuditOptions
@@ -62,8 +62,6 @@ def choose_subject(plan: Plan, options: AuditOptions) -> Subject:
         delta = max(SMALLEST_DELTA, worst.delta or 0.0)
     steps = options.steps or plan.steps
     mechanism = plan.mechanism(worst, [(0, steps)])
-    formula = plan.config.algorithm.definition.formula
-    run = plan.claimed_run(worst, steps)
     return Subject(
         node=worst,
         nodes=tuple(same),
@@ -71,7 +69,7 @@ def choose_subject(plan: Plan, options: AuditOptions) -> Subject:
         steps=steps,
         delta=delta,
         certificate={delta: privacy.epsilon(mechanism, delta=delta), **_elsewhere(mechanism)},
-        claimed=None if formula is None else formula.epsilon(replace(run, delta=delta)),
+        claimed=plan.claimed(worst, steps, delta),
         confidence=options.confidence,
     )
 

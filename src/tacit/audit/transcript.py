@@ -12,12 +12,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.algorithms import Algorithm
+from tacit.algorithms import do_adp as compressed_gossip
 from tacit.algorithms import dp2_sgd as gossip
 from tacit.algorithms import privsgp as push_sum
+from tacit.algorithms import privsgp_vr as reduced
+from tacit.algorithms.definition import step_size
 from tacit.errors import InputError
 from tacit.exchange import Exchange
 
@@ -38,10 +43,34 @@ class RecordingExchange:
     inner: Exchange
     sent: list[tuple[int, tuple[Tensor, ...]]] = field(default_factory=list)
 
-    def mix(self, k: int, *values: Tensor) -> tuple[Tensor, ...]:
+    def mix(
+        self, k: int, *values: Tensor, message_bytes: NDArray[np.int64] | None = None
+    ) -> tuple[Tensor, ...]:
         """Copies the message, then mixes; see `Exchange.mix`."""
+        self._keep(k, values)
+        return self.inner.mix(k, *values, message_bytes=message_bytes)
+
+    def swap(self, k: int, partner: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+        """Copies the message, then swaps; see `Exchange.swap`."""
+        self._keep(k, values)
+        return self.inner.swap(k, partner, *values)
+
+    def average(
+        self,
+        k: int,
+        *values: Tensor,
+        weights: Tensor,
+        sent: Tensor,
+        message_bytes: NDArray[np.int64] | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Copies the message, then averages; see `Exchange.average`."""
+        self._keep(k, values)
+        return self.inner.average(
+            k, *values, weights=weights, sent=sent, message_bytes=message_bytes
+        )
+
+    def _keep(self, k: int, values: tuple[Tensor, ...]) -> None:
         self.sent.append((k, tuple(value.clone() for value in values)))
-        return self.inner.mix(k, *values)
 
 
 @dataclass(frozen=True)
@@ -52,12 +81,14 @@ class Transcript:
         start: `[nodes, d]`, x^0.
         sent: (step, message) in order, one a step and one after the last.
         options: the algorithm's options.
+        steps: K of the whole run.
         exchange: the public mixing matrices, to follow what the nodes do with messages.
     """
 
     start: Tensor
     sent: list[tuple[int, tuple[Tensor, ...]]]
     options: Any
+    steps: int
     exchange: Exchange
 
 
@@ -67,7 +98,7 @@ def _from_push_sum(seen: Transcript) -> Tensor:
     before: Tensor | None = None
     for k, message in seen.sent[:-1]:
         x_half, w = message
-        direction = (x.double() - x_half.double()) / seen.options.learning_rate
+        direction = (x.double() - x_half.double()) / step_size(seen.options, k, seen.steps)
         beta = seen.options.momentum
         found.append(direction if before is None else direction - beta * before)
         before = direction
@@ -75,19 +106,64 @@ def _from_push_sum(seen: Transcript) -> Tensor:
     return torch.stack(found)
 
 
+def _from_variance_reduction(seen: Transcript) -> Tensor:
+    """As push-sum; where anchors are released, what follows one is taken relative to it."""
+    found = _from_push_sum(seen)
+    if seen.options.state == "private":
+        return found
+    every = seen.options.anchor_every
+    anchors = found[torch.arange(len(found)) // every * every]
+    released = torch.arange(len(found)) % every == 0
+    return torch.where(released.to(found.device)[:, None, None], found, found - anchors)
+
+
 def _from_gossip(seen: Transcript) -> Tensor:
     """x^{k+1} is W x^k less the step, and is sent in its turn."""
     found = []
     for (k, (x,)), (_, (following,)) in zip(seen.sent, seen.sent[1:], strict=False):
         (mixed,) = seen.exchange.mix(k, x)
-        found.append((mixed.double() - following.double()) / seen.options.learning_rate)
+        found.append((mixed.double() - following.double()) / step_size(seen.options, k, seen.steps))
+    return torch.stack(found)
+
+
+def _from_compressed_gossip(seen: Transcript) -> Tensor:
+    """Where everything is sent by everyone, the public copies are the models.
+
+    Raises:
+        InputError: messages are compressed, or nodes are inactive: the gradients of a step cannot
+            be told from what was kept back.
+    """
+    options = seen.options
+    if options.compressor != "none":
+        raise InputError(
+            "algorithm.compressor", options.compressor, "must be 'none' in an audit: no observer "
+            "is written yet for messages that hold a part of what a node has",
+        )  # fmt: skip
+    if getattr(options, "activation", 1.0) < 1:
+        raise InputError(
+            "algorithm.activation", options.activation, "must be 1 in an audit: no observer is "
+            "written yet for nodes that are silent at times",
+        )  # fmt: skip
+    x, found = seen.start, []
+    copy, near = torch.zeros_like(x), torch.zeros_like(x)
+    before: Tensor | None = None
+    for k, (s,) in seen.sent[:-1]:
+        pulled = x.double() + options.consensus_step * (near.double() - copy.double())
+        copy = copy + s
+        (moved,) = seen.exchange.mix(k, s)
+        x, near = copy, near + moved
+        direction = (pulled - x.double()) / step_size(options, k, seen.steps)
+        found.append(direction if before is None else direction - options.momentum * before)
+        before = direction
     return torch.stack(found)
 
 
 # An algorithm with a step of its own needs a row.
 OBSERVERS: Mapping[Callable[..., Any], Callable[[Transcript], Tensor]] = {
     push_sum.step: _from_push_sum,
+    reduced.step: _from_variance_reduction,
     gossip.step: _from_gossip,
+    compressed_gossip.step: _from_compressed_gossip,
 }
 
 

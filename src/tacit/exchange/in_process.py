@@ -54,8 +54,9 @@ class InProcessExchange:
         device: of the values to be mixed.
 
     Attributes:
-        bytes_sent: int64 `[nodes]`, so far: every number of a message to every out-neighbour other
-            than the node itself, in the dtype of the values.
+        bytes_sent: int64 `[nodes]`, so far: a message to every out-neighbour other than the node
+            itself, or to the partner, or to the server; all of its numbers in the dtype of the
+            values, unless their encoding is given. What a server sends back is not counted.
     """
 
     def __init__(
@@ -71,12 +72,46 @@ class InProcessExchange:
         ]
         self.bytes_sent: NDArray[np.int64] = np.zeros(len(matrices[0]), dtype=np.int64)
 
-    def mix(self, k: int, *values: Tensor) -> tuple[Tensor, ...]:
+    def mix(
+        self, k: int, *values: Tensor, message_bytes: NDArray[np.int64] | None = None
+    ) -> tuple[Tensor, ...]:
         """Weighted sums over the in-neighbours of step k; see `Exchange.mix`."""
         index = k % len(self._steps)
-        message = sum(value[0].numel() * value.element_size() for value in values)
-        self.bytes_sent += message * self._out_degrees[index]
+        self.bytes_sent += _sizes(values, message_bytes) * self._out_degrees[index]
         return tuple(self._steps[index].apply(value) for value in values)
+
+    def swap(self, k: int, partner: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+        """What each node's partner holds; see `Exchange.swap`."""
+        paired = partner.cpu().numpy() != np.arange(len(partner))
+        self.bytes_sent += _sizes(values, None) * paired
+        return tuple(value.index_select(0, partner) for value in values)
+
+    def average(
+        self,
+        k: int,
+        *values: Tensor,
+        weights: Tensor,
+        sent: Tensor,
+        message_bytes: NDArray[np.int64] | None = None,
+    ) -> tuple[Tensor, ...]:
+        """The server's weighted sum, for everyone; see `Exchange.average`."""
+        self.bytes_sent += _sizes(values, message_bytes) * sent.cpu().numpy()
+        return tuple(
+            (weights.to(value) @ value.reshape(len(value), -1))
+            .view(1, *value.shape[1:])
+            .expand_as(value)
+            .contiguous()
+            for value in values
+        )
+
+
+def _sizes(
+    values: Sequence[Tensor], message_bytes: NDArray[np.int64] | None
+) -> NDArray[np.int64] | np.int64:
+    """Bytes of one message of each node."""
+    if message_bytes is not None:
+        return message_bytes
+    return np.int64(sum(value[0].numel() * value.element_size() for value in values))
 
 
 def _compile(

@@ -1,0 +1,124 @@
+"""What a step may use besides its state: all of it derives from the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from tacit.exchange import Exchange
+
+__all__ = ["Table", "World"]
+
+
+class Table(Protocol):
+    """One stored clipped gradient for each record (or mini-batch): private, never sent."""
+
+    def fill(self, at: Tensor) -> None:
+        """Store every record's clipped gradient at parameters `at`, `[nodes, d]`."""
+
+    def total(self) -> Tensor:
+        """The sum of all entries of each node, `[nodes, d]`, a new tensor."""
+
+    def replace(self, at: Tensor, k: int, difference: float | None) -> Tensor:
+        """Draw step k's batch, renew its entries at `at`, and return the sum of new less old.
+
+        Args:
+            at: `[nodes, d]`.
+            k: the step.
+            difference: l2 bound of each record's new less old, in what is returned (not in what
+                is stored); None leaves them as they are.
+
+        Returns:
+            `[nodes, d]`, a sum over the batch.
+        """
+
+
+class World(Protocol):
+    """All that a step may use besides its state; it derives from the plan, with nothing of its own.
+
+    `nodes` are those of this process. Who is *active* at a step is public and planned; the rows
+    of inactive nodes are zero where a gradient is asked for, and left alone by noise.
+    """
+
+    @property
+    def exchange(self) -> Exchange:
+        """How messages move between nodes."""
+
+    @property
+    def nodes(self) -> Sequence[int]:
+        """Numbers of the nodes of this process, one a row."""
+
+    @property
+    def steps(self) -> int:
+        """K, of the whole run."""
+
+    @property
+    def seed(self) -> int:
+        """The public seed: of masks, never of noise."""
+
+    @property
+    def records(self) -> Tensor:
+        """J of each node, `[nodes, 1]`."""
+
+    @property
+    def batch_size(self) -> Tensor:
+        """The **expected** batch size of each node, q J, `[nodes, 1]`."""
+
+    @property
+    def rate(self) -> Tensor:
+        """The chance q that a batch draws a given record, of each node, `[nodes, 1]`."""
+
+    @property
+    def table(self) -> Table:
+        """The gradient table; only for an algorithm whose definition asks for one."""
+
+    def active(self, k: int) -> Tensor:
+        """Which nodes take part in step k, bool `[nodes, 1]`."""
+
+    def partner(self, k: int) -> Tensor:
+        """Whom each node is paired with at step k (itself: nobody), int64 `[nodes]`."""
+
+    def clip(self, k: int) -> float | None:
+        """The clipping bound C of step k, for what a step clips itself; None: nothing is."""
+
+    def batch_gradient(
+        self, at: Tensor, k: int, *, part: int = 0, whole: bool = False, clipped: bool = True
+    ) -> Tensor:
+        """Sum of clipped record gradients, `[nodes, d]`, at parameters `at` `[nodes, d]`.
+
+        Args:
+            at: where.
+            k: the step, whose batch is drawn.
+            part: number of the mini-batch, where a step draws several (`Schedules.local_steps`).
+            whole: over every record of the node, in place of a batch.
+            clipped: False for plain gradients, where the step clips what it makes of them.
+        """
+
+    def batch_difference(self, at: Tensor, anchor: Tensor, k: int, bound: float | None) -> Tensor:
+        """Sum over step k's batch of clipped gradients at `at` less those at `anchor`.
+
+        Each record's difference is clipped to l2 norm `bound` if one is given. All `[nodes, d]`.
+        """
+
+    def add_noise(
+        self, total: Tensor, k: int, *, scale: float | Tensor = 1.0, part: int = 0
+    ) -> Tensor:
+        """`total` plus step k's noise, in place, `[nodes, d]`.
+
+        The plan's noise is that of a **sum** over a batch.
+
+        Args:
+            total: what is about to be released.
+            k: the step.
+            scale: how far `total` moves when the sum moves by one: the noise is scaled alike; a
+                number or `[nodes, 1]`.
+            part: number of the release, where a step has several.
+        """
+
+    def noise_std(self, k: int) -> Tensor:
+        """Standard deviation of step k's noise in the sum over a batch, `[nodes, 1]`; 0 without."""
+
+    def divide(self, total: Tensor) -> Tensor:
+        """`total` over each node's *expected* batch size, in place, `[nodes, d]`."""
