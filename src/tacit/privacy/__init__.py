@@ -27,6 +27,7 @@ from tacit.privacy.calibration import calibrate
 from tacit.privacy.mechanisms import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,
+    CarriedState,
     ClientSampling,
     Composed,
     FixedBatchGaussian,
@@ -43,6 +44,7 @@ from tacit.privacy.statements import from_statement, to_statement
 __all__ = [
     "ADD_OR_REMOVE_ONE",
     "REPLACE_ONE",
+    "CarriedState",
     "ClientSampling",
     "Composed",
     "FixedBatchGaussian",

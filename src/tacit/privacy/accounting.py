@@ -11,8 +11,10 @@ the mechanism's worst instance reaches. What they rest on:
   there are more than 32 different noise levels, that of `tables` adds to it.
 - `FixedBatchGaussian`: above, the same engine on the pointwise maximum of both directions of each
   step; below, one direction. Composed, there is a gap between what the two prove.
-- `PrivateState` with a fixed batch size: above, Bound B (`revealed`), which gives up amplification;
-  below, Theorem A's pair, which the instance where all other records contribute nothing reaches.
+- `PrivateState` with a fixed batch size or groups: above, Bound B (`revealed`), which gives up
+  amplification; below, Theorem A's pair, which the instance where all other records contribute
+  nothing reaches.
+- `CarriedState`: above, Bound B with hits that add up (`carried`); below, nothing is proved.
 - `ClientSampling`: participation is seen, so a round's loss is a mixture, exactly.
 
 The bounds are for ideal noise where a mechanism states no `coordinates`. What a run releases is
@@ -30,6 +32,7 @@ from itertools import accumulate
 from typing import Any
 
 from tacit.errors import InputError
+from tacit.privacy.carried import carried_delta, carried_epsilon
 from tacit.privacy.engine import (
     about,
     delta_bound,
@@ -38,6 +41,7 @@ from tacit.privacy.engine import (
 )
 from tacit.privacy.gaussian import gaussian_delta, gaussian_epsilon
 from tacit.privacy.mechanisms import (
+    CarriedState,
     ClientSampling,
     Composed,
     Mechanism,
@@ -278,8 +282,8 @@ _FAR = 1e9  # an epsilon from which a search starts where none is known to hold
 _COMPOSED = _Method(
     _composed_epsilon, _composed_epsilon_below, _composed_delta, _composed_delta_below
 )
-# A batch of fixed size draws one given record with independent coins all the same, so that the
-# mechanism with Poisson sampling is an instance of it: the other records contribute nothing.
+# A batch of fixed size, or of groups, draws one given record with independent coins all the same,
+# so that the mechanism with Poisson sampling is an instance: the other records contribute nothing.
 _REVEALED = _Method(
     lambda mechanism, delta: revealed_epsilon(mechanism, delta),
     lambda mechanism, delta, *, near: _composed_epsilon_below(
@@ -292,23 +296,55 @@ _REVEALED = _Method(
 )
 
 
+_CARRIED = _Method(
+    carried_epsilon,
+    lambda mechanism, delta, *, near: 0.0,
+    carried_delta,
+    lambda mechanism, epsilon: 0.0,
+)
+
+
 def _method(mechanism: Mechanism) -> _Method:
     """The method for a mechanism.
 
     Raises:
-        InputError: a private state with a fixed batch size is part of something else.
+        InputError: a private state that is accounted by itself only is part of something else.
     """
-    if isinstance(mechanism, PrivateState) and mechanism.sampling == "fixed":
-        return _REVEALED
-    states = (leaf for leaf in _leaves(mechanism) if isinstance(leaf, PrivateState))
-    if any(state.sampling == "fixed" for state in states):
-        raise InputError(
-            "sampling",
-            "fixed",
-            "a private state with a fixed batch size is accounted by itself only: no bound is "
-            "known that composes it with others; use Poisson sampling",
-        )
+    own = _alone(mechanism)
+    if own is not None:
+        return own.method
+    for leaf in _leaves(mechanism):
+        part = _alone(leaf)
+        if part is not None:
+            raise InputError(
+                *part.what,
+                "a private state like this is accounted by itself only: no bound is known that "
+                f"composes it with others; {part.instead}",
+            )
     return _COMPOSED
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """A mechanism that no bound composes with others.
+
+    Args:
+        method: its own.
+        what: key and value that are at fault where it is composed.
+        instead: what to do.
+    """
+
+    method: _Method
+    what: tuple[str, str]
+    instead: str
+
+
+def _alone(mechanism: Mechanism) -> _Alone | None:
+    if isinstance(mechanism, CarriedState):
+        return _Alone(_CARRIED, ("mechanism", "carried state"), "use a public state")
+    if isinstance(mechanism, PrivateState) and mechanism.sampling != "poisson":
+        return _Alone(_REVEALED, ("sampling", "fixed"), "use Poisson sampling")
+    return None
 
 
 def _leaves(mechanism: Mechanism) -> list[Mechanism]:

@@ -14,6 +14,7 @@ observer of all of them learns, provided that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast, get_args
@@ -21,7 +22,13 @@ from typing import Any, cast, get_args
 from tacit.errors import InputError
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.ledger_records import BookedRun, Interval, Snapshot, StepRun, step_runs
-from tacit.privacy.mechanisms import Composed, Mechanism, Scheduled, schedule
+from tacit.privacy.mechanisms import (
+    CarriedState,
+    Composed,
+    Mechanism,
+    Scheduled,
+    schedule,
+)
 from tacit.privacy.statements import from_statement
 
 __all__ = ["check_agreement", "combined", "cost", "released", "run_mechanism", "spent"]
@@ -32,7 +39,9 @@ _AGREE = ("relation", "unit", "trust_model")
 def released(mechanism: Mechanism, steps: Sequence[StepRun]) -> Mechanism | None:
     """What is released when only some steps of a mechanism run, some of them repeatedly.
 
-    A repeated step is a release of its own with fresh coins and noise. Where a mechanism does not
+    A repeated step is a release of its own with fresh coins and noise. Where state carries a record
+    to later steps, those come up to as often as the one that is repeated most, R, and every
+    multiplier is divided by its root (`tacit.privacy.carried`). Where a mechanism does not
     say which step is which (compositions, rounds with sampled clients), it is charged as a whole,
     as often as the step that is repeated most: never less than what ran.
 
@@ -53,6 +62,9 @@ def released(mechanism: Mechanism, steps: Sequence[StepRun]) -> Mechanism | None
     if type(mechanism) not in get_args(Scheduled):
         return combined([mechanism] * max(run.times for run in steps))
     planned = schedule(cast("Scheduled", mechanism))
+    if isinstance(mechanism, CarriedState):
+        again = math.sqrt(max(run.times for run in steps))
+        planned = tuple(z / again for z in planned)
     multipliers = [z for first, until, times in steps for z in planned[first:until] * times]
     made: Mechanism = replace(cast("Any", mechanism), noise_multiplier=multipliers, steps=None)
     return made

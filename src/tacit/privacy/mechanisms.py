@@ -21,6 +21,7 @@ from tacit.privacy.checks import few_enough, share, whole
 from tacit.privacy.scheduled import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,
+    CarriedState,
     FixedBatchGaussian,
     Gaussian,
     Laplace,
@@ -37,6 +38,7 @@ __all__ = [
     "ADD_OR_REMOVE_ONE",
     "MECHANISMS",
     "REPLACE_ONE",
+    "CarriedState",
     "ClientSampling",
     "Composed",
     "FixedBatchGaussian",
@@ -170,6 +172,7 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     FixedBatchGaussian,
     Laplace,
     PrivateState,
+    CarriedState,
     Composed,
     ClientSampling,
 )

@@ -43,10 +43,12 @@ __all__ = [
     "Slack",
     "add_normal",
     "aes_ctr",
+    "choices",
     "coins",
     "fresh_keys",
     "keystream",
     "normal",
+    "permutation",
     "seeded_keys",
     "slack",
     "subset",
@@ -203,3 +205,31 @@ def _smallest(
     if wanted < len(ties):
         ties = ties[np.argsort(more()[ties], kind="stable")][:wanted]
     return np.sort(np.concatenate([below, ties])).astype(np.int64)
+
+
+def permutation(
+    keys: NodeKeys, node: int, purpose: str, step: int, count: int, part: int = 0
+) -> NDArray[np.int64]:
+    """A random order of `0 .. count - 1`, `[count]`: that of their 64-bit words.
+
+    Uniform but for a chance of equal words, below `count^2 / 2^65`.
+
+    Raises:
+        InputError: the node's key is not held, or the position is out of range.
+    """
+    words = _words(keys, node, purpose, step, count, part)
+    return np.argsort(words, kind="stable").astype(np.int64)
+
+
+def choices(
+    keys: NodeKeys, node: int, purpose: str, step: int, count: int, sides: int, part: int = 0
+) -> NDArray[np.int64]:
+    """Independent numbers from `0 .. sides - 1`, `[count]`: words modulo `sides`.
+
+    Uniform but for `sides / 2^64`. A shorter draw is a prefix of a longer one.
+
+    Raises:
+        InputError: the node's key is not held, or the position is out of range.
+    """
+    words = _words(keys, node, purpose, step, count, part)
+    return (words % np.uint64(sides)).astype(np.int64)

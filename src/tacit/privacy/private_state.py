@@ -42,8 +42,9 @@ compose adaptively; dropping b and b' is post-processing. []
 The pairs are attained within the class of such mechanisms (constant shifts); what one algorithm's
 state can reach may be less, see `flip` for a table of gradients.
 
-It fails for a batch of fixed size, where drawing the record moves another one out: `revealed` has
-the bound that remains for `sampling="fixed"`.
+It fails for a batch of fixed size, where drawing the record moves another one out, and where
+records are drawn in groups by one coin, so that the state of the others depends on the record's own
+coin: `revealed` has the bound that remains for `sampling="fixed"` and `"groups"`.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ def worst_means(mechanism: PrivateState) -> tuple[Means, Means]:
         (weight q).
 
     Raises:
-        InputError: a batch of fixed size, for which the theorem does not hold.
+        InputError: a batch of fixed size or of groups, for which the theorem does not hold.
     """
     if mechanism.sampling != "poisson":
-        expected = "must be 'poisson': with a fixed size another record moves in, see Bound B"
+        expected = "must be 'poisson': others depend on the record's coin, see Bound B"
         raise InputError("sampling", mechanism.sampling, expected)
     means = (mechanism.miss, mechanism.hit)
     opposed = (-mechanism.miss, -mechanism.hit)

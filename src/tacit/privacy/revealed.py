@@ -22,6 +22,7 @@ non-negative terms, so that rounding is relative. Tails that are cut count as de
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +31,14 @@ from scipy.special import log_ndtr
 from tacit.privacy.gaussian import Array, gaussian_epsilon
 from tacit.privacy.scheduled import REPLACE_ONE, PrivateState, levels
 
-__all__ = ["revealed_delta", "revealed_epsilon"]
+__all__ = [
+    "Shifts",
+    "mean_delta",
+    "mean_epsilon",
+    "revealed_delta",
+    "revealed_epsilon",
+    "sum_over_hits",
+]
 
 _LOG_TAIL = 80.0  # a tail that is cut is below e^-80 = 2e-35
 _NEGLIGIBLE = 1e-40
@@ -40,7 +48,7 @@ _ROUNDING = 1e-8  # relative, of all sums here: up to a million terms at some 1e
 
 
 @dataclass(frozen=True, eq=False)
-class _Shifts:
+class Shifts:
     """The law of mu(b), as an upper bound.
 
     Args:
@@ -56,31 +64,39 @@ class _Shifts:
 
 def revealed_delta(mechanism: PrivateState, epsilon: float) -> float:
     """Bound B: a delta that holds at `epsilon` >= 0, whichever the sampling and the relation."""
-    return _mean_delta(_shifts(mechanism), epsilon)
+    return mean_delta(_shifts(mechanism), epsilon)
 
 
 def revealed_epsilon(mechanism: PrivateState, delta: float) -> float:
     """The smallest epsilon >= 0 at which `revealed_delta` is at most `delta`, rounded up."""
-    shifts = _shifts(mechanism)
+    return mean_epsilon(_shifts(mechanism), delta)
+
+
+def mean_epsilon(shifts: Shifts, delta: float) -> float:
+    """The smallest epsilon >= 0 at which `mean_delta` is at most `delta`, rounded up.
+
+    Infinite where what is cut from the law is worth `delta`.
+    """
     if shifts.tail >= delta:
         return math.inf
-    if _mean_delta(shifts, 0.0) <= delta:
+    if mean_delta(shifts, 0.0) <= delta:
         return 0.0
     low, high = 0.0, 1.0 + gaussian_epsilon(float(shifts.mu[-1]), delta)
     if math.isinf(high):
         return math.inf
-    while _mean_delta(shifts, high) > delta:
+    while mean_delta(shifts, high) > delta:
         low, high = high, 2 * high
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        if _mean_delta(shifts, middle) <= delta:
+        if mean_delta(shifts, middle) <= delta:
             high = middle
         else:
             low = middle
     return high
 
 
-def _mean_delta(shifts: _Shifts, epsilon: float) -> float:
+def mean_delta(shifts: Shifts, epsilon: float) -> float:
+    """E[delta_Gauss(epsilon; mu)] over the law of mu, rounded up, what is cut counting as 1."""
     mean = float(np.sum(shifts.weights * _gaussian_deltas(shifts.mu, epsilon)))
     return min(1.0, mean * (1 + _ROUNDING) + shifts.tail)
 
@@ -96,7 +112,7 @@ def _gaussian_deltas(mu: Array, epsilon: float) -> Array:
     return np.asarray(np.minimum(1.0, np.exp(first) * difference * (1 + 1e-15 * sizes)))
 
 
-def _shifts(mechanism: PrivateState) -> _Shifts:
+def _shifts(mechanism: PrivateState) -> Shifts:
     """The law of mu(b): a sum of independent increments on a lattice."""
     double = 2.0 if mechanism.relation == REPLACE_ONE else 1.0
     hit, miss = double * mechanism.hit, double * mechanism.miss
@@ -105,23 +121,42 @@ def _shifts(mechanism: PrivateState) -> _Shifts:
     increments = [((hit - miss) * (hit + miss) / z / z, steps) for z, steps in noises]
     largest = max(size for size, _ in increments)
     if not math.isfinite(largest + always):
-        return _Shifts(np.ones(1), np.ones(1), 1.0)
+        return Shifts(np.ones(1), np.ones(1), 1.0)
     if not largest > 0:
         mu = math.sqrt(always) * (1 + 1e-12)
-        return _Shifts(np.asarray([mu]), np.ones(1), 0.0)
-    for marks in _LATTICES if len(increments) > 1 else (1,):
+        return Shifts(np.asarray([mu]), np.ones(1), 0.0)
+    sums, weights, tail = sum_over_hits(increments, mechanism.sample_rate)
+    return Shifts(np.sqrt(always + sums) * (1 + 1e-12), weights, tail)
+
+
+def sum_over_hits(
+    increments: Sequence[tuple[float, int]], rate: float, lattices: Sequence[int] = _LATTICES
+) -> tuple[Array, Array, float]:
+    """The law of a sum of increments over the steps that draw a record, as an upper bound.
+
+    Args:
+        increments: of a step, 0 or more and finite, not all 0; each with its number of steps.
+        rate: chance that a step draws the record, independently.
+        lattices: in how many units the largest increment may be cut, finest first; coarser ones
+            are taken where the finer would take too long.
+
+    Returns:
+        Values (rounded up to the lattice, and a rounding more is for the caller), their chances,
+        and the chance of everything else.
+    """
+    largest = max(size for size, _ in increments)
+    for marks in lattices if len(increments) > 1 else (1,):
         unit = largest / marks
         counts: dict[int, int] = {}
         for size, steps in increments:
             mark = max(1, math.ceil(size / unit))
             counts[mark] = counts.get(mark, 0) + steps
-        if _products(counts, mechanism.sample_rate) <= _MOST_PRODUCTS:
+        if _products(counts, rate) <= _MOST_PRODUCTS:
             break
-    start, weights, tail = _sum_of_hits(counts, mechanism.sample_rate)
+    start, weights, tail = _sum_of_hits(counts, rate)
     held = np.flatnonzero(weights > _NEGLIGIBLE)
     tail += float(len(weights) * _NEGLIGIBLE)
-    squares = always + unit * (start + held)
-    return _Shifts(np.sqrt(squares) * (1 + 1e-12), weights[held], tail * (1 + _ROUNDING))
+    return np.asarray(unit * (start + held)), weights[held], tail * (1 + _ROUNDING)
 
 
 def _products(counts: dict[int, int], rate: float) -> float:

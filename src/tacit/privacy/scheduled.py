@@ -5,8 +5,10 @@ Common to all of them:
 - *Unit*: what neighbouring data sets differ in: one `record` of one node, or all the data of one
   `client`. With `client`, read "client's contribution" for "record's contribution" below.
 - *Trust model* `all-messages`: the observer sees every message of every step, the graph, the
-  mixing weights, the start and who is active. Gossip, push-sum, momentum of noised gradients and
-  compression are then post-processing of a node's noised gradients, which is all that is stated.
+  mixing weights, the start and who is active. `server`: so does the server, while clients see only
+  what it sends them, which is computed from those messages; the bound is that against the server.
+  Gossip, push-sum, momentum of noised gradients and compression are then post-processing of a
+  node's noised gradients, which is all that is stated.
 - *Noise multiplier*: standard deviation of the noise in every coordinate of the **sum** over the
   batch (for Laplace noise its scale), over the clipping bound `C` of one record's contribution.
   The relation decides the sensitivity: `C` under `add-or-remove-one`, up to `2 C` under
@@ -42,6 +44,8 @@ __all__ = [
     "ADD_OR_REMOVE_ONE",
     "REPLACE_ONE",
     "TRUST_MODEL",
+    "TRUST_MODELS",
+    "CarriedState",
     "FixedBatchGaussian",
     "Gaussian",
     "Laplace",
@@ -58,9 +62,10 @@ Relation = Literal["add-or-remove-one", "replace-one"]
 ADD_OR_REMOVE_ONE: Relation = "add-or-remove-one"
 REPLACE_ONE: Relation = "replace-one"
 TRUST_MODEL = "all-messages"
+TRUST_MODELS = (TRUST_MODEL, "server")
 UNITS = ("record", "client")
 Unit = Literal["record", "client"]
-Sampling = Literal["poisson", "fixed"]
+Sampling = Literal["poisson", "fixed", "groups"]
 
 
 def _freeze(mechanism: Any, **numbers: Callable[[str, object], float]) -> None:
@@ -71,7 +76,7 @@ def _freeze(mechanism: Any, **numbers: Callable[[str, object], float]) -> None:
     for name, check in numbers.items():
         object.__setattr__(mechanism, name, check(name, getattr(mechanism, name)))
     word("relation", mechanism.relation, (ADD_OR_REMOVE_ONE, REPLACE_ONE))
-    word("trust_model", mechanism.trust_model, (TRUST_MODEL,))
+    word("trust_model", mechanism.trust_model, TRUST_MODELS)
     word("unit", mechanism.unit, UNITS)
     values = multipliers(mechanism.noise_multiplier, mechanism.steps)
     object.__setattr__(mechanism, "noise_multiplier", values)
@@ -240,7 +245,8 @@ class PrivateState:
         noise_multiplier: over C, of the sum; one number, or one a step.
         steps: how many steps; with a schedule it may be left out.
         sampling: `poisson` (a coin for every record, independent of everything else), or `fixed`
-            (a batch of fixed size, one record included: replace-one only).
+            (a batch of fixed size, one record included: replace-one only), or `groups` (a coin
+            for every group of records, which are drawn together).
         relation: the neighbouring relation.
         coordinates: numbers that a step releases on the lattice; 0 states ideal noise.
     """
@@ -258,7 +264,7 @@ class PrivateState:
 
     def __post_init__(self) -> None:
         _freeze(self, sample_rate=share, hit=positive, miss=number, coordinates=count)
-        word("sampling", self.sampling, ("poisson", "fixed"))
+        word("sampling", self.sampling, ("poisson", "fixed", "groups"))
         if not 0 <= self.miss <= self.hit:
             raise InputError("miss", self.miss, f"must lie between 0 and hit = {self.hit:g}")
         if self.sampling == "fixed":
@@ -270,7 +276,45 @@ class PrivateState:
         return self.sample_rate
 
 
-Scheduled = Gaussian | SampledGaussian | FixedBatchGaussian | Laplace | PrivateState
+@dataclass(frozen=True)
+class CarriedState:
+    """A record that un-noised state carries on, from the step that draws it to all later ones.
+
+    Once drawn at step k, the record moves the messages of step k and of all later ones, each over
+    the standard deviation of its noise and taken together as one vector, by at most `1 / z_k` in
+    the l2 norm, whatever happened before; what several drawn steps move adds up; twice that under
+    `replace-one`. A record that no step draws moves nothing. What else must hold, and the bound
+    (Bound B: amplification is given up), is in `tacit.privacy.carried`.
+
+    The first steps of such a mechanism are bounded by the first multipliers. A step that is run
+    again, from state of before, is more than one multiplier: see `tacit.privacy.ledger_spent`.
+
+    Args:
+        sample_rate: q in (0, 1], chance that a step draws the record, independently.
+        noise_multiplier: z_k of each step, as above; one number, or one a step.
+        steps: how many steps; with a schedule it may be left out.
+        relation: the neighbouring relation.
+        coordinates: numbers that a step releases on the lattice; 0 states ideal noise.
+    """
+
+    sample_rate: float
+    noise_multiplier: float | Sequence[float]
+    steps: int | None = None
+    relation: Relation = ADD_OR_REMOVE_ONE
+    trust_model: str = TRUST_MODEL
+    unit: Unit = "record"
+    coordinates: int = 0
+
+    def __post_init__(self) -> None:
+        _freeze(self, sample_rate=share, coordinates=count)
+
+    @property
+    def rate(self) -> float:
+        """Chance that a step draws the record."""
+        return self.sample_rate
+
+
+Scheduled = Gaussian | SampledGaussian | FixedBatchGaussian | Laplace | PrivateState | CarriedState
 
 
 def levels(mechanism: Scheduled) -> tuple[tuple[float, int], ...]:

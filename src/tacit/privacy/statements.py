@@ -16,6 +16,7 @@ from typing import Any
 from tacit.errors import InputError
 from tacit.privacy.checks import few_enough, whole
 from tacit.privacy.mechanisms import (
+    CarriedState,
     ClientSampling,
     Composed,
     FixedBatchGaussian,
@@ -43,6 +44,7 @@ _KINDS: Mapping[str, type[Mechanism]] = MappingProxyType(
         **_FIRST_KINDS,
         "laplace": Laplace,
         "private-state": PrivateState,
+        "carried-state": CarriedState,
         "composed": Composed,
         "client-sampling": ClientSampling,
     }

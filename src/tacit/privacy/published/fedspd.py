@@ -31,6 +31,8 @@ SLACK = 3.04
 """c0, as printed."""
 
 Drawing = Literal["without-replacement", "with-replacement"]
+State = Literal["private", "public"]
+_WORDS = ("drawing", "state")
 
 
 def _without(records: int, drawn: int) -> float:
@@ -62,6 +64,8 @@ class FedspdRun:
         penalty: rho.
         dimension: d.
         drawing: how a round's mini-batches are drawn.
+        state: what a client starts a round from: its own last iterate, `private` and never noised
+            (as printed), or what the server sent it, `public`.
         gradient_bound: G.
         diameter: d_X.
         dual_diameter: d_lambda.
@@ -82,6 +86,7 @@ class FedspdRun:
     penalty: float
     dimension: int
     drawing: Drawing = "without-replacement"
+    state: State = "private"
     gradient_bound: float = 1.0
     diameter: float = 1.0
     dual_diameter: float = 1.0
@@ -89,12 +94,13 @@ class FedspdRun:
 
     def __post_init__(self) -> None:
         positive(
-            **{name: value for name, value in vars(self).items() if name != "drawing"},
+            **{name: value for name, value in vars(self).items() if name not in _WORDS},
             room=1 - self.delta,
         )
         if self.drawing not in RATES:
             raise InputError("drawing", self.drawing, f"must be one of {', '.join(RATES)}")
-        if self.local_steps * self.batch > self.records:
+        distinct = self.drawing == "without-replacement"
+        if distinct and self.local_steps * self.batch > self.records:
             most = (
                 f"with {self.local_steps} local steps must be at most {self.records}, the records"
             )
@@ -178,7 +184,7 @@ def _conditions(run: FedspdRun) -> tuple[Condition, ...]:
         ),
         Condition(
             "its sensitivity starts each round from equal state, which a private state is not",
-            False,
+            run.state == "public",
         ),
     )
 
