@@ -1,0 +1,112 @@
+"""DP-DDA: private distributed dual averaging with node sampling (Liu, Johansson and Shi, 2024).
+
+| paper | here |
+|---|---|
+| z_i^t, dual variable | `State.z`, `[nodes, d]` |
+| x_i^t | `State.x`, `[nodes, d]` |
+| x^0 | `State.x0`, `[nodes, d]` |
+| w_ij, symmetric doubly stochastic | mixing matrix |
+| a_t, rising | sqrt(t) / `learning_rate` |
+| chance of being active | `activation` (p) |
+| R | `regulariser`, `regularisation` |
+
+    z_i^{t+1} = sum_j w_ij z_j^t + active_i (g_i + noise),
+    x_i^{t+1} = argmin_x <z_i^{t+1}, x> + p (t+1) R(x) + a_{t+1} |x - x^0|^2 / 2.
+
+*Derived here.* Dual averaging weighs R by the number of gradients in z; after t steps that is p t
+in expectation, hence p t R. a_t = sqrt(t) / gamma is the schedule that gives dual averaging its
+1/sqrt(t) rate for convex losses (Xiao, *Dual averaging methods for regularized stochastic
+learning*, JMLR 2010, section 3.1). The minimiser is prox_{(p t / a_t) R}(x^0 - z / a_t).
+
+Mechanism: every z_i is sent, active or not, so it is public, and x_i is a function of it; z_i^{t+1}
+less its mixed part is the noised gradient of an active node. Poisson-sampled Gaussian (or that of a
+fixed batch) over a node's active steps, which everyone sees. No formula is printed in the papers
+here: no claim.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tacit.algorithms.activity import Activity, Crowd, independent
+from tacit.algorithms.definition import Algorithm, Options, Share, constant
+from tacit.algorithms.parts import noised_gradient
+from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
+from tacit.algorithms.world import World
+
+__all__ = ["DP_DDA", "DualAveragingOptions", "State", "mix", "models", "start", "step"]
+
+
+class DualAveragingOptions(Options):
+    """Options of DP-DDA."""
+
+    activation: Share = 1.0
+    regulariser: RegulariserName = "none"
+    regularisation: Regularisation = 0.01
+
+
+class State(NamedTuple):
+    """Dual variables z, models x and their origin x^0, `[nodes, d]` each."""
+
+    z: Tensor
+    x: Tensor
+    x0: Tensor
+
+
+def start(x: Tensor, options: DualAveragingOptions, world: World) -> State:
+    """z_i^0 = 0."""
+    return State(torch.zeros_like(x), x, x.clone())
+
+
+def step(state: State, k: int, options: DualAveragingOptions, world: World) -> State:
+    """Gossip of z, then the gradient of the active nodes, then the proximal map."""
+    g = noised_gradient(state.x, k, world)  # zero where a node is not active
+    (mixed,) = world.exchange.mix(k, state.z)
+    z = torch.where(world.active(k), mixed + g, mixed)
+    return State(z, _minimiser(z, state.x0, k + 1, options), state.x0)
+
+
+def _minimiser(z: Tensor, x0: Tensor, t: int, options: DualAveragingOptions) -> Tensor:
+    a = math.sqrt(t) / options.learning_rate
+    step = options.activation * t / a
+    return prox(options.regulariser, x0.sub(z, alpha=1 / a), step, options.regularisation)
+
+
+def mix(state: State, k: int, world: World) -> State:
+    """One round of gossip of z alone; models stay."""
+    (z,) = world.exchange.mix(k, state.z)
+    return state._replace(z=z)
+
+
+def models(state: State) -> Tensor:
+    """x, `[nodes, d]`."""
+    return state.x
+
+
+def activity(options: DualAveragingOptions, crowd: Crowd) -> Activity | None:
+    """Every node at every step with chance p."""
+    return independent(crowd, options.activation)
+
+
+DP_DDA = Algorithm(
+    name="dp-dda",
+    title="DP-DDA",
+    paper="Liu, Johansson and Shi, 2024",
+    summary="dual averaging by gossip; a random part of the nodes adds gradients",
+    setting="peer-to-peer",
+    weights="doubly-stochastic",
+    private=True,
+    options=DualAveragingOptions,
+    schedules=constant,
+    start=start,
+    step=step,
+    mix=mix,
+    models=models,
+    activity=activity,
+    convex=True,
+    attained=True,
+)

@@ -1,0 +1,140 @@
+"""DPDO: differentially private distributed optimisation (Huang, Mitra and Vaidya, ICDCN 2015).
+
+| paper | here |
+|---|---|
+| y_i^t, what is sent | the message |
+| z_i^t = sum_j a_ij y_j^t | `State.z`, `[nodes, d]` |
+| a_ij, symmetric doubly stochastic | mixing matrix |
+| gamma_t = c q^{t-1} | `learning_rate` (c), `rate_decay` (q) |
+| M_t, proportional to p^t | scale of the Laplace noise; `noise_decay` (p), q < p < 1 |
+| X | `regulariser` = "box": every coordinate within `regularisation`; "none": everything |
+| C_2, bound of a gradient's l2 norm | `clip` bounds every record's gradient in **l1**, enforced |
+
+Step k (t = k + 1): x_i = Proj_X[z_i - gamma_t grad f_i(z_i)], y_i = x_i + Laplace(M_t), z_i = sum_j
+a_ij y_j. Read from z^0 = x^0 on, which is public, so that the last models are noised as well: the
+paper writes the same loop from y_i on.
+
+Mechanism: given the public z, the release y_i is a mean of clipped gradients times gamma_t plus
+Laplace noise. The projection on a box is 1-Lipschitz in every coordinate, hence in l1, and moves
+the two neighbours' x_i no further apart: leaving out a record moves x_i by at most
+gamma_t C / (q J) in l1 (replacing it, by twice that). So a step is the Laplace mechanism with noise
+multiplier m_t = M_t q J / (gamma_t C) in units of the sum, and m_t = m_1 (p / q)^{t-1}. Relation:
+the plan's; trust model: `all-messages`; a decaying noise composes like any schedule.
+
+*The paper's constant, derived.* All steps' pure epsilon is sum_t 1 / m_t <= p / (m_1 (p - q)),
+times 2 for a replaced record. With a mean of J gradients bounded by C_2 in l2, hence by sqrt(d) C_2
+in l1, this is the paper's M_t = 2 C_2 sqrt(d) c p^t / (eps (p - q)), where a whole gradient is
+replaced, not one record (`pure_epsilon`). No claim is printed for it in the papers compared here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+from torch import Tensor
+
+from tacit.algorithms.accounting import laplace_sums
+from tacit.algorithms.definition import Algorithm, Facts, Options, Schedules, step_size
+from tacit.algorithms.regularisers import Regularisation, prox
+from tacit.algorithms.world import World
+from tacit.errors import InputError
+
+__all__ = ["DPDO", "LaplaceOptions", "State", "mix", "models", "pure_epsilon", "start", "step"]
+
+Decay = Annotated[float, Field(gt=0, le=1)]
+
+
+class LaplaceOptions(Options):
+    """Options of DPDO."""
+
+    clip_norm: Literal["l1"] = "l1"
+    rate_decay: Decay = 0.99
+    noise_decay: Decay = 0.995
+    regulariser: Literal["none", "box"] = "none"
+    regularisation: Regularisation = 1.0
+
+
+class State(NamedTuple):
+    """z `[nodes, d]`."""
+
+    z: Tensor
+
+
+def schedules(options: LaplaceOptions, clip: float | None, steps: int) -> Schedules:
+    """Noise multipliers m_t / m_1 = (p / q)^{t-1}."""
+    ratio = options.noise_decay / options.rate_decay
+    shape = tuple(ratio**k for k in range(steps))
+    return Schedules(None if clip is None else (clip,) * steps, shape)
+
+
+def pure_epsilon(multiplier: float, rate_decay: float, noise_decay: float) -> float:
+    """sum_t 1 / m_t over all t: p / (m_1 (p - q)), for a record that is left out.
+
+    Args:
+        multiplier: m_1, Laplace scale over the clipping bound, of the sum.
+        rate_decay: q.
+        noise_decay: p, above q.
+    """
+    return noise_decay / (multiplier * (noise_decay - rate_decay))
+
+
+def start(x: Tensor, options: LaplaceOptions, world: World) -> State:
+    """z_i^0 = x^0."""
+    return State(x)
+
+
+def step(state: State, k: int, options: LaplaceOptions, world: World) -> State:
+    """A projected gradient step, Laplace noise, gossip."""
+    gamma = step_size(options, k, world.steps) * options.rate_decay**k
+    g = world.divide(world.batch_gradient(state.z, k))
+    x = prox(options.regulariser, state.z.sub(g, alpha=gamma), gamma, options.regularisation)
+    y = world.add_noise(x, k, scale=gamma / world.batch_size)
+    (z,) = world.exchange.mix(k, y)
+    return State(z)
+
+
+def mix(state: State, k: int, world: World) -> State:
+    """One round of gossip alone."""
+    (z,) = world.exchange.mix(k, state.z)
+    return State(z)
+
+
+def models(state: State) -> Tensor:
+    """z, `[nodes, d]`."""
+    return state.z
+
+
+def check(facts: Facts) -> tuple[str, ...]:
+    """Refuse p < q, with which the noise multiplier would fall from step to step."""
+    options = facts.options
+    if options.noise_decay < options.rate_decay:
+        raise InputError(
+            "algorithm.noise_decay",
+            options.noise_decay,
+            f"must be at least algorithm.rate_decay = {options.rate_decay:g}: noise that falls "
+            "faster than the steps leaks more with each of them",
+        )
+    return ()
+
+
+DPDO = Algorithm(
+    name="dpdo",
+    title="DPDO",
+    paper="Huang, Mitra and Vaidya, ICDCN 2015",
+    summary="projected gradient and gossip of models with decaying Laplace noise",
+    setting="peer-to-peer",
+    weights="doubly-stochastic",
+    private=True,
+    options=LaplaceOptions,
+    schedules=schedules,
+    start=start,
+    step=step,
+    mix=mix,
+    models=models,
+    mechanism=laplace_sums,
+    noise="laplace",
+    convex=True,
+    check=check,
+    default_clip=4.0,
+)

@@ -1,0 +1,153 @@
+"""A(DP)2SGD: waves against one event after the other, what the clock does, and what it costs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import recursion_oracle as oracle
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tacit
+from tacit import privacy
+from tacit.algorithms.activity import Crowd
+from tacit.algorithms.clock import Event, Speeds, events, waves
+from tacit.errors import InputError
+
+RATE = 0.2
+
+
+def ring(nodes: int) -> tuple[tuple[int, ...], ...]:
+    """Neighbours on a ring."""
+    around = [{(node - 1) % nodes, (node + 1) % nodes} - {node} for node in range(nodes)]
+    return tuple(tuple(sorted(near)) for near in around)
+
+
+def crowd(nodes: int, steps: int, seed: int = 3) -> Crowd:
+    return Crowd(nodes, steps, seed, ring(nodes))
+
+
+def sequential(task: oracle.Problem, listed: list[Event]) -> np.ndarray:
+    """The events one after the other, each node with the copy that its gradient is computed at."""
+    count = len(task.nodes)
+    x = np.tile(task.start, (count, 1))
+    copies = x.copy()
+    for event in listed:
+        i, j = event.node, event.partner
+        inputs, targets = (values.numpy() for values in task.nodes[i])
+        gradient = task.gradients(copies[i], inputs, targets).mean(axis=0)
+        x[i] = x[j] = (x[i] + x[j]) / 2
+        x[i] = x[i] - RATE * gradient
+        copies[i] = x[i]
+    return x
+
+
+def experiment(task: oracle.Problem, steps: int, **options: float) -> dict[str, object]:
+    return {
+        "task": {"loss": task.loss},
+        "algorithm": {"name": "adp2-sgd", "learning_rate": RATE, **options},
+        "privacy": {"epsilon": "none"},
+        "train": {"steps": steps, "batch": "all", "dtype": "float64", "seed": 5},
+    }
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 5, 8])
+@pytest.mark.parametrize("options", [{}, {"stragglers": 0.3, "speed_spread": 1.0}])
+def test_waves_are_one_event_after_the_other(nodes: int, options: dict[str, float]) -> None:
+    task, steps = oracle.problem("logistic", nodes), 15
+    found = tacit.train(experiment(task, steps, **options), model=task.module, nodes=task.nodes)
+    speeds = Speeds(options.get("speed_spread", 0.2), options.get("stragglers", 0.0), 5.0)
+    listed = events(crowd(nodes, steps, seed=5), speeds)
+    np.testing.assert_allclose(
+        found.parameters.numpy(), sequential(task, listed), rtol=1e-9, atol=1e-9
+    )
+    assert len({event.node for event in listed}) > nodes / 2
+
+
+@settings(max_examples=30, deadline=None)
+@given(nodes=st.integers(1, 9), steps=st.integers(1, 25), seed=st.integers(0, 2**32))
+def test_a_wave_holds_disjoint_pairs_and_every_wave_has_one(
+    nodes: int, steps: int, seed: int
+) -> None:
+    found = waves(Crowd(nodes, steps, seed, ring(nodes)), Speeds(0.5, 0.2, 4.0))
+    assert found.partner is not None
+    own = np.arange(nodes)
+    for active, partner in zip(found.active, found.partner, strict=True):
+        assert active.any()
+        assert (partner[partner] == own).all()
+        assert not (active & active[partner] & (partner != own)).any()
+        assert (active | active[partner] | (partner == own)).all()
+
+
+def test_the_clock_is_deterministic_and_slow_nodes_finish_less() -> None:
+    one, same = (waves(crowd(10, 200), Speeds(0.0, 0.2, 6.0)) for _ in range(2))
+    other = waves(crowd(10, 200, seed=4), Speeds(0.0, 0.2, 6.0))
+    assert (one.active == same.active).all()
+    assert (one.active != other.active).any()
+    counts = np.sort(one.active.sum(axis=0))
+    assert counts[:2].max() * 3 < counts[2:].min()
+
+
+def test_staleness_counts_the_averagings_in_between() -> None:
+    listed = events(crowd(6, 60), Speeds(0.3, 0.0, 1.0))
+    since = dict.fromkeys(range(6), 0)
+    for event in listed:
+        assert event.staleness == since[event.node]
+        since[event.partner] += 1
+        since[event.node] = 0
+    assert max(event.staleness for event in listed) > 1
+
+
+def test_more_waves_begin_with_the_same_history() -> None:
+    few, many = (events(crowd(7, steps), Speeds(0.4, 0.1, 3.0)) for steps in (20, 50))
+    assert few == [event for event in many if event.wave < 20]
+
+
+def test_each_node_pays_for_its_own_events() -> None:
+    task = oracle.problem("logistic", 6)
+    config = {
+        **experiment(task, 40),
+        "privacy": {"noise_std": 2.0, "delta": 1e-4, "noise_seed": 1},
+    }
+    result = tacit.train(config, model=task.module, nodes=task.nodes)
+    assert result.plan.activity is not None
+    for node, epsilon in zip(result.plan.nodes, result.epsilon, strict=True):
+        count = int(result.plan.activity.active[:, node.node].sum())
+        multiplier = 2.0 * node.records  # of a clipping bound of 1, in the sum
+        right = privacy.epsilon(privacy.Gaussian(multiplier, count), delta=1e-4)
+        assert epsilon == pytest.approx(right, rel=1e-5)
+        assert epsilon >= right
+    assert any("staleness" in note for note in result.plan.notes)
+
+
+def test_bytes_are_a_model_for_each_pair() -> None:
+    task = oracle.problem("logistic", 6)
+    result = tacit.train(experiment(task, 40), model=task.module, nodes=task.nodes)
+    activity = result.plan.activity
+    assert activity is not None
+    assert activity.partner is not None
+    paired = (activity.partner != np.arange(6)).sum(axis=0)
+    assert result.bytes_sent == tuple(paired * task.start.size * 8)
+
+
+def test_on_a_quadratic_it_converges() -> None:
+    task = oracle.problem("mse", 4)
+    same = dataclasses.replace(task, nodes=[task.nodes[3]] * 4)
+    result = tacit.train(experiment(same, 900), model=same.module, nodes=same.nodes)
+    inputs, targets = (values.numpy() for values in same.nodes[0])
+    design = np.column_stack([inputs, np.ones(len(inputs))])
+    optimum, *_ = np.linalg.lstsq(design, targets, rcond=None)
+    flat = np.concatenate([optimum[:-1].T.reshape(-1), optimum[-1]])
+    np.testing.assert_allclose(result.parameters.numpy(), np.tile(flat, (4, 1)), atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [({"stragglers": 1.5}, "stragglers"), ({"straggler_factor": 0.5}, "straggler_factor")],
+)
+def test_bad_speeds_are_refused(options: dict[str, float], key: str) -> None:
+    task = oracle.problem("logistic", 3)
+    with pytest.raises(InputError, match=key):
+        tacit.train(experiment(task, 2, **options), model=task.module, nodes=task.nodes)

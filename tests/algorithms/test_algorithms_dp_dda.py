@@ -1,0 +1,132 @@
+"""DP-DDA against a NumPy recursion, with partial activity and regularisers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import recursion_oracle as oracle
+
+import tacit
+from tacit import privacy
+from tacit.errors import InputError
+
+GAMMA, STEPS = 0.3, 9
+EDGES = [(0, 1), (1, 2), (1, 3), (3, 4), (4, 0)]
+
+
+def shrunk(x: np.ndarray, by: float) -> np.ndarray:
+    return np.sign(x) * np.maximum(np.abs(x) - by, 0)
+
+
+PROX = {
+    "none": lambda x, by: x,
+    "l1": shrunk,
+    "l2": lambda x, by: x / (1 + by),
+    "elastic-net": lambda x, by: shrunk(x, by) / (1 + by),
+}
+
+
+def recursion(
+    task: oracle.Problem, matrix: np.ndarray, active: np.ndarray, p: float, name: str, weight: float
+) -> np.ndarray:
+    """x `[nodes, d]` at the end, without noise."""
+    count = len(task.nodes)
+    x0 = np.tile(task.start, (count, 1))
+    x, z = x0.copy(), np.zeros_like(x0)
+    for t in range(STEPS):
+        following = np.zeros_like(z)
+        for i in range(count):
+            for j in range(count):
+                following[i] += matrix[i, j] * z[j]
+            if active[t, i]:
+                inputs, targets = (values.numpy() for values in task.nodes[i])
+                following[i] += task.gradients(x[i], inputs, targets).mean(axis=0)
+        z = following
+        a = math.sqrt(t + 1) / GAMMA
+        x = PROX[name](x0 - z / a, weight * p * (t + 1) / a)
+    return x
+
+
+def experiment(folder: Path, **options: Any) -> dict[str, Any]:
+    path = folder / "graph.txt"
+    path.write_text("\n".join(f"{a} {b}\n{b} {a}" for a, b in EDGES))
+    return {
+        "task": {"loss": "logistic"},
+        "topology": {"graph": f"file:{path}"},
+        "algorithm": {"name": "dp-dda", "learning_rate": GAMMA, **options},
+        "privacy": {"epsilon": "none"},
+        "train": {"steps": STEPS, "batch": "all", "dtype": "float64", "seed": 2},
+    }
+
+
+@pytest.mark.parametrize("p", [1.0, 0.6])
+@pytest.mark.parametrize("name", PROX)
+def test_recursion(name: str, p: float, tmp_path: Path) -> None:
+    task = oracle.problem("logistic", 5)
+    weight = 0.0 if name == "none" else 0.05
+    config = experiment(tmp_path, activation=p, regulariser=name, regularisation=weight)
+    result = tacit.train(config, model=task.module, nodes=task.nodes)
+    active = np.ones((STEPS, 5), dtype=bool)
+    if p < 1:
+        assert result.plan.activity is not None
+        active = result.plan.activity.active
+        assert 0 < active.mean() < 1
+    right = recursion(task, oracle.metropolis(5, EDGES), active, p, name, weight)
+    np.testing.assert_allclose(result.parameters.numpy(), right, rtol=1e-9, atol=1e-9)
+
+
+def test_l1_makes_models_sparse(tmp_path: Path) -> None:
+    task = oracle.problem("logistic", 5)
+    model = task.module
+    for weight in model.parameters():
+        weight.data.zero_()
+    config = experiment(tmp_path, regulariser="l1", regularisation=0.3)
+    found = tacit.train(config, model=model, nodes=task.nodes).parameters
+    assert bool((found == 0).any())
+
+
+def test_only_active_steps_cost(tmp_path: Path) -> None:
+    task = oracle.problem("logistic", 5)
+    config = experiment(tmp_path, activation=0.5)
+    config["privacy"] = {"noise_std": 1.0, "delta": 1e-4, "noise_seed": 2}
+    result = tacit.train(config, model=task.module, nodes=task.nodes)
+    assert result.plan.activity is not None
+    for node, epsilon in zip(result.plan.nodes, result.epsilon, strict=True):
+        count = int(result.plan.activity.active[:, node.node].sum())
+        right = privacy.epsilon(privacy.Gaussian(node.records * 1.0, count), delta=1e-4)
+        assert epsilon == pytest.approx(right, rel=1e-5)
+
+
+def test_the_noise_enters_where_a_node_is_active(tmp_path: Path) -> None:
+    """The first step alone: z is the noised gradient, x = x^0 - gamma z."""
+    inputs = np.zeros((3, 5000))
+    config = experiment(tmp_path, activation=0.6, clip=0.5)
+    config["train"] = {**config["train"], "steps": 1, "seed": 1}
+    config["privacy"] = {"noise_std": 0.05, "delta": 1e-4, "noise_seed": 2}
+    config["task"] = {"loss": "mse", "model": "linear"}
+    nodes = [(inputs, np.zeros((3, 1)))] * 5
+    result = tacit.train(config, nodes=nodes)
+    assert result.plan.activity is not None
+    for row, active in zip(result.parameters.numpy(), result.plan.activity.active[0], strict=True):
+        assert row.std() == pytest.approx(0.05 * GAMMA * active, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "options", [{"activation": 0.0}, {"activation": 1.5}, {"regulariser": "x"}]
+)
+def test_bad_options(options: dict[str, Any], tmp_path: Path) -> None:
+    task = oracle.problem("logistic", 5)
+    with pytest.raises(InputError, match=next(iter(options))):
+        tacit.train(experiment(tmp_path, **options), model=task.module, nodes=task.nodes)
+
+
+def test_a_model_that_is_not_convex_is_warned_of(tmp_path: Path) -> None:
+    config = experiment(tmp_path)
+    config["task"] = {"loss": "mse", "model": "mlp"}
+    nodes = [(np.ones((3, 4)), np.zeros((3, 1)))] * 5
+    result = tacit.train(config, nodes=nodes)
+    assert any("convex" in warning for warning in result.plan.warnings)

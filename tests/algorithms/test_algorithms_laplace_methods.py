@@ -1,0 +1,228 @@
+"""DPDO and CPGT: NumPy recursions, the noise where it enters, and what it costs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import recursion_oracle as oracle
+from scipy import stats
+
+import tacit
+from tacit import compression, privacy
+from tacit.algorithms.dpdo import pure_epsilon
+from tacit.errors import InputError
+
+GAMMA, STEPS, NODES = 0.3, 8, 5
+EDGES = [(0, 1), (1, 2), (1, 3), (3, 4), (4, 0)]
+W = oracle.metropolis(NODES, EDGES)
+METHODS = ("dpdo", "cpgt")
+
+
+def experiment(folder: Path, name: str, **options: Any) -> dict[str, Any]:
+    path = folder / "graph.txt"
+    path.write_text("\n".join(f"{a} {b}\n{b} {a}" for a, b in EDGES))
+    return {
+        "task": {"loss": "logistic"},
+        "topology": {"graph": f"file:{path}"},
+        "algorithm": {"name": name, "learning_rate": GAMMA, **options},
+        "privacy": {"epsilon": "none"},
+        "train": {"steps": STEPS, "batch": "all", "dtype": "float64", "seed": 2},
+    }
+
+
+def mean_gradient(task: oracle.Problem, node: int, at: np.ndarray, clip: float | None) -> Any:
+    """Clipped in l1, record by record."""
+    inputs, targets = (values.numpy() for values in task.nodes[node])
+    found = task.gradients(at, inputs, targets)
+    if clip is not None:
+        norms = np.abs(found).sum(axis=1, keepdims=True)
+        found = found * np.minimum(1, clip / norms)
+    return found.mean(axis=0)
+
+
+@pytest.mark.parametrize("clip", [None, 0.3])
+@pytest.mark.parametrize("box", [None, 0.4])
+def test_dpdo_recursion(box: float | None, clip: float | None, tmp_path: Path) -> None:
+    task = oracle.problem("logistic", NODES)
+    options: dict[str, Any] = {"rate_decay": 0.9, "noise_decay": 0.95}
+    if box is not None:
+        options |= {"regulariser": "box", "regularisation": box}
+    if clip is not None:
+        options["clip"] = clip
+    found = tacit.train(
+        experiment(tmp_path, "dpdo", **options), model=task.module, nodes=task.nodes
+    )
+    z = np.tile(task.start, (NODES, 1))
+    for k in range(STEPS):
+        rows = []
+        for i in range(NODES):
+            x = z[i] - GAMMA * 0.9**k * mean_gradient(task, i, z[i], clip)
+            rows.append(x if box is None else np.clip(x, -box, box))
+        z = np.array([sum(W[i, j] * rows[j] for j in range(NODES)) for i in range(NODES)])
+    np.testing.assert_allclose(found.parameters.numpy(), z, rtol=1e-9, atol=1e-9)
+
+
+def top(values: np.ndarray, keep: float) -> np.ndarray:
+    """The largest in size, ties to the lowest index."""
+    chosen = np.argsort(-np.abs(values), kind="stable")[: math.ceil(keep * len(values))]
+    found = np.zeros_like(values)
+    found[chosen] = values[chosen]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("compressor", "keep"), [("none", 1.0), ("top-k", 0.5), ("top-k", 1.0), ("rand-k", 0.5)]
+)
+def test_cpgt_recursion(compressor: str, keep: float, tmp_path: Path) -> None:
+    task = oracle.problem("logistic", NODES)
+    options = {"consensus_step": 0.4, "tracking_step": 0.25, "compressor": compressor, "keep": keep}
+    found = tacit.train(
+        experiment(tmp_path, "cpgt", **options), model=task.module, nodes=task.nodes
+    )
+    d = task.start.size
+
+    def sent(values: np.ndarray, node: int, step: int, part: int) -> np.ndarray:
+        if compressor == "none":
+            return values
+        if compressor == "top-k":
+            return top(values, keep)
+        mask = compression.public_mask(
+            d, compressor=compressor, keep=keep, seed=2, step=step, nodes=[node], part=part
+        )
+        return np.asarray(values * mask[0].numpy())
+
+    x = np.tile(task.start, (NODES, 1))
+    x_copy, y_copy = np.zeros_like(x), np.zeros_like(x)
+    g = np.array([mean_gradient(task, i, x[i], None) for i in range(NODES)])
+    y = g.copy()
+    for t in range(STEPS):
+        for i in range(NODES):
+            x_copy[i] += sent(x[i] - x_copy[i], i, t, 0)
+            y_copy[i] += sent(y[i] - y_copy[i], i, t, 1)
+        x_new, y_half = np.zeros_like(x), np.zeros_like(x)
+        for i in range(NODES):
+            pull_x = sum(W[i, j] * (x_copy[i] - x_copy[j]) for j in range(NODES))
+            pull_y = sum(W[i, j] * (y_copy[i] - y_copy[j]) for j in range(NODES))
+            x_new[i] = x[i] - 0.4 * pull_x - GAMMA * y[i]
+            y_half[i] = y[i] - 0.25 * pull_y
+        g_new = np.array([mean_gradient(task, i, x_new[i], None) for i in range(NODES)])
+        x, y, g = x_new, y_half + g_new - g, g_new
+    np.testing.assert_allclose(found.parameters.numpy(), x, rtol=1e-9, atol=1e-9)
+
+
+def test_cpgt_finds_the_common_optimum_of_different_nodes(tmp_path: Path) -> None:
+    """Gradient tracking removes what different data do to gossip with a constant rate."""
+    task = oracle.problem("mse", NODES)
+    config = experiment(tmp_path, "cpgt", compressor="top-k", keep=0.5, learning_rate=0.1)
+    config["task"] = {"loss": "mse"}
+    config["train"]["steps"] = 900
+    found = tacit.train(config, model=task.module, nodes=task.nodes).parameters.numpy()
+    blocks = [(x.numpy(), y.numpy()) for x, y in task.nodes]
+    rows = [np.column_stack([x, np.ones(len(x))]) / math.sqrt(len(x)) for x, _ in blocks]
+    right = [y / math.sqrt(len(y)) for _, y in blocks]
+    optimum, *_ = np.linalg.lstsq(np.concatenate(rows), np.concatenate(right), rcond=None)
+    flat = np.concatenate([optimum[:-1].T.reshape(-1), optimum[-1]])
+    np.testing.assert_allclose(found, np.tile(flat, (NODES, 1)), atol=5e-3)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_noise_is_laplace_of_the_planned_scale(name: str, tmp_path: Path) -> None:
+    """One step from still records: models move by the noise alone, or by its mixture."""
+    config = experiment(tmp_path, name, clip=0.5)
+    config["topology"] = {"graph": "ring"}
+    config["nodes"] = {"count": 1}
+    config["task"] = {"loss": "mse", "model": "linear"}
+    config["train"] |= {"steps": 1}
+    config["privacy"] = {"noise_std": 0.05, "delta": 1e-4, "noise_seed": 2}
+    result = tacit.train(config, nodes=[(np.zeros((4, 20_000)), np.zeros((4, 1)))])
+    noise = result.parameters.numpy()[0] / GAMMA
+    plan = result.plan
+    assert plan.noise_std(plan.nodes[0], 0) / 4 == pytest.approx(0.05)
+    assert stats.kstest(noise, stats.laplace(scale=0.05).cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])
+def test_epsilon_is_that_of_laplace_noise(name: str, relation: str, tmp_path: Path) -> None:
+    task = oracle.problem("logistic", NODES)
+    config = experiment(tmp_path, name, clip=0.5)
+    config["privacy"] = {"epsilon": 1.0, "delta": 1e-5, "relation": relation, "noise_seed": 1}
+    result = tacit.train(config, model=task.module, nodes=task.nodes)
+    shift = 2.0 if relation == "replace-one" else 1.0
+    for node, epsilon in zip(result.plan.nodes, result.epsilon, strict=True):
+        levels = [result.plan.noise_multiplier(node, k) for k in range(STEPS)]
+        assert epsilon is not None
+        assert epsilon <= 1.0
+        # Never above the pure bound, and not far below it over so few steps.
+        pure = math.fsum(shift / level for level in levels)
+        assert 0.3 * pure < epsilon <= pure * (1 + 1e-9)
+        mechanism = result.plan.mechanism(node)
+        assert isinstance(mechanism, privacy.Laplace)
+        assert mechanism.relation == relation
+
+
+@pytest.mark.parametrize("box", ["none", "box"])
+def test_dpdo_moves_by_the_stated_sensitivity(box: str, tmp_path: Path) -> None:
+    """One record's label flips: x moves by at most 2 gamma C / J in l1, and attains it."""
+    rng = np.random.default_rng(0)
+    largest = 0.0
+    for trial in range(20):
+        inputs = rng.normal(size=(3, 4)) * rng.choice([0.1, 1, 20])
+        targets = rng.choice([-1.0, 1.0], 3)
+        other = targets.copy()
+        other[trial % 3] *= -1
+        options = {"clip": 0.7, "regulariser": box, "regularisation": 0.3, "rate_decay": 0.5}
+        config = experiment(tmp_path, "dpdo", **options)
+        config["topology"] = {"graph": "ring"}
+        config["task"] = {"loss": "logistic", "model": "logistic"}
+        config["train"] |= {"steps": 1}
+        one, two = (
+            tacit.train(config, nodes=[(inputs, labels)]).parameters.numpy()[0]
+            for labels in (targets, other)
+        )
+        moved = np.abs(one - two).sum()
+        assert moved <= 2 * GAMMA * 0.7 / 3 * (1 + 1e-12)
+        largest = max(largest, moved)
+    assert largest > 1.9 * GAMMA * 0.7 / 3 or box == "box"
+
+
+def test_the_papers_constant_spends_its_epsilon() -> None:
+    """M_t = 2 C_2 sqrt(d) c p^t / (eps (p - q)); a step moves by 2 C_2 sqrt(d) gamma_t."""
+    c, p, q, epsilon, bound = 0.7, 0.9, 0.8, 0.5, 3.0
+    scales = [bound * c * p**t / (epsilon * (p - q)) for t in range(1, 2000)]
+    moves = [bound * c * q ** (t - 1) for t in range(1, 2000)]
+    total = sum(move / scale for move, scale in zip(moves, scales, strict=True))
+    assert total == pytest.approx(epsilon, rel=1e-9)
+    assert pure_epsilon(scales[0] / moves[0], q, p) == pytest.approx(epsilon, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "key"),
+    [
+        ("dpdo", {"rate_decay": 0.9, "noise_decay": 0.8}, "noise_decay"),
+        ("dpdo", {"clip_norm": "l2"}, "clip_norm"),
+        ("dpdo", {"regulariser": "l1"}, "regulariser"),
+        ("cpgt", {"keep": 1.2}, "keep"),
+        ("cpgt", {"keep": 0.0}, "keep"),
+        ("cpgt", {"compressor": "topk"}, "compressor"),
+    ],
+)
+def test_bad_options(name: str, options: dict[str, Any], key: str, tmp_path: Path) -> None:
+    task = oracle.problem("logistic", NODES)
+    with pytest.raises(InputError, match=key):
+        tacit.train(experiment(tmp_path, name, **options), model=task.module, nodes=task.nodes)
+
+
+def test_bytes_count_what_is_sent(tmp_path: Path) -> None:
+    task = oracle.problem("logistic", NODES)
+    full, part = (
+        tacit.train(
+            experiment(tmp_path, "cpgt", **options), model=task.module, nodes=task.nodes
+        ).bytes_sent
+        for options in ({}, {"compressor": "rand-k", "keep": 0.5})
+    )
+    assert [2 * few for few in part] == list(full)
