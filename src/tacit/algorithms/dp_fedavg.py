@@ -1,0 +1,152 @@
+"""DP-FedAvg: local steps, then a clipped and noised change of the model (McMahan et al., 2018).
+
+*Learning Differentially Private Recurrent Language Models*, ICLR 2018, with record-level privacy
+and with the noise added by each client, so that the server need not be trusted.
+
+| paper | here |
+|---|---|
+| theta_t | server's model, `State.x` |
+| local steps of UserUpdate, one mini-batch each | `local_steps` (Q) |
+| eta | `learning_rate` |
+| Delta_k = theta_k - theta_t | change of client k's model by its local steps |
+| S, bound of Delta's l2 norm ("flat clipping") | `clip` (C): of the *change*, not of gradients |
+| sigma | standard deviation of the noise in Delta_k |
+| q, share of the clients in a round | `clients_per_round` of N, a public choice |
+| R, lambda_R (not in the paper) | `regulariser`, `regularisation`: proximal local steps |
+
+In round t every active client i computes, from x_0 = theta_t, for r = 1..Q
+
+    x_r = prox_{eta R}(x_{r-1} - eta sum_{j in B_r} grad f_ij(x_{r-1}) / (q J_i)),
+
+and sends Delta_i = clip_C(x_Q - x_0) + noise; theta_{t+1} = theta_t + mean over active i of
+Delta_i. The gradients of local steps are not clipped: the change is. Mini-batches B_r are drawn
+independently (`sampling = "with-replacement"`; records inside one are distinct) or share no
+record (`"disjoint"`). A change that is not finite counts as zero.
+
+*Noise* is planned in units of a sum over a batch: the change is that sum over its expected size
+qJ, so that `noise_std` is the standard deviation in Delta_i. z below is noise over C, in Delta_i.
+
+**Mechanism** (record-level; trust model: the server sees each client's message). Given theta_t,
+which is public, write Delta for the clipped change: a function of the client's records and coins
+with norm at most C. A record that no mini-batch draws has no part in it. Let p be the chance that
+one of the Q mini-batches draws a given record: Qq if they are disjoint, 1 - (1-q)^Q if
+independent; and let b = 1 if one does. Whatever the local steps do, any two changes are no further
+apart than 2C.
+
+- *Every record in every round* (p = 1): N(Delta, s^2 I) against N(Delta', s^2 I), at most 2C
+  apart, under either relation: `Gaussian` with sensitivity 2C, that is, multiplier z / 2 under
+  add-or-remove-one and z under replace-one (which doubles).
+- *Poisson, zero-out*. Let u be the coins of the other records and c those of this one, b fixed.
+  On D' the record is null and Delta_0(u) ignores c. Given u,
+      P = (1-p) N(Delta_0(u)) + p E[N(Delta(u, c)) | b = 1],   Q = N(Delta_0(u)).
+  The hockey-stick divergence is jointly convex, so that c and u may be fixed at their worst:
+  (1-p) N(0) + p N(v) against N(0) with |v| <= 2C, largest at 2C. This is `SampledGaussian` with
+  rate p and multiplier z / 2, in both directions.
+- *Poisson, replace-one*. Likewise P = (1-p) N(Delta_0) + p N(Delta), Q = (1-p) N(Delta_0) +
+  p N(Delta'): two contributions of norm at most 2C, for which opposite ones are worst:
+  `SampledGaussian`, multiplier z / 2. Safe; Delta and Delta' are at most 2C apart, not 4C.
+- *Fixed size, replace-one*. Given b = 0 both data sets give the same law M_0; given b = 1, M_1 and
+  M_1'; all three are mixtures of normals with centres in the ball, at most 2C apart. So by
+  advanced joint convexity (Balle, Barthe and Gaboardi, 2018, Thm. 2) H_{1+p(a-1)}(P || Q) <= p
+  H_a(N(2C) || N(0)), both ways: `FixedBatchGaussian` with share p and multiplier z.
+
+Rounds are adaptive and compose over those in which the client is active, which are public. The
+bound 2C does not shrink with the number of records, as DP-SGD's C / (qJ) does, so that much more
+noise is needed for one record (on whole batches it covers all records of a client). The paper
+protects whole users, by a trusted server that samples them secretly; neither holds here. No formula
+is printed for this setting: no claim.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tacit import privacy
+from tacit.algorithms.accounting import NodeRun, released_sums
+from tacit.algorithms.definition import Algorithm, Schedules, step_size
+from tacit.algorithms.federated import (
+    FederatedOptions,
+    LocalSteps,
+    RoundSampling,
+    ServerState,
+    average_active,
+    clipped_rows,
+    has_averaged,
+    in_l2,
+    participants,
+    round_sampling,
+    server_model,
+    server_start,
+)
+from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
+from tacit.algorithms.world import World
+
+__all__ = ["DP_FEDAVG", "LocalOptions", "local_steps", "mechanism", "schedules", "step"]
+
+
+class LocalOptions(FederatedOptions):
+    """Options of DP-FedAvg and FedAvg."""
+
+    local_steps: LocalSteps = 1
+    sampling: RoundSampling = "disjoint"
+    regulariser: RegulariserName = "none"
+    regularisation: Regularisation = 0.01
+
+
+def schedules(options: LocalOptions, clip: float | None, steps: int) -> Schedules:
+    """The same clipping bound and noise in every round, Q mini-batches each."""
+    return Schedules(
+        None if clip is None else (clip,) * steps,
+        (1.0,) * steps,
+        local_steps=options.local_steps,
+        disjoint=options.sampling == "disjoint",
+    )
+
+
+def local_steps(start: Tensor, k: int, options: LocalOptions, world: World) -> Tensor:
+    """Each client's model after its Q local steps from `start`, `[nodes, d]`: private."""
+    rate = step_size(options, k, world.steps)
+    x = start
+    for part in range(options.local_steps):
+        gradient = world.divide(world.batch_gradient(x, k, part=part, clipped=False))
+        x = prox(options.regulariser, x.sub(gradient, alpha=rate), rate, options.regularisation)
+    return x
+
+
+def step(state: ServerState, k: int, options: LocalOptions, world: World) -> ServerState:
+    """One round: local steps, the clipped and noised change, the server's average."""
+    change = local_steps(state.x, k, options, world).sub_(state.x)
+    change = clipped_rows(change, world.clip(k))
+    released = world.add_noise(change, k, scale=1 / world.batch_size.double())
+    return ServerState(state.x + average_active(released, k, world))
+
+
+def mechanism(run: NodeRun) -> privacy.Mechanism:
+    """What a round's noised change leaks of one record; proof in the module's docstring."""
+    rate, batch = round_sampling(run)
+    # Where the relation does not double the sensitivity, or draws records by coins: z / 2.
+    halved = run.relation == privacy.ADD_OR_REMOVE_ONE or (rate < 1 and run.sampling == "poisson")
+    share = 2 if halved else 1
+    multipliers = [noise / (run.expected_batch * share) for noise in run.noise_multiplier]
+    return released_sums(run, multipliers, rate, batch)
+
+
+DP_FEDAVG = Algorithm(
+    name="dp-fedavg",
+    title="DP-FedAvg",
+    paper="McMahan, Ramage, Talwar and Zhang, ICLR 2018",
+    summary="local steps from the server's model; the clipped, noised change is averaged",
+    setting="federated",
+    weights="server",
+    private=True,
+    options=LocalOptions,
+    schedules=schedules,
+    start=server_start,
+    step=step,
+    mix=has_averaged,
+    models=lambda state: state.x,
+    consensus=server_model,
+    mechanism=mechanism,
+    activity=participants,
+    check=in_l2,
+)

@@ -1,0 +1,82 @@
+"""DP-SGD with a server: one noised gradient a client a round (Abadi et al., CCS 2016).
+
+Algorithm 1 of *Deep Learning with Differential Privacy*, where each active client adds its own
+noise before it sends, so that the server need not be trusted.
+
+| paper | here |
+|---|---|
+| theta_t | server's model, `State.x` |
+| L_t, a lot of expected size L | a client's batch, of expected size qJ |
+| C | `clip` |
+| g~_t, sum of clipped gradients plus noise, over L | `noised_gradient` of each active client |
+| eta_t | `learning_rate` |
+| K clients a round (not in the paper) | `clients_per_round` |
+| R, lambda_R (likewise) | `regulariser`, `regularisation` |
+
+theta_{t+1} = prox_{eta_t R}(theta_t - eta_t mean over active i of g~_{i,t}).
+
+The paper has no R; its proximal step is taken by the server, on released values. Nor has it
+clients: they have equal weights, whatever their number of records.
+
+Mechanism: each client's noised sums of clipped record gradients at a public model, in the rounds
+in which it is active: Gaussian on every record, Poisson-sampled Gaussian (zero-out: sensitivity
+C; replace-one: contributions of norm C) or, with batches of fixed size, replace-one with 2 C. Who
+is active is public. Trust model: the server sees each client's message. The paper's moments
+accountant is an upper bound by Renyi divergences; the privacy loss distribution is composed here
+instead. It prints no closed formula to compare with: no claim.
+"""
+
+from __future__ import annotations
+
+from tacit.algorithms.definition import Algorithm, constant, step_size
+from tacit.algorithms.federated import (
+    FederatedOptions,
+    ServerState,
+    average_active,
+    has_averaged,
+    in_l2,
+    participants,
+    server_model,
+    server_start,
+)
+from tacit.algorithms.parts import noised_gradient
+from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
+from tacit.algorithms.world import World
+
+__all__ = ["DP_SGD", "ServerStepOptions", "step"]
+
+
+class ServerStepOptions(FederatedOptions):
+    """Options of DP-SGD."""
+
+    regulariser: RegulariserName = "none"
+    regularisation: Regularisation = 0.01
+
+
+def step(state: ServerState, k: int, options: ServerStepOptions, world: World) -> ServerState:
+    """One round: every active client's noised gradient, then the server's step."""
+    gradient = average_active(noised_gradient(state.x, k, world), k, world)
+    rate = step_size(options, k, world.steps)
+    x = state.x.sub(gradient, alpha=rate)
+    return ServerState(prox(options.regulariser, x, rate, options.regularisation))
+
+
+DP_SGD = Algorithm(
+    name="dp-sgd",
+    title="DP-SGD",
+    paper="Abadi et al., CCS 2016",
+    summary="one clipped, noised gradient a client a round; the server averages and steps",
+    setting="federated",
+    weights="server",
+    private=True,
+    options=ServerStepOptions,
+    schedules=constant,
+    start=server_start,
+    step=step,
+    mix=has_averaged,
+    models=lambda state: state.x,
+    consensus=server_model,
+    attained=True,
+    activity=participants,
+    check=in_l2,
+)

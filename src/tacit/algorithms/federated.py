@@ -1,0 +1,152 @@
+"""Parts of methods with a server: who takes part, local steps, and what the server averages.
+
+In round k the server sends its model to the K of N clients that are active, they compute, and it
+averages what they send back. Who is active is drawn before the run from the public seed, so it
+earns no amplification. The server's model is a state with one equal row a client.
+
+Trust model: the server sees every client's messages; everyone sees the server's model.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from tacit.algorithms.accounting import NodeRun
+from tacit.algorithms.activity import Activity, Crowd, chosen_clients
+from tacit.algorithms.definition import Facts, Options
+from tacit.algorithms.world import World
+from tacit.errors import InputError
+
+__all__ = [
+    "ClientsPerRound",
+    "FederatedOptions",
+    "LocalSteps",
+    "RoundSampling",
+    "ServerState",
+    "average_active",
+    "average_latest",
+    "clipped_rows",
+    "has_averaged",
+    "in_l2",
+    "participants",
+    "round_sampling",
+    "server_model",
+    "server_start",
+]
+
+ClientsPerRound = Annotated[int, Field(ge=1)]
+LocalSteps = Annotated[int, Field(ge=1, le=10_000)]
+RoundSampling = Literal["disjoint", "with-replacement"]
+
+_ROUNDING = 16  # units in the last place
+
+
+class FederatedOptions(Options):
+    """Options of every method with a server."""
+
+    clients_per_round: ClientsPerRound | None = None
+
+
+class ServerState(NamedTuple):
+    """The server's model x `[nodes, d]`, the same row for every client: nothing else is kept."""
+
+    x: Tensor
+
+
+def participants(options: FederatedOptions, crowd: Crowd) -> Activity | None:
+    """K of N clients, drawn anew in every round without replacement; everyone without a K.
+
+    Raises:
+        InputError: on `algorithm.clients_per_round`, above the number of clients.
+    """
+    return chosen_clients(crowd, options.clients_per_round)
+
+
+def server_start(x: Tensor, options: Any, world: World) -> ServerState:
+    """The server begins with x^0."""
+    return ServerState(x)
+
+
+def server_model(models: Tensor, state: Any) -> Tensor:
+    """The common model `[d]` where all rows are the server's."""
+    return models[0].clone()
+
+
+def has_averaged(state: Any, k: int, world: World) -> Any:
+    """No round after the last: each round ends with the server's average."""
+    return state
+
+
+def average_active(value: Tensor, k: int, world: World) -> Tensor:
+    """The server's mean of what the active clients send, `[nodes, d]`, for everyone.
+
+    Every active client has the same weight, whatever its number of records.
+    """
+    active = world.active(k)[:, 0]
+    weights = active.to(value.dtype) / active.sum()
+    (mean,) = world.exchange.average(k, value, weights=weights, sent=active)
+    return mean
+
+
+def average_latest(value: Tensor, k: int, world: World) -> Tensor:
+    """The server's mean of every client's latest message, `[nodes, d]`, for everyone.
+
+    Only active clients send; the server keeps the last message of the others.
+    """
+    weights = value.new_full((len(value),), 1 / len(value))
+    (mean,) = world.exchange.average(k, value, weights=weights, sent=world.active(k)[:, 0])
+    return mean
+
+
+def clipped_rows(values: Tensor, bound: float | None) -> Tensor:
+    """Each row scaled down to l2 norm `bound` if it is longer, `[nodes, d]`; None leaves them.
+
+    The norm is kept after rounding. A row that is not finite becomes zero: else one record could
+    move what is released without any bound.
+    """
+    if bound is None:
+        return values
+    # A cascaded sum in double precision: within a few units in the last place for any d.
+    norms = values.double().square().sum(1, keepdim=True).sqrt()
+    aim = bound * (1 - _ROUNDING * torch.finfo(values.dtype).eps)
+    factors = (aim / norms).clamp(max=1.0).to(values.dtype)
+    return torch.where(torch.isfinite(norms), values * factors, torch.zeros_like(values))
+
+
+def round_sampling(run: NodeRun) -> tuple[float, int]:
+    """Chance that a round's Q mini-batches draw a given record, and how many records they draw.
+
+    With q the rate of one mini-batch and b its size, both rounded up:
+
+    - disjoint: a record is in one of them or in none, Q q and Q b;
+    - independent: 1 - (1 - q)^Q; for batches of fixed size, the least whole number of J records
+      whose share is at least that, J - floor(J (1 - b/J)^Q), in exact arithmetic.
+
+    Returns:
+        The rate, and the number of records (meant for batches of fixed size).
+    """
+    batch, steps, records = int(run.expected_batch), run.local_steps, run.records
+    if run.rate == 1:
+        return 1.0, records
+    if run.disjoint or steps == 1:
+        return min(1.0, steps * run.rate), steps * batch
+    rate = -math.expm1(steps * math.log1p(-run.rate)) * (1 + 1e-12)
+    return min(1.0, rate), records - (records - batch) ** steps // records ** (steps - 1)
+
+
+def in_l2(facts: Facts) -> tuple[str, ...]:
+    """No warning, where what is released is bounded in the l2 norm.
+
+    Raises:
+        InputError: on `algorithm.clip_norm`, another norm.
+    """
+    if facts.options.clip_norm != "l2":
+        raise InputError(
+            "algorithm.clip_norm", facts.options.clip_norm, "must be 'l2' for this method"
+        )
+    return ()

@@ -1,0 +1,204 @@
+"""FedSPD-DP: federated stochastic primal-dual learning, with noise (Li, Wang, Chang and Chi).
+
+Server and N clients minimise sum_i f_i(x) + R(x). In round t the server broadcasts the mean of
+every client's latest message to K of them; each makes Q proximal steps on mini-batches, updates its
+dual variable, and sends a noised message.
+
+| paper | here |
+|---|---|
+| x_0^t, broadcast | `State.server`, `[nodes, d]`, equal rows |
+| x_i^{t,r}, inner iterate | `State.x`, `[nodes, d]`, the last one |
+| x_i^t, mean of the Q inner iterates | `State.average`, the client's own model |
+| lambda_i^t, dual variable | `State.dual` |
+| y~_i^t, message | `State.message` |
+| rho | `penalty` |
+| gamma_i^t | `inverse_step`: a number, `"paper"`, or by default 1 / `learning_rate` |
+| Q, b, K of N | `local_steps`, `[train].batch`, `clients_per_round` |
+| R, lambda_R | `regulariser`, `regularisation`: R of every client |
+| G, bound of a gradient's norm | `clip` (C), enforced record by record |
+| d_X, d_lambda, phi | `diameter`, `dual_diameter`, `deviation`: of the schedule and the claim |
+| t = 1..T | k = 0..K-1 |
+
+For r = 1..Q, on mini-batch B_r, and then
+
+    x <- prox_{R/(gamma+rho)}[(gamma x + rho x_0 + lambda_i - grad f_i(x; B_r)) / (gamma + rho)],
+    lambda_i <- lambda_i + rho (x_0 - x_i^t),   y~_i = x_i^t - lambda_i / rho + noise.
+
+The paper prints the inner indices as r = 0..Q-1 with x^{t,r-1} on the right; read here as Q
+updates, averaged. Start, not printed: x_i = y~_i = x^0 un-noised, lambda_i = 0.
+
+**`state = "private"`, as printed.** x starts from the client's own last inner iterate; neither it
+nor lambda_i is ever noised. **`state = "public"`, repaired** (the default): x starts from x_0, what
+is noised is x~_i = x_i^t + noise, and lambda_i <- lambda_i + rho (x_0 - x~_i),
+y~_i = x~_i - lambda_i / rho are functions of what was released. The same noise on y~ is twice that
+on x~, since y~_i = 2 x~_i - x_0 - lambda_i / rho with the old lambda_i.
+
+**Mini-batches.** `sampling = "disjoint"`: those of a round share no record. `"with-replacement"`:
+each is drawn independently of the others; records *within* one are distinct in either case, while
+the paper draws those one by one.
+
+**Noise** is planned for the sum of clipped gradients over a mini-batch, standard deviation z C.
+When that sum moves by one, the next iterate moves by unit = (1/b) / (gamma + rho); the noise is
+z C unit on x~, and 2 z C unit on y~. z is the same in every round; so is the paper's epsilon a
+round then, since its sigma_{i,t}, like unit, is inversely proportional to gamma_t + rho.
+
+Mechanism (statement and proofs in `fedspd_privacy`), unit a record, trust model `server`: with a
+public state a sampled Gaussian a round, of rate Q q or 1 - (1-q)^Q, on what Q local steps make of
+one record; with a private state Bound B over all later rounds (`CarriedState`).
+
+What is wrong with the published accounting: the sensitivity moves the 1/Q of the average into the
+recursion (right is about 2.4 times as much at Q = 5), it starts each round from equal state, which
+a private state is not, and it takes an expectation over who is active, which everyone sees.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tacit.algorithms.definition import Algorithm, Schedules
+from tacit.algorithms.federated import average_latest, has_averaged, participants
+from tacit.algorithms.fedspd_options import FedspdOptions, inverse_step
+from tacit.algorithms.fedspd_privacy import check, claimed_run, mechanism
+from tacit.algorithms.regularisers import prox, value
+from tacit.algorithms.world import World
+from tacit.privacy.published import FEDSPD_DP as PUBLISHED
+
+__all__ = [
+    "FEDSPD_DP",
+    "FedspdOptions",
+    "State",
+    "augmented_lagrangian",
+    "inverse_step",
+    "mechanism",
+    "models",
+    "server",
+    "start",
+    "step",
+]
+
+
+class State(NamedTuple):
+    """Last inner iterate x, mean of the inner iterates, dual, message, broadcast: `[nodes, d]`."""
+
+    x: Tensor
+    average: Tensor
+    dual: Tensor
+    message: Tensor
+    server: Tensor
+
+
+def start(x: Tensor, options: FedspdOptions, world: World) -> State:
+    """x_i = y~_i = x_0 = x^0, lambda_i = 0."""
+    return State(x, x.clone(), torch.zeros_like(x), x.clone(), x.clone())
+
+
+def step(state: State, k: int, options: FedspdOptions, world: World) -> State:
+    """Round t = k + 1."""
+    rho, x_0 = options.penalty, state.server
+    gamma = inverse_step(
+        options,
+        k,
+        world.steps,
+        noise_std=world.noise_std(k),
+        batch=world.batch_size,
+        coordinates=x_0.shape[1],
+        clients=len(x_0),
+    )
+    divisor = gamma + rho
+    x = {"public": x_0, "private": state.x}[options.state]
+    average = torch.zeros_like(x_0)
+    for r in range(options.local_steps):
+        g = world.divide(world.batch_gradient(x, k, part=r))
+        moved = (gamma * x + rho * x_0 + state.dual - g) / divisor
+        x = prox(options.regulariser, moved, 1 / divisor, options.regularisation)
+        average += x / options.local_steps
+    unit = 1 / (world.batch_size * divisor)
+    dual, message = _RELEASES[options.state](average, unit, state, k, rho, world)
+    active = world.active(k)
+    message = torch.where(active, message, state.message)
+    return State(
+        torch.where(active, x, state.x),
+        torch.where(active, average, state.average),
+        torch.where(active, dual, state.dual),
+        message,
+        average_latest(message, k, world),
+    )
+
+
+def _released_model(
+    average: Tensor, unit: Tensor, state: State, k: int, rho: float, world: World
+) -> tuple[Tensor, Tensor]:
+    """lambda_i and y~_i from the noised x~_i."""
+    noised = world.add_noise(average.clone(), k, scale=unit)
+    dual = state.dual + rho * (state.server - noised)
+    return dual, noised - dual / rho
+
+
+def _released_message(
+    average: Tensor, unit: Tensor, state: State, k: int, rho: float, world: World
+) -> tuple[Tensor, Tensor]:
+    """lambda_i, un-noised, and the noised y~_i: it moves twice as far as x_i."""
+    dual = state.dual + rho * (state.server - average)
+    return dual, world.add_noise(average - dual / rho, k, scale=2 * unit)
+
+
+_RELEASES = {"public": _released_model, "private": _released_message}
+
+
+def models(state: State) -> Tensor:
+    """The clients' own x_i^t, `[nodes, d]`: local, un-noised, never sent."""
+    return state.average
+
+
+def server(models: Tensor, state: State) -> Tensor:
+    """x_0, `[d]`."""
+    return state.server[0].clone()
+
+
+def augmented_lagrangian(losses: Tensor, state: State, options: FedspdOptions) -> Tensor:
+    """sum_i f_i(x_i) + R(x_i) + <lambda_i, x_0 - x_i> + (rho/2) |x_i - x_0|^2, a scalar: private.
+
+    Args:
+        losses: f_i(x_i), each client's mean loss at its own model, `[nodes]`.
+        state: whose x_i, lambda_i and x_0 are meant.
+        options: of the algorithm.
+    """
+    apart = state.server - state.average
+    inner = (state.dual * apart).sum(1) + options.penalty / 2 * apart.square().sum(1)
+    own = value(options.regulariser, state.average, options.regularisation)
+    return (losses + own + inner).sum()
+
+
+FEDSPD_DP = Algorithm(
+    name="fedspd-dp",
+    title="FedSPD-DP",
+    paper="Li, Wang, Chang and Chi (FedSPD-DP)",
+    summary="federated primal-dual steps with a proximal regulariser, noised",
+    setting="federated",
+    weights="server",
+    private=True,
+    options=FedspdOptions,
+    schedules=lambda options, clip, steps: Schedules(
+        None if clip is None else (clip,) * steps,
+        (1.0,) * steps,
+        local_steps=options.local_steps,
+        disjoint=options.sampling == "disjoint",
+    ),
+    start=start,
+    step=step,
+    mix=has_averaged,
+    models=models,
+    consensus=server,
+    mechanism=mechanism,
+    formula=PUBLISHED,
+    claimed_run=claimed_run,
+    claimed_round=lambda run: run.round_epsilon,
+    activity=participants,
+    dated=lambda options: options.state == "private",
+    convex=True,
+    check=check,
+    not_covered=("each client's own model and inner iterate: local, never noised, never sent",),
+)

@@ -1,0 +1,268 @@
+"""FedSPD-DP: what its messages leak, and what its paper claims of them (symbols: `fedspd_dp`).
+
+Unit: a record. Trust model: the server sees every message (`server`); everyone sees who is active.
+
+*Public state.* All that a round starts from was released: rounds compose, and in each x~ is a
+Gaussian. Two runs with one start and the same coins differ by d_r in the inner iterates, where
+|d_r| <= (kept |d_{r-1}| + |h_r|) / (gamma + rho), h_r what the record makes of the mini-batch
+gradient (at most C / b if it is left out, 2 C / b if it is replaced), if |gamma d - (change of the
+gradient of the same records)| <= kept |d|; the proximal operator is non-expansive. In units of
+unit C, a hit at local step r moves the mean of the iterates by at most
+
+    tail_r = (1/Q) sum_{s=0}^{Q-r} theta^s,   theta = kept / (gamma + rho).
+
+- *Convex L-smooth record losses* (`smoothness` = L): x -> gamma x - gradient has Lipschitz constant
+  kept = max(gamma, L' - gamma) (Baillon and Haddad), gamma itself where gamma >= L'/2. A mini-batch
+  gradient is a sum over the drawn records divided by b, so L' = L for batches of fixed size, but
+  L J / b with Poisson sampling, where up to J may be drawn. Clipping keeps convexity and L for
+  *scalar-margin* models: a record's gradient is psi(a'x) a, psi monotone; clipped in norm, psi is
+  clamped, which leaves it monotone and no steeper. Hence logistic regression with one output only,
+  L >= (|a|^2 + 1) / 4 (the bias sees a 1), which is checked on the records of every node. One hit
+  a round (disjoint): tail_1; up to Q hits: sum of all tails.
+- *Any other loss*, kept = gamma: after a hit the iterates differ, and so does every record's
+  clipped gradient, by up to 2 C. With n records in each later mini-batch the mean moves by up to
+  tail_1 + 2 n sum_{r>1} tail_r: n = b for batches of fixed size; with disjoint Poisson sampling all
+  later ones of the round together hold at most J - 1 records, tail_1 + 2 (J - 1) tail_2; with
+  independent Poisson sampling n = J. Where a record is replaced and the size is fixed, both runs
+  differ by up to 2 C at the hit as well: half the second term, as the pair doubles it all.
+
+Divided by that, the multiplier is that of a `SampledGaussian`, `FixedBatchGaussian` or `Gaussian`
+of rate Q q (disjoint) or 1 - (1-q)^Q, see `federated.round_sampling`. *Proofs.* (Poisson) given the
+other records' coins, wherever the record is drawn, the message's mean lies within that distance of
+the one without the record: a mixture of shifts, dominated by the largest; replaced ones lie so on
+either side of it. (Fixed, replace-one) let P1, Q1 be the laws given that a mini-batch draws the
+record, P0 that given none does, the same in both runs. Advanced joint convexity bounds the
+divergence by the rate times those of P1 from P0 and from Q1; in a coupling of P1 and P0, with the
+same pattern of hits, another record, drawn for every hit among those that are not in use, takes the
+place of the drawn one: uniform subsets again, each hit worth at most 2 C.
+
+*Private state.* `CarriedState` (`tacit.privacy.carried`), over all later active rounds, the better
+of two bounds of `tacit.privacy.primal_dual`: an energy that never grows, for smooth convex losses
+with gamma >= L'/2; and a recursion of norms, which grows exponentially, for any. There every local
+step after a hit counts with 2 C n where the loss is not known to be smooth and convex. Certified,
+and loose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tacit import privacy
+from tacit.algorithms.accounting import NodeRun, released_sums
+from tacit.algorithms.definition import Facts
+from tacit.algorithms.federated import in_l2, round_sampling
+from tacit.algorithms.fedspd_options import inverse_step
+from tacit.errors import InputError
+from tacit.privacy.primal_dual import ClientRound, carried_norms, energy_norms
+from tacit.privacy.published import FedspdRun
+
+__all__ = ["check", "claimed_run", "mechanism"]
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Norms of what a record makes of a round: of the sums over mini-batches, over C.
+
+    Under `replace-one` the pair that reads them doubles them.
+
+    Args:
+        gamma: the step parameter.
+        kept: of |gamma d - (change of the gradient of the same records)| over |d|.
+        others: how far the sum over a mini-batch moves after a hit, since all records' gradients
+            may; 0 where `kept` covers it.
+        together: the same of all later mini-batches of a round together, where that is known.
+    """
+
+    gamma: float
+    kept: float
+    others: float = 0.0
+    together: float = math.inf
+
+
+def _rounds(run: NodeRun, k: int, noise_multiplier: float) -> tuple[_Round, ...]:
+    """What is known of round k: for any loss, and for smooth convex ones if they are."""
+    gamma = inverse_step(
+        run.options,
+        k,
+        run.steps,
+        noise_std=noise_multiplier * run.clip[0],
+        batch=run.expected_batch,
+        coordinates=run.coordinates,
+        clients=run.nodes,
+    )
+    poisson = run.sampling == "poisson" and run.rate < 1
+    most = run.records if poisson else run.expected_batch
+    halved = 1.0 if run.relation == privacy.REPLACE_ONE and not poisson else 2.0
+    together = 2.0 * (run.records - 1) if poisson and run.disjoint else math.inf
+    rough = _Round(gamma, gamma, halved * most, together)
+    if run.options.smoothness is None:
+        return (rough,)
+    steepest = run.options.smoothness * most / run.expected_batch
+    return _Round(gamma, max(gamma, steepest - gamma)), rough
+
+
+def _one_hit(run: NodeRun) -> bool:
+    """Whether at most one mini-batch of a round draws a record."""
+    return (run.disjoint and run.rate < 1) or run.local_steps == 1
+
+
+def _sensitivity(run: NodeRun, noise_multiplier: float) -> float:
+    """How far a hit moves the mean of any round's inner iterates, over unit C.
+
+    Since gamma does not fall, theta is largest in the first or in the last round, either way of
+    bounding it; the better way is taken for all rounds.
+    """
+    first, last = (_rounds(run, k, noise_multiplier) for k in (0, run.steps - 1))
+    worst = (max(_reach(run, a), _reach(run, b)) for a, b in zip(first, last, strict=True))
+    return min(worst) * (1 + 1e-12)
+
+
+def _reach(run: NodeRun, each: _Round) -> float:
+    """How far a hit moves the mean of the inner iterates of one round, over unit C."""
+    count, theta = run.local_steps, each.kept / (each.gamma + run.options.penalty)
+    powers, tails = 1.0, [1.0 / count]  # from the last local step to the first
+    for _ in range(count - 1):
+        powers *= theta
+        tails.append(tails[-1] + powers / count)
+    first, after = tails[-1], tails[:-1]
+    if each.others == 0:
+        return first if _one_hit(run) else math.fsum(tails)
+    if not after:
+        return first
+    return first + min(each.others * math.fsum(after), each.together * after[-1])
+
+
+def _public(run: NodeRun) -> privacy.Mechanism:
+    rate, batch = round_sampling(run)
+    multipliers = [z / _sensitivity(run, z) for z in run.noise_multiplier]
+    return released_sums(run, multipliers, rate, batch)
+
+
+_NEXT_TO_NOTHING = 1e-200  # a multiplier at which nothing is protected: epsilon is infinite
+
+
+def _private(run: NodeRun) -> privacy.Mechanism:
+    """Rounds that were run again are copies of a message, each of which a hit may reach."""
+    noise = dict(zip(run.released, run.noise_multiplier, strict=True))
+    copies = Counter(run.released)
+    ways = zip(*(_rounds(run, k, noise[k]) for k in sorted(noise)), strict=True)
+    norms = [_carried(run, way, [(noise[k], copies[k]) for k in sorted(noise)]) for way in ways]
+    least = dict(zip(sorted(noise), map(min, zip(*norms, strict=True)), strict=True))
+    rate, _ = round_sampling(run)
+    return privacy.CarriedState(
+        rate,
+        [max(1 / least[k], _NEXT_TO_NOTHING) for k in run.released],
+        relation=run.relation,
+        trust_model=run.trust_model,
+        coordinates=run.coordinates,
+    )
+
+
+def _carried(
+    run: NodeRun, way: tuple[_Round, ...], released: list[tuple[float, int]]
+) -> list[float]:
+    """Norms of the responses to a hit in each round; gradients in units of C / b."""
+    others, count, rho = way[0].others, run.local_steps, run.options.penalty
+    rounds = [
+        ClientRound(each.gamma, each.kept, 2 * z / (each.gamma + rho), copies)
+        for each, (z, copies) in zip(way, released, strict=True)
+    ]
+    if others:
+        return carried_norms(rounds, rho, [[1.0] + [others] * (count - 1)], others)
+    one = [[float(r == hit) for r in range(count)] for hit in range(count)]
+    hits = one if _one_hit(run) else [[1.0] * count]
+    both = carried_norms(rounds, rho, hits, 0.0), energy_norms(rounds, rho, hits)
+    return [min(pair) for pair in zip(*both, strict=True)]
+
+
+_MECHANISMS: Mapping[str, Callable[[NodeRun], privacy.Mechanism]] = {
+    "public": _public,
+    "private": _private,
+}
+
+
+def mechanism(run: NodeRun) -> privacy.Mechanism:
+    """What the messages of a client's active rounds leak: see the module."""
+    return _MECHANISMS[run.options.state](run)
+
+
+def claimed_run(run: NodeRun) -> FedspdRun:
+    """What the paper's formula reads: the epsilon of a round is that of the noise on y~.
+
+    sigma = s sqrt(2 ln(1.25/delta)) / eps with the published sensitivity s, solved for eps. With
+    every record in every mini-batch q_i = 1, where the formula is infinite.
+    """
+    options, local = run.options, run.local_steps
+    batch = int(run.expected_batch)
+    averaging = local / (local - 1) if local > 1 else 1.0
+    classical = math.sqrt(2 * math.log(1.25 / run.delta))
+    whole = run.rate == 1
+    return FedspdRun(
+        records=run.records,
+        batch=batch,
+        local_steps=1 if whole else local,
+        clients=run.nodes,
+        chosen=options.clients_per_round or run.nodes,
+        rounds=run.steps if run.completed is None else run.completed,
+        round_epsilon=2 * averaging * batch * classical / run.noise_multiplier[0],
+        delta=run.delta,
+        penalty=options.penalty,
+        dimension=run.coordinates,
+        drawing="with-replacement"
+        if options.sampling == "with-replacement" and not whole
+        else "without-replacement",
+        state=options.state,
+        gradient_bound=run.clip[0],
+        diameter=options.diameter,
+        dual_diameter=options.dual_diameter,
+        deviation=options.deviation,
+    )
+
+
+def check(facts: Facts) -> tuple[str, ...]:
+    """Refuse a smoothness that does not hold; warn where the bound is one for any loss.
+
+    Raises:
+        InputError: on `algorithm.smoothness`, for another model than logistic regression or below
+            what the records need; on `algorithm.clip_norm`, another than l2 with a smoothness.
+    """
+    options = facts.options
+    warnings: tuple[str, ...] = ()
+    if options.smoothness is not None:
+        in_l2(facts)  # clamped coordinate by coordinate, a gradient is that of no convex loss
+        _check_smoothness(facts)
+    elif facts.accounted and (options.local_steps > 1 or options.state == "private"):
+        warnings = (
+            "without algorithm.smoothness every gradient after one that a record has moved counts "
+            f"as moved by 2 C: with {_WORDS[options.state]} the certified epsilon is that of the "
+            "worst loss, very loose; give smoothness (logistic regression), local_steps = 1 with "
+            "state = 'public', or at least train.sampling = 'fixed'",
+        )
+    return warnings
+
+
+_WORDS = {"public": "several local steps", "private": "a private state"}
+
+
+def _check_smoothness(facts: Facts) -> None:
+    given = facts.options.smoothness
+    if facts.model not in ("logistic", "linear") or facts.loss != "logistic":
+        raise InputError(
+            "algorithm.smoothness",
+            given,
+            "is for task.model = 'logistic' with task.loss = 'logistic' only: clipping keeps a "
+            "loss convex and smooth where it is a function of one scalar product; leave it out",
+        )
+    if not facts.accounted:
+        return
+    needed = (facts.largest_input() ** 2 + 1) / 4
+    if not given * (1 + 1e-6) >= needed:
+        raise InputError(
+            "algorithm.smoothness",
+            given,
+            f"must be at least (|a|^2 + 1) / 4 for every record a, {needed:.6g} here: scale the "
+            "inputs to a public bound of their norm, and take L from that bound",
+        )

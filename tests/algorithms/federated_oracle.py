@@ -1,0 +1,151 @@
+"""Methods with a server as plain NumPy loops over rounds, clients, local steps and records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import recursion_oracle as oracle
+import torch
+
+import tacit
+from tacit import sampling
+from tacit.spending import node_keys
+
+Array = oracle.Array
+Prox = Callable[[Array, float], Array]
+"""(x `[d]`, step) -> prox `[d]`."""
+
+
+def proximal(name: str, lam: float) -> Prox:
+    """Closed forms, one coordinate at a time."""
+    forms: Mapping[str, Callable[[float, float], float]] = {
+        "none": lambda x, step: x,
+        "l1": lambda x, step: math.copysign(max(abs(x) - step * lam, 0.0), x),
+        "l2": lambda x, step: x / (1 + step * lam),
+        "elastic-net": lambda x, step: (
+            math.copysign(max(abs(x) - step * lam, 0.0), x) / (1 + step * lam)
+        ),
+        "box": lambda x, step: min(max(x, -lam), lam),
+    }
+    return lambda x, step: np.array([forms[name](value, step) for value in x])
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What happened by chance in a run, and its settings.
+
+    Args:
+        task: what is trained.
+        active: clients of each round.
+        batches: (round, mini-batch, client) -> record numbers.
+        divisors: expected size of each client's mini-batch.
+        rates: learning rate of each round.
+        clip: bound, or None.
+    """
+
+    task: oracle.Problem
+    active: list[list[int]]
+    batches: Callable[[int, int, int], Array]
+    divisors: list[float]
+    rates: list[float]
+    clip: float | None = None
+
+    def gradient(self, client: int, at: Array, k: int, part: int, clip: float | None) -> Array:
+        """Mean over a mini-batch, of gradients clipped one by one."""
+        inputs, targets = (values.numpy() for values in self.task.nodes[client])
+        chosen = self.batches(k, part, client)
+        rows = self.task.gradients(at, inputs[chosen], targets[chosen])
+        return np.asarray(oracle.clipped(rows, clip).sum(axis=0) / self.divisors[client])
+
+
+def rounds_of(
+    result: tacit.Result, task: oracle.Problem, rates: list[float], clip: float | None = None
+) -> Rounds:
+    """Read who was active and what was drawn from a run's plan and keys."""
+    plan, keys = result.plan, node_keys(result.plan)
+    everyone = list(range(len(plan.nodes)))
+    flags = None if plan.activity is None else plan.activity.active
+
+    def batches(k: int, part: int, client: int) -> Array:
+        drawn = sampling.draw(plan, keys, k, torch.device("cpu"), part=part)
+        return drawn.indices[client][drawn.mask[client]].numpy()
+
+    return Rounds(
+        task,
+        [
+            everyone if flags is None else [int(i) for i in np.flatnonzero(flags[k])]
+            for k in range(plan.steps)
+        ],
+        batches,
+        [node.expected_batch for node in plan.nodes],
+        rates,
+        clip,
+    )
+
+
+def dp_sgd(run: Rounds, prox: Prox) -> Array:
+    """The server's model after all rounds, `[d]`."""
+    x = run.task.start
+    for k, clients in enumerate(run.active):
+        g = sum(run.gradient(i, x, k, 0, run.clip) for i in clients) / len(clients)
+        x = prox(x - run.rates[k] * g, run.rates[k])
+    return np.asarray(x)
+
+
+def fedavg(run: Rounds, local_steps: int, prox: Prox) -> Array:
+    """The server's model after all rounds, `[d]`; each client's change is clipped if asked."""
+    server = run.task.start
+    for k, clients in enumerate(run.active):
+        changes = []
+        for i in clients:
+            x = server
+            for part in range(local_steps):
+                x = prox(x - run.rates[k] * run.gradient(i, x, k, part, None), run.rates[k])
+            change = x - server
+            norm = math.sqrt(sum(value**2 for value in change))
+            if run.clip is not None and norm > run.clip:
+                change = change * (run.clip / norm)
+            changes.append(change)
+        server = server + sum(changes) / len(clients)
+    return np.asarray(server)
+
+
+def admm(run: Rounds, rho: float, subgradient: Callable[[Array], Array]) -> tuple[Array, Array]:
+    """The clients' models `[clients, d]` and the server's `[d]`, after all rounds."""
+    count = len(run.task.nodes)
+    x = [run.task.start] * count
+    dual = [np.zeros_like(run.task.start)] * count
+    server = run.task.start
+    for k, clients in enumerate(run.active):
+        eta = run.rates[k]
+        for i in clients:
+            g = run.gradient(i, x[i], k, 0, run.clip) + subgradient(x[i])
+            x[i] = (rho * server + dual[i] - g + x[i] / eta) / (rho + 1 / eta)
+            dual[i] = dual[i] + rho * (server - x[i])
+        server = sum(x[i] - dual[i] / rho for i in range(count)) / count
+    return np.array(x), np.asarray(server)
+
+
+def train(
+    task: oracle.Problem, name: str, options: Mapping[str, Any], **settings: Any
+) -> tacit.Result:
+    """A run without noise in float64."""
+    return tacit.train(
+        {
+            "task": {"loss": task.loss},
+            "algorithm": {"name": name, **options},
+            "privacy": {"epsilon": "none"},
+            "train": {"steps": 6, "batch": "all", "dtype": "float64", **settings},
+        },
+        model=task.module,
+        nodes=task.nodes,
+    )
+
+
+def assert_same(found: torch.Tensor, right: Array) -> None:
+    """To 1e-9."""
+    np.testing.assert_allclose(found.numpy(), right, rtol=1e-9, atol=1e-9)

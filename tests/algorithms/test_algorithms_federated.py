@@ -1,0 +1,279 @@
+"""DP-SGD, FedAvg and DP-FedAvg against NumPy loops, their special cases, and bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import federated_oracle as federated
+import numpy as np
+import pytest
+import recursion_oracle as oracle
+import torch
+from torch import nn
+
+import tacit
+from tacit.config import load_config
+from tacit.errors import InputError
+from tacit.prepare import prepare
+from tacit.run import execute
+
+RATE = 0.3
+STEPS = 6
+METHODS = ("dp-sgd", "fedavg", "dp-fedavg")
+NOTHING = federated.proximal("none", 0.0)
+
+
+def constant_rates(steps: int = STEPS) -> list[float]:
+    return [RATE] * steps
+
+
+@pytest.mark.parametrize(
+    ("clients", "clip", "regulariser"),
+    [
+        (None, None, "none"),
+        (2, None, "l1"),
+        (None, 0.4, "l2"),
+        (2, 0.4, "elastic-net"),
+        (2, 0.4, "box"),
+        (2, 0.4, "none"),
+    ],
+)
+def test_dp_sgd_recursion(clients: int | None, clip: float | None, regulariser: str) -> None:
+    task = oracle.problem("cross-entropy", 5)
+    options: dict[str, Any] = {"learning_rate": RATE, "regulariser": regulariser}
+    options |= {"regularisation": 0.2} | ({"clip": clip} if clip else {})
+    options |= {"clients_per_round": clients} if clients else {}
+    result = federated.train(task, "dp-sgd", options, batch=2)
+    run = federated.rounds_of(result, task, constant_rates(), clip)
+    assert {len(active) for active in run.active} == {clients or 5}
+    right = federated.dp_sgd(run, federated.proximal(regulariser, 0.2))
+    federated.assert_same(result.consensus, right)
+    federated.assert_same(result.parameters, np.tile(right, (5, 1)))
+
+
+@pytest.mark.parametrize("method", ["poisson", "fixed"])
+@pytest.mark.parametrize("sampling", ["disjoint", "with-replacement"])
+@pytest.mark.parametrize("clients", [None, 3])
+@pytest.mark.parametrize(("name", "clip"), [("fedavg", None), ("dp-fedavg", 0.15)])
+def test_fedavg_recursion(
+    name: str, clip: float | None, clients: int | None, sampling: str, method: str
+) -> None:
+    task = oracle.problem("logistic", 5)
+    options: dict[str, Any] = {"learning_rate": RATE, "local_steps": 2, "sampling": sampling}
+    options |= {"clip": clip} if clip else {}
+    options |= {"clients_per_round": clients} if clients else {}
+    result = federated.train(task, name, options, batch=1, sampling=method)
+    run = federated.rounds_of(result, task, constant_rates(), clip)
+    federated.assert_same(result.consensus, federated.fedavg(run, 2, NOTHING))
+    both = [set(run.batches(k, 0, 4)) & set(run.batches(k, 1, 4)) for k in range(STEPS)]
+    assert not any(both) if sampling == "disjoint" else run.divisors == [1.0] * 5
+    if clip:
+        free = federated.fedavg(federated.rounds_of(result, task, constant_rates()), 2, NOTHING)
+        assert np.abs(result.consensus.numpy() - free).max() > 1e-2
+
+
+@pytest.mark.parametrize("regulariser", ["l1", "l2", "elastic-net", "box"])
+@pytest.mark.parametrize("name", ["fedavg", "dp-fedavg"])
+def test_proximal_local_steps_and_schedules(name: str, regulariser: str) -> None:
+    task = oracle.problem("mse", 3)
+    options = {
+        "learning_rate": RATE,
+        "learning_rate_schedule": "inverse-sqrt",
+        "local_steps": 3,
+        "regulariser": regulariser,
+        "regularisation": 0.3,
+        "clients_per_round": 2,
+    }
+    result = federated.train(task, name, options)
+    rates = [RATE / (k + 1) ** 0.5 for k in range(STEPS)]
+    run = federated.rounds_of(result, task, rates)
+    right = federated.fedavg(run, 3, federated.proximal(regulariser, 0.3))
+    federated.assert_same(result.consensus, right)
+
+
+# Special cases
+
+
+def descent(task: oracle.Problem, steps: int) -> oracle.Array:
+    """Gradient descent on the mean over clients of their mean losses."""
+    x = task.start
+    for _ in range(steps):
+        x = x - RATE * np.mean(
+            [task.gradients(x, a.numpy(), b.numpy()).mean(axis=0) for a, b in task.nodes], axis=0
+        )
+    return x
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_one_whole_local_step_is_central_gradient_descent(name: str) -> None:
+    task = oracle.problem("cross-entropy", 4)
+    options = {"learning_rate": RATE} | ({} if name == "dp-sgd" else {"local_steps": 1})
+    federated.assert_same(federated.train(task, name, options).consensus, descent(task, STEPS))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "dp-fedavg"])
+def test_a_single_client_goes_on_alone(name: str) -> None:
+    task = oracle.problem("logistic", 1)
+    result = federated.train(task, name, {"learning_rate": RATE, "local_steps": 4})
+    federated.assert_same(result.consensus, descent(task, 4 * STEPS))
+
+
+def test_without_noise_and_clip_dp_fedavg_is_fedavg() -> None:
+    task = oracle.problem("mse", 4)
+    options = {"learning_rate": RATE, "clients_per_round": 3}
+    plain, private = (
+        federated.train(task, name, options, batch=2) for name in ("fedavg", "dp-fedavg")
+    )
+    assert torch.equal(plain.parameters, private.parameters)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_all_clients_a_round_are_no_choice(name: str) -> None:
+    task = oracle.problem("mse", 4)
+    chosen, all_of_them = (
+        federated.train(task, name, {"learning_rate": RATE, **more}, batch=1)
+        for more in ({"clients_per_round": 4}, {})
+    )
+    assert torch.equal(chosen.parameters, all_of_them.parameters)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_only_active_clients_send(name: str) -> None:
+    task = oracle.problem("mse", 5)
+    result = federated.train(task, name, {"clients_per_round": 2}, batch=2)
+    activity = result.plan.activity
+    assert activity is not None
+    size = 8 * result.plan.parameters
+    assert result.bytes_sent == tuple(size * int(count) for count in activity.active.sum(axis=0))
+    assert sum(result.bytes_sent) == 2 * STEPS * size
+
+
+def regression(clients: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    draw = torch.Generator().manual_seed(4)
+    return [
+        tuple(torch.randn(8, width, generator=draw, dtype=torch.float64) for width in (3, 1))  # type: ignore[misc]
+        for _ in range(clients)
+    ]
+
+
+def test_proximal_dp_sgd_reaches_the_lasso() -> None:
+    """The optimality conditions of the mean squared error plus lambda |x|_1."""
+    data, lam = regression(4), 0.38
+    result = tacit.train(
+        {
+            "task": {"loss": "mse", "model": "linear"},
+            "algorithm": {
+                "name": "dp-sgd",
+                "learning_rate": 0.2,
+                "regulariser": "l1",
+                "regularisation": lam,
+            },
+            "privacy": {"epsilon": "none"},
+            "train": {"steps": 200, "batch": "all", "dtype": "float64", "evaluate_every": 200},
+        },
+        nodes=data,
+    )
+    x = result.consensus.numpy()
+    features = np.concatenate([np.column_stack([a, np.ones(len(a))]) for a, _ in data])
+    targets = np.concatenate([b[:, 0] for _, b in data])
+    gradient = 2 * features.T @ (features @ x - targets) / len(targets)
+    zero = x == 0
+    assert 0 < zero.sum() < len(x)
+    assert np.abs(gradient[zero]).max() <= lam
+    np.testing.assert_allclose(gradient[~zero], -lam * np.sign(x[~zero]), atol=1e-9)
+
+
+# Resuming
+
+
+def stopped_after(steps: int) -> Any:
+    made = iter(range(1, 100))
+    return lambda: next(made) == steps
+
+
+@pytest.mark.parametrize("name", [*METHODS, "dp-admm"])
+def test_a_stopped_run_ends_as_if_it_had_not_been(name: str, tmp_path: Path) -> None:
+    config = {
+        "task": {"loss": "mse"},
+        "algorithm": {"name": name, "clients_per_round": 3, "clip": 0.5},
+        "privacy": {} if name == "fedavg" else {"noise_std": 0.1, "noise_seed": 3},
+        "train": {"steps": 4, "batch": 2, "dtype": "float64"},
+    }
+    task = oracle.problem("mse", 4)
+    job = prepare(load_config(config, count=4), model=task.module, nodes=task.nodes)
+    whole = execute(job, out=tmp_path / "whole")
+    for stop in (2,):
+        run = tmp_path / f"stopped-{stop}"
+        assert execute(job, out=run, should_stop=stopped_after(stop)).status == "stopped"
+        resumed = execute(job, out=run, resume=True)
+        assert resumed.status == "done"
+        assert torch.equal(resumed.parameters, whole.parameters)
+        assert torch.equal(resumed.consensus, whole.consensus)
+        assert resumed.epsilon == whole.epsilon
+        assert resumed.bytes_sent == whole.bytes_sent
+
+
+# Few clients, and bad input
+
+
+@pytest.mark.parametrize("batch", ["all", 1])
+@pytest.mark.parametrize("clients", [1, 2])
+@pytest.mark.parametrize("name", [*METHODS, "dp-admm"])
+def test_one_record_a_client_and_one_round(name: str, clients: int, batch: int | str) -> None:
+    draw = torch.Generator().manual_seed(1)
+    data = [(torch.randn(1, 3, generator=draw), torch.randn(1, 1, generator=draw))] * clients
+    config = {
+        "task": {"loss": "mse", "model": "linear"},
+        "algorithm": {"name": name},
+        "privacy": {} if name == "fedavg" else {"epsilon": 2.0, "noise_seed": 1},
+        "train": {"steps": 1, "batch": batch},
+    }
+    result = tacit.train(config, nodes=data)
+    assert result.parameters.shape == (clients, 4)
+    assert bool(torch.isfinite(result.parameters).all())
+    if name != "fedavg":
+        assert all(0 < value <= 2.0 for value in result.epsilon if value is not None)
+
+
+def refused(name: str, options: dict[str, Any], model: nn.Module | None = None, **more: Any) -> str:
+    task = oracle.problem("mse", 3)
+    with pytest.raises(InputError) as caught:
+        federated.train(task, name, options, **more)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", [*METHODS, "dp-admm"])
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"clients_per_round": 4}, "clients_per_round"),
+        ({"clients_per_round": 0}, "clients_per_round"),
+        ({"regulariser": "l3"}, "regulariser"),
+        ({"regularisation": -1.0}, "regularisation"),
+        ({"clip_norm": "coordinate"}, "clip_norm"),
+        ({"momentum": 0.9}, "momentum"),
+    ],
+)
+def test_bad_options(name: str, options: dict[str, Any], key: str) -> None:
+    assert f"algorithm.{key}" in refused(name, options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "key"),
+    [
+        ("fedavg", {"local_steps": 0}, "local_steps"),
+        ("dp-fedavg", {"sampling": "without"}, "sampling"),
+        ("dp-sgd", {"local_steps": 2}, "local_steps"),
+        ("dp-admm", {"penalty": 0.0}, "penalty"),
+        ("dp-admm", {"penalty": -1.0}, "penalty"),
+        ("dp-admm", {"regulariser": "box"}, "regulariser"),
+    ],
+)
+def test_bad_options_of_one_method(name: str, options: dict[str, Any], key: str) -> None:
+    assert f"algorithm.{key}" in refused(name, options)
+
+
+def test_disjoint_mini_batches_need_records() -> None:
+    options = {"local_steps": 4, "sampling": "disjoint"}
+    assert "node 0 has 2" in refused("dp-fedavg", options, batch=1)
