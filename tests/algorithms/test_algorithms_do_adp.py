@@ -1,0 +1,346 @@
+"""DO-ADP and CHOCO-SGD against a NumPy loop over nodes, their special cases, and their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import recursion_oracle as oracle
+import torch
+
+import tacit
+from tacit import compression, sampling
+from tacit.algorithms.do_adp import State, paper_consensus_step
+from tacit.config import load_config
+from tacit.errors import InputError
+from tacit.exchange import InProcessExchange
+from tacit.prepare import Job, prepare
+from tacit.spending import node_keys
+from tacit.world import StackedWorld
+
+Array = oracle.Array
+Compress = Callable[[Array, int, int], Array]
+SEED, STEPS, RATE = 4, 9, 0.3
+EDGES = [(0, 1), (1, 2), (1, 3), (3, 4), (4, 0)]
+IRREGULAR = oracle.metropolis(5, EDGES)
+OPTIONS = {"compressor": "top-k", "keep": 0.3, "momentum": 0.15}
+COMPRESSORS = ["none", "top-k", "rand-k", "bernoulli"]
+
+
+def sending(name: str, keep: float) -> dict[str, Any]:
+    """The options of a compressor."""
+    return {"compressor": name, "keep": 1.0 if name == "none" else keep}
+
+
+def compressor(name: str, keep: float) -> Compress:
+    """(difference `[d]`, step, node) -> what is sent of it."""
+
+    def top_k(values: Array, step: int, node: int) -> Array:
+        count = int(np.ceil(keep * len(values)))
+        chosen = np.argsort(-np.abs(values), kind="stable")[:count]
+        sent = np.zeros_like(values)
+        sent[chosen] = values[chosen]
+        return sent
+
+    def masked(values: Array, step: int, node: int) -> Array:
+        mask = compression.public_mask(
+            len(values), compressor=name, keep=keep, seed=SEED, step=step, nodes=[node], part=0
+        )
+        return np.asarray(np.where(mask[0].numpy(), values, 0.0))
+
+    known = {"none": lambda values, step, node: values, "top-k": top_k}
+    return known.get(name, masked)
+
+
+def recursion(
+    run: oracle.Run, active: Array, compress: Compress, beta: float, gamma: float
+) -> Array:
+    """x `[nodes, d]` at the end, as the paper has it; every node keeps every copy."""
+    count = len(run.task.nodes)
+    x = np.tile(run.task.start, (count, 1))
+    m, copies = np.zeros_like(x), np.zeros_like(x)
+    for t in range(run.steps):
+        matrix, following, sent = run.matrix(t), x.copy(), np.zeros_like(x)
+        for i in range(count):
+            for j in range(count):
+                following[i] += gamma * matrix[i, j] * (copies[j] - copies[i])
+            m[i] = beta * m[i]
+            if active[t, i]:
+                m[i] += run.mean_gradient(i, x[i], t)
+                following[i] -= run.learning_rate * m[i]
+                sent[i] = compress(following[i] - copies[i], t, i)
+        x, copies = following, copies + sent
+    return x
+
+
+def experiment(folder: Path | None, name: str, **changes: Any) -> dict[str, Any]:
+    """On an irregular graph if there is a folder to describe it in, else on a ring."""
+    graph = "ring"
+    if folder is not None:
+        path = folder / "graph.txt"
+        path.write_text("\n".join(f"{a} {b}\n{b} {a}" for a, b in EDGES))
+        graph = f"file:{path}"
+    train = {"steps": STEPS, "batch": "all", "dtype": "float64", "seed": SEED}
+    return {
+        "task": {"loss": changes.pop("loss", "cross-entropy")},
+        "topology": {"graph": graph},
+        "privacy": changes.pop("privacy", {"epsilon": "none"}),
+        "train": {**train, **changes.pop("train", {})},
+        "algorithm": {"name": name, "learning_rate": RATE, **changes},
+    }
+
+
+def trained(task: oracle.Problem, config: Mapping[str, Any]) -> tacit.Result:
+    return tacit.train(config, model=task.module, nodes=task.nodes)
+
+
+def a_run(task: oracle.Problem, **changes: Any) -> oracle.Run:
+    matrix = changes.pop("matrix", IRREGULAR)
+    return replace(oracle.Run(task, lambda k: matrix, STEPS, RATE), **changes)
+
+
+def assert_same(found: torch.Tensor, right: Array) -> None:
+    np.testing.assert_allclose(found.numpy(), right, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("clip", [None, 0.4], ids=["unclipped", "clipped"])
+@pytest.mark.parametrize("p", [1.0, 0.6])
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_recursion(name: str, p: float, clip: float | None, tmp_path: Path) -> None:
+    task = oracle.problem("cross-entropy", 5)
+    options = {**sending(name, 0.3), "momentum": 0.4, "consensus_step": 0.6}
+    config = experiment(tmp_path, "do-adp", **options, activation=p, clip=clip)
+    result = trained(task, config)
+    active = np.ones((STEPS, 5), dtype=bool)
+    if p < 1:
+        assert result.plan.activity is not None
+        active = result.plan.activity.active
+        assert len(set(active.sum(axis=0))) > 1
+    run = a_run(task, clips=None if clip is None else [clip] * STEPS)
+    right = recursion(run, active, compressor(name, 0.3), 0.4, 0.6)
+    assert_same(result.parameters, right)
+    assert result.consensus.numpy() == pytest.approx(right.mean(axis=0), abs=1e-9)
+
+
+@pytest.mark.parametrize("method", ["poisson", "fixed"])
+def test_recursion_of_batches(method: str, tmp_path: Path) -> None:
+    task = oracle.problem("mse", 5)
+    config = experiment(
+        tmp_path,
+        "choco-sgd",
+        loss="mse",
+        clip=0.5,
+        **OPTIONS,
+        train={"batch": 3, "sampling": method},
+    )
+    result = trained(task, config)
+    keys = node_keys(result.plan)
+
+    def batch(k: int, node: int) -> Array:
+        drawn = sampling.draw(result.plan, keys, k, torch.device("cpu"))
+        return np.asarray(drawn.indices[node][drawn.mask[node]].numpy())
+
+    divisors = [min(3, count) for count in oracle.record_counts(5)]
+    run = a_run(task, clips=[0.5] * STEPS, batches=batch, divisors=divisors)
+    always = np.ones((STEPS, 5), dtype=bool)
+    assert_same(result.parameters, recursion(run, always, compressor("top-k", 0.3), 0.15, 0.3))
+
+
+def test_choco_sgd_is_do_adp_of_active_nodes_without_noise(tmp_path: Path) -> None:
+    task = oracle.problem("cross-entropy", 5)
+    first, second = (
+        trained(task, experiment(tmp_path, name, **OPTIONS)).parameters
+        for name in ("choco-sgd", "do-adp")
+    )
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.4])
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_where_everything_is_sent_it_is_gossip_with_momentum(
+    name: str, gamma: float, tmp_path: Path
+) -> None:
+    """x <- (1 - gamma) x + gamma W x - alpha m; D-PSGD itself with gamma = 1 and beta = 0."""
+    task = oracle.problem("cross-entropy", 5)
+    options = {"compressor": name, "keep": 1.0, "consensus_step": gamma}
+    found = trained(task, experiment(tmp_path, "choco-sgd", **options, momentum=0.5)).parameters
+    run = a_run(task)
+    x, m, matrix = np.tile(task.start, (5, 1)), np.zeros((5, 16)), run.matrix(0)
+    for k in range(STEPS):
+        m = 0.5 * m + np.array([run.mean_gradient(i, x[i], k) for i in range(5)])
+        x = (1 - gamma) * x + gamma * matrix @ x - RATE * m
+    assert_same(found, x)
+    plain = trained(task, experiment(tmp_path, "choco-sgd", **options, momentum=0.0)).parameters
+    if gamma == 1:
+        assert_same(plain, oracle.gossip(run))
+        d_psgd = trained(task, experiment(tmp_path, "d-psgd")).parameters
+        torch.testing.assert_close(plain, d_psgd, rtol=1e-9, atol=1e-9)
+
+
+def least_squares(task: oracle.Problem) -> Array:
+    """The minimiser of the mean over nodes of mean squared errors, one output."""
+    left, right = np.zeros((4, 4)), np.zeros((4, 2))
+    for inputs, targets in task.nodes:
+        rows = np.column_stack([inputs.numpy(), np.ones(len(inputs))])
+        left += rows.T @ rows / len(rows)
+        right += rows.T @ targets.numpy() / len(rows)
+    solved = np.linalg.solve(left, right)
+    return np.concatenate([solved[:3].T.reshape(-1), solved[3]])
+
+
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_converges_on_a_strongly_convex_quadratic(name: str) -> None:
+    """Records differ from node to node, half of the nodes are active, a third is sent."""
+    task = oracle.problem("mse", 8)
+    best = least_squares(task)
+    options = {**sending(name, 0.3), "activation": 0.5, "momentum": 0.15, "consensus_step": 0.15}
+    config = experiment(
+        None,
+        "do-adp",
+        loss="mse",
+        **options,
+        learning_rate=0.1,
+        learning_rate_schedule="linear",
+        train={"steps": 500, "evaluate_every": 500},
+    )
+    result = trained(task, config)
+    off = np.linalg.norm(result.parameters.numpy() - best, axis=1)
+    assert off.max() < 0.06 * np.linalg.norm(task.start - best)
+
+
+def walk(job: Job, steps: int) -> tuple[list[State], InProcessExchange]:
+    """The states of the first steps, and the exchange that counted their bytes."""
+    algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
+    plan = job.plan
+    exchange = InProcessExchange(plan.mixing.matrices, dtype=job.dtype, device=job.device)
+    world = StackedWorld(plan, job.model, job.train, node_keys(plan), exchange)
+    states = [
+        algorithm.start(job.model.start(len(plan.nodes), job.dtype, job.device), options, world)
+    ]
+    for k in range(steps):
+        states.append(algorithm.step(states[-1], k, options, world))
+    return states, exchange
+
+
+def ready(task: oracle.Problem, config: Mapping[str, Any]) -> Job:
+    settings = load_config(config, count=len(task.nodes), given_model=True)
+    return prepare(settings, model=task.module, nodes=task.nodes)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_bytes_and_copies(name: str, dtype: str, tmp_path: Path) -> None:
+    task = oracle.problem("cross-entropy", 5)
+    if dtype == "float32":
+        nodes = [(inputs.float(), targets) for inputs, targets in task.nodes]
+        task = replace(task, module=task.module.float(), nodes=nodes)
+    options = {**sending(name, 0.3), "activation": 0.6}
+    job = ready(task, experiment(tmp_path, "do-adp", **options, train={"dtype": dtype}))
+    states, exchange = walk(job, STEPS)
+    assert job.plan.activity is not None
+    active = job.plan.activity.active
+    matrix = torch.from_numpy(IRREGULAR).to(states[0].x.dtype)
+    degrees = (matrix > 0).sum(dim=0).numpy() - 1
+    right, item = np.zeros(5), states[0].x.element_size()
+    for k, (before, after) in enumerate(pairwise(states)):
+        silent = torch.from_numpy(~active[k])
+        moved = after.copy - before.copy
+        assert not bool(moved[silent].any())
+        torch.testing.assert_close(after.near, matrix @ after.copy)
+        for node in np.flatnonzero(active[k]):
+            known = {"none": 16 * item, "top-k": 5 * item + 2, "rand-k": 5 * item}
+            drawn = compressor(name, 0.3)(np.ones(16), k, node).sum() * item
+            right[node] += degrees[node] * known.get(name, drawn)
+    assert exchange.bytes_sent.tolist() == right.tolist()
+
+
+def test_one_compressed_step_takes_a_share_of_a_dense_one(tmp_path: Path) -> None:
+    """p k / d, and a bit for each coordinate: the last is 1/32 of a dense float32 message."""
+    task = oracle.problem("cross-entropy", 5)
+    options = {**sending("top-k", 0.25), "activation": 0.8}
+    config = experiment(tmp_path, "do-adp", **options, train={"steps": 400})
+    job = ready(task, config)
+    _, sparse = walk(job, 400)
+    dense = 400 * 16 * 8 * (np.count_nonzero(IRREGULAR, axis=0) - 1)
+    assert sparse.bytes_sent.sum() / dense.sum() == pytest.approx(0.8 * (0.25 + 1 / 64), rel=0.05)
+    definition, chosen = job.config.algorithm.definition, job.config.algorithm.options
+    assert definition.message_numbers(chosen, 16) == pytest.approx(0.8 * 4)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("steps", [1, 4])
+def test_few_nodes_and_steps_and_one_record(nodes: int, steps: int) -> None:
+    task = oracle.problem("mse", 3)
+    some = replace(task, nodes=[(x[: 1 + node], y[: 1 + node]) for node, (x, y) in
+                                enumerate(task.nodes[:nodes])])  # fmt: skip
+    config = experiment(None, "choco-sgd", loss="mse", **OPTIONS, train={"steps": steps})
+    run = a_run(some, matrix=np.full((nodes, nodes), 1 / nodes), steps=steps)
+    always = np.ones((steps, nodes), dtype=bool)
+    right = recursion(run, always, compressor("top-k", 0.3), 0.15, 0.3)
+    assert_same(trained(some, config).parameters, right)
+
+
+def test_the_papers_consensus_step() -> None:
+    matrix = oracle.metropolis(6, [(i, (i + 1) % 6) for i in range(6)])
+    values = sorted(abs(np.linalg.eigvals(matrix)))
+    rho, phi = 1 - values[-2], np.linalg.norm(np.eye(6) - matrix, 2)
+    p, k, d = 0.8, 3, 10
+    size = d * (16 * rho + rho**2 + 4 * phi**2 + 2 * rho * phi**2) - 8 * rho * p * k
+    found = paper_consensus_step(matrix, activation=0.8, keep=0.3)
+    assert found == pytest.approx(rho * p * k / size)
+    assert paper_consensus_step(np.ones((1, 1))) == pytest.approx(1 / 9)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"keep": 0}, "keep"),
+        ({"keep": 1.5}, "keep"),
+        ({"activation": 0.0}, "activation"),
+        ({"activation": 1.2}, "activation"),
+        ({"consensus_step": 0.0}, "consensus_step"),
+        ({"consensus_step": 1.1}, "consensus_step"),
+        ({"compressor": "top_k"}, "compressor"),
+        ({"momentum": 1.0}, "momentum"),
+        ({"clip_norm": "linf"}, "clip_norm"),
+        ({"final_mixing": 3}, "final_mixing"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], key: str) -> None:
+    with pytest.raises(InputError, match=rf"algorithm\.{key}"):
+        load_config(experiment(None, "do-adp", **options), count=3)
+
+
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_a_consensus_step_that_outruns_random_masks_is_warned_of(name: str) -> None:
+    task = oracle.problem("cross-entropy", 5)
+    for gamma, warned in ((0.2, name in ("rand-k", "bernoulli")), (0.15, False)):
+        options = {**sending(name, 0.3), "activation": 0.5, "consensus_step": gamma}
+        warnings = ready(task, experiment(None, "do-adp", **options)).plan.warnings
+        assert [line for line in warnings if "consensus_step" in line] == list(warnings)
+        assert bool(warnings) == warned
+
+
+def test_a_share_without_a_compressor_is_refused() -> None:
+    task = oracle.problem("cross-entropy", 5)
+    with pytest.raises(InputError, match=r"algorithm\.keep = 0\.3: needs a compressor"):
+        ready(task, experiment(None, "choco-sgd", keep=0.3))
+
+
+def test_graphs_that_cannot_be(tmp_path: Path) -> None:
+    task = oracle.problem("cross-entropy", 5)
+    changing = experiment(tmp_path, "do-adp")
+    first, second = (f"{a} {b}\n{b} {a}\n" for a, b in ((0, 1), (1, 2)))
+    (tmp_path / "graph.txt").write_text(f"{first}\n{second}")
+    with pytest.raises(InputError, match="changes from step to step"):
+        ready(task, changing)
+    directed = {**changing, "topology": {"graph": "directed-ring"}}
+    with pytest.raises(InputError, match="needs symmetric weights"):
+        ready(task, directed)
+    with pytest.raises(InputError, match=r"algorithm\.activation"):
+        load_config(experiment(None, "choco-sgd", activation=0.5), count=3)
