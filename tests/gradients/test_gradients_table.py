@@ -570,9 +570,9 @@ def test_bounds_that_bound_nothing_are_refused(clip: float, bound: float | None,
 
 def test_mini_batches_of_nothing_are_refused() -> None:
     problem = case("linear")
-    with pytest.raises(InputError, match=r"algorithm\.table_mini_batch"):
+    with pytest.raises(InputError, match=r"algorithm\.table_batch"):
         problem.table(mini_batch=0)
-    with pytest.raises(InputError, match=r"algorithm\.table_mini_batch"):
+    with pytest.raises(InputError, match=r"algorithm\.table_batch"):
         table_need(problem.model, SIZES, FLOAT64, mini_batch=0)
 
 

@@ -22,13 +22,19 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from tacit.errors import InputError, nearest
 
-__all__ = ["REGULARISERS", "Regulariser", "prox", "value"]
+__all__ = ["REGULARISERS", "Regularisation", "Regulariser", "RegulariserName", "prox", "value"]
+
+RegulariserName = Literal["none", "l1", "l2", "elastic-net", "box"]
+Regularisation = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""lambda, as an option of an algorithm."""
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ class GradientTable:
 
         Raises:
             InputError: on `algorithm.table_directory` if the files cannot be made there; on
-                `algorithm.table_mini_batch` if it is below 1; on `algorithm.clip`.
+                `algorithm.table_batch` if it is below 1; on `algorithm.clip`.
         """
         shapes = entry_shapes(model, mini_batch)
         count = sum(entries_of(data.sizes.tolist(), mini_batch))

@@ -58,7 +58,7 @@ def table_need(
         mini_batch: records in a mini-batch; None for one entry a record.
 
     Raises:
-        InputError: on `algorithm.table_mini_batch` if it is below 1.
+        InputError: on `algorithm.table_batch` if it is below 1.
     """
     shapes = entry_shapes(model, mini_batch)
     numbers = sum(shape.numbers for shape in shapes)
@@ -81,12 +81,12 @@ def entries_of(records: Sequence[int], mini_batch: int | None) -> list[int]:
             last of a node maybe fewer. None for one entry a record.
 
     Raises:
-        InputError: on `algorithm.table_mini_batch` if it is below 1.
+        InputError: on `algorithm.table_batch` if it is below 1.
     """
     if mini_batch is None:
         return list(records)
     if mini_batch < 1:
-        raise InputError("algorithm.table_mini_batch", mini_batch, "must be at least one record")
+        raise InputError("algorithm.table_batch", mini_batch, "must be at least one record")
     return [-(-count // mini_batch) for count in records]
 
 

@@ -1,0 +1,185 @@
+"""PrivSGP-VR: private stochastic gradient push with variance reduction (Zhu et al., IJCAI 2024).
+
+Algorithm 1 of *PrivSGP-VR: Differentially Private Variance-Reduced Stochastic Gradient Push with
+Tight Utility Bounds*, in batch form: q = b / J is the sampling rate, B the batch of step k.
+
+| paper | here |
+|---|---|
+| x_i^k, w_i^k, z_i^k = x_i^k / w_i^k | `State.x`, `State.w`, `privsgp.de_biased` |
+| gamma, P^k | `learning_rate`, mixing matrix of step k |
+| table grad f_i(phi_j; j) | `world.table`: one **clipped** gradient a record, never sent |
+| G, bound of a gradient's norm | `clip` (C), enforced |
+| g, difference of gradients plus mean of the table | (sum_B (new - old) + q sum_j old_j) / (q J) |
+| sigma_i | standard deviation of the noise in the batch mean |
+| - | `clip_difference` (C_d), `table_batch`, `table_directory`, anchors, `momentum` |
+
+The order is the paper's: the table's mean is that of before the step; then the drawn entries are
+renewed. The estimators and their mechanisms, with proofs, are in `variance_reduction`:
+
+- `state = "private"`, the paper's table: Theorem A with Poisson batches (a record moves the sum by
+  at most (2 - q) C where it is drawn **and q C at every other step**), else Bound B;
+- `state = "public"`, the default: anchors at public points, released with noise of their own, and
+  ordinary amplified accounting.
+
+*What is wrong in print.* ||g|| <= 3 G bounds a norm, not what a replaced record moves; a record
+that is not drawn still moves g by 2 G / J, so the steps are no subsampled mechanism and the moments
+lemma does not apply; and its regime (noise multiplier at least 1) is left by far.
+
+Relation: the plan's; trust model: `all-messages`. No instance is known that attains the bounds of
+the private table. What either state buys: `docs/variance-reduction.md`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from tacit import privacy
+from tacit.algorithms import privsgp
+from tacit.algorithms.accounting import NodeRun, claimed_sums
+from tacit.algorithms.definition import Algorithm, Facts, TableRequest, constant
+from tacit.algorithms.privsgp import PushSumOptions
+from tacit.algorithms.variance_reduction import (
+    Anchor,
+    AnchorOptions,
+    TableOptions,
+    anchored_sums,
+    by_anchor,
+    by_table,
+    check_differences,
+    private_sums,
+    table_request,
+)
+from tacit.algorithms.world import World
+from tacit.privacy.published import PRIVSGP as PUBLISHED
+from tacit.privacy.published import ClaimedRun, Condition, PublishedFormula
+
+__all__ = ["PRIVSGP_VR", "State", "VarianceReductionOptions", "mechanism", "mix", "start", "step"]
+
+
+class VarianceReductionOptions(PushSumOptions, AnchorOptions, TableOptions):
+    """Options of PrivSGP-VR."""
+
+    state: Literal["public", "private"] = "public"
+
+
+class State(NamedTuple):
+    """x, w and m of `privsgp`; anchor point and released anchor `[nodes, d]`, or `[nodes, 0]`."""
+
+    x: Tensor
+    w: Tensor
+    m: Tensor
+    point: Tensor
+    anchor: Tensor
+
+
+def start(x: Tensor, options: VarianceReductionOptions, world: World) -> State:
+    """As PrivSGP; the table begins with every record's gradient at z^0."""
+    none = x.new_zeros(len(x), 0)
+    if options.state == "private":
+        world.table.fill(x)
+        return State(*privsgp.start(x, options, world), none, none.clone())
+    return State(*privsgp.start(x, options, world), x.clone(), x.new_zeros(x.shape))
+
+
+def step(state: State, k: int, options: VarianceReductionOptions, world: World) -> State:
+    """Step k of Algorithm 1, with the table or with anchors."""
+    plain, anchor = _plain(state), Anchor(state.point, state.anchor)
+    z = privsgp.de_biased(plain)
+    if options.state == "private":
+        g = by_table(z, k, options, world)
+    else:
+        g, anchor = by_anchor(z, k, options, world, anchor)
+    return State(*privsgp.pushed(plain, g, k, options, world), *anchor)
+
+
+def mix(state: State, k: int, world: World) -> State:
+    """One round of push-sum alone."""
+    return State(*privsgp.mix(_plain(state), k, world), state.point, state.anchor)
+
+
+def models(state: State) -> Tensor:
+    """The de-biased parameter z = x / w, `[nodes, d]`."""
+    return privsgp.de_biased(_plain(state))
+
+
+def _plain(state: State) -> privsgp.State:
+    return privsgp.State(state.x, state.w, state.m)
+
+
+def mechanism(run: NodeRun) -> privacy.Mechanism:
+    """Theorem A or Bound B for the private table; anchors and differences for public ones."""
+    if run.options.state == "private":
+        return private_sums(run, groups=run.options.table_batch is not None)
+    return anchored_sums(run)
+
+
+def table(options: VarianceReductionOptions) -> TableRequest | None:
+    """A table where the state is private."""
+    return table_request(options) if options.state == "private" else None
+
+
+def check(facts: Facts) -> tuple[str, ...]:
+    """Refuse what has no bound, and options of the other state."""
+    private = facts.options.state == "private"
+    return check_differences(facts, table=private, private=private)
+
+
+@dataclass(frozen=True)
+class ClaimedTable(ClaimedRun):
+    """What Theorem 2 reads, and whether the run is what it is about.
+
+    Args:
+        state: of the options.
+    """
+
+    state: str = "private"
+
+
+def claimed_run(run: NodeRun) -> ClaimedTable:
+    """The noise of the steps, for `state = "public"` of those that release no anchor."""
+    return ClaimedTable(**vars(claimed_sums(run)), state=run.options.state)
+
+
+def _conditions(run: ClaimedTable) -> tuple[Condition, ...]:
+    table = Condition(
+        f"printed for a private gradient table (state = '{run.state}' here)", run.state == "private"
+    )
+    return (*PUBLISHED.conditions(run), table)
+
+
+CLAIM = PublishedFormula(
+    statement=PUBLISHED.statement,
+    source=PUBLISHED.source,
+    reading=PUBLISHED.reading,
+    epsilon=PUBLISHED.epsilon,
+    conditions=_conditions,
+)
+
+
+PRIVSGP_VR = Algorithm(
+    name="privsgp-vr",
+    title="PrivSGP-VR",
+    paper="Zhu, Huang, Wang and Xu, IJCAI 2024",
+    summary="PrivSGP with variance reduction, by a gradient table or by released anchors",
+    setting="peer-to-peer",
+    weights="column-stochastic",
+    private=True,
+    options=VarianceReductionOptions,
+    schedules=constant,
+    start=start,
+    step=step,
+    mix=mix,
+    final_rounds=lambda chosen: chosen.final_mixing,
+    models=models,
+    mechanism=mechanism,
+    formula=CLAIM,
+    claimed_run=claimed_run,
+    dated=lambda chosen: chosen.state == "public",
+    check=check,
+    table=table,
+    not_covered=("the gradient table of state = 'private', in memory and in checkpoints",),
+    message_numbers=lambda chosen, d: d + 1,  # the push-sum weight
+)

@@ -1,0 +1,241 @@
+"""SoteriaFL-SAGA and -SVRG: compressed, shifted, variance-reduced and private, with a server.
+
+Li, Zhao, Li and Chi, *SoteriaFL: A Unified Framework for Private Federated Learning with
+Communication Compression*, NeurIPS 2022.
+
+| paper | here |
+|---|---|
+| x^t, server's model | `State.x`, `[nodes, d]`, the same row for every client |
+| s_i^t, shift of client i | `State.shift` |
+| s^t, the server's shift | `State.server_shift`: always the mean of the s_i |
+| g~_i^t, noised gradient estimator | `variance_reduction.by_table` (SAGA), `.by_snapshot` (SVRG) |
+| C_i^t, unbiased compression | `compressor`, `keep`, scaled up by the receiver: below |
+| eta_t | `learning_rate` |
+| gamma_t, of the shifts | `shift_step`: below |
+| w^t, the SVRG snapshot | renewed every `anchor_every` rounds, not by a coin |
+
+In each round every client sends v_i = C(g~_i - s_i) and sets s_i += gamma v_i; the server computes
+v = s + mean of v_i, sets s += gamma times that mean, and x -= eta v. All clients take part, with
+equal weights, and s_i = s = 0 at first.
+
+*Left open here.* Messages carry the kept values as they are; everyone multiplies them by d / k
+(`rand-k`) or 1 / keep (`bernoulli`), which makes the compression unbiased, with variance at most
+omega = d / k - 1 times the squared norm. `top-k` has no such factor and is outside the paper's
+theory. `shift_step` is by default sqrt((1 + 2 omega) / (2 (1 + omega)^3)), never above
+1 / (1 + omega), up to which shifts of unbiased compressions contract.
+
+Mechanism: of the noised estimators; shifts, compression and the server's work are functions of
+them. SAGA's table and, with `state = "private"`, SVRG's un-noised snapshot gradients are private
+state: Theorem A or Bound B. SVRG's `state = "public"`, the default, releases its snapshot gradients
+with noise, and costs what ordinary composition does. Proofs: `variance_reduction`. Relation: the
+plan's; trust model: the server sees each client's message. The paper's theorem, a moments bound
+with constants that are not printed, bounds the two sums of an estimator, but for SAGA not that the
+table depends on who was drawn before: no claim.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from tacit import compression, privacy
+from tacit.algorithms.accounting import NodeRun
+from tacit.algorithms.definition import Algorithm, Facts, Options, Share, constant, step_size
+from tacit.algorithms.federated import has_averaged, server_model
+from tacit.algorithms.variance_reduction import (
+    Anchor,
+    AnchorOptions,
+    TableOptions,
+    anchored_sums,
+    by_anchor,
+    by_snapshot,
+    by_table,
+    check_differences,
+    private_sums,
+    table_request,
+)
+from tacit.algorithms.world import World
+from tacit.errors import InputError
+
+__all__ = [
+    "SOTERIAFL_SAGA",
+    "SOTERIAFL_SVRG",
+    "SagaOptions",
+    "State",
+    "SvrgOptions",
+    "saga_step",
+    "svrg_step",
+]
+
+PAPER = "Li, Zhao, Li and Chi, NeurIPS 2022"
+
+
+class ShiftedOptions(Options):
+    """Options of shifted compression."""
+
+    compressor: Literal["none", "top-k", "rand-k", "bernoulli"] = "none"
+    keep: Share = 1.0
+    shift_step: Annotated[float, Field(gt=0, le=1)] | None = None
+
+
+class SagaOptions(ShiftedOptions, TableOptions):
+    """Options of SoteriaFL-SAGA, whose state is private always."""
+
+    state: Literal["private"] = "private"
+
+
+class SvrgOptions(ShiftedOptions, AnchorOptions):
+    """Options of SoteriaFL-SVRG."""
+
+    state: Literal["public", "private"] = "public"
+
+
+class State(NamedTuple):
+    """Model and shifts; snapshot and full gradients there; `[nodes, d]`, `[nodes, 0]` if unused."""
+
+    x: Tensor
+    shift: Tensor
+    server_shift: Tensor
+    point: Tensor
+    anchor: Tensor
+
+
+def start(x: Tensor, options: ShiftedOptions, world: World) -> State:
+    """x^0, no shift, and a snapshot that the first round takes."""
+    zeros = torch.zeros_like(x)
+    return State(x, zeros, zeros.clone(), x.clone(), zeros.clone())
+
+
+def saga_start(x: Tensor, options: SagaOptions, world: World) -> State:
+    """The table begins with every record's gradient at x^0."""
+    world.table.fill(x)
+    none = x.new_zeros(len(x), 0)
+    return start(x, options, world)._replace(point=none, anchor=none.clone())
+
+
+def saga_step(state: State, k: int, options: SagaOptions, world: World) -> State:
+    """A round of SoteriaFL-SAGA."""
+    return _round(state, by_table(state.x, k, options, world), k, options, world)
+
+
+def svrg_step(state: State, k: int, options: SvrgOptions, world: World) -> State:
+    """A round of SoteriaFL-SVRG."""
+    estimate = by_anchor if options.state == "public" else by_snapshot
+    g, anchor = estimate(state.x, k, options, world, Anchor(state.point, state.anchor))
+    return _round(state, g, k, options, world)._replace(point=anchor.point, anchor=anchor.gradient)
+
+
+def _round(state: State, g: Tensor, k: int, options: ShiftedOptions, world: World) -> State:
+    """Compress, shift, average and step, from noised estimators g `[nodes, d]`."""
+    message = compression.compress(
+        g - state.shift,
+        compressor=options.compressor,
+        keep=options.keep,
+        seed=world.seed,
+        step=k,
+        nodes=world.nodes,
+    )
+    factor, omega = scaling(options, g.shape[1])
+    weights = g.new_full((len(g),), 1 / len(g))
+    (mean,) = world.exchange.average(
+        k,
+        message.values,
+        weights=weights,
+        sent=world.active(k)[:, 0],
+        message_bytes=message.bytes,
+    )
+    gamma = options.shift_step or math.sqrt((1 + 2 * omega) / (2 * (1 + omega) ** 3))
+    direction = state.server_shift.add(mean, alpha=factor)
+    return state._replace(
+        x=state.x.sub(direction, alpha=step_size(options, k, world.steps)),
+        shift=state.shift.add(message.values, alpha=gamma * factor),
+        server_shift=state.server_shift.add(mean, alpha=gamma * factor),
+    )
+
+
+def scaling(options: ShiftedOptions, d: int) -> tuple[float, float]:
+    """What received values are multiplied by, and omega."""
+    share = {
+        "none": 1.0,
+        "bernoulli": options.keep,
+        "rand-k": compression.kept(options.keep, d) / d,
+        "top-k": compression.kept(options.keep, d) / d,
+    }[options.compressor]
+    return 1.0 if options.compressor == "top-k" else 1 / share, 1 / share - 1
+
+
+def saga_mechanism(run: NodeRun) -> privacy.Mechanism:
+    """Theorem A, or Bound B."""
+    return private_sums(run, groups=run.options.table_batch is not None)
+
+
+def svrg_mechanism(run: NodeRun) -> privacy.Mechanism:
+    """Anchors and differences, or un-noised snapshots."""
+    return anchored_sums(run) if run.options.state == "public" else private_sums(run)
+
+
+def saga_check(facts: Facts) -> tuple[str, ...]:
+    """Refuse what has no bound, or no compressor."""
+    _check_compression(facts.options)
+    return check_differences(facts, table=True, private=True)
+
+
+def svrg_check(facts: Facts) -> tuple[str, ...]:
+    """Refuse what has no bound, or no compressor."""
+    _check_compression(facts.options)
+    return check_differences(facts, table=False, private=facts.options.state == "private")
+
+
+def _check_compression(options: ShiftedOptions) -> None:
+    if options.compressor == "none" and options.keep < 1:
+        raise InputError(
+            "algorithm.keep",
+            options.keep,
+            "needs a compressor: algorithm.compressor = 'top-k', 'rand-k' or 'bernoulli'",
+        )
+
+
+def _row(**rest: Any) -> Algorithm[Any, Any]:
+    """What both have in common."""
+    return Algorithm(
+        paper=PAPER,
+        setting="federated",
+        weights="server",
+        private=True,
+        schedules=constant,
+        mix=has_averaged,
+        models=lambda state: state.x,
+        consensus=server_model,
+        message_numbers=lambda chosen, d: d * (1.0 if chosen.compressor == "none" else chosen.keep),
+        **rest,
+    )
+
+
+SOTERIAFL_SAGA = _row(
+    name="soteriafl-saga",
+    title="SoteriaFL-SAGA",
+    summary="gradient tables, shifted compression and a server",
+    options=SagaOptions,
+    start=saga_start,
+    step=saga_step,
+    mechanism=saga_mechanism,
+    check=saga_check,
+    table=table_request,
+    not_covered=("the gradient table, in memory and in checkpoints",),
+)
+SOTERIAFL_SVRG = _row(
+    name="soteriafl-svrg",
+    title="SoteriaFL-SVRG",
+    summary="snapshot gradients, shifted compression and a server",
+    options=SvrgOptions,
+    start=start,
+    step=svrg_step,
+    mechanism=svrg_mechanism,
+    dated=lambda chosen: chosen.state == "public",
+    check=svrg_check,
+    not_covered=("the snapshot gradients of state = 'private', in memory and in checkpoints",),
+)

@@ -1,0 +1,246 @@
+"""Variance-reduced gradients, and what they leak: by a table, by released anchors, by a snapshot.
+
+With sampling rate q, batch B, clipping bound C, and new_j the clipped gradient of record j now:
+
+| estimator | sum that is noised, and divided by q J | old_j, clipped |
+|---|---|---|
+| table (SAGA) | sum_B clip_{C_d}(new_j - old_j) + q sum_j old_j | of when j was drawn last |
+| snapshot (SVRG) | the same | at the last snapshot, a public point |
+| anchors | sum_B clip_{C_d}(new_j - old_j) | at the last anchor, a public point |
+
+**Table and snapshot.** What is stored is clipped, un-noised and never sent. What one record adds
+to the sum, with its difference scaled by t in [0, 1]:
+
+- drawn: s = t (new - old) + q old, where t |new - old| <= C_d (2 C without clipping). If t < q,
+  s = t new + (q - t) old is at most q C; else s = (1 - q / t) t (new - old) + q new is at most
+  (1 - q) C_d + q C. So *hit* = q + (1 - q) min(2, C_d / C); 2 - q without clipping;
+- not drawn: q old, at most q C: *miss* = q, from the first step on, as the table begins with
+  every record's clipped gradient at the public start.
+
+*Poisson sampling.* Entries are added up; each is a function of released values and of its own
+record's coins; a record left out (zero-out, J public) adds nothing, whatever its coins; hit, miss
+and noise are planned. So Theorem A holds (`tacit.privacy.private_state`), under `replace-one` in
+its opposed form: amplification by sampling is kept. *Batches of fixed size*: Bound B
+(`tacit.privacy.revealed`), under `replace-one` only: given who was drawn, the sums of neighbouring
+data sets differ in the replaced record alone, by twice hit or miss. *Rate 1*: hit = miss = 1, the
+sum is bounded as that of all gradients is, and the mechanism is Gaussian.
+
+*A table over mini-batches* holds the sum of clipped gradients of each fixed group of records, and
+draws whole groups, each by a coin of rate q. A record's part of an entry keeps to the same hit and
+miss. But its coin decides for the rest of its group as well, so that their state is not independent
+of it, and Theorem A does **not** hold; given all coins it is, and Bound B does, under both
+relations. Differences of whole groups are not clipped.
+
+**Anchors.** Every `anchor_every` steps a = (sum_j new_j + noise) / J is released at the public
+point of that step, and is that step's gradient. Other steps add a to the noised difference, which
+one record moves by at most C_d, or 2 C without `clip_difference`. Every query is a function of
+released values: Gaussians for the anchors, sampled Gaussians for the rest, composed. `anchor_share`
+s divides the budget between them: of the sum over steps of (rate * sensitivity / noise)^2 the
+anchors have the share s, so that the noise multiplier of an anchor is that of another step,
+over C_d / C, times sqrt((1 - s) K_a / (s K_r)) / q, K_a and K_r being the numbers of both.
+Not set, s = C / (C + C_d): as the noise of an anchor stays for all steps that add it, the noise of
+the sum of all steps has variance proportional to (C_d / C)^2 / (1 - s) + 1 / s, which is least
+there. That is a choice of utility; what it costs is certified like any other.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field
+from torch import Tensor
+
+from tacit import privacy
+from tacit.algorithms.accounting import NodeRun, released_sums
+from tacit.algorithms.definition import Clip, Facts, Options, TableRequest
+from tacit.algorithms.world import World
+from tacit.errors import InputError
+
+__all__ = [
+    "Anchor",
+    "AnchorOptions",
+    "DifferenceOptions",
+    "TableOptions",
+    "anchor_ratio",
+    "anchored_sums",
+    "by_anchor",
+    "by_snapshot",
+    "by_table",
+    "check_differences",
+    "private_sums",
+    "table_request",
+]
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class DifferenceOptions(Options):
+    """Option of every estimator here."""
+
+    clip_difference: Clip | None = None
+
+
+class AnchorOptions(DifferenceOptions):
+    """Options of anchors and snapshots."""
+
+    anchor_every: Count = 10
+    anchor_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+
+class TableOptions(DifferenceOptions):
+    """Options of a gradient table."""
+
+    table_batch: Count | None = None
+    table_directory: Annotated[str, Field(min_length=1)] | None = None
+
+
+class Anchor(NamedTuple):
+    """A point `[nodes, d]`, and every node's full gradient there: released, or private."""
+
+    point: Tensor
+    gradient: Tensor
+
+
+def by_table(at: Tensor, k: int, options: TableOptions, world: World) -> Tensor:
+    """Noised gradient at `at` `[nodes, d]` from the table, whose drawn entries are renewed."""
+    total = world.table.total().mul_(world.rate)
+    total += world.table.replace(at, k, options.clip_difference)
+    return world.divide(world.add_noise(total, k))
+
+
+def by_snapshot(
+    at: Tensor, k: int, options: AnchorOptions, world: World, snapshot: Anchor
+) -> tuple[Tensor, Anchor]:
+    """Noised gradient at `at`, and the snapshot to keep: its gradient is a **private** sum."""
+    if k % options.anchor_every == 0:
+        snapshot = Anchor(at, world.batch_gradient(at, k, whole=True))
+        total = snapshot.gradient * world.rate
+    else:
+        total = world.batch_difference(at, snapshot.point, k, options.clip_difference)
+        total += snapshot.gradient * world.rate
+    return world.divide(world.add_noise(total, k)), snapshot
+
+
+def by_anchor(
+    at: Tensor, k: int, options: AnchorOptions, world: World, anchor: Anchor
+) -> tuple[Tensor, Anchor]:
+    """Noised gradient at `at`, and the anchor to keep: its gradient is a **released** mean."""
+    if k % options.anchor_every == 0:
+        total = world.batch_gradient(at, k, whole=True)
+        scale = anchor_ratio(options, world.steps, world.clip(k)) / world.rate
+        world.add_noise(total, k, scale=scale)
+        anchor = Anchor(at, world.divide(total.mul_(world.rate)))
+        return anchor.gradient, anchor
+    total = world.batch_difference(at, anchor.point, k, options.clip_difference)
+    return world.divide(world.add_noise(total, k)) + anchor.gradient, anchor
+
+
+def anchor_ratio(options: AnchorOptions, steps: int, clip: float | None) -> float:
+    """Standard deviation of an anchor's noise in its mean, over that of another step."""
+    anchors = -(-steps // options.anchor_every)
+    if anchors == steps:
+        return 1.0
+    bound = _difference(options, clip)
+    share = options.anchor_share or 1 / (1 + bound)
+    ratio = math.sqrt((1 - share) * anchors / (share * (steps - anchors)))
+    return ratio / bound
+
+
+def _difference(options: DifferenceOptions, clip: float | None) -> float:
+    """C_d / C, at most 2."""
+    return min(2.0, (options.clip_difference or math.inf) / (clip or 1.0))
+
+
+def private_sums(run: NodeRun, groups: bool = False) -> privacy.Mechanism:
+    """Table or snapshot: Theorem A, or Bound B with batches of fixed size and `groups`."""
+    q = run.rate
+    if q == 1:
+        return released_sums(run, run.noise_multiplier, q, run.records)
+    return privacy.PrivateState(
+        sample_rate=q,
+        hit=q + (1 - q) * _difference(run.options, run.clip[0]),
+        miss=q,
+        noise_multiplier=run.noise_multiplier,
+        sampling="groups" if groups else run.sampling,
+        relation=run.relation,
+        trust_model=run.trust_model,
+        coordinates=run.coordinates,
+    )
+
+
+def anchored_sums(run: NodeRun) -> privacy.Mechanism:
+    """Released anchors: their Gaussians, and the sampled ones of the differences."""
+    options, clip = run.options, run.clip[0]
+    bound = _difference(options, clip)
+    ratio = anchor_ratio(options, run.steps, clip) / run.rate
+    pairs = list(zip(run.released, run.noise_multiplier, strict=True))
+    anchors = [ratio * z for k, z in pairs if k % options.anchor_every == 0]
+    others = [z / bound for k, z in pairs if k % options.anchor_every]
+    parts = [released_sums(run, anchors, 1.0, run.records)] if anchors else []
+    if others:
+        parts.append(released_sums(run, others, run.rate, int(run.expected_batch)))
+    return parts[0] if len(parts) == 1 else privacy.Composed(parts)
+
+
+def table_request(options: TableOptions) -> TableRequest:
+    """The table that these options ask for."""
+    directory = options.table_directory
+    return TableRequest(options.table_batch, None if directory is None else Path(directory))
+
+
+def check_differences(facts: Facts, *, table: bool, private: bool) -> tuple[str, ...]:
+    """Refuse what has no bound, and warn of what is expensive.
+
+    Args:
+        facts: of the run.
+        table: whether there is a gradient table.
+        private: whether un-noised gradients are kept.
+
+    Raises:
+        InputError: on `algorithm.clip_norm`, another norm than l2; on an option of a table where
+            there is none; on `algorithm.table_batch` with clipped differences or batches of fixed
+            size.
+    """
+    options: Any = facts.options
+    if options.clip_norm != "l2":
+        raise InputError(
+            "algorithm.clip_norm",
+            options.clip_norm,
+            "must be 'l2' where gradients of records are kept or subtracted",
+        )
+    if not table:
+        for key in ("table_batch", "table_directory"):
+            if getattr(options, key, None) is not None:
+                raise InputError(
+                    f"algorithm.{key}", getattr(options, key), "is for state = 'private'"
+                )
+    elif options.table_batch is not None:
+        _check_groups(facts)
+        return (
+            "a table over mini-batches is bounded without amplification by sampling: a table over "
+            "records, or state = 'public' where there is one, may need far less noise",
+        )
+    if private and facts.accounted and facts.sampling == "fixed":
+        return (
+            "private state with batches of fixed size (other than 'all') is bounded without "
+            "amplification by sampling: train.sampling = 'poisson' may need far less noise",
+        )
+    return ()
+
+
+def _check_groups(facts: Facts) -> None:
+    options = facts.options
+    if options.clip_difference is not None:
+        raise InputError(
+            "algorithm.clip_difference",
+            options.clip_difference,
+            "clips single records' differences: leave algorithm.table_batch out",
+        )
+    if facts.sampling == "fixed":
+        raise InputError(
+            "algorithm.table_batch",
+            options.table_batch,
+            "draws mini-batches by coins: use train.sampling = 'poisson'",
+        )
