@@ -1,14 +1,21 @@
-"""Experiments for every algorithm of the table."""
+"""Experiments for every row of the battery's table."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from tacit.algorithms import ALGORITHMS
+import numpy as np
+import torch
+from battery_table import ROWS, Array
+from torch import Tensor
 
-GRAPH = {"column-stochastic": "exponential", "doubly-stochastic": "ring"}
-PRIVATE = [name for name, row in ALGORITHMS.items() if row.private]
+from tacit.algorithms import ALGORITHMS
+from tacit.exchange import InProcessExchange
+from tacit.prepare import Job
+from tacit.spending import node_keys
+from tacit.world import StackedWorld
+
 DELTA = 1e-5
 DECAY, GROWTH = 3.0, 4.0
 
@@ -23,7 +30,7 @@ def bounds(steps: int) -> list[float]:
     return [2.0 / (1 + k) for k in range(steps)]
 
 
-def schedule_options(name: str, steps: int) -> dict[str, Any]:
+def schedule_options(case: str, steps: int) -> dict[str, Any]:
     """Schedules that vary, for the methods that have any."""
     known = {
         "clip_decay": DECAY,
@@ -31,11 +38,12 @@ def schedule_options(name: str, steps: int) -> dict[str, Any]:
         "clip_schedule": bounds(steps),
         "noise_schedule": levels(steps),
     }
+    name = ROWS[case].name
     return {key: known[key] for key in ALGORITHMS[name].options.model_fields if key in known}
 
 
 def experiment(
-    name: str,
+    case: str,
     *,
     loss: str = "cross-entropy",
     model: str = "logistic",
@@ -47,12 +55,17 @@ def experiment(
     options: Mapping[str, Any] | None = None,
     privacy: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
+    """Of a row of the table; a graph is for algorithms without a server."""
+    row = ROWS[case]
     given = {"epsilon": 3.0, "delta": DELTA, "noise_seed": 1} if privacy is None else privacy
+    chosen = graph is not None and ALGORITHMS[row.name].weights != "server"
     return {
         "task": {"loss": loss, "model": model},
-        "topology": {"graph": graph or GRAPH[ALGORITHMS[name].weights]},
-        "algorithm": {"name": name, "learning_rate": 0.1, **(options or {})},
-        "privacy": given if ALGORITHMS[name].private else {},
+        "topology": {"graph": graph} if chosen else {},
+        "algorithm": {
+            "name": row.name, "learning_rate": 0.1, **row.options, **(options or {})
+        },
+        "privacy": given if ALGORITHMS[row.name].private else {},
         "train": {
             "steps": steps,
             "batch": batch,
@@ -60,4 +73,59 @@ def experiment(
             "sampling": sampling,
             "evaluate_every": steps,
         },
-    }
+    }  # fmt: skip
+
+
+class OpenExchange(InProcessExchange):
+    """The exchange of one process, which keeps what it is handed: `messages`, in that order."""
+
+    messages: list[Array]
+
+    def mix(self, k: int, *values: Tensor, **rest: Any) -> tuple[Tensor, ...]:
+        self._keep(values)
+        return super().mix(k, *values, **rest)
+
+    def swap(self, k: int, partner: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+        self._keep(values)
+        return super().swap(k, partner, *values)
+
+    def average(self, k: int, *values: Tensor, **rest: Any) -> tuple[Tensor, ...]:
+        self._keep(values)
+        return super().average(k, *values, **rest)
+
+    def _keep(self, values: tuple[Tensor, ...]) -> None:
+        self.messages = [
+            *getattr(self, "messages", []),
+            *(value.clone().numpy() for value in values),
+        ]
+
+
+def single_step(job: Job, k: int) -> tuple[Any, Any, list[Array]]:
+    """States before and after step k, made from the start, and what was sent in it."""
+    algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
+    plan = job.plan
+    exchange = OpenExchange(plan.mixing.matrices, dtype=job.dtype, device=job.device)
+    world = StackedWorld(plan, job.model, job.train, node_keys(plan), exchange)
+    before = algorithm.start(
+        job.model.start(len(plan.nodes), job.dtype, job.device), options, world
+    )
+    after = algorithm.step(before, k, options, world)
+    return before, after, exchange.messages
+
+
+def active(job: Job, k: int) -> np.ndarray:
+    """Which nodes take part in step k, `[nodes]`."""
+    flags = job.plan.active(k)
+    return np.ones(len(job.plan.nodes), dtype=bool) if flags is None else flags
+
+
+def quadratic(nodes: int, *, shared: bool) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Records of a linear regression; `shared` inputs give every node the same curvature."""
+    draw = torch.Generator().manual_seed(4)
+    made = []
+    inputs = torch.randn(8, 3, generator=draw, dtype=torch.float64)
+    for _ in range(nodes):
+        if not shared:
+            inputs = torch.randn(8, 3, generator=draw, dtype=torch.float64)
+        made.append((inputs, torch.randn(8, 1, generator=draw, dtype=torch.float64)))
+    return made

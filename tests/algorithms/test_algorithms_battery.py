@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import itertools
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from battery_experiments import DELTA, PRIVATE, experiment, schedule_options
+from battery_experiments import DELTA, active, experiment, quadratic, schedule_options, single_step
+from battery_table import NOISED, ROWS, SPECIAL, Special
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -19,8 +23,13 @@ from tacit.config import load_config
 from tacit.prepare import prepare
 from tacit.run import execute
 
-PUSH_SUM = [name for name, row in ALGORITHMS.items() if row.weights == "column-stochastic"]
 SIZES = {"logistic": 64 * 10 + 10, "mlp": 64 * 128 + 128 + 128 * 10 + 10}
+EXACT = {"epsilon": "none"}
+CENTRAL = [case for case, row in ROWS.items() if row.central is not None]
+MEAN = [case for case, row in ROWS.items() if row.mean is not None]
+POOLED = [case for case, row in ROWS.items() if row.pooled]
+
+Nodes = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 @functools.cache
@@ -30,55 +39,125 @@ def all_digits() -> tuple[torch.Tensor, torch.Tensor]:
     return images, torch.from_numpy(bunch.target).long()
 
 
-def digits(nodes: int, records: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def digits(*records: int) -> Nodes:
     """Images `[records, 1, 8, 8]` and labels; node 0 sees a nine, so that all classes are known."""
     images, labels = all_digits()
     first = int((labels == 9).nonzero()[0])
-    parts = [slice(first + node * records, first + (node + 1) * records) for node in range(nodes)]
+    starts = itertools.accumulate(records, initial=first)
+    parts = [slice(start, start + count) for start, count in zip(starts, records, strict=False)]
     return [(images[part], labels[part]) for part in parts]
+
+
+# The table.
+
+
+def test_every_algorithm_has_a_row() -> None:
+    assert {row.name for row in ROWS.values()} == set(ALGORITHMS)
+    assert {ROWS[case].name for case in NOISED} == {
+        name for name, row in ALGORITHMS.items() if row.private
+    }
+
+
+def test_every_state_has_a_row() -> None:
+    for name, row in ALGORITHMS.items():
+        if "state" in row.options.model_fields:
+            default = row.options.model_fields["state"].default
+            run = {
+                each.options.get("state", default) for each in ROWS.values() if each.name == name
+            }
+            allowed = row.options.model_json_schema()["properties"]["state"]
+            assert run == set(allowed.get("enum", [allowed.get("const")])), name
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_a_recursion_is_compared_with_a_loop(case: str) -> None:
+    file, _, function = ROWS[case].recursion.partition("::")
+    folder = Path(__file__).parent
+    source = (folder / file).read_text(encoding="utf-8")
+    found = [node for node in ast.parse(source).body if getattr(node, "name", "") == function]
+    assert len(found) == 1, ROWS[case].recursion
+    imported = set(re.findall(r"^(?:import|from) (\w+)", source, re.MULTILINE))
+    helpers = [path for path in folder.glob("*.py") if path.stem in imported]
+    shared = [path.read_text(encoding="utf-8") for path in helpers]
+    assert any(f'"{ROWS[case].name}"' in text for text in [source, *shared])
+
+
+def test_every_algorithm_is_another_one_somewhere() -> None:
+    named = {each.name for each in SPECIAL} | {each.other for each in SPECIAL}
+    assert named == set(ALGORITHMS)
+
+
+# Runs.
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("model", ["logistic", "mlp", "cnn"])
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_trains_each_model_in_each_dtype(name: str, model: str, dtype: str) -> None:
-    config = experiment(name, model=model, dtype=dtype, options=schedule_options(name, 3))
-    job = prepare(load_config(config, count=4), nodes=digits(4, 5))
+@pytest.mark.parametrize("case", ROWS)
+def test_trains_each_model_in_each_dtype(case: str, model: str, dtype: str) -> None:
+    steps = ROWS[case].moved
+    options = schedule_options(case, steps)
+    config = experiment(case, model=model, dtype=dtype, steps=steps, options=options)
+    job = prepare(load_config(config, count=4), nodes=digits(5, 5, 5, 5))
     result = execute(job)
     assert result.parameters.dtype == getattr(torch, dtype)
     assert bool(torch.isfinite(result.parameters).all())
     size = sum(weight.numel() for weight in result.model(0).parameters())
     assert result.parameters.shape == (4, size)
+    assert result.consensus.shape == (size,)
     assert size == SIZES.get(model, size)
-    assert result.steps == 3
+    assert result.steps == steps
     start = job.model.start(4, job.dtype, job.device)
     assert bool((result.parameters - start).norm(dim=1).gt(1e-3).all())
 
 
-@pytest.mark.parametrize("name", PRIVATE)
-def test_single_and_double_precision_agree(name: str) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", ROWS)
+def test_a_step_keeps_shapes_and_types(case: str, dtype: str) -> None:
+    options = {**schedule_options(case, 3), **ROWS[case].resumed}
+    config = experiment(case, dtype=dtype, batch=2, options=options, privacy=given_noise(5))
+    job = prepare(load_config(config, count=3), nodes=digits(5, 4, 6))
+    before, after, _ = single_step(job, 1)
+    assert type(before) is type(after)
+    for name, old, new in zip(before._fields, before, after, strict=True):
+        assert (old.shape, old.dtype) == (new.shape, new.dtype), name
+        assert len(old) == 3
+        assert old.dtype == getattr(torch, dtype)
+
+
+@pytest.mark.parametrize("case", NOISED)
+def test_single_and_double_precision_agree(case: str) -> None:
     single, double = (
-        tacit.train(experiment(name, dtype=dtype), nodes=digits(4, 5)).parameters
+        tacit.train(
+            experiment(case, dtype=dtype, options=ROWS[case].smooth), nodes=digits(5, 5, 5, 5)
+        ).parameters
         for dtype in ("float32", "float64")
     )
     torch.testing.assert_close(single.double(), double, rtol=1e-4, atol=1e-5)
 
 
+def given_noise(seed: int) -> dict[str, Any]:
+    return {"noise_std": 0.2, "accounting": "none", "noise_seed": seed}
+
+
 @pytest.mark.parametrize("batch", ["all", 2], ids=["whole", "sampled"])
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_noise_seed_repeats_the_run(name: str, batch: int | str) -> None:
-    privacy = {"noise_std": 0.2, "accounting": "none", "noise_seed": 5}
-    config = experiment(name, batch=batch, privacy=privacy)
-    first, second = (tacit.train(config, nodes=digits(4, 5)) for _ in range(2))
+@pytest.mark.parametrize("case", ROWS)
+def test_a_noise_seed_repeats_the_run(case: str, batch: int | str) -> None:
+    config = experiment(case, batch=batch, privacy=given_noise(5))
+    first, second = (tacit.train(config, nodes=digits(5, 5, 5, 5)) for _ in range(2))
     assert torch.equal(first.parameters, second.parameters)
+    assert torch.equal(first.consensus, second.consensus)
     assert not first.private
 
 
-@pytest.mark.parametrize("name", PRIVATE)
-def test_seeds_and_secret_keys_give_different_noise(name: str) -> None:
+@pytest.mark.parametrize("case", NOISED)
+def test_seeds_and_secret_keys_give_different_noise(case: str) -> None:
     common = {"epsilon": 3.0, "delta": DELTA}
     settings = [{**common, "noise_seed": 1}, {**common, "noise_seed": 2}, common, common]
-    runs = [tacit.train(experiment(name, privacy=each), nodes=digits(3, 5)) for each in settings]
+    steps = ROWS[case].moved
+    runs = [
+        tacit.train(experiment(case, steps=steps, privacy=each), nodes=digits(5, 5, 5))
+        for each in settings
+    ]
     for one, other in itertools.combinations(runs, 2):
         assert bool((one.parameters != other.parameters).any(1).all())
     assert [run.private for run in runs] == [False, False, True, True]
@@ -86,17 +165,47 @@ def test_seeds_and_secret_keys_give_different_noise(name: str) -> None:
 
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("records", [1, 4])
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_few_nodes_and_few_records(name: str, nodes: int, records: int) -> None:
-    result = tacit.train(experiment(name, steps=4, batch=1), nodes=digits(nodes, records))
+@pytest.mark.parametrize("case", ROWS)
+def test_few_nodes_and_few_records(case: str, nodes: int, records: int) -> None:
+    result = tacit.train(experiment(case, steps=4, batch=1), nodes=digits(*[records] * nodes))
     assert result.parameters.shape == (nodes, SIZES["logistic"])
     assert bool(torch.isfinite(result.parameters).all())
     assert all(node.rate == 1 / records for node in result.plan.nodes)
-    assert min(result.bytes_sent) > 0 if nodes > 1 else result.bytes_sent == (0,)
+    alone = nodes == 1 and ALGORITHMS[ROWS[case].name].setting == "peer-to-peer"
+    assert result.bytes_sent == (0,) if alone else min(result.bytes_sent) > 0
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_one_step_of_one_node_is_one_gradient_step(name: str) -> None:
+@pytest.mark.parametrize("batch", ["all", 2], ids=["whole", "sampled"])
+@pytest.mark.parametrize("case", ROWS)
+def test_unequal_nodes(case: str, batch: int | str) -> None:
+    """One with a single record, which a batch of two takes always."""
+    privacy = None if batch == "all" else given_noise(3)
+    config = experiment(case, steps=4, batch=batch, privacy=privacy)
+    result = tacit.train(config, nodes=digits(6, 1, 3))
+    assert bool(torch.isfinite(result.parameters).all())
+    assert bool(torch.isfinite(result.consensus).all())
+    sizes = [6, 1, 3] if batch == "all" else [2, 1, 2]
+    assert [node.expected_batch for node in result.plan.nodes] == sizes
+    assert [node.records for node in result.plan.nodes] == [6, 1, 3]
+    if case in NOISED and batch == "all":
+        assert all(epsilon is not None and 0 <= epsilon <= 3 for epsilon in result.epsilon)
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_one_step(case: str) -> None:
+    job = prepare(load_config(experiment(case, steps=1), count=3), nodes=digits(4, 5, 2))
+    result = execute(job)
+    assert result.steps == 1
+    assert bool(torch.isfinite(result.parameters).all())
+    assert bool((result.consensus - job.model.start(1, job.dtype, job.device)[0]).norm() > 1e-4)
+    if case in NOISED:
+        for taking_part, epsilon in zip(active(job, 0), result.epsilon, strict=True):
+            assert epsilon is not None
+            assert 2.9 < epsilon <= 3 if taking_part else epsilon == 0
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_one_step_of_one_node_is_one_gradient_step(case: str) -> None:
     draw = torch.Generator().manual_seed(0)
     inputs = torch.randn(6, 3, generator=draw, dtype=torch.float64)
     targets = torch.randn(6, 1, generator=draw, dtype=torch.float64)
@@ -104,73 +213,79 @@ def test_one_step_of_one_node_is_one_gradient_step(name: str) -> None:
     loss = (module(inputs) - targets).square().mean()
     gradients = torch.autograd.grad(loss, list(module.parameters()))
     start = torch.cat([weight.detach().reshape(-1) for weight in module.parameters()])
-    right = start - 0.1 * torch.cat([gradient.reshape(-1) for gradient in gradients])
-    config = experiment(name, loss="mse", steps=1, privacy={"epsilon": "none"})
+    length = ROWS[case].length(0.1)
+    right = start - length * torch.cat([gradient.reshape(-1) for gradient in gradients])
+    options = ROWS[case].one_step
+    config = experiment(case, loss="mse", steps=1, options=options, privacy=EXACT)
     found = tacit.train(config, model=module, nodes=[(inputs, targets)]).parameters
     torch.testing.assert_close(found, right[None], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_sampled_batches_with_noise(name: str, sampling: str) -> None:
+@pytest.mark.parametrize("case", ROWS)
+def test_sampled_batches_with_noise(case: str, sampling: str) -> None:
     config = experiment(
-        name,
+        case,
         batch=2,
         sampling=sampling,
-        options=schedule_options(name, 3),
+        options=schedule_options(case, 3),
         privacy={"noise_std": 0.1, "accounting": "none"},
     )
-    result = tacit.train(config, nodes=digits(4, 6))
+    result = tacit.train(config, nodes=digits(6, 6, 6, 6))
     assert bool(torch.isfinite(result.parameters).all())
     assert {node.rate for node in result.plan.nodes} == {2 / 6}
     assert result.epsilon == (None,) * 4
 
 
-@pytest.mark.parametrize("name", PRIVATE)
-def test_epsilon_falls_with_noise_and_rises_with_steps(name: str) -> None:
-    def epsilon(noise_std: float, steps: int) -> float:
-        privacy = {"noise_std": noise_std, "delta": DELTA}
-        result = tacit.train(experiment(name, steps=steps, privacy=privacy), nodes=digits(2, 4))
-        first, second = result.epsilon
-        assert first == second
-        assert first is not None
-        return first
+@pytest.mark.parametrize("case", NOISED)
+def test_epsilon_falls_with_noise_and_rises_with_steps(case: str) -> None:
+    few = ROWS[case].moved
 
-    assert epsilon(1.0, 3) > 1.5 * epsilon(2.0, 3) > 0
-    assert epsilon(1.0, 6) > 1.2 * epsilon(1.0, 3)
+    def epsilon(noise_std: float, steps: int) -> Sequence[float]:
+        privacy = {"noise_std": noise_std, "delta": DELTA}
+        config = load_config(experiment(case, steps=steps, privacy=privacy), count=2)
+        plan = prepare(config, nodes=digits(4, 4)).plan
+        found = [node.epsilon for node in plan.nodes if node.epsilon is not None]
+        assert len(found) == 2
+        assert plan.activity is not None or found[0] == found[1]
+        return found
+
+    rows = zip(epsilon(1.0, few), epsilon(2.0, few), epsilon(1.0, 2 * few), strict=True)
+    for some, quieter, longer in rows:
+        assert some > 1.5 * quieter > 0
+        assert longer > 1.2 * some
 
 
 # Special cases
 
 
-@pytest.mark.parametrize("batch", ["all", 2], ids=["whole", "sampled"])
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("const-d2p", {}),
-        ("dyn-c", {"clip_decay": 1.0}),
-        ("dyn-mu", {"budget_growth": 1.0}),
-        ("dyn-d2p", {"clip_decay": 1.0, "budget_growth": 1.0}),
-        ("dyn-general", {}),
-        ("dyn-general", {"clip_schedule": [0.7] * 4, "noise_schedule": [2.5] * 4}),
-    ],
+    "special", SPECIAL, ids=lambda each: f"{each.name}-{each.options}-{each.other}-{each.batch}"
 )
-def test_without_schedules_all_are_privsgp(
-    name: str, options: dict[str, Any], batch: int | str
-) -> None:
-    privacy = {"noise_std": 0.3, "noise_seed": 8, "delta": DELTA}
-    if batch != "all":
-        privacy["accounting"] = "none"
+def test_under_some_settings_it_is_another_one(special: Special) -> None:
+    privacy: dict[str, Any] = EXACT
+    if special.noise:
+        privacy = {"noise_std": 0.3, "noise_seed": 8, "delta": DELTA}
+        if special.batch != "all":
+            privacy["accounting"] = "none"
 
     def run(name: str, options: Mapping[str, Any]) -> tacit.Result:
+        case = next(each for each, row in ROWS.items() if row.name == name)
+        clip = {"clip": 0.7} if special.noise else {}
         config = experiment(
-            name, steps=4, batch=batch, options={"clip": 0.7, **options}, privacy=privacy
+            case,
+            steps=special.steps,
+            batch=special.batch,
+            graph=special.graph,
+            options={**clip, **options},
+            privacy=privacy,
         )
-        return tacit.train(config, nodes=digits(5, 4))
+        return tacit.train(config, nodes=digits(*[special.records] * special.nodes))
 
-    found, right = run(name, options), run("privsgp", {})
+    found, right = run(special.name, special.options), run(special.other, special.others)
     torch.testing.assert_close(found.parameters, right.parameters, rtol=1e-11, atol=1e-13)
-    if batch == "all":
+    torch.testing.assert_close(found.consensus, right.consensus, rtol=1e-11, atol=1e-13)
+    if special.noise and special.batch == "all":
         assert found.epsilon == pytest.approx(right.epsilon, rel=1e-9)
 
 
@@ -179,37 +294,14 @@ def test_a_budget_buys_the_same_noise_without_schedules(name: str) -> None:
     factors = {"clip_decay": 1.0, "budget_growth": 1.0} if name == "dyn-d2p" else {}
     found, right = (
         tacit.train(
-            experiment(each, steps=4, options={"clip": 0.7, **options}), nodes=digits(3, 4)
+            experiment(each, steps=4, options={"clip": 0.7, **options}), nodes=digits(4, 4, 4)
         ).parameters
         for each, options in ((name, factors), ("privsgp", {}))
     )
     assert torch.equal(found, right)
 
 
-@pytest.mark.parametrize(("noisy", "plain"), [("privsgp", "sgp"), ("dp2-sgd", "d-psgd")])
-def test_without_noise_it_is_the_non_private_method(noisy: str, plain: str) -> None:
-    found, right = (
-        tacit.train(experiment(name, privacy={"epsilon": "none"}), nodes=digits(4, 5)).parameters
-        for name in (noisy, plain)
-    )
-    assert torch.equal(found, right)
-
-
-def quadratic(nodes: int, *, shared: bool) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Records of a linear regression; `shared` inputs give every node the same curvature."""
-    draw = torch.Generator().manual_seed(4)
-    made = []
-    inputs = torch.randn(8, 3, generator=draw, dtype=torch.float64)
-    for _ in range(nodes):
-        if not shared:
-            inputs = torch.randn(8, 3, generator=draw, dtype=torch.float64)
-        made.append((inputs, torch.randn(8, 1, generator=draw, dtype=torch.float64)))
-    return made
-
-
-def gradient_descent(
-    data: list[tuple[torch.Tensor, torch.Tensor]], steps: int, learning_rate: float
-) -> torch.Tensor:
+def gradient_descent(data: Nodes, steps: int, learning_rate: float) -> torch.Tensor:
     """Weight and bias `[4]` after steps on the mean squared error of all records, from zero."""
     inputs = torch.cat([torch.column_stack([x, torch.ones(len(x))]) for x, _ in data])
     targets = torch.cat([y for _, y in data])[:, 0]
@@ -219,33 +311,46 @@ def gradient_descent(
     return point
 
 
-@pytest.mark.parametrize("name", PUSH_SUM)
-def test_on_a_complete_graph_push_sum_is_central_gradient_descent(name: str) -> None:
+def regression(case: str, data: Nodes, *, steps: int = 9, **settings: Any) -> tacit.Result:
+    config = experiment(
+        case, loss="mse", model="linear", steps=steps, privacy=EXACT, **settings
+    )  # fmt: skip
+    return tacit.train(config, nodes=data)
+
+
+@pytest.mark.parametrize("case", CENTRAL)
+def test_on_a_complete_graph_it_is_central_gradient_descent(case: str) -> None:
     data = quadratic(4, shared=False)
-    config = experiment(
-        name, loss="mse", model="linear", steps=9, graph="complete", privacy={"epsilon": "none"}
-    )
-    found = tacit.train(config, nodes=data).parameters
-    right = gradient_descent(data, 9, 0.1).expand(4, -1)
-    torch.testing.assert_close(found, right, rtol=1e-11, atol=1e-12)
+    found = regression(case, data, graph="complete", options=ROWS[case].central)
+    right = gradient_descent(data, 9, 0.1)
+    torch.testing.assert_close(found.parameters, right.expand(4, -1), rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(found.consensus, right, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_under_equal_curvature_the_mean_model_is_central_gradient_descent(name: str) -> None:
+@pytest.mark.parametrize("case", MEAN)
+def test_under_equal_curvature_the_mean_model_is_central_gradient_descent(case: str) -> None:
     data = quadratic(4, shared=True)
-    config = experiment(
-        name, loss="mse", model="linear", steps=9, graph="ring", privacy={"epsilon": "none"}
-    )
-    result = tacit.train(config, nodes=data)
+    result = regression(case, data, graph="ring", options=ROWS[case].mean)
     right = gradient_descent(data, 9, 0.1)
     torch.testing.assert_close(result.consensus, right, rtol=1e-11, atol=1e-12)
-    assert bool((result.parameters - right).norm(dim=1).gt(1e-4).all())
+    if ALGORITHMS[ROWS[case].name].setting == "peer-to-peer":
+        assert bool((result.parameters - right).norm(dim=1).gt(1e-4).all())
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_converges_on_a_strongly_convex_quadratic(name: str) -> None:
+@pytest.mark.parametrize("case", POOLED)
+def test_under_equal_curvature_the_mean_model_is_that_of_one_node_with_all_data(case: str) -> None:
+    data = quadratic(4, shared=True)
+    together = [(torch.cat([x for x, _ in data]), torch.cat([y for _, y in data]))]
+    many, one = (regression(case, nodes, options=ROWS[case].smooth) for nodes in (data, together))
+    torch.testing.assert_close(many.consensus, one.consensus, rtol=1e-11, atol=1e-12)
+    assert bool((one.consensus - regression(case, data[:1]).consensus).norm() > 1e-3)
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_converges_on_a_strongly_convex_quadratic(case: str) -> None:
     optimum = torch.tensor([0.5, -1.0, 2.0, 0.3], dtype=torch.float64)
     data = [(x, x @ optimum[:3, None] + optimum[3]) for x, _ in quadratic(5, shared=False)]
-    config = experiment(name, loss="mse", model="linear", steps=150, privacy={"epsilon": "none"})
-    found = tacit.train(config, nodes=data).parameters
-    assert float((found - optimum).norm(dim=1).max()) < float(optimum.norm()) / 100
+    row = ROWS[case]
+    found = regression(case, data, steps=row.descent, options=row.quadratic)
+    models = torch.cat([found.parameters, found.consensus[None]])
+    assert float((models - optimum).norm(dim=1).max()) < row.closeness * float(optimum.norm())

@@ -5,8 +5,10 @@ Gradients that are exactly zero leave nothing else to see.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,22 +18,22 @@ from battery_experiments import (
     DECAY,
     DELTA,
     GROWTH,
-    PRIVATE,
+    active,
     bounds,
     experiment,
     levels,
     schedule_options,
+    single_step,
 )
+from battery_table import NOISED, ROWS, Array, Seen
+from dp_accounting.pld.privacy_loss_distribution import from_laplace_mechanism
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.stats import kstest, laplace, norm
 
 import tacit
 from tacit.algorithms import ALGORITHMS
 from tacit.config import load_config
-from tacit.exchange import InProcessExchange
 from tacit.prepare import Job, prepare
-from tacit.spending import node_keys
-from tacit.world import StackedWorld
 
 STEPS = 3
 INPUTS = 4000
@@ -48,8 +50,14 @@ RELATIVE_NOISE: dict[str, Callable[[int], float]] = {
     "dyn-mu": lambda k: GROWTH ** (-k / STEPS),
     "dyn-d2p": lambda k: (DECAY * GROWTH) ** (-k / STEPS),
     "dyn-general": lambda k: levels(STEPS)[k],
+    "dpdo": lambda k: (0.8 / 0.7) ** k,
 }
-"""Standard deviation of step k's noise over that of step 0; 1 for all others."""
+"""Planned standard deviation of step k's noise over that of step 0; 1 for all others."""
+
+PARTLY: Mapping[str, Any] = {"activation": 0.5, "clients_per_round": 2}
+"""Options with which only some nodes take part in a step."""
+
+LAPLACE = [case for case in NOISED if ALGORITHMS[ROWS[case].name].noise == "laplace"]
 
 
 def still_records() -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -59,101 +67,167 @@ def still_records() -> list[tuple[torch.Tensor, torch.Tensor]]:
     ]
 
 
-def still(name: str, privacy: Mapping[str, Any]) -> Job:
+def still(
+    case: str,
+    privacy: Mapping[str, Any],
+    steps: int = STEPS,
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> Job:
     """A linear model that is zero, and targets that are zero: no gradient at the start."""
     config = experiment(
-        name,
+        case,
         loss="mse",
         model="linear",
-        steps=STEPS,
-        options={"clip": CLIP, "learning_rate": 1.0, **schedule_options(name, STEPS)},
+        steps=steps,
+        graph="complete" if steps == 1 else None,
+        options={"clip": CLIP, "learning_rate": 1.0, **schedule_options(case, steps), **options},
         privacy={"noise_seed": 3, "delta": DELTA, **privacy},
     )
     return prepare(load_config(config, count=len(RECORDS)), nodes=still_records())
 
 
-def injected(job: Job, k: int) -> np.ndarray:
+def injected(case: str, job: Job, k: int) -> Array:
     """Each node's noise of step k in the batch mean, `[nodes, d]`: the step alone, un-mixed."""
-    algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
-    plan = job.plan
-    exchange = InProcessExchange(plan.mixing.matrices, dtype=job.dtype, device=job.device)
-    world = StackedWorld(plan, job.model, job.train, node_keys(plan), exchange)
-    state = algorithm.start(job.model.start(len(plan.nodes), job.dtype, job.device), options)
-    moved = -algorithm.step(state, k, options, world).x.numpy()
-    if algorithm.weights == "doubly-stochastic":
-        return np.asarray(moved)  # the noise is added after the mixing
-    return np.linalg.solve(plan.mixing.matrix(k), moved)
+    _, state, messages = single_step(job, k)
+    return NOISED[case].noise(Seen(k, state, messages))
 
 
-def assert_deviations(noise: np.ndarray, expected: list[float]) -> None:
+def planned(case: str, job: Job, k: int) -> list[float]:
+    """Its standard deviation (Laplace: its scale), as the plan and the row have it; 0: inactive."""
+    relative = NOISED[case].relative(k, job.plan.steps)
+    return [
+        taking_part * relative * job.plan.noise_std(node, k) / node.records
+        for taking_part, node in zip(active(job, k), job.plan.nodes, strict=True)
+    ]
+
+
+def assert_deviations(case: str, noise: Array, expected: Sequence[float]) -> None:
     """Within 4 standard errors of each node's planned standard deviation, and without a mean."""
     count = noise.shape[1]
-    for row, std in zip(noise, expected, strict=True):
-        assert row.std() == pytest.approx(std, rel=4 / math.sqrt(2 * count))
-        assert abs(row.mean()) < 4 * std / math.sqrt(count)
+    # Of a standard deviation over itself: sqrt((kurtosis - 1) / 4n), the kurtosis being 3 or 6.
+    wide, error = (math.sqrt(2), 1.25) if case in LAPLACE else (1.0, 0.5)
+    for row, unit in zip(noise, expected, strict=True):
+        std = wide * unit
+        assert row.std() == pytest.approx(std, rel=4 * math.sqrt(error / count), abs=1e-15)
+        assert abs(row.mean()) <= 4 * std / math.sqrt(count)
 
 
-def gaussian_mu(epsilon: float) -> float:
-    """mu with delta = Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2)."""
-
-    def excess(mu: float) -> float:
-        first = norm.cdf(-epsilon / mu + mu / 2)
-        return float(first - math.exp(epsilon) * norm.cdf(-epsilon / mu - mu / 2) - DELTA)
-
-    return float(brentq(excess, 1e-3, 50.0))
+# What schedules of noise cost: oracles of their own. `shares` are shifts over noise, step by step.
 
 
-@pytest.mark.parametrize("name", PRIVATE)
-def test_noise_std_is_that_of_the_batch_mean_at_the_first_step(name: str) -> None:
-    job = still(name, {"noise_std": 0.05})
-    relative = RELATIVE_NOISE.get(name, lambda k: 1.0)
+def gaussian_delta(shares: Sequence[float], epsilon: float) -> float:
+    """Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2); squares add up to that of mu."""
+    mu = math.sqrt(math.fsum(share**2 for share in shares))
+    first = norm.cdf(-epsilon / mu + mu / 2)
+    return float(first - math.exp(epsilon) * norm.cdf(-epsilon / mu - mu / 2))
+
+
+def gaussian_cost(shares: Sequence[float]) -> float:
+    return float(brentq(lambda epsilon: gaussian_delta(shares, epsilon) - DELTA, 1e-6, 50.0))
+
+
+def laplace_cost(shares: Sequence[float]) -> float:
+    parts = [from_laplace_mechanism(1 / share, use_connect_dots=True) for share in shares]
+    whole = functools.reduce(lambda one, other: one.compose(other), parts)
+    return float(whole.get_epsilon_for_delta(DELTA))
+
+
+COSTS = {"gaussian": gaussian_cost, "laplace": laplace_cost}
+
+
+@pytest.mark.parametrize("case", NOISED)
+def test_noise_std_is_that_of_the_batch_mean_at_the_first_step(case: str) -> None:
+    job = still(case, {"noise_std": 0.05})
+    relative = RELATIVE_NOISE.get(case, lambda k: 1.0)
     for k in range(STEPS):
-        expected = 0.05 * relative(k) / relative(0)
-        assert_deviations(injected(job, k), [expected] * len(RECORDS))
+        unit = 0.05 * NOISED[case].relative(k, STEPS) * relative(k) / relative(0)
+        expected = [unit * taking_part for taking_part in active(job, k)]
+        assert planned(case, job, k) == pytest.approx(expected)
+        assert_deviations(case, injected(case, job, k), expected)
 
 
-@pytest.mark.parametrize("name", PRIVATE)
-def test_each_nodes_budget_sets_its_noise(name: str) -> None:
+@pytest.mark.parametrize("case", NOISED)
+def test_each_nodes_budget_sets_its_noise(case: str) -> None:
     budgets = [0.5, 1.0, 3.0]
-    job = still(name, {"epsilon": budgets})
-    relative = [RELATIVE_NOISE.get(name, lambda k: 1.0)(k) for k in range(STEPS)]
-    clips = [CLIPS.get(name, lambda k: CLIP)(k) for k in range(STEPS)]
-    # mu of step k is C_k over the noise in the sum; squares add up.
-    root = math.sqrt(sum((c / r) ** 2 for c, r in zip(clips, relative, strict=True)))
-    units = [
-        root / gaussian_mu(budget) / count for budget, count in zip(budgets, RECORDS, strict=True)
-    ]
+    job, release = still(case, {"epsilon": budgets}), NOISED[case]
+    relative = RELATIVE_NOISE.get(case, lambda k: 1.0)
+    clip = CLIPS.get(case, lambda k: CLIP)
+    units = [planned(case, job, k) for k in range(STEPS)]
     for k in range(STEPS):
-        noise = injected(job, k)
-        assert_deviations(noise, [unit * relative[k] for unit in units])
-        planned = [job.plan.noise_std(node, k) / node.records for node in job.plan.nodes]
-        assert planned == pytest.approx([unit * relative[k] for unit in units], rel=2e-3)
+        assert_deviations(case, injected(case, job, k), units[k])
+    for node, budget in zip(job.plan.nodes, budgets, strict=True):
+        there = [k for k in range(STEPS) if units[k][node.node] > 0]
+        assert node.epsilon is not None
+        assert 0.995 * budget < node.epsilon <= budget if there else node.epsilon == 0
+        found = [units[k][node.node] / release.relative(k, STEPS) / relative(k) for k in there]
+        assert found == pytest.approx(found[:1] * len(there))
+        if release.shift is None or not there:
+            continue
+        shares = [release.shift(node.records, k) * clip(k) / units[k][node.node] for k in there]
+        cost = COSTS[ALGORITHMS[ROWS[case].name].noise](shares)
+        assert cost == pytest.approx(budget, rel=5e-3)
+    assert sum(taking_part for k in range(STEPS) for taking_part in active(job, k)) >= STEPS
 
 
-@pytest.mark.parametrize("name", PRIVATE)
-def test_a_trained_step_holds_that_noise(name: str) -> None:
-    job = still(name, {"noise_std": 0.05})
-    options = {"clip": CLIP, "learning_rate": 1.0}
+@pytest.mark.parametrize("case", NOISED)
+def test_a_trained_step_holds_that_noise(case: str) -> None:
+    job, release = still(case, {"noise_std": 0.05}, steps=1), NOISED[case]
     config = experiment(
-        name,
+        case,
         loss="mse",
         model="linear",
         steps=1,
         graph="complete",
-        options=options,
+        options={"clip": CLIP, "learning_rate": 1.0, **schedule_options(case, 1)},
         privacy={"noise_seed": 3, "noise_std": 0.05, "delta": DELTA},
     )
-    found = tacit.train(config, nodes=still_records()).parameters.numpy()
-    drawn = injected(job, 0)
-    if ALGORITHMS[name].weights == "column-stochastic":
-        drawn = np.tile(drawn.mean(axis=0), (len(RECORDS), 1))
-    np.testing.assert_allclose(found, -drawn, rtol=1e-7, atol=1e-9)
+    found = tacit.train(config, nodes=still_records())
+    drawn = injected(case, job, 0)
+    models = release.models(drawn)
+    common = models.mean(axis=0) if release.consensus is None else release.consensus(drawn)
+    assert np.abs(common).max() > 1e-3
+    np.testing.assert_allclose(found.parameters.numpy(), models, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(found.consensus.numpy(), common, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", PRIVATE)
-def test_noise_of_nodes_and_steps_is_uncorrelated(name: str) -> None:
-    job = still(name, {"noise_std": 0.05})
-    rows = np.concatenate([injected(job, k) for k in range(STEPS)])
+@pytest.mark.parametrize("case", NOISED)
+def test_noise_of_nodes_and_steps_is_uncorrelated(case: str) -> None:
+    job = still(case, {"noise_std": 0.05})
+    rows = np.concatenate([injected(case, job, k)[active(job, k)] for k in range(STEPS)])
     correlations = np.corrcoef(rows)[np.triu_indices(len(rows), 1)]
-    assert len(correlations) == 36
+    assert len(rows) == STEPS * len(RECORDS) or job.plan.activity is not None
+    assert len(correlations) >= 3
     assert np.abs(correlations).max() < 4.5 / math.sqrt(rows.shape[1])
+
+
+@pytest.mark.parametrize(
+    ("case", "key"),
+    [(case, key) for key in PARTLY for case in NOISED
+     if key in ALGORITHMS[ROWS[case].name].options.model_fields],
+)  # fmt: skip
+def test_a_node_that_takes_no_part_releases_nothing_and_spends_nothing(case: str, key: str) -> None:
+    budget = {"epsilon": 1.0}
+    job = still(case, budget, options={key: PARTLY[key]})
+    for k in range(STEPS):
+        noise, flags = injected(case, job, k), active(job, k)
+        assert_deviations(case, noise, planned(case, job, k))
+        assert not noise[~flags].any()
+        assert key == "activation" or flags.sum() == PARTLY[key]
+    counts = np.sum([active(job, k) for k in range(STEPS)], axis=0)
+    assert 0 < counts.sum() < STEPS * len(RECORDS)
+    for node, count in zip(job.plan.nodes, counts, strict=True):
+        # The fewer the steps, the less noise for the same budget.
+        alone = still(case, budget, steps=int(count)) if count else None
+        assert node.epsilon == pytest.approx(1.0 if count else 0.0, rel=5e-3)
+        if alone is not None and NOISED[case].shift is not None:
+            same = alone.plan.nodes[node.node].noise_scale
+            assert node.noise_scale == pytest.approx(same, rel=5e-3)
+
+
+@pytest.mark.parametrize("case", NOISED)
+def test_noise_has_the_law_that_is_accounted(case: str) -> None:
+    job = still(case, {"noise_std": 0.05})
+    law = laplace if case in LAPLACE else norm
+    for node in np.flatnonzero(active(job, 1)):
+        noise, unit = injected(case, job, 1)[node], planned(case, job, 1)[node]
+        assert kstest(noise, law(scale=unit).cdf).pvalue > 1e-4

@@ -1,7 +1,7 @@
 """The published algorithms, one file each, and the table that lists them.
 
 To add one: copy the file nearest to it, change what its paper changes, add its row here and its
-name to `tests/algorithms`.
+row to `tests/algorithms/battery_table.py`.
 """
 
 from __future__ import annotations

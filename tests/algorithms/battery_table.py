@@ -1,0 +1,399 @@
+"""What the battery must know of each algorithm: one row for each way that one is run.
+
+The battery of `test_algorithms_battery`, `test_algorithms_noise` and `test_resume` runs every row.
+An algorithm whose `state` may be public or private has a row for either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One step that starts from zero and has no gradient, at learning rate 1.
+
+    Args:
+        k: the step.
+        state: after it.
+        messages: what was handed to the exchange, in that order, `[nodes, d]` each.
+    """
+
+    k: int
+    state: Any
+    messages: Sequence[Array]
+
+
+def _batch_mean(records: int, k: int) -> float:
+    return 1 / records
+
+
+def _as_planned(k: int, steps: int) -> float:
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Release:
+    """Where the noise of a step is seen, and what it hides.
+
+    Args:
+        noise: it, in units of the mean gradient of a batch, `[nodes, d]`.
+        relative: its standard deviation at step k of K, over the planned one of a batch mean.
+        shift: how far a record that is left out moves the release that the noise is in, over the
+            clipping bound, from the number of records and k; None: no closed form is known.
+        models: every node's model `[nodes, d]` after one step on a complete graph (or of a
+            server), of the noise `[nodes, d]`.
+        consensus: the common model `[d]` then, if it is not their mean.
+    """
+
+    noise: Callable[[Seen], Array]
+    relative: Callable[[int, int], float] = _as_planned
+    shift: Callable[[int, int], float] | None = _batch_mean
+    models: Callable[[Array], Array] = lambda noise: -noise
+    consensus: Callable[[Array], Array] | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to run an algorithm.
+
+    Args:
+        name: of the algorithm.
+        recursion: `file::test` where its recursion is compared with an independent loop.
+        release: of its noise; None for a method without noise.
+        options: that every run of the row has.
+        smooth: further ones with which what is sent depends continuously on the gradients.
+        resumed: further ones with which all of its state matters.
+        moved: steps after which every node has taken part.
+        one_step: options with which a single step of one node is a gradient step, and
+        length: how long that is, from the learning rate.
+        mean: options with which the mean of models under equal curvature is that of central
+            gradient descent; None where that does not hold.
+        central: likewise of every model on a complete graph, whatever the curvatures.
+        pooled: whether under equal curvature the common model is that of one node with all data.
+        quadratic: options with which it converges on a quadratic,
+        descent: in how many steps, and
+        closeness: to which share of the way there.
+    """
+
+    name: str
+    recursion: str
+    release: Release | None = None
+    options: Options = field(default_factory=dict)
+    smooth: Options = field(default_factory=dict)
+    resumed: Options = field(default_factory=dict)
+    moved: int = 3
+    one_step: Options = field(default_factory=dict)
+    length: Callable[[float], float] = lambda rate: rate
+    mean: Options | None = None
+    central: Options | None = None
+    pooled: bool = True
+    quadratic: Options = field(default_factory=dict)
+    descent: int = 150
+    closeness: float = 0.01
+
+
+# Where the noise is seen.
+
+
+def _averaged(noise: Array) -> Array:
+    return np.tile(noise.mean(axis=0), (len(noise), 1))
+
+
+_ANCHORS = {"state": "public", "anchor_every": 10, "anchor_share": 0.5}
+
+
+def _other_steps(k: int, steps: int) -> float:
+    """For these anchors in up to ten steps, and differences of up to twice the clipping bound."""
+    return 1.0 if k or steps == 1 else math.sqrt(1 / (steps - 1)) / 2
+
+
+PUSHED = Release(lambda seen: -seen.messages[0], models=lambda noise: -_averaged(noise))
+KEPT = Release(lambda seen: -seen.state.x.numpy())
+SENT = Release(lambda seen: seen.messages[0], models=lambda noise: -_averaged(noise))
+
+
+def _anchored(release: Release) -> Release:
+    return Release(
+        release.noise,
+        relative=_other_steps,
+        shift=lambda records, k: (2 if k else 1) / records,
+        models=release.models,
+    )
+
+
+_FEDSPD = 21.0  # gamma + rho at learning rate 1, of which the message holds twice the model's noise
+
+
+def _fedspd(shift: Callable[[int, int], float] | None) -> Release:
+    return Release(
+        lambda seen: seen.messages[0] * _FEDSPD / 2,
+        shift=shift,
+        models=np.zeros_like,  # clients' own models are not noised
+        consensus=lambda noise: noise.mean(axis=0) * 2 / _FEDSPD,
+    )
+
+
+# Rows.
+
+PLAIN = "test_algorithms_recursion.py::"
+VARIANCE = "test_algorithms_privsgp_vr.py::"
+SOTERIA = "test_algorithms_soteriafl.py::"
+FEDERATED = "test_algorithms_federated.py::"
+LAPLACE = "test_algorithms_laplace_methods.py::"
+COMPRESSED = "test_algorithms_do_adp.py::"
+PRIMAL_DUAL = "test_algorithms_fedspd_dp.py::"
+
+
+def _push_sum(name: str, **rest: Any) -> Row:
+    settings: dict[str, Any] = {
+        "recursion": PLAIN + "test_push_sum_recursion",
+        "release": PUSHED,
+        "resumed": {"momentum": 0.9, "final_mixing": 3},
+        "mean": {},
+        "central": {},
+    }
+    return Row(name, **{**settings, **rest})
+
+
+def _gossip(name: str, release: Release | None) -> Row:
+    return Row(name, recursion=PLAIN + "test_gossip_recursion", release=release, mean={})
+
+
+def _compressed(name: str, release: Release | None, **more: Any) -> Row:
+    return Row(
+        name,
+        recursion=COMPRESSED + "test_recursion",
+        release=release,
+        smooth={"compressor": "rand-k"},
+        resumed=more,
+        mean={"momentum": 0.0},
+    )
+
+
+def _local_steps(name: str, release: Release | None) -> Row:
+    return Row(
+        name,
+        recursion=FEDERATED + "test_fedavg_recursion",
+        release=release,
+        resumed={"clients_per_round": 2, "local_steps": 2},
+        one_step={"local_steps": 1},
+        mean={"local_steps": 1},
+        central={"local_steps": 1},
+        quadratic={"local_steps": 2},
+    )
+
+
+def _primal_dual(state: Literal["public", "private"], release: Release) -> Row:
+    return Row(
+        "fedspd-dp",
+        recursion=PRIMAL_DUAL + "test_recursion",
+        release=release,
+        options={"state": state, "penalty": 20.0},
+        resumed={"clients_per_round": 2, "local_steps": 2},
+        length=lambda rate: 1 / (1 / rate + 20),
+        quadratic={"penalty": 1.0},
+    )
+
+
+def _soteria(name: str, options: Options, release: Release) -> Row:
+    return Row(
+        name,
+        recursion=SOTERIA + "test_recursion",
+        release=release,
+        options=options,
+        resumed={"compressor": "rand-k", "keep": 0.5},
+        mean={},
+        central={},
+    )
+
+
+ROWS: Mapping[str, Row] = {
+    "sgp": _push_sum("sgp", release=None),
+    "privsgp": _push_sum("privsgp"),
+    "privsgp-vr": _push_sum(
+        "privsgp-vr",
+        recursion=VARIANCE + "test_recursion_over_changing_graphs",
+        release=_anchored(PUSHED),
+        options=_ANCHORS,
+        resumed={"anchor_every": 3, "momentum": 0.9},
+    ),
+    "privsgp-vr, private": _push_sum(
+        "privsgp-vr",
+        recursion=VARIANCE + "test_recursion_over_changing_graphs",
+        options={"state": "private"},
+    ),
+    "dyn-d2p": _push_sum("dyn-d2p"),
+    "dyn-c": _push_sum("dyn-c"),
+    "dyn-mu": _push_sum("dyn-mu"),
+    "const-d2p": _push_sum("const-d2p"),
+    "dyn-general": _push_sum("dyn-general"),
+    "d-psgd": _gossip("d-psgd", None),
+    "dp2-sgd": _gossip("dp2-sgd", KEPT),
+    "adp2-sgd": Row(
+        "adp2-sgd",
+        recursion="test_algorithms_adp2_sgd.py::test_waves_are_one_event_after_the_other",
+        release=KEPT,
+        resumed={"stragglers": 0.3},
+        moved=12,
+        pooled=False,
+        quadratic={"learning_rate": 0.2},
+    ),
+    "choco-sgd": _compressed("choco-sgd", None),
+    "do-adp": _compressed("do-adp", KEPT, activation=0.6),
+    "dpdo": Row(
+        "dpdo",
+        recursion=LAPLACE + "test_dpdo_recursion",
+        release=Release(lambda seen: seen.messages[0] / 0.7**seen.k, models=_averaged),
+        options={"rate_decay": 0.7, "noise_decay": 0.8},
+        quadratic={"rate_decay": 0.99, "noise_decay": 0.995},
+        mean={"rate_decay": 1.0, "noise_decay": 1.0},
+        central={"rate_decay": 1.0, "noise_decay": 1.0},
+    ),
+    "dp-dda": Row(
+        "dp-dda",
+        recursion="test_algorithms_dp_dda.py::test_recursion",
+        release=Release(lambda seen: seen.state.z.numpy()),
+        resumed={"activation": 0.6, "regulariser": "l1", "regularisation": 0.01},
+        quadratic={"learning_rate": 1.0},
+        descent=300,
+        closeness=0.03,  # it falls as one over the square root of the steps
+    ),
+    "cpgt": Row(
+        "cpgt",
+        recursion=LAPLACE + "test_cpgt_recursion",
+        release=Release(lambda seen: seen.messages[1]),
+        resumed={"compressor": "top-k", "keep": 0.3},
+        mean={},
+    ),
+    "fedavg": _local_steps("fedavg", None),
+    "dp-sgd": Row(
+        "dp-sgd",
+        recursion=FEDERATED + "test_dp_sgd_recursion",
+        release=SENT,
+        resumed={"clients_per_round": 2, "regulariser": "l1"},
+        mean={},
+        central={},
+    ),
+    "dp-fedavg": _local_steps(
+        "dp-fedavg",
+        # Two changes of norm up to the bound may be opposite.
+        Release(lambda seen: seen.messages[0], shift=lambda records, k: 2.0, models=_averaged),
+    ),
+    "dp-admm": Row(
+        "dp-admm",
+        recursion="test_algorithms_dp_admm.py::test_recursion",
+        options={"penalty": 1.0, "learning_rate_schedule": "inverse-sqrt"},
+        # The message is twice the model, whose gradient is divided by rho + sqrt(k + 1).
+        release=Release(
+            lambda seen: -seen.messages[0] / 2 * (1 + math.sqrt(seen.k + 1)),
+            models=lambda noise: -noise / 2,
+            consensus=lambda noise: -noise.mean(axis=0),
+        ),
+        resumed={"clients_per_round": 2},
+        length=lambda rate: 1 / (1 / rate + 1),
+        quadratic={"learning_rate_schedule": "constant", "learning_rate": 0.3},
+    ),
+    "fedspd-dp": _primal_dual("public", _fedspd(_batch_mean)),
+    "fedspd-dp, private": _primal_dual("private", _fedspd(None)),
+    "soteriafl-saga": _soteria("soteriafl-saga", {"state": "private"}, SENT),
+    "soteriafl-svrg": _soteria("soteriafl-svrg", _ANCHORS, _anchored(SENT)),
+    "soteriafl-svrg, private": _soteria("soteriafl-svrg", {"state": "private"}, SENT),
+}
+NOISED: Mapping[str, Release] = {
+    case: row.release for case, row in ROWS.items() if row.release is not None
+}
+
+
+# Special cases.
+
+
+@dataclass(frozen=True)
+class Special:
+    """Two algorithms that are the same one under some settings.
+
+    Args:
+        name: of the one.
+        options: with which it is the other.
+        other: the other's name.
+        others: its options.
+        nodes, records, batch, steps: of both runs.
+        graph: of both; None: each has its own.
+        noise: whether they have the same noise as well; without, neither has any.
+    """
+
+    name: str
+    options: Options
+    other: str
+    others: Options = field(default_factory=dict)
+    nodes: int = 5
+    records: int = 4
+    batch: int | str = "all"
+    steps: int = 4
+    graph: str | None = None
+    noise: bool = True
+
+
+_NO_SCHEDULES = {"clip_decay": 1.0, "budget_growth": 1.0}
+_STILL = {"rate_decay": 1.0, "noise_decay": 1.0}
+_MOMENTUM_GOSSIP = {"consensus_step": 1.0, "momentum": 0.0}
+_TABLE = {"state": "private"}
+_ONE: dict[str, Any] = {"nodes": 1, "noise": False}
+_PLAIN: dict[str, Any] = {"noise": False}
+
+SPECIAL: Sequence[Special] = (
+    Special("privsgp", {}, "sgp", **_PLAIN),
+    Special("dp2-sgd", {}, "d-psgd", **_PLAIN),
+    # Without schedules all are PrivSGP.
+    Special("const-d2p", {}, "privsgp"),
+    Special("const-d2p", {}, "privsgp", batch=2),
+    Special("dyn-c", {"clip_decay": 1.0}, "privsgp"),
+    Special("dyn-c", {"clip_decay": 1.0}, "privsgp", batch=2),
+    Special("dyn-mu", {"budget_growth": 1.0}, "privsgp"),
+    Special("dyn-mu", {"budget_growth": 1.0}, "privsgp", batch=2),
+    Special("dyn-d2p", _NO_SCHEDULES, "privsgp"),
+    Special("dyn-d2p", _NO_SCHEDULES, "privsgp", batch=2),
+    Special("dyn-general", {}, "privsgp"),
+    Special("dyn-general", {}, "privsgp", batch=2),
+    Special("dyn-general", {"noise_schedule": [2.5] * 4}, "privsgp", batch=2),
+    # With one record a node, every record at every step, or anchors only: full gradients.
+    Special("privsgp-vr", _TABLE, "privsgp", records=1, batch=1),
+    Special("privsgp-vr", _TABLE, "privsgp"),
+    Special("privsgp-vr", {"anchor_every": 1}, "privsgp"),
+    Special("privsgp-vr", {"anchor_every": 3}, "sgp", **_PLAIN),
+    Special("soteriafl-saga", {}, "dp-sgd"),
+    Special("soteriafl-saga", {}, "dp-sgd", records=1, batch=1),
+    Special("soteriafl-svrg", {"anchor_every": 1}, "dp-sgd"),
+    Special("soteriafl-svrg", _TABLE, "dp-sgd"),
+    # Everything kept, everyone active: gossip, with or without momentum.
+    Special("do-adp", {"keep": 1.0}, "do-adp", {"compressor": "none"}),
+    Special("do-adp", {}, "choco-sgd", **_PLAIN),
+    Special("do-adp", {"compressor": "none", **_MOMENTUM_GOSSIP}, "dp2-sgd"),
+    Special("choco-sgd", {"keep": 1.0, **_MOMENTUM_GOSSIP}, "d-psgd", **_PLAIN),
+    # Adapt, then mix, with symmetric weights.
+    Special("dpdo", _STILL, "sgp", graph="ring", **_PLAIN),
+    # A node alone.
+    Special("adp2-sgd", {}, "d-psgd", **_ONE),
+    Special("cpgt", {}, "d-psgd", **_ONE),
+    Special("dp-dda", {}, "d-psgd", steps=1, **_ONE),
+    # Servers.
+    Special("dp-fedavg", {}, "fedavg", **_PLAIN),
+    Special("fedavg", {"local_steps": 1}, "dp-sgd", **_PLAIN),
+    Special("dp-sgd", {}, "d-psgd", **_ONE),
+    Special(
+        "fedspd-dp",
+        {"state": "private", "penalty": 2.0},
+        "dp-admm",
+        {"penalty": 2.0, "learning_rate_schedule": "constant"},
+        **_PLAIN,
+    ),
+)
