@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 import tacit
 from experiments import Sections, experiment, write_experiment, write_module
 from experiments import tacit as command_line
-from tacit.config import LOSS_NAMES, load_config
+from tacit.config import load_config
+from tacit.config_sections import LOSS_NAMES
 from tacit.errors import InputError
 from tacit.gradients import LOSSES
 from tacit.losses import find_loss

@@ -46,7 +46,7 @@ def job_of(
 class NoiseHalved(StackedWorld):
     """Half of the noise that the plan says."""
 
-    def add_noise(self, total: Tensor, k: int) -> Tensor:
+    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
         quiet = super().add_noise(torch.zeros_like(total), k)
         return total.add_(quiet, alpha=0.5)
 
@@ -54,14 +54,14 @@ class NoiseHalved(StackedWorld):
 class ClippedAfterAveraging(StackedWorld):
     """The mean over the batch is clipped, not each record's gradient."""
 
-    def batch_gradient(self, at: Tensor, k: int) -> Tensor:
-        inputs, targets, mask = self._whole or self._batch(k)
+    def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
+        inputs, targets, mask = self._batch(k, 0, False, None, self._plan.nodes)
         assert self._plan.clip is not None
         self.last = self._model.gradient(at, inputs, targets, mask, None)
         self.last_mask = mask
-        mean = self.last.total / self._expected
+        mean = self.last.total / self.batch_size
         norm = mean.norm(dim=1, keepdim=True)
-        return mean * (self._plan.clip[k] / norm).clamp(max=1).nan_to_num(1.0) * self._expected
+        return mean * (self._plan.clip[k] / norm).clamp(max=1).nan_to_num(1.0) * self.batch_size
 
 
 class RealisedBatch(StackedWorld):
@@ -75,21 +75,21 @@ class RealisedBatch(StackedWorld):
 class NoiseReused(StackedWorld):
     """Every step adds the normals of step 0."""
 
-    def add_noise(self, total: Tensor, k: int) -> Tensor:
+    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
         return _with_noise(self, total, k, step=0, shift=0)
 
 
 class NoiseReusedInPairs(StackedWorld):
     """Steps 2 m and 2 m + 1 add the same normals."""
 
-    def add_noise(self, total: Tensor, k: int) -> Tensor:
+    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
         return _with_noise(self, total, k, step=k - k % 2, shift=0)
 
 
 class NeighboursNoise(StackedWorld):
     """Every node with an odd number draws the noise of the node before it."""
 
-    def add_noise(self, total: Tensor, k: int) -> Tensor:
+    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
         return _with_noise(self, total, k, step=k, shift=1)
 
 
@@ -104,8 +104,8 @@ class NeighboursKey(StackedWorld):
 class Unclipped(StackedWorld):
     """No clipping at all."""
 
-    def batch_gradient(self, at: Tensor, k: int) -> Tensor:
-        inputs, targets, mask = self._whole or self._batch(k)
+    def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
+        inputs, targets, mask = self._batch(k, 0, False, None, self._plan.nodes)
         self.last = self._model.gradient(at, inputs, targets, mask, None)
         self.last_mask = mask
         return self.last.total
@@ -122,9 +122,9 @@ class EveryRecord(StackedWorld):
 class NoiseOfTheMean(StackedWorld):
     """A batch mean's noise, added to the sum: too little by the size of the batch."""
 
-    def add_noise(self, total: Tensor, k: int) -> Tensor:
+    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
         quiet = super().add_noise(torch.zeros_like(total), k)
-        return total.add_(quiet / self._expected)
+        return total.add_(quiet / self.batch_size)
 
 
 def _with_noise(world: StackedWorld, total: Tensor, k: int, *, step: int, shift: int) -> Tensor:

@@ -293,7 +293,11 @@ def test_an_archive_can_reach_nothing_outside_itself(tmp_path: Path) -> None:
     assert len(list(folder.iterdir())) == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive", packed(BINARY.folder, {})[:10]])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no archive", packed(BINARY.folder, {})[:10]],
+    ids=["empty", "text", "head of an archive"],  # which holds the time
+)
 def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / BINARY.archive).write_bytes(content)
     with pytest.raises(InputError, match="a file of CIFAR-10 was expected") as refused:

@@ -141,7 +141,7 @@ def _accuracy_charts(measurements: Sequence[Measurement]) -> list[Chart]:
             key="accuracy-steps",
             title="Test accuracy by steps",
             caption="Higher is better; a wide gap between mean and worst node means that some "
-            "nodes fare badly, and the consensus model is the average of all models.",
+            "nodes fare badly; the consensus model is the average of all, or the server's.",
             figure=line_figure(_steps(measurements), _STEPS, y, series),
             absent=absent,
         ),
