@@ -429,7 +429,10 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", text).strip().replace(" ", "-") for text in texts}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+LINKED = [*PAGES, ROOT / "papers" / "README.md", *sorted((ROOT / "docs" / "papers").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for match in _LINK.finditer(prose(page)):
         target, _, anchor = match["target"].partition("#")

@@ -326,6 +326,32 @@ def test_every_step_runs_with_the_noise_of_its_schedule(batch: int | str) -> Non
     assert len(set(plan.noise_shape)) == 60
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("dyn-d2p", {"budget_growth": 4.0}),
+        ("privsgp-vr", {"anchor_every": 3, "anchor_share": 0.9}),
+        ("privsgp-vr", {"anchor_every": 3, "anchor_share": 0.1}),
+        ("dp-sgd", {"clients_per_round": 2}),
+    ],
+)
+def test_a_budget_a_round_holds_in_every_round(name: str, options: dict[str, Any]) -> None:
+    graph = "star" if name == "dp-sgd" else "exponential"
+    plan = plan_of(
+        [50, 50, 50],
+        algorithm={"name": name, **options},
+        topology={"graph": graph},
+        epsilon_per_round=0.5,
+        train={"batch": 5},
+    )
+    for node in plan.nodes:
+        each = [plan.epsilon(node, [(k, k + 1)]) or 0.0 for k in range(plan.steps)]
+        assert max(each) <= 0.5
+        assert max(each) > 0.499
+        assert node.epsilon is not None
+        assert node.epsilon > max(each)
+
+
 # Refusals and warnings
 
 

@@ -263,7 +263,7 @@ def _costed(plan: Plan, node: NodePlan, near: float) -> NodePlan:
     certified = plan.epsilon(node, [(0, plan.steps)]) or 0.0
     settings = plan.config.privacy
     if settings.noise_std is not None and node.budget is not None and certified > node.budget:
-        enough = _calibrated(plan, node, near=node.noise_scale) / node.noise_scale
+        enough = _calibrated(plan, node, node.noise_scale, node.budget) / node.noise_scale
         raise BudgetError(
             f"privacy.noise_std = {settings.noise_std:g} costs epsilon {_up(certified)} in "
             f"{plan.steps} steps, above the budget of {node.budget:g}: noise_std = "
@@ -300,16 +300,30 @@ def _noise_scale(plan: Plan, node: NodePlan, near: float) -> float:
             tolerance=1e-9,
         )
     if per_round is not None:
-        return _calibrated(plan, node, near, target=per_round, steps=1)
-    return _calibrated(plan, node, near)
+        return _calibrated_rounds(plan, node, near, per_round)
+    return _calibrated(plan, node, near, node.budget)
+
+
+def _calibrated_rounds(plan: Plan, node: NodePlan, near: float, target: float) -> float:
+    """The least noise scale for which no step of a node alone costs more than `target`.
+
+    The step of the least noise is the dearest of its kind; the first two steps are of different
+    kinds where a method has several (anchors and what lies between them).
+    """
+    own = plan.released(node) or [0]
+    least = min(own, key=lambda step: plan.noise_shape[step])
+    return max(
+        _calibrated(plan, node, near, target, [(step, step + 1)])
+        for step in dict.fromkeys([least, *own[:2]])
+    )
 
 
 def _calibrated(
     plan: Plan,
     node: NodePlan,
     near: float,
-    target: float | None = None,
-    steps: int | None = None,
+    target: float | None,
+    released: Sequence[tuple[int, int]] | None = None,
 ) -> float:
     """The least noise scale whose certified epsilon is within a node's budget.
 
@@ -317,16 +331,14 @@ def _calibrated(
         plan: that of the node.
         node: with its delta.
         near: a guess.
-        target: epsilon; by default the node's budget.
-        steps: of the node's own, the first so many; by default all.
+        target: epsilon.
+        released: (first, until) pairs of steps; by default all.
     """
-    wanted = node.budget if target is None else target
-    if wanted is None or node.delta is None:
-        raise InputError("privacy.epsilon", wanted, "is needed to calibrate the noise")
-    released = [(step, step + 1) for step in plan.released(node)[:steps]] if steps else None
+    if target is None or node.delta is None:
+        raise InputError("privacy.epsilon", target, "is needed to calibrate the noise")
     return privacy.calibrate(
         lambda scale: plan.mechanism(replace(node, noise_scale=scale), released),
-        epsilon=wanted,
+        epsilon=target,
         delta=node.delta,
         start=near,
     )
