@@ -492,6 +492,8 @@ def test_an_interrupt_before_the_first_step_exits_with_130(file: Path, folder: P
         import signal
 
         def interrupted():
+            # A process that was started in the background ignores the signal.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.raise_signal(signal.SIGINT)
         """,
     )
