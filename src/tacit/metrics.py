@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -76,29 +76,31 @@ def evaluate(
     consensus: Tensor,
     test: Dataset,
     records: int | None = None,
+    *,
+    nodes: int | None = None,
 ) -> Evaluation:
     """Every node's model and the common one on the same test records.
 
     Args:
         model: runs the stack.
         loss: the task's.
-        models: de-biased parameters, `[nodes, d]`.
+        models: de-biased parameters, `[nodes, d]`, or `[1, d]` where all nodes have the same.
         consensus: the common model, `[d]`.
         test: public test data, on the device and in the dtype of the models.
         records: only the first so many; all by default.
+        nodes: how many nodes; by default one a row.
     """
     inputs, targets = test.inputs[:records], test.targets[:records]
     outputs = model.outputs(torch.cat([models, consensus.unsqueeze(0)]), inputs)
-    losses = [float(loss.per_record(row, targets).mean()) for row in outputs]
-    accuracies = None
-    if loss.accuracy is not None:
-        accuracies = [float(loss.accuracy(row, targets).mean()) for row in outputs]
-    return Evaluation(
-        accuracy=None if accuracies is None else tuple(accuracies[:-1]),
-        loss=tuple(losses[:-1]),
-        consensus_accuracy=None if accuracies is None else accuracies[-1],
-        consensus_loss=losses[-1],
-    )
+    copies = 1 if nodes is None else nodes // len(models)
+
+    def means(measure: Callable[[Tensor, Tensor], Tensor]) -> tuple[tuple[float, ...], float]:
+        *own, common = torch.stack([measure(row, targets).mean() for row in outputs]).tolist()
+        return tuple(own) * copies, common
+
+    losses, consensus_loss = means(loss.per_record)
+    accuracies, consensus_accuracy = (None, None) if loss.accuracy is None else means(loss.accuracy)
+    return Evaluation(accuracies, losses, consensus_accuracy, consensus_loss)
 
 
 def private_metrics(
@@ -123,7 +125,7 @@ def private_metrics(
 
 
 def consensus_distance(models: Tensor) -> float:
-    """Root mean square over nodes of ||z_i - mean z||, for models `[nodes, d]`."""
+    """Root mean square over nodes of ||z_i - mean z||, for models `[nodes, d]` (or one of all)."""
     centred = models - models.mean(0, keepdim=True)
     return math.sqrt(float(centred.square().sum(1).mean()))
 

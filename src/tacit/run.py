@@ -148,7 +148,7 @@ class _Session:
 
     @property
     def models(self) -> Tensor:
-        """Every node's de-biased model, `[nodes, d]`."""
+        """Every node's de-biased model, `[nodes, d]`; `[1, d]` where all have the same."""
         models: Tensor = self.job.config.algorithm.definition.models(self.state)
         return models
 
@@ -260,7 +260,7 @@ def _finish(session: _Session) -> Result:
     charged = {} if session.ledger is None else session.ledger.charged()
     epsilon = epsilon_spent(plan, charged)
     claimed = claimed_spent(plan, session.step)
-    models = session.models
+    models = session.models.expand(len(plan.nodes), -1).contiguous()
     consensus = session.consensus
     if folder is not None:
         folder.write_tensors("model.safetensors", job.model.module(consensus).state_dict())
@@ -314,7 +314,13 @@ def _record(session: _Session, *, whole: bool = False) -> None:
     if job.test is not None:
         records = None if whole else job.config.train.evaluate_records
         session.evaluation = measured.evaluate(
-            job.model, job.loss, models, session.consensus, job.test, records
+            job.model,
+            job.loss,
+            models,
+            session.consensus,
+            job.test,
+            records,
+            nodes=len(plan.nodes),
         )
     k = max(session.step - 1, 0)
     clip = None if plan.clip is None else plan.clip[k]
@@ -356,7 +362,8 @@ def _save(session: _Session) -> None:
 def _check_finite(session: _Session) -> None:
     """Stop at a model that is not finite, before it is saved over a good one."""
     models = session.models
-    if bool(torch.isfinite(models).all()):
+    # One pass; a finite sum can only come of finite numbers.
+    if bool(torch.isfinite(models.sum())) or bool(torch.isfinite(models).all()):
         return
     bad = (~torch.isfinite(models).all(1)).nonzero().flatten().tolist()
     kept = None if session.folder is None else checkpoints.latest(session.folder.path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -38,10 +40,6 @@ class StackedWorld:
         data: every node's records.
         keys: every node's secret key.
         exchange: moves messages.
-
-    Attributes:
-        last: gradient norms and losses of the last batch, on private records: for the progress
-            line and the private part of the metrics, never for a message.
     """
 
     def __init__(
@@ -53,42 +51,81 @@ class StackedWorld:
         exchange: Exchange,
     ) -> None:
         self.exchange = exchange
-        self.last: BatchGradient | None = None
-        self.last_mask: Tensor | None = None
-        self.nodes = tuple(node.node for node in plan.nodes)
         self.steps = plan.steps
         self.seed = plan.config.train.seed
+        self._seen = _Seen()
         self._plan = plan
         self._model = model
         self._data = data
         self._keys = keys
         self._device = data.inputs.device
-        self._everyone = torch.ones(len(plan.nodes), 1, dtype=torch.bool, device=self._device)
-        self._own = torch.arange(len(plan.nodes), device=self._device)
-        self.batch_size = self._column([node.expected_batch for node in plan.nodes])
-        self.records = self._column([float(node.records) for node in plan.nodes])
-        self.rate = self._column([node.rate for node in plan.nodes])
         self._clip_norm = plan.config.algorithm.options.clip_norm
         self._add = _ADDERS[plan.config.algorithm.definition.noise]
+        self._all = self
+        self._settle(plan.nodes, None)
+
+    def _settle(self, members: tuple[NodePlan, ...], places: Tensor | None) -> None:
+        """Be of some nodes: `places` are their rows in the data; None for all."""
+        self._members, self._places = members, places
+        self.nodes = tuple(node.node for node in members)
+        self.batch_size = self._column([node.expected_batch for node in members])
+        self.records = self._column([float(node.records) for node in members])
+        self.rate = self._column([node.rate for node in members])
+
+    @property
+    def last(self) -> BatchGradient | None:
+        """Gradient norms and losses of the last batch, on private records.
+
+        For the progress line and the private part of the metrics, never for a message.
+        """
+        return self._seen.batch
+
+    @property
+    def last_mask(self) -> Tensor | None:
+        """Which slots of the last batch hold a record."""
+        return self._seen.mask
 
     @cached_property
     def table(self) -> StackedTable:
         """The gradient table, made when it is first filled or restored."""
         self._only_l2()
-        return StackedTable(self._plan, self._model, self._data, self._keys, self._seen)
+        return StackedTable(self._plan, self._model, self._data, self._keys, self._seen.keep)
 
     def active(self, k: int) -> Tensor:
         """Which nodes take part in step k, bool `[nodes, 1]`."""
-        rows = self._plan.active(k)
+        rows, _ = self._taking_part(k)
         if rows is None:
-            return self._everyone
-        return torch.from_numpy(rows[self._rows()]).to(self._device).unsqueeze(1)
+            return torch.ones(len(self.nodes), 1, dtype=torch.bool, device=self._device)
+        flags = torch.zeros(len(self.nodes), 1, dtype=torch.bool, device=self._device)
+        return flags.index_fill_(0, rows, True)
+
+    def taking_part(self, k: int) -> int:
+        """How many nodes of the whole run take part in step k."""
+        flags = self._plan.active(k)
+        return len(self._plan.nodes) if flags is None else int(np.count_nonzero(flags))
+
+    def among(self, k: int) -> StackedWorld:
+        """The world of those nodes alone that take part in step k."""
+        rows, nodes = self._taking_part(k)
+        if rows is None:
+            return self
+        part = copy.copy(self)
+        part._settle(nodes, rows)
+        return part
+
+    def take(self, values: Tensor) -> Tensor:
+        """The rows of this world's nodes, of `values` `[nodes of the process, d]`."""
+        return values if self._places is None else values[self._places]
+
+    def put(self, values: Tensor, rows: Tensor) -> Tensor:
+        """`values` `[nodes of the process, d]` with new rows of this world's nodes, in place."""
+        return rows if self._places is None else values.index_copy_(0, self._places, rows)
 
     def partner(self, k: int) -> Tensor:
         """Whom each node is paired with at step k, int64 `[nodes]`."""
         activity = self._plan.activity
         if activity is None or activity.partner is None:
-            return self._own
+            return torch.arange(len(self.nodes), device=self._device)
         return torch.from_numpy(activity.partner[k]).to(self._device)
 
     def clip(self, k: int) -> float | None:
@@ -101,7 +138,7 @@ class StackedWorld:
         """Sum of clipped record gradients over step k's batch, `[nodes, d]`."""
         rows, nodes = self._taking_part(k)
         if rows is not None and not len(rows):
-            return torch.zeros_like(at)
+            return at.new_zeros(at.shape)
         inputs, targets, mask = self._batch(k, part, whole, rows, nodes)
         found = self._model.gradient(
             at if rows is None else at[rows],
@@ -111,19 +148,19 @@ class StackedWorld:
             self.clip(k) if clipped else None,
             norm=self._clip_norm,
         )
-        self._seen(found, mask)
+        self._seen.keep(found, mask)
         if rows is None:
             return found.total
-        return torch.zeros_like(at).index_copy_(0, rows, found.total)
+        return at.new_zeros(at.shape).index_copy_(0, rows, found.total)
 
     def batch_difference(self, at: Tensor, anchor: Tensor, k: int, bound: float | None) -> Tensor:
         """Sum over step k's batch of clipped gradients at `at` less those at `anchor`."""
         self._only_l2()
-        batch = self._batch(k, 0, False, None, self._plan.nodes)
+        batch = self._batch(k, 0, False, None, self._members)
         found = clipped_difference(
             self._model, self._shapes, (at, anchor), batch, self.clip(k), bound
         )
-        self._seen(found, batch[2])
+        self._seen.keep(found, batch[2])
         return found.total
 
     def add_noise(
@@ -151,7 +188,7 @@ class StackedWorld:
         """Standard deviation of step k's noise in the sum over a batch, `[nodes, 1]`; 0 without."""
         if not self._plan.noisy:
             return torch.zeros_like(self.batch_size)
-        return self._column([self._plan.noise_std(node, k) for node in self._plan.nodes])
+        return self._column([self._plan.noise_std(node, k) for node in self._members])
 
     def divide(self, total: Tensor) -> Tensor:
         """`total` over each node's expected batch size, in place."""
@@ -172,11 +209,11 @@ class StackedWorld:
         return chosen.definition.table(chosen.options) is not None
 
     def _column(self, values: list[float]) -> Tensor:
-        column = torch.tensor(values, dtype=self._data.inputs.dtype, device=self._device)
-        return column.unsqueeze(1)
+        kind = getattr(torch, self._plan.config.train.dtype)
+        return torch.tensor(values, dtype=kind, device=self._device).unsqueeze(1)
 
     def _rows(self) -> np.ndarray:
-        """Columns of the plan's activity that this process's nodes are."""
+        """Columns of the plan's activity that these nodes are."""
         activity = self._plan.activity
         return np.asarray(self.nodes) % (1 if activity is None else activity.active.shape[1])
 
@@ -188,20 +225,16 @@ class StackedWorld:
                 "must be 'l2' where an algorithm keeps or subtracts the gradients of records",
             )
 
-    def _seen(self, found: BatchGradient, mask: Tensor) -> None:
-        """Keep what the private metrics show."""
-        self.last, self.last_mask = found, mask
-
     def _taking_part(self, k: int) -> tuple[Tensor | None, tuple[NodePlan, ...]]:
         """Rows and plans of the nodes that are active; None for all rows."""
         flags = self._plan.active(k)
         if flags is None:
-            return None, self._plan.nodes
+            return None, self._members
         chosen = np.flatnonzero(flags[self._rows()])
-        if len(chosen) == len(self._plan.nodes):
-            return None, self._plan.nodes
+        if len(chosen) == len(self._members):
+            return None, self._members
         rows = torch.from_numpy(chosen).to(self._device)
-        return rows, tuple(self._plan.nodes[row] for row in chosen)
+        return rows, tuple(self._members[row] for row in chosen)
 
     @cached_property
     def _shapes(self) -> tuple[Shape, ...]:
@@ -222,8 +255,23 @@ class StackedWorld:
         rows: Tensor | None,
         nodes: tuple[NodePlan, ...],
     ) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs, targets and mask of some rows' batch; None for all rows of this world."""
+        places = self._places if rows is None else rows if self._places is None else None
         if whole or all(node.rate == 1 for node in self._plan.nodes):
-            found = self._whole
-            return found if rows is None else (found[0][rows], found[1][rows], found[2][rows])
+            inputs, targets, mask = self._all._whole
+            if places is None:
+                return inputs, targets, mask
+            return inputs[places], targets[places], mask[places]
         batch = sampling.draw(self._plan, self._keys, k, self._device, nodes=nodes, part=part)
-        return (*self._data.gather(batch.indices, rows), batch.mask)
+        return (*self._data.gather(batch.indices, places), batch.mask)
+
+
+@dataclass
+class _Seen:
+    """The last batch, shared by a world and its parts."""
+
+    batch: BatchGradient | None = None
+    mask: Tensor | None = None
+
+    def keep(self, batch: BatchGradient, mask: Tensor) -> None:
+        self.batch, self.mask = batch, mask

@@ -89,9 +89,13 @@ class OpenExchange(InProcessExchange):
         self._keep(values)
         return super().swap(k, partner, *values)
 
-    def average(self, k: int, *values: Tensor, **rest: Any) -> tuple[Tensor, ...]:
-        self._keep(values)
-        return super().average(k, *values, **rest)
+    def average(self, k: int, *values: Tensor, sent: Tensor, **rest: Any) -> tuple[Tensor, ...]:
+        for value in values:  # of those that send, or of everyone
+            rows = sent if len(value) < len(sent) else torch.ones_like(sent)
+            whole = value.new_zeros(len(sent), *value.shape[1:])
+            whole[rows] = value
+            self._keep((whole,))
+        return super().average(k, *values, sent=sent, **rest)
 
     def _keep(self, values: tuple[Tensor, ...]) -> None:
         self.messages = [

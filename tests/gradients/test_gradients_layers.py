@@ -4,7 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.gradients.layers import Outer, materialise
+from tacit.gradients.contributions import Outer
+from tacit.gradients.layers import materialise
 from tacit.gradients.layout import Slot
 
 SIZES = st.integers(1, 4)

@@ -54,6 +54,19 @@ class NormedResidual(nn.Module):
         return self.last(torch.relu_(inner).mean(dim=(2, 3)))
 
 
+class Viewed(nn.Module):
+    """Calls `view` on images, which fails where they lie channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 3, 2), nn.Conv2d(3, 4, 3, padding=1)
+        self.last = nn.Linear(4 * 4 * 5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.second(torch.relu(self.first(x)))
+        return self.last(x.view(len(x), -1))
+
+
 def conv(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(*layers, nn.ReLU(inplace=True), nn.Flatten(), nn.LazyLinear(3))
 
@@ -95,6 +108,21 @@ TAPPED = {
         lambda: ready(conv(nn.Conv2d(20, 24, 2, groups=2)), 20, 3, 2),
         (20, 3, 2),
     ),
+    "convolutions, one after the other": (
+        lambda: ready(
+            conv(
+                nn.Conv2d(2, 4, 4, stride=2, padding=1),
+                nn.ReLU(),
+                nn.MaxPool2d(2, 1),
+                nn.Conv2d(4, 3, (2, 3), stride=(1, 2), padding=(1, 0), dilation=(2, 1)),
+            ),
+            2,
+            9,
+            8,
+        ),
+        (2, 9, 8),
+    ),
+    "convolution, then a view": (Viewed, (2, 5, 6)),
     "convolution over time": (
         lambda: ready(conv(nn.Conv1d(2, 4, 3, stride=2, padding=1, dilation=2)), 2, 9),
         (2, 9),
@@ -231,10 +259,6 @@ class NormedTwice(nn.Module):
         return self.last(x.mean(dim=(2, 3)))
 
 
-def embedding() -> nn.Module:
-    return nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(12, 3))
-
-
 FUNCTIONAL = {
     "root mean square norm": (
         lambda: nn.Sequential(nn.Linear(4, 6), nn.RMSNorm(6), nn.Linear(6, 3)),
@@ -244,7 +268,6 @@ FUNCTIONAL = {
     ),
     "group norm in two places": (NormedTwice, (2, 3, 3), 0, "twice"),
     "group norm, bias frozen": (partly_frozen_norm, (4,), 0, "1 has frozen"),
-    "embedding": (embedding, (4,), 7, "Embedding"),
     "tied": (tied, (3,), 0, "shared"),
     "own parameter": (Scaled, (4,), 0, "Scaled"),
     "used outside": (OutsideUse, (3,), 0, "differ"),

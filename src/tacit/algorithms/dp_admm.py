@@ -99,7 +99,7 @@ class AdmmOptions(FederatedOptions):
 
 
 class State(NamedTuple):
-    """Released models x, dual variables, and the server's model; `[nodes, d]` each, all public."""
+    """Released models x, dual variables `[nodes, d]`, the server's model `[1, d]`: all public."""
 
     x: Tensor
     dual: Tensor
@@ -108,19 +108,20 @@ class State(NamedTuple):
 
 def start(x: Tensor, options: AdmmOptions, world: World) -> State:
     """x~_i^0 = x_0 = x^0, lambda_i^0 = 0."""
-    return State(x, torch.zeros_like(x), x.clone())
+    return State(x, torch.zeros_like(x), x[:1].clone())
 
 
 def step(state: State, k: int, options: AdmmOptions, world: World) -> State:
     """Round t = k + 1: the active clients' updates, then the server's average."""
-    active, rho = world.active(k), options.penalty
+    here, rho = world.among(k), options.penalty
     inverse = 1 / step_size(options, k, world.steps)
-    g = noised_gradient(state.x, k, world)
-    g = g.add_(_SUBGRADIENTS[options.regulariser](state.x), alpha=options.regularisation)
-    x = (rho * state.server + state.dual - g + inverse * state.x) / (rho + inverse)
-    x = torch.where(active, x, state.x)
-    dual = torch.where(active, state.dual + rho * (state.server - x), state.dual)
-    return State(x, dual, average_latest(x - dual / rho, k, world))
+    last, dual = here.take(state.x), here.take(state.dual)
+    g = noised_gradient(last, k, here)
+    g = g.add_(_SUBGRADIENTS[options.regulariser](last), alpha=options.regularisation)
+    x = (rho * state.server + dual - g + inverse * last) / (rho + inverse)
+    dual = dual + rho * (state.server - x)
+    models, duals = here.put(state.x, x), here.put(state.dual, dual)
+    return State(models, duals, average_latest(models - duals / rho, k, world))
 
 
 def models(state: State) -> Tensor:

@@ -104,9 +104,19 @@ def schedules(options: LocalOptions, clip: float | None, steps: int) -> Schedule
 
 
 def local_steps(start: Tensor, k: int, options: LocalOptions, world: World) -> Tensor:
-    """Each client's model after its Q local steps from `start`, `[nodes, d]`: private."""
+    """Each active client's model after its Q local steps from the server's: private.
+
+    Args:
+        start: the server's model, `[1, d]`.
+        k: the round.
+        options: of the method.
+        world: of the active clients.
+
+    Returns:
+        `[active, d]`.
+    """
     rate = step_size(options, k, world.steps)
-    x = start
+    x = start.repeat(len(world.nodes), 1)
     for part in range(options.local_steps):
         gradient = world.divide(world.batch_gradient(x, k, part=part, clipped=False))
         x = prox(options.regulariser, x.sub(gradient, alpha=rate), rate, options.regularisation)
@@ -115,9 +125,10 @@ def local_steps(start: Tensor, k: int, options: LocalOptions, world: World) -> T
 
 def step(state: ServerState, k: int, options: LocalOptions, world: World) -> ServerState:
     """One round: local steps, the clipped and noised change, the server's average."""
-    change = local_steps(state.x, k, options, world).sub_(state.x)
-    change = clipped_rows(change, world.clip(k))
-    released = world.add_noise(change, k, scale=1 / world.batch_size.double())
+    here = world.among(k)
+    change = local_steps(state.x, k, options, here).sub_(state.x)
+    change = clipped_rows(change, here.clip(k))
+    released = here.add_noise(change, k, scale=1 / here.batch_size.double())
     return ServerState(state.x + average_active(released, k, world))
 
 

@@ -55,7 +55,9 @@ class ServerStepOptions(FederatedOptions):
 
 def step(state: ServerState, k: int, options: ServerStepOptions, world: World) -> ServerState:
     """One round: every active client's noised gradient, then the server's step."""
-    gradient = average_active(noised_gradient(state.x, k, world), k, world)
+    here = world.among(k)
+    at = state.x.repeat(len(here.nodes), 1)
+    gradient = average_active(noised_gradient(at, k, here), k, world)
     rate = step_size(options, k, world.steps)
     x = state.x.sub(gradient, alpha=rate)
     return ServerState(prox(options.regulariser, x, rate, options.regularisation))

@@ -2,7 +2,8 @@
 
 In round k the server sends its model to the K of N clients that are active, they compute, and it
 averages what they send back. Who is active is drawn before the run from the public seed, so it
-earns no amplification. The server's model is a state with one equal row a client.
+earns no amplification. Only the active clients are computed: of 1,000 clients with 50 a round, that
+is a twentieth of the work, and the server's model is kept once, not once a client.
 
 Trust model: the server sees every client's messages; everyone sees the server's model.
 """
@@ -53,7 +54,7 @@ class FederatedOptions(Options):
 
 
 class ServerState(NamedTuple):
-    """The server's model x `[nodes, d]`, the same row for every client: nothing else is kept."""
+    """The server's model x, `[1, d]`: nothing else is kept."""
 
     x: Tensor
 
@@ -69,11 +70,11 @@ def participants(options: FederatedOptions, crowd: Crowd) -> Activity | None:
 
 def server_start(x: Tensor, options: Any, world: World) -> ServerState:
     """The server begins with x^0."""
-    return ServerState(x)
+    return ServerState(x[:1].clone())
 
 
 def server_model(models: Tensor, state: Any) -> Tensor:
-    """The common model `[d]` where all rows are the server's."""
+    """The common model `[d]`, where the server's is the only one."""
     return models[0].clone()
 
 
@@ -83,18 +84,22 @@ def has_averaged(state: Any, k: int, world: World) -> Any:
 
 
 def average_active(value: Tensor, k: int, world: World) -> Tensor:
-    """The server's mean of what the active clients send, `[nodes, d]`, for everyone.
+    """The server's mean `[1, d]` of what the active clients send, for everyone.
 
     Every active client has the same weight, whatever its number of records.
+
+    Args:
+        value: `[active, d]`.
+        k: the round.
+        world: of all clients.
     """
-    active = world.active(k)[:, 0]
-    weights = active.to(value.dtype) / active.sum()
-    (mean,) = world.exchange.average(k, value, weights=weights, sent=active)
+    weights = value.new_full((len(value),), 1 / world.taking_part(k))
+    (mean,) = world.exchange.average(k, value, weights=weights, sent=world.active(k)[:, 0])
     return mean
 
 
 def average_latest(value: Tensor, k: int, world: World) -> Tensor:
-    """The server's mean of every client's latest message, `[nodes, d]`, for everyone.
+    """The server's mean `[1, d]` of every client's latest message `[clients, d]`, for everyone.
 
     Only active clients send; the server keeps the last message of the others.
     """

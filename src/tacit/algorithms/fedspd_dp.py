@@ -81,7 +81,7 @@ __all__ = [
 
 
 class State(NamedTuple):
-    """Last inner iterate x, mean of the inner iterates, dual, message, broadcast: `[nodes, d]`."""
+    """Last inner iterate x, mean of these, dual, message: `[nodes, d]`. Server's x_0: `[1, d]`."""
 
     x: Tensor
     average: Tensor
@@ -92,56 +92,56 @@ class State(NamedTuple):
 
 def start(x: Tensor, options: FedspdOptions, world: World) -> State:
     """x_i = y~_i = x_0 = x^0, lambda_i = 0."""
-    return State(x, x.clone(), torch.zeros_like(x), x.clone(), x.clone())
+    return State(x, x.clone(), torch.zeros_like(x), x.clone(), x[:1].clone())
 
 
 def step(state: State, k: int, options: FedspdOptions, world: World) -> State:
     """Round t = k + 1."""
-    rho, x_0 = options.penalty, state.server
+    here, rho, x_0 = world.among(k), options.penalty, state.server
     gamma = inverse_step(
         options,
         k,
         world.steps,
-        noise_std=world.noise_std(k),
-        batch=world.batch_size,
+        noise_std=here.noise_std(k),
+        batch=here.batch_size,
         coordinates=x_0.shape[1],
-        clients=len(x_0),
+        clients=len(world.nodes),
     )
     divisor = gamma + rho
-    x = {"public": x_0, "private": state.x}[options.state]
-    average = torch.zeros_like(x_0)
+    start_at = {"public": x_0.expand_as(state.x), "private": state.x}[options.state]
+    x, dual = here.take(start_at), here.take(state.dual)
+    average = torch.zeros_like(dual)
     for r in range(options.local_steps):
-        g = world.divide(world.batch_gradient(x, k, part=r))
-        moved = (gamma * x + rho * x_0 + state.dual - g) / divisor
+        g = here.divide(here.batch_gradient(x, k, part=r))
+        moved = (gamma * x + rho * x_0 + dual - g) / divisor
         x = prox(options.regulariser, moved, 1 / divisor, options.regularisation)
-        average += x / options.local_steps
-    unit = 1 / (world.batch_size * divisor)
-    dual, message = _RELEASES[options.state](average, unit, state, k, rho, world)
-    active = world.active(k)
-    message = torch.where(active, message, state.message)
+        average.add_(x, alpha=1 / options.local_steps)
+    unit = 1 / (here.batch_size * divisor)
+    dual, sent = _RELEASES[options.state](average, unit, dual, x_0, k, rho, here)
+    message = here.put(state.message, sent)
     return State(
-        torch.where(active, x, state.x),
-        torch.where(active, average, state.average),
-        torch.where(active, dual, state.dual),
+        here.put(state.x, x),
+        here.put(state.average, average),
+        here.put(state.dual, dual),
         message,
         average_latest(message, k, world),
     )
 
 
 def _released_model(
-    average: Tensor, unit: Tensor, state: State, k: int, rho: float, world: World
+    average: Tensor, unit: Tensor, dual: Tensor, x_0: Tensor, k: int, rho: float, world: World
 ) -> tuple[Tensor, Tensor]:
     """lambda_i and y~_i from the noised x~_i."""
     noised = world.add_noise(average.clone(), k, scale=unit)
-    dual = state.dual + rho * (state.server - noised)
+    dual = dual + rho * (x_0 - noised)
     return dual, noised - dual / rho
 
 
 def _released_message(
-    average: Tensor, unit: Tensor, state: State, k: int, rho: float, world: World
+    average: Tensor, unit: Tensor, dual: Tensor, x_0: Tensor, k: int, rho: float, world: World
 ) -> tuple[Tensor, Tensor]:
     """lambda_i, un-noised, and the noised y~_i: it moves twice as far as x_i."""
-    dual = state.dual + rho * (state.server - average)
+    dual = dual + rho * (x_0 - average)
     return dual, world.add_noise(average - dual / rho, k, scale=2 * unit)
 
 

@@ -39,7 +39,8 @@ class World(Protocol):
     """All that a step may use besides its state; it derives from the plan, with nothing of its own.
 
     `nodes` are those of this process. Who is *active* at a step is public and planned; the rows
-    of inactive nodes are zero where a gradient is asked for, and left alone by noise.
+    of inactive nodes are zero where a gradient is asked for, and left alone by noise. Where few
+    are active, `among` gives the world of these alone, whose `nodes` and rows are only theirs.
     """
 
     @property
@@ -76,6 +77,21 @@ class World(Protocol):
 
     def active(self, k: int) -> Tensor:
         """Which nodes take part in step k, bool `[nodes, 1]`."""
+
+    def taking_part(self, k: int) -> int:
+        """How many nodes take part in step k, in all processes."""
+
+    def among(self, k: int) -> World:
+        """The world of this process's active nodes at step k."""
+
+    def take(self, values: Tensor) -> Tensor:
+        """The rows `[here, d]` of this world's nodes, of values `[all of the process, d]`."""
+
+    def put(self, values: Tensor, rows: Tensor) -> Tensor:
+        """`values` `[all of the process, d]` with new rows `[here, d]` of this world's, in place.
+
+        Use only what is returned: where all are active it is `rows`.
+        """
 
     def partner(self, k: int) -> Tensor:
         """Whom each node is paired with at step k (itself: nobody), int64 `[nodes]`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,25 +12,56 @@ from torch import Tensor
 
 __all__ = ["InProcessExchange"]
 
-# Up to this many in-neighbours (self included) a gather and scaled adds beat a matrix product.
+# Up to this many in-neighbours (self included) scaled adds beat a matrix product.
 _FEW_NEIGHBOURS = 4
+# Up to this many pieces, rows are read where they lie; else they are gathered first.
+_FEW_RUNS = 8
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """One in-neighbour of every node: node i weighs by `weights[i]` what it reads of another.
+
+    Attributes:
+        weights: `[nodes]`.
+        sources: whom each node reads, `[nodes]`.
+        runs: the same as (to, from, length), where rows that follow each other read rows that
+            follow each other: of a ring or an exponential graph two, of a node itself one.
+    """
+
+    weights: Tensor
+    sources: Tensor
+    runs: tuple[tuple[int, int, int], ...]
+
+    def pieces(self, value: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Rows to write to, what they read, and its weights, for `value` `[nodes, ...]`."""
+        column = self.weights.view((-1,) + (1,) * (value.dim() - 1))
+        if len(self.runs) > _FEW_RUNS:
+            yield slice(None), value.index_select(0, self.sources), column
+            return
+        for to, start, length in self.runs:
+            rows = slice(to, to + length)
+            yield rows, value[start : start + length], column[rows]
 
 
 @dataclass(frozen=True)
 class _Neighbours:
-    """Mixing with few in-neighbours: slot s of node i weighs `weights[s][i]` and reads `sources`.
+    """Mixing with few in-neighbours, in ascending order of the source.
 
-    Slots are in ascending order of the source, so that a sum has one order wherever it is done.
+    So that a sum has one order wherever it is done. With one peer a step and `[50, 101,770]`
+    numbers, reading rows where they lie takes 1.5 ms and gathering them 3.8.
     """
 
-    sources: tuple[Tensor, ...]
-    weights: tuple[Tensor, ...]
+    slots: tuple[_Slot, ...]
 
     def apply(self, value: Tensor) -> Tensor:
-        shape = (-1,) + (1,) * (value.dim() - 1)
-        mixed = torch.zeros_like(value)
-        for source, weight in zip(self.sources, self.weights, strict=True):
-            mixed.addcmul_(value.index_select(0, source), weight.view(shape))
+        mixed = torch.empty_like(value)
+        first, *others = self.slots
+        for rows, read, weights in first.pieces(value):
+            torch.mul(read, weights, out=mixed[rows])
+        for slot in others:
+            for rows, read, weights in slot.pieces(value):
+                mixed[rows].addcmul_(read, weights)
         return mixed
 
 
@@ -97,10 +128,7 @@ class InProcessExchange:
         """The server's weighted sum, for everyone; see `Exchange.average`."""
         self.bytes_sent += _sizes(values, message_bytes) * sent.cpu().numpy()
         return tuple(
-            (weights.to(value) @ value.reshape(len(value), -1))
-            .view(1, *value.shape[1:])
-            .expand_as(value)
-            .contiguous()
+            (weights.to(value) @ value.reshape(len(value), -1)).view(1, *value.shape[1:])
             for value in values
         )
 
@@ -128,6 +156,21 @@ def _compile(
         sources[: len(neighbours), node] = neighbours
         weights[: len(neighbours), node] = row[neighbours]
     return _Neighbours(
-        tuple(torch.as_tensor(slot, device=device) for slot in sources),
-        tuple(torch.as_tensor(slot, dtype=dtype, device=device) for slot in weights),
+        tuple(
+            _Slot(
+                torch.as_tensor(weight, dtype=dtype, device=device),
+                torch.as_tensor(source, device=device),
+                _runs(source),
+            )
+            for weight, source in zip(weights, sources, strict=True)
+        )
+    )
+
+
+def _runs(sources: NDArray[np.int64]) -> tuple[tuple[int, int, int], ...]:
+    """Where each run of consecutive sources goes, begins, and how long it is."""
+    starts = np.flatnonzero(np.diff(sources, prepend=-2) != 1)
+    lengths = np.diff(starts, append=len(sources))
+    return tuple(
+        (int(to), int(sources[to]), int(length)) for to, length in zip(starts, lengths, strict=True)
     )

@@ -46,12 +46,17 @@ class Exchange(Protocol):
         sent: Tensor,
         message_bytes: NDArray[np.int64] | None = None,
     ) -> tuple[Tensor, ...]:
-        """The server's weighted sum, which everyone gets: rows become `sum_j weights[j] values[j]`.
+        """The server's weighted sum, which everyone gets: `sum_j weights[j] values[j]`.
 
         Args:
             k: the step.
-            values: tensors `[nodes, ...]`, one message a client.
-            weights: `[nodes]`, public; the server keeps the last message of clients that send none.
+            values: tensors `[nodes, ...]`, each client's latest message, or `[sending, ...]`, only
+                those that are sent now.
+            weights: one for each row, public; the server keeps the last message of clients that
+                send none.
             sent: bool `[nodes]`, who sends a message now.
             message_bytes: as in `mix`.
+
+        Returns:
+            New tensors `[1, ...]`.
         """

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from tacit.gradients.clipping import Clip, ClipNorm
-from tacit.gradients.layers import Contribution, Dense
+from tacit.gradients.contributions import Contribution, Dense
 from tacit.gradients.layout import Layout
 from tacit.gradients.losses import Loss
 from tacit.gradients.records import clip_records

@@ -32,28 +32,35 @@ class Normalisation:
     normalise: Callable[[Tensor], Tensor]
     rows: Callable[[Tensor], Tensor]
 
-    def forward(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(
+        self, inputs: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, tuple[int, ...], Tensor]:
         """Each node's records with its own weight and bias.
 
         Args:
             inputs: `[nodes * b, ...]`.
             weight: `[nodes, ...]`.
             bias: `[nodes, ...]` or None.
-        """
-        nodes = weight.shape[0]
-        rows = self.rows(self.normalise(inputs))
-        stacked = rows.reshape(nodes, -1, *rows.shape[1:])
-        outputs = stacked * _along(weight)
-        if bias is not None:
-            outputs = outputs + _along(bias)
-        return outputs.reshape(inputs.shape)
 
-    def by_weight(self, inputs: Tensor, gradients: Tensor, nodes: int) -> Tensor:
+        Returns:
+            See `layers.Layer.forward`; what is kept are the inputs normalised.
+        """
+        normalised = self.normalise(inputs)
+        rows = self.rows(normalised)
+        outputs = rows.reshape(weight.shape[0], -1, *rows.shape[1:]) * _along(weight)
+        if bias is not None:
+            outputs.add_(_along(bias))
+        return outputs, tuple(inputs.shape), normalised.detach()
+
+    def by_weight(self, normalised: Tensor, gradients: Tensor, nodes: int) -> Tensor:
         """Each record's gradient by the weight, `[nodes, b, size]`.
 
-        `inputs` and `gradients` (by the output) are `[nodes * b, ...]`.
+        Args:
+            normalised: of `forward`; overwritten. Autograd has no use for it after a backward pass.
+            gradients: by the output, `[nodes * b, ...]`.
+            nodes: how many.
         """
-        return self.by_bias(self.normalise(inputs) * gradients, nodes)
+        return self.by_bias(normalised.mul_(gradients), nodes)
 
     def by_bias(self, gradients: Tensor, nodes: int) -> Tensor:
         """Each record's gradient by the bias, `[nodes, b, size]`."""

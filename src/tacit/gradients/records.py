@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from tacit.gradients.clipping import Clip, ClipNorm, clip_factors, lowered
-from tacit.gradients.layers import Contribution, Dense
+from tacit.gradients.contributions import Contribution, Dense
 from tacit.gradients.probe import GradientPath
+from tacit.gradients.waiting import surely_all
 
 __all__ = ["RecordGradients", "clip_records", "record_gradients"]
 
@@ -74,7 +75,7 @@ def _by_coordinate(parts: Sequence[Contribution], mask: Tensor, clip: Clip) -> _
     clamped: list[Contribution] = []
     while each:  # the unclamped are let go as their place is taken
         part = each.pop(0)
-        part = part if bool(finite.all()) else part.cleaned(finite)
+        part = part if surely_all(finite) else part.cleaned(finite)
         clamped.append(Dense(part.slot, part.values.clamp(-bound, bound)))
     return clamped, (mask & finite).to(norms.dtype), norms.masked_fill(~mask, 0.0)
 
@@ -88,7 +89,7 @@ _CLIPPERS: Mapping[ClipNorm, Callable[[Sequence[Contribution], Tensor, Clip], _C
 
 def _scaled(parts: Sequence[Contribution], mask: Tensor, clip: Clip, norms: Tensor) -> _Clipped:
     factors, finite = clip_factors(norms, mask, clip)
-    cleaned = list(parts) if bool(finite.all()) else [part.cleaned(finite) for part in parts]
+    cleaned = list(parts) if surely_all(finite) else [part.cleaned(finite) for part in parts]
     return cleaned, factors, norms.masked_fill(~mask, 0.0)
 
 
@@ -111,7 +112,7 @@ def record_gradients(
     with torch.no_grad():
         if clip is not None:
             return RecordGradients(*clip_records(parts, mask, clip), losses)
-        if not bool(mask.all()):
+        if not surely_all(mask):
             parts = [part.cleaned(mask) for part in parts]
         norms = losses.new_empty(mask.shape[0], 0)
         return RecordGradients(parts, mask.to(losses.dtype), norms, losses)

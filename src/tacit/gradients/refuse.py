@@ -56,6 +56,17 @@ _RULES = (
         "use dropout=0",
     ),
     _Rule(
+        (nn.Embedding, nn.EmbeddingBag),
+        lambda module: bool(module.scale_grad_by_freq),
+        "a record's gradient would depend on how often its ids are in other records; "
+        "use scale_grad_by_freq=False",
+    ),
+    _Rule(
+        (nn.Embedding, nn.EmbeddingBag),
+        lambda module: module.max_norm is not None,
+        "it changes its weight in a forward pass; use max_norm=None",
+    ),
+    _Rule(
         (nn.Module,),
         lambda module: any(
             is_lazy(tensor)
@@ -70,7 +81,8 @@ def refuse_module(module: nn.Module) -> None:
     """Raise `InputError` on `task.model` for a module that cannot be trained privately.
 
     Refused are batch normalisation, instance normalisation with running statistics, dropout that
-    is not zero, lazy modules, and a model without trainable parameters.
+    is not zero, embeddings that count ids over a batch or change in a forward pass, lazy modules,
+    and a model without trainable parameters.
     """
     for name, child in module.named_modules():
         for rule in _RULES:

@@ -34,6 +34,7 @@ from tacit.gradients.probe import GradientPath, Probe, mismatch, probe_of
 from tacit.gradients.records import RecordGradients, record_gradients
 from tacit.gradients.refuse import refuse_module, refuse_outputs
 from tacit.gradients.taps import TapsPath, tapped_layers
+from tacit.gradients.waiting import surely_all
 
 __all__ = ["BatchGradient", "StackedModel", "build"]
 
@@ -83,6 +84,7 @@ class StackedModel:
         examples: one input and one target, put into the slots of a node without records.
         numbers_per_record: what `gradient` keeps for one record of one node.
         outputs_per_record: what `outputs` keeps for one record.
+        channels_last: whether images may lie so.
     """
 
     path: Literal["taps", "functional"]
@@ -96,6 +98,7 @@ class StackedModel:
     examples: tuple[Tensor, Tensor]
     numbers_per_record: int
     outputs_per_record: int
+    channels_last: bool
 
     @property
     def parameters_count(self) -> int:
@@ -135,7 +138,7 @@ class StackedModel:
         if clip is not None:
             check_clip(clip)
         parameters = parameters.detach()
-        total = torch.empty_like(parameters) if out is None else out
+        total = parameters.new_empty(parameters.shape) if out is None else out
         nodes, count = mask.shape
         if mask.numel() == 0:
             empty = parameters.new_zeros(nodes, count)
@@ -162,7 +165,9 @@ class StackedModel:
             losses.append(found[1])
         if clip is None:
             # Without records, a node whose weights are not finite would still give 0 * nan.
-            total[~mask.any(dim=1)] = 0.0
+            filled = mask.any(dim=1)
+            if not surely_all(filled):
+                total.masked_fill_(~filled.unsqueeze(1), 0.0)
         return BatchGradient(total, torch.cat(norms, dim=1), torch.cat(losses, dim=1))
 
     def record_gradients(
@@ -198,7 +203,11 @@ class StackedModel:
             inputs: `[records, ...]`, such as a public test set.
         """
         views = self.layout.views(parameters.detach())
-        step = self._chunk(self.outputs_per_record, parameters)
+        # A quarter of the bound: 2,000 images through the CNN take 128 ms at once, 92 in four.
+        step = self._chunk(4 * self.outputs_per_record, parameters)
+        # As in training: 2,000 images take 92 ms channels last, 240 channels first.
+        if self.channels_last and inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
         with torch.no_grad():
             rows = [
                 torch.cat(
@@ -300,6 +309,7 @@ def build(
         examples=(examples[0][0], examples[1][0]),
         numbers_per_record=choice.kept + 2 * activations,
         outputs_per_record=activations,
+        channels_last=choice.channels_last,
     )
 
 
@@ -311,6 +321,7 @@ class _Choice:
     reason: str
     engine: GradientPath
     kept: int
+    channels_last: bool
 
 
 def _choose(
@@ -326,10 +337,13 @@ def _choose(
     `working` is the module in the run's dtype, `exact` in float64, both without parameters that
     require grad; `original` says which do.
     """
-    layers = tapped_layers(original, layout)
-    if isinstance(layers, str):
-        reason = layers
-    else:
+    reason = ""
+    # Channels last first: some modules cannot take images that lie so.
+    for channels_last in (True, False):
+        layers = tapped_layers(original, layout, channels_last)
+        if isinstance(layers, str):
+            reason = layers
+            break
         candidate = TapsPath(exact, loss, layers)
         reason = _disproof(candidate, probe)
         if not reason:
@@ -338,7 +352,7 @@ def _choose(
             )
             parts, _ = candidate.contributions(probe.parameters, inputs, targets, mask, norms=True)
             kept = sum(part.numel() for part in parts) // probe.mask.shape[0]
-            return _Choice("taps", "", TapsPath(working, loss, layers), kept)
+            return _Choice("taps", "", TapsPath(working, loss, layers), kept, channels_last)
     problem = _disproof(FunctionalPath(exact, loss, layout), probe)
     if problem:
         raise InputError(
@@ -346,7 +360,8 @@ def _choose(
             type(original).__name__,
             f"torch.func must be able to differentiate it one record at a time; {problem}",
         )
-    return _Choice("functional", reason, FunctionalPath(working, loss, layout), 2 * layout.size)
+    engine = FunctionalPath(working, loss, layout)
+    return _Choice("functional", reason, engine, 2 * layout.size, channels_last=False)
 
 
 def _disproof(path: GradientPath, probe: Probe) -> str:
@@ -382,6 +397,8 @@ def _fill(values: Tensor, mask: Tensor, example: Tensor) -> Tensor:
     Or by the example where the node has none: so that padding never meets the model. A record of
     the node, so that a masked slot is finite wherever the node's records are.
     """
+    if surely_all(mask):
+        return values
     rows = torch.arange(mask.shape[0], device=mask.device)
     own = values[rows, mask.int().argmax(dim=1)]
     extra = (1,) * (values.ndim - 2)

@@ -43,7 +43,7 @@ from torch import Tensor
 
 from tacit.errors import InputError
 from tacit.gradients.clipping import Clip, check_clip, clip_factors, lowered
-from tacit.gradients.layers import Dense
+from tacit.gradients.contributions import Dense
 from tacit.gradients.stacked import BatchGradient, StackedModel
 from tacit.gradients.table_memory import available_bytes, mapped
 from tacit.gradients.table_need import TableNeed, entries_of, entry_shapes, table_need

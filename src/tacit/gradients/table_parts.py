@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.gradients.layers import Contribution, Outer
+from tacit.gradients.contributions import Contribution, Outer
 from tacit.gradients.layout import Slot
 
 __all__ = [

@@ -21,7 +21,8 @@ from torch.func import functional_call
 
 from tacit.errors import InputError
 from tacit.gradients.clipping import Clip, ClipNorm
-from tacit.gradients.layers import Contribution, Layer, describe
+from tacit.gradients.contributions import Contribution
+from tacit.gradients.layers import Layer, describe
 from tacit.gradients.layout import Layout
 from tacit.gradients.losses import Loss
 from tacit.gradients.records import clip_records
@@ -29,10 +30,14 @@ from tacit.gradients.records import clip_records
 __all__ = ["TapsPath", "tapped_layers"]
 
 
-def tapped_layers(module: nn.Module, layout: Layout) -> tuple[Layer, ...] | str:
+def tapped_layers(
+    module: nn.Module, layout: Layout, channels_last: bool
+) -> tuple[Layer, ...] | str:
     """The layers that hold all trainable parameters, or the reason why taps cannot serve.
 
-    Every trainable parameter must belong to exactly one leaf of a known kind.
+    Every trainable parameter must belong to exactly one leaf of a known kind. `channels_last`:
+    whether convolutions hand out images that lie so, which is faster, but not every module can
+    take (one that calls `view`).
     """
     owners = Counter(
         id(parameter) for child in module.modules() for parameter in child.parameters(recurse=False)
@@ -44,7 +49,7 @@ def tapped_layers(module: nn.Module, layout: Layout) -> tuple[Layer, ...] | str:
         if any(p.requires_grad for p in child.parameters(recurse=False)):
             if "forward" in vars(child):
                 return f"{name or 'the model'} has a forward of its own"
-            layer = describe(name, child, layout)
+            layer = describe(name, child, layout, channels_last)
             if isinstance(layer, str):
                 return layer
             layers.append(layer)
@@ -55,8 +60,8 @@ def tapped_layers(module: nn.Module, layout: Layout) -> tuple[Layer, ...] | str:
 class _Record:
     """What one layer saw in one pass."""
 
-    inputs: Tensor | None = None
-    output_shape: torch.Size = torch.Size()  # noqa: RUF009
+    kept: Tensor | None = None
+    output_shape: tuple[int, ...] = ()
     gradient: Tensor | None = None
 
 
@@ -90,17 +95,15 @@ def _tapped_forward(
     inputs: Tensor,
 ) -> Tensor:
     """What a tapped layer's `forward` does with `inputs` `[count, ...]`."""
-    if record.inputs is not None:
+    if record.kept is not None:
         raise InputError("task.model", layer.name, "this layer is called twice in one forward pass")
     if inputs.shape[0] != count:
         raise InputError(
             "task.model", layer.name, "the first axis of this layer's input must be the records"
         )
-    output = layer.forward(inputs, weight, bias)
-    record.inputs = inputs.detach()
-    record.output_shape = output.shape
+    output, record.output_shape, record.kept = layer.forward(inputs, weight, bias)
     tapped: Tensor = _Tap.apply(output, anchor, record)  # type: ignore[no-untyped-call]
-    return tapped
+    return tapped if tapped.shape == record.output_shape else tapped.view(record.output_shape)
 
 
 @contextmanager
@@ -179,14 +182,15 @@ class TapsPath:
         parts: list[Contribution] = []
         with torch.no_grad():
             for layer, record in zip(self.layers, records, strict=True):
-                if record.inputs is None:
+                if record.kept is None:
                     raise InputError(
                         "task.model", layer.name, "this layer is not called in a forward pass"
                     )
                 gradient = record.gradient
                 if gradient is None:
-                    gradient = record.inputs.new_zeros(record.output_shape)
-                parts += layer.contributions(record.inputs, gradient, nodes, norms)
+                    gradient = parameters.new_zeros(record.output_shape)
+                gradient = gradient.view(record.output_shape)
+                parts += layer.contributions(record.kept, gradient, nodes, norms)
         return parts, losses.detach()
 
     def evaluate(self, module: nn.Module, weights: dict[str, Tensor], inputs: Tensor) -> Tensor:

@@ -1,0 +1,256 @@
+"""Embeddings with weights for each node, and their gradients for each record.
+
+An embedding looks rows of its weight up by ids, so a record's gradient is zero but in the rows it
+looks up: row v is the sum, over the places with id v, of the gradient g by the output there. It is
+kept as it comes, ids and one row a place; as a whole `[rows, size]` only where it is clipped by
+coordinate, and in a gradient table. Places with one id are merged before a norm is taken: the norm
+is then that of the very numbers that are added up, as exact as that of a materialised gradient
+where places cancel, and nothing is counted twice.
+
+Measured on one core, 20 nodes with 32 records of 20 places, 2,000 rows of 32 numbers, in a
+classifier (mean over places, layer normalisation, linear), `torch.func`, which materialises all
+rows, takes 10 to 17 times the time of a batch's clipped sum as it is here.
+
+Merging (a sort, a search, an indexed sum) takes 0.3 of the time of the other way to a norm, the
+Gram matrix of a record's places where ids are equal, in float64; with 200 places 0.04 of it. Rows
+are read and added node by node: one gather or indexed sum by (node, id) takes up to twice the time
+with 32 records, less than half with one, where either is small beside the noise; and a gather so
+reads an id below zero from the end. On CUDA an indexed sum adds in no fixed order unless
+`torch.use_deterministic_algorithms` is on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tacit.errors import InputError
+from tacit.gradients.contributions import Contribution, Dense, Outer
+from tacit.gradients.layout import Slot
+
+__all__ = ["Embedding", "Lookup", "bag_of", "embedding_of", "merged"]
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Gradients by a weight `[rows, size]` of which a record looks rows up.
+
+    Attributes:
+        slot: the weight.
+        ids: rows, int64 `[nodes, b, places]`.
+        gradients: what each place adds to its row, `[nodes, b, places, size]`. Norms are right
+            only if no two places of a record that are not zero have the same id: see `merged`.
+    """
+
+    slot: Slot
+    ids: Tensor
+    gradients: Tensor
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """See `Contribution`."""
+        return self.gradients.dtype
+
+    def squared_norms(self) -> Tensor:
+        """See `Contribution`."""
+        norms: Tensor = torch.linalg.vector_norm(self.gradients, dim=(2, 3))
+        return norms.square()
+
+    def absolute_sums(self) -> Tensor:
+        """See `Contribution`."""
+        sums: Tensor = torch.linalg.vector_norm(
+            self.gradients, ord=1, dim=(2, 3), dtype=torch.float64
+        )
+        return sums
+
+    def cleaned(self, finite: Tensor) -> Lookup:
+        """See `Contribution`."""
+        return Lookup(self.slot, self.ids, self.gradients.masked_fill(~_places(finite), 0.0))
+
+    def add_to(self, total: Tensor, factors: Tensor, beta: int) -> None:
+        """See `Contribution`."""
+        targets = self.slot.view(total)
+        if beta == 0:
+            targets.zero_()
+        weighted = self.gradients * _places(factors)
+        for target, ids, rows in zip(
+            targets, self.ids.flatten(1), weighted.flatten(1, 2), strict=True
+        ):
+            target.index_add_(0, ids, rows)
+
+    def numel(self) -> int:
+        """See `Contribution`."""
+        return self.ids.numel() + self.gradients.numel()
+
+    def materialised(self) -> Dense:
+        """See `Contribution`."""
+        nodes, records = self.ids.shape[:2]
+        count, size = self.slot.shape
+        values = self.gradients.new_zeros(nodes * records * count, size)
+        _add_rows(values, self.ids, count, self.gradients)
+        return Dense(self.slot, values.view(nodes, records, count * size))
+
+    def outer(self) -> Outer:
+        """See `Contribution`; of the whole gradient, as there are no factors that hold less."""
+        return self.materialised().outer()
+
+
+def merged(ids: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
+    """The same sums of rows, with every id of a record at one place only.
+
+    Args:
+        ids: int64 `[nodes, b, places]`.
+        gradients: `[nodes, b, places, size]`.
+
+    Returns:
+        Both in the order of ids; of places with one id, the first has the sum, others have zeros.
+    """
+    places, size = gradients.shape[2:]
+    if places < 2:
+        return ids, gradients
+    ordered = ids.sort(dim=2).values
+    first = torch.searchsorted(ordered, ids.contiguous())
+    sums = gradients.new_zeros(first.numel(), size)
+    _add_rows(sums, first, places, gradients)
+    return ordered, sums.view(gradients.shape)
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """An embedding without its weight.
+
+    Attributes:
+        look_up: (ids `[nodes * b, ...]`, weight `[nodes, rows, size]`) -> output `[nodes * b,
+            ...]`, each node's ids in its own weight.
+        spread: (gradients by the output `[nodes * b, ...]`, which places count `[nodes * b,
+            places]`) -> those by the row of each place, `[nodes * b, places, size]`; where a place
+            does not count, anything.
+        padding: the row that has no gradient, if there is one.
+    """
+
+    look_up: Callable[[Tensor, Tensor], Tensor]
+    spread: Callable[[Tensor, Tensor], Tensor]
+    padding: int | None
+
+    def forward(
+        self, ids: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, tuple[int, ...], Tensor]:
+        """The output `[nodes * b, ...]`, its shape, and the ids: see `layers.Layer.forward`.
+
+        Args:
+            ids: int32 or int64, `[nodes * b, ...]`.
+            weight: `[nodes, rows, size]`.
+            bias: None, as an embedding has no bias.
+
+        Raises:
+            InputError: on `task.model` if an id has no row.
+        """
+        try:
+            outputs = self.look_up(ids, weight)
+        except (IndexError, RuntimeError):
+            _check_ids(ids, weight.shape[1])
+            raise
+        return outputs, tuple(outputs.shape), ids
+
+    def parts(
+        self,
+        weight: Slot,
+        bias: Slot | None,
+        kept: Tensor,
+        gradients: Tensor,
+        nodes: int,
+        norms: bool,
+    ) -> list[Contribution]:
+        """The gradients by the weight; see `layers.Layer`."""
+        records, places = kept.shape[0], math.prod(kept.shape[1:])
+        ids = kept.long().reshape(records, places)
+        counted = ids != (-1 if self.padding is None else self.padding)
+        rows = self.spread(gradients, counted)
+        if self.padding is not None:
+            rows = rows.masked_fill(~counted.unsqueeze(2), 0.0)
+        shape = (nodes, records // nodes, places)
+        ids, rows = ids.view(shape), rows.view(*shape, rows.shape[2])
+        if norms:
+            ids, rows = merged(ids, rows)
+        return [Lookup(weight, ids, rows)]
+
+
+def embedding_of(module: nn.Embedding) -> Embedding:
+    """The embedding of a module; `refuse` has no module whose options it does not have."""
+    return Embedding(_rows, _rows_of_places, module.padding_idx)
+
+
+def bag_of(module: nn.EmbeddingBag) -> Embedding | str:
+    """The sum or mean over a record's ids `[places]`, or why it has none here.
+
+    Without offsets: a call that gives them fails.
+    """
+    spread = _SPREADS.get(module.mode)
+    if spread is None:
+        return f"takes the {module.mode} of rows"
+    look_up = partial(_bags, module.mode, module.padding_idx)
+    return Embedding(look_up, spread, module.padding_idx)
+
+
+def _rows(ids: Tensor, weight: Tensor) -> Tensor:
+    nodes, _, size = weight.shape
+    flat = ids.reshape(nodes, -1)
+    outputs = weight.new_empty(*flat.shape, size)
+    for rows, own, output in zip(weight, flat, outputs, strict=True):
+        torch.index_select(rows, 0, own, out=output)
+    return outputs.view(*ids.shape, size)
+
+
+def _rows_of_places(gradients: Tensor, counted: Tensor) -> Tensor:
+    return gradients.reshape(*counted.shape, gradients.shape[-1])
+
+
+def _bags(mode: str, padding: int | None, ids: Tensor, weight: Tensor) -> Tensor:
+    outputs = [
+        functional.embedding_bag(own, rows, mode=mode, padding_idx=padding)
+        for rows, own in zip(weight, ids.chunk(weight.shape[0]), strict=True)
+    ]
+    return torch.cat(outputs)
+
+
+def _alike(gradients: Tensor, counted: Tensor) -> Tensor:
+    return gradients.unsqueeze(1).repeat(1, counted.shape[1], 1)
+
+
+def _shared(gradients: Tensor, counted: Tensor) -> Tensor:
+    return _alike(gradients / counted.sum(dim=1, keepdim=True).clamp(min=1), counted)
+
+
+_SPREADS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"sum": _alike, "mean": _shared}
+
+
+def _add_rows(target: Tensor, numbers: Tensor, count: int, rows: Tensor) -> None:
+    """Add rows `[nodes, b, places, size]` to `target`, which has `count` rows a record.
+
+    `numbers` `[nodes, b, places]` are those within the record.
+    """
+    records = math.prod(numbers.shape[:2])
+    starts = torch.arange(0, records * count, count, device=numbers.device)
+    flat = starts.unsqueeze(1) + numbers.reshape(records, -1)
+    target.index_add_(0, flat.flatten(), rows.reshape(-1, rows.shape[3]))
+
+
+def _places(values: Tensor) -> Tensor:
+    """`[nodes, b]` as `[nodes, b, 1, 1]`."""
+    return values[:, :, None, None]
+
+
+def _check_ids(ids: Tensor, rows: int) -> None:
+    wrong = ids[(ids < 0) | (ids >= rows)]
+    if len(wrong):
+        raise InputError(
+            "task.model",
+            f"an embedding of {rows} rows",
+            f"the records hold the id {int(wrong[0])}, and ids must be 0 to {rows - 1}",
+        )

@@ -1,0 +1,148 @@
+"""Convolutions with weights a node against torch's own, one node and one record at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from tacit.gradients import convolution
+from tacit.gradients.contributions import Dense, Outer
+from tacit.gradients.convolution import ChannelsLast, Geometry, geometry_of
+from tacit.gradients.layout import Slot
+
+NODES, RECORDS = 2, 3
+
+
+def module(draw: Any, sides: tuple[int, int]) -> nn.Conv2d:
+    """A convolution that images of these sides can take."""
+    small = st.tuples(st.integers(1, 4), st.integers(1, 4))
+    kernel, stride = draw(small), draw(small)
+    dilation = draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
+    padding = draw(st.tuples(st.integers(0, 2), st.integers(0, 2)))
+    fits = zip(sides, padding, dilation, kernel, strict=True)
+    assume(all(side + 2 * pad > spread * (size - 1) for side, pad, spread, size in fits))
+    groups = draw(st.sampled_from([1, 1, 2]))
+    return nn.Conv2d(
+        2 * groups, 3 * groups, kernel, stride, padding, dilation, groups, bias=draw(st.booleans())
+    )
+
+
+def geometry(made: nn.Conv2d, *, channels_last: bool = True) -> Geometry:
+    found = geometry_of(made, channels_last)
+    assert isinstance(found, Geometry)
+    return found
+
+
+def normals(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+@st.composite
+def cases(draw: Any) -> tuple[nn.Conv2d, tuple[int, int]]:
+    sides = draw(st.tuples(st.integers(1, 7), st.integers(1, 7)))
+    return module(draw, sides), sides
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases(), st.booleans(), st.booleans(), st.integers(0, 1000))
+def test_forward_and_both_gradients_are_those_of_torch(
+    case: tuple[nn.Conv2d, tuple[int, int]], unfolded: bool, channels_last: bool, seed: int
+) -> None:
+    made, sides = case
+    found = geometry(made, channels_last=channels_last)
+    images = normals(NODES * RECORDS, made.in_channels, *sides, seed=seed).requires_grad_()
+    weight = normals(NODES, *made.weight.shape, seed=seed + 1)
+    bias = None if made.bias is None else normals(NODES, made.out_channels, seed=seed + 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(convolution, "UNFOLDED_OPERATIONS", 1e18 if unfolded else 0)
+        outputs, shape, kept = found.forward(images, weight, bias)
+    assert outputs.shape == shape
+    slope = normals(*outputs.shape, seed=seed + 3)
+    (by_input,) = torch.autograd.grad(outputs, images, slope)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    assert outputs.is_contiguous(memory_format=layout)
+
+    slot = Slot("weight", tuple(made.weight.shape), 5, 5 + made.weight.numel())
+    left, right = found.factors(kept, slope, NODES)
+    for as_matrix in (True, False):
+        part = found.contribution(Outer(slot, left, right), as_matrix)
+        matrices = part.materialised().values
+        total = torch.full((NODES, slot.stop + 4), 7.0, dtype=torch.float64)
+        factors = normals(NODES, RECORDS, seed=seed + 4)
+        part.add_to(total, factors, 0)
+        part.add_to(total, factors, 1)
+        rows = part.outer()
+        from_outer = (rows.gradients.transpose(3, 4) @ rows.inputs).flatten(2)
+        torch.testing.assert_close(from_outer, matrices, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(
+            part.squared_norms(), matrices.square().sum(2), rtol=1e-10, atol=1e-10
+        )
+        torch.testing.assert_close(
+            part.absolute_sums(), matrices.abs().sum(2), rtol=1e-10, atol=1e-10
+        )
+        assert bool((total[:, :5] == 7).all())
+        assert bool((total[:, slot.stop :] == 7).all())
+        for node in range(NODES):
+            expected = torch.zeros(slot.stop - slot.start, dtype=torch.float64)
+            for record in range(RECORDS):
+                row = node * RECORDS + record
+                image = images[row : row + 1].detach().requires_grad_()
+                kernel = weight[node].clone().requires_grad_()
+                own = None if bias is None else bias[node]
+                output = functional.conv2d(
+                    image, kernel, own, made.stride, made.padding, made.dilation, made.groups
+                )
+                torch.testing.assert_close(outputs[row : row + 1], output, rtol=1e-10, atol=1e-10)
+                slopes = torch.autograd.grad(output, (image, kernel), slope[row : row + 1])
+                torch.testing.assert_close(
+                    by_input[row : row + 1], slopes[0], rtol=1e-10, atol=1e-10
+                )
+                gradient = slopes[1].flatten()
+                torch.testing.assert_close(matrices[node, record], gradient, rtol=1e-10, atol=1e-10)
+                expected += 2 * factors[node, record] * gradient
+            torch.testing.assert_close(total[node, 5 : slot.stop], expected, rtol=1e-10, atol=1e-10)
+
+
+def test_single_precision_agrees_with_double() -> None:
+    made = nn.Conv2d(16, 32, 4, stride=2)
+    images, weight = normals(40, 16, 13, 13, seed=1), normals(2, 32, 16, 4, 4, seed=2) / 16
+    exact, *_ = geometry(made).forward(images, weight, None)
+    single, *_ = geometry(made).forward(images.float(), weight.float(), None)
+    torch.testing.assert_close(single.double(), exact, rtol=1e-6, atol=2e-6)
+
+
+def test_patches_are_those_of_unfold() -> None:
+    made = nn.Conv2d(3, 4, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2))
+    images = normals(5, 3, 8, 7, seed=3)
+    found = geometry(made).columns(images)[0, :, 0]
+    channels_first = found.view(5, -1, 6, 3).transpose(2, 3).flatten(2)
+    expected = functional.unfold(images, (3, 2), (1, 2), (1, 2), (2, 1)).transpose(1, 2)
+    assert torch.equal(channels_first, expected)
+
+
+def test_the_way_is_chosen_by_geometry_alone() -> None:
+    """Not by how many nodes or records there are: so runs do not depend on who computes them."""
+    small, large = nn.Conv2d(16, 32, 4, stride=2), nn.Conv2d(64, 64, 3, padding=1)
+    for records in (1, 4):
+        for nodes in (1, 2):
+            for made, side, unfolded in ((small, 13, True), (large, 16, False)):
+                images = torch.zeros(nodes * records, made.in_channels, side, side)
+                weight = torch.zeros(nodes, *made.weight.shape)
+                *_, kept = geometry(made).forward(images, weight, None)
+                assert (kept.ndim == 5) == unfolded
+
+
+def test_records_that_are_not_finite_are_left_out() -> None:
+    slot = Slot("weight", (2, 2, 1, 1), 0, 4)
+    values = torch.tensor([[[1.0, 2, 3, 4], [math.nan, 0, 0, 0]]])
+    part = ChannelsLast(slot, Dense(slot, values), 2)
+    cleaned = part.cleaned(torch.tensor([[True, False]]))
+    assert cleaned.materialised().values.tolist() == [[[1, 2, 3, 4], [0, 0, 0, 0]]]
+    assert (cleaned.dtype, cleaned.numel()) == (torch.float32, 8)
