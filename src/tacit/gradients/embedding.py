@@ -200,11 +200,11 @@ def bag_of(module: nn.EmbeddingBag) -> Embedding | str:
 
 def _rows(ids: Tensor, weight: Tensor) -> Tensor:
     nodes, _, size = weight.shape
-    flat = ids.reshape(nodes, -1)
-    outputs = weight.new_empty(*flat.shape, size)
-    for rows, own, output in zip(weight, flat, outputs, strict=True):
+    outputs = weight.new_empty(*ids.shape, size)
+    flat = ids.reshape(nodes, -1), outputs.view(nodes, -1, size)
+    for rows, own, output in zip(weight, *flat, strict=True):
         torch.index_select(rows, 0, own, out=output)
-    return outputs.view(*ids.shape, size)
+    return outputs
 
 
 def _rows_of_places(gradients: Tensor, counted: Tensor) -> Tensor:
