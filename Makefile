@@ -3,7 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test check format clean
+PRINT_SITE := import sysconfig; print(sysconfig.get_path("purelib"))
+
+.PHONY: demo test check format bench bench-quick clean
 
 demo: .venv/.installed  ## train privately on the data set that ships with scikit-learn
 	$(BIN)/tacit train examples/digits.toml
@@ -20,8 +22,14 @@ format: .venv/.installed-test  ## write the format that `make check` asks for
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+bench: .venv/.installed .venv-peers/.installed  ## how fast tacit is, beside its peers; leave the machine alone meanwhile
+	$(BIN)/python benchmarks/speed --out runs/speed.json
+
+bench-quick: .venv/.installed .venv-peers/.installed  ## the same, tiny: shows that every benchmark runs and agrees
+	$(BIN)/python benchmarks/speed --quick --out runs/speed-quick.json
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -36,4 +44,13 @@ clean:
 .venv/.installed-test: .venv/.installed
 	@echo "installing the test tools into .venv (once)"
 	$(PIP) --editable '.[test]'
+	@touch $@
+
+# Opacus, pfl and Flower, for `make bench` alone. They need versions of their own of some packages;
+# all else, PyTorch above all, is found in .venv by a path that comes after their own.
+.venv-peers/.installed: benchmarks/speed/peers.txt .venv/.installed
+	@echo "installing what tacit is compared with into .venv-peers (once; Ray is large)"
+	$(BIN)/python -m venv .venv-peers
+	$(BIN)/python -c '$(PRINT_SITE)' > "$$(.venv-peers/bin/python -c '$(PRINT_SITE)')/tacit-environment.pth"
+	.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet --requirement benchmarks/speed/peers.txt
 	@touch $@

@@ -22,11 +22,19 @@ STD = 0.7
 UNDEFENDED = "AES and Box-Muller, added (no defence)"
 
 
-def best(contenders: Mapping[str, Callable[[], object]], values: int) -> dict[str, float]:
-    """Nanoseconds a value of each contender: the best of rounds in which they take turns."""
+def best(
+    contenders: Mapping[str, Callable[[], object]],
+    values: int,
+    before: Callable[[], object] = lambda: None,
+) -> dict[str, float]:
+    """Nanoseconds a value of each contender: the best of rounds in which they take turns.
+
+    `before` each of which, what it says is done, and not timed.
+    """
     found = dict.fromkeys(contenders, float("inf"))
     for _ in range(ROUNDS):
         for name, run in contenders.items():
+            before()
             start = time.perf_counter()
             run()
             found[name] = min(found[name], (time.perf_counter() - start) / values * 1e9)
@@ -52,7 +60,8 @@ def noise_of(keys: noise.NodeKeys, length: int, dtype: torch.dtype) -> dict[str,
         UNDEFENDED: plain,
         "on the lattice (what a run does)": defended,
     }
-    return best(contenders, total.numel())
+    # Totals that grow from round to round would not be those of a run.
+    return best(contenders, total.numel(), total.zero_)
 
 
 def totals_of(keys: noise.NodeKeys, length: int) -> dict[str, float]:

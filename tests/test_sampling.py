@@ -147,3 +147,37 @@ def test_a_batch_may_be_empty() -> None:
     # (1 - 1/6)^6 is about a third.
     assert 4 <= len(empty) <= 24
     assert all(batch.indices.shape == batch.mask.shape == (1, 0) for batch in empty)
+
+
+@pytest.mark.parametrize("method", ["poisson", "fixed"])
+def test_one_deal_makes_all_mini_batches_of_a_step(method: str) -> None:
+    """Disjoint, ascending, each as drawn alone; and by the definition, record by record."""
+    plan = replace(plan_of((60, 41), sampling=method, batch=5), local_steps=4)
+    keys = keys_of(plan)
+    for k in range(20):
+        deal = sampling.deal(plan, keys, k, CPU)
+        parts = [chosen(deal.batch(part)) for part in range(4)]
+        for part in range(4):
+            assert parts[part] == chosen(sampling.draw(plan, keys, k, CPU, part=part))
+        for row, node in enumerate(plan.nodes):
+            hands = [part[row] for part in parts]
+            assert all(hand == sorted(hand) for hand in hands)
+            together = sorted(record for hand in hands for record in hand)
+            assert len(set(together)) == len(together)
+            if method == "fixed":
+                assert [len(hand) for hand in hands] == [5] * 4
+                continue
+            coins = noise.coins(keys, row, "sampling", k, node.records, 4 * node.rate)
+            dealt = noise.choices(keys, row, "dealing", k, node.records, 4)
+            for part, hand in enumerate(hands):
+                assert hand == [j for j in range(node.records) if coins[j] and dealt[j] == part]
+
+
+def test_a_deal_of_some_nodes_is_theirs() -> None:
+    plan = replace(plan_of((60, 41, 33), batch=5), local_steps=3)
+    keys = keys_of(plan)
+    whole = sampling.deal(plan, keys, 4, CPU)
+    some = sampling.deal(plan, keys, 4, CPU, nodes=[plan.nodes[2], plan.nodes[0]])
+    for part in range(3):
+        every = chosen(whole.batch(part))
+        assert chosen(some.batch(part)) == [every[2], every[0]]

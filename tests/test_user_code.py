@@ -49,7 +49,7 @@ def test_a_pair_of_pairs(module, tmp_path):
     )
     data = load(f"{name}:make", data_dir=tmp_path)
     assert data.name == f"{name}:make"
-    assert data.train.inputs.dtype == torch.float32
+    assert data.train.inputs.dtype == torch.uint8
     assert data.train.inputs.tolist() == np.arange(12).reshape(6, 2).tolist()
     assert data.test is not None
     assert data.test.inputs.dtype == torch.float64

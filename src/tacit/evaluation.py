@@ -98,7 +98,8 @@ def evaluate_run(run: str | Path, dataset: str | None = None, data_dir: str | No
             f"{list(expected)}",
         )
     loss = find_loss(config.task.loss, config.task.metric)
-    inputs = records.inputs.to(DTYPES[config.train.dtype])
+    dtype = DTYPES[config.train.dtype]
+    inputs = records.inputs.to(models.input_dtype(module, records.inputs[:1], dtype))
     with torch.no_grad():
         outputs = torch.cat([module(part) for part in torch.split(inputs, _RECORDS_AT_ONCE)])
     loss.check(outputs, records.targets)

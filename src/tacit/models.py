@@ -22,6 +22,7 @@ It starts as torchvision's does: He normal in the fan-out for convolutions.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ from torch import Tensor, nn
 from tacit.errors import InputError, nearest
 from tacit.user_code import call_function
 
-__all__ = ["MODELS", "build_model", "resnet18"]
+__all__ = ["MODELS", "build_model", "input_dtype", "resnet18"]
 
 HIDDEN = 128
 """Width of the hidden layer of `mlp`."""
@@ -49,6 +50,34 @@ GROUPS = 32
 """Groups of a normalisation, as in its paper; fewer where that would leave one channel a group."""
 
 Factory = Callable[[tuple[int, ...], int], nn.Module]
+
+
+def input_dtype(model: nn.Module, inputs: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """The type in which a model takes records: that of the run, or int64 for integers that are ids.
+
+    Ids, such as those of an embedding, they are only where the model takes them as integers and
+    fails on the same as floating numbers, which is what any other model gets. Tries a copy.
+
+    Args:
+        model: of the task.
+        inputs: a few records, `[few, ...]`.
+        dtype: of the run.
+    """
+    if inputs.is_floating_point():
+        return dtype
+    weight = next(model.parameters(), torch.zeros(()))
+    records = inputs.to(weight.device)
+    ids = not _passes(model, records.to(weight.dtype)) and _passes(model, records.long())
+    return torch.int64 if ids else dtype
+
+
+def _passes(model: nn.Module, inputs: Tensor) -> bool:
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            copy.deepcopy(model)(inputs)
+        except Exception:  # whatever the user's module raises
+            return False
+    return True
 
 
 def _linear(input_shape: tuple[int, ...], outputs: int) -> nn.Module:

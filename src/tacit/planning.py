@@ -234,7 +234,7 @@ def _noised(plan: Plan) -> tuple[NodePlan, ...]:
     ]
     costs: dict[_Wanted, NodePlan] = {}
     failures: list[str] = []
-    near = 1.0  # nodes in the order of their rates: each scale is a good guess for the next
+    like: NodePlan | None = None  # in the order of rates: each scale is a guess for the next
     order = sorted(
         zip(plan.nodes, wanted, strict=True), key=lambda row: (row[0].rate, row[1].released)
     )
@@ -243,21 +243,21 @@ def _noised(plan: Plan) -> tuple[NodePlan, ...]:
             continue
         delta = want.delta if plan.accounted else None
         try:
-            costs[want] = _costed(plan, replace(node, budget=want.budget, delta=delta), near)
+            costs[want] = _costed(plan, replace(node, budget=want.budget, delta=delta), like)
         except BudgetError as error:
             same = [index for index, other in enumerate(wanted) if other == want]
             failures.append(f"{_listed(same)}: {error}")
             costs[want] = node
-        near = costs[want].noise_scale or near
+        like = costs[want] if costs[want].noise_scale else like
     if failures:
         more = f"; and {len(failures) - 3} more groups of nodes" if len(failures) > 3 else ""
         raise BudgetError("; ".join(failures[:3]) + more)
     return tuple(replace(costs[want], node=node) for node, want in enumerate(wanted))
 
 
-def _costed(plan: Plan, node: NodePlan, near: float) -> NodePlan:
-    """A node with its noise scale, certified epsilon and claim."""
-    node = replace(node, noise_scale=_noise_scale(plan, node, near))
+def _costed(plan: Plan, node: NodePlan, like: NodePlan | None) -> NodePlan:
+    """A node with its noise scale, certified epsilon and claim; `like` is one that has them."""
+    node = replace(node, noise_scale=_noise_scale(plan, node, like))
     if node.delta is None:
         return node
     certified = plan.epsilon(node, [(0, plan.steps)]) or 0.0
@@ -280,7 +280,7 @@ def _costed(plan: Plan, node: NodePlan, near: float) -> NodePlan:
     )
 
 
-def _noise_scale(plan: Plan, node: NodePlan, near: float) -> float:
+def _noise_scale(plan: Plan, node: NodePlan, like: NodePlan | None) -> float:
     """What the noise shape is multiplied by: given, calibrated, or as the paper prints it."""
     settings = plan.config.privacy
     if settings.noise_std is not None:
@@ -300,22 +300,45 @@ def _noise_scale(plan: Plan, node: NodePlan, near: float) -> float:
             tolerance=1e-9,
         )
     if per_round is not None:
-        return _calibrated_rounds(plan, node, near, per_round)
-    return _calibrated(plan, node, near, node.budget)
+        return _calibrated_rounds(plan, node, like, per_round)
+    return _calibrated(plan, node, 1.0 if like is None else like.noise_scale, node.budget)
 
 
-def _calibrated_rounds(plan: Plan, node: NodePlan, near: float, target: float) -> float:
+def _calibrated_rounds(plan: Plan, node: NodePlan, like: NodePlan | None, target: float) -> float:
     """The least noise scale for which no step of a node alone costs more than `target`.
 
     The step of the least noise is the dearest of its kind; the first two steps are of different
     kinds where a method has several (anchors and what lies between them).
+
+    Where these steps are, with the noise of `like`, the very mechanisms that they are for `like`,
+    its scale is this node's: nodes that only differ in how often they take part share one search
+    (100 clients of Adult: 2 in place of 34).
     """
+    near = 1.0
+    if like is not None:
+        near = like.noise_scale
+        alike = replace(node, noise_scale=near)
+        if like.delta == node.delta and _dearest(plan, like) == _dearest(plan, alike):
+            return near
+    return max(
+        _calibrated(plan, node, near, target, [(step, step + 1)]) for step in _telling(plan, node)
+    )
+
+
+def _telling(plan: Plan, node: NodePlan) -> list[int]:
+    """The steps of a node among which is the dearest, each once."""
     own = plan.released(node) or [0]
     least = min(own, key=lambda step: plan.noise_shape[step])
-    return max(
-        _calibrated(plan, node, near, target, [(step, step + 1)])
-        for step in dict.fromkeys([least, *own[:2]])
-    )
+    return list(dict.fromkeys([least, *own[:2]]))
+
+
+def _dearest(plan: Plan, node: NodePlan) -> list[privacy.Mechanism]:
+    """What these steps release, each alone; without repeats."""
+    found: list[privacy.Mechanism] = []
+    for step in _telling(plan, node):
+        alone = plan.mechanism(node, [(step, step + 1)])
+        found += [alone] if alone not in found else []
+    return found
 
 
 def _calibrated(

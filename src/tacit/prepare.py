@@ -83,14 +83,17 @@ def prepare(
     """
     device = _device(config.train.device)
     dtype = DTYPES[config.train.dtype]
-    local, public = _records(config, nodes)
+    train, public = _records(config, nodes, dtype, device)
     if test is not None:
         public = data.as_dataset(test, "test")
     loss = find_loss(config.task.loss, config.task.metric)
     if model is None:
-        model = _build_model(config, loss, public, local)
-    train = data.stack(local, dtype, device)
-    example = data.Dataset(train.inputs[:_EXAMPLES], train.targets[:_EXAMPLES])
+        model = _build_model(config, loss, public, train)
+    kind = models.input_dtype(model, train.inputs[:_EXAMPLES], dtype)
+    train = replace(train, inputs=train.inputs.to(kind))
+    # Of all nodes: where records are sorted, the first may be equal, and prove less.
+    rows = torch.linspace(0, len(train.inputs) - 1, _EXAMPLES).long().to(device)
+    example = data.Dataset(train.inputs[rows], train.targets[rows])
     engine = gradients.build(
         model, loss, example.inputs, example.targets, dtype=dtype, device=device
     )
@@ -102,23 +105,24 @@ def prepare(
         loss.check(outputs, held_out.targets)
     plan = build_plan(
         config,
-        [len(records) for records in local],
+        train.sizes.tolist(),
         engine.parameters_count,
-        lambda: float(train.inputs.flatten(1).norm(dim=1).max()),
+        lambda: float(train.inputs.to(dtype).flatten(1).norm(dim=1).max()),
     )
-    plan = replace(plan, notes=plan.notes + _table_notes(config, engine, local, dtype))
+    plan = replace(
+        plan, notes=plan.notes + _table_notes(config, engine, train.sizes.tolist(), dtype)
+    )
     return Job(config, plan, engine, train, held_out, loss, outputs[0].numel())
 
 
 def _table_notes(
-    config: Config, model: StackedModel, local: Sequence[Dataset], dtype: torch.dtype
+    config: Config, model: StackedModel, records: Sequence[int], dtype: torch.dtype
 ) -> tuple[str, ...]:
     """What the gradient table will take, if there is one; refused where it does not fit."""
     chosen = config.algorithm
     request = chosen.definition.table(chosen.options)
     if request is None:
         return ()
-    records = [len(one) for one in local]
     need = table_need(model, records, dtype, mini_batch=request.mini_batch)
     free = available_bytes(config.train.device)
     if request.directory is None and need.bytes > free:
@@ -144,7 +148,7 @@ def _on_device(
             f"must be shaped as the nodes' records: {list(like.inputs.shape[1:])}",
         )
     alone = data.stack([public], dtype, device)
-    return data.Dataset(alone.inputs, alone.targets)
+    return data.Dataset(alone.inputs.to(like.inputs.dtype), alone.targets)
 
 
 def _load(config: Config) -> data.TaskData:
@@ -153,17 +157,16 @@ def _load(config: Config) -> data.TaskData:
     )
 
 
-def _records(config: Config, nodes: Sequence[Any] | None) -> tuple[list[Dataset], Dataset | None]:
-    """Every node's records, and the public test records."""
+def _records(
+    config: Config, nodes: Sequence[Any] | None, dtype: torch.dtype, device: torch.device
+) -> tuple[StackedData, Dataset | None]:
+    """Every node's records, stacked, and the public test records."""
     if nodes is not None:
         local = [data.as_dataset(value, f"nodes[{node}]") for node, value in enumerate(nodes)]
         for node, records in enumerate(local):
             data.check_dataset(records, f"nodes[{node}]")
-        return local, None
-    loaded = _load(config)
-    data.check_dataset(loaded.train, "task.dataset", loaded.classes)
-    if loaded.test is not None:
-        data.check_dataset(loaded.test, "task.dataset", loaded.classes)
+        return data.stack(local, dtype, device), None
+    loaded = _load(config)  # checked there
     wanted = config.nodes
     parts = data.partition(
         wanted.partition,
@@ -173,20 +176,19 @@ def _records(config: Config, nodes: Sequence[Any] | None) -> tuple[list[Dataset]
         alpha=wanted.alpha,
         per_node=wanted.per_node,
     )
-    inputs, targets = loaded.train.inputs, loaded.train.targets
-    return [Dataset(inputs[part], targets[part]) for part in parts], loaded.test
+    return data.stack_parts(loaded.train, parts, dtype, device), loaded.test
 
 
 def _build_model(
-    config: Config, loss: Loss, public: Dataset | None, local: Sequence[Dataset]
+    config: Config, loss: Loss, public: Dataset | None, train: StackedData
 ) -> nn.Module:
     if config.task.model == GIVEN:
         raise InputError("task.model", GIVEN, "pass the module as model=, or name a model")
-    everything = [*local, public] if public is not None else list(local)
+    targets = [train.targets] if public is None else [train.targets, public.targets]
     return models.build_model(
         config.task.model,
-        input_shape=tuple(local[0].inputs.shape[1:]),
-        outputs=loss.outputs([records.targets for records in everything]),
+        input_shape=tuple(train.inputs.shape[1:]),
+        outputs=loss.outputs(targets),
         seed=config.train.seed,
     )
 

@@ -25,6 +25,7 @@ from tacit.config import Config
 from tacit.errors import DivergenceError, InputError
 from tacit.exchange import InProcessExchange
 from tacit.folder import RunFolder
+from tacit.memory import kept_memory
 from tacit.metrics import Evaluation
 from tacit.plan import Plan
 from tacit.prepare import Job
@@ -101,6 +102,7 @@ def execute(
     if resume and out is None:
         raise InputError("out", None, "name the run folder that is to be continued")
     with ExitStack() as stack:
+        stack.enter_context(kept_memory())
         shared = stack.enter_context(open_shared(job.plan))
         if not resume:
             check_shared(job.plan, shared)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -13,10 +14,13 @@ from torch import Tensor
 from tacit.plan import NodePlan, Plan
 from tacit.privacy import noise
 
-__all__ = ["Batch", "draw", "draw_units", "everything"]
+__all__ = ["Batch", "Deal", "deal", "draw", "draw_units", "everything"]
 
 PURPOSE = "sampling"
 DEALING = "dealing"
+
+# Local record numbers of one node, ascending.
+Records: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,63 @@ class Batch:
 
     indices: Tensor
     mask: Tensor
+
+
+@dataclass(frozen=True, repr=False)
+class Deal:
+    """The records of one step for some nodes: what its mini-batches are read from.
+
+    Args:
+        plan: says how.
+        keys: the nodes' secret keys.
+        step: whose records.
+        device: of the batches.
+        rows: the nodes, in the order of the rows.
+        hands: where the mini-batches share no record: of each node, those of each part.
+    """
+
+    plan: Plan
+    keys: noise.NodeKeys
+    step: int
+    device: torch.device
+    rows: tuple[NodePlan, ...]
+    hands: tuple[Sequence[Records], ...] | None
+
+    def batch(self, part: int = 0) -> Batch:
+        """The padded mini-batch of one part of the step."""
+        if self.hands is not None:
+            return _padded([hands[part] for hands in self.hands], self.device)
+        drawn = _fixed if self.plan.config.train.sampling == "fixed" else _coins
+        return _padded(drawn(self.rows, self.keys, self.step, part), self.device)
+
+
+def deal(
+    plan: Plan,
+    keys: noise.NodeKeys,
+    k: int,
+    device: torch.device,
+    *,
+    nodes: Sequence[NodePlan] | None = None,
+) -> Deal:
+    """The records of step k, for some nodes of the plan, once for all its mini-batches.
+
+    Poisson: independent coins, never likelier than the planned rate. Fixed: a uniform subset of
+    the planned size. A node at rate 1 takes every record. Where a step has several mini-batches
+    that share no record, the step's records are drawn first, and then dealt out, here.
+
+    Args:
+        plan: says how.
+        keys: the nodes' secret keys.
+        k: the step.
+        device: of the batches.
+        nodes: of the plan, in the order of the rows; by default all.
+    """
+    rows = plan.nodes if nodes is None else tuple(nodes)
+    hands = None
+    if plan.local_steps > 1 and plan.disjoint:
+        dealt = _dealt_fixed if plan.config.train.sampling == "fixed" else _dealt_coins
+        hands = tuple(dealt(node, keys, k, plan.local_steps) for node in rows)
+    return Deal(plan, keys, k, device, rows, hands)
 
 
 def draw(
@@ -36,24 +97,8 @@ def draw(
     nodes: Sequence[NodePlan] | None = None,
     part: int = 0,
 ) -> Batch:
-    """The batch of step k, for some nodes of the plan.
-
-    Poisson: independent coins, never likelier than the planned rate. Fixed: a uniform subset of
-    the planned size. A node at rate 1 takes every record. Where a step has several mini-batches
-    that share no record, the step's records are drawn first, and then dealt out.
-
-    Args:
-        plan: says how.
-        keys: the nodes' secret keys.
-        k: the step.
-        device: of the result.
-        nodes: of the plan, in the order of the rows; by default all.
-        part: number of the mini-batch within the step.
-    """
-    rows = plan.nodes if nodes is None else nodes
-    fixed = plan.config.train.sampling == "fixed"
-    drawn = _dealt if plan.local_steps > 1 and plan.disjoint else _records
-    return _padded([drawn(plan, node, keys, k, part, fixed) for node in rows], device)
+    """One mini-batch of step k: `deal(...).batch(part)`. For several, deal once."""
+    return deal(plan, keys, k, device, nodes=nodes).batch(part)
 
 
 def everything(
@@ -72,46 +117,56 @@ def draw_units(plan: Plan, keys: noise.NodeKeys, k: int, device: torch.device, s
     return _padded([_units(keys, node, k, -(-node.records // size)) for node in plan.nodes], device)
 
 
-def _units(keys: noise.NodeKeys, node: NodePlan, k: int, count: int) -> NDArray[np.int64]:
+def _units(keys: noise.NodeKeys, node: NodePlan, k: int, count: int) -> Records:
     if node.rate == 1:
         return np.arange(count)
     return np.flatnonzero(noise.coins(keys, node.node, PURPOSE, k, count, node.rate))
 
 
-def _records(
-    plan: Plan, node: NodePlan, keys: noise.NodeKeys, k: int, part: int, fixed: bool
-) -> NDArray[np.int64]:
-    if node.rate == 1:
-        return np.arange(node.records)
-    if fixed:
-        size = int(node.expected_batch)
-        return noise.subset(keys, node.node, PURPOSE, k, node.records, size, part)
-    return np.flatnonzero(noise.coins(keys, node.node, PURPOSE, k, node.records, node.rate, part))
+def _coins(rows: Sequence[NodePlan], keys: noise.NodeKeys, k: int, part: int) -> list[Records]:
+    return [
+        np.arange(node.records)
+        if node.rate == 1
+        else np.flatnonzero(noise.coins(keys, node.node, PURPOSE, k, node.records, node.rate, part))
+        for node in rows
+    ]
 
 
-def _dealt(
-    plan: Plan, node: NodePlan, keys: noise.NodeKeys, k: int, part: int, fixed: bool
-) -> NDArray[np.int64]:
-    """The records of one of the step's disjoint mini-batches; at rate 1 each holds them all."""
+def _fixed(rows: Sequence[NodePlan], keys: noise.NodeKeys, k: int, part: int) -> list[Records]:
+    return [
+        np.arange(node.records)
+        if node.rate == 1
+        else noise.subset(keys, node.node, PURPOSE, k, node.records, int(node.expected_batch), part)
+        for node in rows
+    ]
+
+
+def _dealt_coins(node: NodePlan, keys: noise.NodeKeys, k: int, parts: int) -> Sequence[Records]:
+    """The disjoint mini-batches of a step; at rate 1 each holds all records."""
     if node.rate == 1:
-        return np.arange(node.records)
-    parts, size = plan.local_steps, int(node.expected_batch)
-    if fixed:
-        chosen = noise.subset(keys, node.node, PURPOSE, k, node.records, parts * size)
-        order = noise.permutation(keys, node.node, DEALING, k, len(chosen))
-        return np.sort(chosen[order[part * size : (part + 1) * size]])
+        return [np.arange(node.records)] * parts
     rate = min(1.0, parts * node.rate)
     chosen = np.flatnonzero(noise.coins(keys, node.node, PURPOSE, k, node.records, rate))
-    hands = noise.choices(keys, node.node, DEALING, k, node.records, parts)
-    mine: NDArray[np.int64] = chosen[hands[chosen] == part]
-    return mine
+    hands = noise.choices(keys, node.node, DEALING, k, node.records, parts)[chosen]
+    # Stable: within a hand, records stay in order.
+    order = np.argsort(hands, kind="stable")
+    ends = np.cumsum(np.bincount(hands, minlength=parts))
+    return np.split(chosen[order], ends[:-1])
 
 
-def _padded(records: Sequence[NDArray[np.int64]], device: torch.device) -> Batch:
-    width = max(len(chosen) for chosen in records)
-    indices = np.zeros((len(records), width), dtype=np.int64)
-    mask = np.zeros((len(records), width), dtype=bool)
-    for row, chosen in enumerate(records):
-        indices[row, : len(chosen)] = chosen
-        mask[row, : len(chosen)] = True
+def _dealt_fixed(node: NodePlan, keys: noise.NodeKeys, k: int, parts: int) -> Sequence[Records]:
+    """The same of fixed sizes."""
+    if node.rate == 1:
+        return [np.arange(node.records)] * parts
+    size = int(node.expected_batch)
+    chosen = noise.subset(keys, node.node, PURPOSE, k, node.records, parts * size)
+    order = noise.permutation(keys, node.node, DEALING, k, len(chosen))
+    return list(np.sort(chosen[order].reshape(parts, size), axis=1))
+
+
+def _padded(records: Sequence[Records], device: torch.device) -> Batch:
+    lengths = np.fromiter(map(len, records), np.int64, len(records))
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    indices = np.zeros(mask.shape, np.int64)
+    indices[mask] = np.concatenate(records)
     return Batch(torch.from_numpy(indices).to(device), torch.from_numpy(mask).to(device))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import FrameType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -21,7 +21,9 @@ from tacit.plan import NodePlan, Plan
 from tacit.prepare import Job
 from tacit.report.wording import bytes_text, epsilon_text, percent_text
 from tacit.result import Result, bytes_per_step, mechanism_line, privacy_state
-from tacit.run import Progress as Moment
+
+if TYPE_CHECKING:
+    from tacit.run import Progress as Moment
 
 __all__ = [
     "algorithms_document",

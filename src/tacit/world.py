@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -54,6 +54,7 @@ class StackedWorld:
         self.steps = plan.steps
         self.seed = plan.config.train.seed
         self._seen = _Seen()
+        self._deal: sampling.Deal | None = None
         self._plan = plan
         self._model = model
         self._data = data
@@ -262,16 +263,19 @@ class StackedWorld:
             if places is None:
                 return inputs, targets, mask
             return inputs[places], targets[places], mask[places]
-        batch = sampling.draw(self._plan, self._keys, k, self._device, nodes=nodes, part=part)
+        # Mini-batches of one step that share no record are dealt once.
+        if self._deal is None or (self._deal.step, self._deal.rows) != (k, nodes):
+            self._deal = sampling.deal(self._plan, self._keys, k, self._device, nodes=nodes)
+        batch = self._deal.batch(part)
         return (*self._data.gather(batch.indices, places), batch.mask)
 
 
 @dataclass
 class _Seen:
-    """The last batch, shared by a world and its parts."""
+    """Norms and losses of the last batch, without its sum; shared by a world and its parts."""
 
     batch: BatchGradient | None = None
     mask: Tensor | None = None
 
     def keep(self, batch: BatchGradient, mask: Tensor) -> None:
-        self.batch, self.mask = batch, mask
+        self.batch, self.mask = replace(batch, total=batch.total.new_empty(0)), mask

@@ -64,7 +64,7 @@ def test_every_form_gives_the_same_data_set(value):
 def test_a_map_style_data_set_is_read_to_its_length():
     dataset = as_dataset(Squares(4), "nodes[0]")
     assert dataset.inputs.shape == (4, 2, 2)
-    assert dataset.inputs.dtype == torch.float32
+    assert dataset.inputs.dtype == torch.uint8
     assert dataset.inputs[:, 0, 0].tolist() == [0, 1, 2, 3]
     assert dataset.targets.tolist() == [0, 1, 4, 9]
 
@@ -75,11 +75,19 @@ def test_floating_types_stay(dtype):
     assert dataset.inputs.dtype == dataset.targets.dtype == dtype
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.uint16, np.bool_])
-def test_integers_become_float32_inputs_and_int64_targets(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [
+        (np.uint8, torch.uint8),
+        (np.int32, torch.int32),
+        (np.uint16, torch.int64),
+        (np.bool_, torch.bool),
+    ],
+)
+def test_integers_stay_inputs_and_become_int64_targets(dtype, kind):
     array = np.array([0, 1, 1], dtype=dtype)
     dataset = as_dataset((array.reshape(3, 1), array), "nodes[0]")
-    assert dataset.inputs.dtype == torch.float32
+    assert dataset.inputs.dtype == kind
     assert dataset.targets.dtype == torch.int64
     assert dataset.inputs.flatten().tolist() == dataset.targets.tolist() == [0, 1, 1]
 

@@ -3,6 +3,7 @@
 import copy
 import operator
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -116,3 +117,40 @@ def test_unusable_keys_seeds_and_purposes_are_refused() -> None:
             seeded_keys(seed, [0])
     with pytest.raises(InputError, match="purpose"):
         keystream(KEYS, 0, "", 0, 16)
+
+
+def test_kept_ciphers_repeat_no_position_and_skip_none() -> None:
+    """Reads in any order, again and again, are stretches of the one stream of that key."""
+    keys = seeded_keys(11, range(2))
+    whole = aes_ctr(keys.purpose_key(1, "noise"), position(4, 2), 1600).tobytes()
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        first, count = int(draw.integers(0, 60)), int(draw.integers(1, 600))
+        buffer = bytearray(count + 16)
+        other = bytearray(64 + 16)
+        keys.read(1, "noise", position(4, 2) + first, bytes(count), memoryview(buffer))
+        keys.read(1, "sampling", position(4, 2), bytes(64), memoryview(other))
+        wanted = whole[16 * first :][:count]
+        assert bytes(buffer[: len(wanted)]) == wanted
+        assert bytes(other[:64]) not in whole
+
+
+def test_threads_that_read_one_stream_do_not_disturb_each_other() -> None:
+    keys = seeded_keys(11, range(1))
+    whole = aes_ctr(keys.purpose_key(0, "noise"), 0, 1 << 16).tobytes()
+
+    def read(first: int) -> bool:
+        buffer = bytearray((1 << 14) + 16)
+        keys.read(0, "noise", first, bytes(1 << 14), memoryview(buffer))
+        return bytes(buffer[: 1 << 14]) == whole[16 * first :][: 1 << 14]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(read, [first % 3000 for first in range(0, 40_000, 97)]))
+
+
+def test_a_subset_keeps_no_cipher_of_other_nodes() -> None:
+    keys = seeded_keys(11, range(3))
+    for node in range(3):
+        keystream(keys, node, "noise", 0, 16)
+    assert not keys.subset([1])._ciphers
+    assert "cipher" not in repr(keys).lower()

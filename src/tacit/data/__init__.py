@@ -8,7 +8,7 @@ from tacit.data.datasets import Dataset, TaskData, class_labels, count_classes
 from tacit.data.given import as_dataset, check_dataset
 from tacit.data.partitions import PARTITIONS, partition
 from tacit.data.sources import SOURCES, load
-from tacit.data.stacked import StackedData, stack
+from tacit.data.stacked import StackedData, stack, stack_parts
 
 __all__ = [
     "PARTITIONS",
@@ -23,4 +23,5 @@ __all__ = [
     "load",
     "partition",
     "stack",
+    "stack_parts",
 ]

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -54,7 +53,6 @@ _WHERE = "task.data_dir"
 _UNIT = 1 - 2**-22
 
 Table = dict[str, np.ndarray]
-Value = TypeVar("Value")
 
 
 def load_adult(
@@ -97,25 +95,27 @@ def read_adult(path: Path) -> Table:
     except (*UNREADABLE, UnicodeDecodeError) as error:
         reason = f"a text file of Adult was expected: {type(error).__name__}: {error}"
         raise InputError(_WHERE, str(path), reason) from error
-    numbered = [
-        (number, [field.strip() for field in line.split(",")])
-        for number, line in enumerate(lines, start=1)
-        if line.strip() and not line.startswith("|")
+    kept = [
+        number for number, line in enumerate(lines) if line.strip() and not line.startswith("|")
     ]
-    if not numbered:
+    if not kept:
         raise InputError(_WHERE, str(path), "holds no record")
-    for number, fields in numbered:
-        if len(fields) != len(COLUMNS):
-            expected = f"line {number} has {len(fields)} fields, not {len(COLUMNS)}"
+    for number in kept:
+        found = lines[number].count(",") + 1
+        if found != len(COLUMNS):
+            expected = f"line {number + 1} has {found} fields, not {len(COLUMNS)}"
             raise InputError(_WHERE, str(path), expected)
-    by_column = zip(*(fields for _, fields in numbered), strict=True)
+    # All lines cut at once, and a field read once however often it occurs: half the time
+    # that taking each line apart needs.
+    fields = ",".join(lines[number] for number in kept).split(",")
     table = {}
-    for name, column in zip(COLUMNS, by_column, strict=True):
+    for place, name in enumerate(COLUMNS):
+        column = fields[place :: len(COLUMNS)]
         try:
             table[name] = _column(name, column)
         except _FieldError as error:
-            line = numbered[column.index(error.field)][0]
-            expected = f"line {line}: {name} {error.field!r} {error}"
+            line = kept[column.index(error.field)] + 1
+            expected = f"line {line}: {name} {error.field.strip()!r} {error}"
             raise InputError(_WHERE, str(path), expected) from None
     return table
 
@@ -131,25 +131,30 @@ class _FieldError(Exception):
 def _column(name: str, fields: Sequence[str]) -> np.ndarray:
     """One column, of the kind that its name says."""
     if name in NUMBERS:
-        return np.array(_read_each(fields, _number, "is no number of 0 or more"))
+        return _read_each(fields, _number, "is no number of 0 or more")
     if name in CATEGORIES:
         known = {MISSING: MOST_FREQUENT[name]} if name in MOST_FREQUENT else {}
         known |= {category: category for category in CATEGORIES[name]}
-        return np.array(_read_each(fields, known.__getitem__, "is no category of the description"))
+        return _read_each(fields, known.__getitem__, "is no category of the description")
     ended = {f"{word}{end}": sign for word, sign in LABELS.items() for end in ("", ".")}
     reason = f"is none of {', '.join(LABELS)}"
-    return np.array(_read_each(fields, ended.__getitem__, reason), dtype=np.int64)
+    return _read_each(fields, ended.__getitem__, reason)
 
 
-def _read_each(fields: Sequence[str], read: Callable[[str], Value], reason: str) -> list[Value]:
+def _read_each(
+    fields: Sequence[str], read: Callable[[str], float | str], reason: str
+) -> np.ndarray:
     """Each field as `read` reads it; the first that it cannot read is an error."""
-    values: dict[str, Value] = {}
+    numbers: dict[str, int] = {}
+    values: list[float | str] = []
     for field in dict.fromkeys(fields):  # each once, in order: most repeat often
         try:
-            values[field] = read(field)
+            values.append(read(field.strip()))
         except (KeyError, ValueError):
             raise _FieldError(field, reason) from None
-    return [values[field] for field in fields]
+        numbers[field] = len(numbers)
+    places = np.fromiter(map(numbers.__getitem__, fields), dtype=np.intp, count=len(fields))
+    return np.array(values)[places]
 
 
 def _number(field: str) -> float:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import pooch
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -97,6 +96,8 @@ def file_sha256(path: Path) -> str:
 
 
 def _fetch(url: str, part: Path, console: Console) -> None:
+    import pooch  # here, since most runs download nothing
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-import torch
-
 from tacit.data.adult import load_adult
 from tacit.data.cifar10 import load_cifar10
 from tacit.data.datasets import Dataset, TaskData, count_classes
+from tacit.data.digits import load_digits
 from tacit.data.given import as_dataset, check_dataset
 from tacit.data.idx_images import FASHION_MNIST, MNIST, load_idx_images
-from tacit.data.seeds import TEST_SPLIT, public_generator
 from tacit.data.svmlight import load_svmlight
 from tacit.errors import InputError, nearest
 from tacit.user_code import call_function
@@ -22,7 +20,6 @@ from tacit.user_code import call_function
 __all__ = ["SOURCES", "Loader", "Request", "load"]
 
 _WHERE = "task.dataset"
-_TEST_SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -72,26 +69,6 @@ def load(dataset: str, *, data_dir: Path, seed: int = 0) -> TaskData:
     return data
 
 
-def _digits(request: Request) -> TaskData:
-    """The 1,797 handwritten digits of scikit-learn: inputs `[records, 1, 8, 8]` in [0, 1]."""
-    # Imported here because it is slow, and only this data set needs it.
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-
-    pixels, labels = load_digits(return_X_y=True)
-    generator = public_generator(request.seed, TEST_SPLIT)
-    parts = train_test_split(
-        torch.as_tensor(pixels / 16.0, dtype=torch.float32).reshape(-1, 1, 8, 8),
-        torch.as_tensor(labels, dtype=torch.int64),
-        test_size=_TEST_SHARE,
-        stratify=labels,
-        random_state=int(generator.integers(2**32)),
-    )
-    train_inputs, test_inputs, train_targets, test_targets = parts
-    train, test = Dataset(train_inputs, train_targets), Dataset(test_inputs, test_targets)
-    return TaskData("digits", train, test, classes=10)
-
-
 def _from_user(reference: str) -> TaskData:
     match call_function(reference, _WHERE):
         case TaskData() as data:
@@ -116,7 +93,7 @@ def _halves(train: object, test: object) -> tuple[Dataset, Dataset | None]:
 
 SOURCES: MappingProxyType[str, Loader] = MappingProxyType(
     {
-        "digits": _digits,
+        "digits": lambda request: load_digits(request.seed),
         "mnist": lambda request: load_idx_images(MNIST, request.data_dir),
         "fashion-mnist": lambda request: load_idx_images(FASHION_MNIST, request.data_dir),
         "cifar10": lambda request: load_cifar10(request.data_dir),

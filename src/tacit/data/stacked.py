@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.data.datasets import Dataset
 from tacit.errors import InputError
 
-__all__ = ["StackedData", "stack"]
+__all__ = ["StackedData", "stack", "stack_parts"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +78,30 @@ def stack(
     return StackedData(
         inputs=torch.cat([_cast(dataset.inputs, dtype, device) for dataset in datasets]),
         targets=torch.cat([_cast(dataset.targets, dtype, device) for dataset in datasets]),
+        offsets=(sizes.cumsum(0) - sizes).to(device),
+        sizes=sizes.to(device),
+    )
+
+
+def stack_parts(
+    dataset: Dataset,
+    parts: Sequence[NDArray[np.int64]],
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> StackedData:
+    """What `stack` makes of the parts of a data set, each record copied once and not twice.
+
+    Args:
+        dataset: of all nodes' records.
+        parts: record numbers of each node, none empty, as `partition` gives them.
+        dtype: of inputs and of floating targets; integers stay as they are.
+        device: where the result lies.
+    """
+    order = torch.from_numpy(np.concatenate(parts))
+    sizes = torch.tensor([len(part) for part in parts], dtype=torch.int64)
+    return StackedData(
+        inputs=_cast(dataset.inputs[order], dtype, device),
+        targets=_cast(dataset.targets[order], dtype, device),
         offsets=(sizes.cumsum(0) - sizes).to(device),
         sizes=sizes.to(device),
     )

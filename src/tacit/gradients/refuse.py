@@ -67,6 +67,12 @@ _RULES = (
         "it changes its weight in a forward pass; use max_norm=None",
     ),
     _Rule(
+        (nn.Embedding, nn.EmbeddingBag),
+        lambda module: bool(module.sparse),
+        "sparse gradients cannot be added up with noise; use sparse=False (only the rows that a "
+        "record looks up are kept anyway)",
+    ),
+    _Rule(
         (nn.Module,),
         lambda module: any(
             is_lazy(tensor)

@@ -146,7 +146,8 @@ class StackedModel:
 
         inputs, targets = self._filled(parameters, inputs, targets, mask)
         beside = 0 if clip is None else _MATERIALISED[norm] * self.layout.size
-        step = self.records_at_once(parameters, beside)
+        most = self.records_at_once(parameters, beside)
+        step = -(-count // -(-count // most))  # in equal chunks
         norms: list[Tensor] = []
         losses: list[Tensor] = []
         for start in range(0, count, step):

@@ -15,9 +15,8 @@ What a draw depends on, and what not, is said in `tacit.privacy.keys`. What the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,13 +27,12 @@ from tacit.errors import InputError
 from tacit.privacy.keys import (
     NodeKeys,
     aes_ctr,
-    encryptor,
     fresh_keys,
     keystream,
     position,
     seeded_keys,
 )
-from tacit.privacy.noise_block import NormalBlock, over_rows
+from tacit.privacy.noise_block import NormalBlock, Pieces, Place, over_pieces
 from tacit.privacy.noise_lattice import add_normal
 from tacit.privacy.noise_slack import Slack, slack, with_slack
 
@@ -104,27 +102,28 @@ def normal(
 
     in_place = out.device.type == "cpu" and out.is_contiguous()
     host = out if in_place else torch.empty(shape, dtype=out.dtype)
+    for node in rows:
+        keys.check(node)
     counter = position(step, part)
-    purpose_keys = [keys.purpose_key(node, purpose) for node in rows]
-    _fill_rows(host.detach().numpy(), purpose_keys, counter)
+    values = host.detach().numpy()
+    pieces = Pieces.of(*shape)
+
+    def read(row: int, pair: int, zeros: bytes, buffer: memoryview) -> None:
+        keys.read(rows[row], purpose, counter + pair, zeros, buffer)
+
+    def work(places: Iterator[Place]) -> None:
+        block = NormalBlock(pieces, values.dtype)
+        for place in places:
+            block.draw(place, read)
+            piece = values[place]
+            height, width = piece.shape
+            piece[...] = block.normals[:height, :width]
+
+    over_pieces(pieces, work)
     if not in_place:
         with torch.no_grad():
             out.copy_(host)
     return out
-
-
-def _fill_rows(rows: NDArray[Any], purpose_keys: Sequence[bytes], counter: int) -> None:
-    """Fill `[nodes, d]` with normals."""
-    length = rows.shape[1]
-
-    def work(share: range) -> None:
-        block = NormalBlock(len(share), length, rows.dtype, np.dtype(np.float64))
-        for place in block.pieces(share, lambda i: encryptor(purpose_keys[i], counter)):
-            piece = rows[place]
-            height, width = piece.shape
-            piece[...] = block.normals[:height, :width]
-
-    over_rows(len(rows), length, work)
 
 
 def coins(

@@ -15,12 +15,14 @@ own low bits are; so with ideal x this *is* the analysed mechanism, post-process
 sensitivity. It adds at most std^2 / 49,152 to the variance.
 
 *How the exact point is found.* Normals are drawn in single precision, which errs by less than
-2^-17. Where that could matter, within 2^-17 std / s of the middle between two lattice points or in
-the corners of the radius (below 0.016 or above 4.24), the value is computed again with care: in
-double precision, near u = 1 from 1 - u, and where u < 2^-16 with 512 more bits of a keystream of
-its own, since 63 bits resolve small u too coarsely. That is about one value in 500. So every value
-is the one that careful arithmetic gives, whichever way it was found; the noise does not depend on
-how a machine rounds in single precision.
+2^-17, and added to the total in single precision, which errs by less than 2^-12 s. Where that could
+matter, so close to the middle between two lattice points or in the corners of the radius (below
+0.016 or above 4.24), the value is computed again with care: in double precision, near u = 1 from
+1 - u, and where u < 2^-16 with 512 more bits of a keystream of its own, since 63 bits resolve small
+u too coarsely. That is about one value in 400. So every value is the one that careful arithmetic
+gives, whichever way it was found; the noise does not depend on how a machine rounds in single
+precision. (The step from noise to lattice point takes a third of the time of the same step in
+double precision, which is what totals beyond 7,168 lattice points take.)
 
 *What is proved.* The careful value is not exact either. `tacit.privacy.noise_slack` bounds what
 that adds to epsilon (below 1e-5 for 10^10 values), and says what is assumed.
@@ -33,7 +35,7 @@ and the noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,22 +45,35 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.privacy.keys import BLOCK_BYTES, NodeKeys, aes_ctr, encryptor, position
-from tacit.privacy.noise_block import NormalBlock, over_rows
+from tacit.privacy.keys import BLOCK_BYTES, NodeKeys, position
+from tacit.privacy.noise_block import Pieces, Place, SingleBlock, over_pieces, single_block
+from tacit.privacy.noise_device import DEVICE_TYPES, DeviceDraw, release_on_device
 
 __all__ = ["add_normal", "careful_normals", "spacing"]
 
 # Lattice points a standard deviation: at least 2^6 and below 2^7.
 _POINTS_LOG2 = 6
-# Single precision errs by less than this, for u in [2^-13, 1 - 2^-13] (R in [2^-6, 4.245]) and
-# totals below 2^36 lattice points. In units of 2^-24: 2 / R for the rounding of u (1/2 / R near
-# u = 1), 5 R for logarithm and root, 9.5 R for the angle, 8 R for sine and cosine, 2 R for the
-# product, 8 for the sum: at most 113 of 128.
+# Normals in single precision err by less than this, for u in [2^-13, 1 - 2^-13] (R in
+# [2^-6, 4.245]). In units of 2^-24, with U = u^2 computed from the upper 32 bits of the word:
+#   2^-7 / (u R)  those bits are rounded down: 2^-31 of u;
+#   1.5 / R       conversion of u (twice, in U) and rounding of U, through sqrt(-ln U);
+#   6 R           4 units in the last place of the logarithm (4 R), the factor std^2 and its product
+#                 (R together), the root (R);
+#   9.5 R         conversion, unit and product of the angle, at most pi;
+#   8 R           4 units in the last place of sine and cosine;
+#   R             the product.
+# That is largest at the ends: 120 of 128 at R = 4.245, 97 at R = 2^-6.
 _FAST_ERROR = 2.0**-17
+# Totals below so many lattice points take the fast way in single precision. With the noise, at most
+# 4.245 * 128, the sum is below 2^13 lattice points, so it is rounded by at most 2^-12 of one.
+_SINGLE_TOTAL = 7168.0
+_SINGLE_ERROR = 2.0**-12
+# Adding and subtracting 3/2 2^23 lattice points rounds to one: both are exact but for that.
+_SINGLE_ROUND = 1.5 * 2.0**23
+# In this range of deviations nothing in single precision over- or underflows.
+_SINGLE_STDS = (2.0**-40, 2.0**40)
+# Totals below so many take the fast way in double precision, whose sums are as good as exact.
 _FAST_TOTAL = 2.0**36
-# Middle and half-width of the radii (single precision) that need no care: 0.016 to 4.24, within
-# the bounds above by more than they can err.
-_FAST_RADII = (np.float32(2.128), np.float32(2.112))
 # Radius words below this (u < 2^-16) take more bits.
 _TAIL = 1 << 47
 _TAIL_BLOCKS = 4
@@ -94,7 +109,8 @@ def add_normal(
     gets the same noise, and the noise of float32 totals is that of float64 totals.
 
     Args:
-        total: `[nodes, d]`, float32 or float64, finite, on any device; noised on the CPU.
+        total: `[nodes, d]`, float32 or float64, finite; noised where it lies, on CPU and CUDA
+            (`tacit.privacy.noise_device`), on other devices by way of the CPU.
         stds: standard deviation of each row.
         keys: keys of at least these nodes.
         nodes: which nodes, in the order of the rows.
@@ -115,27 +131,26 @@ def add_normal(
         )
     if total.dtype not in (torch.float32, torch.float64):
         raise InputError("train.dtype", str(total.dtype), "float32 or float64")
-    counter = position(step, part)
-    draws = [
-        _RowDraw(
-            keys.purpose_key(node, purpose),
-            keys.purpose_key(node, f"{purpose}, tails"),
-            counter,
-            spacing(std),
-            std / spacing(std),
-        )
-        for node, std in zip(nodes, stds, strict=True)
-    ]
+    lattice = _Lattice.of(stds)
+    source = _Source(keys, tuple(nodes), purpose, position(step, part))
+    for node in nodes:
+        keys.check(node)
+    if total.device.type in DEVICE_TYPES:
+        draw = DeviceDraw(source.read, _TAIL, source.tail_uniform, lattice.spacings, lattice.scales)
+        release_on_device(total, draw)
+        return total
     in_place = total.device.type == "cpu" and total.is_contiguous()
     host = total if in_place else total.cpu().contiguous()
     rows = host.detach().numpy()
-    length = rows.shape[1]
+    pieces = Pieces.of(*rows.shape)
 
-    def work(share: range) -> None:
-        with np.errstate(invalid="ignore"):  # a total that is not finite stays so
-            _settle(rows, draws, list(_noise_rows(rows, share, draws)))
+    def work(places: Iterator[Place]) -> None:
+        # A total that is not finite stays so.
+        with np.errstate(invalid="ignore"), single_block(pieces) as block:
+            left = list(_noise_pieces(rows, block, places, lattice, source))
+            _settle(rows, lattice, source, left)
 
-    over_rows(len(rows), length, work)
+    over_pieces(pieces, work)
     if not in_place:
         with torch.no_grad():
             total.copy_(host)
@@ -143,22 +158,72 @@ def add_normal(
 
 
 @dataclass(frozen=True, repr=False)
-class _RowDraw:
-    """The secret noise of one row, and its lattice: `scale` is the deviation in lattice points."""
+class _Source:
+    """Where the secret noise of all rows comes from."""
 
-    key: bytes
-    tail_key: bytes
+    keys: NodeKeys
+    nodes: tuple[int, ...]
+    purpose: str
     counter: int
-    spacing: float
-    scale: float
 
-    def tail_uniform(self, word: int, pair: int) -> float:
+    def read(self, row: int, pair: int, zeros: bytes, buffer: memoryview) -> None:
+        """Write the keystream of a row, from one of its pairs on: a block a pair."""
+        self.keys.read(self.nodes[row], self.purpose, self.counter + pair, zeros, buffer)
+
+    def tail_uniform(self, row: int, word: int, pair: int) -> float:
         """U = |word + f - 1/2| / 2^63, where f has bits of its own: never 0."""
-        first = self.counter + pair * _TAIL_BLOCKS
-        more = int.from_bytes(aes_ctr(self.tail_key, first, _TAIL_BITS // 8), "big")
+        buffer = bytearray(_TAIL_BITS // 8 + BLOCK_BYTES)
+        self.keys.read(
+            self.nodes[row],
+            f"{self.purpose}, tails",
+            self.counter + pair * _TAIL_BLOCKS,
+            bytes(_TAIL_BITS // 8),
+            memoryview(buffer),
+        )
+        more = int.from_bytes(buffer[: _TAIL_BITS // 8], "big")
         # The middle of its cell; the quotient of integers is correctly rounded.
         in_cells = (word << _TAIL_BITS) + more - (1 << (_TAIL_BITS - 1))
         return abs(2 * in_cells + 1) / (1 << (64 + _TAIL_BITS))
+
+
+@dataclass(frozen=True, eq=False)
+class _Lattice:
+    """The lattices of all rows; arrays are `[nodes, 1]`.
+
+    Args:
+        spacings: of the lattices.
+        scales: deviations, in lattice points.
+        single: whether all deviations allow for single precision.
+        factors: minus the squares of the deviations in which noise is drawn.
+        points_per_unit: lattice points in a unit of the noise that is drawn.
+        magic: see `_SINGLE_ROUND`.
+        sure: up to this distance from its lattice point a sum in single precision is settled.
+    """
+
+    spacings: NDArray[np.float64]
+    scales: NDArray[np.float64]
+    single: bool
+    factors: NDArray[np.float32]
+    points_per_unit: NDArray[np.float64]
+    magic: NDArray[np.float32]
+    sure: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, stds: Sequence[float]) -> _Lattice:
+        """Noise is drawn in the totals' unit where it can be, else in lattice points."""
+        spacings = np.array([[spacing(std)] for std in stds]).reshape(-1, 1)
+        deviations = np.array(stds, np.float64).reshape(-1, 1)
+        scales = deviations / spacings
+        low, high = _SINGLE_STDS
+        single = bool(((deviations > low) & (deviations < high)).all())
+        drawn, per_unit = (deviations, 1.0 / spacings) if single else (scales, np.ones_like(scales))
+        # Where that is not single, these two are not used, and may overflow.
+        with np.errstate(over="ignore", under="ignore"):
+            magic = (_SINGLE_ROUND * spacings).astype(np.float32)
+            sure = ((0.5 - _FAST_ERROR * scales - _SINGLE_ERROR) * spacings).astype(np.float32)
+        return cls(
+            spacings, scales, single, (-drawn * drawn).astype(np.float32), per_unit, magic, sure
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -178,80 +243,116 @@ class _Unsure:
     words: NDArray[np.int64]
 
 
-def _noise_rows(rows: NDArray[Any], share: range, draws: Sequence[_RowDraw]) -> Iterator[_Unsure]:
-    """Noise a share of `[nodes, d]` in place, fast, and say what is left to do with care."""
-    block = NormalBlock(len(share), rows.shape[1], np.dtype(np.float32), np.dtype(np.float32))
-    sums, points = np.empty(block.normals.shape), np.empty(block.normals.shape)
-    distance = np.empty_like(block.radii)
-    spacings = np.array([[draw.spacing] for draw in draws])
-    scales = np.array([[draw.scale] for draw in draws])
-    for place in block.pieces(share, lambda i: encryptor(draws[i].key, draws[i].counter)):
-        piece, spacing, scale = rows[place], spacings[place[0]], scales[place[0]]
-        height, width = piece.shape
-        total, point = sums[:height, :width], points[:height, :width]
-        limit = _FAST_TOTAL * spacing.min()
-        huge = not (piece.min() > -limit and piece.max() < limit)
-        # Exact: spacings are powers of two.
-        np.copyto(total, piece)
-        total *= 1.0 / spacing
-        np.copyto(point, block.normals[:height, :width])
-        point *= scale
-        total += point
-        np.rint(total, out=point)
-        # From here on: how far the sum lies from its lattice point.
-        total -= point
-        np.abs(total, out=total)
-        # Totals that are huge or not finite take the careful way, all of the piece.
-        close = total > (-1.0 if huge else 0.5 - _FAST_ERROR * scale)
-        row, column = _unsure(
-            close, np.subtract(block.radii, _FAST_RADII[0], out=distance)[:height]
-        )
+def _noise_pieces(
+    rows: NDArray[Any],
+    block: SingleBlock,
+    places: Iterator[Place],
+    lattice: _Lattice,
+    source: _Source,
+) -> Iterator[_Unsure]:
+    """Noise pieces of `[nodes, d]` in place, fast, and say what is left to do with care."""
+    for place in places:
+        group, piece = place[0], rows[place]
+        block.draw(place, source.read, lattice.factors[group])
+        finest = float(lattice.spacings[group].min())
+        single = lattice.single and _within(piece, _SINGLE_TOTAL * finest)
+        step: Callable[..., NDArray[Any]] = _single_points if single else _double_points
+        released = step(piece, block, lattice, group)
+        if not (single or _within(piece, _FAST_TOTAL * finest)):
+            block.close[...] = True
+        row, column = _unsure(block, *piece.shape)
         if len(row):
-            words = block.words[row, column >> 1]
             yield _Unsure(
-                row + place[0].start,
+                row + group.start,
                 column + place[1].start,
                 piece[row, column].astype(float),
-                words,
+                block.words[row, column >> 1],
             )
-        point *= spacing
-        np.copyto(piece, point, casting="same_kind")
+        np.copyto(piece, released, casting="same_kind")
+
+
+def _within(piece: NDArray[Any], limit: float) -> bool:
+    """Whether all values are finite and between -limit and limit."""
+    least = float(np.minimum.reduce(piece, axis=None))
+    return -limit < least and float(np.maximum.reduce(piece, axis=None)) < limit
+
+
+def _single_points(
+    piece: NDArray[Any], block: SingleBlock, lattice: _Lattice, group: slice
+) -> NDArray[np.float32]:
+    """The lattice points next to a piece with its noise; `block.close` are those in doubt."""
+    corner = np.s_[: piece.shape[0], : piece.shape[1]]
+    sums, points = block.noise[corner], block.points[corner]
+    magic = lattice.magic[group]
+    np.add(sums, piece, out=sums, casting="same_kind")
+    np.add(sums, magic, out=points)
+    points -= magic
+    # From here on: how far the sum lies from its lattice point, exactly.
+    sums -= points
+    np.abs(sums, out=sums)
+    np.greater(sums, lattice.sure[group], out=block.close[corner])
+    return points
+
+
+def _double_points(
+    piece: NDArray[Any], block: SingleBlock, lattice: _Lattice, group: slice
+) -> NDArray[np.float64]:
+    """The same in double precision, for larger totals and any deviation."""
+    corner = np.s_[: piece.shape[0], : piece.shape[1]]
+    units = lattice.spacings[group]
+    sums: NDArray[np.float64] = block.doubles[0][corner]
+    points: NDArray[np.float64] = block.doubles[1][corner]
+    np.copyto(sums, piece)
+    sums *= 1.0 / units  # exact: spacings are powers of two
+    np.multiply(block.noise[corner], lattice.points_per_unit[group], out=points)
+    sums += points
+    np.rint(sums, out=points)
+    sums -= points
+    np.abs(sums, out=sums)
+    np.greater(sums, 0.5 - _FAST_ERROR * lattice.scales[group], out=block.close[corner])
+    points += 0.0  # a zero has no sign, which would depend on how it was found
+    points *= units
+    return points
 
 
 def _unsure(
-    close: NDArray[np.bool_], distance: NDArray[np.float32]
+    block: SingleBlock, height: int, width: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows and columns of what is `close`, or in a corner of the radius (some perhaps twice).
-
-    `distance` of the radii from the middle of those that need no care is overwritten.
-    """
-    corner = np.abs(distance, out=distance) > _FAST_RADII[1]
+    """Rows and columns of what is close, or in a corner of the radius (some perhaps twice)."""
     # In one dimension, finding the few is many times faster.
-    close_row, close_column = np.divmod(np.flatnonzero(close), close.shape[1])
-    row, pair = np.divmod(np.flatnonzero(corner), corner.shape[1])
+    close_row, close_column = np.divmod(np.flatnonzero(block.close[:height]), 2 * block.pairs)
+    row, pair = np.divmod(np.flatnonzero(block.corner[:height]), block.pairs)
     column = np.concatenate([close_column, 2 * pair, 2 * pair + 1])
-    there = column < close.shape[1]
+    there = column < width
     return np.concatenate([close_row, row, row])[there], column[there]
 
 
-def _settle(rows: NDArray[Any], draws: Sequence[_RowDraw], left: Sequence[_Unsure]) -> None:
+def _settle(
+    rows: NDArray[Any], lattice: _Lattice, source: _Source, left: Sequence[_Unsure]
+) -> None:
     """Compute with care, and write into `[nodes, d]`, what is left; all at once, for speed."""
     if not left:
         return
     row = np.concatenate([unsure.rows for unsure in left])
     column = np.concatenate([unsure.columns for unsure in left])
     words = np.concatenate([unsure.words for unsure in left])
-    units = np.array([draw.spacing for draw in draws])[row]
-    scales = np.array([draw.scale for draw in draws])[row]
+    units = lattice.spacings[row, 0]
 
     magnitudes = np.abs(words[:, 0]).view(np.uint64)  # of -2^63 it is 2^63
     uniforms = magnitudes * 2.0**-63
+    # Both values of a pair are left, if one is: each is found once.
+    found: dict[tuple[int, int], float] = {}
     for j in np.flatnonzero(magnitudes < _TAIL).tolist():
-        uniforms[j] = draws[row[j]].tail_uniform(int(words[j, 0]), int(column[j]) >> 1)
-    noise = scales * careful_normals(uniforms, magnitudes, words[:, 1], column % 2 == 1)
+        at = (int(row[j]), int(column[j]) >> 1)
+        if at not in found:
+            found[at] = source.tail_uniform(at[0], int(words[j, 0]), at[1])
+        uniforms[j] = found[at]
+    noise = lattice.scales[row, 0] * careful_normals(
+        uniforms, magnitudes, words[:, 1], column % 2 == 1
+    )
     totals = np.concatenate([unsure.totals for unsure in left]) / units
     whole = np.rint(totals)
-    rows[row, column] = (whole + np.rint((totals - whole) + noise)) * units
+    rows[row, column] = (whole + np.rint((totals - whole) + noise) + 0.0) * units
 
 
 def careful_normals(

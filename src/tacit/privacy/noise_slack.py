@@ -29,8 +29,9 @@ over N pairs, adaptively. So both hockey-stick divergences at N a k + ln(1/delta
 most delta + N 2^-523 (Mironov, CSF 2017, propositions 1 and 3).
 
 *Assumed:* AES-256 in counter mode is indistinguishable from random bits, so privacy is
-computational; IEEE 754; NumPy's logarithm, sine and cosine err by at most 4 units in the last place
-in both precisions (tested, not proved); totals are finite.
+computational; IEEE 754; logarithm, sine and cosine err by at most 4 units in the last place: those
+of NumPy in both precisions (tested, not proved), and those in double precision of a device on which
+noise is added (`tacit.privacy.noise_device`; NVIDIA states 2); totals are finite.
 """
 
 from __future__ import annotations

@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
-from tacit.report.page import write_report
+from pathlib import Path
 
 __all__ = ["write_report"]
+
+
+def write_report(run_folder: Path) -> Path:
+    """Write `report.html` into a run folder, from its files alone, and give its path.
+
+    See `page.write_report`, which is loaded only now: what draws charts takes 20 MB, and a run
+    needs it at its end.
+    """
+    from tacit.report.page import write_report as write
+
+    return write(run_folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -63,15 +62,15 @@ def check_strongly_connected(schedule: GraphSchedule) -> None:
     Raises:
         InputError: on `topology.graph`, naming nodes that cannot be reached, and from where.
     """
-    union: nx.DiGraph[object] = nx.DiGraph()
-    union.add_nodes_from(range(schedule.nodes))
+    union = np.zeros((schedule.nodes, schedule.nodes), dtype=np.bool_)
     for graph in schedule.graphs:
-        union.add_edges_from(graph.edges)
-    if nx.is_strongly_connected(union):
+        if graph.edges:
+            union[tuple(np.array(list(graph.edges)).T)] = True
+    # If node 0 reaches every node and every node reaches it, each reaches each.
+    if _reached(union, 0).all() and _reached(union.T, 0).all():
         return
     for start in range(schedule.nodes):
-        reached = nx.descendants(union, start) | {start}
-        missing = [node for node in range(schedule.nodes) if node not in reached]
+        missing = np.flatnonzero(~_reached(union, start)).tolist()
         if missing:
             shown = ", ".join(str(node) for node in missing[:_SHOWN])
             more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
@@ -82,6 +81,17 @@ def check_strongly_connected(schedule: GraphSchedule) -> None:
                 f"is not strongly connected over its period of {schedule.period}: node {start} "
                 f"cannot reach {plural} {shown}{more}",
             )
+
+
+def _reached(edges: NDArray[np.bool_], start: int) -> NDArray[np.bool_]:
+    """Nodes that edges [source, target] lead to from `start`, itself included, `[nodes]`."""
+    found = np.zeros(len(edges), dtype=np.bool_)
+    found[start] = True
+    new = np.array([start])
+    while len(new):
+        new = np.flatnonzero(edges[new].any(axis=0) & ~found)
+        found[new] = True
+    return found
 
 
 def contraction(mixing: Mixing) -> float:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import networkx as nx
 import numpy as np
 
 from tacit.errors import InputError
@@ -155,6 +154,8 @@ def erdos_renyi(nodes: int, probability: float, seed: int) -> Graph:
         InputError: on `topology.probability`, if it is outside (0, 1] or if none of 100 draws
             was connected.
     """
+    import networkx as nx  # here, since it is slow and only this graph needs it
+
     where = "topology.probability"
     if not 0 < probability <= 1:
         raise InputError(where, probability, "must lie above 0, and be at most 1")

@@ -8,9 +8,9 @@ what Const-D2P does, Dyn-D2P what Dyn[mu] does.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import logsumexp
 
 from tacit.privacy.gaussian import Array, gaussian_delta, gaussian_epsilon
@@ -37,7 +37,7 @@ def total_mu(epsilon: float, delta: float) -> float:
     def excess(log_mu: float) -> float:
         return gaussian_delta(math.exp(log_mu), epsilon) - delta
 
-    return math.exp(float(brentq(excess, math.log(1e-9), math.log(1e9), xtol=1e-14)))
+    return math.exp(_root(excess, math.log(1e-9), math.log(1e9), xtol=1e-14))
 
 
 def constant_mu(*, records: int, steps: int, epsilon: float, delta: float) -> float:
@@ -66,7 +66,7 @@ def growing_mu(
     # A single step at the largest mu has at most the whole sum; the rest follows by bracketing.
     high = 1.001 * math.sqrt(math.log1p(math.exp(2 * target)))
     low = high / float(shape.max()) / math.sqrt(steps) / 10
-    first = float(brentq(lambda mu: _log_composed(mu * shape) - target, low, high, xtol=1e-15))
+    first = _root(lambda mu: _log_composed(mu * shape) - target, low, high, xtol=1e-15)
     return tuple((first * shape).tolist())
 
 
@@ -74,6 +74,13 @@ def general_noise_scale(*, records: int, steps: int, epsilon: float, delta: floa
     """The sigma / C of Algorithm 2 where both sequences are constant: sqrt(2 K) / (J mu_tot)."""
     positive(records=records, steps=steps)
     return math.sqrt(2 * steps) / (records * total_mu(epsilon, delta))
+
+
+def _root(function: Callable[[float], float], low: float, high: float, *, xtol: float) -> float:
+    """Where a function between `low` and `high` is 0."""
+    from scipy.optimize import brentq  # here, since it is slow and few runs need it
+
+    return float(brentq(function, low, high, xtol=xtol))
 
 
 def _log_composed(mu: Array) -> float:

@@ -1,0 +1,166 @@
+"""The rows of the table in which contenders do the same work: who, on what, with which goals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from contender import Contender
+from workloads import Workload
+
+__all__ = ["Comparison", "Ratio", "comparisons"]
+
+OURS, PLAIN = "tacit", "tacit, not private"
+GLOO, OPACUS = "a process a node (gloo)", "in sequence (Opacus)"
+SEQUENCE, AUTOGRAD = "in sequence (PyTorch, closed form)", "in sequence (PyTorch, autograd)"
+PFL, FLOWER = "pfl", "Flower"
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One contender's seconds or bytes over another's, and the goal for it."""
+
+    name: str
+    of: str
+    over: str
+    quantity: Literal["seconds", "bytes"] = "seconds"
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One workload.
+
+    Attributes:
+        workload: what is done; `workload.name` names the row.
+        contenders: who does it; the first is the one that the others must agree with.
+        ratios: what is shown of it.
+    """
+
+    workload: Workload
+    contenders: tuple[Contender, ...]
+    ratios: tuple[Ratio, ...]
+
+
+def comparisons(data_dir: str, peers: str) -> list[Comparison]:
+    """All of them.
+
+    Args:
+        data_dir: where the original files are.
+        peers: the interpreter that has Opacus, pfl and Flower.
+    """
+    rows: list[Callable[[str, str], Comparison]] = [
+        _privsgp_one,
+        _privsgp_batch,
+        _dyn_d2p_cnn,
+        _fedspd_adult,
+        _dp_fedavg,
+    ]
+    return [row(data_dir, peers) for row in rows]
+
+
+def _stacked() -> tuple[Contender, ...]:
+    return (
+        Contender(OURS, "tacit_stacked"),
+        Contender(PLAIN, "tacit_stacked", private=False),
+        Contender(GLOO, "gloo"),
+    )
+
+
+def _opacus(peers: str) -> Contender:
+    return Contender(OPACUS, "opacus_sequential", python=peers, needs=("torch", "opacus"))
+
+
+def _faster(than: str, at_least: float) -> Ratio:
+    return Ratio(f"times as fast as {than}", than, OURS, at_least=at_least)
+
+
+def _private(at_most: float) -> Ratio:
+    return Ratio("private over not private", OURS, PLAIN, at_most=at_most)
+
+
+def _privsgp_one(data_dir: str, peers: str) -> Comparison:
+    return Comparison(
+        Workload("privsgp-one", nodes=50, batch=1, records=1200, data_dir=data_dir),
+        _stacked(),
+        (
+            _faster(GLOO, 4),
+            Ratio(f"memory over {GLOO}", OURS, GLOO, "bytes", at_most=1 / 20),
+            _private(1.8),
+        ),
+    )
+
+
+def _privsgp_batch(data_dir: str, peers: str) -> Comparison:
+    return Comparison(
+        Workload("privsgp-batch", nodes=20, batch=32, records=3000, data_dir=data_dir),
+        (*_stacked(), _opacus(peers)),
+        (_faster(GLOO, 8), _faster(OPACUS, 7), _private(1.5)),
+    )
+
+
+def _dyn_d2p_cnn(data_dir: str, peers: str) -> Comparison:
+    workload = Workload(
+        "dyn-d2p-cnn",
+        algorithm="dyn-d2p",
+        model="cnn",
+        dataset="fashion-mnist",
+        nodes=20,
+        batch=32,
+        records=3000,
+        data_dir=data_dir,
+    )
+    return Comparison(
+        workload,
+        (*_stacked(), _opacus(peers)),
+        (_faster(GLOO, 4), _faster(OPACUS, 2), _private(1.5)),
+    )
+
+
+def _fedspd_adult(data_dir: str, peers: str) -> Comparison:
+    workload = Workload(
+        "fedspd-adult",
+        algorithm="fedspd-dp",
+        model="logistic",
+        dataset="adult",
+        nodes=100,
+        records=325,
+        shape=(105,),
+        classes=1,
+        active=20,
+        batch=10,
+        local_steps=5,
+        data_dir=data_dir,
+    )
+    contenders = (
+        Contender(OURS, "tacit_federated"),
+        Contender(SEQUENCE, "fedspd_sequential"),
+        Contender(AUTOGRAD, "fedspd_sequential", options={"way": "autograd"}),
+    )
+    return Comparison(workload, contenders, (_faster(SEQUENCE, 20), _faster(AUTOGRAD, 20)))
+
+
+def _dp_fedavg(data_dir: str, peers: str) -> Comparison:
+    workload = Workload(
+        "dp-fedavg",
+        algorithm="dp-fedavg",
+        model="cnn3",
+        dataset="generated",
+        nodes=1000,
+        records=50,
+        shape=(3, 32, 32),
+        active=50,
+        batch=10,
+        local_steps=5,
+        learning_rate=0.1,
+        clip=0.1,  # the median change of a client is about so long
+        data_dir=data_dir,
+    )
+    contenders = (
+        Contender(OURS, "tacit_federated"),
+        Contender(PFL, "pfl_peer", python=peers, needs=("torch", "pfl")),
+        Contender(FLOWER, "flower_peer", python=peers, needs=("torch", "flwr", "ray")),
+    )
+    return Comparison(workload, contenders, (_faster(PFL, 1), _faster(FLOWER, 1)))

@@ -1,0 +1,203 @@
+"""Noise: what a run releases, on all cores, against `torch.randn` on one thread.
+
+    python benchmarks/speed/noise.py [--rounds 15] [--quick]
+
+50 nodes release 101,770 float32 totals each (a 784-128-10 network, some 5 million values) on the
+lattice, from AES-256 keystreams. The contenders take turns; figures are medians of the rounds, in
+nanoseconds a value, and ratios are medians of the rounds' ratios. Prints a table and JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from tacit.privacy import noise, noise_lattice
+from tacit.privacy.keys import position
+from tacit.privacy.noise_block import Pieces, SingleBlock
+
+__all__ = ["measure"]
+
+NODES, LENGTH = 50, 101_770
+QUICK_NODES = 12
+STD = 0.7
+GOAL = 1.0
+# What a value must move: half an AES block written and read, its total read and written.
+BYTES = 8 + 8 + 4 + 4
+
+
+def measure(rounds: int, quick: bool = False) -> dict[str, Any]:
+    """The table of this workload: contenders, ratio and goal, parts, floor.
+
+    Args:
+        rounds: in which the contenders take turns; the first one more is not counted.
+        quick: fewer nodes, to see that it works.
+    """
+    nodes = QUICK_NODES if quick else NODES
+    cores = len(os.sched_getaffinity(0))
+    keys = noise.fresh_keys(range(nodes))
+    total = torch.zeros(nodes, LENGTH)
+    out = torch.empty(nodes, LENGTH)
+    steps = iter(range(1 << 40))
+
+    def release() -> None:
+        noise.add_normal(total, [STD] * nodes, keys, range(nodes), "noise", next(steps))
+
+    contenders: dict[str, tuple[int, Callable[[], object]]] = {
+        "torch.randn, one thread": (1, lambda: torch.randn(nodes, LENGTH)),
+        "add_normal, all cores": (cores, release),
+        "add_normal, one thread": (1, release),
+        "normal (no defence), all cores": (
+            cores,
+            lambda: noise.normal(keys, None, "noise", next(steps), LENGTH, out=out),
+        ),
+    }
+    found: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds + 1):
+        for name, (threads, run) in contenders.items():
+            # Totals that grow would not be those of a run. By NumPy: PyTorch's threads spin on.
+            total.numpy().fill(0.0)
+            with _threads(threads):
+                seconds = _seconds(run)
+            if number:
+                found[name].append(seconds / total.numel() * 1e9)
+    randn = found["torch.randn, one thread"]
+    ratios = {name: float(np.median(np.divide(figures, randn))) for name, figures in found.items()}
+    ratio = ratios["add_normal, all cores"]
+    medians = {name: float(np.median(figures)) for name, figures in found.items()}
+    parts = _parts(keys, rounds, medians["add_normal, one thread"])
+    return {
+        "workload": f"Gaussian noise, {total.numel():,} float32 values",
+        "values": total.numel(),
+        "cores": cores,
+        "rounds": rounds,
+        "ns_per_value": medians,
+        "best_ns_per_value": {name: min(figures) for name, figures in found.items()},
+        "ratios": ratios,
+        "ratio": ratio,
+        "goal": GOAL,
+        "met": ratio <= GOAL,
+        "parts_ns_per_value": parts,
+        "bytes_per_value": BYTES,
+        "floor_ns_per_value": _floor(keys, rounds),
+    }
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _medians(
+    runs: Mapping[str, Callable[[], object]],
+    rounds: int,
+    values: int,
+    before: Callable[[], object] = lambda: None,
+) -> dict[str, float]:
+    """Nanoseconds a value of runs that take turns; `before` each, something that is not timed."""
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds + 1):
+        for name, run in runs.items():
+            before()
+            found[name].append(_seconds(run) / values * 1e9)
+    return {name: float(np.median(figures[1:])) for name, figures in found.items()}
+
+
+def _parts(keys: noise.NodeKeys, rounds: int, whole: float) -> dict[str, float]:
+    """Where one thread's time goes, `whole` nanoseconds a value; all in nanoseconds a value."""
+    nodes = len(keys.nodes)
+    total = np.zeros((nodes, LENGTH), np.float32)
+    pieces = Pieces.of(*total.shape)
+    block, lattice = SingleBlock(pieces), noise_lattice._Lattice.of([STD] * nodes)
+    source = noise_lattice._Source(keys, keys.nodes, "noise", position(0, 0))
+    limit = noise_lattice._SINGLE_TOTAL * STD / 128
+    zeros = bytes(16 * pieces.pairs)
+    room = np.empty(len(zeros) + 16, np.uint8)
+
+    def stream() -> None:
+        for row in range(nodes):
+            for pair in range(0, LENGTH // 2, pieces.pairs):
+                source.read(row, pair, zeros, room.data)
+
+    def draw() -> None:
+        for place in pieces.places():
+            block.draw(place, source.read, lattice.factors[place[0]])
+
+    def step() -> None:
+        for place in pieces.places():
+            piece = total[place]
+            assert noise_lattice._within(piece, limit)
+            np.copyto(piece, noise_lattice._single_points(piece, block, lattice, place[0]))
+
+    runs = {"AES": stream, "draw": draw, "lattice": step}
+    # Totals that grow from round to round would not be those of a run.
+    found = _medians(runs, rounds, total.size, lambda: total.fill(0.0))
+    return {
+        "AES": found["AES"],
+        "Box-Muller": found["draw"] - found["AES"],
+        "lattice": found["lattice"],
+        "care and the rest": whole - found["draw"] - found["lattice"],
+    }
+
+
+def _floor(keys: noise.NodeKeys, rounds: int) -> dict[str, float]:
+    """What cannot be saved with these tools: keystream, one logarithm, root, sine, cosine a pair.
+
+    On one thread, from and to the processor's own cache, in nanoseconds a value.
+    """
+    pairs = 1 << 14
+    numbers = np.linspace(0.1, 3.0, pairs, dtype=np.float32)
+    out = np.empty_like(numbers)
+    room, zeros = bytearray(16 * pairs + 16), bytes(16 * pairs)
+    large = np.zeros(1 << 24, np.uint8)
+    target = np.empty_like(large)
+    found = _medians(
+        {
+            "AES": lambda: keys.read(0, "floor", 0, zeros, memoryview(room)),
+            "logarithm and root": lambda: (np.log(numbers, out=out), np.sqrt(numbers, out=out)),
+            "sine and cosine": lambda: (np.sin(numbers, out=out), np.cos(numbers, out=out)),
+        },
+        5 * rounds,
+        2 * pairs,
+    )
+    copied = _medians({"copy": lambda: np.copyto(target, large)}, rounds, 2 * len(large))["copy"]
+    return found | {"sum, one thread": sum(found.values()), "moving its bytes": BYTES * copied}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    found = measure(3 if options.quick else options.rounds, options.quick)
+    print(f"{found['workload']}, {found['cores']} cores, {found['rounds']} rounds\n")
+    for name, figure in found["ns_per_value"].items():
+        print(f"{name:34} {figure:7.2f} ns {found['ratios'][name]:6.2f}")
+    for kind in ("parts_ns_per_value", "floor_ns_per_value"):
+        print(f"\n{kind}: " + ", ".join(f"{k} {v:.2f}" for k, v in found[kind].items()))
+    print(f"\nratio {found['ratio']:.2f}, goal {GOAL:.2f}: {'met' if found['met'] else 'not met'}")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

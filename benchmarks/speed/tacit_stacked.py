@@ -1,0 +1,101 @@
+"""tacit: all nodes stacked in one process. What is timed is the loop of a run, as users have it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gate import Gate
+from models import model_of
+from numpy.typing import NDArray
+from workloads import Workload, records_of
+
+import tacit
+from tacit.prepare import Job, prepare
+from tacit.run import execute
+
+__all__ = ["build", "job_of"]
+
+# More than any benchmark asks for; a run is evaluated before its first step and after its last.
+MOST_STEPS = 1_000_000
+
+
+def job_of(workload: Workload, **algorithm: Any) -> Job:
+    """The workload as an experiment; `algorithm` are further options of `[algorithm]`."""
+    records = records_of(workload)
+    private = workload.clip is not None
+    experiment = {
+        "algorithm": {
+            "name": workload.algorithm,
+            "learning_rate": workload.learning_rate,
+            **({"clip": workload.clip} if private else {}),
+            **({"clients_per_round": workload.active} if workload.active else {}),
+            **({"local_steps": workload.local_steps} if workload.local_steps > 1 else {}),
+            **algorithm,
+        },
+        "privacy": {"noise_std": workload.noise / workload.batch, "accounting": "none"}
+        if private
+        else {},
+        "train": {
+            "steps": MOST_STEPS,
+            "batch": workload.batch,
+            "sampling": "fixed",
+            "evaluate_every": MOST_STEPS,
+        },
+    }
+    nodes = [
+        (torch.from_numpy(inputs), torch.from_numpy(labels))
+        for inputs, labels in zip(records.inputs, records.labels, strict=True)
+    ]
+    config = tacit.load_config(experiment, count=workload.nodes, given_model=True)
+    return prepare(config, model=model_of(workload), nodes=nodes)
+
+
+class _Stacked:
+    """A run, let go by so many steps at a time."""
+
+    def __init__(self, workload: Workload, job: Job) -> None:
+        self._workload, self._job = workload, job
+        self._gate = Gate(self._train)
+
+    def _train(self) -> None:
+        execute(
+            self._job,
+            on_step=lambda progress: self._gate.passed(),
+            should_stop=lambda: self._gate.stopped,
+        )
+
+    def run(self, steps: int) -> None:
+        """See `contender.Runner`."""
+        self._gate.run(steps)
+
+    def check(self) -> NDArray[np.float32]:
+        """See `contender.Runner`."""
+        workload, job = self._workload, self._job
+        indices = torch.from_numpy(records_of(workload).batch(workload, 0))
+        inputs, targets = job.train.gather(indices)
+        at = job.model.start(workload.nodes, job.dtype, job.device)
+        mask = torch.ones_like(indices, dtype=torch.bool)
+        found: NDArray[np.float32] = job.model.gradient(
+            at, inputs, targets, mask, workload.clip
+        ).total.numpy()
+        return found
+
+    def notes(self) -> Mapping[str, Any]:
+        """See `contender.Runner`."""
+        return {
+            "tacit": tacit.__version__,
+            "torch": torch.__version__,
+            "d": self._job.model.parameters_count,
+        }
+
+    def close(self) -> None:
+        """End the run."""
+        self._gate.stop(seconds=60.0)
+
+
+def build(workload: Workload, **algorithm: Any) -> _Stacked:
+    """See `contender`."""
+    return _Stacked(workload, job_of(workload, **algorithm))
