@@ -13,6 +13,7 @@ __all__ = ["Comparison", "Ratio", "comparisons"]
 
 OURS, PLAIN = "tacit", "tacit, not private"
 GLOO, OPACUS = "a process a node (gloo)", "in sequence (Opacus)"
+RECORDS = "a process a node (gloo, gradients of records)"
 SEQUENCE, AUTOGRAD = "in sequence (PyTorch, closed form)", "in sequence (PyTorch, autograd)"
 PFL, FLOWER = "pfl", "Flower"
 
@@ -96,8 +97,12 @@ def _privsgp_one(data_dir: str, peers: str) -> Comparison:
 def _privsgp_batch(data_dir: str, peers: str) -> Comparison:
     return Comparison(
         Workload("privsgp-batch", nodes=20, batch=32, records=3000, data_dir=data_dir),
-        (*_stacked(), _opacus(peers)),
-        (_faster(GLOO, 8), _faster(OPACUS, 7), _private(1.5)),
+        (
+            *_stacked(),
+            Contender(RECORDS, "gloo", options={"way": "per-record"}),
+            _opacus(peers),
+        ),
+        (_faster(GLOO, 8), _faster(RECORDS, 8), _faster(OPACUS, 7), _private(1.5)),
     )
 
 

@@ -4,11 +4,11 @@ Every node is a fresh interpreter with one thread, its own records and its own m
 over TCP on the loopback interface, along the one-peer time-varying directed exponential graph: at
 step k node i sends half of its vector and push-sum weight to node i + 2^(k mod ceil(log2 n)).
 
-Clipping is the fastest plain way found, so that what is compared is the way of running nodes, not
-a slow gradient: one backward pass for the gradients by the layers' outputs; norms of dense layers
-from inputs and these ("ghost"), of convolutions from unfolded inputs; clipped sums from what is
-there, without a second backward pass. Milliseconds for one node, one thread, least of 12 rounds
-(torch 2.13, AMD EPYC), beside plain autograd without clipping:
+Clipping, `way="ghost"`, is the fastest plain way found, so that what is compared is the way of
+running nodes, not a slow gradient: one backward pass for the gradients by the layers' outputs;
+norms of dense layers from inputs and these ("ghost"), of convolutions from unfolded inputs; clipped
+sums from what is there, without a second backward pass. Milliseconds for one node, one thread,
+least of 12 rounds (torch 2.13, AMD EPYC), beside plain autograd without clipping:
 
 | network, batch | this | per-record gradients | norms, then again | vmap(grad) | no clipping |
 |---|---|---|---|---|---|
@@ -16,8 +16,11 @@ there, without a second backward pass. Milliseconds for one node, one thread, le
 | 784-128-10, 32 | 0.88 | 4.1 | 1.0 | 7.8 | 0.66 |
 | CNN, 32 | 9.5 | 10.3 | 11.2 | 13.0 | 8.5 |
 
-The driver starts `python gloo.py RANK WORKLOAD FOLDER` for each rank and talks to them by pipes. A
-rank ends as soon as its standard input does, so that none is left when the driver disappears.
+`way="per-record"` holds every record's gradient, as the papers' own programs and Opacus' hooks do.
+
+The driver starts `python gloo.py RANK WORKLOAD FOLDER WAY` for each rank and talks to them by
+pipes. A rank ends as soon as its standard input does, so that none is left when the driver
+disappears.
 """
 
 from __future__ import annotations
@@ -47,8 +50,8 @@ __all__ = ["Node", "build"]
 class _Processes:
     """The ranks, seen from the worker: it holds no model, and never imports torch."""
 
-    def __init__(self, workload: Workload) -> None:
-        self._workload = workload
+    def __init__(self, workload: Workload, way: str) -> None:
+        self._workload, self._way = workload, way
         self._ranks: list[subprocess.Popen[str]] = []
         try:
             self._start()
@@ -66,7 +69,7 @@ class _Processes:
             self._agreed = records.batch(workload, 0)
             del records
             for rank in range(workload.nodes):
-                self._ranks.append(_spawn(rank, workload, folder))
+                self._ranks.append(_spawn(rank, workload, folder, self._way))
             port = self._answer(0)["port"]
             self._all(f"connect {port}")
             self._versions = self._answers()[0]
@@ -93,7 +96,12 @@ class _Processes:
 
     def notes(self) -> Mapping[str, Any]:
         """See `contender.Runner`."""
-        return {**self._versions, "processes": len(self._ranks), "threads": "1 a process"}
+        return {
+            **self._versions,
+            "way": self._way,
+            "processes": len(self._ranks),
+            "threads": "1 a process",
+        }
 
     def close(self) -> None:
         """End all ranks."""
@@ -128,15 +136,15 @@ class _Processes:
         return dict(field.split("=") for field in line.split())
 
 
-def build(workload: Workload) -> _Processes:
-    """See `contender`."""
-    return _Processes(workload)
+def build(workload: Workload, way: str = "ghost") -> _Processes:
+    """See `contender`; `way` is a key of `_PARTS`."""
+    return _Processes(workload, way)
 
 
-def _spawn(rank: int, workload: Workload, folder: str) -> subprocess.Popen[str]:
+def _spawn(rank: int, workload: Workload, folder: str, way: str) -> subprocess.Popen[str]:
     loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
     return subprocess.Popen(
-        [sys.executable, __file__, str(rank), workload.to_json(), folder],
+        [sys.executable, __file__, str(rank), workload.to_json(), folder, way],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -149,10 +157,13 @@ def _spawn(rank: int, workload: Workload, folder: str) -> subprocess.Popen[str]:
 class Node:
     """One node: its records, x, and its model, whose weights are a view of z."""
 
-    def __init__(self, workload: Workload, inputs: Tensor, labels: Tensor) -> None:
+    def __init__(
+        self, workload: Workload, inputs: Tensor, labels: Tensor, way: str = "ghost"
+    ) -> None:
         import torch
         from models import model_of
 
+        self.parts = _PARTS[way]
         self.workload, self.inputs, self.labels = workload, inputs, labels
         self.module = model_of(workload)
         self.parameters = list(self.module.parameters())
@@ -164,7 +175,7 @@ class Node:
         parts = self.z.split([parameter.numel() for parameter in self.parameters])
         for parameter, part in zip(self.parameters, parts, strict=True):
             parameter.data = part.view_as(parameter)
-        self.layers = [layer for layer in self.module.modules() if _name(layer) in _PARTS]
+        self.layers = [layer for layer in self.module.modules() if _name(layer) in self.parts]
         self._taps: list[tuple[Tensor, Tensor]] = []
         for layer in self.layers if workload.clip is not None else ():
             layer.register_forward_hook(self._tap)
@@ -186,7 +197,7 @@ class Node:
             return torch.cat([part.flatten() for part in found])
         outer = torch.autograd.grad(loss, [output for _, output in self._taps])
         parts = [
-            _PARTS[_name(layer)](layer, tap[0], gradient)
+            self.parts[_name(layer)](layer, tap[0], gradient)
             for layer, tap, gradient in zip(self.layers, self._taps, outer, strict=True)
         ]
         squares = sum(square for square, _ in parts)
@@ -230,6 +241,12 @@ def _dense(layer: nn.Linear, inputs: Tensor, outer: Tensor) -> tuple[Tensor, _Su
     return squares, summed
 
 
+def _dense_per_record(layer: nn.Linear, inputs: Tensor, outer: Tensor) -> tuple[Tensor, _Summed]:
+    weights = (outer.unsqueeze(2) * inputs.unsqueeze(1)).flatten(1)
+    squares = weights.square().sum(1) + outer.square().sum(1)
+    return squares, lambda scale: [scale @ weights, scale @ outer]
+
+
 def _convolution(layer: nn.Conv2d, inputs: Tensor, outer: Tensor) -> tuple[Tensor, _Summed]:
     import torch
 
@@ -244,9 +261,9 @@ def _convolution(layer: nn.Conv2d, inputs: Tensor, outer: Tensor) -> tuple[Tenso
 
 
 # By name, since the driver must not import torch.
-_PARTS: dict[str, Callable[..., tuple[Tensor, _Summed]]] = {
-    "Linear": _dense,
-    "Conv2d": _convolution,
+_PARTS: dict[str, dict[str, Callable[..., tuple[Tensor, _Summed]]]] = {
+    "ghost": {"Linear": _dense, "Conv2d": _convolution},
+    "per-record": {"Linear": _dense_per_record, "Conv2d": _convolution},
 }
 
 
@@ -263,7 +280,7 @@ def _commands() -> queue.SimpleQueue[str]:
     return lines
 
 
-def _serve(rank: int, workload: Workload, folder: Path) -> None:
+def _serve(rank: int, workload: Workload, folder: Path, way: str) -> None:
     commands = _commands()
     # gloo prints to standard output, which is for answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -285,7 +302,7 @@ def _serve(rank: int, workload: Workload, folder: Path) -> None:
     inputs, labels = (
         torch.from_numpy(np.load(folder / f"{part}-{rank}.npy")) for part in ("inputs", "labels")
     )
-    node = Node(workload, inputs, labels)
+    node = Node(workload, inputs, labels, way)
     torch.seed()  # the weights are the same everywhere; noise and batches are each node's own
     answers.write(f"torch={torch.__version__} d={node.d}\n")
     k = 0
@@ -299,11 +316,11 @@ def _serve(rank: int, workload: Workload, folder: Path) -> None:
             np.save(Path(argument, f"{rank}.npy"), node.z.numpy())
         else:
             batch = torch.from_numpy(np.load(Path(argument, "agreed.npy"))[rank])
-            start = Node(workload, inputs, labels)
+            start = Node(workload, inputs, labels, way)
             torch.seed()
             np.save(Path(argument, f"{rank}.npy"), start.gradient(batch).numpy())
         answers.write("done=1\n")
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]), Workload.from_json(sys.argv[2]), Path(sys.argv[3]))
+    _serve(int(sys.argv[1]), Workload.from_json(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])

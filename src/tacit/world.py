@@ -68,6 +68,7 @@ class StackedWorld:
     def _settle(self, members: tuple[NodePlan, ...], places: Tensor | None) -> None:
         """Be of some nodes: `places` are their rows in the data; None for all."""
         self._members, self._places = members, places
+        self._last_part: tuple[int, tuple[Tensor | None, tuple[NodePlan, ...]]] | None = None
         self.nodes = tuple(node.node for node in members)
         self.batch_size = self._column([node.expected_batch for node in members])
         self.records = self._column([float(node.records) for node in members])
@@ -228,6 +229,11 @@ class StackedWorld:
 
     def _taking_part(self, k: int) -> tuple[Tensor | None, tuple[NodePlan, ...]]:
         """Rows and plans of the nodes that are active; None for all rows."""
+        if self._last_part is None or self._last_part[0] != k:  # asked several times a step
+            self._last_part = k, self._found_part(k)
+        return self._last_part[1]
+
+    def _found_part(self, k: int) -> tuple[Tensor | None, tuple[NodePlan, ...]]:
         flags = self._plan.active(k)
         if flags is None:
             return None, self._members

@@ -193,12 +193,19 @@ def _add_product(target: Tensor, left: Tensor, right: Tensor, beta: int) -> None
         target.baddbmm_(left, right, beta=beta)
         return
     step = _BLOCK_NUMBERS // size
+    if step >= target.shape[0]:
+        _add(target, torch.bmm(left, right), beta)
+        return
     blocks = (torch.split(values, step) for values in (target, left, right))
     for part, one, other in zip(*blocks, strict=True):
-        if beta:
-            part.add_(torch.bmm(one, other))
-        else:
-            part.copy_(torch.bmm(one, other))
+        _add(part, torch.bmm(one, other), beta)
+
+
+def _add(target: Tensor, values: Tensor, beta: int) -> None:
+    if beta:
+        target.add_(values)
+    else:
+        target.copy_(values)
 
 
 def _zero_unless(finite: Tensor, values: Tensor) -> Tensor:

@@ -147,29 +147,24 @@ class StackedModel:
         inputs, targets = self._filled(parameters, inputs, targets, mask)
         beside = 0 if clip is None else _MATERIALISED[norm] * self.layout.size
         most = self.records_at_once(parameters, beside)
-        step = -(-count // -(-count // most))  # in equal chunks
-        norms: list[Tensor] = []
-        losses: list[Tensor] = []
+        chunks = -(-count // most)
+        step = -(-count // chunks)  # equal chunks
+        found = []
         for start in range(0, count, step):
             part = slice(start, start + step)
-            found = self.engine.accumulate(
-                parameters,
-                inputs[:, part],
-                targets[:, part],
-                mask[:, part],
-                clip,
-                total,
-                int(start > 0),
-                norm,
+            batch = inputs[:, part], targets[:, part], mask[:, part]
+            found.append(
+                self.engine.accumulate(parameters, *batch, clip, total, int(start > 0), norm)
             )
-            norms.append(found[0])
-            losses.append(found[1])
         if clip is None:
             # Without records, a node whose weights are not finite would still give 0 * nan.
             filled = mask.any(dim=1)
             if not surely_all(filled):
                 total.masked_fill_(~filled.unsqueeze(1), 0.0)
-        return BatchGradient(total, torch.cat(norms, dim=1), torch.cat(losses, dim=1))
+        if chunks == 1:
+            return BatchGradient(total, *found[0])
+        norms, losses = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+        return BatchGradient(total, norms, losses)
 
     def record_gradients(
         self,
@@ -238,6 +233,8 @@ class StackedModel:
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Inputs and targets as the engine takes them."""
+        if surely_all(mask):
+            return _cast(inputs, parameters), _cast(targets, parameters)
         return (
             _fill(_cast(inputs, parameters), mask, self.examples[0]),
             _fill(_cast(targets, parameters), mask, self.examples[1]),
@@ -398,8 +395,6 @@ def _fill(values: Tensor, mask: Tensor, example: Tensor) -> Tensor:
     Or by the example where the node has none: so that padding never meets the model. A record of
     the node, so that a masked slot is finite wherever the node's records are.
     """
-    if surely_all(mask):
-        return values
     rows = torch.arange(mask.shape[0], device=mask.device)
     own = values[rows, mask.int().argmax(dim=1)]
     extra = (1,) * (values.ndim - 2)
