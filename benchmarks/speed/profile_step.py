@@ -44,6 +44,7 @@ from tacit.exchange import InProcessExchange
 from tacit.gradients import StackedModel
 from tacit.prepare import Job
 from tacit.run import Progress, execute
+from tacit.sampling import Deal
 from tacit.world import StackedWorld
 
 __all__ = ["Clocks", "clocked", "profile"]
@@ -97,7 +98,8 @@ def clocked(job: Job, clocks: Clocks) -> Iterator[None]:
     """Within, the parts of the job's steps are clocked."""
     engine = type(job.model.engine)
     places: list[tuple[Any, str, str]] = [
-        (sampling, "draw", "sample"),
+        (sampling, "deal", "sample"),
+        (Deal, "batch", "sample"),
         (sampling, "draw_units", "sample"),
         (StackedData, "gather", "gather"),
         (StackedModel, "gradient", "gather"),
