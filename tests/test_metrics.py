@@ -189,3 +189,13 @@ def test_series_are_columns_with_gaps() -> None:
     rows = [{"step": 0, "a": 1}, {"step": 2, "b": 3}]
     assert series(rows) == {"step": [0, 2], "a": [1, None], "b": [None, 3]}
     assert series([]) == {}
+
+
+def test_a_model_that_all_nodes_share_is_evaluated_once_and_told_of_each() -> None:
+    module, test = problem("cross-entropy")
+    loss = LOSSES["cross-entropy"]
+    engine = build(module, loss, test.inputs, test.targets, dtype=torch.float64, device="cpu")
+    shared = torch.ones(1, engine.parameters_count, dtype=torch.float64)
+    found = evaluate(engine, loss, shared, shared[0], test, nodes=NODES)
+    assert found == evaluate(engine, loss, shared.repeat(NODES, 1), shared[0], test)
+    assert len(found.loss) == NODES

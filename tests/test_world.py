@@ -38,7 +38,9 @@ def job_of(
     config = load_config(
         {
             "task": {"loss": "mse"},
-            "algorithm": {"name": "dyn-d2p", "clip_decay": 4.0, **(algorithm or {})},
+            "algorithm": algorithm
+            if algorithm and "name" in algorithm
+            else {"name": "dyn-d2p", "clip_decay": 4.0, **(algorithm or {})},
             "privacy": privacy or {"epsilon": "none"},
             "train": {"steps": STEPS, "batch": "all", "dtype": "float64", **train},
         },
@@ -195,3 +197,47 @@ def test_the_last_batch_is_kept_for_the_progress_line() -> None:
         residuals = inputs @ at[node, :2] + at[node, 2] - targets[:, 0]
         losses = world.last.losses[node][world.last_mask[node]]
         torch.testing.assert_close(losses, residuals.square(), rtol=1e-11, atol=1e-12)
+
+
+def federated_world(active: int | None) -> StackedWorld:
+    options = {} if active is None else {"clients_per_round": active}
+    job = job_of(
+        algorithm={"name": "dp-sgd", **options},
+        privacy={"noise_std": 0.5, "accounting": "none"},
+        batch=2,
+    )
+    return world_of(job)
+
+
+@pytest.mark.parametrize("k", range(STEPS))
+def test_the_world_of_active_nodes_has_their_rows_of_the_whole(k: int) -> None:
+    world, alone = federated_world(2), federated_world(2)
+    here = alone.among(k)
+    rows = world.active(k)[:, 0].nonzero().flatten()
+    assert here.nodes == tuple(rows.tolist())
+    assert len(here.nodes) == world.taking_part(k) == here.taking_part(k) == 2
+    at = points()
+    assert torch.equal(here.take(at), at[rows])
+    gradient = world.batch_gradient(at, k)
+    assert torch.equal(here.batch_gradient(at[rows], k), gradient[rows])
+    assert torch.equal(gradient[~world.active(k)[:, 0]], torch.zeros(len(at) - 2, 3).double())
+    assert alone.last is not None
+    assert alone.last.losses.shape[0] == 2
+    released = world.add_noise(gradient.clone(), k)
+    assert torch.equal(here.add_noise(gradient[rows], k), released[rows])
+    for name in ("batch_size", "records", "rate"):
+        assert torch.equal(getattr(here, name), getattr(world, name)[rows])
+    assert torch.equal(here.noise_std(k), world.noise_std(k)[rows])
+    put = here.put(at.clone(), -at[rows])
+    expected = at.clone()
+    expected[rows] *= -1
+    assert torch.equal(put, expected)
+
+
+def test_where_all_are_active_their_world_is_the_whole() -> None:
+    world = federated_world(None)
+    at = points()
+    assert world.among(0) is world
+    assert world.take(at) is at
+    assert world.put(at, -at) is not at
+    assert world.taking_part(0) == len(RECORDS)
