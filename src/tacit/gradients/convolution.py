@@ -11,14 +11,18 @@ every machine and in any number of processes:
 - *unfolded*: rows of patches times every node's kernels, as one batched product. The same patches
   then give the gradients, which need them in any case.
 - *in a loop over nodes* where a record alone is enough work (`UNFOLDED_OPERATIONS`), and with
-  groups. Forward and backward by the input, milliseconds, two cores:
+  groups. Milliseconds forward (with the patches, where unfolded) and backward by the input, two
+  cores; a loop needs the patches for the gradients as well:
 
-  | layer (in, side, out, kernel, stride), records | unfolded | loop | grouped |
+  | layer (in, side, out, kernel, stride), records | unfolded | loop | patches |
   |---|---|---|---|
-  | 16, 13, 32, 4, 2: 20 nodes x 32 | 6.0 + 14 | 8.4 + 18 | slower than the loop |
-  | 16, 14, 32, 3, 2: 20 nodes x 32 | 6.5 + 15 | 12 + 17 | |
-  | 64, 32, 64, 3, 1: 2 nodes x 4 | 11 + 14 | 8.4 + 8.4 | |
-  | 256, 8, 256, 3, 1: 2 nodes x 4 | 7.1 + 8.3 | 8.1 + 7.5 | |
+  | 16, 13, 32, 4, 2: 20 nodes x 32 | 12.6 + 12.0 | 9.6 + 14.5 | 1.6 |
+  | 16, 14, 32, 3, 2: 20 nodes x 32 | 7.6 + 16.4 | 17.0 + 16.7 | 9.7 |
+  | 64, 32, 64, 3, 1: 2 nodes x 4 | 7.9 + 9.8 | 6.2 + 6.2 | 1.6 |
+  | 256, 8, 256, 3, 1: 2 nodes x 4 | 7.5 + 7.4 | 7.1 + 6.9 | 0.8 |
+
+One convolution in groups, a group a node, takes 4.5 to 6 forward in the first row, but on channels of
+all nodes side by side, into which inputs and outputs would have to be brought: not used.
 """
 
 from __future__ import annotations
@@ -205,26 +209,19 @@ class Geometry:
         high, wide = (side + 2 * pad for side, pad in zip(size, self.padding, strict=True))
         down, right = self._counts(high, wide)
         channels = columns.shape[-1] // math.prod(self.kernel)
-        # Where a kernel is as wide as some strides, places are taken together by strides: fewer
-        # and longer runs, 14 against 17 ms for the second row of the module's table.
-        together = self.dilation == (1, 1) and self.kernel[1] % self.stride[1] == 0
-        block = self.stride[1] if together else 1
-        wide += -wide % block
-        total = columns.new_zeros(columns.shape[0], high, wide // block, block * channels)
-        patches = columns.view(
-            -1, down, right, self.kernel[0], self.kernel[1] // block, block * channels
+        total = columns.new_zeros(columns.shape[0], high, wide, channels)
+        patches = columns.view(-1, down, right, *self.kernel, channels)
+        rows, places = (
+            [slice(i * spread, i * spread + stride * (count - 1) + 1, stride) for i in range(taps)]
+            for spread, stride, count, taps in zip(
+                self.dilation, self.stride, (down, right), self.kernel, strict=True
+            )
         )
-        step, spread = self.stride[1] // block, self.dilation[1]
-        for i in range(patches.shape[3]):
-            top = i * self.dilation[0]
-            rows = total[:, top : top + self.stride[0] * (down - 1) + 1 : self.stride[0]]
-            for j in range(patches.shape[4]):
-                left = j * spread
-                places = rows[:, :, left : left + step * (right - 1) + 1 : step]
-                places.add_(patches[:, :, :, i, j])
-        images = total.view(columns.shape[0], high, wide, channels)
+        for i, row in enumerate(rows):
+            for j, place in enumerate(places):
+                total[:, row, place].add_(patches[:, :, :, i, j])
         top, left = self.padding
-        return images[:, top : top + size[0], left : left + size[1]].permute(0, 3, 1, 2)
+        return total[:, top : top + size[0], left : left + size[1]].permute(0, 3, 1, 2)
 
     def contribution(self, outer: Outer, as_matrix: bool) -> Contribution:
         """The gradients by the kernels, from factors whose patches are channels last."""
