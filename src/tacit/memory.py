@@ -19,8 +19,8 @@ def kept_memory() -> Iterator[None]:
 
     A step makes a few tensors `[nodes, d]` and frees them. Above 32 MiB glibc gets each from the
     system and gives it back, and the system clears every page of it again: with 400 nodes and
-    d = 101,770 a step takes 844 ms so and 513 ms in memory that is kept; with 50 nodes, whose
-    tensors are smaller, 166 and 141. The alternative, buffers that algorithms write into, would
+    d = 101,770 a step takes 632 ms so and 422 ms in memory that is kept; with 50 nodes, whose
+    tensors are smaller, 75 and 70. The alternative, buffers that algorithms write into, would
     have every algorithm know which of its tensors are still in use.
 
     It concerns all of the process, which is why it ends with the run. Does nothing where the C

@@ -21,8 +21,8 @@ every machine and in any number of processes:
   | 64, 32, 64, 3, 1: 2 nodes x 4 | 7.9 + 9.8 | 6.2 + 6.2 | 1.6 |
   | 256, 8, 256, 3, 1: 2 nodes x 4 | 7.5 + 7.4 | 7.1 + 6.9 | 0.8 |
 
-One convolution in groups, a group a node, takes 4.5 to 6 forward in the first row, but on channels of
-all nodes side by side, into which inputs and outputs would have to be brought: not used.
+One convolution in groups, a group a node, takes 4.5 to 6 forward in the first row, but on channels
+of all nodes side by side, into which inputs and outputs would have to be brought: not used.
 """
 
 from __future__ import annotations
