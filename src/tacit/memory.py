@@ -20,9 +20,10 @@ def kept_memory() -> Iterator[None]:
     A step makes a few tensors `[nodes, d]` and frees them. Above 32 MiB glibc gets each from the
     system and gives it back, and the system clears every page of it again: with 400 nodes and
     d = 101,770 a step takes 632 ms so and 422 ms in memory that is kept; with 50 nodes, whose
-    tensors are smaller, 75 and 70. The price is room between what is in use: at its peak a run of 200
-    nodes takes 867 MiB in place of 638, of 500 nodes 1,906 in place of 1,145. The alternative, buffers that algorithms write into, would
-    have every algorithm know which of its tensors are still in use.
+    tensors are smaller, 75 and 70. The price is room between what is in use: at its peak a run of
+    200 nodes takes 867 MiB in place of 638, of 500 nodes 1,906 in place of 1,145. The alternative,
+    buffers that algorithms write into, would have every algorithm know which of its tensors are
+    still in use.
 
     It concerns all of the process, which is why it ends with the run. Does nothing where the C
     library is not glibc.
