@@ -18,7 +18,16 @@ from torch import Tensor
 
 from tacit.errors import InputError
 
-__all__ = ["FORMAT_VERSION", "Checkpoint", "latest", "read", "write", "write_atomically"]
+__all__ = [
+    "FORMAT_VERSION",
+    "Checkpoint",
+    "forget",
+    "latest",
+    "read",
+    "steps",
+    "write",
+    "write_atomically",
+]
 
 FORMAT_VERSION = 1
 KEPT = 2
@@ -42,8 +51,14 @@ class Checkpoint:
     digest: str
 
 
-def write(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write durably under a temporary name, then rename; keeps the last two checkpoints."""
+def write(folder: Path, checkpoint: Checkpoint, *, keep: int | None = None) -> Path:
+    """Write durably under a temporary name, then rename; keeps the last two checkpoints.
+
+    Args:
+        folder: of the run.
+        checkpoint: what to write.
+        keep: a step; its checkpoint and later ones are kept as well, however many they are.
+    """
     path = folder / f"checkpoint-{checkpoint.step:08d}.safetensors"
     metadata = {
         "format_version": str(FORMAT_VERSION),
@@ -54,8 +69,21 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
     tensors = {name: value.contiguous().cpu() for name, value in checkpoint.tensors.items()}
     write_atomically(path, save(tensors, metadata))
     for old in _all(folder)[:-KEPT]:
-        old.unlink(missing_ok=True)
+        if keep is None or _step(old) < keep:
+            old.unlink(missing_ok=True)
     return path
+
+
+def steps(folder: Path) -> list[int]:
+    """Of the checkpoints of a run folder, ascending."""
+    return [_step(path) for path in _all(folder)]
+
+
+def forget(folder: Path, *, after: int) -> None:
+    """Delete checkpoints of later steps, which are about to be run again."""
+    for path in _all(folder):
+        if _step(path) > after:
+            path.unlink(missing_ok=True)
 
 
 def latest(folder: Path) -> Path | None:
@@ -101,6 +129,12 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _step(path: Path) -> int:
+    found = _NAME.fullmatch(path.name)
+    assert found is not None
+    return int(found[1])
 
 
 def _all(folder: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tacit.cli_compare import compare
+from tacit.cli_launch import launch
 from tacit.cli_options import File, Json, Page, Run, Set, waiting, write_page
 from tacit.cli_privacy import privacy_app
 from tacit.errors import InputError, TacitError
@@ -37,6 +38,7 @@ app = typer.Typer(
 
 app.add_typer(privacy_app)
 app.command()(compare)
+app.command()(launch)
 
 _PREPARING = "preparing data, model and noise for every node's budget"
 
@@ -55,32 +57,47 @@ def train(
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Print the run folder and nothing else.")
     ] = False,
+    allow_insecure_network: Annotated[
+        bool,
+        typer.Option(
+            "--allow-insecure-network",
+            help="Let several processes talk in clear over a public address.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Train, and write a run folder with models, metrics, ledger and report."""
     from tacit import folder, run
     from tacit.config import load_config
+    from tacit.joined import agreed_folder, joined
+    from tacit.peers import ALONE, Peers
     from tacit.prepare import prepare
     from tacit.terminal import progress_line, result_table, stop_signals
 
     if resume and out is None:
         raise InputError("--resume", True, "name the run folder to continue with --out")
-    if out is not None and not resume:
-        folder.check_new(out)
     config = load_config(file, overrides=set_ or ())
-    with waiting(_PREPARING, hidden=quiet or as_json):
-        job = prepare(config)
-    destination = out or _new_run(file)
-    hidden = quiet or as_json
-    progress = progress_line(hidden=hidden, warnings=job.plan.warnings)
-    with progress as show, stop_signals() as asked_to_stop:
-        result = run.execute(
-            job,
-            out=destination,
-            resume=resume,
-            on_step=show,
-            should_stop=asked_to_stop,
-        )
+    timeout = config.train.timeout
+    with joined(timeout, allow_insecure_network=allow_insecure_network) as cluster:
+        peers: Peers = ALONE if cluster is None else cluster
+        destination, resume = agreed_folder(cluster, out, resume, lambda: _new_run(file))
+        if not resume and peers.rank == 0:
+            folder.check_new(destination)
+        hidden = quiet or as_json or peers.rank > 0
+        with waiting(_PREPARING, hidden=hidden):
+            job = prepare(config, peers=peers)
+        progress = progress_line(hidden=hidden, warnings=job.plan.warnings)
+        with progress as show, stop_signals(hidden=peers.rank > 0) as asked_to_stop:
+            result = run.execute(
+                job,
+                out=destination,
+                resume=resume,
+                on_step=show,
+                should_stop=asked_to_stop,
+                cluster=cluster,
+            )
+    if peers.rank > 0:
+        return
     if as_json:
         content = json.loads((destination / "result.json").read_text(encoding="utf-8"))
         typer.echo(json.dumps({**content, "out": str(destination)}, indent=2))

@@ -22,6 +22,7 @@ from tacit.config_sections import (
     GIVEN,
     AlgorithmSection,
     Config,
+    Faults,
     Nodes,
     Privacy,
     Task,
@@ -34,6 +35,7 @@ __all__ = [
     "GIVEN",
     "AlgorithmSection",
     "Config",
+    "Faults",
     "Nodes",
     "Privacy",
     "Task",
@@ -70,12 +72,13 @@ def load_config(
     raw = _read(source)
     for override in overrides:
         _apply(raw, override)
+    own = raw.get("nodes", {}).get("data") == "by-rank"
     if count is not None:
         raw.setdefault("nodes", {})["count"] = count
         task = raw.setdefault("task", {})
         if task.setdefault("dataset", GIVEN) != GIVEN:
             raise InputError("task.dataset", task["dataset"], "leave it out where nodes= is passed")
-    elif not saved and raw.get("task", {}).get("dataset", GIVEN) == GIVEN:
+    elif not (saved or own) and raw.get("task", {}).get("dataset", GIVEN) == GIVEN:
         raise InputError(
             "task.dataset", raw.get("task", {}).get("dataset"), "name a data set, such as 'digits'"
         )

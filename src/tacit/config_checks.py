@@ -1,8 +1,11 @@
-"""What in an experiment contradicts itself: settings of noise, budgets and books, key by key."""
+"""What in an experiment contradicts itself: noise, budgets, books and faults, key by key."""
 
 from __future__ import annotations
 
-from tacit.config_sections import Config, Privacy
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from tacit.config_sections import Config, Nodes, Privacy
 from tacit.errors import InputError
 
 __all__ = ["check"]
@@ -14,9 +17,24 @@ def check(config: Config) -> None:
     Raises:
         InputError: naming the key, its value and what would be right.
     """
+    _check_nodes(config.nodes)
     _check_privacy(config)
     _check_budgets(config)
     _check_ledger(config.privacy)
+    _check_faults(config)
+
+
+def _check_nodes(nodes: Nodes) -> None:
+    if nodes.data == "by-rank" and nodes.source is None:
+        raise InputError(
+            "nodes.source",
+            None,
+            "must say where a node's own records are: a path with {node} in it, or module:function",
+        )
+    if nodes.data == "split" and nodes.source is not None:
+        raise InputError(
+            "nodes.source", nodes.source, "goes with nodes.data = 'by-rank': set that, or drop it"
+        )
 
 
 def _check_budgets(config: Config) -> None:
@@ -99,3 +117,32 @@ def _check_privacy(config: Config) -> None:
             "a batch of fixed size is accounted under privacy.relation = 'replace-one' only, since "
             "another record moves in for the one left out; use 'poisson', or that relation",
         )
+
+
+def _check_faults(config: Config) -> None:
+    """Refuse faults of nodes that there are not, that never happen, or that are said twice."""
+    faults, count = config.faults, config.nodes.count
+    ends = [(source, target) for source, target, _ in faults.drop_edges]
+    slow = [(node,) for node, _ in faults.slow]
+    named: Mapping[str, Sequence[tuple[int, ...]]] = {
+        "drop_edges": ends,
+        "down": [(node,) for node, _, _ in faults.down],
+        "slow": slow,
+    }
+    for key, entries in named.items():
+        highest = max((max(nodes) for nodes in entries), default=0)
+        if highest >= count:
+            expected = f"is none of the {count} nodes: they are 0 to {count - 1}"
+            raise InputError(f"faults.{key}", f"node {highest}", expected)
+    for source, target in ends:
+        if source == target:
+            expected = "is no edge: what a node keeps of its own is never lost"
+            raise InputError("faults.drop_edges", (source, target), expected)
+    for node, first, until in faults.down:
+        if first >= until:
+            expected = "must be [node, first step, step after the last], the first one lower"
+            raise InputError("faults.down", (node, first, until), expected)
+    for key in ("drop_edges", "slow"):
+        for nodes, times in Counter(named[key]).items():
+            if times > 1:
+                raise InputError(f"faults.{key}", nodes, f"is given {times} times: give it once")

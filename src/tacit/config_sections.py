@@ -14,6 +14,7 @@ __all__ = [
     "GIVEN",
     "AlgorithmSection",
     "Config",
+    "Faults",
     "Nodes",
     "Privacy",
     "Task",
@@ -33,6 +34,8 @@ MOST_STEPS = 10_000_000  # a plan holds clip and noise of every step in memory
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1, strict=True)]
+Number = Annotated[int, Field(ge=0, strict=True)]  # of a node, or of a step
+Chance = Annotated[float, Field(ge=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]  # what TOML and every generator hold
 
 
@@ -41,10 +44,15 @@ class _Section(BaseModel):
 
 
 class Task(_Section):
-    """What is learnt, and from which data."""
+    """What is learnt, and from which data.
+
+    `outputs`, numbers that the model gives for a record, is only needed where nothing public says
+    how many classes there are: where every process has data of its own, and no test records.
+    """
 
     dataset: str = GIVEN
     model: str = "mlp"
+    outputs: Count | None = None
     loss: str = "cross-entropy"
     metric: str | None = None
     data_dir: str = "data"
@@ -59,12 +67,20 @@ class Task(_Section):
 
 
 class Nodes(_Section):
-    """How many nodes, and how the records are split among them."""
+    """How many nodes, how the records are split among them, and which process hosts which.
+
+    `data = "by-rank"`: every process reads the records of its own nodes alone, from `source`, a
+    path with `{node}` in it or a `module:function` called with the node's number. `placement` is
+    the rank of each node, or "blocks": as equal blocks of neighbouring nodes as can be.
+    """
 
     count: Count = 16
     partition: str = "iid"
     alpha: Positive | None = None
     per_node: Count | None = None
+    data: Literal["split", "by-rank"] = "split"
+    source: Annotated[str, Field(min_length=1)] | None = None
+    placement: Literal["blocks"] | tuple[Number, ...] = "blocks"
 
 
 class Topology(_Section):
@@ -152,6 +168,7 @@ class Train(_Section):
     evaluate_every: Count | None = None
     evaluate_records: Count = 1000
     checkpoint_every: Count | None = None
+    timeout: Positive = 60.0  # seconds that a process waits for another before it gives up
 
     @field_validator("batch", mode="before")
     @classmethod
@@ -160,6 +177,30 @@ class Train(_Section):
         if value != "all" and not whole:
             raise ValueError("must be a whole number of 1 or more, or 'all'")
         return value
+
+
+class Faults(_Section):
+    """Faults to simulate, drawn from the public seed, and what is done about bad messages.
+
+    Args:
+        drop: chance that a message is lost, of every edge.
+        drop_edges: (source, target, chance) of single edges, in place of `drop`.
+        down: (node, first step, step after the last) in which a node is away.
+        slow: (node, seconds) that a node takes longer for each step.
+        tolerate: whether a bad message of another process is dropped with its edge; otherwise it
+            ends the run.
+    """
+
+    drop: Chance = 0.0
+    drop_edges: tuple[tuple[Number, Number, Chance], ...] = ()
+    down: tuple[tuple[Number, Number, Count], ...] = ()
+    slow: tuple[tuple[Number, Annotated[float, Field(ge=0, le=3600)]], ...] = ()
+    tolerate: Annotated[bool, Field(strict=True)] = False
+
+    @property
+    def simulated(self) -> bool:
+        """Whether messages are lost or nodes are away on purpose."""
+        return bool(self.drop or self.drop_edges or self.down)
 
 
 class Config(_Section):
@@ -171,6 +212,7 @@ class Config(_Section):
     algorithm: AlgorithmSection = Field(default_factory=AlgorithmSection)
     privacy: Privacy = Field(default_factory=Privacy)
     train: Train = Field(default_factory=Train)
+    faults: Faults = Field(default_factory=Faults)
 
     def per_node(self, values: float | tuple[float, ...]) -> tuple[float, ...]:
         """One value a node, of a number or a list."""

@@ -31,7 +31,11 @@ FREE_KEYS = (
     ("train", "evaluate_records"),
     ("train", "checkpoint_every"),
     ("train", "device"),
+    ("train", "timeout"),
     ("task", "data_dir"),
+    ("nodes", "source"),
+    ("faults", "slow"),
+    ("faults", "tolerate"),
 )
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tacit import privacy
 from tacit.algorithms import Activity, NodeRun
 from tacit.config import Config, to_toml
+from tacit.faults import FaultPlan
 from tacit.privacy.mechanisms import Scheduled
 from tacit.privacy.mechanisms import schedule as schedule_of
 from tacit.privacy.published import Condition
@@ -77,6 +78,7 @@ class Plan:
         local_steps: Q, mini-batches that a step draws.
         disjoint: whether those of a step share no record.
         activity: who takes part when; None: everybody always.
+        faults: that are simulated; None: nothing is.
         warnings: what the user should know, each one line.
         notes: what the plan comes to, each one line.
     """
@@ -91,6 +93,7 @@ class Plan:
     local_steps: int = 1
     disjoint: bool = True
     activity: Activity | None = None
+    faults: FaultPlan | None = None
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -268,10 +271,15 @@ class Plan:
     def identity(self) -> dict[str, Any]:
         """All that a resumed run must have in common with the first one."""
         options = {"evaluate_every": None, "checkpoint_every": None, "evaluate_records": 1}
+        elsewhere = {"device": "cpu", "timeout": 60.0}
         plain = self.config.model_copy(
             update={
-                "train": self.config.train.model_copy(update={**options, "device": "cpu"}),
+                "train": self.config.train.model_copy(update=options | elsewhere),
                 "task": self.config.task.model_copy(update={"data_dir": ""}),
+                "nodes": self.config.nodes.model_copy(
+                    update={"placement": "blocks", "source": None}
+                ),
+                "faults": self.config.faults.model_copy(update={"slow": (), "tolerate": False}),
             }
         )
         return {

@@ -11,6 +11,7 @@ from tacit import privacy
 from tacit.algorithms import Activity, Crowd, Facts, Schedules
 from tacit.config import Config
 from tacit.errors import BudgetError, InputError
+from tacit.faults import FaultPlan, fault_plan, taking_part
 from tacit.plan import NodePlan, Plan
 from tacit.privacy.calibration import least_scale
 from tacit.topology import (
@@ -54,7 +55,8 @@ def build_plan(
     mixing = _mixing(config)
     schedules = _schedules(config, records)
     nodes = tuple(_sampling(config, schedules, *pair) for pair in enumerate(records))
-    activity = _activity(config, mixing)
+    faults = fault_plan(config, mixing)
+    activity = taking_part(_activity(config, mixing), faults, config.train.steps)
     plan = Plan(
         config=config,
         parameters=parameters,
@@ -66,7 +68,8 @@ def build_plan(
         local_steps=schedules.local_steps,
         disjoint=schedules.disjoint,
         activity=activity,
-        notes=() if activity is None else _notes(activity),
+        faults=faults,
+        notes=_notes(activity, faults),
     )
     warnings = _checked(plan, largest_input)
     if plan.noisy:
@@ -146,7 +149,10 @@ def _activity(config: Config, mixing: Mixing) -> Activity | None:
     return chosen.definition.activity(chosen.options, crowd)
 
 
-def _notes(activity: Activity) -> tuple[str, ...]:
+def _notes(activity: Activity | None, faults: FaultPlan | None) -> tuple[str, ...]:
+    simulated = () if faults is None else (faults.note,)
+    if activity is None:
+        return simulated
     counts = activity.active.sum(axis=0)
     share = counts.mean() / len(activity.active)
     took = f"{counts.min()} to {counts.max()}" if len(set(counts)) > 1 else f"{counts[0]}"
@@ -154,6 +160,7 @@ def _notes(activity: Activity) -> tuple[str, ...]:
     return (
         f"steps in which a node takes part: {took} of {len(activity.active)} ({share:.1%})",
         *said,
+        *simulated,
     )
 
 

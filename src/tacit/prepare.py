@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tacit import data, gradients, models
+from tacit.cluster.agreement import compare, counts, identity, planned
 from tacit.config import GIVEN, Config
 from tacit.data import Dataset, StackedData
 from tacit.errors import InputError
 from tacit.gradients import Loss, StackedModel
 from tacit.gradients.table import available_bytes, table_need
 from tacit.losses import find_loss
+from tacit.peers import ALONE, Peers
+from tacit.placement import Placement, place
 from tacit.plan import Plan
 from tacit.planning import build_plan
 
@@ -37,6 +40,8 @@ class Job:
         test: public test data on the run's device, or None.
         loss: of the task.
         outputs: numbers that the model gives for a record.
+        placement: which process hosts which node.
+        hosted: the nodes of this process, whose records `train` holds, ascending.
     """
 
     config: Config
@@ -46,6 +51,15 @@ class Job:
     test: Dataset | None
     loss: Loss
     outputs: int
+    placement: Placement
+    hosted: tuple[int, ...]
+
+    @property
+    def digest(self) -> str:
+        """Identifies what runs here: the plan, and which of its nodes."""
+        own = self.plan.digest()
+        everyone = len(self.hosted) == len(self.plan.nodes)
+        return own if everyone else f"{own} {' '.join(map(str, self.hosted))}"
 
     @property
     def dtype(self) -> torch.dtype:
@@ -67,28 +81,36 @@ def prepare(
     model: nn.Module | None = None,
     nodes: Sequence[Any] | None = None,
     test: Any = None,
+    peers: Peers = ALONE,
 ) -> Job:
-    """Load and split the data, build the model, make the plan.
+    """Load and split the data, build the model, make the plan; agree on it with other processes.
 
     Args:
         config: the experiment.
         model: a module whose present weights are every node's start; None builds
             `[task].model`.
-        nodes: each node's records; None loads and splits `[task].dataset`.
+        nodes: each node's records, those of other processes too (they are left alone); None loads
+            `[task].dataset` and splits it, or the own data of the nodes of this process.
         test: public test records; None takes the data set's own, if any.
+        peers: the other processes.
 
     Raises:
-        InputError: something is wrong with the settings, the data or the model.
+        InputError: something is wrong with the settings, the data or the model, or processes do
+            not agree on them.
         BudgetError: a node's budget cannot be met.
+        PeerError: another process was lost.
     """
+    placement = place(config.nodes.count, peers.processes, config.nodes.placement)
+    hosted = placement.hosted(peers.rank)
     device = _device(config.train.device)
     dtype = DTYPES[config.train.dtype]
-    train, public = _records(config, nodes, dtype, device)
+    train, public, labels = _records(config, nodes, dtype, device, hosted)
     if test is not None:
         public = data.as_dataset(test, "test")
     loss = find_loss(config.task.loss, config.task.metric)
     if model is None:
-        model = _build_model(config, loss, public, train)
+        model = _build_model(config, loss, public, train, labels)
+    layout = data.record_layout(data.Dataset(train.inputs[:1], train.targets[:1]))
     kind = models.input_dtype(model, train.inputs[:_EXAMPLES], dtype)
     train = replace(train, inputs=train.inputs.to(kind))
     # Of all nodes: where records are sorted, the first may be equal, and prove less.
@@ -103,16 +125,48 @@ def prepare(
     if public is not None:
         held_out = _on_device(public, train, dtype, device)
         loss.check(outputs, held_out.targets)
+    records = _agreed_records(config, engine, train, dtype, placement, peers, layout)
     plan = build_plan(
         config,
-        train.sizes.tolist(),
+        records,
         engine.parameters_count,
         lambda: float(train.inputs.to(dtype).flatten(1).norm(dim=1).max()),
     )
     plan = replace(
         plan, notes=plan.notes + _table_notes(config, engine, train.sizes.tolist(), dtype)
     )
-    return Job(config, plan, engine, train, held_out, loss, outputs[0].numel())
+    compare(peers.share("plan", planned(plan)))
+    return Job(config, plan, engine, train, held_out, loss, outputs[0].numel(), placement, hosted)
+
+
+def _agreed_records(
+    config: Config,
+    model: StackedModel,
+    train: StackedData,
+    dtype: torch.dtype,
+    placement: Placement,
+    peers: Peers,
+    layout: Mapping[str, str],
+) -> list[int]:
+    """How many records every node holds, once all processes have said the same experiment."""
+    own = placement.hosted(peers.rank)
+    start = model.start(1, dtype, "cpu")[0]
+    shapes = {slot.name: slot.shape for slot in model.layout.slots}
+    computed = {"gradient path": model.path, "device": train.inputs.device.type}
+    said = identity(config, layout=shapes, start=start, dtype=dtype)
+    heard = peers.share(
+        "experiment",
+        {
+            "identity": {**said, **layout, **computed},
+            "records": dict(zip(map(str, own), train.sizes.tolist(), strict=True)),
+        },
+    )
+    compare([_of(one, "identity") for one in heard])
+    return counts([_of(one, "records") for one in heard], placement)
+
+
+def _of(said: Any, key: str) -> Any:
+    return said.get(key) if hasattr(said, "get") else None
 
 
 def _table_notes(
@@ -158,16 +212,25 @@ def _load(config: Config) -> data.TaskData:
 
 
 def _records(
-    config: Config, nodes: Sequence[Any] | None, dtype: torch.dtype, device: torch.device
-) -> tuple[StackedData, Dataset | None]:
-    """Every node's records, stacked, and the public test records."""
-    if nodes is not None:
-        local = [data.as_dataset(value, f"nodes[{node}]") for node, value in enumerate(nodes)]
-        for node, records in enumerate(local):
-            data.check_dataset(records, f"nodes[{node}]")
-        return data.stack(local, dtype, device), None
-    loaded = _load(config)  # checked there
+    config: Config,
+    nodes: Sequence[Any] | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    hosted: Sequence[int],
+) -> tuple[StackedData, Dataset | None, Tensor | None]:
+    """The records of this process's nodes, stacked; public test records; all nodes' targets."""
     wanted = config.nodes
+    if nodes is not None:
+        local = [data.as_dataset(nodes[node], f"nodes[{node}]") for node in hosted]
+        for node, records in zip(hosted, local, strict=True):
+            data.check_dataset(records, f"nodes[{node}]")
+        targets = [data.as_dataset(value, "nodes").targets for value in nodes]
+        return data.stack(local, dtype, device), None, torch.cat(targets)
+    if wanted.data == "by-rank":
+        assert wanted.source is not None
+        public = None if config.task.dataset == GIVEN else _load(config).test
+        return data.stack(data.load_own(wanted.source, hosted), dtype, device), public, None
+    loaded = _load(config)  # checked there
     parts = data.partition(
         wanted.partition,
         loaded,
@@ -176,21 +239,39 @@ def _records(
         alpha=wanted.alpha,
         per_node=wanted.per_node,
     )
-    return data.stack_parts(loaded.train, parts, dtype, device), loaded.test
+    own = [parts[node] for node in hosted]
+    stacked = data.stack_parts(loaded.train, own, dtype, device)
+    return stacked, loaded.test, loaded.train.targets
 
 
 def _build_model(
-    config: Config, loss: Loss, public: Dataset | None, train: StackedData
+    config: Config,
+    loss: Loss,
+    public: Dataset | None,
+    train: StackedData,
+    labels: Tensor | None,
 ) -> nn.Module:
     if config.task.model == GIVEN:
         raise InputError("task.model", GIVEN, "pass the module as model=, or name a model")
-    targets = [train.targets] if public is None else [train.targets, public.targets]
     return models.build_model(
         config.task.model,
         input_shape=tuple(train.inputs.shape[1:]),
-        outputs=loss.outputs(targets),
+        outputs=config.task.outputs or _outputs(loss, public, labels),
         seed=config.train.seed,
     )
+
+
+def _outputs(loss: Loss, public: Dataset | None, labels: Tensor | None) -> int:
+    """As many as the classes that are there; where nodes have own data, as is public of them."""
+    if public is None and labels is None:
+        raise InputError(
+            "task.outputs",
+            None,
+            "must be given where every process has data of its own (nodes.data = 'by-rank') and "
+            "task.dataset names no public test records: labels of one site need not be all",
+        )
+    known = [labels, None if public is None else public.targets]
+    return loss.outputs([targets for targets in known if targets is not None])
 
 
 def _device(name: str) -> torch.device:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from tacit import __version__
 from tacit.algorithms.accounting import noised_sums
-from tacit.exchange import InProcessExchange
 from tacit.mechanism_text import mechanism_text
 from tacit.metrics import Evaluation
 from tacit.plan import Plan
@@ -123,7 +122,7 @@ def document(
     epsilon: Sequence[float | None],
     claimed: Sequence[float | None],
     evaluation: Evaluation | None,
-    exchange: InProcessExchange,
+    bytes_sent: Sequence[int],
     seconds: float,
 ) -> dict[str, Any]:
     """The content of `result.json`, from which the report is drawn too."""
@@ -174,8 +173,8 @@ def document(
         "test_accuracy": None if evaluation is None else evaluation.accuracy_summary(),
         "test_loss": None if evaluation is None else evaluation.loss_summary(),
         "test_accuracy_by_node": None if evaluation is None else evaluation.accuracy,
-        "bytes_sent": float(exchange.bytes_sent.mean()),
-        "bytes_sent_by_node": exchange.bytes_sent.tolist(),
+        "bytes_sent": sum(bytes_sent) / len(bytes_sent),
+        "bytes_sent_by_node": list(bytes_sent),
         "seconds": seconds,
         "steps_per_second": steps / seconds if seconds > 0 else 0.0,
         "records": [node.records for node in plan.nodes],

@@ -3,6 +3,10 @@
 Order of what is durable: a block of steps is booked in the ledger, then they run, then a
 checkpoint may be written. A clean stop settles the books at the step reached; after a kill the
 whole block counts, and the repeated steps are charged again.
+
+Of a run of many processes each has a folder of its own, `rank-0000` and so on, inside that of the
+run: with the ledger and the checkpoints of its nodes, their models, and what was measured on their
+records. A process that loses another leaves its books as they are: what was sent, was sent.
 """
 
 from __future__ import annotations
@@ -10,48 +14,36 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from tacit import checkpoint as checkpoints
 from tacit import folder as folders
 from tacit import metrics as measured
-from tacit.checkpoint import Checkpoint
-from tacit.config import Config
 from tacit.errors import DivergenceError, InputError
-from tacit.exchange import InProcessExchange
 from tacit.folder import RunFolder
+from tacit.links import linked
+from tacit.marks import consensus_of, models_public
 from tacit.memory import kept_memory
-from tacit.metrics import Evaluation
-from tacit.plan import Plan
+from tacit.peers import ALONE, Peers
 from tacit.prepare import Job
 from tacit.report import write_report
-from tacit.result import Claim, Result, Status, document, privacy_state
-from tacit.spending import (
-    Books,
-    affordable,
-    check_shared,
-    claimed_spent,
-    epsilon_spent,
-    extremes,
-    node_keys,
-    open_ledger,
-    open_shared,
-)
-from tacit.world import StackedWorld
+from tacit.result import Claim, Result, document, privacy_state
+from tacit.session import Session, begin, record, save, share_of, take_rows, together
+from tacit.spending import check_shared, claimed_spent, epsilon_spent, open_ledger, open_shared
+
+if TYPE_CHECKING:
+    from tacit.cluster import Cluster
 
 __all__ = ["Progress", "execute"]
 
-EVALUATIONS = 20  # by default, over a run
-CHECKPOINTS = 10
+CHECKPOINTS = 10  # by default, over a run
 BLOCKS = 100  # of steps, booked one at a time
 DATA_BLOCKS = 20  # where each node has a file of its own to write
 FINITE_CHECK_EVERY = 8
-_WORLD = "world."  # of what a checkpoint holds beside the algorithm's state
 
 
 @dataclass(frozen=True)
@@ -82,6 +74,7 @@ def execute(
     resume: bool = False,
     on_step: Callable[[Progress], None] = _ignore,
     should_stop: Callable[[], bool] = _never,
+    cluster: Cluster | None = None,
 ) -> Result:
     """Run a prepared job to its end, to a clean stop, or to the end of its budget.
 
@@ -91,159 +84,92 @@ def execute(
         resume: continue from the last checkpoint; steps that were booked and are run again are
             charged again.
         on_step: called after every step.
-        should_stop: asked after every step; True ends the run cleanly.
+        should_stop: asked after every step; True ends the run cleanly, in all processes.
+        cluster: the other processes, for which the job was prepared; None: there are none.
 
     Raises:
         InputError: `out` exists (without `resume`), or holds another run (with it).
         BudgetError: nothing is left of the budget for a resumed run, or the budget of a node's
             data does not cover a new one.
         DivergenceError: the model of a node is no longer finite.
+        PeerError: another process was lost, or sent what cannot be mixed.
     """
     if resume and out is None:
         raise InputError("out", None, "name the run folder that is to be continued")
+    peers: Peers = ALONE if cluster is None else cluster
     with ExitStack() as stack:
         stack.enter_context(kept_memory())
-        shared = stack.enter_context(open_shared(job.plan))
+        shared = stack.enter_context(open_shared(job.plan, job.hosted))
         if not resume:
             check_shared(job.plan, shared)
-        folder = None
-        if out is not None:
-            folder = (folders.reopen if resume else folders.create)(out, job.config)
-        ledger = open_ledger(job.plan, folder, resume, shared)
+        own, front, anew = _folders(job, out, resume, peers)
+        ledger = open_ledger(job.plan, own, resume and not anew, shared, job.hosted)
         if ledger is not None:
             stack.enter_context(ledger)
-        session = _begin(job, folder, ledger, resume)
-        _train(session, on_step, should_stop)
+        links = stack.enter_context(linked(job, cluster))
+        session = begin(job, peers, links, (own, front), ledger, resume=resume, anew=anew)
+        try:
+            _train(session, on_step, should_stop)
+        except DivergenceError as error:
+            _diverged(session, str(error))
+            raise
         return _finish(session)
 
 
-@dataclass
-class _Session:
-    """The one mutable object of a run: where it stands."""
+def _folders(
+    job: Job, out: Path | None, resume: bool, peers: Peers
+) -> tuple[RunFolder | None, RunFolder | None, bool]:
+    """The folder of this process, that of the run at rank 0, and whether a resumed one is new.
 
-    job: Job
-    folder: RunFolder | None
-    ledger: Books | None
-    exchange: InProcessExchange
-    world: StackedWorld
-    state: Any
-    first: int
-    until: int
-    step: int
-    seconds_before: float
-    marks: tuple[int, ...]
-    curves: dict[str, tuple[float | None, ...]]
-    rows: list[dict[str, Any]]
-    status: Status = "done"
-    message: str | None = None
-    evaluation: Evaluation | None = None
-    began: float = field(default_factory=time.perf_counter)
-
-    @property
-    def plan(self) -> Plan:
-        return self.job.plan
-
-    @property
-    def seconds(self) -> float:
-        """Of training, over all sessions."""
-        return self.seconds_before + time.perf_counter() - self.began
-
-    @property
-    def models(self) -> Tensor:
-        """Every node's de-biased model, `[nodes, d]`; `[1, d]` where all have the same."""
-        models: Tensor = self.job.config.algorithm.definition.models(self.state)
-        return models
-
-    @property
-    def consensus(self) -> Tensor:
-        """The common model, `[d]`."""
-        common: Tensor = self.job.config.algorithm.definition.consensus(self.models, self.state)
-        return common
-
-    def spent(self, which: str) -> float | None:
-        """Epsilon of the node that spends `most` or `least`: an upper bound at this step."""
-        curve = self.curves[which]
-        return next(
-            (value for mark, value in zip(self.marks, curve, strict=True) if mark >= self.step),
-            curve[-1],
-        )
-
-
-def _begin(job: Job, folder: RunFolder | None, ledger: Books | None, resume: bool) -> _Session:
-    """Start, or pick up where the last checkpoint stands."""
-    plan, config = job.plan, job.config
-    algorithm, options = config.algorithm.definition, config.algorithm.options
-    exchange = InProcessExchange(plan.mixing.matrices, dtype=job.dtype, device=job.device)
-    world = StackedWorld(plan, job.model, job.train, node_keys(plan), exchange)
-    origin = job.model.start(len(plan.nodes), job.dtype, job.device)
-    state = algorithm.start(origin.clone(), options, world)
-    first, seconds = 0, 0.0
-    found = checkpoints.latest(folder.path) if folder is not None and resume else None
-    if found is not None:
-        saved = checkpoints.read(found, plan.digest())
-        first, seconds = saved.step, saved.seconds
-        tensors = {name: value.to(job.device) for name, value in saved.tensors.items()}
-        exchange.bytes_sent = tensors.pop("exchange.bytes_sent").cpu().numpy().copy()
-        inner = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_WORLD)}
-        world.load({name.removeprefix(_WORLD): value for name, value in inner.items()}, origin)
-        state = type(state)(**tensors)
-    before = {} if ledger is None else ledger.charged()
-    until, message = affordable(plan, before, first, ledger if resume else None)
-    rows = folder.keep_metrics(first) if folder is not None and resume else []
-    session = _Session(
-        job=job,
-        folder=folder,
-        ledger=ledger,
-        exchange=exchange,
-        world=world,
-        state=state,
-        first=first,
-        until=until,
-        step=first,
-        seconds_before=seconds,
-        marks=_marks(config, first, until),
-        curves={},
-        rows=rows,
-        message=message,
-        status="done" if message is None else "budget-exhausted",
-    )
-    session.curves = {
-        which: plan.epsilon_curve(node, before.get(node.node, ()), first, session.marks)
-        for which, node in extremes(plan).items()
-    }
-    return session
+    A process that was killed before it made its folder makes it when the run is resumed; `begin`
+    refuses that if any step was made.
+    """
+    opened = folders.reopen if resume else folders.create
+    front = opened(out, job.config) if out is not None and peers.rank == 0 else None
+    # Others wait, so that none writes into a folder that rank 0 refuses.
+    peers.share("run folder made", None if out is None else out.name)
+    if out is None or peers.processes == 1:
+        return front, front, False
+    path = out / f"rank-{peers.rank:04d}"
+    anew = resume and not path.exists()
+    return (folders.create if anew else opened)(path, job.config), front, anew
 
 
 def _train(
-    session: _Session, on_step: Callable[[Progress], None], should_stop: Callable[[], bool]
+    session: Session, on_step: Callable[[Progress], None], should_stop: Callable[[], bool]
 ) -> None:
     """Every step from where the session stands, then the gossip-only rounds."""
-    config = session.job.config
+    config, peers = session.job.config, session.peers
     algorithm, options = config.algorithm.definition, config.algorithm.options
-    saves = config.train.checkpoint_every or _share(session.plan.steps, CHECKPOINTS)
-    block = _share(session.plan.steps, DATA_BLOCKS if config.privacy.ledger else BLOCKS)
+    saves = config.train.checkpoint_every or share_of(session.plan.steps, CHECKPOINTS)
+    block = share_of(session.plan.steps, DATA_BLOCKS if config.privacy.ledger else BLOCKS)
     if session.step == 0 and not session.rows:
-        _record(session)
+        record(session)
     booked = session.step
     while session.step < session.until:
         k = session.step
+        peers.at(k)
+        peers.check()
         if k >= booked and session.ledger is not None:
             booked = min(k + block, session.until)
             session.ledger.reserve(k, booked)
+        _delay(session, k)
         session.state = algorithm.step(session.state, k, options, session.world)
         session.step = k + 1
-        stop = should_stop()
+        stop = peers.agreed_stop(session.step, should_stop())
         last = stop or session.step == session.until
         evaluated = session.step in session.marks
         saved = last or session.step % saves == 0
         if evaluated or saved or session.step % FINITE_CHECK_EVERY == 0:
             _check_finite(session)
         if evaluated and not last:
-            _record(session)
+            record(session)
+        else:
+            take_rows(session)
         if last and session.ledger is not None:
             session.ledger.settle(session.step)
         if saved:
-            _save(session)
+            save(session)
         on_step(_progress(session))
         if stop and session.step < session.until:
             session.status, session.message = "stopped", "by the user"
@@ -254,23 +180,41 @@ def _train(
     _check_finite(session)
 
 
-def _finish(session: _Session) -> Result:
+def _delay(session: Session, k: int) -> None:
+    """Take as long as the slowest node of this process is said to, where that is simulated."""
+    if session.plan.faults is not None:
+        time.sleep(session.plan.faults.delay(k, session.job.hosted))
+
+
+def _finish(session: Session) -> Result:
     """Measure, write down, and hand over."""
-    job, plan, folder = session.job, session.plan, session.folder
+    job, plan, links = session.job, session.plan, session.links
     seconds = session.seconds
-    _record(session, whole=True)
-    charged = {} if session.ledger is None else session.ledger.charged()
-    epsilon = epsilon_spent(plan, charged)
+    links.finish()
+    take_rows(session)
+    record(session, whole=True)
+    links.finish()
+    take_rows(session, whole=True)
+    own = {} if session.ledger is None else session.ledger.charged()
+    epsilon = epsilon_spent(plan, together(session.peers, "charged at the end", own))
+    models = session.models.expand(len(job.hosted), -1).contiguous()
+    consensus = consensus_of(job, session.models, session.state)
+    if session.peers.processes > 1 and models_public(job):
+        consensus = links.mean(session.models)
+    if session.folder is not None:
+        session.folder.write_tensors("nodes.safetensors", {"parameters": models})
+    content: dict[str, Any] = {}
+    if session.peers.rank == 0:
+        content = _document(session, epsilon, seconds)
+    if session.front is not None:
+        state_dict = job.model.module(consensus).state_dict()
+        session.front.write_tensors("model.safetensors", state_dict)
+        session.front.write_json("result.json", content)
+        write_report(session.front.path)
+    # Nobody leaves before rank 0 has written everything down.
+    keys = ("test_accuracy", "test_loss", "bytes_sent_by_node")
+    (content, *_) = session.peers.share("result", {key: content.get(key) for key in keys})
     claimed = claimed_spent(plan, session.step)
-    models = session.models.expand(len(plan.nodes), -1).contiguous()
-    consensus = session.consensus
-    if folder is not None:
-        folder.write_tensors("model.safetensors", job.model.module(consensus).state_dict())
-        folder.write_tensors("nodes.safetensors", {"parameters": models})
-    content = _document(session, epsilon, seconds)
-    if folder is not None:
-        folder.write_json("result.json", content)
-        write_report(folder.path)
     return Result(
         parameters=models,
         consensus=consensus,
@@ -283,18 +227,20 @@ def _finish(session: _Session) -> Result:
         test_accuracy=content["test_accuracy"],
         test_loss=content["test_loss"],
         private=privacy_state(plan)[0],
-        bytes_sent=tuple(session.exchange.bytes_sent.tolist()),
+        bytes_sent=tuple(content["bytes_sent_by_node"]),
         steps=session.step,
         seconds=seconds,
         status=session.status,
         message=session.message,
         plan=plan,
-        out=None if folder is None else folder.path,
+        out=None if session.front is None else session.front.path,
         job=job,
     )
 
 
-def _document(session: _Session, epsilon: Sequence[float | None], seconds: float) -> dict[str, Any]:
+def _document(session: Session, epsilon: Sequence[float | None], seconds: float) -> dict[str, Any]:
+    found = session.measured
+    sent = session.links.exchange.bytes_sent.tolist() if found is None else found.bytes_sent
     return document(
         session.job,
         status=session.status,
@@ -302,93 +248,44 @@ def _document(session: _Session, epsilon: Sequence[float | None], seconds: float
         steps=session.step,
         epsilon=epsilon,
         claimed=claimed_spent(session.plan, session.step),
-        evaluation=session.evaluation,
-        exchange=session.exchange,
+        evaluation=None if found is None else found.evaluation,
+        bytes_sent=sent,
         seconds=seconds,
     )
 
 
-def _record(session: _Session, *, whole: bool = False) -> None:
-    """Measure where the run stands, and append it to the series."""
-    job, plan = session.job, session.plan
-    models = session.models
-    session.evaluation = None
-    if job.test is not None:
-        records = None if whole else job.config.train.evaluate_records
-        session.evaluation = measured.evaluate(
-            job.model,
-            job.loss,
-            models,
-            session.consensus,
-            job.test,
-            records,
-            nodes=len(plan.nodes),
-        )
-    k = max(session.step - 1, 0)
-    clip = None if plan.clip is None else plan.clip[k]
-    noise = [plan.noise_std(node, k) / node.expected_batch for node in plan.nodes]
-    claims = [claim for claim in claimed_spent(plan, session.step) if claim is not None]
-    most, least = session.spent("most"), session.spent("least")
-    row = {
-        "step": session.step,
-        "test_accuracy": session.evaluation and session.evaluation.accuracy_summary(),
-        "test_loss": session.evaluation and session.evaluation.loss_summary(),
-        **measured.private_row(
-            measured.private_metrics(session.world.last, session.world.last_mask, clip)
-        ),
-        "consensus_distance": measured.consensus_distance(models),
-        "clip": clip,
-        "noise_std": sum(noise) / len(noise) if plan.noisy else None,
-        "epsilon": None if most is None else {"max": most, "min": least},
-        "claimed_epsilon": {"max": max(claims), "min": min(claims)} if claims else None,
-        "bytes_sent": float(session.exchange.bytes_sent.mean()),
-        "seconds": session.seconds,
-    }
-    session.rows = [kept for kept in session.rows if kept["step"] < session.step] + [row]
-    if session.folder is not None:
-        session.folder.append_metrics(row)
-
-
-def _save(session: _Session) -> None:
-    if session.folder is None:
-        return
-    tensors = dict(zip(session.state._fields, session.state, strict=True))
-    tensors |= {f"{_WORLD}{name}": value for name, value in session.world.tensors().items()}
-    tensors["exchange.bytes_sent"] = torch.from_numpy(session.exchange.bytes_sent)
-    checkpoints.write(
-        session.folder.path,
-        Checkpoint(session.step, tensors, session.seconds, session.plan.digest()),
-    )
-
-
-def _check_finite(session: _Session) -> None:
+def _check_finite(session: Session) -> None:
     """Stop at a model that is not finite, before it is saved over a good one."""
     models = session.models
     # One pass; a finite sum can only come of finite numbers.
     if bool(torch.isfinite(models.sum())) or bool(torch.isfinite(models).all()):
         return
-    bad = (~torch.isfinite(models).all(1)).nonzero().flatten().tolist()
+    rows = (~torch.isfinite(models).all(1)).nonzero().flatten().tolist()
+    bad = session.job.hosted[rows[0]]
     kept = None if session.folder is None else checkpoints.latest(session.folder.path)
     where = "nothing was saved" if kept is None else f"the last good state is {kept}"
-    session.status = "diverged"
-    session.message = (
-        f"the model of node {bad[0]}"
-        + (f" and {len(bad) - 1} more" if len(bad) > 1 else "")
+    if session.ledger is not None and session.step > session.first:
+        session.ledger.settle(session.step)
+    raise DivergenceError(
+        f"the model of node {bad}"
+        + (f" and {len(rows) - 1} more" if len(rows) > 1 else "")
         + f" is no longer finite after step {session.step}: lower algorithm.learning_rate "
         + f"(now {session.job.config.algorithm.options.learning_rate:g}); {where}"
     )
-    if session.ledger is not None and session.step > session.first:
-        session.ledger.settle(session.step)
-    if session.folder is not None:
-        charged = {} if session.ledger is None else session.ledger.charged()
-        session.evaluation = None
-        content = _document(session, epsilon_spent(session.plan, charged), session.seconds)
-        session.folder.write_json("result.json", content)
-        write_report(session.folder.path)
-    raise DivergenceError(session.message)
 
 
-def _progress(session: _Session) -> Progress:
+def _diverged(session: Session, message: str) -> None:
+    """Write down that the run diverged, here or in another process."""
+    session.status, session.message, session.measured = "diverged", message, None
+    if session.front is None:
+        return
+    own = {} if session.ledger is None else session.ledger.charged()
+    content = _document(session, epsilon_spent(session.plan, own), session.seconds)
+    session.front.write_json("result.json", content)
+    write_report(session.front.path)
+
+
+def _progress(session: Session) -> Progress:
     row = session.rows[-1] if session.rows else {}
     accuracy, loss = row.get("test_accuracy"), row.get("test_loss")
     elapsed = time.perf_counter() - session.began
@@ -397,18 +294,6 @@ def _progress(session: _Session) -> Progress:
         steps=session.until,
         loss=loss["mean"] if loss else row.get("train_loss"),
         accuracy=accuracy["mean"] if accuracy else None,
-        epsilon=session.spent("most"),
+        epsilon=session.spent("most", session.step),
         steps_per_second=(session.step - session.first) / elapsed,
     )
-
-
-def _marks(config: Config, first: int, until: int) -> tuple[int, ...]:
-    """The steps after which the run is evaluated, its last one included."""
-    every = config.train.evaluate_every or _share(config.train.steps, EVALUATIONS)
-    inner = [step for step in range(first, until) if step % every == 0]
-    return (*inner, until)
-
-
-def _share(steps: int, parts: int) -> int:
-    """Steps between two of about `parts` events."""
-    return max(1, -(-steps // parts))

@@ -109,12 +109,14 @@ def everything(
     return _padded([np.arange(node.records) for node in rows], device)
 
 
-def draw_units(plan: Plan, keys: noise.NodeKeys, k: int, device: torch.device, size: int) -> Batch:
-    """Numbers of the fixed mini-batches of `size` records that step k draws.
+def draw_units(
+    nodes: Sequence[NodePlan], keys: noise.NodeKeys, k: int, device: torch.device, size: int
+) -> Batch:
+    """Numbers of the fixed mini-batches of `size` records that step k draws, of some nodes.
 
     Each by a coin of its own, never likelier than the planned rate, whatever `train.sampling` says.
     """
-    return _padded([_units(keys, node, k, -(-node.records // size)) for node in plan.nodes], device)
+    return _padded([_units(keys, node, k, -(-node.records // size)) for node in nodes], device)
 
 
 def _units(keys: noise.NodeKeys, node: NodePlan, k: int, count: int) -> Records:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tacit import privacy
-from tacit.errors import BudgetError
+from tacit.errors import BudgetError, InputError
 from tacit.folder import RunFolder
 from tacit.plan import Interval, NodePlan, Plan
 from tacit.privacy import ledger as books
@@ -75,8 +75,12 @@ class Books:
         self.shared.close()
 
 
-def open_shared(plan: Plan) -> SharedLedgers:
+def open_shared(plan: Plan, hosted: Sequence[int] | None = None) -> SharedLedgers:
     """The ledgers of the nodes' data, locked; of a run without any, one that allows everything.
+
+    Args:
+        plan: of the run.
+        hosted: the nodes of this process; by default all.
 
     Raises:
         InputError: a ledger is in use, damaged or has another budget.
@@ -93,12 +97,17 @@ def open_shared(plan: Plan) -> SharedLedgers:
         for row in zip(
             range(len(plan.nodes)), epsilons, deltas, budgets, per_node(settings.delta), strict=True
         )
+        if hosted is None or row[0] in hosted
     ]
     return SharedLedgers.open(Path(settings.ledger), wanted)
 
 
 def open_ledger(
-    plan: Plan, folder: RunFolder | None, resume: bool, shared: SharedLedgers | None = None
+    plan: Plan,
+    folder: RunFolder | None,
+    resume: bool,
+    shared: SharedLedgers | None = None,
+    hosted: Sequence[int] | None = None,
 ) -> Books | None:
     """The books of an accounted run: its own in its folder, or in memory without one.
 
@@ -107,15 +116,17 @@ def open_ledger(
         folder: of the run.
         resume: whether the run goes on.
         shared: the ledgers of the nodes' data, into which the run is entered; `Books` closes them.
+        hosted: the nodes of this process; by default all.
 
     Raises:
-        InputError: a ledger cannot be opened or made, or is that of another run.
+        InputError: a ledger cannot be opened or made, or is that of another run or other nodes.
     """
     if not plan.accounted:
         return None
+    here = range(len(plan.nodes)) if hosted is None else hosted
     statements = [
         books.NodeStatement(node.node, to_statement(plan.booked(node)), node.budget, node.delta)
-        for node in plan.nodes
+        for node in (plan.nodes[number] for number in here)
     ]
     digest = plan.digest()
     if folder is None:
@@ -126,6 +137,9 @@ def open_ledger(
         own = books.Ledger.create(folder.ledger, digest=digest, statements=statements)
     shared = shared or SharedLedgers(Path(), ())
     try:
+        if own.nodes != tuple(here):
+            expected = f"began here with nodes {list(own.nodes)}: resume it as it was placed"
+            raise InputError("nodes.placement", list(here), expected)
         shared.enter(
             own.run_id,
             digest=digest,
@@ -138,14 +152,18 @@ def open_ledger(
     return Books(own, shared)
 
 
-def node_keys(plan: Plan) -> NodeKeys:
-    """Keys from the operating system, unless nothing rests on them or the user asked otherwise."""
-    settings, count = plan.config.privacy, len(plan.nodes)
+def node_keys(plan: Plan, hosted: Sequence[int] | None = None) -> NodeKeys:
+    """Keys from the operating system, unless nothing rests on them or the user asked otherwise.
+
+    Of the nodes of this process (`hosted`; by default all): no other process has them.
+    """
+    settings = plan.config.privacy
+    here = range(len(plan.nodes)) if hosted is None else hosted
     if settings.noise_seed is not None:
-        return seeded_keys(settings.noise_seed, range(count))
+        return seeded_keys(settings.noise_seed, here)
     if not plan.noisy:
-        return seeded_keys(plan.config.train.seed, range(count))
-    return fresh_keys(range(count))
+        return seeded_keys(plan.config.train.seed, here)
+    return fresh_keys(here)
 
 
 @dataclass(frozen=True)
@@ -215,7 +233,11 @@ def _own_limits(
     if plan.config.privacy.accounting != "certified":
         return ()
     limits = []
-    for node in _distinct(plan):
+    nodes = {
+        (_kind(plan, node), node.budget, tuple(before.get(node.node, ()))): node
+        for node in plan.nodes
+    }
+    for node in nodes.values():
         charged = list(before.get(node.node, ()))
         if node.budget is None or not charged:
             continue
@@ -357,11 +379,15 @@ def epsilon_spent(
     plan: Plan, charged: Mapping[int, Sequence[Interval]]
 ) -> tuple[float | None, ...]:
     """Certified epsilon of what is on the books, one a node."""
-    known = {
-        _kind(plan, node): plan.epsilon(node, charged.get(node.node, ()))
-        for node in _distinct(plan)
-    }
-    return tuple(known[_kind(plan, node)] for node in plan.nodes)
+    known: dict[tuple[Any, ...], float | None] = {}
+    found = []
+    for node in plan.nodes:
+        intervals = tuple(charged.get(node.node, ()))
+        kind = (_kind(plan, node), intervals)
+        if kind not in known:
+            known[kind] = plan.epsilon(node, intervals)
+        found.append(known[kind])
+    return tuple(found)
 
 
 def claimed_spent(plan: Plan, steps: int) -> tuple[float | None, ...]:
@@ -371,7 +397,7 @@ def claimed_spent(plan: Plan, steps: int) -> tuple[float | None, ...]:
 
 
 def _kind(plan: Plan, node: NodePlan) -> tuple[Any, ...]:
-    """What decides a node's epsilon: all nodes of one process book the same steps."""
+    """What decides a node's epsilon, where nodes book the same steps."""
     alone = None if plan.activity is None else node.node
     return node.records, node.noise_scale, node.delta, alone
 

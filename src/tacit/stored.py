@@ -6,7 +6,7 @@ only by way of the algorithm's mechanism.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -14,7 +14,7 @@ from tacit import sampling
 from tacit.data import StackedData
 from tacit.gradients import BatchGradient, StackedModel
 from tacit.gradients.table import GradientTable
-from tacit.plan import Plan
+from tacit.plan import NodePlan, Plan
 from tacit.privacy import noise
 
 __all__ = ["StackedTable"]
@@ -31,6 +31,7 @@ class StackedTable:
         data: every node's records.
         keys: every node's secret key.
         seen: is told of every batch, for the private metrics.
+        nodes: those of this process.
     """
 
     def __init__(
@@ -40,7 +41,9 @@ class StackedTable:
         data: StackedData,
         keys: noise.NodeKeys,
         seen: Seen,
+        nodes: Sequence[NodePlan],
     ) -> None:
+        self._nodes = nodes
         chosen = plan.config.algorithm
         self._request = chosen.definition.table(chosen.options)
         self._plan, self._model, self._data = plan, model, data
@@ -91,5 +94,5 @@ class StackedTable:
         device = self._data.inputs.device
         size = self._request.mini_batch if self._request is not None else None
         if size is None:
-            return sampling.draw(self._plan, self._keys, k, device)
-        return sampling.draw_units(self._plan, self._keys, k, device, size)
+            return sampling.draw(self._plan, self._keys, k, device, nodes=self._nodes)
+        return sampling.draw_units(self._nodes, self._keys, k, device, size)

@@ -37,8 +37,10 @@ __all__ = [
 
 
 @contextmanager
-def stop_signals() -> Iterator[Callable[[], bool]]:
+def stop_signals(*, hidden: bool = False) -> Iterator[Callable[[], bool]]:
     """Within, the first SIGINT or SIGTERM asks for a clean stop; a second one interrupts.
+
+    `hidden`: nothing is said of it.
 
     Yields what tells whether a stop was asked for.
     """
@@ -48,7 +50,8 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
         nonlocal asked
         asked = True
         signal.signal(number, signal.default_int_handler)
-        sys.stderr.write("\nstopping after this step; once more to interrupt at once\n")
+        if not hidden:
+            sys.stderr.write("\nstopping after this step; once more to interrupt at once\n")
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -37,9 +37,11 @@ class StackedWorld:
     Args:
         plan: decides sampling, clipping and noise.
         model: computes clipped gradients for the stack.
-        data: every node's records.
-        keys: every node's secret key.
+        data: the nodes' records.
+        keys: the nodes' secret keys.
         exchange: moves messages.
+        hosted: numbers of the nodes of this process, ascending, of which are the data and keys;
+            by default all of the plan.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class StackedWorld:
         data: StackedData,
         keys: noise.NodeKeys,
         exchange: Exchange,
+        hosted: Sequence[int] | None = None,
     ) -> None:
         self.exchange = exchange
+        self.count = len(plan.nodes)
         self.steps = plan.steps
         self.seed = plan.config.train.seed
         self._seen = _Seen()
@@ -63,7 +67,8 @@ class StackedWorld:
         self._clip_norm = plan.config.algorithm.options.clip_norm
         self._add = _ADDERS[plan.config.algorithm.definition.noise]
         self._all = self
-        self._settle(plan.nodes, None)
+        here = plan.nodes if hosted is None else tuple(plan.nodes[node] for node in hosted)
+        self._settle(here, None)
 
     def _settle(self, members: tuple[NodePlan, ...], places: Tensor | None) -> None:
         """Be of some nodes: `places` are their rows in the data; None for all."""
@@ -91,7 +96,8 @@ class StackedWorld:
     def table(self) -> StackedTable:
         """The gradient table, made when it is first filled or restored."""
         self._only_l2()
-        return StackedTable(self._plan, self._model, self._data, self._keys, self._seen.keep)
+        nodes = self._all._members
+        return StackedTable(self._plan, self._model, self._data, self._keys, self._seen.keep, nodes)
 
     def active(self, k: int) -> Tensor:
         """Which nodes take part in step k, bool `[nodes, 1]`."""
@@ -124,11 +130,11 @@ class StackedWorld:
         return rows if self._places is None else values.index_copy_(0, self._places, rows)
 
     def partner(self, k: int) -> Tensor:
-        """Whom each node is paired with at step k, int64 `[nodes]`."""
+        """The number of the node that each is paired with at step k, int64 `[nodes]`."""
         activity = self._plan.activity
         if activity is None or activity.partner is None:
-            return torch.arange(len(self.nodes), device=self._device)
-        return torch.from_numpy(activity.partner[k]).to(self._device)
+            return torch.tensor(self.nodes, device=self._device)
+        return torch.from_numpy(activity.partner[k][self._rows()]).to(self._device)
 
     def clip(self, k: int) -> float | None:
         """The clipping bound of step k; None: nothing is clipped."""
@@ -139,7 +145,7 @@ class StackedWorld:
     ) -> Tensor:
         """Sum of clipped record gradients over step k's batch, `[nodes, d]`."""
         rows, nodes = self._taking_part(k)
-        if rows is not None and not len(rows):
+        if not nodes:
             return at.new_zeros(at.shape)
         inputs, targets, mask = self._batch(k, part, whole, rows, nodes)
         found = self._model.gradient(
@@ -172,7 +178,7 @@ class StackedWorld:
         if not self._plan.noisy:
             return total
         rows, nodes = self._taking_part(k)
-        if rows is not None and not len(rows):
+        if not nodes:
             return total
         factors = torch.as_tensor(scale, dtype=torch.float64).expand(len(total), 1)[:, 0].tolist()
         chosen = range(len(total)) if rows is None else rows.tolist()
@@ -217,7 +223,9 @@ class StackedWorld:
     def _rows(self) -> np.ndarray:
         """Columns of the plan's activity that these nodes are."""
         activity = self._plan.activity
-        return np.asarray(self.nodes) % (1 if activity is None else activity.active.shape[1])
+        return np.asarray(self.nodes, np.int64) % (
+            1 if activity is None else activity.active.shape[1]
+        )
 
     def _only_l2(self) -> None:
         if self._clip_norm != "l2":
@@ -251,7 +259,7 @@ class StackedWorld:
     @cached_property
     def _whole(self) -> tuple[Tensor, Tensor, Tensor]:
         """Every record of every node, gathered once."""
-        batch = sampling.everything(self._plan, self._device)
+        batch = sampling.everything(self._plan, self._device, nodes=self._members)
         return (*self._data.gather(batch.indices), batch.mask)
 
     def _batch(

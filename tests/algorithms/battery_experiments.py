@@ -89,13 +89,16 @@ class OpenExchange(InProcessExchange):
         self._keep(values)
         return super().swap(k, partner, *values)
 
-    def average(self, k: int, *values: Tensor, sent: Tensor, **rest: Any) -> tuple[Tensor, ...]:
+    def average(self, k: int, *values: Tensor, **rest: Any) -> tuple[Tensor, ...]:
+        clients = len(self.bytes_sent)
+        flags = self._active(k)
+        sent = torch.ones(clients, dtype=torch.bool) if flags is None else torch.tensor(flags)
         for value in values:  # of those that send, or of everyone
-            rows = sent if len(value) < len(sent) else torch.ones_like(sent)
-            whole = value.new_zeros(len(sent), *value.shape[1:])
+            rows = sent if len(value) < clients else torch.ones_like(sent)
+            whole = value.new_zeros(clients, *value.shape[1:])
             whole[rows] = value
             self._keep((whole,))
-        return super().average(k, *values, sent=sent, **rest)
+        return super().average(k, *values, **rest)
 
     def _keep(self, values: tuple[Tensor, ...]) -> None:
         self.messages = [
@@ -108,7 +111,9 @@ def single_step(job: Job, k: int) -> tuple[Any, Any, list[Array]]:
     """States before and after step k, made from the start, and what was sent in it."""
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
     plan = job.plan
-    exchange = OpenExchange(plan.mixing.matrices, dtype=job.dtype, device=job.device)
+    exchange = OpenExchange(
+        plan.mixing.matrices, dtype=job.dtype, device=job.device, active=plan.active
+    )
     world = StackedWorld(plan, job.model, job.train, node_keys(plan), exchange)
     before = algorithm.start(
         job.model.start(len(plan.nodes), job.dtype, job.device), options, world

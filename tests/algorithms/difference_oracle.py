@@ -71,7 +71,7 @@ class Estimator:
         batch = (
             sampling.draw(self.plan, self.keys, k, cpu)
             if self.group is None
-            else sampling.draw_units(self.plan, self.keys, k, cpu, self.group)
+            else sampling.draw_units(self.plan.nodes, self.keys, k, cpu, self.group)
         )
         chosen: list[int] = batch.indices[node][batch.mask[node]].tolist()
         return chosen

@@ -134,7 +134,7 @@ class Released:
         batch = (
             sampling.draw(plan, keys, k, cpu)
             if group is None
-            else sampling.draw_units(plan, keys, k, cpu, group)
+            else sampling.draw_units(plan.nodes, keys, k, cpu, group)
         )
         found: list[bool] = ((batch.indices == 0) & batch.mask).any(dim=1).tolist()
         return found

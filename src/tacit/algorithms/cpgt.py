@@ -106,7 +106,7 @@ def _sent(
         nodes=world.nodes,
         part=part,
     )
-    (moved,) = world.exchange.mix(k, message.values, message_bytes=message.bytes)
+    (moved,) = world.exchange.mix(k, message.values, coding=message.coding)
     return copy + message.values, near + moved
 
 

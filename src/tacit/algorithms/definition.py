@@ -38,6 +38,7 @@ __all__ = [
     "Share",
     "TableRequest",
     "Weights",
+    "common_mean",
     "constant",
     "step_size",
 ]
@@ -174,7 +175,8 @@ def _no_table(options: Any) -> TableRequest | None:
     return None
 
 
-def _mean_model(models: Tensor, state: Any) -> Tensor:
+def common_mean(models: Tensor, state: Any) -> Tensor:
+    """The mean of all nodes' models `[nodes, d]`, which their messages give away: `[d]`."""
     return models.mean(0)
 
 
@@ -235,7 +237,7 @@ class Algorithm(Generic[State, Chosen]):
     models: Callable[[State], Tensor]
     mix: Callable[[State, int, World], State]
     final_rounds: Callable[[Chosen], int] = _no_rounds
-    consensus: Callable[[Tensor, State], Tensor] = _mean_model
+    consensus: Callable[[Tensor, State], Tensor] = common_mean
     mechanism: Callable[[NodeRun], privacy.Mechanism] = noised_sums
     attained: bool = False
     noise: Literal["gaussian", "laplace"] = "gaussian"

@@ -141,10 +141,9 @@ def step(state: State, k: int, options: CompressedGossipOptions, world: World) -
         step=k,
         nodes=world.nodes,
     )
-    s = torch.where(active, sent.values, 0.0)
-    size = np.where(active[:, 0].cpu().numpy(), sent.bytes, 0)
-    (near,) = world.exchange.mix(k, s, message_bytes=size)
-    return State(x, m, state.copy + s, near.add_(state.near))
+    s = sent.of(active)
+    (near,) = world.exchange.mix(k, s.values, coding=s.coding)
+    return State(x, m, state.copy + s.values, near.add_(state.near))
 
 
 def mix(state: State, k: int, world: World) -> State:

@@ -93,18 +93,18 @@ def average_active(value: Tensor, k: int, world: World) -> Tensor:
         k: the round.
         world: of all clients.
     """
-    weights = value.new_full((len(value),), 1 / world.taking_part(k))
-    (mean,) = world.exchange.average(k, value, weights=weights, sent=world.active(k)[:, 0])
+    (mean,) = world.exchange.average(k, value)
     return mean
 
 
 def average_latest(value: Tensor, k: int, world: World) -> Tensor:
-    """The server's mean `[1, d]` of every client's latest message `[clients, d]`, for everyone.
+    """The server's mean `[1, d]` of every client's latest message, for everyone.
+
+    `value` is that of the clients of this process, `[clients, d]`.
 
     Only active clients send; the server keeps the last message of the others.
     """
-    weights = value.new_full((len(value),), 1 / len(value))
-    (mean,) = world.exchange.average(k, value, weights=weights, sent=world.active(k)[:, 0])
+    (mean,) = world.exchange.average(k, value, latest=True)
     return mean
 
 

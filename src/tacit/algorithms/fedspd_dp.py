@@ -105,7 +105,7 @@ def step(state: State, k: int, options: FedspdOptions, world: World) -> State:
         noise_std=here.noise_std(k),
         batch=here.batch_size,
         coordinates=x_0.shape[1],
-        clients=len(world.nodes),
+        clients=world.count,
     )
     divisor = gamma + rho
     start_at = {"public": x_0.expand_as(state.x), "private": state.x}[options.state]

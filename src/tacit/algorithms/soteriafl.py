@@ -140,14 +140,7 @@ def _round(state: State, g: Tensor, k: int, options: ShiftedOptions, world: Worl
         nodes=world.nodes,
     )
     factor, omega = scaling(options, g.shape[1])
-    weights = g.new_full((len(g),), 1 / len(g))
-    (mean,) = world.exchange.average(
-        k,
-        message.values,
-        weights=weights,
-        sent=world.active(k)[:, 0],
-        message_bytes=message.bytes,
-    )
+    (mean,) = world.exchange.average(k, message.values, coding=message.coding)
     gamma = options.shift_step or math.sqrt((1 + 2 * omega) / (2 * (1 + omega) ** 3))
     direction = state.server_shift.add(mean, alpha=factor)
     return state._replace(

@@ -52,6 +52,10 @@ class World(Protocol):
         """Numbers of the nodes of this process, one a row."""
 
     @property
+    def count(self) -> int:
+        """How many nodes the run has, in all processes."""
+
+    @property
     def steps(self) -> int:
         """K, of the whole run."""
 
@@ -94,7 +98,7 @@ class World(Protocol):
         """
 
     def partner(self, k: int) -> Tensor:
-        """Whom each node is paired with at step k (itself: nobody), int64 `[nodes]`."""
+        """The number of the node that each is paired with at step k (its own: nobody), int64."""
 
     def clip(self, k: int) -> float | None:
         """The clipping bound C of step k, for what a step clips itself; None: nothing is."""

@@ -34,6 +34,7 @@ from tacit.audit.statistics import (
 )
 from tacit.audit.subject import Subject, choose_subject
 from tacit.config import Config, load_config
+from tacit.errors import InputError
 from tacit.plan import Plan
 from tacit.prepare import Job, prepare
 from tacit.result import mechanism_line
@@ -110,6 +111,10 @@ def audit_job(
     progress: Progress = _silent,
 ) -> AuditReport:
     """`audit` of a prepared experiment, with the code that executes a step as an argument."""
+    if job.config.faults.simulated:
+        raise InputError(
+            "faults", "simulated", "leave them out in an audit: what is lost tells an observer less"
+        )
     began = time.perf_counter()
     plan = job.plan
     subject = choose_subject(plan, options)

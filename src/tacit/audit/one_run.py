@@ -216,7 +216,9 @@ def _train(
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
 
     def exchange() -> InProcessExchange:
-        return InProcessExchange(plan.mixing.matrices, dtype=job.dtype, device=job.device)
+        return InProcessExchange(
+            plan.mixing.matrices, dtype=job.dtype, device=job.device, active=plan.active
+        )
 
     recorder = RecordingExchange(exchange())
     place = world(plan, job.model, train, node_keys(plan), recorder)

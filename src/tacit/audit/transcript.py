@@ -23,6 +23,7 @@ from tacit.algorithms import dp2_sgd as gossip
 from tacit.algorithms import privsgp as push_sum
 from tacit.algorithms import privsgp_vr as reduced
 from tacit.algorithms.definition import step_size
+from tacit.compression import Coding
 from tacit.errors import InputError
 from tacit.exchange import Exchange
 
@@ -43,12 +44,15 @@ class RecordingExchange:
     inner: Exchange
     sent: list[tuple[int, tuple[Tensor, ...]]] = field(default_factory=list)
 
-    def mix(
-        self, k: int, *values: Tensor, message_bytes: NDArray[np.int64] | None = None
-    ) -> tuple[Tensor, ...]:
+    @property
+    def bytes_sent(self) -> NDArray[np.int64]:
+        """See `Exchange`."""
+        return self.inner.bytes_sent
+
+    def mix(self, k: int, *values: Tensor, coding: Coding | None = None) -> tuple[Tensor, ...]:
         """Copies the message, then mixes; see `Exchange.mix`."""
         self._keep(k, values)
-        return self.inner.mix(k, *values, message_bytes=message_bytes)
+        return self.inner.mix(k, *values, coding=coding)
 
     def swap(self, k: int, partner: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
         """Copies the message, then swaps; see `Exchange.swap`."""
@@ -56,18 +60,11 @@ class RecordingExchange:
         return self.inner.swap(k, partner, *values)
 
     def average(
-        self,
-        k: int,
-        *values: Tensor,
-        weights: Tensor,
-        sent: Tensor,
-        message_bytes: NDArray[np.int64] | None = None,
+        self, k: int, *values: Tensor, latest: bool = False, coding: Coding | None = None
     ) -> tuple[Tensor, ...]:
         """Copies the message, then averages; see `Exchange.average`."""
         self._keep(k, values)
-        return self.inner.average(
-            k, *values, weights=weights, sent=sent, message_bytes=message_bytes
-        )
+        return self.inner.average(k, *values, latest=latest, coding=coding)
 
     def _keep(self, k: int, values: tuple[Tensor, ...]) -> None:
         self.sent.append((k, tuple(value.clone() for value in values)))

@@ -1,11 +1,13 @@
 """Data sets, where they come from, and how their records are divided among nodes.
 
 `load` finds a data set by name, `partition` divides its training records, `stack` lays the
-records of many nodes in one tensor. `as_dataset` and `check_dataset` take in what a user gives.
+records of many nodes in one tensor. `as_dataset` and `check_dataset` take in what a user gives,
+`load_own` reads what a process needs for its own nodes alone.
 """
 
 from tacit.data.datasets import Dataset, TaskData, class_labels, count_classes
 from tacit.data.given import as_dataset, check_dataset
+from tacit.data.own import load_own, record_layout
 from tacit.data.partitions import PARTITIONS, partition
 from tacit.data.sources import SOURCES, load
 from tacit.data.stacked import StackedData, stack, stack_parts
@@ -21,7 +23,9 @@ __all__ = [
     "class_labels",
     "count_classes",
     "load",
+    "load_own",
     "partition",
+    "record_layout",
     "stack",
     "stack_parts",
 ]

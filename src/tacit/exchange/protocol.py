@@ -8,22 +8,33 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Exchange"]
+from tacit.compression import Coding
+
+__all__ = ["Arrival", "Channel", "Exchange"]
 
 
 class Exchange(Protocol):
-    """Moves messages along the edges of step k, or between clients and their server."""
+    """Moves messages along the edges of step k, or between clients and their server.
 
-    def mix(
-        self, k: int, *values: Tensor, message_bytes: NDArray[np.int64] | None = None
-    ) -> tuple[Tensor, ...]:
+    Attributes:
+        bytes_sent: int64 `[nodes]` of this process, so far: a message to every out-neighbour other
+            than the node itself, or to the partner, or to the server. What a server sends back is
+            not counted.
+    """
+
+    @property
+    def bytes_sent(self) -> NDArray[np.int64]:
+        """See above."""
+
+    def mix(self, k: int, *values: Tensor, coding: Coding | None = None) -> tuple[Tensor, ...]:
         """Weighted sums over in-neighbours: row i becomes `sum_j P^k[i, j] values[j]`.
 
         Args:
             k: the step, which selects the mixing matrix.
-            values: tensors `[nodes, ...]`, sent together as one message.
-            message_bytes: of each node's message as it is encoded, `[nodes]`, where that is not
-                all of its numbers (compressed; 0 for a node that sends nothing).
+            values: tensors `[nodes, ...]` of the nodes of this process, sent together as one
+                message.
+            coding: how a message is written, where that is not all of its numbers (of a single
+                value; a node that is not active then sends nothing).
 
         Returns:
             New tensors of the same shapes.
@@ -34,29 +45,61 @@ class Exchange(Protocol):
 
         Args:
             k: the step.
-            partner: int64 `[nodes]`; a node paired with itself sends nothing.
+            partner: int64 `[nodes]`, numbers of nodes; one paired with itself sends nothing.
             values: tensors `[nodes, ...]`, sent together as one message.
         """
 
     def average(
-        self,
-        k: int,
-        *values: Tensor,
-        weights: Tensor,
-        sent: Tensor,
-        message_bytes: NDArray[np.int64] | None = None,
+        self, k: int, *values: Tensor, latest: bool = False, coding: Coding | None = None
     ) -> tuple[Tensor, ...]:
-        """The server's weighted sum, which everyone gets: `sum_j weights[j] values[j]`.
+        """The server's mean of what clients send, which everyone gets.
 
         Args:
-            k: the step.
-            values: tensors `[nodes, ...]`, each client's latest message, or `[sending, ...]`, only
-                those that are sent now.
-            weights: one for each row, public; the server keeps the last message of clients that
-                send none.
-            sent: bool `[nodes]`, who sends a message now.
-            message_bytes: as in `mix`.
+            k: the step, which says who is active: only active clients send.
+            values: tensors `[active clients of this process, ...]`; with `latest`, `[clients of
+                this process, ...]`, each one's latest message.
+            latest: whether the mean is over every client's latest message, which the server keeps,
+                in place of those sent now.
+            coding: as in `mix`.
 
         Returns:
             New tensors `[1, ...]`.
         """
+
+
+class Arrival(Protocol):
+    """A message that is on its way."""
+
+    def wait(self) -> Tensor:
+        """The bytes that came, uint8 `[at most the size announced]`.
+
+        Raises:
+            PeerError: nothing came in time, or the peer was lost; names the lost rank.
+        """
+
+
+class Channel(Protocol):
+    """Point-to-point messages between processes; between two of them, in order.
+
+    Attributes:
+        rank: of this process.
+        processes: how many there are.
+        bytes_sent: on the wire, so far, by this process.
+    """
+
+    rank: int
+    processes: int
+    bytes_sent: int
+
+    def envelope(self, size: int) -> Tensor:
+        """A new uint8 `[size]` on the channel's device to write a message in, aligned to 16."""
+
+    def send(self, rank: int, message: Tensor) -> None:
+        """Begin to send uint8 `[n]` on the channel's device; it must not be changed later.
+
+        Raises:
+            PeerError: an earlier message to the same process could not be sent in time.
+        """
+
+    def receive(self, rank: int, size: int) -> Arrival:
+        """Begin to receive one message of at most `size` bytes."""

@@ -1,0 +1,356 @@
+"""Messages between two processes over torch.distributed: gloo on CPUs, NCCL on GPUs.
+
+A message is uint8, and begins on the wire with 16 bytes that the channel adds and takes away: a
+mark, and the length, little-endian. gloo does not say how long the message was that filled a
+buffer, and a payload at a multiple of 16 bytes may be viewed as any dtype.
+
+What torch 2.13 does over gloo when a peer is lost, as tried on loopback:
+
+- a peer that was killed: the wait for it ends at once, "Connection closed by peer";
+- a peer that was stopped: the wait ends after its timeout, for a receive and for a send, and takes
+  every other connection of the group along ("Application timeout caused pair closure");
+- the group is destroyed within milliseconds in both cases, with sends and receives still under
+  way, and the interpreter ends as usual. `close` therefore only lets go of the group;
+- a message longer than the buffer posted for it ends the *receiver* (std::terminate), which no
+  caller can catch: sizes must follow from the plan on which the processes agreed.
+
+NCCL is untested here, for want of two GPUs. A connection of NCCL carries one message at a time,
+and is made when first used, by both ends together; so each direction has a group of its own, and
+all connections are made at the start, in an order that everybody follows. A message must be
+exactly as long as what was announced for it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Protocol, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from tacit.errors import InputError, PeerError, describe
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+__all__ = ["HEAD", "Blame", "Group", "TorchArrival", "TorchChannel", "Waiting", "open_channel"]
+
+Blame = Callable[[int, str], Exception]
+"""Makes the error to raise, of the rank that was waited for and what was seen of it."""
+
+Waiting = Callable[[int | None], None]
+"""Is told whom this process begins to wait for; None: for nobody any more."""
+
+HEAD = 16
+"""Bytes before the payload: the mark, then the payload's length."""
+
+_MARK = b"tacit\x00\x00\x01"
+_UNDER_WAY = 2  # messages to one process; the next one waits for the first to be taken
+_PLAIN = {
+    "closed by peer": "its connection was closed",
+    "Connection reset": "its connection was closed",
+    "Broken pipe": "its connection was closed",
+    "Application timeout": "all connections were given up after a wait that took too long",
+    "Timed out waiting": "nothing came to or from it within {timeout:g} s",
+}
+
+
+class Group(Protocol):
+    """What the channel needs of a process group of torch.distributed."""
+
+    def send(self, tensors: list[Tensor], rank: int, tag: int, /) -> dist.Work:
+        """Begin to send."""
+
+    def recv(self, tensors: list[Tensor], rank: int, tag: int, /) -> dist.Work:
+        """Begin to receive."""
+
+    def abort(self) -> None:
+        """Give up all that is under way."""
+
+
+class TorchChannel:
+    """A `Channel` over a process group that nobody else uses.
+
+    Args:
+        up: the group for messages to higher ranks.
+        down: the group for messages to lower ranks; over gloo the same one.
+        rank: of this process.
+        processes: how many there are.
+        device: where messages lie.
+        timeout: seconds that one wait may take.
+        blame: see `Blame`; called while `waiting` still names the rank.
+        waiting: see `Waiting`.
+
+    Attributes:
+        bytes_sent: handed to the network so far, heads included.
+    """
+
+    def __init__(
+        self,
+        up: Group,
+        down: Group,
+        *,
+        rank: int,
+        processes: int,
+        device: torch.device,
+        timeout: float,
+        blame: Blame,
+        waiting: Waiting,
+    ) -> None:
+        self.rank, self.processes, self.bytes_sent = rank, processes, 0
+        self._groups: tuple[Group, ...] = (down, up)
+        self._device, self._timeout = device, timeout
+        self._blame, self._waiting = blame, waiting
+        self._sending: dict[int, deque[tuple[dist.Work, Tensor]]] = {}
+        # The whole buffer of each envelope that is still in somebody's hands.
+        self._envelopes: MutableMapping[Tensor, Tensor] = WeakTensorKeyDictionary()
+
+    def envelope(self, size: int) -> Tensor:
+        """A buffer uint8 `[size]` to build a message in: `send` does not copy it.
+
+        The same envelope may be sent to several processes; a slice of it is copied.
+        """
+        whole = torch.empty(HEAD + size, dtype=torch.uint8, device=self._device)
+        head = bytearray(_MARK + struct.pack("<Q", size))
+        whole[:HEAD] = torch.frombuffer(head, dtype=torch.uint8).to(self._device)
+        payload = whole[HEAD:]
+        self._envelopes[payload] = whole
+        return payload
+
+    def send(self, rank: int, message: Tensor) -> None:
+        """Begin to send uint8 `[n]`; an envelope must not be changed afterwards.
+
+        Two messages to a process may be under way; a third waits for the first. gloo sends when the
+        other side has begun to receive: who sends a third before receiving anything, to one that
+        does the same, waits in vain.
+
+        Raises:
+            ValueError: to itself, or the message is no vector of bytes.
+            Exception: what `blame` makes, if an earlier message was not taken in time.
+        """
+        group = self._group(self.rank, rank, rank)
+        if message.dtype != torch.uint8 or message.ndim != 1:
+            raise ValueError(f"a message is uint8 [n], not {message.dtype} {list(message.shape)}")
+        whole = self._envelopes.get(message)
+        if whole is None:
+            own = self.envelope(len(message))
+            own.copy_(message)
+            whole = self._envelopes[own]
+        sending = self._sending.setdefault(rank, deque())
+        with self._watched(rank):
+            while len(sending) >= _UNDER_WAY:
+                self._wait(sending[0][0])
+                sending.popleft()
+            sending.append((group.send([whole], rank, 0), whole))
+        self.bytes_sent += len(whole)
+
+    def receive(self, rank: int, size: int) -> TorchArrival:
+        """Begin to receive one message of at most `size` bytes.
+
+        Raises:
+            ValueError: from itself.
+            Exception: what `blame` makes, if the connection is known to be lost.
+        """
+        group = self._group(rank, self.rank, rank)
+        whole = torch.empty(HEAD + size, dtype=torch.uint8, device=self._device)
+        whole[:HEAD].zero_()  # no head that lay in this memory before passes for one that came
+        with self._watched(rank):
+            return TorchArrival(self, rank, group.recv([whole], rank, 0), whole)
+
+    def finish(self) -> None:
+        """Wait until every message that was sent has been taken.
+
+        Raises:
+            Exception: what `blame` makes, if one is not taken in time.
+        """
+        for rank, sending in self._sending.items():
+            with self._watched(rank):
+                while sending:
+                    self._wait(sending[0][0])
+                    sending.popleft()
+
+    def close(self) -> None:
+        """Let go of the connections; at once, whatever is under way and whoever was lost."""
+        self._sending.clear()
+        groups, self._groups = self._groups, ()
+        if self._device.type == "cuda":
+            for group in groups:
+                group.abort()
+
+    def taken(self, rank: int, work: dist.Work, whole: Tensor) -> Tensor:
+        """Wait for a message, and return its payload (for `TorchArrival`)."""
+        with self._watched(rank):
+            self._wait(work)
+        return _payload(rank, whole)
+
+    def _wait(self, work: dist.Work) -> None:
+        work.wait(timedelta(seconds=self._timeout))
+
+    def _group(self, source: int, target: int, peer: int) -> Group:
+        if not self._groups:
+            raise ValueError("the channel is closed")
+        if source == target or not 0 <= peer < self.processes:
+            raise ValueError(f"rank {self.rank} of {self.processes} has no channel to {peer}")
+        return self._groups[target > source]
+
+    @contextmanager
+    def _watched(self, rank: int) -> Iterator[None]:
+        """Say for whom this process waits, and turn what gloo throws into the blame's error."""
+        self._waiting(rank)
+        try:
+            yield
+        except RuntimeError as error:
+            raise self._blame(rank, _plainly(error, self._timeout)) from None
+        finally:
+            self._waiting(None)
+
+
+@dataclass(eq=False, slots=True)
+class TorchArrival:
+    """An `Arrival` of a `TorchChannel`."""
+
+    _channel: TorchChannel
+    _rank: int
+    _work: dist.Work | None
+    _whole: Tensor
+
+    def wait(self) -> Tensor:
+        """The bytes that came, uint8 `[at most the size announced]`; see `Arrival.wait`."""
+        if self._work is not None:
+            self._whole = self._channel.taken(self._rank, self._work, self._whole)
+            self._work = None
+        return self._whole
+
+
+def open_channel(
+    store: Store,
+    rank: int,
+    processes: int,
+    device: torch.device,
+    timeout: float,
+    blame: Blame,
+    waiting: Waiting,
+    *,
+    name: str = "channel",
+    patience: float | None = None,
+) -> TorchChannel:
+    """Connect this process with all others, which must do the same within the timeout.
+
+    No default process group is made or used. Which network interface gloo listens on, the
+    environment says (GLOO_SOCKET_IFNAME), when this is called.
+
+    Args:
+        store: where the processes find each other.
+        rank: of this process.
+        processes: how many there are.
+        device: where messages lie; a CUDA device takes NCCL.
+        timeout: seconds until the others must have come, and that one wait may take.
+        blame: see `Blame`.
+        waiting: see `Waiting`.
+        name: of this channel; another name is another channel, of connections of its own.
+        patience: seconds that one wait may take, where that is not the timeout.
+
+    Raises:
+        InputError: a CUDA device, and this build of torch has no NCCL.
+        PeerError: the processes could not be connected.
+        Exception: what `blame` makes, of the first rank that did not come.
+    """
+    own = dist.PrefixStore(f"tacit-{name}", store)  # type: ignore[attr-defined]
+    _assemble(own, rank, processes, timeout, blame)
+    connect = _connect_nccl if device.type == "cuda" else _connect_gloo
+    try:
+        down, up = connect(own, rank, processes, timeout)
+    except RuntimeError as error:
+        said = _plainly(error, timeout)
+        raise PeerError(f"rank {rank} could not be connected with the others: {said}") from None
+    channel = TorchChannel(
+        up,
+        down,
+        rank=rank,
+        processes=processes,
+        device=device,
+        timeout=patience or timeout,
+        blame=blame,
+        waiting=waiting,
+    )
+    if device.type == "cuda":
+        _greet(channel)
+    return channel
+
+
+def _assemble(store: Store, rank: int, processes: int, timeout: float, blame: Blame) -> None:
+    """Wait until every process is here, or blame the first that is not."""
+    store.set(f"here/{rank}", "")
+    keys = [f"here/{other}" for other in range(processes)]
+    try:
+        store.wait(keys, timedelta(seconds=timeout))
+    except RuntimeError as error:
+        absent = [other for other, key in enumerate(keys) if not store.check([key])]
+        if not absent:
+            raise PeerError(f"the rendezvous failed: {describe(error)}") from None
+        reason = f"it did not come to be connected within {timeout:g} s"
+        raise blame(absent[0], reason) from None
+
+
+def _connect_gloo(store: Store, rank: int, processes: int, timeout: float) -> list[Group]:
+    group = dist.ProcessGroupGloo(store, rank, processes, timedelta(seconds=timeout))
+    return [cast(Group, group)] * 2
+
+
+def _connect_nccl(store: Store, rank: int, processes: int, timeout: float) -> list[Group]:
+    if not dist.is_nccl_available():
+        raise InputError("train.device", "cuda", "this build of torch has no NCCL; use cpu")
+    # Its watchdog ends the process when a peer is lost; the waits here find out by themselves.
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+    groups: list[Group] = []
+    for way in ("down", "up"):
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timedelta(seconds=10 * timeout)
+        own = dist.PrefixStore(way, store)  # type: ignore[attr-defined]
+        groups.append(cast(Group, dist.ProcessGroupNCCL(own, rank, processes, options)))
+    return groups
+
+
+def _greet(channel: TorchChannel) -> None:
+    """An empty message each way between every two processes, lowest pair first.
+
+    Of the pairs that are left, both ends of the lowest are free to greet: nobody waits in a ring.
+    """
+    empty = channel.envelope(0)
+
+    def give(peer: int) -> None:
+        channel.send(peer, empty)
+
+    def take(peer: int) -> None:
+        channel.receive(peer, 0).wait()
+
+    for peer in (other for other in range(channel.processes) if other != channel.rank):
+        for greet in (give, take) if channel.rank < peer else (take, give):
+            greet(peer)
+    channel.finish()
+
+
+def _payload(rank: int, whole: Tensor) -> Tensor:
+    """What follows the head, cut to its length."""
+    head, room = bytes(whole[:HEAD].tolist()), len(whole) - HEAD
+    (size,) = struct.unpack("<Q", head[len(_MARK) :])
+    if not head.startswith(_MARK):
+        raise PeerError(f"rank {rank} sent a message that is none of tacit's")
+    if size > room:
+        raise PeerError(f"rank {rank} sent a message of {size} bytes, where {room} were due")
+    return whole[HEAD : HEAD + size]
+
+
+def _plainly(error: Exception, timeout: float) -> str:
+    """What gloo reports, in plain words where it is one of the usual cases."""
+    text = str(error)
+    said = (plain.format(timeout=timeout) for words, plain in _PLAIN.items() if words in text)
+    return next(said, describe(error))

@@ -1,0 +1,258 @@
+"""Gathers every process's part of a step's metrics on rank 0, and stops nobody.
+
+One thread in each process, over a channel of its own. Rank 0 takes the parts of a mark (a step at
+which there are metrics) in the order of the ranks, once it has put its own; the others' wait with
+their senders. A part is two messages: a head of three numbers (int64: the step, the length of the
+document, the length of the vector), then the document as JSON, padded to a multiple of 8 bytes,
+and the vector as float64. The head says how long the body is; both lengths are checked before
+anything is received, the JSON is bounded, and nothing is unpickled.
+
+The threads wait as long as the channel lets them: a rank may lag behind rank 0 by more than one
+wait of a step. That a rank is *lost*, the exchange of the steps finds out, and the heartbeat. The
+waits of `put` and `finish`, which hold up the run, are limited.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from tacit.cluster.channel import Blame, open_channel
+from tacit.errors import PeerError
+from tacit.exchange.protocol import Channel
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+__all__ = ["JSON", "LONGEST", "PATIENCE", "Gatherer", "Mark", "Part", "Pipe", "open_gatherer"]
+
+JSON: TypeAlias = bool | int | float | str | list["JSON"] | dict[str, "JSON"] | None
+"""What a document may hold."""
+
+Part: TypeAlias = tuple[JSON, Tensor]
+"""A rank's document, and its vector float64 `[d]` on the CPU."""
+
+Mark: TypeAlias = tuple[int, list[Part]]
+"""A step, and the parts of all ranks in their order."""
+
+LONGEST = 16 * 2**20
+"""Bytes that a document may have as JSON."""
+
+PATIENCE = 86400.0
+"""Seconds that a thread waits for one message; nothing else waits for the thread this long."""
+
+_PENDING = 4
+_HEAD_BYTES = 24
+
+
+class Pipe(Channel, Protocol):
+    """A channel that can also say when all that was sent has been taken."""
+
+    def finish(self) -> None:
+        """Wait until every message that was sent has been taken."""
+
+    def close(self) -> None:
+        """Let go of the connections, at once."""
+
+
+class Gatherer:
+    """Collects marks; `put` and `finish` in every process, `ready` on rank 0.
+
+    Args:
+        channel: used by nobody else, on the CPU; its waits should be patient.
+        timeout: seconds that `put` may have to wait.
+        blame: makes the error for a rank that `put` or `finish` waited for in vain.
+    """
+
+    def __init__(self, channel: Pipe, timeout: float, blame: Blame) -> None:
+        self._channel, self._timeout, self._blame = channel, timeout, blame
+        # What was put and is not on its way or complete yet; also guards what follows.
+        self._changed = threading.Condition()
+        self._pending = 0
+        self._complete: list[Mark] = []
+        self._failure: Exception | None = None
+        self._awaited = 1 if channel.rank == 0 else 0
+        self._queue: queue.SimpleQueue[tuple[int, bytes, Tensor] | None] = queue.SimpleQueue()
+        handle = self._collect if channel.rank == 0 else self._deliver
+        self._thread = threading.Thread(
+            target=self._run, args=(handle,), name="tacit-gatherer", daemon=True
+        )
+        self._thread.start()
+
+    def put(self, step: int, document: JSON, vector: Tensor) -> None:
+        """This process's part of the next mark; every process puts the same steps in order.
+
+        Returns at once, unless four marks are under way: then it waits for the first of them.
+
+        Args:
+            step: at which the metrics were taken.
+            document: of at most 16 MiB as JSON.
+            vector: `[d]` of any dtype and device; copied. Of the same length in every process.
+
+        Raises:
+            ValueError: the document is too long, or the vector is none.
+            PeerError: a part that came was wrong.
+            Exception: of the channel, or what `blame` makes if nothing moves within the timeout.
+        """
+        text = json.dumps(document, separators=(",", ":")).encode()
+        if len(text) > LONGEST:
+            raise ValueError(f"a document of {len(text)} bytes; at most {LONGEST}")
+        if vector.ndim != 1:
+            raise ValueError(f"a vector is [d], not {list(vector.shape)}")
+        copied = vector.detach().to("cpu", torch.float64, copy=True)
+        self._wait(lambda: self._pending < _PENDING, self._timeout)
+        with self._changed:
+            self._pending += 1
+        self._queue.put((step, text, copied))
+
+    def ready(self) -> list[Mark]:
+        """The marks whose parts have all come since it was last asked, in order; on rank 0.
+
+        Raises:
+            PeerError: a part that came was wrong.
+            Exception: of the channel: a rank was lost.
+        """
+        with self._changed:
+            complete, self._complete = self._complete, []
+            if self._failure is not None and not complete:
+                raise self._failure
+        return complete
+
+    def finish(self, limit: float) -> None:
+        """Wait until all that was put has been taken by rank 0, and there, until all has come.
+
+        Args:
+            limit: seconds.
+
+        Raises:
+            PeerError: a part that came was wrong.
+            Exception: of the channel, or what `blame` makes once the limit has passed.
+        """
+        self._wait(lambda: self._pending == 0, limit)
+
+    def close(self) -> None:
+        """End the thread if it is idle, and let go of the channel; at once, whatever happened."""
+        self._queue.put(None)
+        self._thread.join(timeout=0.2)
+        if not self._thread.is_alive():
+            self._channel.close()
+
+    def _wait(self, until: Callable[[], bool], limit: float) -> None:
+        deadline = time.monotonic() + limit
+        with self._changed:
+            while self._failure is None and not until():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+            if self._failure is not None:
+                raise self._failure
+            if until():
+                return
+            awaited = self._awaited
+        # Outside the lock: blame may take its time.
+        raise self._blame(awaited, f"its metrics did not move on within {limit:g} s")
+
+    def _run(self, handle: Callable[[int, bytes, Tensor], None]) -> None:
+        try:
+            while (item := self._queue.get()) is not None:
+                handle(*item)
+                with self._changed:
+                    self._pending -= 1
+                    self._changed.notify_all()
+        except Exception as error:  # of whatever kind: it is raised again where the run asks
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _deliver(self, step: int, text: bytes, vector: Tensor) -> None:
+        head = torch.tensor([step, len(text), len(vector)], dtype=torch.int64)
+        body = torch.zeros(_body_bytes(len(text), len(vector)), dtype=torch.uint8)
+        body[: len(text)] = _bytes(text)
+        body[len(body) - 8 * len(vector) :] = vector.view(torch.uint8)
+        self._channel.send(0, head.view(torch.uint8))
+        self._channel.send(0, body)
+        self._channel.finish()
+
+    def _collect(self, step: int, text: bytes, vector: Tensor) -> None:
+        parts = [(_document(0, text), vector)]
+        for rank in range(1, self._channel.processes):
+            self._awaited = rank
+            parts.append(self._part_of(rank, step, len(vector)))
+        with self._changed:
+            self._complete.append((step, parts))
+
+    def _part_of(self, rank: int, step: int, length: int) -> Part:
+        head = _whole(rank, self._channel.receive(rank, _HEAD_BYTES).wait(), _HEAD_BYTES)
+        theirs, text_bytes, theirs_length = head.view(torch.int64).tolist()
+        if theirs != step:
+            raise PeerError(f"rank {rank} sent metrics of step {theirs}, where {step} was due")
+        if theirs_length != length:
+            raise PeerError(
+                f"rank {rank} sent metrics of {theirs_length} parameters; rank 0 has {length}"
+            )
+        if not 0 <= text_bytes <= LONGEST:
+            raise PeerError(f"rank {rank} sent metrics of {text_bytes} bytes; at most {LONGEST}")
+        size = _body_bytes(text_bytes, length)
+        body = _whole(rank, self._channel.receive(rank, size).wait(), size)
+        vector = body[size - 8 * length :].view(torch.float64).clone()
+        return _document(rank, body[:text_bytes].numpy().tobytes()), vector
+
+
+def open_gatherer(
+    store: Store, rank: int, processes: int, timeout: float, blame: Blame
+) -> Gatherer:
+    """A gatherer over gloo connections of its own; every process opens one.
+
+    Args:
+        store: where the processes find each other.
+        rank: of this process.
+        processes: how many there are.
+        timeout: seconds until the others must have come, and that `put` may have to wait.
+        blame: see `Blame`; also called by the gatherer's thread.
+
+    Raises:
+        PeerError: the processes could not be connected.
+        Exception: what `blame` makes, of the first rank that did not come.
+    """
+    channel = open_channel(
+        store,
+        rank,
+        processes,
+        torch.device("cpu"),
+        timeout,
+        blame,
+        lambda _: None,
+        name="gatherer",
+        patience=PATIENCE,
+    )
+    return Gatherer(channel, timeout, blame)
+
+
+def _body_bytes(text: int, vector: int) -> int:
+    return (text + 7) // 8 * 8 + 8 * vector
+
+
+def _bytes(text: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+
+def _whole(rank: int, message: Tensor, size: int) -> Tensor:
+    if len(message) != size:
+        raise PeerError(f"rank {rank} sent {len(message)} bytes of metrics, where {size} were due")
+    return message
+
+
+def _document(rank: int, text: bytes) -> JSON:
+    try:
+        document: JSON = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PeerError(f"rank {rank} sent metrics that are no JSON: {error}") from None
+    return document

@@ -1,0 +1,155 @@
+"""A node's own records: what a process reads for the nodes that it hosts, and for no other.
+
+`[nodes].data = "by-rank"` with `[nodes].source`: a path with `{node}` in it, or a
+`module:function` that is called with the node's number. Only the files of the nodes that are
+asked for are opened.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from tacit.data.datasets import Dataset
+from tacit.data.given import as_dataset, check_dataset
+from tacit.data.idx import UNREADABLE
+from tacit.errors import InputError, describe, nearest
+from tacit.user_code import call_function, import_function
+
+__all__ = ["READERS", "load_own", "record_layout"]
+
+_WHERE = "nodes.source"
+_NODE = "{node}"
+_ARRAYS = ("inputs", "targets")
+
+# A wrong value, an archive that is encrypted or packed in a way unknown, or no such file at all.
+_FAULTS = (*UNREADABLE, ValueError, RuntimeError, zipfile.BadZipFile, SafetensorError)
+
+Arrays = Mapping[str, object]
+
+
+def load_own(source: str, nodes: Sequence[int]) -> list[Dataset]:
+    """Read the records of some nodes.
+
+    Args:
+        source: a path in which `{node}` stands for the node's number, relative to the current
+            directory; its ending is one of `READERS`, and the file holds two arrays `inputs` and
+            `targets`. Or `module:function`, which is called with `node=` its number and returns
+            what `as_dataset` takes.
+        nodes: their numbers.
+
+    Returns:
+        One data set for each of `nodes`, in their order.
+
+    Raises:
+        InputError: on `nodes.source`, if a file is missing, has another form or lacks an array,
+            or if several nodes would read the same file; on `node 3 (PATH)`, if the records of
+            node 3 cannot be trained on or are shaped otherwise than those of the first node.
+    """
+    read = _from_function if _is_function(source) else _from_file
+    if len(nodes) > 1:
+        _check_distinct(source, nodes)
+    datasets: list[Dataset] = []
+    for node in nodes:
+        name = f"node {node} ({source.replace(_NODE, str(node))})"
+        dataset = as_dataset(read(source, node), name)
+        check_dataset(dataset, name)
+        datasets.append(dataset)
+        _check_alike(dataset, datasets[0], name, nodes[0])
+    return datasets
+
+
+def _is_function(source: str) -> bool:
+    module, colon, name = source.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in [*module.split("."), name])
+
+
+def _check_distinct(source: str, nodes: Sequence[int]) -> None:
+    if _NODE not in source and not _is_function(source):
+        expected = (
+            f"must have {_NODE} in it, such as data/{_NODE}.npz: nodes {nodes[0]} and {nodes[1]} "
+            "of this process would read the same records"
+        )
+        raise InputError(_WHERE, source, expected)
+
+
+def record_layout(dataset: Dataset) -> dict[str, str]:
+    """The kind and the shape of a record's input and target, in words; never how many there are.
+
+    What all nodes of a run must share: numbers that are integer at one node and floating at
+    another are suspicious (grey levels 0 to 255 beside 0 to 1), and ids are no measurements.
+    """
+    return {
+        f"record {name}": f"{_kind(values)} {list(values.shape[1:])}"
+        for name, values in (("inputs", dataset.inputs), ("targets", dataset.targets))
+    }
+
+
+def _kind(values: Tensor) -> str:
+    return "floating" if values.is_floating_point() else "integer"
+
+
+def _check_alike(dataset: Dataset, first: Dataset, name: str, first_node: int) -> None:
+    wanted = record_layout(first)
+    for key, found in record_layout(dataset).items():
+        if found != wanted[key]:
+            expected = f"must be {wanted[key]}, as those of node {first_node}"
+            raise InputError(f"{name}, {key}", found, expected)
+
+
+def _from_function(source: str, node: int) -> object:
+    function = import_function(source, _WHERE)
+    try:
+        inspect.signature(function).bind(node=node)
+    except (TypeError, ValueError):
+        # Called without the number, it would give every node the same records.
+        expected = "the function must take the node's number, as in def load(node)"
+        raise InputError(_WHERE, source, expected) from None
+    return call_function(source, _WHERE, node=node)
+
+
+def _from_file(source: str, node: int) -> object:
+    path = Path(os.path.expanduser(source.replace(_NODE, str(node))))
+    read = READERS.get(path.suffix.lower())
+    if read is None:
+        expected = f"{nearest(path.suffix, READERS)} (module:function names a function of your own)"
+        raise InputError(_WHERE, source, expected)
+    if not os.path.isfile(path):  # False, where Path.is_file raises, in a locked folder
+        raise InputError(_WHERE, source, f"node {node}: there is no file {path}")
+    try:
+        arrays = read(path)
+    except _FAULTS as error:
+        expected = f"node {node}: {path} cannot be read as {path.suffix} ({describe(error)})"
+        raise InputError(_WHERE, source, expected) from error
+    missing = [name for name in _ARRAYS if name not in arrays]
+    if missing:
+        found = ", ".join(arrays) or "none"
+        expected = f"node {node}: {path} must hold an array {missing[0]!r}; it holds: {found}"
+        raise InputError(_WHERE, source, expected)
+    return tuple(arrays[name] for name in _ARRAYS)
+
+
+def _read_npz(path: Path) -> Arrays:
+    # The class in place of `np.load`, which would take a single array or a pickle as well. What
+    # is not asked for is not read; arrays of objects would have to be unpickled, and raise.
+    with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
+        return {name: archive[name] if name in _ARRAYS else None for name in archive.files}
+
+
+def _read_safetensors(path: Path) -> Arrays:
+    return safetensors.torch.load(path.read_bytes())
+
+
+READERS: MappingProxyType[str, Callable[[Path], Arrays]] = MappingProxyType(
+    {".npz": _read_npz, ".safetensors": _read_safetensors}
+)
+"""How a file is read, by its ending; none of these unpickles."""

@@ -1,0 +1,337 @@
+"""Simulated faults: which messages are lost, who is away when, and who is slow.
+
+Everything is drawn from the public seed by a generator that is positioned by the step, so that any
+process can ask for any step in any order and all get the same answer. Faults are therefore public,
+like who takes part: a node that is away releases nothing in that step and is charged nothing for
+it; a message that is lost was released, and is charged.
+
+**What a lost message does to the weights.** What node j does not deliver to node i, it keeps:
+
+    P[j, j] += P[i, j],  P[i, j] = 0.
+
+Columns still sum to 1, so push-sum keeps its mass and its de-biased parameters still agree on the
+average. A link of an undirected graph is lost both ways together, so that both of its ends keep
+their own part and the weights stay symmetric and doubly stochastic. This models a link that its
+sender knows to be down, or a loss that it learns of before it goes on (an acknowledgement that does
+not come). A loss that the sender never learns of would take mass along: every parameter would then
+tend to the average of what is left, weighed by which messages were lost. That is what
+`[faults].tolerate` does to a bad message of another process: the receiver drops it, its mass is
+gone, and the run says how much.
+
+With a server, a client's message is lost on its way to it; the server averages those that came,
+or goes on with the client's last one. What the server sends back is never lost.
+
+**What is refused.** An algorithm in which the two ends of a message both count on it: public copies
+of neighbours, and shifts whose mean the server keeps, would be apart for ever. And downtime where
+gradients are differences to a table or an anchor, which the accounting dates by every step of every
+node, or where momentum would carry a node on while it is away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.algorithms import Activity
+from tacit.config import Config, Faults
+from tacit.errors import InputError
+from tacit.topology import Mixing
+
+__all__ = ["FaultPlan", "Links", "effective", "fault_plan", "taking_part"]
+
+Matrix = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Numbers = NDArray[np.int64]
+
+_LOSSES = ("drop", "drop_edges", "tolerate")
+_ANY = (*_LOSSES, "down")
+_COPIES = (
+    "keeps public copies of its neighbours, which messages move by differences: one that is lost "
+    "would leave the copies apart for ever"
+)
+_SHIFTS = (
+    "keeps the mean of the clients' shifts at the server, and a message moves both: one that is "
+    "lost would leave them apart for ever, and every client has to take part in every round"
+)
+_DATED = (
+    "takes gradients as differences to a table or an anchor, which the accounting dates by every "
+    "step of every node"
+)
+_REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
+    {
+        "do-adp": (_ANY, _COPIES),
+        "choco-sgd": (_ANY, _COPIES),
+        "cpgt": (_ANY, _COPIES),
+        "soteriafl-saga": (_ANY, _SHIFTS),
+        "soteriafl-svrg": (_ANY, _SHIFTS),
+        "privsgp-vr": (("down",), _DATED),
+    }
+)
+"""By algorithm: the keys of `[faults]` that it cannot take, and why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """The links of one graph that may lose a message, in the order in which they are drawn for.
+
+    Args:
+        targets, sources: of each, `[links]`: `P[target, source]` weighs what is lost.
+        draws: number of the draw that decides, `[links]`: the two ways of an undirected link share
+            one.
+        chances: of a loss, `[links]`.
+    """
+
+    targets: Numbers
+    sources: Numbers
+    draws: Numbers
+    chances: Matrix
+
+
+@dataclass(frozen=True, eq=False)
+class FaultPlan:
+    """The faults of a run, step by step: public, and the same in every process.
+
+    Args:
+        nodes: how many there are.
+        key: of the draws, 128 bits of the public seed.
+        links: of each graph of the period; one with a server has none.
+        drop: chance that a client's message to its server is lost; 0 without a server.
+        down: (node, first step, step after the last) in which a node is away.
+        seconds: that each node takes longer for a step, `[nodes]`.
+        note: what is simulated, one line.
+    """
+
+    nodes: int
+    key: int
+    links: tuple[Links, ...]
+    drop: float
+    down: tuple[tuple[int, int, int], ...]
+    seconds: Matrix
+    note: str
+
+    @property
+    def lossy(self) -> bool:
+        """Whether any message between nodes may be lost."""
+        return bool(self.down) or any(links.chances.any() for links in self.links)
+
+    def up(self, k: int) -> Flags | None:
+        """Who is not away at step k, `[nodes]`; None: nobody ever is."""
+        if not self.down:
+            return None
+        found = np.ones(self.nodes, np.bool_)
+        found[[node for node, first, until in self.down if first <= k < until]] = False
+        return found
+
+    def present(self, steps: int) -> Flags:
+        """`up` of the first so many steps, `[steps, nodes]`."""
+        found = np.ones((steps, self.nodes), np.bool_)
+        for node, first, until in self.down:
+            found[first:until, node] = False
+        return found
+
+    def lost_links(self, k: int) -> tuple[Numbers, Numbers]:
+        """Targets and sources `[lost]` of the messages that are lost at step k."""
+        links = self.links[k % len(self.links)]
+        lost = self._draws(k, int(links.draws.max(initial=-1)) + 1)[links.draws] < links.chances
+        up = self.up(k)
+        if up is not None:
+            lost |= ~(up[links.targets] & up[links.sources])
+        return links.targets[lost], links.sources[lost]
+
+    def lost(self, k: int) -> Flags:
+        """Whose message is lost at step k: `[i, j]`, that of j to i; `[nodes, nodes]`."""
+        found = np.zeros((self.nodes, self.nodes), np.bool_)
+        found[self.lost_links(k)] = True
+        return found
+
+    def weights(self, k: int, matrix: Matrix) -> Matrix:
+        """The mixing matrix `[nodes, nodes]` of step k as it is applied.
+
+        What a node does not deliver, it keeps; the matrix itself where nothing is lost.
+        """
+        targets, sources = self.lost_links(k)
+        if not len(targets):
+            return matrix
+        applied = matrix.copy()
+        applied[targets, sources] = 0.0
+        np.add.at(applied, (sources, sources), matrix[targets, sources])
+        applied.setflags(write=False)
+        return applied
+
+    def arrives(self, k: int) -> Flags | None:
+        """Whose message of round k reaches the server, if sent, `[nodes]`; None: everybody's."""
+        return None if self.drop == 0 else self._draws(k, self.nodes) >= self.drop
+
+    def delay(self, k: int, nodes: Iterable[int]) -> float:
+        """Seconds that the slowest of these nodes takes longer for step k, if it is not away."""
+        up = self.up(k)
+        own = np.fromiter(nodes, np.int64)
+        here = own if up is None else own[up[own]]
+        return float(self.seconds[here].max(initial=0.0))
+
+    def _draws(self, k: int, count: int) -> Matrix:
+        """Uniform numbers of step k, in [0, 1), of 53 bits; each step has its own 2^64 blocks."""
+        source = np.random.Philox(key=self.key, counter=k << 64)
+        return np.asarray((source.random_raw(count) >> np.uint64(11)) * 2.0**-53, np.float64)
+
+
+def fault_plan(config: Config, mixing: Mixing) -> FaultPlan | None:
+    """The faults that an experiment asks for; None where nothing is simulated.
+
+    Args:
+        config: the experiment.
+        mixing: its mixing matrices.
+
+    Raises:
+        InputError: on the key of `[faults]` that the algorithm cannot take, or `drop_edges` that
+            are no edges of the graph.
+    """
+    faults = config.faults
+    _check_algorithm(config)
+    if not faults.simulated and not any(seconds for _, seconds in faults.slow):
+        return None
+    server = mixing.kind == "server"
+    if server and faults.drop_edges:
+        raise InputError(
+            "faults.drop_edges",
+            faults.drop_edges[0],
+            f"{config.algorithm.name} has a server, and clients no edges between them: give "
+            "faults.drop, the chance that a client's message is lost",
+        )
+    chances = _chances(faults, mixing)
+    seconds = np.zeros(config.nodes.count)
+    for node, longer in faults.slow:
+        seconds[node] = longer
+    digest = hashlib.blake2b(f"tacit faults {config.train.seed}".encode(), digest_size=16)
+    return FaultPlan(
+        nodes=config.nodes.count,
+        key=int.from_bytes(digest.digest(), "little"),
+        links=tuple(_links(matrix, mixing, faults.drop, chances) for matrix in mixing.matrices),
+        drop=faults.drop if server else 0.0,
+        down=faults.down,
+        seconds=seconds,
+        note=_note(faults),
+    )
+
+
+def effective(mixing: Mixing, faults: FaultPlan | None) -> Callable[[int], Matrix]:
+    """The mixing matrix of a step as it is applied, `[nodes, nodes]`, for an exchange."""
+    if faults is None or not faults.lossy:
+        return mixing.matrix
+    return lambda k: faults.weights(k, mixing.matrix(k))
+
+
+def taking_part(activity: Activity | None, faults: FaultPlan | None, steps: int) -> Activity | None:
+    """Who is active when, less who is away.
+
+    A pair whose link is lost, or of whom one is away, does not average: each is paired with itself.
+    Its nodes still take their own steps.
+
+    Args:
+        activity: as the algorithm draws it; None: everybody always.
+        faults: of the run.
+        steps: K.
+    """
+    if faults is None or not (faults.down or activity):
+        return activity
+    present = faults.present(steps)
+    if activity is None:
+        return Activity(present)
+    active = activity.active & present
+    if activity.partner is None:
+        return replace(activity, active=active)
+    partner = _apart(activity.partner, faults)
+    notes = activity.notes
+    if not np.array_equal(partner, activity.partner):
+        notes = {name: f"{value}, before faults" for name, value in notes.items()}
+    return Activity(active, partner, notes)
+
+
+def _apart(partner: Numbers, faults: FaultPlan) -> Numbers:
+    """Partners `[steps, nodes]` without the pairs whose link is lost."""
+    found = partner.copy()
+    for k, row in enumerate(found):
+        targets, sources = faults.lost_links(k)
+        alone = targets[row[targets] == sources]
+        row[alone] = alone
+    return found
+
+
+def _check_algorithm(config: Config) -> None:
+    """Refuse faults after which an algorithm would no longer be what it is."""
+    chosen, faults = config.algorithm, config.faults
+    nothing: tuple[tuple[str, ...], str] = ((), "")
+    keys, reason = _REFUSED.get(chosen.name, nothing)
+    for refused in keys:
+        value = getattr(faults, refused)
+        if value:
+            raise InputError(f"faults.{refused}", value, f"{chosen.name} {reason}: leave it out")
+    momentum: float = getattr(chosen.options, "momentum", 0.0)
+    if faults.down and momentum:
+        raise InputError(
+            "faults.down",
+            faults.down,
+            "a node that is away would go on along its momentum: set algorithm.momentum = 0",
+        )
+
+
+def _chances(faults: Faults, mixing: Mixing) -> dict[tuple[int, int], float]:
+    """Chance of each (source, target) that `drop_edges` names, of an undirected link both ways."""
+    edges = {edge for graph in mixing.schedule.graphs for edge in graph.edges}
+    both_ways = mixing.kind == "doubly-stochastic"
+    found: dict[tuple[int, int], float] = {}
+    for source, target, chance in faults.drop_edges:
+        where = "faults.drop_edges"
+        if (source, target) not in edges:
+            near = sorted(end for start, end in edges if start == source)
+            raise InputError(
+                where,
+                (source, target, chance),
+                f"is no edge of graph '{mixing.schedule.name}': node {source} sends to "
+                + (", ".join(map(str, near[:8])) or "nobody")
+                + (f" and {len(near) - 8} more" if len(near) > 8 else ""),
+            )
+        if found.setdefault((source, target), chance) != chance:
+            raise InputError(
+                where,
+                (source, target, chance),
+                f"is one link with ({target}, {source}), whose chance is "
+                f"{found[source, target]:g}: it is lost both ways together, give it once",
+            )
+        if both_ways:
+            found[target, source] = chance
+    return found
+
+
+def _links(
+    matrix: Matrix, mixing: Mixing, drop: float, chances: Mapping[tuple[int, int], float]
+) -> Links:
+    """The links of one mixing matrix, ordered by target and then source."""
+    server = mixing.kind == "server"
+    others = np.zeros_like(matrix) if server else matrix - np.diag(np.diag(matrix))
+    targets, sources = np.nonzero(others)
+    draws = np.arange(len(targets))
+    if mixing.kind == "doubly-stochastic":
+        ends = np.minimum(targets, sources) * len(matrix) + np.maximum(targets, sources)
+        draws = np.unique(ends, return_inverse=True)[1]
+    pairs = zip(sources.tolist(), targets.tolist(), strict=True)
+    return Links(targets, sources, draws, np.array([chances.get(pair, drop) for pair in pairs]))
+
+
+def _note(faults: Faults) -> str:
+    """What is simulated, in one line."""
+    said = [f"{100 * faults.drop:.3g}% of the messages lost"] if faults.drop else []
+    if faults.drop_edges:
+        count = len(faults.drop_edges)
+        said.append(f"{count} {'edge' if count == 1 else 'edges'} with a chance of loss of its own")
+    windows = [f"node {node} away in steps {a} to {b - 1}" for node, a, b in faults.down]
+    slow = [f"node {node} slower by {longer:g} s" for node, longer in faults.slow if longer]
+    for listed in (windows, slow):
+        more = [f"{len(listed) - 3} more"] if len(listed) > 3 else []
+        said += [*listed[:3], *more]
+    return "simulated faults: " + ", ".join(said)

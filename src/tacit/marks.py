@@ -1,0 +1,157 @@
+"""Where a run is measured: what each process knows of its own nodes, and the row made of all.
+
+What is measured on private records never leaves its process: of a run of many, the common
+`metrics.jsonl` has none of it, and each process writes its own beside its ledger.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tacit import metrics as measured
+from tacit.algorithms.definition import common_mean
+from tacit.errors import PeerError
+from tacit.metrics import Evaluation
+from tacit.prepare import Job
+
+__all__ = ["Measured", "Part", "combined", "consensus_of", "measure", "models_public"]
+
+Part = tuple[Mapping[str, Any], Tensor]
+"""What one process says at a mark: a JSON object, and the sum of its nodes' models, `[d]`."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What all nodes came to at a mark.
+
+    Args:
+        evaluation: on public test records; None without any.
+        consensus_distance: root mean square over nodes of the distance to their mean; None where
+            models never leave their nodes.
+        bytes_sent: by each node.
+    """
+
+    evaluation: Evaluation | None
+    consensus_distance: float | None
+    bytes_sent: tuple[int, ...]
+
+
+def measure(
+    job: Job, models: Tensor, consensus: Tensor, bytes_sent: Sequence[int], *, whole: bool
+) -> Part:
+    """What this process knows of its nodes.
+
+    Args:
+        job: of the run.
+        models: of its nodes, `[nodes, d]`, or `[1, d]` where all have the same.
+        consensus: the common model `[d]`; where that is the mean of all nodes', of its own nodes.
+        bytes_sent: by each of its nodes.
+        whole: on all test records, in place of the first.
+    """
+    count = len(job.hosted)
+    said: dict[str, Any] = {
+        "nodes": list(job.hosted),
+        "bytes": [int(value) for value in bytes_sent],
+        "scores": None,
+    }
+    if job.test is not None:
+        records = None if whole else job.config.train.evaluate_records
+        found = measured.evaluate(
+            job.model, job.loss, models, consensus, job.test, records, nodes=count
+        )
+        said["scores"] = {
+            "accuracy": found.accuracy,
+            "loss": found.loss,
+            "consensus_accuracy": found.consensus_accuracy,
+            "consensus_loss": found.consensus_loss,
+        }
+    said["spread"] = measured.consensus_distance(models) ** 2 * count
+    total = models.new_empty(0)
+    if models_public(job) and job.placement.processes > 1:
+        total = models.sum(0) * (count / len(models))
+    return said, total
+
+
+def combined(job: Job, parts: Sequence[Part], *, whole: bool) -> Measured:
+    """What all processes' parts come to; in the process that writes them down.
+
+    Raises:
+        PeerError: a part does not speak of the nodes of its process.
+    """
+    for rank, (said, _) in enumerate(parts):
+        _check(rank, said, job)
+    scores = [said["scores"] for said, _ in parts]
+    bytes_sent = _by_node([(said["nodes"], said["bytes"]) for said, _ in parts])
+    distance: float | None = math.sqrt(parts[0][0]["spread"] / len(job.hosted))
+    own = scores[0]
+    if len(parts) > 1:
+        distance, own = None, scores[0]
+        if models_public(job):
+            distance, own = _around(job, parts, whole)
+    if job.test is None:
+        return Measured(None, distance, tuple(bytes_sent))
+    loss = _by_node([(said["nodes"], said["scores"]["loss"]) for said, _ in parts])
+    accuracy = None
+    if own["accuracy"] is not None:
+        accuracy = tuple(
+            _by_node([(said["nodes"], said["scores"]["accuracy"]) for said, _ in parts])
+        )
+    evaluation = Evaluation(accuracy, tuple(loss), own["consensus_accuracy"], own["consensus_loss"])
+    return Measured(evaluation, distance, tuple(bytes_sent))
+
+
+def consensus_of(job: Job, models: Tensor, state: Any) -> Tensor:
+    """The common model `[d]` as far as this process knows it: of its own nodes, or the server's."""
+    common: Tensor = job.config.algorithm.definition.consensus(models, state)
+    return common
+
+
+def models_public(job: Job) -> bool:
+    """Whether nodes' models may be added up: they are where their mean is the common model."""
+    return job.config.algorithm.definition.consensus is common_mean
+
+
+def _around(job: Job, parts: Sequence[Part], whole: bool) -> tuple[float, Mapping[str, Any] | None]:
+    """Distance of all models to their mean, and what that mean scores."""
+    counts = [len(said["nodes"]) for said, _ in parts]
+    every = sum(counts)
+    means = [total.double() / count for (_, total), count in zip(parts, counts, strict=True)]
+    mean = torch.stack([m * c for m, c in zip(means, counts, strict=True)]).sum(0) / every
+    between = [
+        count * float((own - mean).square().sum()) for own, count in zip(means, counts, strict=True)
+    ]
+    within = [float(said["spread"]) for said, _ in parts]
+    distance = math.sqrt(math.fsum([*between, *within]) / every)
+    if job.test is None:
+        return distance, None
+    records = None if whole else job.config.train.evaluate_records
+    model = mean.to(job.device, job.dtype)
+    found = measured.evaluate(job.model, job.loss, model.unsqueeze(0), model, job.test, records)
+    return distance, {
+        **parts[0][0]["scores"],
+        "consensus_accuracy": found.consensus_accuracy,
+        "consensus_loss": found.consensus_loss,
+    }
+
+
+def _by_node(rows: Sequence[tuple[Sequence[int], Sequence[Any]]]) -> list[Any]:
+    """Values in the order of nodes."""
+    found = {node: value for nodes, own in rows for node, value in zip(nodes, own, strict=True)}
+    return [found[node] for node in sorted(found)]
+
+
+def _check(rank: int, said: Mapping[str, Any], job: Job) -> None:
+    """What came over the network must have the form of what `measure` makes."""
+    own = list(job.placement.hosted(rank))
+    good = said.get("nodes") == own and len(said.get("bytes", ())) == len(own)
+    scores = said.get("scores")
+    if job.test is not None:
+        good = good and isinstance(scores, Mapping) and len(scores.get("loss", ())) == len(own)
+    if not good or not isinstance(said.get("spread"), float):
+        raise PeerError(f"rank {rank} sent metrics that are not those of its nodes")

@@ -1,0 +1,274 @@
+"""Where a run stands: its one mutable object, how it begins or goes on, how it is measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tacit import checkpoint as checkpoints
+from tacit import metrics as measured
+from tacit.checkpoint import Checkpoint
+from tacit.config import Config
+from tacit.errors import InputError, PeerError
+from tacit.folder import RunFolder
+from tacit.links import Links
+from tacit.marks import Measured, combined, consensus_of, measure
+from tacit.peers import Peers
+from tacit.plan import Interval, Plan
+from tacit.prepare import Job
+from tacit.result import Status
+from tacit.spending import Books, affordable, claimed_spent, extremes, node_keys
+from tacit.world import StackedWorld
+
+__all__ = ["Session", "begin", "record", "save", "share_of", "take_rows", "together"]
+
+EVALUATIONS = 20  # by default, over a run
+_WORLD = "world."  # of what a checkpoint holds beside the algorithm's state
+
+
+@dataclass
+class Session:
+    """The one mutable object of a run: where it stands.
+
+    `folder` holds what is this process's own (ledger, checkpoints, its nodes' models); `front` is
+    the folder of the whole run in the process that writes it, None in others. In a run of one
+    process they are the same.
+    """
+
+    job: Job
+    peers: Peers
+    links: Links
+    folder: RunFolder | None
+    front: RunFolder | None
+    ledger: Books | None
+    world: StackedWorld
+    state: Any
+    first: int
+    until: int
+    step: int
+    seconds_before: float
+    marks: tuple[int, ...]
+    curves: dict[str, tuple[float | None, ...]]
+    rows: list[dict[str, Any]]
+    status: Status = "done"
+    message: str | None = None
+    measured: Measured | None = None
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def plan(self) -> Plan:
+        """What was decided before the first step."""
+        return self.job.plan
+
+    @property
+    def seconds(self) -> float:
+        """Of training, over all sessions."""
+        return self.seconds_before + time.perf_counter() - self.began
+
+    @property
+    def models(self) -> Tensor:
+        """De-biased models of this process's nodes, `[nodes, d]`; `[1, d]` where all are equal."""
+        models: Tensor = self.job.config.algorithm.definition.models(self.state)
+        return models
+
+    def spent(self, which: str, step: int) -> float | None:
+        """Epsilon of the node that spends `most` or `least`: an upper bound after `step` steps."""
+        curve = self.curves[which]
+        return next(
+            (value for mark, value in zip(self.marks, curve, strict=True) if mark >= step),
+            curve[-1],
+        )
+
+
+def begin(
+    job: Job,
+    peers: Peers,
+    links: Links,
+    folders: tuple[RunFolder | None, RunFolder | None],
+    ledger: Books | None,
+    *,
+    resume: bool,
+    anew: bool = False,
+) -> Session:
+    """Start, or pick up at the last step of which every process has a checkpoint.
+
+    Args:
+        job: what runs.
+        peers: the other processes.
+        links: to them.
+        folders: of this process, and of the whole run where this process writes it.
+        ledger: the books of this process's nodes.
+        resume: whether the run goes on.
+        anew: whether it does, and this process had no folder of it.
+
+    Raises:
+        InputError: a process had no folder, and steps were made: its books are missing.
+    """
+    plan, config = job.plan, job.config
+    algorithm, options = config.algorithm.definition, config.algorithm.options
+    folder, front = folders
+    keys = node_keys(plan, job.hosted)
+    world = StackedWorld(plan, job.model, job.train, keys, links.exchange, job.hosted)
+    origin = job.model.start(len(job.hosted), job.dtype, job.device)
+    state = algorithm.start(origin.clone(), options, world)
+    first, seconds = 0, 0.0
+    found = _common_checkpoint(folder, peers) if folder is not None and resume else None
+    if found is not None:
+        saved = checkpoints.read(found, job.digest)
+        first, seconds = saved.step, saved.seconds
+        tensors = {name: value.to(job.device) for name, value in saved.tensors.items()}
+        links.exchange.bytes_sent[:] = tensors.pop("exchange.bytes_sent").cpu().numpy()
+        inner = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_WORLD)}
+        world.load({name.removeprefix(_WORLD): value for name, value in inner.items()}, origin)
+        state = type(state)(**tensors)
+    own = {} if ledger is None else ledger.charged()
+    before = together(peers, "charged", own)
+    missing = [rank for rank, new in enumerate(peers.share("new folders", anew)) if new]
+    if missing and (first or any(before.values())):
+        raise InputError(
+            "--resume",
+            True,
+            f"rank {missing[0]} has no folder of this run, and steps were made: its ledger is "
+            "missing; put the folder back, or start a new run",
+        )
+    until, message = affordable(plan, before, first, ledger if resume else None)
+    until, message = min(
+        ((int(end), why) for end, why in peers.share("until", [until, message])),
+        key=lambda pair: pair[0],
+    )
+    rows = front.keep_metrics(first) if front is not None and resume else []
+    marks = _marks(config, first, until)
+    peers.begin(first)
+    return Session(
+        job=job,
+        peers=peers,
+        links=links,
+        folder=folder,
+        front=front,
+        ledger=ledger,
+        world=world,
+        state=state,
+        first=first,
+        until=until,
+        step=first,
+        seconds_before=seconds,
+        marks=marks,
+        curves={
+            which: plan.epsilon_curve(node, before.get(node.node, ()), first, marks)
+            for which, node in extremes(plan).items()
+        },
+        rows=rows,
+        message=message,
+        status="done" if message is None else "budget-exhausted",
+    )
+
+
+def together(
+    peers: Peers, what: str, own: Mapping[int, Sequence[Interval]]
+) -> dict[int, tuple[Interval, ...]]:
+    """The booked intervals of every node, from what each process has of its own."""
+    listed = {str(node): [list(pair) for pair in intervals] for node, intervals in own.items()}
+    found: dict[int, tuple[Interval, ...]] = {}
+    for rank, said in enumerate(peers.share(what, listed)):
+        try:
+            found |= {
+                int(node): tuple((int(first), int(until)) for first, until in intervals)
+                for node, intervals in said.items()
+            }
+        except (AttributeError, TypeError, ValueError):
+            raise PeerError(f"rank {rank} gave no list of booked steps") from None
+    return found
+
+
+def _common_checkpoint(folder: RunFolder, peers: Peers) -> Any:
+    """The last checkpoint that every process has; later ones are of steps to be run again."""
+    own = checkpoints.steps(folder.path)
+    said = peers.share("checkpoints", own)
+    if not all(isinstance(one, list) for one in said):
+        raise PeerError("a process gave no list of checkpoints")
+    common = set(own).intersection(*map(set, said))
+    if not common:
+        if any(said):
+            checkpoints.forget(folder.path, after=0)
+        return None
+    checkpoints.forget(folder.path, after=max(common))
+    return checkpoints.latest(folder.path)
+
+
+def record(session: Session, *, whole: bool = False) -> None:
+    """Measure where the run stands; the row follows when all processes have said theirs."""
+    job, models = session.job, session.models
+    consensus = consensus_of(job, models, session.state)
+    sent = session.links.exchange.bytes_sent.tolist()
+    session.links.put(session.step, measure(job, models, consensus, sent, whole=whole))
+    if session.folder is not None and session.folder is not session.front:
+        session.folder.append_metrics({"step": session.step, **_private(session, session.step)})
+    take_rows(session, whole=whole)
+
+
+def take_rows(session: Session, *, whole: bool = False) -> None:
+    """Append the rows for which all parts have come to the series; in the process that writes."""
+    for step, parts in session.links.ready():
+        session.measured = combined(session.job, parts, whole=whole)
+        row = _row(session, step, session.measured)
+        session.rows = [kept for kept in session.rows if kept["step"] < step] + [row]
+        if session.front is not None:
+            session.front.append_metrics(row)
+
+
+def _private(session: Session, step: int) -> dict[str, Any]:
+    """What is measured on private records, of this process's nodes."""
+    clip = None if session.plan.clip is None else session.plan.clip[max(step - 1, 0)]
+    seen = measured.private_metrics(session.world.last, session.world.last_mask, clip)
+    return measured.private_row(seen)
+
+
+def _row(session: Session, step: int, found: Measured) -> dict[str, Any]:
+    plan = session.plan
+    k = max(step - 1, 0)
+    noise = [plan.noise_std(node, k) / node.expected_batch for node in plan.nodes]
+    claims = [claim for claim in claimed_spent(plan, step) if claim is not None]
+    most, least = session.spent("most", step), session.spent("least", step)
+    alone = session.peers.processes == 1
+    nothing = measured.private_row(measured.Private(None, None, None))
+    return {
+        "step": step,
+        "test_accuracy": found.evaluation and found.evaluation.accuracy_summary(),
+        "test_loss": found.evaluation and found.evaluation.loss_summary(),
+        **(_private(session, step) if alone else nothing),
+        "consensus_distance": found.consensus_distance,
+        "clip": None if plan.clip is None else plan.clip[k],
+        "noise_std": sum(noise) / len(noise) if plan.noisy else None,
+        "epsilon": None if most is None else {"max": most, "min": least},
+        "claimed_epsilon": {"max": max(claims), "min": min(claims)} if claims else None,
+        "bytes_sent": sum(found.bytes_sent) / len(found.bytes_sent),
+        "seconds": session.seconds,
+    }
+
+
+def save(session: Session) -> None:
+    """Write a checkpoint of this process's nodes; older ones stay until all have one as new."""
+    if session.folder is None:
+        return
+    tensors = dict(zip(session.state._fields, session.state, strict=True))
+    tensors |= {f"{_WORLD}{name}": value for name, value in session.world.tensors().items()}
+    tensors["exchange.bytes_sent"] = torch.from_numpy(session.links.exchange.bytes_sent)
+    saved = Checkpoint(session.step, tensors, session.seconds, session.job.digest)
+    checkpoints.write(session.folder.path, saved, keep=session.peers.saved(session.step))
+
+
+def _marks(config: Config, first: int, until: int) -> tuple[int, ...]:
+    """The steps after which the run is evaluated, its last one included."""
+    every = config.train.evaluate_every or share_of(config.train.steps, EVALUATIONS)
+    inner = [step for step in range(first, until) if step % every == 0]
+    return (*inner, until)
+
+
+def share_of(steps: int, parts: int) -> int:
+    """Steps between two of about `parts` events."""
+    return max(1, -(-steps // parts))

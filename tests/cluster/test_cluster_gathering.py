@@ -1,0 +1,205 @@
+"""Metrics come together on rank 0, whoever is early or late, and a wrong part names its sender."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ranks import Hub, Outcome, Seat, ThreadChannel, lost, run_ranks, run_threads
+
+from tacit.cluster import gathering
+from tacit.cluster.gathering import LONGEST, Gatherer, open_gatherer
+from tacit.errors import PeerError
+
+DIMENSION = 1000
+STEPS = [0, 10, 20, 30, 40, 50]
+
+
+def document(rank: int, step: int) -> dict[str, Any]:
+    """Of another length on every rank and step."""
+    return {"rank": rank, "losses": [step / 7] * (rank + step % 3), "text": "ü" * rank}
+
+
+def vector(rank: int, step: int) -> torch.Tensor:
+    return torch.arange(DIMENSION, dtype=torch.float64) / 3 + 1000 * rank + step
+
+
+def run_through(seat: Seat, gatherer: Gatherer, pauses: list[float]) -> list[Any]:
+    """Every step, with a pause before each; what rank 0 was given, in order."""
+    marks = []
+    for step, pause in zip(STEPS, pauses, strict=True):
+        time.sleep(pause)
+        given_away = vector(seat.rank, step)
+        gatherer.put(step, document(seat.rank, step), given_away)
+        given_away.zero_()  # what was put has been copied
+        marks += gatherer.ready()
+    gatherer.finish(20.0)
+    marks += gatherer.ready()
+    return [
+        [step, [part for part, _ in parts], [numbers.tolist() for _, numbers in parts]]
+        for step, parts in marks
+    ]
+
+
+def right(processes: int) -> list[Any]:
+    ranks = range(processes)
+    return [
+        [step, [document(r, step) for r in ranks], [vector(r, step).tolist() for r in ranks]]
+        for step in STEPS
+    ]
+
+
+def over_processes(seat: Seat) -> Any:
+    """Rank 0 is late with the first half of the marks, and early with the second."""
+    gatherer = open_gatherer(seat.store, seat.rank, seat.processes, 10.0, lost)
+    early, late = [0.0] * 3, [0.1] * 3
+    found = run_through(seat, gatherer, late + early if seat.rank == 0 else early + late)
+    gatherer.close()
+    idle = not gatherer._thread.is_alive()
+    return [idle, found]
+
+
+def test_processes_gather_in_order_whoever_is_late() -> None:
+    first, second, third = run_ranks(over_processes, 3)
+    assert first == Outcome(0, [True, right(3)])
+    assert second == third == Outcome(0, [True, []])
+
+
+@settings(deadline=None, max_examples=10)
+@given(
+    st.lists(
+        st.lists(st.sampled_from([0.0, 0.002, 0.01]), min_size=len(STEPS), max_size=len(STEPS)),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_any_skew_gives_the_same_marks(pauses: list[list[float]]) -> None:
+    def gather(seat: Seat) -> Any:
+        gatherer = Gatherer(seat.channel, 10.0, lost)
+        try:
+            return run_through(seat, gatherer, pauses[seat.rank])
+        finally:
+            gatherer.close()
+
+    outcomes = run_threads(gather, len(pauses))
+    assert outcomes == [
+        Outcome(0, right(len(pauses)) if rank == 0 else []) for rank in range(len(pauses))
+    ]
+
+
+@pytest.fixture
+def pair() -> Any:
+    """Channels of two ranks, closed in the end so that no thread waits on."""
+    hub = Hub(2)
+    channels = [ThreadChannel(hub, rank, 20.0) for rank in (0, 1)]
+    yield channels
+    for channel in channels:
+        channel.close()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_at_most_four_marks_are_under_way(pair: list[ThreadChannel], rank: int) -> None:
+    waiting = Gatherer(pair[rank], 0.2, lost)
+    for step in range(4):
+        waiting.put(step, None, torch.zeros(3))
+    assert waiting.ready() == []
+    with pytest.raises(PeerError, match=rf"rank {1 - rank} was lost: its metrics .* 0\.2 s"):
+        waiting.put(4, None, torch.zeros(3))
+    with pytest.raises(PeerError, match=rf"rank {1 - rank} was lost: its metrics .* 0\.1 s"):
+        waiting.finish(0.1)
+    # It goes on as soon as the other does.
+    other = Gatherer(pair[1 - rank], 5.0, lost)
+    for step in range(5):
+        other.put(step, None, torch.ones(3))
+        if step == 0:
+            waiting.put(4, None, torch.zeros(3))
+    waiting.finish(5.0)
+    other.finish(5.0)
+    marks = waiting.ready() + other.ready()
+    assert [step for step, _ in marks] == [0, 1, 2, 3, 4]
+    for gatherer in (waiting, other):
+        gatherer.close()
+
+
+def test_put_waits_until_the_first_mark_is_complete(pair: list[ThreadChannel]) -> None:
+    gatherer, other = Gatherer(pair[0], 10.0, lost), Gatherer(pair[1], 10.0, lost)
+    for step in range(4):
+        gatherer.put(step, None, torch.zeros(3))
+    later = threading.Timer(0.1, other.put, (0, "late", torch.ones(3)))
+    later.start()
+    gatherer.put(4, None, torch.zeros(3))
+    later.join()
+    ((step, parts),) = gatherer.ready()
+    assert (step, [text for text, _ in parts]) == (0, [None, "late"])
+    other.close()
+
+
+def test_a_lost_rank_is_named_where_the_run_asks(pair: list[ThreadChannel]) -> None:
+    gatherer = Gatherer(pair[0], 10.0, lost)
+    gatherer.put(0, None, torch.zeros(3))
+    pair[1].close()
+    with pytest.raises(PeerError, match="rank 1 was lost: its connection was closed"):
+        gatherer.finish(10.0)
+    for ask in (gatherer.ready, lambda: gatherer.put(1, None, torch.zeros(3))):
+        with pytest.raises(PeerError, match="rank 1 was lost"):
+            ask()
+    gatherer.close()
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "said"),
+    [
+        (struct.pack("<qqq", 8, 4, 3), b"", "rank 1 sent metrics of step 8, where 7 was due"),
+        (struct.pack("<qqq", 7, 4, 2), b"", "rank 1 sent metrics of 2 parameters; rank 0 has 3"),
+        (struct.pack("<qqq", 7, 4, -1), b"", "rank 1 sent metrics of -1 parameters"),
+        (struct.pack("<qqq", 7, LONGEST + 1, 3), b"", "metrics of 16777217 bytes; at most"),
+        (struct.pack("<qqq", 7, -8, 3), b"", "rank 1 sent metrics of -8 bytes"),
+        (struct.pack("<qq", 7, 4), b"", "rank 1 sent 16 bytes of metrics, where 24 were due"),
+        (struct.pack("<qqq", 7, 4, 3), b"null", "rank 1 sent 4 bytes of metrics, where 32 were"),
+        (struct.pack("<qqq", 7, 4, 3), b"nil " + bytes(28), "metrics that are no JSON"),
+        (struct.pack("<qqq", 7, 4, 3), b"\xff\xfe\x00\xd8" + bytes(28), "are no JSON"),
+        (struct.pack("<qqq", 7, 10**5, 3), b"[" * 10**5 + bytes(24), "are no JSON"),
+    ],
+)
+def test_a_wrong_part_names_its_sender(
+    pair: list[ThreadChannel], head: bytes, body: bytes, said: str
+) -> None:
+    for part in (head, body):
+        if part:
+            pair[1].send(0, torch.frombuffer(bytearray(part), dtype=torch.uint8))
+    gatherer = Gatherer(pair[0], 10.0, lost)
+    gatherer.put(7, None, torch.zeros(3))
+    with pytest.raises(PeerError, match=said):
+        gatherer.finish(10.0)
+    gatherer.close()
+
+
+def test_what_cannot_be_a_part_is_refused_where_it_is_put(
+    pair: list[ThreadChannel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gatherer = Gatherer(pair[1], 10.0, lost)
+    with pytest.raises(ValueError, match=r"a vector is \[d\]"):
+        gatherer.put(0, None, torch.zeros(2, 2))
+    monkeypatch.setattr(gathering, "LONGEST", 10)
+    with pytest.raises(ValueError, match="a document of 12 bytes"):
+        gatherer.put(0, "0123456789", torch.zeros(2))
+    gatherer.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_vectors_come_as_float64(dtype: torch.dtype) -> None:
+    def gather(seat: Seat) -> Any:
+        gatherer = Gatherer(seat.channel, 10.0, lost)
+        gatherer.put(0, None, torch.arange(5, dtype=dtype) + seat.rank)
+        gatherer.finish(10.0)
+        gatherer.close()
+        return [[v.dtype == torch.float64, v.tolist()] for _, ps in gatherer.ready() for _, v in ps]
+
+    numbers = [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert run_threads(gather, 2)[0].value == [[True, numbers], [True, [v + 1 for v in numbers]]]

@@ -1,0 +1,346 @@
+"""A process reads the records of its own nodes, and of no other."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tacit.data import Dataset, load, load_own, partition, record_layout
+from tacit.errors import InputError
+
+INPUTS = np.arange(12.0).reshape(4, 3)
+TARGETS = np.array([0, 2, 1, 2])
+
+
+@pytest.fixture(scope="module")
+def digits() -> list[Dataset]:
+    """The digits of four nodes, as the simulator would divide them."""
+    loaded = load("digits", data_dir=Path("data"), seed=3)
+    parts = partition("iid", loaded, 4, 3)
+    return [Dataset(loaded.train.inputs[part], loaded.train.targets[part]) for part in parts]
+
+
+def save_npz(path: Path, **arrays: object) -> str:
+    np.savez(path, **(arrays or {"inputs": INPUTS, "targets": TARGETS}))
+    return str(path)
+
+
+def test_npz_files_hold_what_was_written(digits, tmp_path):
+    for node, data in enumerate(digits):
+        save_npz(tmp_path / f"{node}.npz", inputs=data.inputs.numpy(), targets=data.targets.numpy())
+    for nodes in [(0, 1, 2, 3), (2,), (3, 1)]:
+        read = load_own(f"{tmp_path}/{{node}}.npz", nodes)
+        assert len(read) == len(nodes)
+        for node, data in zip(nodes, read, strict=True):
+            assert data.inputs.dtype == digits[node].inputs.dtype
+            assert torch.equal(data.inputs, digits[node].inputs)
+            assert torch.equal(data.targets, digits[node].targets)
+
+
+def test_safetensors_files_hold_what_was_written(digits, tmp_path):
+    for node, data in enumerate(digits):
+        folder = tmp_path / f"site-{node}"
+        folder.mkdir()
+        save_file(
+            {"inputs": data.inputs.contiguous(), "targets": data.targets},
+            folder / f"of-{node}.safetensors",
+        )
+    read = load_own(f"{tmp_path}/site-{{node}}/of-{{node}}.safetensors", (1, 2))
+    for node, data in zip((1, 2), read, strict=True):
+        assert torch.equal(data.inputs, digits[node].inputs)
+        assert torch.equal(data.targets, digits[node].targets)
+
+
+def test_a_function_gets_the_number_of_each_node(tmp_path, monkeypatch):
+    (tmp_path / "own_data_by_function.py").write_text(
+        "import numpy as np\n"
+        "asked = []\n"
+        "def load(node):\n"
+        "    asked.append(node)\n"
+        "    return np.full((2 + node, 3), float(node)), np.arange(2 + node)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    read = load_own("own_data_by_function:load", (4, 1))
+    assert [len(data) for data in read] == [6, 3]
+    assert [float(data.inputs[0, 0]) for data in read] == [4.0, 1.0]
+    assert sys.modules["own_data_by_function"].asked == [4, 1]
+
+
+def test_paths_are_relative_and_know_the_home(tmp_path, monkeypatch):
+    save_npz(tmp_path / "0.npz")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for source in ("{node}.npz", "~/{node}.npz", "0.npz"):
+        assert len(load_own(source, (0,))[0]) == len(INPUTS)
+    assert load_own("{node}.npz", ()) == []
+
+
+def test_other_nodes_files_need_not_exist(tmp_path):
+    save_npz(tmp_path / "2.npz")
+    assert len(load_own(f"{tmp_path}/{{node}}.npz", (2,))) == 1
+    with pytest.raises(InputError, match="node 1: there is no file"):
+        load_own(f"{tmp_path}/{{node}}.npz", (2, 1))
+
+
+def test_no_file_of_another_node_is_opened(tmp_path):
+    """As Python's own audit of every file that is opened and every folder that is listed sees."""
+    endings = ("npz", "safetensors")
+    for node in range(4):
+        save_npz(tmp_path / f"{node}.npz")
+        tensors = {"inputs": torch.tensor(INPUTS), "targets": torch.tensor(TARGETS)}
+        save_file(tensors, tmp_path / f"{node}.safetensors")
+    code = f"""
+import sys
+from tacit.data import load_own
+folder, touched = {str(tmp_path)!r}, []
+def record(event, arguments):
+    if event in ("open", "os.listdir", "os.scandir", "os.rename", "os.link"):
+        touched.append(str(arguments[0]))
+sys.addaudithook(record)
+for ending in {endings}:
+    load_own(folder + "/{{node}}." + ending, (1, 2))
+print("\\n".join(path for path in touched if path.startswith(folder)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120
+    )
+    expected = [str(tmp_path / f"{node}.{ending}") for ending in endings for node in (1, 2)]
+    assert done.stdout.split() == expected
+
+
+class Trap:
+    """Leaves a file behind where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+def object_array(trap: Trap) -> bytes:
+    buffer = io.BytesIO()
+    inputs = np.empty(2, dtype=object)
+    inputs[:] = [trap, trap]
+    np.savez(buffer, inputs=inputs, targets=np.array([0, 1]))
+    return buffer.getvalue()
+
+
+def whole_pickle(trap: Trap) -> bytes:
+    return pickle.dumps({"inputs": trap, "targets": [0]})
+
+
+@pytest.mark.parametrize("content", [object_array, whole_pickle])
+@pytest.mark.parametrize("ending", ["npz", "safetensors"])
+def test_nothing_is_unpickled(content, ending, tmp_path):
+    trap = tmp_path / "sprung"
+    path = tmp_path / f"0.{ending}"
+    path.write_bytes(content(Trap(trap)))
+    with pytest.raises(InputError) as caught:
+        load_own(str(path), (0,))
+    assert caught.value.where == "nodes.source"
+    assert f"node 0: {path} cannot be read as .{ending}" in str(caught.value)
+    assert not trap.exists()
+
+
+def broken(content: bytes) -> bytes:
+    """A byte amid the compressed numbers is turned round."""
+    middle = len(content) // 4
+    return content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :]
+
+
+def compressed() -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, inputs=np.random.default_rng(0).random((50, 50)), targets=TARGETS)
+    return buffer.getvalue()
+
+
+def not_deflate() -> bytes:
+    """The compressed numbers begin with a kind of block that there is not."""
+    content = bytearray(compressed())
+    start = 30 + sum(struct.unpack("<HH", content[26:30]))  # behind the header, name and extra
+    content[start] = 0b111
+    return bytes(content)
+
+
+def encrypted() -> bytes:
+    """Every member is marked as encrypted, where its header and where the directory say so."""
+    content = bytearray(compressed())
+    for signature, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        place = content.find(signature)
+        while place >= 0:
+            content[place + flags] |= 1
+            place = content.find(signature, place + 1)
+    return bytes(content)
+
+
+def one_array() -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, INPUTS)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PK",
+        b"\0" * 64,
+        compressed()[:500],
+        broken(compressed()),
+        not_deflate(),
+        encrypted(),
+        one_array(),
+    ],
+    ids=["empty", "short", "zeros", "torn", "flipped", "not-deflate", "encrypted", "npy"],
+)
+@pytest.mark.parametrize("ending", ["npz", "safetensors"])
+def test_a_damaged_file_is_named(content, ending, tmp_path):
+    path = tmp_path / f"7.{ending}"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        load_own(f"{tmp_path}/{{node}}.{ending}", (7,))
+    assert f"node 7: {path} cannot be read as .{ending}" in str(caught.value)
+
+
+def test_a_locked_or_odd_path_is_no_file(tmp_path):
+    (tmp_path / "0.npz").mkdir()
+    for source in (f"{tmp_path}/0.npz", f"{tmp_path}/{'a' * 300}.npz", f"{tmp_path}/a\0b.npz"):
+        with pytest.raises(InputError, match="node 0: there is no file"):
+            load_own(source, (0,))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "expected"),
+    [
+        ({"inputs": INPUTS}, "must hold an array 'targets'; it holds: inputs"),
+        ({"x": INPUTS, "y": TARGETS}, "must hold an array 'inputs'; it holds: x, y"),
+    ],
+)
+def test_a_missing_array_is_named(arrays, expected, tmp_path):
+    source = save_npz(tmp_path / "3.npz", **arrays)
+    with pytest.raises(InputError) as caught:
+        load_own(source, (3,))
+    assert (caught.value.where, caught.value.value) == ("nodes.source", source)
+    assert f"node 3: {source} {expected}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "expected"),
+    [
+        (INPUTS, TARGETS[:3], "4 inputs, 3 targets"),
+        (INPUTS[:0], TARGETS[:0], "must hold at least one record"),
+        (np.where(INPUTS == 4, np.nan, INPUTS), TARGETS, "record 1: nan"),
+        (np.array(["a", "b"]), TARGETS[:2], "must be an array of numbers"),
+        (INPUTS, np.zeros((4, 2, 2)), "targets must have shape"),
+        (INPUTS, np.array(1), "first dimension of records"),
+    ],
+)
+def test_records_are_checked_as_all_others(inputs, targets, expected, tmp_path):
+    save_npz(tmp_path / "5.npz", inputs=inputs, targets=targets)
+    with pytest.raises(InputError) as caught:
+        load_own(f"{tmp_path}/{{node}}.npz", (5,))
+    assert caught.value.where == f"node 5 ({tmp_path}/5.npz)"
+    assert expected in str(caught.value)
+
+
+def test_a_member_that_is_no_array_is_refused(tmp_path):
+    path = tmp_path / "0.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("inputs", b"1 2 3")
+        archive.writestr("targets", b"1 2 3")
+    with pytest.raises(InputError, match="must be an array of numbers"):
+        load_own(str(path), (0,))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "expected"),
+    [
+        (INPUTS[:, :2], TARGETS, "record inputs = 'floating [2]': must be floating [3]"),
+        (INPUTS.astype(np.uint8), TARGETS, "record inputs = 'integer [3]': must be floating [3]"),
+        (INPUTS, TARGETS * 1.0, "record targets = 'floating []': must be integer []"),
+        (INPUTS, TARGETS[:, None], "record targets = 'integer [1]': must be integer []"),
+    ],
+)
+def test_nodes_of_one_process_hold_records_of_one_layout(inputs, targets, expected, tmp_path):
+    save_npz(tmp_path / "1.npz")
+    save_npz(tmp_path / "4.npz", inputs=inputs, targets=targets)
+    with pytest.raises(InputError) as caught:
+        load_own(f"{tmp_path}/{{node}}.npz", (1, 4))
+    assert f"node 4 ({tmp_path}/4.npz), {expected}, as those of node 1" in str(caught.value)
+    # Alone, either is a data set.
+    assert len(load_own(f"{tmp_path}/{{node}}.npz", (4,))[0]) == 4
+
+
+def test_a_layout_says_nothing_of_the_number_of_records():
+    layouts = [
+        record_layout(Dataset(torch.zeros(count, 8, 8), torch.zeros(count, dtype=torch.int64)))
+        for count in (1, 9)
+    ]
+    assert layouts[0] == layouts[1]
+    assert layouts[0] == {"record inputs": "floating [8, 8]", "record targets": "integer []"}
+
+
+def test_two_nodes_never_read_one_file(tmp_path):
+    source = save_npz(tmp_path / "all.npz")
+    with pytest.raises(InputError) as caught:
+        load_own(source, (2, 3))
+    assert (caught.value.where, caught.value.value) == ("nodes.source", source)
+    assert "must have {node} in it" in str(caught.value)
+    assert "nodes 2 and 3 of this process would read the same records" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("data/{node}.npy", "did you mean '.npz'?"),
+        ("data/{node}.csv", "known are: .npz, .safetensors"),
+        ("data/{node}", "module:function"),
+        ("data:{node}.pkl", "module:function"),
+    ],
+)
+def test_an_unknown_ending_lists_the_known_ones(source, expected):
+    with pytest.raises(InputError) as caught:
+        load_own(source, (0,))
+    assert (caught.value.where, caught.value.value) == ("nodes.source", source)
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("def load(): return [[1.0]], [0]", "must take the node's number, as in def load(node)"),
+        ("def load(node, folder): return [[1.0]], [0]", "must take the node's number"),
+        ("def load(node, /): return [[1.0]], [0]", "must take the node's number"),
+        ("def load(node): raise OSError('no disk')", "the function raised OSError: no disk"),
+        ("def load(node): return None", "must be a Dataset, a pair (inputs, targets)"),
+        ("def read(node): return [[1.0]], [0]", "has no function 'load'"),
+    ],
+)
+def test_a_function_that_is_wrong_says_why(body, expected, tmp_path, monkeypatch):
+    name = f"own_data_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(body)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
+        load_own(f"{name}:load", (6,))
+    assert expected in str(caught.value)
+
+
+def test_a_function_may_take_more_than_the_number(tmp_path, monkeypatch):
+    (tmp_path / "own_data_options.py").write_text(
+        "def load(node, scale=2.0): return [[scale * node]], [0]\n"
+        "def any_of(**settings): return [[float(settings['node'])]], [0]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert load_own("own_data_options:load", (3,))[0].inputs.tolist() == [[6.0]]
+    assert load_own("own_data_options:any_of", (3,))[0].inputs.tolist() == [[3.0]]

@@ -1,0 +1,89 @@
+"""The cluster benchmark: what it counts is what was sent, what it fits is right, and it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+CLUSTER = Path(__file__).resolve().parents[1] / "benchmarks" / "cluster"
+sys.path.append(str(CLUSTER))
+
+from jobs import Work, job_of  # noqa: E402
+from links import LOOPBACK, shaped, why_not_shaped  # noqa: E402
+from processes import Timing, _answers, measure  # noqa: E402
+from rows import fitted, predicted  # noqa: E402
+from switch import Lines  # noqa: E402
+
+from tacit.cluster.forecast import COSTS  # noqa: E402
+from tacit.cluster.traffic import traffic  # noqa: E402
+from tacit.placement import place  # noqa: E402
+
+
+def test_the_forecast_counts_the_bytes_that_a_real_channel_sends() -> None:
+    work = Work(nodes=6, inputs=5, hidden=3, batch=2, records=4, steps=20)
+    # A whole number of the periods of its graph, which are 3 steps.
+    found = measure(work, 2, timing=Timing(rounds=1, steps=6, warm=3, limit=60))
+    job = job_of(work)
+    assert job.plan.parameters == work.parameters
+    expected = traffic(job.plan, place(6, 2), job.dtype)
+    assert found.bytes_out == pytest.approx(expected.bytes_out.max())
+    assert found.seconds > 0
+    ahead = predicted(work, 2, LOOPBACK, found)
+    assert ahead.seconds_a_step == pytest.approx(
+        found.compute + ahead.messages + ahead.copying, rel=1e-6
+    )
+
+
+def test_costs_are_found_again_and_are_never_negative() -> None:
+    points = [(2.0, size, 2.0 * 1e-4 + size * 2e-9) for size in (1e2, 1e4, 1e6, 1e8)]
+    found = fitted(points)
+    assert (found.per_message, found.per_byte) == pytest.approx((1e-4, 2e-9))
+    assert found.hops == COSTS.hops
+    falling = fitted([(2.0, 1e3, 2.0), (2.0, 1e6, 1.0)])
+    assert falling.per_byte == 0
+    assert falling.per_message > 0
+
+
+def test_lines_carry_one_packet_at_a_time_after_the_delay() -> None:
+    lines = Lines(3, rate=8000.0, delay=0.5)  # 1000 bytes a second
+    assert lines.arrival(0, 1, 100, now=1.0) == pytest.approx(1.6)
+    assert lines.arrival(0, 2, 100, now=1.0) == pytest.approx(1.7)  # its turn out
+    assert lines.arrival(2, 1, 100, now=1.0) == pytest.approx(1.7)  # its turn in
+    assert lines.arrival(1, 0, 100, now=1.0) == pytest.approx(1.6)  # the other way is free
+    assert lines.arrival(0, 1, 3000, now=2.0) == pytest.approx(5.5)
+    assert lines.arrival(0, 1, 1, now=2.5) is None  # 2.5 s behind
+
+
+def test_what_a_process_said_is_told_and_none_is_left() -> None:
+    with pytest.raises(RuntimeError, match="no luck"):
+        _answers([[sys.executable, "-c", "import sys; sys.exit('no luck')"]], 1, 30.0)
+    wait = "import json, os, time; print(json.dumps(os.getpid()), flush=True); time.sleep(60)"
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="failed"):
+        _answers([[sys.executable, "-c", wait], [sys.executable, "-c", wait]], 1, 1.0)
+    assert time.monotonic() - began < 30
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    names = [Path(f"/proc/{child}/cmdline").read_text() for child in children]
+    assert [name for name in names if "time.sleep(60)" in name] == []
+
+
+def test_answers_are_in_the_order_of_ranks_and_the_port_is_handed_on() -> None:
+    first = "import json; print(json.dumps({'port': 7})); print(json.dumps({'rank': 0}))"
+    second = "import json; print(json.dumps({'rank': 1, 'heard': json.loads(input())}))"
+    found = _answers([[sys.executable, "-c", code] for code in (first, second)], 1, 30.0)
+    assert found == [{"rank": 0}, {"rank": 1, "heard": {"port": 7}}]
+
+
+def test_no_namespace_is_left_whether_or_not_links_can_be_shaped() -> None:
+    why = why_not_shaped()
+    assert why is None or json.dumps(why)
+    left = Path("/var/run/netns")
+    ours = f"tacit-{os.getpid()}-"
+    assert [path for path in left.glob("*") if path.name.startswith(ours)] == []
+    with shaped(2, LOOPBACK) as hosts:
+        assert hosts.command(1, ["true"]) == ["true"]
