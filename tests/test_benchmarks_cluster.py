@@ -33,7 +33,7 @@ def test_the_forecast_counts_the_bytes_that_a_real_channel_sends() -> None:
     expected = traffic(job.plan, place(6, 2), job.dtype)
     assert found.bytes_out == pytest.approx(expected.bytes_out.max())
     assert found.seconds > 0
-    ahead = predicted(work, 2, LOOPBACK, found)
+    ahead = predicted(work, 2, LOOPBACK, found.compute)
     assert ahead.seconds_a_step == pytest.approx(
         found.compute + ahead.messages + ahead.copying, rel=1e-6
     )
@@ -43,7 +43,7 @@ def test_costs_are_found_again_and_are_never_negative() -> None:
     points = [(2.0, size, 2.0 * 1e-4 + size * 2e-9) for size in (1e2, 1e4, 1e6, 1e8)]
     found = fitted(points)
     assert (found.per_message, found.per_byte) == pytest.approx((1e-4, 2e-9))
-    assert found.hops == COSTS.hops
+    assert found.measured_by == COSTS.measured_by
     falling = fitted([(2.0, 1e3, 2.0), (2.0, 1e6, 1.0)])
     assert falling.per_byte == 0
     assert falling.per_message > 0

@@ -43,18 +43,29 @@ class Found:
     """What was measured.
 
     Args:
-        seconds: a step, of the slowest process: median over rounds.
-        least: likewise, of the quickest round.
-        spread: of the rounds, largest less smallest, over the median.
-        compute: seconds of a step without messages, of the slowest process.
+        rounds: seconds a step in each, of the slowest process.
+        local: of the same without messages, likewise.
         bytes_out: on the wire a step, of the process that sends most.
     """
 
-    seconds: float
-    least: float
-    spread: float
-    compute: float
+    rounds: tuple[float, ...]
+    local: tuple[float, ...]
     bytes_out: float
+
+    @property
+    def seconds(self) -> float:
+        """A step: median over rounds."""
+        return statistics.median(self.rounds)
+
+    @property
+    def compute(self) -> float:
+        """A step without messages: median over rounds."""
+        return statistics.median(self.local)
+
+    @property
+    def spread(self) -> float:
+        """Of the rounds: largest less smallest, over the median."""
+        return (max(self.rounds) - min(self.rounds)) / self.seconds
 
 
 def measure(
@@ -99,13 +110,13 @@ def measure(
             for rank, task in enumerate(tasks)
         ]
         answers = _answers(commands, threads, timing.limit)
-    rounds = [max(took) for took in zip(*(one["seconds"] for one in answers), strict=True)]
-    middle = statistics.median(rounds)
+    rounds, local = (
+        tuple(max(took) for took in zip(*(one[key] for one in answers), strict=True))
+        for key in ("seconds", "local")
+    )
     return Found(
-        seconds=middle,
-        least=min(rounds),
-        spread=(max(rounds) - min(rounds)) / middle,
-        compute=max(one["compute"] for one in answers),
+        rounds=rounds,
+        local=local,
         bytes_out=max(one["bytes"] for one in answers),
     )
 

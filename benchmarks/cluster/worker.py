@@ -7,7 +7,10 @@ line is one JSON object.
 | kind | what is timed |
 |---|---|
 | `steps` | steps of the algorithm, with the exchange between processes |
-| `mix` | one gossip exchange of rows of the right size, less its local work |
+| `mix` | one gossip exchange of rows of the right size |
+
+Each is timed in turns with the same without messages, `local`, so that a slow minute of the machine
+falls on both.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import torch
 import torch.distributed as dist
 from jobs import Work, job_of
 
-from tacit.cli_cluster import Within, block_world, step_seconds
+from tacit.cli_cluster import Within, block_world
 from tacit.cluster.channel import open_channel
 from tacit.exchange.between import BetweenProcesses, Graphs
 from tacit.placement import place
@@ -73,11 +76,10 @@ def main(task: dict[str, Any]) -> dict[str, Any]:
         again = _steps(job, hosted, alone)
         _round(again, task["warm"])
         seconds = [_round(again, task["steps"]) for _ in range(task["rounds"])]
-        return {"seconds": seconds, "bytes": 0.0, "compute": statistics.median(seconds)}
+        return {"seconds": seconds, "bytes": 0.0, "local": seconds}
     store = _store(task)
     meet = _Meeting(store, processes)
     meet()
-    compute = step_seconds(job, hosted)  # at the same time as the others
     os.environ["GLOO_SOCKET_IFNAME"] = task["interface"]
     channel = open_channel(
         store, rank, processes, torch.device("cpu"), _LIMIT, _blame, lambda other: None
@@ -88,16 +90,27 @@ def main(task: dict[str, Any]) -> dict[str, Any]:
     )
     again, less, over = _KINDS[task["kind"]](job, hosted, exchange)
     _round(again, task["warm"], over)
-    before, seconds = channel.bytes_sent, []
-    for _ in range(task["rounds"]):
+    _round(less, task["warm"], over)
+    before = channel.bytes_sent
+    local, seconds = [], []
+    for _ in range(task["rounds"]):  # all do the same at the same time
+        meet()
+        local.append(_round(less, task["steps"], over))
         meet()
         seconds.append(_round(again, task["steps"], over))
     sent = (channel.bytes_sent - before) / (task["rounds"] * task["steps"])
     meet()
-    local = min(_round(less, task["steps"], over) for _ in range(task["rounds"]))
-    meet()  # nobody leaves while others still need the store
     channel.close()
-    return {"seconds": [took - local for took in seconds], "bytes": sent, "compute": compute}
+    _leave(store, rank, processes)
+    return {"seconds": seconds, "bytes": sent, "local": local}
+
+
+def _leave(store: dist.Store, rank: int, processes: int) -> None:
+    """The host of the store stays until nobody needs it; others say so, and wait for no answer."""
+    if rank:
+        store.set(f"gone/{rank}", "1")
+        return
+    store.wait([f"gone/{other}" for other in range(1, processes)], timedelta(seconds=_LIMIT))
 
 
 class _Meeting:
@@ -117,7 +130,7 @@ class _Meeting:
 Step = Callable[[], None]
 Summary = Callable[[list[float]], float]
 Kind = tuple[Step, Step, Summary]
-"""What is timed, what of it is local, and what stands for a round of it."""
+"""What is timed, the same without messages, and what stands for a round of it."""
 
 
 def _steps(job: Job, hosted: tuple[int, ...], exchange: Any) -> Step:
@@ -136,7 +149,8 @@ def _steps(job: Job, hosted: tuple[int, ...], exchange: Any) -> Step:
 
 def _whole_steps(job: Job, hosted: tuple[int, ...], exchange: Any) -> Kind:
     # A mean: graphs, and so steps, differ within a period.
-    return _steps(job, hosted, exchange), lambda: None, statistics.fmean
+    alone = _steps(job, hosted, Within(job, hosted))
+    return _steps(job, hosted, exchange), alone, statistics.fmean
 
 
 def _mixing(job: Job, hosted: tuple[int, ...], exchange: Any) -> Kind:

@@ -57,7 +57,8 @@ def ledger_document(path: Path) -> dict[str, Any]:
     """Everything that ledgers say, recomputed.
 
     Args:
-        path: a ledger's file, a folder with one a node (`node-0.sqlite`, ...), or a run folder.
+        path: a ledger's file, a folder with one a node (`node-0.sqlite`, ...), or a run folder,
+            also one with a ledger a process (`rank-0000/ledger.sqlite`, ...).
 
     Returns:
         The document that the module describes, ready for JSON.
@@ -69,7 +70,7 @@ def ledger_document(path: Path) -> dict[str, Any]:
     snapshots = [(file, read_ledger(file)) for file in _files(path)]
     mechanisms: list[Mapping[str, Any]] = []
     rows = [
-        _node(file.name, snapshot, place, mechanisms)
+        _node(_name(path, file), snapshot, place, mechanisms)
         for file, snapshot in snapshots
         for place in range(len(snapshot.accounts))
     ]
@@ -80,7 +81,7 @@ def ledger_document(path: Path) -> dict[str, Any]:
         "tacit_version": __version__,
         "path": str(path),
         "files": [
-            {"file": file.name, "created": one.created, "tacit_version": one.tacit_version}
+            {"file": _name(path, file), "created": one.created, "tacit_version": one.tacit_version}
             | {"digest": one.head}
             for file, one in snapshots
         ],
@@ -98,10 +99,16 @@ def _files(path: Path) -> list[Path]:
     if (path / "ledger.sqlite").is_file():
         return [path / "ledger.sqlite"]
     found = sorted(path.glob("node-*.sqlite"), key=lambda file: (len(file.name), file.name))
+    found = found or sorted(path.glob("rank-*/ledger.sqlite"))
     if not found:
         expected = "a ledger, a folder with node-0.sqlite and so on, or a run folder"
         raise InputError("FILE", str(path), expected)
     return found
+
+
+def _name(path: Path, file: Path) -> str:
+    """A ledger's file as seen from the folder that was asked for."""
+    return file.name if file == path else str(file.relative_to(path))
 
 
 def _node(

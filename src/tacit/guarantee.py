@@ -151,7 +151,11 @@ def statement_document(run: Path) -> dict[str, Any]:
     result = _result(run)
     config = read_config(run)
     # The folder that it happened to be read from is not part of what is stated.
-    ledger = {**ledger_document(run / "ledger.sqlite"), "path": "ledger.sqlite"}
+    one = (run / "ledger.sqlite").exists() or not any(run.glob("rank-*"))
+    ledger = {
+        **ledger_document(run / "ledger.sqlite" if one else run),
+        "path": "ledger.sqlite" if one else "rank-*/ledger.sqlite",
+    }
     nodes = _nodes(run, result, ledger)
     first = from_statement(ledger["mechanisms"][0])
     (entered,) = ledger["runs"]
@@ -169,7 +173,7 @@ def statement_document(run: Path) -> dict[str, Any]:
         "run": {
             **entered,
             "status": result["status"],
-            "ledger_digest": ledger["files"][0]["digest"],
+            "ledger_digest": ", ".join(file["digest"] for file in ledger["files"]),
         },
         "algorithm": result["algorithm"],
         "task": {**result["task"], "parameters": result["parameters"]},

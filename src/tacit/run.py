@@ -11,6 +11,8 @@ records. A process that loses another leaves its books as they are: what was sen
 
 from __future__ import annotations
 
+import re
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -23,13 +25,14 @@ import torch
 from tacit import checkpoint as checkpoints
 from tacit import folder as folders
 from tacit import metrics as measured
-from tacit.errors import DivergenceError, InputError
+from tacit.errors import DivergenceError, InputError, PeerError
 from tacit.folder import RunFolder
 from tacit.links import linked
 from tacit.marks import consensus_of, models_public
 from tacit.memory import kept_memory
 from tacit.peers import ALONE, Peers
 from tacit.prepare import Job
+from tacit.privacy.ledger_records import read_ledger
 from tacit.report import write_report
 from tacit.result import Claim, Result, document, privacy_state
 from tacit.session import Session, begin, record, save, share_of, take_rows, together
@@ -103,7 +106,10 @@ def execute(
         if not resume:
             check_shared(job.plan, shared)
         own, front, anew = _folders(job, out, resume, peers)
-        ledger = open_ledger(job.plan, own, resume and not anew, shared, job.hosted)
+        booked = resume and not anew
+        ledger = open_ledger(
+            job.plan, own, booked, shared, job.hosted, _run_id(peers, own if booked else None)
+        )
         if ledger is not None:
             stack.enter_context(ledger)
         links = stack.enter_context(linked(job, cluster))
@@ -133,6 +139,17 @@ def _folders(
     path = out / f"rank-{peers.rank:04d}"
     anew = resume and not path.exists()
     return (folders.create if anew else opened)(path, job.config), front, anew
+
+
+def _run_id(peers: Peers, begun: RunFolder | None) -> str:
+    """What the ledgers of all processes know the run by: as rank 0 has it in its folder, or new."""
+    own = secrets.token_hex(16)
+    if begun is not None and peers.rank == 0 and begun.ledger.exists():
+        own = read_ledger(begun.ledger).runs[0].run_id
+    said, *_ = peers.share("run id", own)
+    if not isinstance(said, str) or not re.fullmatch("[0-9a-f]{32}", said):
+        raise PeerError("rank 0 gave no name of the run")
+    return said
 
 
 def _train(

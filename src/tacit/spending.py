@@ -108,6 +108,7 @@ def open_ledger(
     resume: bool,
     shared: SharedLedgers | None = None,
     hosted: Sequence[int] | None = None,
+    run_id: str | None = None,
 ) -> Books | None:
     """The books of an accounted run: its own in its folder, or in memory without one.
 
@@ -117,6 +118,7 @@ def open_ledger(
         resume: whether the run goes on.
         shared: the ledgers of the nodes' data, into which the run is entered; `Books` closes them.
         hosted: the nodes of this process; by default all.
+        run_id: of a new run that several processes book; by default one of its own.
 
     Raises:
         InputError: a ledger cannot be opened or made, or is that of another run or other nodes.
@@ -134,7 +136,9 @@ def open_ledger(
     elif resume:
         own = books.Ledger.open(folder.ledger, digest=digest)
     else:
-        own = books.Ledger.create(folder.ledger, digest=digest, statements=statements)
+        own = books.Ledger.create(
+            folder.ledger, digest=digest, statements=statements, run_id=run_id
+        )
     shared = shared or SharedLedgers(Path(), ())
     try:
         if own.nodes != tuple(here):

@@ -55,7 +55,7 @@ def at_once(work: Callable[[int], Any], ranks: range | list[int]) -> list[Any]:
     return [results[rank] for rank in ranks]
 
 
-def meet_at(port: int, processes: int, *, timeout: float = 4.0, **others: str) -> list[Cluster]:
+def meet_at(port: int, processes: int, *, timeout: float = 10.0, **others: str) -> list[Cluster]:
     """All ranks of a cluster, in this process."""
 
     def one(rank: int) -> Cluster | None:
@@ -66,7 +66,7 @@ def meet_at(port: int, processes: int, *, timeout: float = 4.0, **others: str) -
 
 
 @contextmanager
-def clusters(processes: int, *, timeout: float = 4.0) -> Iterator[list[Cluster]]:
+def clusters(processes: int, *, timeout: float = 10.0) -> Iterator[list[Cluster]]:
     """All ranks of a cluster over a store of their own, closed at the end."""
     with kept_store() as port:
         ranks = meet_at(port, processes, timeout=timeout)

@@ -227,7 +227,7 @@ def test_a_lost_peer_is_named_in_time_and_the_process_ends_by_itself() -> None:
     assert 1.9 < silent[1] < 15.0
     assert torn[0].startswith("rank 2 was lost: ")
     assert torn[1] < 1.9
-    assert gathered[0] == "rank 2 was lost: its metrics did not move on within 0.2 s"
+    assert gathered[0] == "rank 2 was lost: its metrics did not move in 0.2 s"
     assert 2 in waited[0]
     assert 1 in waited[1]
     assert waited[0][-1] is waited[1][-1] is None
@@ -388,9 +388,9 @@ def test_what_gloo_throws_becomes_the_blame(thrown: str, said: str) -> None:
     assert channel.bytes_sent == 0
 
 
-def test_nothing_that_lay_in_memory_passes_for_a_message() -> None:
-    for _ in range(20):  # buffers of this size have held a head before
-        over(Wire()).send(0, torch.zeros(100, dtype=torch.uint8))
+def test_nothing_that_lay_in_memory_passes_for_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    stale = torch.frombuffer(bytearray(b"tacit\0\0\1" + bytes(108)), dtype=torch.uint8)
+    monkeypatch.setattr(module.torch, "empty", lambda size, **_: stale[:size])
     with pytest.raises(PeerError, match="none of tacit"):
         over(Wire(b"t")).receive(0, 100).wait()
 

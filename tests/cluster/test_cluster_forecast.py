@@ -21,13 +21,13 @@ from tacit.cluster.traffic import Phase, Traffic
 from tacit.errors import InputError
 
 LINKS = Links(bandwidth=1e6, latency=0.01, processes=2)
-FREE = Costs(per_message=0.0, per_byte=0.0, hops=2, measured_by="nothing")
+FREE = Costs(per_message=0.0, per_byte=0.0, measured_by="nothing")
 
 
-def phase(messages: list[list[int]], rows: list[list[int]], row_bytes: float = 920.0) -> Phase:
+def phase(messages: list[list[int]], rows: list[list[int]], hops: int = 2) -> Phase:
     """Two processes that send each other; what one sends the other receives."""
     out, rows_out = np.array(messages), np.array(rows)
-    return Phase(row_bytes, out, out[:, ::-1], rows_out, rows_out[:, ::-1])
+    return Phase(hops, 920.0, out, out[:, ::-1], rows_out, rows_out[:, ::-1])
 
 
 BUSY = Traffic((phase([[1, 1]], [[1, 3]]),))
@@ -35,7 +35,7 @@ BUSY = Traffic((phase([[1, 1]], [[1, 3]]),))
 
 def test_a_step_by_hand() -> None:
     found = forecast(
-        BUSY, LINKS, compute=0.5, nodes=3, steps=10, costs=Costs(1e-3, 1e-6, 2, "this test")
+        BUSY, LINKS, compute=0.5, nodes=3, steps=10, costs=Costs(1e-3, 1e-6, "this test")
     )
     # Either way 1000 and 2840 bytes; the larger counts on the wire, both are copied.
     assert found.compute == 0.5
@@ -57,6 +57,12 @@ def test_phases_follow_each_other() -> None:
     assert two.seconds_a_step == pytest.approx(2 * one.seconds_a_step)
 
 
+def test_a_phase_that_was_waited_for_takes_one_hop() -> None:
+    ready = Traffic((phase([[1, 1]], [[1, 1]], hops=1),))
+    found = forecast(ready, LINKS, compute=0.0, nodes=1, steps=1)
+    assert found.latency == pytest.approx(0.01)
+
+
 def test_steps_in_which_nothing_is_sent_have_no_latency() -> None:
     half = Traffic((phase([[1, 0], [0, 0]], [[1, 0], [0, 0]]),))
     found = forecast(half, LINKS, compute=0.0, nodes=1, steps=1, costs=FREE)
@@ -73,7 +79,7 @@ def test_every_step_waits_for_its_own_slowest() -> None:
 
 def test_one_process_only_computes() -> None:
     silent = np.zeros((1, 1), np.int64)
-    alone = Traffic((Phase(100.0, silent, silent, silent, silent),))
+    alone = Traffic((Phase(2, 100.0, silent, silent, silent, silent),))
     found = forecast(alone, replace(LINKS, processes=1), compute=0.25, nodes=4, steps=8)
     assert (found.seconds_a_step, found.seconds, found.bytes_run) == (0.25, 2.0, 0.0)
 
@@ -93,7 +99,7 @@ def test_better_links_never_take_longer(
     base = Links(bandwidth, latency, 2)
     assert seconds(replace(base, bandwidth=bandwidth * factor)) <= seconds(base)
     assert seconds(replace(base, latency=latency + more)) >= seconds(base)
-    assert seconds(base) >= 0.1 + COSTS.hops * latency
+    assert seconds(base) >= 0.1 + 2 * latency
 
 
 def test_links_are_read_in_any_order_and_unit() -> None:
@@ -137,4 +143,4 @@ def test_the_document_holds_every_part() -> None:
     parts = ("compute", "messages", "copying", "transfer", "latency")
     assert sum(document[part] for part in parts) == pytest.approx(document["seconds_a_step"])
     assert document["links"] == {"bandwidth": 1e6, "latency": 0.01, "processes": 2}
-    assert document["costs"]["hops"] == COSTS.hops
+    assert document["costs"]["per_byte"] == COSTS.per_byte

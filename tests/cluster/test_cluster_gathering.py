@@ -11,10 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import Hub, Outcome, Seat, ThreadChannel, lost, run_ranks, run_threads
+from ranks import Hub, Outcome, Seat, ThreadChannel, lost, rendezvous, run_ranks, run_threads
+from torch.distributed import TCPStore
 
 from tacit.cluster import gathering
-from tacit.cluster.gathering import LONGEST, Gatherer, open_gatherer
+from tacit.cluster.gathering import LONGEST, Gatherer, LostError, open_gatherer
 from tacit.errors import PeerError
 
 DIMENSION = 1000
@@ -97,7 +98,7 @@ def test_any_skew_gives_the_same_marks(pauses: list[list[float]]) -> None:
 def pair() -> Any:
     """Channels of two ranks, closed in the end so that no thread waits on."""
     hub = Hub(2)
-    channels = [ThreadChannel(hub, rank, 20.0) for rank in (0, 1)]
+    channels = [ThreadChannel(hub, rank, 20.0, LostError) for rank in (0, 1)]
     yield channels
     for channel in channels:
         channel.close()
@@ -109,9 +110,9 @@ def test_at_most_four_marks_are_under_way(pair: list[ThreadChannel], rank: int) 
     for step in range(4):
         waiting.put(step, None, torch.zeros(3))
     assert waiting.ready() == []
-    with pytest.raises(PeerError, match=rf"rank {1 - rank} was lost: its metrics .* 0\.2 s"):
+    with pytest.raises(PeerError, match=rf"rank {1 - rank} was lost: its metrics .* in 0\.2 s"):
         waiting.put(4, None, torch.zeros(3))
-    with pytest.raises(PeerError, match=rf"rank {1 - rank} was lost: its metrics .* 0\.1 s"):
+    with pytest.raises(PeerError, match=rf"rank {1 - rank} was lost: its metrics .* in 0\.1 s"):
         waiting.finish(0.1)
     # It goes on as soon as the other does.
     other = Gatherer(pair[1 - rank], 5.0, lost)
@@ -189,6 +190,31 @@ def test_what_cannot_be_a_part_is_refused_where_it_is_put(
     monkeypatch.setattr(gathering, "LONGEST", 10)
     with pytest.raises(ValueError, match="a document of 12 bytes"):
         gatherer.put(0, "0123456789", torch.zeros(2))
+    gatherer.close()
+
+
+def test_a_process_that_does_not_come_is_blamed() -> None:
+    with rendezvous() as port:
+        store = TCPStore("127.0.0.1", port, is_master=False)
+        with pytest.raises(PeerError, match=r"rank 1 was lost: it did not come .* within 0\.1 s"):
+            open_gatherer(store, 0, 2, 0.1, lost)
+
+
+def test_blame_is_left_to_whom_it_concerns(pair: list[ThreadChannel]) -> None:
+    blamed: list[tuple[str, int]] = []
+
+    def blame(rank: int, reason: str) -> PeerError:
+        blamed.append((threading.current_thread().name, rank))
+        return lost(rank, reason)
+
+    gatherer = Gatherer(pair[1], 10.0, blame)
+    gatherer.put(0, None, torch.zeros(3))
+    pair[0].close()
+    gatherer._thread.join(10.0)
+    assert blamed == []
+    with pytest.raises(PeerError, match="rank 0 was lost: its connection was closed"):
+        gatherer.finish(10.0)
+    assert blamed == [(threading.current_thread().name, 0)]
     gatherer.close()
 
 

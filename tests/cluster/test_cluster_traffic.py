@@ -91,6 +91,7 @@ def test_a_one_peer_graph_on_one_node_a_process_is_one_message_each_way() -> Non
     assert found.needed_out.tolist() == [44.0] * 8
     assert found.bytes_out.tolist() == [44.0 + 80] * 8
     assert MESSAGE_BYTES == 80
+    assert [phase.hops for phase in found.phases] == [2]
 
 
 def test_the_periods_graphs_are_averaged() -> None:
@@ -166,6 +167,7 @@ def test_active_clients_send_to_the_server_and_every_process_gets_the_mean(
     up, down = (Traffic((phase,)) for phase in found.phases)
     check(up, [step[0] for step in steps], 80)
     check(down, [step[1] for step in steps], 80)
+    assert [phase.hops for phase in found.phases] == [1, 1]
     assert found.bytes_out == pytest.approx(up.bytes_out + down.bytes_out)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tacit.cluster.reports import describe_rank, lost
-from tacit.cluster.watch import Seen
+from tacit.cluster.watch import Heart, Seen
 from tacit.errors import PeerError
 
 __all__ = ["culprit"]
@@ -29,7 +29,7 @@ def culprit(
     while True:
         last = waits[-1]
         heart = seen[last].heart
-        at = f" at step {heart.step}" if heart.step >= 0 else ""
+        at = _at(heart)
         because = reason if last == waiting_for else f"rank {waits[-2]} waits for it"
         if heart.done:
             return lost(last, hosts, f"has ended{at}, but rank {waits[-2]} waits for it")
@@ -40,6 +40,11 @@ def culprit(
             return lost(last, hosts, f"is alive{at}, but has sent nothing ({because})")
         if following in waits:  # in a circle: the fault lies between two that both live
             first = describe_rank(rank, hosts)
-            said = f"is alive{at}, but nothing comes from it to {first} ({reason})"
+            near = _at(seen[waiting_for].heart)
+            said = f"is alive{near}, but nothing comes from it to {first} ({reason})"
             return lost(waiting_for, hosts, said)
         waits.append(following)
+
+
+def _at(heart: Heart) -> str:
+    return f" at step {heart.step}" if heart.step >= 0 else ""

@@ -7,10 +7,9 @@ phase the slowest process counts, and everything else waits for it:
     costs = messages * per_message + bytes * per_byte + 8 * max(bytes out, bytes in) / bandwidth
 
 with messages and bytes those that a process sends and receives. Links are full duplex and carry
-nothing else; every process has one of its own. What a link's frames add to the bytes is left out:
-6 % with frames of 1500 bytes, 1 % with 9000. `hops` is 2, since gloo sends a message's bytes only
-when the receiver has said that it waits for them. How far the model is off where it can be
-checked is in `docs/performance.md`; `python benchmarks/cluster` measures it.
+nothing else; every process has one of its own. Left out is what a link's frames add to the bytes
+(6 % with frames of 1500 bytes, 1 % with 9000), and the time that TCP takes to fill a long link.
+How far the forecast is off, `python benchmarks/cluster --only check` measures.
 """
 
 from __future__ import annotations
@@ -68,18 +67,16 @@ class Costs:
     Args:
         per_message: seconds, of one sent or received.
         per_byte: seconds, of one sent or received.
-        hops: latencies before the bytes of a phase begin to arrive.
         measured_by: the command that these come from.
     """
 
     per_message: float
     per_byte: float
-    hops: int
     measured_by: str
 
 
 COSTS = Costs(
-    per_message=1.5e-4, per_byte=6e-10, hops=2, measured_by="python benchmarks/cluster --only fit"
+    per_message=2.5e-4, per_byte=9e-10, measured_by="python benchmarks/cluster --only fit"
 )
 """Of gloo over TCP, on the machine of `docs/performance.md`."""
 
@@ -225,7 +222,7 @@ def _slowest(phase: Phase, links: Links, costs: Costs) -> NDArray[np.float64]:
     )
     slowest = parts.sum(axis=0).argmax(axis=1)
     of_slowest = parts[:, np.arange(len(slowest)), slowest].mean(axis=1)
-    waits = float((~phase.silent).mean()) * costs.hops * links.latency
+    waits = float((~phase.silent).mean()) * phase.hops * links.latency
     return np.append(of_slowest, waits)
 
 

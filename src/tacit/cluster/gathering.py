@@ -19,6 +19,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import torch
@@ -31,7 +32,17 @@ from tacit.exchange.protocol import Channel
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-__all__ = ["JSON", "LONGEST", "PATIENCE", "Gatherer", "Mark", "Part", "Pipe", "open_gatherer"]
+__all__ = [
+    "JSON",
+    "LONGEST",
+    "PATIENCE",
+    "Gatherer",
+    "LostError",
+    "Mark",
+    "Part",
+    "Pipe",
+    "open_gatherer",
+]
 
 JSON: TypeAlias = bool | int | float | str | list["JSON"] | dict[str, "JSON"] | None
 """What a document may hold."""
@@ -52,6 +63,19 @@ _PENDING = 4
 _HEAD_BYTES = 24
 
 
+class LostError(Exception):
+    """A rank that the thread waited for in vain: blamed when the run asks, not by the thread.
+
+    Args:
+        rank: which one.
+        reason: how the wait ended, in words.
+    """
+
+    def __init__(self, rank: int, reason: str) -> None:
+        self.rank, self.reason = rank, reason
+        super().__init__(f"rank {rank}: {reason}")
+
+
 class Pipe(Channel, Protocol):
     """A channel that can also say when all that was sent has been taken."""
 
@@ -66,18 +90,18 @@ class Gatherer:
     """Collects marks; `put` and `finish` in every process, `ready` on rank 0.
 
     Args:
-        channel: used by nobody else, on the CPU; its waits should be patient.
+        channel: used by nobody else, on the CPU; with `PATIENCE`, and `LostError` for its blame.
         timeout: seconds that `put` may have to wait.
-        blame: makes the error for a rank that `put` or `finish` waited for in vain.
+        blame: makes the error for a rank that was waited for in vain; only called where the run
+            asks (`put`, `ready`, `finish`).
     """
 
     def __init__(self, channel: Pipe, timeout: float, blame: Blame) -> None:
         self._channel, self._timeout, self._blame = channel, timeout, blame
-        # What was put and is not on its way or complete yet; also guards what follows.
-        self._changed = threading.Condition()
-        self._pending = 0
+        self._changed = threading.Condition()  # of what the thread and the run both touch:
+        self._pending = 0  # marks that were put and are not taken, or on rank 0 not complete
         self._complete: list[Mark] = []
-        self._failure: Exception | None = None
+        self._failure: Callable[[], Exception] | None = None
         self._awaited = 1 if channel.rank == 0 else 0
         self._queue: queue.SimpleQueue[tuple[int, bytes, Tensor] | None] = queue.SimpleQueue()
         handle = self._collect if channel.rank == 0 else self._deliver
@@ -99,7 +123,7 @@ class Gatherer:
         Raises:
             ValueError: the document is too long, or the vector is none.
             PeerError: a part that came was wrong.
-            Exception: of the channel, or what `blame` makes if nothing moves within the timeout.
+            Exception: what `blame` makes, if a rank was lost or nothing moves within the timeout.
         """
         text = json.dumps(document, separators=(",", ":")).encode()
         if len(text) > LONGEST:
@@ -117,12 +141,12 @@ class Gatherer:
 
         Raises:
             PeerError: a part that came was wrong.
-            Exception: of the channel: a rank was lost.
+            Exception: what `blame` makes: a rank was lost.
         """
         with self._changed:
             complete, self._complete = self._complete, []
-            if self._failure is not None and not complete:
-                raise self._failure
+        if self._failure is not None and not complete:
+            raise self._failure()
         return complete
 
     def finish(self, limit: float) -> None:
@@ -133,7 +157,7 @@ class Gatherer:
 
         Raises:
             PeerError: a part that came was wrong.
-            Exception: of the channel, or what `blame` makes once the limit has passed.
+            Exception: what `blame` makes, if a rank was lost or once the limit has passed.
         """
         self._wait(lambda: self._pending == 0, limit)
 
@@ -152,13 +176,11 @@ class Gatherer:
                 if left <= 0:
                     break
                 self._changed.wait(left)
-            if self._failure is not None:
-                raise self._failure
-            if until():
+            if self._failure is None and until():
                 return
-            awaited = self._awaited
-        # Outside the lock: blame may take its time.
-        raise self._blame(awaited, f"its metrics did not move on within {limit:g} s")
+            late = partial(self._blame, self._awaited, f"its metrics did not move in {limit:g} s")
+            failure = self._failure or late
+        raise failure()  # outside the lock: blame may take its time
 
     def _run(self, handle: Callable[[int, bytes, Tensor], None]) -> None:
         try:
@@ -167,10 +189,15 @@ class Gatherer:
                 with self._changed:
                     self._pending -= 1
                     self._changed.notify_all()
+        except LostError as lost:
+            self._fail(partial(self._blame, lost.rank, lost.reason))
         except Exception as error:  # of whatever kind: it is raised again where the run asks
-            with self._changed:
-                self._failure = error
-                self._changed.notify_all()
+            self._fail(partial(_same, error))
+
+    def _fail(self, failure: Callable[[], Exception]) -> None:
+        with self._changed:
+            self._failure = failure
+            self._changed.notify_all()
 
     def _deliver(self, step: int, text: bytes, vector: Tensor) -> None:
         head = torch.tensor([step, len(text), len(vector)], dtype=torch.int64)
@@ -216,24 +243,36 @@ def open_gatherer(
         rank: of this process.
         processes: how many there are.
         timeout: seconds until the others must have come, and that `put` may have to wait.
-        blame: see `Blame`; also called by the gatherer's thread.
+        blame: see `Blame`.
 
     Raises:
         PeerError: the processes could not be connected.
         Exception: what `blame` makes, of the first rank that did not come.
     """
-    channel = open_channel(
-        store,
-        rank,
-        processes,
-        torch.device("cpu"),
-        timeout,
-        blame,
-        lambda _: None,
-        name="gatherer",
-        patience=PATIENCE,
-    )
+    cpu = torch.device("cpu")
+    try:
+        channel = open_channel(
+            store,
+            rank,
+            processes,
+            cpu,
+            timeout,
+            LostError,
+            _nobody_asks,
+            name="gatherer",
+            patience=PATIENCE,
+        )
+    except LostError as lost:
+        raise blame(lost.rank, lost.reason) from None
     return Gatherer(channel, timeout, blame)
+
+
+def _nobody_asks(rank: int | None) -> None:
+    """For whom the thread waits is no concern of the heartbeat, which speaks of the run."""
+
+
+def _same(error: Exception) -> Exception:
+    return error
 
 
 def _body_bytes(text: int, vector: int) -> int:

@@ -6,11 +6,15 @@ over there need it. Nothing goes over the network between nodes of one process.
 
 A step is a sequence of phases, in each of which all processes send at once, and then wait:
 
-| exchange | phases | rows |
-|---|---|---|
-| `mix` | 1 | of each node, to every process with an out-neighbour of it |
-| `swap` | 1 | of each node that is paired, to its partner's process |
-| `average` | 2 | of each active client, to rank 0; then the mean, to every process |
+| exchange | phases | rows | hops |
+|---|---|---|---|
+| `mix` | 1 | of each node, to every process with an out-neighbour of it | 2 |
+| `swap` | 1 | of each node that is paired, to its partner's process | 2 |
+| `average` | 2 | of each active client, to rank 0; then the mean, to every process | 1, 1 |
+
+gloo sends the bytes of a message when it has heard that the receiver waits for them: a hop there
+and a hop back, where both begin to wait at the same time. A server and its clients wait for each
+other by turns, so that it has been heard by then.
 """
 
 from __future__ import annotations
@@ -50,6 +54,7 @@ class Phase:
     """Messages that go at the same time, `[steps, processes]` each.
 
     Args:
+        hops: latencies until its bytes begin to arrive.
         row_bytes: of one row, expected.
         messages_out: sent by each process.
         messages_in: received by each.
@@ -57,6 +62,7 @@ class Phase:
         rows_in: in those received.
     """
 
+    hops: int
     row_bytes: float
     messages_out: Counts
     messages_in: Counts
@@ -165,11 +171,12 @@ def traffic(plan: Plan, placement: Placement, dtype: torch.dtype) -> Traffic:
     chosen = plan.config.algorithm
     numbers = chosen.definition.message_numbers(chosen.options, plan.parameters)
     row, mean_row = numbers * dtype.itemsize, float(plan.parameters * dtype.itemsize)
-    phases = _KINDS[_kind(plan)](plan, ranks)
+    kind = _kind(plan)
+    phases = _KINDS[kind](plan, ranks)
     sizes = (row, mean_row)  # only a server has a second phase: it sends its mean
     return Traffic(
         tuple(
-            _phase(steps, placement.processes, size)
+            _phase(steps, placement.processes, size, _HOPS[kind])
             for steps, size in zip(phases, sizes, strict=False)
         )
     )
@@ -215,14 +222,17 @@ _KINDS: Mapping[str, Callable[[Plan, Counts], tuple[list[_Sent], ...]]] = Mappin
 )
 
 
+_HOPS: Mapping[str, int] = MappingProxyType({"mix": 2, "swap": 2, "average": 1})
+
+
 def _counted(steps: int) -> Iterable[int]:
     """Steps evenly spread."""
     return (int(k) for k in np.linspace(0, steps - 1, min(steps, _MOST_STEPS)).round())
 
 
-def _phase(steps: list[_Sent], processes: int, row_bytes: float) -> Phase:
+def _phase(steps: list[_Sent], processes: int, row_bytes: float, hops: int) -> Phase:
     counts = np.stack([_count(sent, processes) for sent in steps])
-    return Phase(row_bytes, counts[:, 0], counts[:, 1], counts[:, 2], counts[:, 3])
+    return Phase(hops, row_bytes, counts[:, 0], counts[:, 1], counts[:, 2], counts[:, 3])
 
 
 def _count(sent: _Sent, processes: int) -> Counts:

@@ -99,13 +99,21 @@ class Ledger:
         self._session = 1 if last is None else last + 1
 
     @classmethod
-    def create(cls, path: str | Path, *, digest: str, statements: Sequence[NodeStatement]) -> Self:
+    def create(
+        cls,
+        path: str | Path,
+        *,
+        digest: str,
+        statements: Sequence[NodeStatement],
+        run_id: str | None = None,
+    ) -> Self:
         """A new ledger of a run in a new file, durable when this returns.
 
         Args:
             path: a file that does not exist, in a folder that does.
             digest: identifies the plan: a run is only ever continued under the same one.
             statements: one for each node that this ledger books for.
+            run_id: of the run, where several ledgers are of one; by default a new one.
 
         Raises:
             InputError: the file exists or cannot be written, or the statements are unusable.
@@ -115,9 +123,8 @@ class Ledger:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
         with connecting(str(path)) as connection:
             lock(connection)
-            return cls(
-                connection, str(path), _fill(connection, str(path), digest, statements, texts)
-            )
+            run = _fill(connection, str(path), digest, statements, texts, run_id)
+            return cls(connection, str(path), run)
 
     @classmethod
     def open(cls, path: str | Path, *, digest: str | None) -> Self:
@@ -361,12 +368,13 @@ def _fill(
     digest: str,
     statements: Sequence[NodeStatement],
     texts: Mapping[int, str],
+    run_id: str | None = None,
 ) -> int:
     """Make a run's ledger of an empty file; gives the run's row."""
     accounts: list[AccountRow] = [(one.node, one.epsilon_budget, one.delta) for one in statements]
     with changing(connection, path):
         write_new(connection, accounts)
-        return insert_run(connection, secrets.token_hex(16), digest, texts)
+        return insert_run(connection, run_id or secrets.token_hex(16), digest, texts)
 
 
 def _texts(statements: Sequence[NodeStatement]) -> dict[int, str]:

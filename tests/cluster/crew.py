@@ -1,0 +1,185 @@
+"""Crews: `tacit train` in real processes that are ranks of one run, started in a moment.
+
+Every rank is forked from a server that has imported all of tacit already, and calls the entry of
+the command line in an environment as `tacit launch` sets it. This process keeps the store. All are
+killed when the block ends, whatever happened, and every wait has a limit.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from cluster import ranks
+from cluster.joined import kept_store, variables
+from experiments import Answer
+from tacit.cli import main
+from tacit.privacy.ledger import read_ledger, step_runs
+
+__all__ = ["LIMIT", "Member", "charged", "checkpoints", "crew", "nodes_of", "train"]
+
+LIMIT = 60.0  # seconds for anything that must end
+
+_PRELOADED = (
+    "hypothesis.strategies",
+    "pytest",
+    "scipy.stats",
+    "sqlite3",
+    "tacit.algorithms",
+    "tacit.cli",
+    "tacit.cluster",
+    "tacit.cluster.channel",
+    "tacit.cluster.gathering",
+    "tacit.config",
+    "tacit.data.digits",
+    "tacit.exchange",
+    "tacit.joined",
+    "tacit.prepare",
+    "tacit.run",
+    "tacit.terminal",
+)
+_forks = ranks._forks  # one server for all tests of a process
+_forks.set_forkserver_preload(list(_PRELOADED))
+
+
+@dataclass(frozen=True)
+class Member:
+    """One rank.
+
+    Attributes:
+        process: which it is.
+        home: its working directory.
+    """
+
+    process: BaseProcess
+    home: Path
+
+    def end(self, limit: float = LIMIT) -> Answer:
+        """How it ended; of a signal, minus its number."""
+        self.process.join(limit)
+        assert self.process.exitcode is not None, f"{self.home.name} hangs: {self.said('err')}"
+        return Answer(self.process.exitcode, self.said("out"), self.said("err"))
+
+    def said(self, stream: str) -> str:
+        """What it wrote to `out` or `err`."""
+        return (self.home / f"said.{stream}").read_text()
+
+
+@contextmanager
+def crew(
+    folder: Path,
+    processes: int,
+    arguments: Callable[[int], Sequence[object]],
+    *,
+    tamper: Mapping[int, Callable[[], None]] | None = None,
+    homes: Sequence[Path] = (),
+) -> Iterator[list[Member]]:
+    """Ranks that run `tacit` with their arguments; none is left afterwards.
+
+    Args:
+        folder: where their working directories are made.
+        processes: how many.
+        arguments: of the command line, by rank.
+        tamper: by rank, what is called before the command line.
+        homes: their working directories, where they are there already.
+    """
+    token = secrets.token_hex(4)
+    members: list[Member] = []
+    with kept_store() as port:
+        try:
+            for rank in range(processes):
+                home = homes[rank] if homes else folder / f"home-{token}-{rank}"
+                home.mkdir(parents=True, exist_ok=True)
+                words = [str(word) for word in arguments(rank)]
+                call = (variables(rank, processes, port), home, words, (tamper or {}).get(rank))
+                process = _forks.Process(target=_rank, args=call, daemon=True)
+                process.start()
+                members.append(Member(process, home))
+            yield members
+        finally:
+            for member in members:
+                member.process.kill()
+            for member in members:
+                member.process.join(10)
+            assert not any(member.process.is_alive() for member in members)
+
+
+def train(
+    folder: Path,
+    file: Path,
+    out: Path,
+    processes: int,
+    *more: str,
+    tamper: Mapping[int, Callable[[], None]] | None = None,
+) -> list[Answer]:
+    """How all ranks of a training ended, within limits."""
+    words = ("train", file, "--quiet", "--out", out, *more)
+    with crew(folder, processes, lambda _: words, tamper=tamper) as members:
+        return [member.end() for member in members]
+
+
+def _rank(
+    environment: Mapping[str, str],
+    home: Path,
+    words: Sequence[str],
+    tamper: Callable[[], None] | None,
+) -> None:
+    os.chdir(home)
+    for number, stream in ((1, "out"), (2, "err")):
+        file = os.open(f"said.{stream}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, number)
+        os.close(file)
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    sys.argv = ["tacit", *words]
+    if tamper is not None:
+        tamper()
+    main()
+
+
+def nodes_of(run: Path) -> torch.Tensor:
+    """The models of all nodes, as the ranks of a run in blocks wrote them, or as one process."""
+    folders = sorted(run.glob("rank-*")) or [run]
+    return torch.cat([load_file(one / "nodes.safetensors")["parameters"] for one in folders])
+
+
+def charged(run: Path) -> dict[int, Counter[int]]:
+    """How often each step was charged to each node, from the ledgers of a run alone."""
+    found: dict[int, Counter[int]] = {}
+    for file in sorted(run.glob("rank-*/ledger.sqlite")) or [run / "ledger.sqlite"]:
+        (one,) = read_ledger(file).runs
+        for node, intervals in one.charged.items():
+            assert node not in found
+            found[node] = Counter(
+                {
+                    step: times
+                    for first, until, times in step_runs(intervals)
+                    for step in range(first, until)
+                }
+            )
+    return found
+
+
+def checkpoints(run: Path) -> list[set[int]]:
+    """The steps of which each rank has a checkpoint."""
+    names = [[path.stem for path in one.glob("checkpoint-*")] for one in sorted(run.glob("rank-*"))]
+    return [{int(name.removeprefix("checkpoint-")) for name in own} for own in names]
+
+
+def until(condition: Callable[[], bool], limit: float = LIMIT) -> None:
+    """Wait, a limited time, for something that another process does."""
+    deadline = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
