@@ -30,11 +30,20 @@ def test_every_default() -> None:
         "task": {
             "dataset": "digits",
             "model": "mlp",
+            "outputs": None,
             "loss": "cross-entropy",
             "metric": None,
             "data_dir": "data",
         },
-        "nodes": {"count": 16, "partition": "iid", "alpha": None, "per_node": None},
+        "nodes": {
+            "count": 16,
+            "partition": "iid",
+            "alpha": None,
+            "per_node": None,
+            "data": "split",
+            "source": None,
+            "placement": "blocks",
+        },
         "topology": {
             "graph": "exponential",
             "mixing": None,
@@ -65,7 +74,9 @@ def test_every_default() -> None:
             "evaluate_every": None,
             "evaluate_records": 1000,
             "checkpoint_every": None,
+            "timeout": 60.0,
         },
+        "faults": {"drop": 0.0, "drop_edges": (), "down": (), "slow": (), "tolerate": False},
     }
     assert config.algorithm.name == "dyn-d2p"
     assert config.algorithm.options.model_dump() == {
@@ -204,9 +215,9 @@ def test_an_override_of_another_form_is_refused(override: str) -> None:
         ("train.step=3", "train.step", "did you mean 'steps'?"),
         ("privacy.epsilonn=3", "privacy.epsilonn", "did you mean 'epsilon'?"),
         ("algorithm.learningrate=3", "algorithm.learningrate", "did you mean 'learning_rate'?"),
-        ("task.zzz=3", "task.zzz", "this takes: data_dir, dataset, loss, metric, model"),
+        ("task.zzz=3", "task.zzz", "this takes: data_dir, dataset, loss, metric, model, outputs"),
         ("trainn.steps=3", "[trainn]", "did you mean 'train'?"),
-        ("zzz.steps=3", "[zzz]", "known are: algorithm, nodes, privacy, task, topology, train"),
+        ("zzz.steps=3", "[zzz]", "known are: algorithm, faults, nodes, privacy, task, topology, train"),
         ("algorithm.name=privspg", "algorithm.name", "did you mean 'privsgp'?"),
     ],
 )

@@ -92,7 +92,8 @@ def runs(quick: bool) -> Row:
         file = Path(folder) / "experiment.toml"
         file.write_text(text)
         for processes in (1, 2):
-            answer = _run(["launch", str(file), "--processes", str(processes), "--json"])
+            asked = ["--processes", str(processes), "--out", f"{folder}/{processes}", "--json"]
+            answer = _run(["launch", str(file), *asked])
             rate = answer["steps_per_second"]
             record.append({"processes": processes, "steps a second": rate})
             over = record[0]["steps a second"] / rate

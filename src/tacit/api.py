@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import nn
 from tacit import folder as folders
 from tacit.config import Config, load_config
 from tacit.errors import InputError
+from tacit.joined import agreed_folder, joined
+from tacit.peers import ALONE, Peers
 from tacit.prepare import prepare
 from tacit.result import Result
 from tacit.run import execute
@@ -26,6 +29,8 @@ def train(
     test: Any = None,
     out: str | Path | None = None,
     resume: bool = False,
+    distributed: bool = False,
+    allow_insecure_network: bool = False,
 ) -> Result:
     """Train one model across nodes, each within its privacy budget.
 
@@ -37,11 +42,15 @@ def train(
         test: public test records, likewise; by default those of `[task].dataset`.
         out: a new run folder; by default nothing is written.
         resume: continue the run in `out`.
+        distributed: take part in a run of several processes, as torchrun started this one; the
+            result has the models of this process's nodes, and the common one.
+        allow_insecure_network: whether they may talk in clear over a public address.
 
     Raises:
         InputError: something given is wrong; names it.
         BudgetError: a node's budget cannot be met.
         DivergenceError: the model of a node left the finite numbers.
+        PeerError: another process was lost.
     """
     if nodes is not None and not len(nodes):
         raise InputError("nodes", "[]", "needs one data set a node")
@@ -51,6 +60,18 @@ def train(
         config, count=None if nodes is None else len(nodes), given_model=model is not None
     )
     path = None if out is None else Path(out)
-    if path is not None and not resume:
+    if path is not None and not resume and not distributed:
         folders.check_new(path)
-    return execute(prepare(parsed, model=model, nodes=nodes, test=test), out=path, resume=resume)
+    with ExitStack() as stack:
+        cluster = None
+        if distributed:
+            insecure = allow_insecure_network
+            cluster = stack.enter_context(
+                joined(parsed.train.timeout, allow_insecure_network=insecure)
+            )
+        peers: Peers = ALONE if cluster is None else cluster
+        if path is not None:
+            # After a restart by torchrun, the arguments are as they were.
+            path, resume = agreed_folder(cluster, path, resume, lambda: Path("runs"))
+        job = prepare(parsed, model=model, nodes=nodes, test=test, peers=peers)
+        return execute(job, out=path, resume=resume, cluster=cluster)

@@ -24,6 +24,7 @@ from tacit.errors import InputError, TacitError
 
 if TYPE_CHECKING:
     from tacit.config import Config
+    from tacit.prepare import Job
 
 __all__ = ["app", "main"]
 
@@ -131,12 +132,20 @@ def plan(
         ),
     ] = False,
     page: Page = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="LINKS",
+            help="Foretell a step there: bandwidth=10Gbit,latency=1ms,processes=64.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Print what would happen and what it would cost, without training."""
     from tacit.config import load_config
     from tacit.prepare import prepare
-    from tacit.terminal import plan_document, plan_table
+    from tacit.terminal import cluster_table, plan_document, plan_table
 
     config = load_config(file, overrides=set_ or ())
     asked = {
@@ -149,6 +158,8 @@ def plan(
     extra = [name for name, value in asked.items() if value]
     if extra and not optimise:
         raise InputError(extra[0], asked[extra[0]], "goes with --optimise")
+    if cluster is not None and optimise:
+        raise InputError("--cluster", cluster, "goes with a plan as it is: leave --optimise out")
     if optimise:
         options = {
             "batch": batch,
@@ -160,10 +171,20 @@ def plan(
         return
     with waiting(_PREPARING, hidden=as_json):
         job = prepare(config)
+        found = None if cluster is None else _foretold(job, cluster)
     if as_json:
-        typer.echo(json.dumps(plan_document(job), indent=2))
-    else:
-        plan_table(job)
+        typer.echo(json.dumps(plan_document(job) | (found or {}), indent=2))
+        return
+    plan_table(job)
+    if found is not None:
+        cluster_table(found["cluster"])
+
+
+def _foretold(job: Job, cluster: str) -> dict[str, Any]:
+    from tacit.cluster.forecast import forecast_document
+    from tacit.rehearsal import foretell
+
+    return {"cluster": forecast_document(foretell(job, cluster))}
 
 
 def _constant(text: str) -> tuple[str, float]:
@@ -289,6 +310,9 @@ def main() -> None:
     # Before torch is loaded. Threads that spin while they wait made a small run on a busy machine
     # six times slower (5.1 s against 0.8 s); on an idle one it makes no difference.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if os.environ.get("WORLD_SIZE"):
+        # A store that is lost makes torch print stack traces; we say it in one line.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     command = typer.main.get_command(app)
     try:
         # Not app(): it would print usage errors in several lines, and swallow an interrupt.

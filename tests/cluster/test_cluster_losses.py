@@ -1,0 +1,485 @@
+"""Real processes that are killed, stopped, corrupted or defective: who is named, what is kept.
+
+Ranks do these things to themselves, at a step that is known: what happens next does not depend on
+how fast this machine is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from cluster.crew import LIMIT, charged, checkpoints, crew, nodes_of, train, until
+from experiments import Answer, strict_json, tacit, write_experiment, write_module
+from tacit.books import ledger_document
+from tacit.cluster import Cluster
+from tacit.cluster.channel import TorchChannel
+from tacit.exchange.messages import HEADER_BYTES, read_header
+
+Tamper = Callable[[], None]
+EXACT = {"rtol": 1e-12, "atol": 1e-14}
+CHANGES: Mapping[str, Mapping[str, Any]] = {
+    "nodes": {"count": 5},
+    "train": {"steps": 8, "dtype": "float64", "checkpoint_every": 3, "evaluate_every": 2},
+}
+
+
+# What ranks do to themselves.
+
+
+def raise_signal(number: int) -> None:
+    """As if another had sent it."""
+    os.kill(os.getpid(), number)
+
+
+def fail() -> None:
+    """A defect."""
+    raise RuntimeError("something nobody thought of")
+
+
+def at_step(step: int, act: Tamper) -> None:
+    """Do something before a step."""
+    told = Cluster.at
+
+    def at(self: Cluster, k: int) -> None:
+        told(self, k)
+        if k == step:
+            act()
+
+    Cluster.at = at  # type: ignore[method-assign]
+
+
+def wrap_send(change: Callable[[int, tuple[int, ...], Tensor], Tensor]) -> None:
+    """Pass every message of the algorithm, with its header's fields, through a function."""
+    send = TorchChannel.send
+
+    def changed(self: TorchChannel, rank: int, message: Tensor) -> None:
+        header = read_header(message[:HEADER_BYTES].numpy().tobytes())
+        assert header is not None
+        send(self, rank, change(rank, header, message))
+
+    TorchChannel.send = changed  # type: ignore[method-assign]
+
+
+def overheard(file: Path, lethal: int | None) -> None:
+    """Write down what is sent, and die in the middle of the exchange of a step."""
+
+    def hear(rank: int, header: tuple[int, ...], message: Tensor) -> Tensor:
+        _, kind, step, *_ = header
+        digest = sha256(message[HEADER_BYTES:].numpy().tobytes()).hexdigest()
+        if step == lethal:
+            raise_signal(signal.SIGKILL)
+        with file.open("a") as lines:
+            lines.write(json.dumps([[kind, step, rank], digest]) + "\n")
+        return message
+
+    wrap_send(hear)
+
+
+def field(at: int, form: str, value: int) -> Callable[[Tensor], Tensor]:
+    """Puts another value into a header."""
+
+    def change(message: Tensor) -> Tensor:
+        raw = bytearray(struct.pack(form, value))
+        message[at : at + len(raw)] = torch.frombuffer(raw, dtype=torch.uint8)
+        return message
+
+    return change
+
+
+def filled(value: int) -> Callable[[Tensor], Tensor]:
+    """Fills all that follows the header."""
+
+    def change(message: Tensor) -> Tensor:
+        message[HEADER_BYTES:] = value
+        return message
+
+    return change
+
+
+BAD: Mapping[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "not finite": (field(HEADER_BYTES, "<d", 0x7FF8 << 48), "are not finite"),
+    "another dtype": (field(32, "<I", 1), "its dtype is 1 and must be 2"),
+    "more rows": (field(36, "<I", 3), "its rows is 3 and must be"),
+    "another step": (field(16, "<q", 9), "its step is 9 and must be"),
+    "another sender": (field(8, "<I", 0), "its sender is 0 and must be 1"),
+    "another format": (field(0, "<q", 0), "it does not begin as messages of this version"),
+    "short": (lambda message: message[:-8].clone(), "bytes and must hold"),
+    "empty": (lambda message: message[:0].clone(), "it does not begin as"),
+    "garbage": (filled(0xFF), "sent a bad message"),
+}
+BAD["not finite"] = (filled(0xFF), "are not finite")  # type: ignore[index]
+
+
+def corrupt(*which: str, first: int) -> None:
+    """Spoil the messages of some steps, each in its way."""
+
+    def change(rank: int, header: tuple[int, ...], message: Tensor) -> Tensor:
+        place = header[2] - first
+        return BAD[which[place]][0](message) if 0 <= place < len(which) else message
+
+    wrap_send(change)
+
+
+def codes(answers: list[Answer]) -> list[int]:
+    return [answer.code for answer in answers]
+
+
+def result_of(run: Path) -> dict[str, Any]:
+    content: dict[str, Any] = strict_json((run / "result.json").read_text())
+    return content
+
+
+def simulated(file: Path, run: Path) -> Path:
+    """The same run in this process, without interruption."""
+    assert tacit("train", file, "--quiet", "--out", run).code == 0
+    return run
+
+
+def assert_ends_as(run: Path, alone: Path) -> None:
+    """A run that was continued ended where an uninterrupted one does."""
+    torch.testing.assert_close(nodes_of(run), nodes_of(alone), **EXACT)
+    found, right = result_of(run), result_of(alone)
+    for key in ("status", "steps", "bytes_sent_by_node"):
+        assert found[key] == right[key]
+    steps = [
+        [strict_json(line)["step"] for line in (one / "metrics.jsonl").read_text().splitlines()]
+        for one in (run, alone)
+    ]
+    assert steps[0] == steps[1]
+
+
+def assert_epsilon_is_that_of_the_books(run: Path) -> None:
+    """As each owner of a node can recompute it from the ledger of its own process."""
+    stated = result_of(run)["epsilon"]
+    for home in sorted(run.glob("rank-*")):
+        for row in ledger_document(home)["nodes"]:
+            assert math.isclose(row["epsilon"], stated[row["node"]], rel_tol=1e-9)
+
+
+# Kills.
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("noise_seed", [7, None])
+def test_a_killed_rank_is_named_and_the_run_goes_on_from_what_all_completed(
+    victim: int, noise_seed: int | None, tmp_path: Path
+) -> None:
+    file, run = write_experiment(tmp_path, privacy={"noise_seed": noise_seed}, **CHANGES), None
+    run = tmp_path / "run"
+
+    def listening(session: str, lethal: int | None) -> dict[int, Tamper]:
+        return {
+            rank: partial(
+                overheard, tmp_path / f"{session}-{rank}", lethal if rank == victim else None
+            )
+            for rank in range(3)
+        }
+
+    def heard(session: str) -> dict[tuple[int, tuple[int, ...]], str]:
+        return {
+            (rank, tuple(key)): digest
+            for rank in range(3)
+            for key, digest in map(
+                json.loads, (tmp_path / f"{session}-{rank}").read_text().splitlines()
+            )
+        }
+
+    answers = train(tmp_path, file, run, 3, tamper=listening("first", 5))
+    assert codes(answers) == [-signal.SIGKILL if rank == victim else 4 for rank in range(3)]
+    for rank in {0, 1, 2} - {victim}:
+        assert f"rank {victim} (node" in answers[rank].refusal
+        assert "--resume" in answers[rank].refusal
+    kept = checkpoints(run)
+    assert max(set.intersection(*kept)) == 3
+    for home in sorted(run.glob("rank-*")):
+        state = load_file(home / "checkpoint-00000003.safetensors")
+        assert all(bool(torch.isfinite(value).all()) for value in state.values())
+    before = charged(run)
+    for steps in before.values():  # those who need nothing from it may have gone one step further
+        assert steps in (Counter(range(6)), Counter(range(7)))
+
+    answers = train(tmp_path, file, run, 3, "--resume", tamper=listening("second", None))
+    assert codes(answers) == [0, 0, 0], answers
+    again = Counter(range(3, 8))
+    assert charged(run) == {node: steps + again for node, steps in before.items()}
+    assert result_of(run)["status"] == "done"
+    assert_epsilon_is_that_of_the_books(run)
+    # What the others saw of the repeated steps.
+    first, second = heard("first"), heard("second")
+    repeated = first.keys() & second.keys()
+    assert {key[1] for _, key in repeated} >= {3, 4}
+    same = {key for key in repeated if first[key] == second[key]}
+    if noise_seed is None:
+        assert same == set()
+    else:
+        assert same == repeated
+        alone = simulated(file, tmp_path / "alone")
+        assert_ends_as(run, alone)
+        pairs = zip(result_of(run)["epsilon"], result_of(alone)["epsilon"], strict=True)
+        assert all(twice > once for twice, once in pairs)
+
+
+def test_kills_at_any_moment_leave_sound_files_and_every_release_on_the_books(
+    tmp_path: Path,
+) -> None:
+    file = write_experiment(
+        tmp_path,
+        nodes={"count": 5},
+        train={"steps": 150, "dtype": "float64", "checkpoint_every": 5, "evaluate_every": 150},
+    )
+    run, moments = tmp_path / "run", random.Random(4)
+    began, books = 0, {node: Counter[int]() for node in range(5)}
+    for session, victim in enumerate((1, 0, 2)):
+        more = ["--resume"] * bool(session)
+        words = ("train", file, "--quiet", "--out", run, *more)
+        with crew(tmp_path, 3, lambda _, words=words: words) as members:
+            own, start = run / f"rank-{victim:04d}", began
+            until(lambda own=own, start=start: own.exists() and _latest(own) > start)
+            time.sleep(moments.uniform(0.0, 0.1))
+            members[victim].process.kill()
+            answers = [member.end() for member in members]
+        assert answers[victim].code == -signal.SIGKILL
+        for rank in {0, 1, 2} - {victim}:
+            assert answers[rank].code == 4
+            assert f"rank {victim} (node" in answers[rank].refusal
+        now = charged(run)
+        for node, steps in now.items():
+            new = steps - books[node]
+            assert new == Counter(range(began, began + new.total()))
+            assert new.total() > 5
+        books, began = now, max(set.intersection(*checkpoints(run)))
+    assert codes(train(tmp_path, file, run, 3, "--resume")) == [0, 0, 0]
+    assert_ends_as(run, simulated(file, tmp_path / "alone"))
+    again = Counter(range(began, 150))
+    assert charged(run) == {node: steps + again for node, steps in books.items()}
+    assert_epsilon_is_that_of_the_books(run)
+
+
+def _latest(home: Path) -> int:
+    return max((int(one.stem.split("-")[1]) for one in home.glob("checkpoint-*.safe*")), default=0)
+
+
+# Stops.
+
+
+def test_a_rank_that_hangs_is_named_by_all_although_they_wait_in_a_chain(tmp_path: Path) -> None:
+    """A ring, where the rank opposite waits for those who wait; the lost one may come back."""
+    file, timeout = _ring(tmp_path), 8.0
+    words = ("train", file, "--quiet", "--out", tmp_path / "run")
+    words = (*words, "--set", f"train.timeout={timeout}")
+    hang = {2: partial(at_step, 3, partial(raise_signal, signal.SIGSTOP))}
+    with crew(tmp_path, 4, lambda _: words, tamper=hang) as members:
+        answers = [members[rank].end(timeout + 10) for rank in (0, 1, 3)]
+        assert codes(answers) == [4, 4, 4]
+        for answer in answers:
+            assert "rank 2 (node 2) was lost at step 3" in answer.refusal
+        assert members[2].process.is_alive()
+        os.kill(members[2].process.pid or 0, signal.SIGCONT)
+        late = members[2].end()
+        assert late.code == 4
+        assert "rank 2 (node 2) was lost at step 3" in late.refusal
+    before = charged(tmp_path / "run")
+    assert codes(train(tmp_path, file, tmp_path / "run", 4, "--resume")) == [0] * 4
+    assert_ends_as(tmp_path / "run", simulated(file, tmp_path / "alone"))
+    again = Counter(range(3, 8))
+    assert charged(tmp_path / "run") == {node: steps + again for node, steps in before.items()}
+
+
+def _ring(folder: Path, **changes: Mapping[str, Any]) -> Path:
+    return write_experiment(
+        folder,
+        algorithm={"name": "dp2-sgd"},
+        topology={"graph": "ring"},
+        train=CHANGES["train"],
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(("rank", "number"), [(0, signal.SIGTERM), (2, signal.SIGINT)])
+def test_one_rank_that_is_asked_to_stop_stops_all_at_the_same_step(
+    rank: int, number: int, tmp_path: Path
+) -> None:
+    changes = {**CHANGES, "train": {**CHANGES["train"], "steps": 12}}
+    file, run = write_experiment(tmp_path, **changes), tmp_path / "run"
+    stop = {rank: partial(at_step, 4, partial(raise_signal, number))}
+    answers = train(tmp_path, file, run, 3, tamper=stop)
+    assert codes(answers) == [0, 0, 0], answers
+    content = result_of(run)
+    steps = content["steps"]
+    assert (content["status"], content["message"]) == ("stopped", "by the user")
+    assert 4 < steps < 12
+    assert [max(own) for own in checkpoints(run)] == [steps] * 3
+    assert charged(run) == dict.fromkeys(range(5), Counter(range(steps)))
+    assert_epsilon_is_that_of_the_books(run)
+    assert codes(train(tmp_path, file, run, 3, "--resume")) == [0, 0, 0]
+    alone = simulated(file, tmp_path / "alone")
+    assert_ends_as(run, alone)
+    assert charged(run) == charged(alone)
+    assert result_of(run)["epsilon"] == result_of(alone)["epsilon"]
+
+
+# Messages that are not what they must be.
+
+
+@pytest.mark.parametrize("bad", [name for name in BAD if name != "garbage"])
+def test_a_bad_message_ends_all_and_names_its_sender(bad: str, tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, **CHANGES)
+    answers = train(
+        tmp_path, file, tmp_path / "run", 3, tamper={1: partial(corrupt, bad, first=4)}
+    )
+    assert codes(answers) == [4, 4, 4]
+    for answer in answers:
+        assert "rank 1 sent a bad message at step 4: " in answer.refusal
+        assert BAD[bad][1] in answer.refusal
+    assert max(set.intersection(*checkpoints(tmp_path / "run"))) == 3
+
+
+OTHERS: Mapping[str, tuple[dict[str, Any], int]] = {
+    "compressed": ({"name": "choco-sgd", "compressor": "top-k", "keep": 0.3}, 1),
+    "to the server": ({"name": "dp-fedavg"}, 1),
+    "from the server": ({"name": "dp-fedavg"}, 0),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_bad_messages_of_other_kinds(kind: str, tmp_path: Path) -> None:
+    algorithm, sender = OTHERS[kind]
+    private = {"noise_std": None, "noise_seed": None} if kind == "compressed" else {}
+    file = write_experiment(tmp_path, algorithm=algorithm, privacy=private, **CHANGES)
+    spoilt = {sender: partial(corrupt, "garbage", first=4)}
+    answers = train(tmp_path, file, tmp_path / "run", 3, tamper=spoilt)
+    assert codes(answers) == [4, 4, 4]
+    for answer in answers:
+        assert f"rank {sender} sent a bad message at step 4: " in answer.refusal
+
+
+@pytest.mark.parametrize("algorithm", ["privsgp", "dp2-sgd", "dp-fedavg"])
+def test_bad_messages_may_be_tolerated(algorithm: str, tmp_path: Path) -> None:
+    names = [name for name in BAD if name != "garbage"]
+    changes = {**CHANGES, "train": {**CHANGES["train"], "steps": 2 + len(names)}}
+    file = write_experiment(
+        tmp_path, algorithm={"name": algorithm}, faults={"tolerate": True}, **changes
+    )
+    answers = train(
+        tmp_path, file, tmp_path / "run", 3, tamper={1: partial(corrupt, *names, first=1)}
+    )
+    assert codes(answers) == [0, 0, 0], answers
+    assert result_of(tmp_path / "run")["status"] == "done"
+    models = nodes_of(tmp_path / "run")
+    clean = nodes_of(simulated(file, tmp_path / "alone"))
+    assert bool(torch.isfinite(models).all())
+    assert not torch.allclose(models, clean, **EXACT)
+    # What was lost was not replaced by anything: the rest of the numbers is of the same size.
+    assert float((models - clean).norm()) < float(clean.norm())
+
+
+# Defects, and what launchers make of losses.
+
+
+def test_a_defect_of_one_rank_ends_all(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, **CHANGES)
+    answers = train(tmp_path, file, tmp_path / "run", 3, tamper={2: partial(at_step, 3, fail)})
+    assert codes(answers) == [4, 4, 1]
+    for answer in answers[:2]:
+        assert "rank 2: it ended with RuntimeError: something nobody" in answer.refusal
+    assert "a defect of ours: RuntimeError: something nobody" in answers[2].refusal
+
+
+DEADLY = """
+    import glob, os, signal, threading, time
+
+    def load(node):
+        place = {name: os.environ[name] for name in ("RANK", "TORCHELASTIC_RESTART_COUNT")}
+        with open(f"FOLDER/pid-{os.getpid()}", "w"):
+            pass
+        if list(place.values()) == ["1", "0"]:
+            threading.Thread(target=die, daemon=True).start()
+        generator = torch.Generator().manual_seed(node)
+        inputs = torch.randn(20, 3, generator=generator)
+        return Dataset(inputs, (inputs.sum(1) > 0).long())
+
+    def die():
+        for _ in range(3000):
+            if glob.glob("FOLDER/run/rank-0001/checkpoint-*.safetensors"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.01)
+"""
+LAUNCHERS = {
+    "tacit launch": ["-m", "tacit", "launch", "--processes=2", "--restarts=1"],
+    "torchrun": [
+        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1",
+        "-m", "tacit", "train",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_launcher_starts_all_again_after_a_loss(launcher: str, tmp_path: Path) -> None:
+    run, module = tmp_path / "run", write_module(tmp_path, DEADLY.replace("FOLDER", str(tmp_path)))
+    file = write_experiment(
+        tmp_path,
+        task={"dataset": None, "model": "logistic", "outputs": 2},
+        nodes={"count": 4, "data": "by-rank", "source": f"{module}:load"},
+        train={"steps": 40, "dtype": "float64", "checkpoint_every": 4},
+        faults={"slow": [[0, 0.02]]},
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)}
+    process = subprocess.Popen(
+        [sys.executable, *LAUNCHERS[launcher], str(file), "--quiet", "--out", str(run)],
+        env=environment,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        out, err = process.communicate(timeout=2 * LIMIT)
+    finally:
+        process.kill()
+        process.communicate()
+        left = [number for number in _pids(tmp_path) if _end(number)]
+    assert process.returncode == 0, err
+    assert out.strip().splitlines()[-1] == str(run)
+    assert "rank 1 (nodes 2 to 3)" in err
+    assert left == []
+    assert len(_pids(tmp_path)) == 4
+    books = charged(run)
+    assert all(set(steps) == set(range(40)) for steps in books.values())
+    assert all(steps.total() > 40 for steps in books.values())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        patch.setenv("RANK", "0")
+        patch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+        assert_ends_as(run, simulated(file, tmp_path / "alone"))
+
+
+def _pids(folder: Path) -> list[int]:
+    return [int(path.name.removeprefix("pid-")) for path in folder.glob("pid-*")]
+
+
+def _end(number: int) -> bool:
+    """Kill a process, if there is one."""
+    try:
+        os.kill(number, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
