@@ -48,6 +48,7 @@ IMPORTED_BY = {
     "cli_privacy": {"cli"},
     "cli_compare": {"cli"},
     "cli_launch": {"cli"},
+    "cli_cluster": {"cli"},
     "joined": {"api", "cli"},
     "compare": {"cli_compare"},
     "audit": {"cli"},

@@ -24,7 +24,6 @@ from tacit.errors import InputError, TacitError
 
 if TYPE_CHECKING:
     from tacit.config import Config
-    from tacit.prepare import Job
 
 __all__ = ["app", "main"]
 
@@ -143,9 +142,11 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Print what would happen and what it would cost, without training."""
+    from tacit.cli_cluster import cluster_forecast, forecast_table
+    from tacit.cluster.forecast import forecast_document
     from tacit.config import load_config
     from tacit.prepare import prepare
-    from tacit.terminal import cluster_table, plan_document, plan_table
+    from tacit.terminal import plan_document, plan_table
 
     config = load_config(file, overrides=set_ or ())
     asked = {
@@ -171,20 +172,14 @@ def plan(
         return
     with waiting(_PREPARING, hidden=as_json):
         job = prepare(config)
-        found = None if cluster is None else _foretold(job, cluster)
+        found = None if cluster is None else cluster_forecast(job, cluster)
     if as_json:
-        typer.echo(json.dumps(plan_document(job) | (found or {}), indent=2))
+        foretold = {} if found is None else {"cluster": forecast_document(found)}
+        typer.echo(json.dumps(plan_document(job) | foretold, indent=2))
         return
     plan_table(job)
     if found is not None:
-        cluster_table(found["cluster"])
-
-
-def _foretold(job: Job, cluster: str) -> dict[str, Any]:
-    from tacit.cluster.forecast import forecast_document
-    from tacit.rehearsal import foretell
-
-    return {"cluster": forecast_document(foretell(job, cluster))}
+        forecast_table(found)
 
 
 def _constant(text: str) -> tuple[str, float]:

@@ -18,7 +18,7 @@ from tacit.cluster.traffic import traffic
 from tacit.compression import Coding
 from tacit.errors import InputError
 from tacit.exchange import Exchange
-from tacit.exchange.rows import compile_rows
+from tacit.exchange.rows import Mixer, compile_rows
 from tacit.placement import Placement, place
 from tacit.prepare import Job
 from tacit.privacy.keys import seeded_keys
@@ -115,13 +115,19 @@ class Within:
         self.bytes_sent: NDArray[np.int64] = np.zeros(len(hosted), np.int64)
         self._rows = np.ix_(hosted, hosted)
         self._job = job
+        self._mixers: dict[int, Mixer] = {}
 
     def mix(self, k: int, *values: Tensor, coding: Coding | None = None) -> tuple[Tensor, ...]:
         """What stays within these nodes."""
-        matrix = self._job.plan.mixing.matrix(k)[self._rows]
-        nodes = range(len(matrix))
-        mixer = compile_rows(matrix, nodes=nodes, dtype=self._job.dtype, device=self._job.device)
+        mixer = self._mixer(k % len(self._job.plan.mixing.matrices))
         return tuple(mixer.begin(value) for value in values)
+
+    def _mixer(self, k: int) -> Mixer:
+        if k not in self._mixers:
+            matrix = self._job.plan.mixing.matrix(k)[self._rows]
+            nodes, job = range(len(matrix)), self._job
+            self._mixers[k] = compile_rows(matrix, nodes=nodes, dtype=job.dtype, device=job.device)
+        return self._mixers[k]
 
     def swap(self, k: int, partner: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
         """Everyone is paired with itself."""

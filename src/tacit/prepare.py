@@ -100,7 +100,9 @@ def prepare(
         BudgetError: a node's budget cannot be met.
         PeerError: another process was lost.
     """
-    placement = place(config.nodes.count, peers.processes, config.nodes.placement)
+    # A simulator has all nodes, wherever they would be placed.
+    wanted = "blocks" if peers.processes == 1 else config.nodes.placement
+    placement = place(config.nodes.count, peers.processes, wanted)
     hosted = placement.hosted(peers.rank)
     device = _device(config.train.device)
     dtype = DTYPES[config.train.dtype]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tacit import __version__
 from tacit.algorithms.accounting import noised_sums
+from tacit.errors import InputError
 from tacit.mechanism_text import mechanism_text
 from tacit.metrics import Evaluation
 from tacit.plan import Plan
@@ -59,7 +60,7 @@ class Result:
     """A finished, stopped or ended run.
 
     Args:
-        parameters: every node's model, de-biased, `[nodes, d]`, in the order of
+        parameters: models of this process's nodes, de-biased, `[nodes, d]`, in the order of
             `model.parameters()` (those that are trained).
         consensus: their mean, `[d]`.
         metrics: the recorded series, a list a name, all of one length.
@@ -96,9 +97,18 @@ class Result:
     job: Job
 
     def model(self, node: int | Literal["consensus"] = "consensus") -> nn.Module:
-        """A trained copy of the module: a node's, or of the consensus."""
-        vector = self.consensus if node == "consensus" else self.parameters[node]
-        return self.job.model.module(vector)
+        """A trained copy of the module: a node's, or of the consensus.
+
+        Raises:
+            InputError: on `node`, if another process hosts it.
+        """
+        if node == "consensus":
+            return self.job.model.module(self.consensus)
+        hosted = self.job.hosted
+        if node not in range(-len(hosted), 0) and node not in hosted:
+            raise InputError("node", node, f"must be one of this process's nodes: {list(hosted)}")
+        row = node if node < 0 else hosted.index(node)
+        return self.job.model.module(self.parameters[row])
 
 
 def privacy_state(plan: Plan) -> tuple[bool, str | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import FrameType
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = [
     "algorithms_document",
     "algorithms_table",
-    "cluster_table",
     "plan_document",
     "plan_table",
     "progress_line",
@@ -256,45 +255,6 @@ def plan_table(job: Job) -> None:
         console.print(note, highlight=False)
     for warning in plan.warnings:
         console.print(f"warning: {warning}", highlight=False)
-
-
-def cluster_table(content: Mapping[str, Any]) -> None:
-    """What a step and the run would take on a cluster, of `forecast_document`."""
-    links = content["links"]
-    software = content["messages"] + content["copying"]
-    console = Console()
-    table = Table(
-        show_header=False,
-        title=f"on {links['processes']} processes, {links['bandwidth'] / 1e6:,.6g} Mbit/s and "
-        f"{links['latency'] * 1e3:,.6g} ms between them",
-    )
-    table.add_column()
-    table.add_column(justify="right")
-    rows = (
-        ("nodes of the largest process", str(content["nodes"])),
-        ("a step", _milliseconds(content["seconds_a_step"])),
-        ("  computing, as this machine does", _milliseconds(content["compute"])),
-        ("  on the wire", _milliseconds(content["transfer"])),
-        ("  latency", _milliseconds(content["latency"])),
-        (
-            "  software, by messages and bytes",
-            _milliseconds(software),
-        ),
-        ("the run", f"{content['seconds']:,.3g} s"),
-        ("bytes sent by the busiest process, a step", bytes_text(content["bytes_out"])),
-        ("bytes sent by all, the run", bytes_text(content["bytes_run"])),
-    )
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-    console.print(
-        "an estimate: how far it was off where it was checked is in docs/performance.md",
-        highlight=False,
-    )
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:,.3g} ms"
 
 
 def _table(headings: Sequence[str], justify: Literal["left", "right"] = "left") -> Table:

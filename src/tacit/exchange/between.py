@@ -121,7 +121,7 @@ class BetweenProcesses:
         post = self._exchange("mix", k, route, values, self._nodes, coding)
         mixed = [gossip.mixer.begin(value) for value in values]
         others = gossip.route.others
-        came = _Came(others, [value.new_zeros(len(others), *value.shape[1:]) for value in values])
+        came = _Came(others, values)
         bad = self._collected(post, came)
         if bad:
             gossip = self._without(gossip, bad)
@@ -139,7 +139,7 @@ class BetweenProcesses:
         route = pair_route(paired, self._ranks, self._channel.rank)
         post = self._exchange("swap", k, route, values, self._nodes, None)
         others = route.others
-        came = _Came(others, [value.new_zeros(len(others), *value.shape[1:]) for value in values])
+        came = _Came(others, values)
         bad = self._collected(post, came)
         position = {node: len(self._nodes) + place for place, node in enumerate(others)}
         position |= self._place
@@ -184,7 +184,7 @@ class BetweenProcesses:
         route = Route({}, dict.fromkeys(others, row)) if here else Route({SERVER: row}, {})
         post = self._exchange("total", 0, route, [total], row, None)
         for rank in others if here else []:
-            came = _Came(row, [torch.zeros_like(total)])
+            came = _Came(row, [total])
             if self._collected(replace(post, arrivals={rank: post.arrivals[rank]}), came):
                 raise PeerError(f"rank {rank} sent models that are not finite")
             total = total + came.values[0]
@@ -202,7 +202,7 @@ class BetweenProcesses:
     ) -> tuple[Tensor, ...]:
         """At the server: the mean of its own clients' rows and those that come."""
         others = post.route.others
-        came = _Came(others, [value.new_zeros(len(others), *value.shape[1:]) for value in own])
+        came = _Came(others, own)
         bad = self._collected(post, came)
         if bad and everyone:
             raise PeerError(
@@ -230,10 +230,10 @@ class BetweenProcesses:
             self._exchange("mean", k, Route(dict.fromkeys(others, row), {}), mean, row, None)
             return mean
         post = self._exchange("mean", k, Route({}, {SERVER: row}), mean, row, None)
-        came = _Came(row, list(mean))
+        came = _Came(row, mean)
         if self._collected(post, came):
             raise PeerError(f"rank {SERVER} sent a bad message at step {k}: the server's mean")
-        return mean
+        return tuple(came.values)
 
     def _gossip(self, k: int) -> _Gossip:
         period = self._graphs.period
@@ -340,16 +340,28 @@ class _Post:
     coding: Coding | None
 
 
-@dataclass(frozen=True)
 class _Came:
-    """Rows that come, `[others, ...]` of each value; zeros where nothing did."""
+    """Rows that come, `[others, ...]` like some values; zeros where nothing did."""
 
-    nodes: Nodes
-    values: Sequence[Tensor]
+    def __init__(self, nodes: Nodes, like: Sequence[Tensor]) -> None:
+        self._nodes, self._like = nodes, like
+        self._values: Sequence[Tensor] | None = None
+
+    @property
+    def values(self) -> Sequence[Tensor]:
+        """One tensor a value."""
+        if self._values is None:
+            self._values = [
+                like.new_zeros(len(self._nodes), *like.shape[1:]) for like in self._like
+            ]
+        return self._values
 
     def put(self, nodes: Nodes, rows: Sequence[Tensor], wrong: set[int]) -> None:
         """Lay the rows of some nodes in their places, but for the wrong ones."""
-        place = {node: row for row, node in enumerate(self.nodes)}
+        if nodes == self._nodes and not wrong:  # all of one process: used as they lie
+            self._values = rows
+            return
+        place = {node: row for row, node in enumerate(self._nodes)}
         taken = [row for row, node in enumerate(nodes) if node not in wrong]
         to = torch.tensor([place[nodes[row]] for row in taken], device=rows[0].device).long()
         for value, found in zip(self.values, rows, strict=True):
