@@ -217,7 +217,11 @@ def test_an_override_of_another_form_is_refused(override: str) -> None:
         ("algorithm.learningrate=3", "algorithm.learningrate", "did you mean 'learning_rate'?"),
         ("task.zzz=3", "task.zzz", "this takes: data_dir, dataset, loss, metric, model, outputs"),
         ("trainn.steps=3", "[trainn]", "did you mean 'train'?"),
-        ("zzz.steps=3", "[zzz]", "known are: algorithm, faults, nodes, privacy, task, topology, train"),
+        (
+            "zzz.steps=3",
+            "[zzz]",
+            "known are: algorithm, faults, nodes, privacy, task, topology, train",
+        ),
         ("algorithm.name=privspg", "algorithm.name", "did you mean 'privsgp'?"),
     ],
 )

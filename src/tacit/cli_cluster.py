@@ -22,7 +22,7 @@ from tacit.exchange.rows import Mixer, compile_rows
 from tacit.placement import Placement, place
 from tacit.prepare import Job
 from tacit.privacy.keys import seeded_keys
-from tacit.report.wording import bytes_text, duration_text
+from tacit.report.wording import bytes_text
 from tacit.world import StackedWorld
 
 __all__ = ["Within", "block_world", "cluster_forecast", "forecast_table", "step_seconds"]
@@ -113,6 +113,7 @@ class Within:
 
     def __init__(self, job: Job, hosted: Sequence[int]) -> None:
         self.bytes_sent: NDArray[np.int64] = np.zeros(len(hosted), np.int64)
+        self.dropped: dict[int, int] = {}
         self._rows = np.ix_(hosted, hosted)
         self._job = job
         self._mixers: dict[int, Mixer] = {}
@@ -157,7 +158,7 @@ def forecast_table(found: Forecast) -> None:
         ("one step", found.seconds_a_step),
         (f"{found.steps} steps", found.seconds),
     ):
-        table.add_row(label, duration_text(seconds))
+        table.add_row(label, _duration(seconds))
     for label, count in (
         ("sent a step by the busiest process", found.bytes_out),
         ("of these, needed by the algorithm", found.bytes_needed),
@@ -165,3 +166,12 @@ def forecast_table(found: Forecast) -> None:
     ):
         table.add_row(label, bytes_text(count))
     Console().print(table)
+
+
+def _duration(seconds: float) -> str:
+    """Three digits, in the unit that suits."""
+    unit, size = next((pair for pair in _UNITS if seconds >= pair[1]), _UNITS[-1])
+    return f"{seconds / size:.3g} {unit}"
+
+
+_UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6))

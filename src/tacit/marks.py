@@ -17,6 +17,7 @@ from torch import Tensor
 from tacit import metrics as measured
 from tacit.algorithms.definition import common_mean
 from tacit.errors import PeerError
+from tacit.exchange import Exchange
 from tacit.metrics import Evaluation
 from tacit.prepare import Job
 
@@ -35,29 +36,32 @@ class Measured:
         consensus_distance: root mean square over nodes of the distance to their mean; None where
             models never leave their nodes.
         bytes_sent: by each node.
+        notes: of bad messages that were dropped, if any were, for people.
     """
 
     evaluation: Evaluation | None
     consensus_distance: float | None
     bytes_sent: tuple[int, ...]
+    notes: tuple[str, ...] = ()
 
 
-def measure(
-    job: Job, models: Tensor, consensus: Tensor, bytes_sent: Sequence[int], *, whole: bool
-) -> Part:
+def measure(job: Job, models: Tensor, state: Any, exchange: Exchange, *, whole: bool) -> Part:
     """What this process knows of its nodes.
 
     Args:
         job: of the run.
         models: of its nodes, `[nodes, d]`, or `[1, d]` where all have the same.
-        consensus: the common model `[d]`; where that is the mean of all nodes', of its own nodes.
-        bytes_sent: by each of its nodes.
+        state: of the algorithm.
+        exchange: which has counted bytes, and rows that were bad.
         whole: on all test records, in place of the first.
     """
-    count = len(job.hosted)
+    count, weights = len(job.hosted), getattr(state, "w", None)
+    consensus = consensus_of(job, models, state)
     said: dict[str, Any] = {
         "nodes": list(job.hosted),
-        "bytes": [int(value) for value in bytes_sent],
+        "bytes": exchange.bytes_sent.tolist(),
+        "dropped": sum(exchange.dropped.values()),
+        "mass": None if weights is None else float(weights.sum()),
         "scores": None,
     }
     if job.test is not None:
@@ -94,8 +98,9 @@ def combined(job: Job, parts: Sequence[Part], *, whole: bool) -> Measured:
         distance, own = None, scores[0]
         if models_public(job):
             distance, own = _around(job, parts, whole)
+    notes = _notes(job, [said for said, _ in parts])
     if job.test is None:
-        return Measured(None, distance, tuple(bytes_sent))
+        return Measured(None, distance, tuple(bytes_sent), notes)
     loss = _by_node([(said["nodes"], said["scores"]["loss"]) for said, _ in parts])
     accuracy = None
     if own["accuracy"] is not None:
@@ -103,7 +108,7 @@ def combined(job: Job, parts: Sequence[Part], *, whole: bool) -> Measured:
             _by_node([(said["nodes"], said["scores"]["accuracy"]) for said, _ in parts])
         )
     evaluation = Evaluation(accuracy, tuple(loss), own["consensus_accuracy"], own["consensus_loss"])
-    return Measured(evaluation, distance, tuple(bytes_sent))
+    return Measured(evaluation, distance, tuple(bytes_sent), notes)
 
 
 def consensus_of(job: Job, models: Tensor, state: Any) -> Tensor:
@@ -140,6 +145,18 @@ def _around(job: Job, parts: Sequence[Part], whole: bool) -> tuple[float, Mappin
     }
 
 
+def _notes(job: Job, said: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """What bad messages that were dropped have cost."""
+    dropped, masses = sum(one["dropped"] for one in said), [one["mass"] for one in said]
+    if not dropped:
+        return ()
+    note = f"rows of bad messages that were dropped: {dropped:,}"
+    if None in masses:
+        return (note,)
+    every = len(job.plan.nodes)
+    return (f"{note}; the push-sum mass is {math.fsum(masses):.6g} of {every} since",)
+
+
 def _by_node(rows: Sequence[tuple[Sequence[int], Sequence[Any]]]) -> list[Any]:
     """Values in the order of nodes."""
     found = {node: value for nodes, own in rows for node, value in zip(nodes, own, strict=True)}
@@ -153,5 +170,7 @@ def _check(rank: int, said: Mapping[str, Any], job: Job) -> None:
     scores = said.get("scores")
     if job.test is not None:
         good = good and isinstance(scores, Mapping) and len(scores.get("loss", ())) == len(own)
+    good = good and isinstance(said.get("dropped"), int)
+    good = good and isinstance(said.get("mass"), float | None)
     if not good or not isinstance(said.get("spread"), float):
         raise PeerError(f"rank {rank} sent metrics that are not those of its nodes")

@@ -134,6 +134,7 @@ def document(
     evaluation: Evaluation | None,
     bytes_sent: Sequence[int],
     seconds: float,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The content of `result.json`, from which the report is drawn too."""
     plan, config = job.plan, job.config
@@ -203,7 +204,7 @@ def document(
         },
         "gradient_path": job.model.path,
         "warnings": list(plan.warnings),
-        "notes": list(plan.notes),
+        "notes": [*plan.notes, *notes],
         "not_covered": [*NOT_COVERED, *algorithm.not_covered] if plan.accounted else [],
     }
 

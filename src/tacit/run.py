@@ -268,6 +268,7 @@ def _document(session: Session, epsilon: Sequence[float | None], seconds: float)
         evaluation=None if found is None else found.evaluation,
         bytes_sent=sent,
         seconds=seconds,
+        notes=() if found is None else found.notes,
     )
 
 

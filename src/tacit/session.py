@@ -17,7 +17,7 @@ from tacit.config import Config
 from tacit.errors import InputError, PeerError
 from tacit.folder import RunFolder
 from tacit.links import Links
-from tacit.marks import Measured, combined, consensus_of, measure
+from tacit.marks import Measured, combined, measure
 from tacit.peers import Peers
 from tacit.plan import Interval, Plan
 from tacit.prepare import Job
@@ -203,9 +203,8 @@ def _common_checkpoint(folder: RunFolder, peers: Peers) -> Any:
 def record(session: Session, *, whole: bool = False) -> None:
     """Measure where the run stands; the row follows when all processes have said theirs."""
     job, models = session.job, session.models
-    consensus = consensus_of(job, models, session.state)
-    sent = session.links.exchange.bytes_sent.tolist()
-    session.links.put(session.step, measure(job, models, consensus, sent, whole=whole))
+    part = measure(job, models, session.state, session.links.exchange, whole=whole)
+    session.links.put(session.step, part)
     if session.folder is not None and session.folder is not session.front:
         session.folder.append_metrics({"step": session.step, **_private(session, session.step)})
     take_rows(session, whole=whole)
@@ -255,6 +254,10 @@ def save(session: Session) -> None:
     """Write a checkpoint of this process's nodes; older ones stay until all have one as new."""
     if session.folder is None:
         return
+    if session.front is not None:
+        # Rows of steps before a checkpoint stand before it does: they are not measured again.
+        session.links.finish()
+        take_rows(session)
     tensors = dict(zip(session.state._fields, session.state, strict=True))
     tensors |= {f"{_WORLD}{name}": value for name, value in session.world.tensors().items()}
     tensors["exchange.bytes_sent"] = torch.from_numpy(session.links.exchange.bytes_sent)

@@ -7,26 +7,24 @@ groups are started in `tests/cluster/`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-
 from battery_experiments import experiment, quadratic
 from battery_table import ROWS
-from cluster.ranks import Hub, Outcome, Seat, ThreadChannel, run_threads
-from tacit.compression import compress
+
+from cluster.ranks import Outcome, Seat, ThreadChannel, run_threads
 from tacit.config import load_config
 from tacit.data import StackedData
-from tacit.exchange import BetweenProcesses, Graphs, InProcessExchange
-from tacit.exchange.messages import HEADER_BYTES, read_header
+from tacit.exchange import BetweenProcesses
+from tacit.exchange.messages import HEADER_BYTES
 from tacit.links import graphs_of, local_exchange
 from tacit.placement import Placement, place
 from tacit.prepare import Job, prepare
 from tacit.spending import node_keys
-from tacit.topology import build_mixing, build_schedule
 from tacit.world import StackedWorld
 
 NODES, STEPS = 5, 4
@@ -120,3 +118,54 @@ def test_any_placement_gives_the_simulators_numbers(case: str, placement: tuple[
 @pytest.mark.parametrize("graph", ["ring", "exponential", "complete", "directed-ring"])
 def test_graphs_that_change_and_graphs_that_are_dense(graph: str) -> None:
     compare(job_of("privsgp", graph=graph), Placement((0, 1, 1, 2, 0)))
+
+
+class Corrupting(ThreadChannel):
+    """Rank 1 makes the first number of its second message one that is not finite."""
+
+    def send(self, rank: int, message: torch.Tensor) -> None:
+        self.count = getattr(self, "count", 0) + 1
+        if self.rank == 1 and self.count == 2:
+            message = message.clone()
+            message[HEADER_BYTES : HEADER_BYTES + 8].view(torch.float64)[0] = float("nan")
+        super().send(rank, message)
+
+
+def corrupted(job: Job, placement: Placement, *, tolerate: bool) -> list[Outcome]:
+    def sit(seat: Seat) -> Any:
+        exchange = BetweenProcesses(
+            seat.channel, placement.ranks, graphs_of(job),
+            dtype=job.dtype, device=CPU, tolerate=tolerate,
+        )  # fmt: skip
+        return run(job, exchange, placement.hosted(seat.rank))
+
+    return run_threads(sit, placement.processes, channel=Corrupting)
+
+
+@pytest.mark.parametrize("case", ["privsgp", "dp2-sgd", "adp2-sgd", "dp-fedavg"])
+def test_a_bad_number_ends_the_run_and_names_its_sender(case: str) -> None:
+    outcomes = corrupted(job_of(case), Placement((0, 0, 0, 1, 1)), tolerate=False)
+    assert outcomes[0].code == 4
+    assert outcomes[0].value.startswith("rank 1 sent a bad message at step ")
+    assert outcomes[0].value.endswith("of node 3 are not finite")
+
+
+def test_push_sum_loses_the_mass_of_a_message_that_is_dropped() -> None:
+    """On a directed ring, node 4's halves go to node 0, in another process."""
+    job, placement = job_of("privsgp", graph="directed-ring"), Placement((0, 0, 0, 0, 1))
+    outcomes = corrupted(job, placement, tolerate=True)
+    (own, exchange), (other, _) = (outcome.value for outcome in outcomes)
+    assert exchange.dropped == {4: 1}
+    masses = torch.cat([own.w, other.w])
+    # Every weight was 1 when half of one was lost: the graph is regular.
+    assert float(masses.sum()) == pytest.approx(NODES - 0.5, abs=1e-12)
+    assert bool(torch.isfinite(torch.cat([own.x, other.x])).all())
+
+
+@pytest.mark.parametrize("case", ["dp2-sgd", "adp2-sgd", "dp-fedavg", "fedspd-dp"])
+def test_other_methods_go_on_without_a_message_that_is_dropped(case: str) -> None:
+    outcomes = corrupted(job_of(case), Placement((0, 0, 0, 1, 1)), tolerate=True)
+    states = [outcome.value[0] for outcome in outcomes]
+    assert outcomes[0].value[1].dropped == {3: 1}
+    for state in states:
+        assert all(bool(torch.isfinite(part).all()) for part in state)

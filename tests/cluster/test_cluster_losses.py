@@ -292,12 +292,12 @@ def test_a_rank_that_hangs_is_named_by_all_although_they_wait_in_a_chain(tmp_pat
         answers = [members[rank].end(timeout + 10) for rank in (0, 1, 3)]
         assert codes(answers) == [4, 4, 4]
         for answer in answers:
-            assert "rank 2 (node 2) was lost at step" in answer.refusal
+            assert "rank 2 (node 2) was lost" in answer.refusal
         assert members[2].process.is_alive()
         os.kill(members[2].process.pid or 0, signal.SIGCONT)
         late = members[2].end()
         assert late.code == 4
-        assert "rank 2 (node 2) was lost at step" in late.refusal
+        assert "rank 2 (node 2) was lost" in late.refusal
     before = charged(tmp_path / "run")
     assert codes(train(tmp_path, file, tmp_path / "run", 4, "--resume")) == [0] * 4
     assert_ends_as(tmp_path / "run", simulated(file, tmp_path / "alone"))
@@ -319,15 +319,16 @@ def _ring(folder: Path, **changes: Mapping[str, Any]) -> Path:
 def test_one_rank_that_is_asked_to_stop_stops_all_at_the_same_step(
     rank: int, number: int, tmp_path: Path
 ) -> None:
-    changes = {**CHANGES, "train": {**CHANGES["train"], "steps": 12}}
+    # Of a second or more: so long before a stop it is agreed on.
+    changes = {**CHANGES, "train": {**CHANGES["train"], "steps": 60}}
     file, run = write_experiment(tmp_path, **changes), tmp_path / "run"
     stop = {rank: partial(at_step, 4, partial(raise_signal, number))}
-    answers = train(tmp_path, file, run, 3, tamper=stop)
+    answers = train(tmp_path, file, run, 3, "--set", "faults.slow=[[0, 0.03]]", tamper=stop)
     assert codes(answers) == [0, 0, 0], answers
     content = result_of(run)
     steps = content["steps"]
     assert (content["status"], content["message"]) == ("stopped", "by the user")
-    assert 4 < steps < 12
+    assert 4 < steps < 60
     assert [max(own) for own in checkpoints(run)] == [steps] * 3
     assert charged(run) == dict.fromkeys(range(5), Counter(range(steps)))
     assert_epsilon_is_that_of_the_books(run)
@@ -389,7 +390,12 @@ def test_bad_messages_may_be_tolerated(algorithm: str, tmp_path: Path) -> None:
     clean = nodes_of(simulated(file, tmp_path / "alone"))
     assert bool(torch.isfinite(models).all())
     assert not torch.allclose(models, clean, **EXACT)
-    # What was lost was not replaced by anything: the rest of the numbers is of the same size.
+    if algorithm == "privsgp":  # what a dropped message carried is gone
+        last = f"rank-*/checkpoint-{changes['train']['steps']:08d}.safetensors"
+        mass = sum(float(load_file(one)["w"].sum()) for one in (tmp_path / "run").glob(last))
+        assert 0 < mass < 4
+        return
+    # The receiver, or the server, went on with what it had: numbers of the same size.
     assert float((models - clean).norm()) < float(clean.norm())
 
 

@@ -128,8 +128,8 @@ def assert_private_metrics_stay_home(run: Path, alone: list[dict[str, Any]]) -> 
     # They are those of its own nodes: together they enclose what the simulator has of all.
     for place, row in enumerate(alone):
         own = [of_rank[place] for of_rank in losses if of_rank[place] is not None]
-        if row["train_loss"] is not None:
-            assert min(own) < row["train_loss"] < max(own)
+        assert bool(own) == (row["train_loss"] is not None)
+        assert not own or min(own) - 1e-12 < row["train_loss"] < max(own) + 1e-12
 
 
 # Own data.

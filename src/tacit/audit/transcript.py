@@ -49,6 +49,11 @@ class RecordingExchange:
         """See `Exchange`."""
         return self.inner.bytes_sent
 
+    @property
+    def dropped(self) -> Mapping[int, int]:
+        """See `Exchange`."""
+        return self.inner.dropped
+
     def mix(self, k: int, *values: Tensor, coding: Coding | None = None) -> tuple[Tensor, ...]:
         """Copies the message, then mixes; see `Exchange.mix`."""
         self._keep(k, values)

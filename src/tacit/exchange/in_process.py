@@ -47,6 +47,7 @@ class InProcessExchange:
         listed = [matrices(0)] if callable(matrices) else list(matrices)
         self._steps = [self._compiled(matrix) for matrix in listed]
         self._server = Server(len(listed[0]))
+        self.dropped: dict[int, int] = {}
         self.bytes_sent: NDArray[np.int64] = np.zeros(len(listed[0]), dtype=np.int64)
 
     def mix(self, k: int, *values: Tensor, coding: Coding | None = None) -> tuple[Tensor, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -20,10 +21,15 @@ class Exchange(Protocol):
         bytes_sent: int64 `[nodes]` of this process, so far: a message to every out-neighbour other
             than the node itself, or to the partner, or to the server. What a server sends back is
             not counted.
+        dropped: how many rows of each node were bad, and left out here; none in one process.
     """
 
     @property
     def bytes_sent(self) -> NDArray[np.int64]:
+        """See above."""
+
+    @property
+    def dropped(self) -> Mapping[int, int]:
         """See above."""
 
     def mix(self, k: int, *values: Tensor, coding: Coding | None = None) -> tuple[Tensor, ...]:
