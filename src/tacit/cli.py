@@ -18,7 +18,7 @@ import typer
 
 from tacit.cli_compare import compare
 from tacit.cli_launch import launch
-from tacit.cli_options import File, Json, Page, Run, Set, waiting, write_page
+from tacit.cli_options import File, Insecure, Json, Page, Run, Set, waiting, write_page
 from tacit.cli_privacy import privacy_app
 from tacit.errors import InputError, TacitError
 
@@ -57,13 +57,7 @@ def train(
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Print the run folder and nothing else.")
     ] = False,
-    allow_insecure_network: Annotated[
-        bool,
-        typer.Option(
-            "--allow-insecure-network",
-            help="Let several processes talk in clear over a public address.",
-        ),
-    ] = False,
+    allow_insecure_network: Insecure = False,
     as_json: Json = False,
 ) -> None:
     """Train, and write a run folder with models, metrics, ledger and report."""
@@ -139,12 +133,15 @@ def plan(
             help="Foretell a step there: bandwidth=10Gbit,latency=1ms,processes=64.",
         ),
     ] = None,
+    allow_insecure_network: Insecure = False,
     as_json: Json = False,
 ) -> None:
     """Print what would happen and what it would cost, without training."""
     from tacit.cli_cluster import cluster_forecast, forecast_table
     from tacit.cluster.forecast import forecast_document
     from tacit.config import load_config
+    from tacit.joined import joined
+    from tacit.peers import ALONE, Peers
     from tacit.prepare import prepare
     from tacit.terminal import plan_document, plan_table
 
@@ -170,9 +167,16 @@ def plan(
         }
         _optimise(config, options, page, as_json)
         return
-    with waiting(_PREPARING, hidden=as_json):
-        job = prepare(config)
-        found = None if cluster is None else cluster_forecast(job, cluster)
+    timeout = config.train.timeout
+    with joined(timeout, allow_insecure_network=allow_insecure_network) as together:
+        peers: Peers = ALONE if together is None else together
+        if peers.processes > 1 and cluster is not None:
+            raise InputError("--cluster", cluster, "is asked of one process that has all data")
+        with waiting(_PREPARING, hidden=as_json or peers.rank > 0):
+            job = prepare(config, peers=peers)
+            found = None if cluster is None else cluster_forecast(job, cluster)
+    if peers.rank > 0:
+        return
     if as_json:
         foretold = {} if found is None else {"cluster": forecast_document(found)}
         typer.echo(json.dumps(plan_document(job) | foretold, indent=2))

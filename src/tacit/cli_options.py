@@ -10,12 +10,19 @@ import typer
 
 from tacit.errors import InputError
 
-__all__ = ["File", "Json", "Page", "Run", "Set", "waiting", "write_page"]
+__all__ = ["File", "Insecure", "Json", "Page", "Run", "Set", "waiting", "write_page"]
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment file (TOML).")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key; may be repeated."),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--allow-insecure-network",
+        help="Let several processes talk in clear over a public address.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
