@@ -4,7 +4,8 @@ How a page is run: in a folder of its own that holds a copy of `examples/`, its 
 another. A block under `<!-- file: NAME -->` is written to that file; ```python is executed, in one
 namespace a page (as doctest where it starts with >>>); ```toml is read as an experiment, of the
 digits where it names no data set, and planned where that is cheap; of ```console and ```sh the
-`tacit ...` lines are run, `make demo` as what the Makefile says it is, and `train` for 3 steps.
+`tacit ...` lines are run, `make demo` as what the Makefile says it is, `train` and `launch` for 3
+steps.
 Where output is printed below a command, the words of the real output must be the same; numbers
 may differ.
 """
@@ -33,6 +34,7 @@ from sklearn.datasets import load_digits
 import tacit
 from experiments import experiment, tree
 from experiments import tacit as command_line
+from experiments import wait_tacit
 from tacit.algorithms import ALGORITHMS, Algorithm
 from tacit.compare import Asked, load_figure
 from tacit.config import Config, load_config
@@ -170,9 +172,11 @@ def run_toml(block: Block) -> None:
 def run_console(block: Block) -> None:
     for command, printed in commands(block.code):
         words = shlex.split(command)
-        if words[1] == "train":
+        if words[1] in ("train", "launch"):
             words += ["--set", "train.steps=3"]
-        answer = command_line(*words[1:])
+        # What the processes of a launch print goes past `sys.stdout`.
+        start = wait_tacit if words[1] == "launch" else command_line
+        answer = start(*words[1:])
         assert answer.code == 0, f"{command}: {answer.err}"
         if printed:
             assert plain_words(answer.out) == plain_words(printed), command
@@ -325,7 +329,7 @@ DEFAULTS = load_config({"task": {"dataset": "digits"}})
 @pytest.mark.parametrize("name", [name for name in Config.model_fields if name != "algorithm"])
 def test_every_key_is_documented_with_its_default(name: str) -> None:
     documented = table(KEYS, f"## `[{name}]`")
-    defaults = getattr(DEFAULTS, name).model_dump()
+    defaults = getattr(DEFAULTS, name).model_dump(mode="json")
     if name == "task":
         assert documented.pop("dataset")[2] == "required"
         del defaults["dataset"]
@@ -445,7 +449,13 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_pages_link_to_each_other_and_to_the_picture() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for name in ("docs/experiment-file.md", "docs/report.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+    for name in (
+        "docs/deploy.md",
+        "docs/experiment-file.md",
+        "docs/report.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+    ):
         assert f"({name}" in text
     picture = ROOT / "docs" / "images" / "report.png"
     assert "(docs/images/report.png)" in text
