@@ -32,9 +32,8 @@ import torch
 from sklearn.datasets import load_digits
 
 import tacit
-from experiments import experiment, tree
+from experiments import experiment, tree, wait_tacit
 from experiments import tacit as command_line
-from experiments import wait_tacit
 from tacit.algorithms import ALGORITHMS, Algorithm
 from tacit.compare import Asked, load_figure
 from tacit.config import Config, load_config

@@ -82,8 +82,15 @@ _ASSUMPTIONS = (
     "each of them.",
     "The ledger that this rests on is the run's own and only one: it was neither replaced nor "
     "copied and continued elsewhere.",
+)
+_ONE_PROCESS = (
     "All nodes ran in one process of one machine, whose owner can see everything: the trust model "
-    "holds for those who see the messages, not for that machine.",
+    "holds for those who see the messages, not for that machine."
+)
+_PROCESSES = (
+    "The nodes ran in {processes} processes. Who runs a process can see everything of its nodes: "
+    "the trust model holds for those who see their messages. The ledgers of all processes were "
+    "brought to one place for this statement."
 )
 _ALL_RUNS = (
     "The figure for all runs on the same data is that of their composition with settings that do "
@@ -189,7 +196,11 @@ def statement_document(run: Path) -> dict[str, Any]:
         ],
         "ledger": ledger,
         "data_ledger": data_ledger,
-        "assumptions": [*_ASSUMPTIONS, *([] if data_ledger is None else [_ALL_RUNS])],
+        "assumptions": [
+            *_ASSUMPTIONS,
+            _ONE_PROCESS if one else _PROCESSES.format(processes=len(ledger["files"])),
+            *([] if data_ledger is None else [_ALL_RUNS]),
+        ],
         "not_covered": result["not_covered"],
     }
 

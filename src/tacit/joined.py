@@ -66,7 +66,7 @@ def agreed_folder(
     if cluster.rank == 0:
         noted = cluster.noted("out")
         folder = out or (new() if noted is None else Path(noted))
-        again = cluster.restart > 0 and os.path.isfile(folder / "config.toml")
+        again = noted is not None and os.path.isfile(folder / "config.toml")
         cluster.note("out", str(folder))
         chosen = [str(folder), resume or again]
     said, *_ = cluster.share("run folder", chosen)

@@ -75,9 +75,11 @@ def measure(job: Job, models: Tensor, state: Any, exchange: Exchange, *, whole: 
             "consensus_accuracy": found.consensus_accuracy,
             "consensus_loss": found.consensus_loss,
         }
-    said["spread"] = measured.consensus_distance(models) ** 2 * count
-    total = models.new_empty(0)
-    if models_public(job) and job.placement.processes > 1:
+    alone, total = job.placement.processes == 1, models.new_empty(0)
+    said["spread"] = 0.0
+    if alone or models_public(job):  # of models that are not released, nothing is told
+        said["spread"] = measured.consensus_distance(models) ** 2 * count
+    if models_public(job) and not alone:
         total = models.sum(0) * (count / len(models))
     return said, total
 
