@@ -63,6 +63,7 @@ def measure(job: Job, models: Tensor, state: Any, exchange: Exchange, *, whole: 
         "dropped": sum(exchange.dropped.values()),
         "mass": None if weights is None else float(weights.sum()),
         "scores": None,
+        "equal": len(models) == 1,
     }
     if job.test is not None:
         records = None if whole else job.config.train.evaluate_records
@@ -97,7 +98,7 @@ def combined(job: Job, parts: Sequence[Part], *, whole: bool) -> Measured:
     distance: float | None = math.sqrt(parts[0][0]["spread"] / len(job.hosted))
     own = scores[0]
     if len(parts) > 1:
-        distance, own = None, scores[0]
+        distance, own = (0.0 if all(said.get("equal") for said, _ in parts) else None), scores[0]
         if models_public(job):
             distance, own = _around(job, parts, whole)
     notes = _notes(job, [said for said, _ in parts])

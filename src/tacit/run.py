@@ -127,8 +127,8 @@ def _folders(
 ) -> tuple[RunFolder | None, RunFolder | None, bool]:
     """The folder of this process, that of the run at rank 0, and whether a resumed one is new.
 
-    A process that was killed before it made its folder makes it when the run is resumed; `begin`
-    refuses that if any step was made.
+    A process that was killed before it made its folder, or its ledger there, makes it when the run
+    is resumed; `begin` refuses that if any step was made.
     """
     opened = folders.reopen if resume else folders.create
     front = opened(out, job.config) if out is not None and peers.rank == 0 else None
@@ -137,19 +137,32 @@ def _folders(
     if out is None or peers.processes == 1:
         return front, front, False
     path = out / f"rank-{peers.rank:04d}"
-    anew = resume and not path.exists()
-    return (folders.create if anew else opened)(path, job.config), front, anew
+    if not path.exists():
+        return folders.create(path, job.config), front, resume
+    own = opened(path, job.config)
+    return own, front, all(one.name == "config.toml" for one in path.iterdir())
 
 
-def _run_id(peers: Peers, begun: RunFolder | None) -> str:
-    """What the ledgers of all processes know the run by: as rank 0 has it in its folder, or new."""
-    own = secrets.token_hex(16)
-    if begun is not None and peers.rank == 0 and begun.ledger.exists():
-        own = read_ledger(begun.ledger).runs[0].run_id
-    said, *_ = peers.share("run id", own)
-    if not isinstance(said, str) or not re.fullmatch("[0-9a-f]{32}", said):
-        raise PeerError("rank 0 gave no name of the run")
-    return said
+def _run_id(peers: Peers, booked: RunFolder | None) -> str | None:
+    """The identity of the run in the ledgers of all processes: as it is booked, or a new one.
+
+    Args:
+        peers: the other processes.
+        booked: the folder of this process, where its ledger is there already.
+
+    Raises:
+        PeerError: a process gave none.
+    """
+    if peers.processes == 1:
+        return None
+    known = None
+    if booked is not None and booked.ledger.exists():
+        known = read_ledger(booked.ledger).runs[0].run_id
+    said = peers.share("identity of the run", known or f"new {secrets.token_hex(16)}")
+    if not all(isinstance(one, str) and re.fullmatch(r"(new )?[0-9a-f]{32}", one) for one in said):
+        raise PeerError("a process gave no identity of the run")
+    kept = [one for one in said if not one.startswith("new ")]
+    return str((kept or said)[0].removeprefix("new "))
 
 
 def _train(

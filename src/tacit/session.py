@@ -104,7 +104,7 @@ def begin(
         folders: of this process, and of the whole run where this process writes it.
         ledger: the books of this process's nodes.
         resume: whether the run goes on.
-        anew: whether it does, and this process had no folder of it.
+        anew: whether it does, and this process had no folder of it, or nothing in it.
 
     Raises:
         InputError: a process had no folder, and steps were made: its books are missing.
@@ -133,8 +133,8 @@ def begin(
         raise InputError(
             "--resume",
             True,
-            f"rank {missing[0]} has no folder of this run, and steps were made: its ledger is "
-            "missing; put the folder back, or start a new run",
+            f"rank {missing[0]} has no ledger of this run, and steps were made: its folder is "
+            "missing or empty; put the folder back, or start a new run",
         )
     until, message = affordable(plan, before, first, ledger if resume else None)
     until, message = min(

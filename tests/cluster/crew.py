@@ -7,28 +7,46 @@ killed when the block ends, whatever happened, and every wait has a limit.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
 from cluster import ranks
 from cluster.joined import kept_store, variables
-from experiments import Answer
+from experiments import Answer, strict_json, tacit
+from tacit.books import ledger_document
 from tacit.cli import main
 from tacit.privacy.ledger import read_ledger, step_runs
 
-__all__ = ["LIMIT", "Member", "charged", "checkpoints", "crew", "nodes_of", "train"]
+__all__ = [
+    "EXACT",
+    "LIMIT",
+    "Member",
+    "charged",
+    "checkpoints",
+    "crew",
+    "nodes_of",
+    "result_of",
+    "rows_of",
+    "simulated",
+    "train",
+    "until",
+]
 
+EXACT = {"rtol": 1e-12, "atol": 1e-14}
 LIMIT = 60.0  # seconds for anything that must end
 
 _PRELOADED = (
@@ -148,6 +166,23 @@ def _rank(
     main()
 
 
+def simulated(file: Path, run: Path) -> Path:
+    """The same run in this process alone, without interruption."""
+    assert tacit("train", file, "--quiet", "--out", run).code == 0
+    return run
+
+
+def result_of(run: Path) -> dict[str, Any]:
+    """What `result.json` says."""
+    content: dict[str, Any] = strict_json((run / "result.json").read_text())
+    return content
+
+
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    """The lines of `metrics.jsonl`."""
+    return [strict_json(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
 def nodes_of(run: Path) -> torch.Tensor:
     """The models of all nodes, as the ranks of a run in blocks wrote them, or as one process."""
     folders = sorted(run.glob("rank-*")) or [run]
@@ -183,3 +218,31 @@ def until(condition: Callable[[], bool], limit: float = LIMIT) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)
+
+
+def assert_ends_as(run: Path, alone: Path, measured: Iterable[int] = ()) -> None:
+    """A run that was continued ended where an uninterrupted one does.
+
+    Args:
+        run: of several processes.
+        alone: in one process, without interruption.
+        measured: steps at which only the first was measured, for it was stopped there.
+    """
+    torch.testing.assert_close(nodes_of(run), nodes_of(alone), **EXACT)
+    found, right = result_of(run), result_of(alone)
+    for key in ("status", "steps", "bytes_sent_by_node"):
+        assert found[key] == right[key]
+    rows, rights = ({row["step"]: row["test_loss"] for row in rows_of(one)} for one in (run, alone))
+    assert rows.keys() == rights.keys() | set(measured)
+    for step, losses in rights.items():
+        assert rows[step] == (losses and pytest.approx(losses, rel=1e-12))
+
+
+def assert_epsilon_is_that_of_the_books(run: Path) -> None:
+    """As each owner of a node can recompute it from the ledger of its own process."""
+    stated = result_of(run)["epsilon"]
+    documents = [ledger_document(home) for home in sorted(run.glob("rank-*"))]
+    assert len({one["run"] for document in documents for one in document["runs"]}) == 1
+    for document in documents:
+        for row in document["nodes"]:
+            assert math.isclose(row["epsilon"], stated[row["node"]], rel_tol=1e-9)

@@ -5,6 +5,7 @@ What happens next does not depend on how fast this machine is.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import struct
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +22,7 @@ from tacit.cluster import Cluster
 from tacit.cluster.channel import TorchChannel
 from tacit.exchange.messages import HEADER_BYTES, read_header
 
-__all__ = ["BAD", "Tamper", "at_step", "corrupt", "fail", "overheard", "raise_signal"]
+__all__ = ["BAD", "Tamper", "around", "at_step", "corrupt", "fail", "overheard", "raise_signal"]
 
 Tamper = Callable[[], None]
 
@@ -45,6 +47,21 @@ def at_step(step: int, act: Tamper) -> None:
             act()
 
     Cluster.at = at  # type: ignore[method-assign]
+
+
+def around(module: str, name: str, act: Tamper, *, after: bool) -> None:
+    """Do something before or after a function is called."""
+    where = importlib.import_module(module)
+    function = getattr(where, name)
+
+    def acting(*arguments: Any, **named: Any) -> Any:
+        if not after:
+            act()
+        value = function(*arguments, **named)
+        act()
+        return value
+
+    setattr(where, name, acting)
 
 
 def wrap_send(change: Callable[[int, tuple[int, ...], Tensor], Tensor]) -> None:

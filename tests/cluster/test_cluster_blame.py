@@ -29,13 +29,13 @@ def test_the_last_of_a_chain_is_blamed_by_all(rank: int) -> None:
 
 def test_a_dead_rank_is_blamed_although_its_last_word_was_that_it_waits() -> None:
     line = str(culprit(0, 1, "connection closed", seen(1, 2, None, None, dead=1), HOSTS))
-    assert line.startswith("rank 1 (nodes 2 to 4) was lost at step 11")
+    assert line.startswith("rank 1 (nodes 2 to 4) was lost, last seen at step 11")
     assert "connection closed" in line
 
 
 def test_a_dead_rank_within_the_chain_is_blamed() -> None:
     line = str(culprit(0, 1, "nothing for 60 s", seen(1, 2, 3, None, dead=2), HOSTS))
-    assert line.startswith("rank 2 (node 5) was lost at step 12")
+    assert line.startswith("rank 2 (node 5) was lost, last seen at step 12")
 
 
 def test_a_rank_that_has_ended_is_not_called_lost() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
 import signal
@@ -11,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,23 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cluster.crew import LIMIT, charged, checkpoints, crew, nodes_of, train, until
-from cluster.tampering import BAD, Tamper, at_step, corrupt, fail, overheard, raise_signal
-from experiments import Answer, strict_json, tacit, write_experiment, write_module
-from tacit.books import ledger_document
+from cluster.crew import (
+    EXACT,
+    LIMIT,
+    assert_ends_as,
+    assert_epsilon_is_that_of_the_books,
+    charged,
+    checkpoints,
+    crew,
+    nodes_of,
+    result_of,
+    simulated,
+    train,
+    until,
+)
+from cluster.tampering import BAD, Tamper, around, at_step, corrupt, fail, overheard, raise_signal
+from experiments import Answer, write_experiment, write_module
 
-EXACT = {"rtol": 1e-12, "atol": 1e-14}
 CHANGES: Mapping[str, Mapping[str, Any]] = {
     "nodes": {"count": 5},
     "train": {"steps": 8, "dtype": "float64", "checkpoint_every": 3, "evaluate_every": 2},
@@ -34,47 +44,6 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
 
 def codes(answers: list[Answer]) -> list[int]:
     return [answer.code for answer in answers]
-
-
-def result_of(run: Path) -> dict[str, Any]:
-    content: dict[str, Any] = strict_json((run / "result.json").read_text())
-    return content
-
-
-def simulated(file: Path, run: Path) -> Path:
-    """The same run in this process, without interruption."""
-    assert tacit("train", file, "--quiet", "--out", run).code == 0
-    return run
-
-
-def assert_ends_as(run: Path, alone: Path, measured: Iterable[int] = ()) -> None:
-    """A run that was continued ended where an uninterrupted one does.
-
-    Args:
-        run: of several processes.
-        alone: in one process, without interruption.
-        measured: steps at which only the first was measured, for it was stopped there.
-    """
-    torch.testing.assert_close(nodes_of(run), nodes_of(alone), **EXACT)
-    found, right = result_of(run), result_of(alone)
-    for key in ("status", "steps", "bytes_sent_by_node"):
-        assert found[key] == right[key]
-    rows, rights = ({row["step"]: row["test_loss"] for row in rows_of(one)} for one in (run, alone))
-    assert rows.keys() == rights.keys() | set(measured)
-    for step, losses in rights.items():
-        assert rows[step] == (losses and pytest.approx(losses, rel=1e-12))
-
-
-def rows_of(run: Path) -> list[dict[str, Any]]:
-    return [strict_json(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def assert_epsilon_is_that_of_the_books(run: Path) -> None:
-    """As each owner of a node can recompute it from the ledger of its own process."""
-    stated = result_of(run)["epsilon"]
-    for home in sorted(run.glob("rank-*")):
-        for row in ledger_document(home)["nodes"]:
-            assert math.isclose(row["epsilon"], stated[row["node"]], rel_tol=1e-9)
 
 
 # Kills.
@@ -178,6 +147,55 @@ def test_kills_at_any_moment_leave_sound_files_and_every_release_on_the_books(
 def _latest(home: Path) -> int:
     found = home.glob("checkpoint-*.safetensors")
     return max((int(one.stem.removeprefix("checkpoint-")) for one in found), default=0)
+
+
+@pytest.mark.parametrize(("place", "after"), [("_folders", True), ("_finish", False)])
+def test_a_rank_killed_before_the_first_step_or_after_the_last(
+    place: str, after: bool, tmp_path: Path
+) -> None:
+    file, run = write_experiment(tmp_path, **CHANGES), tmp_path / "run"
+    die = partial(raise_signal, signal.SIGKILL)
+    tamper = {1: partial(around, "tacit.run", place, die, after=after)}
+    answers = train(tmp_path, file, run, 3, "--set", "train.timeout=8", tamper=tamper)
+    assert codes(answers) == [4, -signal.SIGKILL, 4]
+    assert all("rank 1 " in answers[rank].refusal for rank in (0, 2))
+    assert codes(train(tmp_path, file, run, 3, "--resume")) == [0, 0, 0]
+    alone = simulated(file, tmp_path / "alone")
+    assert_ends_as(run, alone)
+    assert charged(run) == charged(alone)  # none was repeated
+    assert_epsilon_is_that_of_the_books(run)
+
+
+def test_repeated_steps_count_against_the_budget_of_every_node(tmp_path: Path) -> None:
+    changes = {**CHANGES, "train": {**CHANGES["train"], "steps": 10}}
+    file = write_experiment(tmp_path, privacy={"noise_std": None, "epsilon": 2.0}, **changes)
+    run, die = tmp_path / "run", {1: partial(at_step, 5, partial(raise_signal, signal.SIGKILL))}
+    assert codes(train(tmp_path, file, run, 3, tamper=die)) == [4, -signal.SIGKILL, 4]
+    before = charged(run)
+    assert codes(train(tmp_path, file, run, 3, "--resume")) == [0, 0, 0]
+    content = result_of(run)
+    assert (content["status"], content["steps"] < 10) == ("budget-exhausted", True)
+    again = Counter(range(3, content["steps"]))
+    assert charged(run) == {node: steps + again for node, steps in before.items()}
+    assert_epsilon_is_that_of_the_books(run)
+    assert 1.9 < max(content["epsilon"]) <= 2.0
+    answers = train(tmp_path, file, run, 3, "--resume")
+    assert codes(answers) == [3, 3, 3]
+    assert all("nothing is left to resume with" in answer.refusal for answer in answers)
+
+
+def test_a_run_does_not_go_on_without_the_books_of_a_rank(tmp_path: Path) -> None:
+    file, run = write_experiment(tmp_path, **CHANGES), tmp_path / "run"
+    die = {1: partial(at_step, 2, partial(raise_signal, signal.SIGKILL))}
+    assert codes(train(tmp_path, file, run, 3, tamper=die)) == [4, -signal.SIGKILL, 4]
+    before = charged(run)
+    for path in (run / "rank-0002").iterdir():
+        if path.name != "config.toml":
+            path.unlink()
+    answers = train(tmp_path, file, run, 3, "--resume")
+    assert codes(answers) == [2, 2, 2]
+    assert all("rank 2 has no ledger of this run" in answer.refusal for answer in answers)
+    assert charged(run).items() >= {node: before[node] for node in range(4)}.items()
 
 
 # Stops.

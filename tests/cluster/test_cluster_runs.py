@@ -14,11 +14,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cluster.crew import charged, crew, nodes_of, train
-from experiments import strict_json, tacit, write_experiment
+from cluster.crew import (
+    EXACT,
+    charged,
+    crew,
+    nodes_of,
+    result_of,
+    rows_of,
+    simulated,
+    train,
+)
+from experiments import write_experiment
 
 NODES, STEPS = 5, 6
-EXACT = {"rtol": 1e-12, "atol": 1e-14}
 PRIVATE = ("train_loss", "gradient_norm", "clip_rate")
 Sections = Mapping[str, Mapping[str, Any]]
 KINDS: Mapping[str, Sections] = {
@@ -37,15 +45,6 @@ KINDS: Mapping[str, Sections] = {
     "variance reduction": {"algorithm": {"name": "privsgp-vr", "state": "private"}},
 }  # fmt: skip
 CASES = [*((name, 3) for name in KINDS), ("push-sum", NODES)]
-
-
-def rows_of(run: Path) -> list[dict[str, Any]]:
-    return [strict_json(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def result_of(run: Path) -> dict[str, Any]:
-    content: dict[str, Any] = strict_json((run / "result.json").read_text())
-    return content
 
 
 def flat(value: Any) -> list[float | None]:
@@ -102,7 +101,7 @@ def test_processes_give_the_numbers_of_the_simulator(
     assert [answer.code for answer in answers] == [0] * processes, answers
     assert "".join(answer.err for answer in answers) == ""
     assert [answer.out for answer in answers] == [f"{tmp_path / 'run'}\n", *[""] * (processes - 1)]
-    assert tacit("train", file, "--quiet", "--out", tmp_path / "alone").code == 0
+    simulated(file, tmp_path / "alone")
     # What clients are apart is not known of a server's methods: their models stay with them.
     assert_same_run(tmp_path / "run", tmp_path / "alone", server="server" in kind)
     assert_private_metrics_stay_home(tmp_path / "run", rows_of(tmp_path / "alone"))
@@ -164,7 +163,7 @@ def test_each_process_has_the_records_of_its_own_nodes_and_no_others(tmp_path: P
     assert [(answer.code, answer.err) for answer in answers] == [(0, "")] * 3
     own_files(tmp_path / "all", range(NODES))
     with chdir(tmp_path / "all"):
-        assert tacit("train", file, "--quiet", "--out", tmp_path / "alone").code == 0
+        simulated(file, tmp_path / "alone")
     assert_same_run(tmp_path / "run", tmp_path / "alone")
     # None wrote anything where it was started.
     for home, nodes in zip(homes, BLOCKS, strict=True):

@@ -30,11 +30,12 @@ def culprit(
         last = waits[-1]
         heart = seen[last].heart
         at = _at(heart)
+        seen_at = f", last seen{at}" if at else ""
         because = reason if last == waiting_for else f"rank {waits[-2]} waits for it"
         if heart.done:
             return lost(last, hosts, f"has ended{at}, but rank {waits[-2]} waits for it")
         if seen[last].missed >= _MISSED:
-            return lost(last, hosts, f"was lost{at}: it gives no sign of life ({because})")
+            return lost(last, hosts, f"was lost{seen_at}: it gives no sign of life ({because})")
         following = heart.waiting
         if following is None or not 0 <= following < len(seen):
             return lost(last, hosts, f"is alive{at}, but has sent nothing ({because})")

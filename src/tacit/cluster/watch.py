@@ -194,7 +194,7 @@ class Watch:
 
     def _silent(self, rank: int) -> PeerError:
         step = self.seen[rank].heart.step
-        at = f" at step {step}" if step >= 0 else ""
+        at = f", last seen at step {step}" if step >= 0 else ""
         said = f"was lost{at}: it has given no sign of life for {self.silence:g} s"
         return lost(rank, self.hosts, said)
 
