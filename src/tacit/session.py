@@ -58,6 +58,7 @@ class Session:
     status: Status = "done"
     message: str | None = None
     measured: Measured | None = None
+    kept: int = 0  # the last step of which every process is known to have a checkpoint
     began: float = field(default_factory=time.perf_counter)
 
     @property
@@ -262,7 +263,8 @@ def save(session: Session) -> None:
     tensors |= {f"{_WORLD}{name}": value for name, value in session.world.tensors().items()}
     tensors["exchange.bytes_sent"] = torch.from_numpy(session.links.exchange.bytes_sent)
     saved = Checkpoint(session.step, tensors, session.seconds, session.job.digest)
-    checkpoints.write(session.folder.path, saved, keep=session.peers.saved(session.step))
+    checkpoints.write(session.folder.path, saved, keep=session.kept)
+    session.kept = session.peers.saved(session.step)
 
 
 def _marks(config: Config, first: int, until: int) -> tuple[int, ...]:
