@@ -84,7 +84,7 @@ class Coding:
     def write(self, row: Tensor, node: int) -> Tensor:
         """A node's message as bytes: `[d]` to uint8 `[n]`, on the CPU."""
         written = encode(row, compressor=self.compressor, keep=self.keep, draw=self._draw(node))
-        return torch.frombuffer(bytearray(written), dtype=torch.uint8)
+        return torch.from_numpy(np.frombuffer(bytearray(written), np.uint8))
 
     def read(self, message: Tensor, d: int, dtype: torch.dtype, node: int) -> Tensor:
         """What another node wrote: uint8 `[n]` to `[d]`, on the CPU.

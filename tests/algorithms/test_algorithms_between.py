@@ -169,3 +169,32 @@ def test_other_methods_go_on_without_a_message_that_is_dropped(case: str) -> Non
     assert outcomes[0].value[1].dropped == {3: 1}
     for state in states:
         assert all(bool(torch.isfinite(part).all()) for part in state)
+
+
+@pytest.mark.parametrize("compressor", ["none", "top-k", "rand-k", "bernoulli"])
+@pytest.mark.parametrize("case", ["do-adp", "cpgt", "soteriafl-svrg"])
+def test_compressed_messages_travel_compressed(case: str, compressor: str) -> None:
+    """With a node a process, the wire carries what nodes are said to send, headers aside."""
+    keep = {} if compressor == "none" else {"keep": 0.4}
+    job = job_of(case, options={"compressor": compressor, **keep})
+    placement, sent = place(NODES, NODES), dict.fromkeys(range(NODES), 0)
+
+    class Weighing(ThreadChannel):
+        def send(self, rank: int, message: torch.Tensor) -> None:
+            kind = int(message[12:16].view(torch.int32))
+            if kind in (1, 3):  # mixed, or for the server
+                sent[self.rank] += len(message) - HEADER_BYTES
+            super().send(rank, message)
+
+    def sit(seat: Seat) -> Any:
+        exchange = BetweenProcesses(
+            seat.channel, placement.ranks, graphs_of(job), dtype=job.dtype, device=CPU
+        )
+        return run(job, exchange, placement.hosted(seat.rank))
+
+    outcomes = run_threads(sit, NODES, channel=Weighing)
+    assert [outcome.code for outcome in outcomes] == [0] * NODES, outcomes
+    counted = [int(outcome.value[1].bytes_sent[0]) for outcome in outcomes]
+    server = job.plan.mixing.kind == "server"
+    # A client in the process of the server itself needs no network.
+    assert list(sent.values())[server:] == counted[server:]

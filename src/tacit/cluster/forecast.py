@@ -76,7 +76,7 @@ class Costs:
 
 
 COSTS = Costs(
-    per_message=2.5e-4, per_byte=9e-10, measured_by="python benchmarks/cluster --only fit"
+    per_message=3.0e-4, per_byte=7e-10, measured_by="python benchmarks/cluster --only fit"
 )
 """Of gloo over TCP, on the machine of `docs/performance.md`."""
 
