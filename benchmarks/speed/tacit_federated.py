@@ -90,13 +90,13 @@ class _Recording(InProcessExchange):
 
     messages: Tensor
 
-    def average(
-        self, k: int, *values: Tensor, weights: Tensor, sent: Tensor, **more: Any
-    ) -> tuple[Tensor, ...]:
+    def average(self, k: int, *values: Tensor, **more: Any) -> tuple[Tensor, ...]:
         """See `InProcessExchange.average`."""
         (value,) = values  # of those who send, or the latest of everyone
-        self.messages = (value if len(value) == int(sent.sum()) else value[sent]).clone()
-        return super().average(k, *values, weights=weights, sent=sent, **more)
+        active = self._active(k)
+        everyone = active is None or len(value) < len(active)
+        self.messages = (value if everyone else value[torch.from_numpy(active)]).clone()
+        return super().average(k, *values, **more)
 
 
 class _Federated:
@@ -131,7 +131,9 @@ class _Federated:
         first = np.arange(few) < workload.active
         plan = replace(job.plan, activity=Activity(np.tile(first, (job.plan.steps, 1))))
         algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
-        exchange = _Recording(plan.mixing.matrices, dtype=job.dtype, device=job.device)
+        exchange = _Recording(
+            plan.mixing.matrices, dtype=job.dtype, device=job.device, active=plan.active
+        )
         world = StackedWorld(plan, job.model, job.train, node_keys(plan), exchange)
         start = job.model.start(few, job.dtype, job.device)
         with patch.object(Deal, "batch", _agreed(workload.batch)):

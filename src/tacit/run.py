@@ -173,7 +173,7 @@ def _train(
     algorithm, options = config.algorithm.definition, config.algorithm.options
     saves = config.train.checkpoint_every or share_of(session.plan.steps, CHECKPOINTS)
     block = share_of(session.plan.steps, DATA_BLOCKS if config.privacy.ledger else BLOCKS)
-    if session.step == 0 and not session.rows:
+    if session.step == 0 and not session.started:
         record(session)
     booked = session.step
     while session.step < session.until:

@@ -58,6 +58,7 @@ class Session:
     status: Status = "done"
     message: str | None = None
     measured: Measured | None = None
+    started: bool = False  # whether the state before the first step was measured
     kept: int = 0  # the last step of which every process is known to have a checkpoint
     began: float = field(default_factory=time.perf_counter)
 
@@ -143,6 +144,8 @@ def begin(
         key=lambda pair: pair[0],
     )
     rows = front.keep_metrics(first) if front is not None and resume else []
+    # Of all processes or of none: rows are made of what every one says.
+    known, *_ = peers.share("rows known", bool(rows))
     marks = _marks(config, first, until)
     peers.begin(first)
     return Session(
@@ -164,6 +167,7 @@ def begin(
             for which, node in extremes(plan).items()
         },
         rows=rows,
+        started=bool(known),
         message=message,
         status="done" if message is None else "budget-exhausted",
     )

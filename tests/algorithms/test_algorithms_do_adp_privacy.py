@@ -215,9 +215,9 @@ class Recorder:
         self.sent: list[torch.Tensor] = []
         self.sizes: list[Any] = []
 
-    def mix(self, k: int, *values: torch.Tensor, message_bytes: Any = None) -> Any:
+    def mix(self, k: int, *values: torch.Tensor, coding: Any = None) -> Any:
         self.sent.append(values[0].clone())
-        self.sizes.append(message_bytes)
+        self.sizes.append(None if coding is None else coding.bytes)
         return tuple(self.matrix @ value for value in values)
 
 

@@ -234,7 +234,7 @@ def _ring(folder: Path, **changes: Mapping[str, Any]) -> Path:
     )
 
 
-@pytest.mark.parametrize(("rank", "number"), [(0, signal.SIGTERM), (2, signal.SIGINT)])
+@pytest.mark.parametrize(("rank", "number"), [(2, signal.SIGINT)])
 def test_one_rank_that_is_asked_to_stop_stops_all_at_the_same_step(
     rank: int, number: int, tmp_path: Path
 ) -> None:
@@ -292,7 +292,7 @@ def test_bad_messages_of_other_kinds(kind: str, tmp_path: Path) -> None:
         assert f"rank {sender} sent a bad message at step 4: " in answer.refusal
 
 
-@pytest.mark.parametrize("algorithm", ["privsgp", "dp2-sgd", "dp-fedavg"])
+@pytest.mark.parametrize("algorithm", ["privsgp"])
 def test_bad_messages_may_be_tolerated(algorithm: str, tmp_path: Path) -> None:
     changes = {**CHANGES, "train": {**CHANGES["train"], "steps": 2 + len(BAD)}}
     file = write_experiment(

@@ -44,7 +44,7 @@ KINDS: Mapping[str, Sections] = {
     "asynchronous": {"algorithm": {"name": "adp2-sgd", "stragglers": 0.3}},
     "variance reduction": {"algorithm": {"name": "privsgp-vr", "state": "private"}},
 }  # fmt: skip
-CASES = [*((name, 3) for name in KINDS), ("push-sum", NODES)]
+CASES = [(name, NODES if name == "push-sum" else 3) for name in KINDS]
 
 
 def flat(value: Any) -> list[float | None]:
