@@ -317,3 +317,25 @@ def test_messages_of_another_length_are_refused(compressor: str, keep: float) ->
     for wrong in (message[:-1], message + b"\0", b""):
         with pytest.raises(InputError, match="message"):
             decode(wrong, 40, torch.float32, compressor=compressor, keep=keep, draw=draw)
+
+
+def test_a_place_outside_the_vector_is_refused() -> None:
+    """What came over a network may name any place."""
+    row, draw = torch.arange(100.0), PublicDraw(0, 0, 0)
+    message = bytearray(encode(row, compressor="top-k", keep=0.02, draw=draw))
+    message[0:4] = (100).to_bytes(4, "little")
+    with pytest.raises(InputError, match="a place below 100"):
+        decode(bytes(message), 100, row.dtype, compressor="top-k", keep=0.02, draw=draw)
+
+
+def test_a_message_may_be_empty() -> None:
+    values, nodes = torch.ones(1, 3), [0]
+    chosen = (
+        compress(values, compressor="bernoulli", keep=0.01, seed=seed, step=0, nodes=nodes)
+        for seed in range(100)
+    )
+    coding = next(one.coding for one in chosen if one.bytes[0] == 0)
+    assert coding.size(3, values.dtype, 0) == 0
+    message = coding.write(values[0], 0)
+    assert message.shape == (0,)
+    assert torch.equal(coding.read(message, 3, values.dtype, 0), torch.zeros(3))
