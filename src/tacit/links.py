@@ -128,7 +128,14 @@ def linked(job: Job, cluster: Cluster | None) -> Iterator[Links]:
         cluster.hosts = [job.placement.hosted(one) for one in range(cluster.processes)]
         store, rank, processes = _store(cluster), cluster.rank, cluster.processes
         channel = open_channel(
-            store, rank, processes, job.device, timeout, cluster.blame, cluster.waiting
+            store,
+            rank,
+            processes,
+            job.device,
+            timeout,
+            cluster.blame,
+            cluster.waiting,
+            patience=timeout - cluster.to_blame,
         )
         stack.callback(channel.close)
         gatherer = open_gatherer(store, rank, processes, timeout, cluster.blame)

@@ -84,6 +84,11 @@ class Cluster:
     def hosts(self, hosts: Sequence[Sequence[int]]) -> None:
         self._watch.hosts = hosts
 
+    @property
+    def to_blame(self) -> float:
+        """Seconds that `blame` may take: part of the timeout."""
+        return min(2.0, self.timeout / 4)
+
     def share(self, what: str, value: object, *, limit: float | None = None) -> list[Any]:
         """Every rank's value, in rank order; each rank calls it, and waits for all.
 
@@ -150,7 +155,7 @@ class Cluster:
         """
         self.waiting(waiting_for)
         enough = self._watch.looks + _LOOKS
-        deadline = time.monotonic() + min(2.0, self.timeout / 4)
+        deadline = time.monotonic() + self.to_blame
         while self._watch.looks < enough and time.monotonic() < deadline:
             failure = self._watch.failure()
             if failure is not None:
