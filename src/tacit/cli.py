@@ -18,7 +18,19 @@ import typer
 
 from tacit.cli_compare import compare
 from tacit.cli_launch import launch
-from tacit.cli_options import File, Insecure, Json, Page, Run, Set, waiting, write_page
+from tacit.cli_options import (
+    File,
+    Insecure,
+    Json,
+    Out,
+    Page,
+    Quiet,
+    Resume,
+    Run,
+    Set,
+    waiting,
+    write_page,
+)
 from tacit.cli_privacy import privacy_app
 from tacit.errors import InputError, TacitError
 
@@ -47,16 +59,9 @@ _PREPARING = "preparing data, model and noise for every node's budget"
 def train(
     file: File,
     set_: Set = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="The run folder to make; by default one under runs/."),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Print the run folder and nothing else.")
-    ] = False,
+    out: Out = None,
+    resume: Resume = False,
+    quiet: Quiet = False,
     allow_insecure_network: Insecure = False,
     as_json: Json = False,
 ) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tacit.cli_options import File, Json, Set
+from tacit.cli_options import File, Json, Out, Quiet, Resume, Set
 from tacit.errors import InputError
 
 __all__ = ["launch"]
@@ -22,16 +21,9 @@ def launch(
         int, typer.Option("--processes", help="How many to start; each hosts some of the nodes.")
     ],
     set_: Set = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="The run folder to make; by default one under runs/."),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Print the run folder and nothing else.")
-    ] = False,
+    out: Out = None,
+    resume: Resume = False,
+    quiet: Quiet = False,
     as_json: Json = False,
     restarts: Annotated[
         int,

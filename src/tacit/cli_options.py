@@ -10,7 +10,19 @@ import typer
 
 from tacit.errors import InputError
 
-__all__ = ["File", "Insecure", "Json", "Page", "Run", "Set", "waiting", "write_page"]
+__all__ = [
+    "File",
+    "Insecure",
+    "Json",
+    "Out",
+    "Page",
+    "Quiet",
+    "Resume",
+    "Run",
+    "Set",
+    "waiting",
+    "write_page",
+]
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment file (TOML).")]
 Set = Annotated[
@@ -24,6 +36,14 @@ Insecure = Annotated[
         help="Let several processes talk in clear over a public address.",
     ),
 ]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="The run folder to make; by default one under runs/."),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print the run folder and nothing else.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 Page = Annotated[
