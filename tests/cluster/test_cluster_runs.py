@@ -42,7 +42,6 @@ KINDS: Mapping[str, Sections] = {
         "algorithm": {"name": "fedspd-dp", "clients_per_round": 2, "penalty": 20.0}
     },
     "asynchronous": {"algorithm": {"name": "adp2-sgd", "stragglers": 0.3}},
-    "variance reduction": {"algorithm": {"name": "privsgp-vr", "state": "private"}},
 }  # fmt: skip
 CASES = [(name, NODES if name == "push-sum" else 3) for name in KINDS]
 
