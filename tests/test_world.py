@@ -215,7 +215,7 @@ def test_the_world_of_active_nodes_has_their_rows_of_the_whole(k: int) -> None:
     here = alone.among(k)
     rows = world.active(k)[:, 0].nonzero().flatten()
     assert here.nodes == tuple(rows.tolist())
-    assert len(here.nodes) == world.taking_part(k) == here.taking_part(k) == 2
+    assert len(here.nodes) == 2
     at = points()
     assert torch.equal(here.take(at), at[rows])
     gradient = world.batch_gradient(at, k)
@@ -240,4 +240,3 @@ def test_where_all_are_active_their_world_is_the_whole() -> None:
     assert world.among(0) is world
     assert world.take(at) is at
     assert world.put(at, -at) is not at
-    assert world.taking_part(0) == len(RECORDS)

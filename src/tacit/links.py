@@ -29,16 +29,11 @@ class Links(Protocol):
 
     Attributes:
         exchange: for the algorithm.
-        wire_bytes: that this process has sent to others, all in all.
     """
 
     @property
     def exchange(self) -> Exchange:
         """For the algorithm."""
-
-    @property
-    def wire_bytes(self) -> int:
-        """Sent to other processes so far, headers included."""
 
     def put(self, step: int, part: Part) -> None:
         """Hand over what this process measured after `step` steps; returns at once."""
@@ -55,8 +50,6 @@ class Links(Protocol):
 
 class _Local:
     """All nodes are here."""
-
-    wire_bytes = 0
 
     def __init__(self, job: Job) -> None:
         self.exchange: Exchange = local_exchange(job)
@@ -82,18 +75,11 @@ class _Local:
 class _Between:
     """Nodes are in several processes."""
 
-    def __init__(
-        self, job: Job, exchange: BetweenProcesses, channel: Any, gatherer: Gatherer
-    ) -> None:
+    def __init__(self, job: Job, exchange: BetweenProcesses, gatherer: Gatherer) -> None:
         self.exchange: Exchange = exchange
         self._mean = exchange.mean_of_all
-        self._channel, self._gatherer = channel, gatherer
+        self._gatherer = gatherer
         self._limit = job.config.train.timeout
-
-    @property
-    def wire_bytes(self) -> int:
-        """Sent to other processes so far, headers included."""
-        return int(self._channel.bytes_sent)
 
     def put(self, step: int, part: Part) -> None:
         """Sent to rank 0 by a thread."""
@@ -148,7 +134,7 @@ def linked(job: Job, cluster: Cluster | None) -> Iterator[Links]:
             device=job.device,
             tolerate=job.config.faults.tolerate,
         )
-        yield _Between(job, exchange, channel, gatherer)
+        yield _Between(job, exchange, gatherer)
 
 
 def _store(cluster: Cluster) -> Any:

@@ -150,11 +150,12 @@ def _around(job: Job, parts: Sequence[Part], whole: bool) -> tuple[float, Mappin
 
 def _notes(job: Job, said: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """What bad messages that were dropped have cost."""
-    dropped, masses = sum(one["dropped"] for one in said), [one["mass"] for one in said]
+    dropped = sum(one["dropped"] for one in said)
+    masses = [mass for one in said if (mass := one.get("mass")) is not None]
     if not dropped:
         return ()
     note = f"rows of bad messages that were dropped: {dropped:,}"
-    if None in masses:
+    if len(masses) < len(said):
         return (note,)
     every = len(job.plan.nodes)
     return (f"{note}; the push-sum mass is {math.fsum(masses):.6g} of {every} since",)
@@ -168,12 +169,22 @@ def _by_node(rows: Sequence[tuple[Sequence[int], Sequence[Any]]]) -> list[Any]:
 
 def _check(rank: int, said: Mapping[str, Any], job: Job) -> None:
     """What came over the network must have the form of what `measure` makes."""
-    own = list(job.placement.hosted(rank))
-    good = said.get("nodes") == own and len(said.get("bytes", ())) == len(own)
-    scores = said.get("scores")
+    own, scores = list(job.placement.hosted(rank)), said.get("scores")
+    numbers = [(said.get("bytes"), len(own)), ((said.get("dropped"), said.get("spread")), 2)]
+    if said.get("mass") is not None:
+        numbers.append(((said["mass"],), 1))
+    good = said.get("nodes") == own
     if job.test is not None:
-        good = good and isinstance(scores, Mapping) and len(scores.get("loss", ())) == len(own)
-    good = good and isinstance(said.get("dropped"), int)
-    good = good and isinstance(said.get("mass"), float | None)
-    if not good or not isinstance(said.get("spread"), float):
+        good = good and isinstance(scores, Mapping)
+        found = scores if isinstance(scores, Mapping) else {}
+        numbers.append((found.get("loss"), len(own)))
+        if job.loss.accuracy is not None:
+            numbers.append((found.get("accuracy"), len(own)))
+    if not good or not all(_are_numbers(*one) for one in numbers):
         raise PeerError(f"rank {rank} sent metrics that are not those of its nodes")
+
+
+def _are_numbers(value: Any, count: int) -> bool:
+    """Whether it is a list (or tuple) of so many numbers."""
+    listed = isinstance(value, list | tuple) and len(value) == count
+    return listed and all(type(number) in (int, float) for number in value)

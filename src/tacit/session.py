@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,8 +140,7 @@ def begin(
         )
     until, message = affordable(plan, before, first, ledger if resume else None)
     until, message = min(
-        ((int(end), why) for end, why in peers.share("until", [until, message])),
-        key=lambda pair: pair[0],
+        _heard(peers, "last step", [until, message], _is_end), key=lambda pair: int(pair[0])
     )
     rows = front.keep_metrics(first) if front is not None and resume else []
     # Of all processes or of none: rows are made of what every one says.
@@ -190,12 +189,28 @@ def together(
     return found
 
 
+def _heard(peers: Peers, what: str, value: Any, good: Callable[[Any], bool]) -> list[Any]:
+    """What every process gives, checked: it came over the network."""
+    said = peers.share(what, value)
+    for rank, one in enumerate(said):
+        if not good(one):
+            raise PeerError(f"rank {rank} gave no {what}")
+    return said
+
+
+def _are_steps(said: Any) -> bool:
+    return isinstance(said, list) and all(type(step) is int for step in said)
+
+
+def _is_end(said: Any) -> bool:
+    """A step, and why the run ends there."""
+    return isinstance(said, list) and len(said) == 2 and type(said[0]) is int
+
+
 def _common_checkpoint(folder: RunFolder, peers: Peers) -> Any:
     """The last checkpoint that every process has; later ones are of steps to be run again."""
     own = checkpoints.steps(folder.path)
-    said = peers.share("checkpoints", own)
-    if not all(isinstance(one, list) for one in said):
-        raise PeerError("a process gave no list of checkpoints")
+    said = _heard(peers, "list of checkpoints", own, _are_steps)
     common = set(own).intersection(*map(set, said))
     if not common:
         if any(said):

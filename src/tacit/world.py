@@ -107,11 +107,6 @@ class StackedWorld:
         flags = torch.zeros(len(self.nodes), 1, dtype=torch.bool, device=self._device)
         return flags.index_fill_(0, rows, True)
 
-    def taking_part(self, k: int) -> int:
-        """How many nodes of the whole run take part in step k."""
-        flags = self._plan.active(k)
-        return len(self._plan.nodes) if flags is None else int(np.count_nonzero(flags))
-
     def among(self, k: int) -> StackedWorld:
         """The world of those nodes alone that take part in step k."""
         rows, nodes = self._taking_part(k)

@@ -82,9 +82,6 @@ class World(Protocol):
     def active(self, k: int) -> Tensor:
         """Which nodes take part in step k, bool `[nodes, 1]`."""
 
-    def taking_part(self, k: int) -> int:
-        """How many nodes take part in step k, in all processes."""
-
     def among(self, k: int) -> World:
         """The world of this process's active nodes at step k."""
 
