@@ -59,16 +59,17 @@ class StackedTable:
             self._data,
             at,
             clip,
+            steps=self._plan.steps,
             mini_batch=self._request.mini_batch,
             directory=self._request.directory,
         )
 
     def total(self) -> Tensor:
-        """The sum of all entries of each node, `[nodes, d]`."""
+        """The sum of all entries of each node, float64 `[nodes, d]`."""
         return self._filled.total()
 
     def replace(self, at: Tensor, k: int, difference: float | None) -> Tensor:
-        """Draw step k's batch, renew its entries, return the sum of new less old."""
+        """Draw step k's batch, renew its entries, return the sum of new less old in float64."""
         table, clip = self._filled, None if self._plan.clip is None else self._plan.clip[k]
         batch = self._draw(k)
         found = table.replace(at, batch.indices, batch.mask, clip, difference)

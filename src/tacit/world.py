@@ -77,7 +77,9 @@ class StackedWorld:
         self.nodes = tuple(node.node for node in members)
         self.batch_size = self._column([node.expected_batch for node in members])
         self.records = self._column([float(node.records) for node in members])
-        self.rate = self._column([node.rate for node in members])
+        # In float64, which the plan's rate is: rounded up, it would be more than is accounted.
+        rates = [node.rate for node in members]
+        self.rate = torch.tensor(rates, dtype=torch.float64, device=self._device).unsqueeze(1)
 
     @property
     def last(self) -> BatchGradient | None:

@@ -142,7 +142,8 @@ def test_a_record_that_is_not_finite_adds_nothing() -> None:
         clipped_difference(model, shapes, points, batch, CLIP, BOUND).total
         for batch in ((spoilt, targets, mask), (inputs, targets, without))
     )
-    torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-14)
+    # What clipping aims at follows the number of records, masked or not.
+    torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-11)
 
 
 def test_an_empty_batch_and_bad_bounds() -> None:

@@ -147,10 +147,9 @@ def test_sums_equal_the_loop_in_float32(name: str, oracle: Oracle) -> None:
     exact = [values.double() if values.is_floating_point() else values for values in batch_of(case)]
     for clip in (None, 0.5):
         found = case.gradient(clip).total.double()
-        # Clipping aims 16 units in the last place lower: see `clipping`.
-        aim = None if clip is None else clip * (1 - 16 * torch.finfo(torch.float32).eps)
-        right = oracle(case.model, case.loss, *exact, aim).total
-        assert float((found - right).norm() / right.norm()) < 1e-6
+        right = oracle(case.model, case.loss, *exact, clip).total
+        # Clipping aims lower by what the sum may lose to rounding: see `clipping`.
+        assert float((found - right).norm() / right.norm()) < (1e-6 if clip is None else 5e-5)
 
 
 def limited(gradient: Tensor, norm: ClipNorm, clip: float) -> Tensor:
@@ -204,7 +203,7 @@ def test_a_table_keeps_what_autograd_has(name: str) -> None:
 
     before, after = case.parameters, case.parameters * 1.1
     old, new = clipped(before), clipped(after)
-    table = GradientTable.build(case.stacked, data, before, 0.5)
+    table = GradientTable.build(case.stacked, data, before, 0.5, steps=1)
     torch.testing.assert_close(table.total(), old.sum(1), rtol=1e-10, atol=1e-10)
     found = table.replace(after, torch.arange(count).expand(nodes, count), everyone, 0.5, None)
     torch.testing.assert_close(found.difference, (new - old).sum(1), rtol=1e-10, atol=1e-10)
@@ -321,7 +320,7 @@ def test_looked_up_rows_agree_with_the_whole_gradient(
         alive = found.ids[node, record][kept[node, record]].tolist()
         assert sorted(alive) == sorted(set(ids[node, record].tolist()))
     torch.testing.assert_close(found.materialised().values, whole.flatten(2))
-    torch.testing.assert_close(found.squared_norms(), whole.square().sum(dim=(2, 3)))
+    torch.testing.assert_close(found.sizes().squares, whole.square().sum(dim=(2, 3)))
     torch.testing.assert_close(found.absolute_sums(), whole.abs().sum(dim=(2, 3)))
     torch.testing.assert_close(found.outer().materialised().values, whole.flatten(2))
     finite = random(nodes, batch) > 0

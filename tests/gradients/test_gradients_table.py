@@ -22,7 +22,8 @@ from tacit.gradients.table_memory import available_bytes, in_words
 FLOAT64 = torch.float64
 SIZES = (7, 1, 4)
 CLIP = 0.6
-EXACT = {"rtol": 1e-10, "atol": 1e-10}
+# Clipping aims lower by what rounding may add, 5e-9 of it where positions may cancel.
+EXACT = {"rtol": 2e-8, "atol": 2e-8}
 
 
 def linear() -> nn.Module:
@@ -83,7 +84,7 @@ class Case:
     at: Tensor
 
     def table(self, clip: float | None = CLIP, **options: Any) -> GradientTable:
-        return GradientTable.build(self.model, self.data, self.at, clip, **options)
+        return GradientTable.build(self.model, self.data, self.at, clip, steps=10, **options)
 
 
 def case(
@@ -233,10 +234,10 @@ def test_float32_agrees_with_whole_gradients_in_float64(name: str, bound: float 
     for step in range(3):
         at, (indices, mask) = moved(problem, step), batch(list(SIZES), 5, step)
         found = table.replace(at, indices, mask, CLIP, bound).difference
-        assert found.dtype == table.total().dtype == torch.float32
+        assert found.dtype == table.total().dtype == FLOAT64
         right = brute.replace(at, indices, mask, bound)
-        torch.testing.assert_close(found.double(), right, rtol=1e-4, atol=2e-5)
-    torch.testing.assert_close(table.total().double(), brute.total(), rtol=1e-4, atol=2e-5)
+        torch.testing.assert_close(found, right, rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(table.total(), brute.total(), rtol=1e-4, atol=2e-5)
 
 
 @EVERY
@@ -389,7 +390,7 @@ def test_a_loaded_table_goes_on_identically(name: str, mini_batch: int | None) -
     first.replace(moved(problem, 0), *batch(counts, 4, 0), CLIP, 0.2)
     state = {key: values.clone() for key, values in first.tensors().items()}
     second = GradientTable.build(
-        problem.model, problem.data, moved(problem, 9), CLIP, mini_batch=mini_batch
+        problem.model, problem.data, moved(problem, 9), CLIP, steps=10, mini_batch=mini_batch
     )
     second.load(state)
     assert torch.equal(second.total(), first.total())
@@ -588,7 +589,7 @@ def test_records_may_be_numbers_of_words() -> None:
     words = (data.inputs, data.targets)
     model = build(module, LOSSES["cross-entropy"], *words, dtype=FLOAT64, device="cpu")
     at = model.start(2, FLOAT64, "cpu")
-    table = GradientTable.build(model, data, at, CLIP)
+    table = GradientTable.build(model, data, at, CLIP, steps=10)
     indices = torch.arange(4).expand(2, -1)
     mask = indices < data.sizes.unsqueeze(1)
     rows = data.gather(indices * mask)
@@ -606,7 +607,7 @@ class Capped(nn.Module):
         return inputs.clamp(max=1e6)
 
 
-def test_a_layer_that_takes_only_some_records_as_they_are_is_refused() -> None:
+def test_a_record_that_its_layer_does_not_take_as_it_is_contributes_nothing() -> None:
     problem = case("linear", sizes=(3,))
     data = problem.data
     capped = build(
@@ -619,11 +620,15 @@ def test_a_layer_that_takes_only_some_records_as_they_are_is_refused() -> None:
     )
     right = problem.table().total()
     torch.testing.assert_close(
-        GradientTable.build(capped, data, problem.at, CLIP).total(), right, **EXACT
+        GradientTable.build(capped, data, problem.at, CLIP, steps=10).total(), right, **EXACT
     )
+    entries = Brute(problem, CLIP).entries[0]
     data.inputs[1, 2] = 2e6
-    with pytest.raises(InputError, match=r"task\.model.*prepare the data"):
-        GradientTable.build(capped, data, problem.at, CLIP)
+    table = GradientTable.build(capped, data, problem.at, CLIP, steps=10)
+    torch.testing.assert_close(table.total()[0], entries[0] + entries[2], **EXACT)
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    found = table.replace(problem.at, torch.arange(3).unsqueeze(0), mask, CLIP, None)
+    assert torch.isinf(found.batch.norms).tolist() == [[False, True, False]]
 
 
 def test_available_memory_is_the_least_of_system_and_groups(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def by_table(at: Tensor, k: int, options: TableOptions, world: World) -> Tensor:
     """Noised gradient at `at` `[nodes, d]` from the table, whose drawn entries are renewed."""
     total = world.table.total().mul_(world.rate)
     total += world.table.replace(at, k, options.clip_difference)
-    return world.divide(world.add_noise(total, k))
+    return world.divide(world.add_noise(total, k)).to(at.dtype)
 
 
 def by_snapshot(
@@ -116,11 +116,11 @@ def by_snapshot(
     """Noised gradient at `at`, and the snapshot to keep: its gradient is a **private** sum."""
     if k % options.anchor_every == 0:
         snapshot = Anchor(at, world.batch_gradient(at, k, whole=True))
-        total = snapshot.gradient * world.rate
+        total = snapshot.gradient.double() * world.rate
     else:
         total = world.batch_difference(at, snapshot.point, k, options.clip_difference)
-        total += snapshot.gradient * world.rate
-    return world.divide(world.add_noise(total, k)), snapshot
+        total += snapshot.gradient.double() * world.rate
+    return world.divide(world.add_noise(total, k)).to(at.dtype), snapshot
 
 
 def by_anchor(
@@ -134,7 +134,7 @@ def by_anchor(
         anchor = Anchor(at, world.divide(total.mul_(world.rate)))
         return anchor.gradient, anchor
     total = world.batch_difference(at, anchor.point, k, options.clip_difference)
-    return world.divide(world.add_noise(total, k)) + anchor.gradient, anchor
+    return world.divide(world.add_noise(total, k)).to(at.dtype) + anchor.gradient, anchor
 
 
 def anchor_ratio(options: AnchorOptions, steps: int, clip: float | None) -> float:

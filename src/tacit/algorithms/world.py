@@ -19,7 +19,7 @@ class Table(Protocol):
         """Store every record's clipped gradient at parameters `at`, `[nodes, d]`."""
 
     def total(self) -> Tensor:
-        """The sum of all entries of each node, `[nodes, d]`, a new tensor."""
+        """The sum of all entries of each node, float64 `[nodes, d]`, a new tensor."""
 
     def replace(self, at: Tensor, k: int, difference: float | None) -> Tensor:
         """Draw step k's batch, renew its entries at `at`, and return the sum of new less old.
@@ -31,7 +31,7 @@ class Table(Protocol):
                 is stored); None leaves them as they are.
 
         Returns:
-            `[nodes, d]`, a sum over the batch.
+            float64 `[nodes, d]`, a sum over the batch.
         """
 
 
@@ -73,7 +73,7 @@ class World(Protocol):
 
     @property
     def rate(self) -> Tensor:
-        """The chance q that a batch draws a given record, of each node, `[nodes, 1]`."""
+        """The chance q that a batch draws a given record, of each node, float64 `[nodes, 1]`."""
 
     @property
     def table(self) -> Table:
@@ -116,7 +116,8 @@ class World(Protocol):
     def batch_difference(self, at: Tensor, anchor: Tensor, k: int, bound: float | None) -> Tensor:
         """Sum over step k's batch of clipped gradients at `at` less those at `anchor`.
 
-        Each record's difference is clipped to l2 norm `bound` if one is given. All `[nodes, d]`.
+        Each record's difference is clipped to l2 norm `bound` if one is given. All `[nodes, d]`;
+        the sum is in float64, so that no more is lost to rounding when something is added to it.
         """
 
     def add_noise(
@@ -124,7 +125,9 @@ class World(Protocol):
     ) -> Tensor:
         """`total` plus step k's noise, in place, `[nodes, d]`.
 
-        The plan's noise is that of a **sum** over a batch.
+        The plan's noise is that of a **sum** over a batch. What is handed in must be a sum of
+        bounded contributions, or the change that one makes around a public point: never a value in
+        which a record's contribution could be lost to rounding, or grow by it.
 
         Args:
             total: what is about to be released.

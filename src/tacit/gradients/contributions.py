@@ -1,4 +1,11 @@
-"""The gradients of a batch by one parameter, in whatever form is cheapest."""
+"""The gradients of a batch by one parameter, in whatever form is cheapest.
+
+A contribution *is* a set of real vectors, one a record, which its tensors define exactly: a vector
+of numbers, an outer product of two, or a sum of such products over positions. Everything that is
+said of a record is said of that vector: `sizes` bounds its norm from above, and `add_to` adds a
+multiple of it, with rounding errors that `docs/proofs/clipped-sums.md` bounds. How far the tensors
+themselves are from the gradient of the loss has no part in the proof.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +17,52 @@ from torch import Tensor
 
 from tacit.gradients.layout import Slot
 
-__all__ = ["Contribution", "Dense", "Outer"]
+__all__ = ["CHUNK", "Contribution", "Dense", "Outer", "Sizes", "vector_sizes"]
+
+CHUNK = 128
+"""Records whose contributions a product adds up; a float64 total adds such sums."""
 
 _BLOCK_NUMBERS = 1 << 21  # 8 MiB in single precision
+_NORM_NUMBERS = 1024  # squares that are added up in the dtype of the gradients
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How long the gradients of a batch are, each `[nodes, b]` in float64.
+
+    Attributes:
+        squares: squared l2 norms, to rounding; not finite where the gradient is not.
+        bounds: upper bounds on them, rounding included.
+        terms: squared sums over positions of the norms of the terms, where a gradient is a sum in
+            which terms may cancel; None where it is one term.
+        reach: squared norms of the factor that a weighted factor is multiplied by, at least, so
+            that what underflows in the one is known to be small; None where there is none.
+    """
+
+    squares: Tensor
+    bounds: Tensor
+    terms: Tensor | None = None
+    reach: Tensor | None = None
+
+
+def vector_sizes(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared l2 norms of `values` `[..., n]` and upper bounds on them, `[...]` in float64.
+
+    Squares of up to 1,024 numbers are added up in the dtype of `values`, which errs by a share of
+    at most (1,024 + 16) u, in whatever order it is done, and by what underflows; the sums of these
+    are added in float64.
+    """
+    count = values.shape[-1]
+    limits = torch.finfo(values.dtype)
+    whole = count - count % _NORM_NUMBERS if count > _NORM_NUMBERS else 0
+    norms: Tensor = torch.linalg.vector_norm(values[..., whole:], dim=-1)
+    squares = norms.double().square()
+    if whole:
+        blocks = values[..., :whole].view(*values.shape[:-1], -1, _NORM_NUMBERS)
+        lengths: Tensor = torch.linalg.vector_norm(blocks, dim=-1)
+        squares = squares + lengths.double().square().sum(dim=-1)
+    share = (min(count, _NORM_NUMBERS) + 16) * limits.eps / 2 + count * 2.0**-51
+    return squares, squares * (1 + 1.01 * share) + 2 * count * limits.tiny
 
 
 class Contribution(Protocol):
@@ -26,17 +76,31 @@ class Contribution(Protocol):
     def dtype(self) -> torch.dtype:
         """Of the gradients."""
 
-    def squared_norms(self) -> Tensor:
-        """Squared l2 norms `[nodes, b]`, not finite where the gradient is not."""
+    @property
+    def positions(self) -> int:
+        """Terms of the sum that a record's gradient is; 1 where none can cancel another."""
+
+    def sizes(self) -> Sizes:
+        """Squared l2 norms, and what bounds them and the rounding of sums."""
 
     def absolute_sums(self) -> Tensor:
-        """The l1 norms `[nodes, b]`, in float64; not finite where the gradient is not."""
+        """The l1 norms `[nodes, b]`, in float64; not finite where the gradient is not.
+
+        To a share of (numbers + 16) 2^-52. Only of gradients that are no sum over positions.
+        """
 
     def cleaned(self, finite: Tensor) -> Contribution:
         """The same with zeros for the records where `finite` `[nodes, b]` is False."""
 
     def add_to(self, total: Tensor, factors: Tensor, beta: int) -> None:
-        """In `total` `[nodes, d]`, scale the own slot by beta and add sum_r factor_r gradient_r."""
+        """In `total` `[nodes, d]`, scale the own slot by beta and add sum_r factor_r gradient_r.
+
+        Products of `CHUNK` records at most are added to a float64 total, one after the other;
+        a total in the dtype of the gradients takes all of them in one product.
+        """
+
+    def exact(self) -> Contribution:
+        """The same, in float64 where terms may cancel: products are then all but exact."""
 
     def numel(self) -> int:
         """How many numbers this keeps."""
@@ -65,15 +129,23 @@ class Dense:
         """See `Contribution`."""
         return self.values.dtype
 
-    def squared_norms(self) -> Tensor:
+    @property
+    def positions(self) -> int:
         """See `Contribution`."""
-        norms: Tensor = torch.linalg.vector_norm(self.values, dim=2)
-        return norms.square()
+        return 1
+
+    def sizes(self) -> Sizes:
+        """See `Contribution`."""
+        return Sizes(*vector_sizes(self.values))
 
     def absolute_sums(self) -> Tensor:
         """See `Contribution`."""
         sums: Tensor = torch.linalg.vector_norm(self.values, ord=1, dim=2, dtype=torch.float64)
         return sums
+
+    def exact(self) -> Dense:
+        """See `Contribution`."""
+        return self
 
     def cleaned(self, finite: Tensor) -> Dense:
         """See `Contribution`."""
@@ -82,7 +154,7 @@ class Dense:
     def add_to(self, total: Tensor, factors: Tensor, beta: int) -> None:
         """See `Contribution`."""
         target = total[:, self.slot.start : self.slot.stop].unsqueeze(1)
-        _add_product(target, factors.unsqueeze(1), self.values, beta)
+        _add_product(target, factors.to(self.dtype).unsqueeze(1), self.values, beta, CHUNK)
 
     def numel(self) -> int:
         """See `Contribution`."""
@@ -117,32 +189,30 @@ class Outer:
         """See `Contribution`."""
         return self.gradients.dtype
 
-    def squared_norms(self) -> Tensor:
+    @property
+    def positions(self) -> int:
         """See `Contribution`."""
-        if self.inputs.shape[3] == 1:
-            # A sum of squares that underflows would understate the norm, and so break the bound
-            # on the contribution; the floor overstates it instead.
-            limits = torch.finfo(self.inputs.dtype)
-            floor = limits.tiny / limits.eps
-            left = self.inputs.square().sum(dim=(3, 4)).clamp(min=floor)
-            right = self.gradients.square().sum(dim=(3, 4)).clamp(min=floor)
-            return (left * right).sum(dim=2)
-        # In float64: where gradients of positions cancel, the sum of products loses twice the
-        # digits that the gradient itself loses.
-        left, right = self.inputs.double(), self.gradients.double()
-        products = (left @ left.transpose(3, 4)) * (right @ right.transpose(3, 4))
-        return products.sum(dim=(2, 3, 4)).clamp(min=0.0).to(self.inputs.dtype)
+        return self.inputs.shape[3]
+
+    def sizes(self) -> Sizes:
+        """See `Contribution`."""
+        return _one_term(self) if self.positions == 1 else _terms(self)
 
     def absolute_sums(self) -> Tensor:
         """See `Contribution`; of an outer product, the product of those of its factors."""
-        if self.inputs.shape[3] > 1:
-            return self.materialised().absolute_sums()
         left, right = (
             torch.linalg.vector_norm(factor, ord=1, dim=(3, 4), dtype=torch.float64)
             for factor in (self.inputs, self.gradients)
         )
         sums: Tensor = (left * right).sum(dim=2)
         return sums
+
+    def exact(self) -> Outer:
+        """See `Contribution`."""
+        if self.positions == 1:
+            return self
+        inputs, gradients = self.inputs.double(), self.gradients.double()
+        return Outer(self.slot, inputs, gradients, self.gradients_of)
 
     def cleaned(self, finite: Tensor) -> Outer:
         """See `Contribution`."""
@@ -153,12 +223,12 @@ class Outer:
         """See `Contribution`."""
         nodes, _, groups, _, width = self.inputs.shape
         height = self.gradients.shape[4]
-        weighted = self.gradients * factors.view(*factors.shape, 1, 1, 1)
+        weighted = self.gradients * factors.to(self.dtype).view(*factors.shape, 1, 1, 1)
         target = total[:, self.slot.start : self.slot.stop].view(nodes, groups, height, width)
         for group in range(groups):
             left = weighted[:, :, group].reshape(nodes, -1, height).transpose(1, 2)
             right = self.inputs[:, :, group].reshape(nodes, -1, width)
-            _add_product(target[:, group], left, right, beta)
+            _add_product(target[:, group], left, right, beta, CHUNK * self.positions)
 
     def numel(self) -> int:
         """See `Contribution`."""
@@ -173,8 +243,43 @@ class Outer:
         return self
 
 
-def _add_product(target: Tensor, left: Tensor, right: Tensor, beta: int) -> None:
+def _one_term(outer: Outer) -> Sizes:
+    """The norm of an outer product is the product of two norms."""
+    left, right = (vector_sizes(factor.flatten(3)) for factor in (outer.inputs, outer.gradients))
+    squares, bounds = ((a * b).sum(dim=2) for a, b in zip(left, right, strict=True))
+    return Sizes(squares, bounds * (1 + 2.0**-40), reach=left[1].amax(dim=2))
+
+
+def _terms(outer: Outer) -> Sizes:
+    """The norm of a sum over positions, from two Gram matrices in float64.
+
+    The square is sum_{s,t} (a_s . a_t) (g_s . g_t), of terms that may cancel. With u = 2^-53, a sum
+    of n products errs by at most n u (to first order) times the sum of their absolute values, in
+    whatever order it is taken (Higham, Accuracy and Stability of Numerical Algorithms, section
+    3.1). That sum is at most M = (sum_t |a_t| |g_t|)^2, and n = in + out + groups positions^2 + 16
+    covers the operations.
+    """
+    left, right = outer.inputs.double(), outer.gradients.double()
+    groups, positions, width = left.shape[2:]
+    lengths = [torch.linalg.vector_norm(factor, dim=4) for factor in (left, right)]
+    terms = (lengths[0] * lengths[1]).sum(dim=(2, 3)).square()
+    products = (left @ left.transpose(3, 4)) * (right @ right.transpose(3, 4))
+    squares = products.sum(dim=(2, 3, 4)).clamp(min=0.0)
+    operations = width + right.shape[4] + groups * positions**2 + 16
+    bounds = squares + 2 * operations * 2.0**-52 * terms + _UNDERFLOW
+    reach = torch.maximum(*(length.square().sum(dim=3).amax(dim=2) for length in lengths))
+    return Sizes(squares, bounds, terms, reach)
+
+
+# What products in float64 lose by underflow is below this where factors are below 2^300.
+_UNDERFLOW = 2.0**-300
+
+
+def _add_product(target: Tensor, left: Tensor, right: Tensor, beta: int, depth: int) -> None:
     """Scale `target` `[nodes, m, n]` by beta and add the matrix products of each node.
+
+    A float64 `target` takes them `depth` columns of `left` at a time, so that a record changes the
+    rounding of its own product alone.
 
     A part of the flat vectors is no contiguous batch, for which `baddbmm_` takes one node after the
     other. So products go by way of a contiguous block that fits a cache. Milliseconds on two cores:
@@ -182,23 +287,25 @@ def _add_product(target: Tensor, left: Tensor, right: Tensor, beta: int) -> None
     records x (2, 105) 0.45 and 0.05. For one record a product is a plain multiplication: 50 nodes x
     (128, 784) 1.5 and 0.56.
     """
-    if left.shape[2] == 1:
+    alike = target.dtype == left.dtype
+    if left.shape[2] == 1 and alike:
         if beta:
             target.addcmul_(left, right)
         else:
             torch.mul(left, right, out=target)
         return
+    total = left.shape[2]
+    depth = min(depth, total) if target.dtype == torch.float64 else total
     size = target.shape[1] * target.shape[2]
-    if size > _BLOCK_NUMBERS or target.is_contiguous():
+    if alike and depth == total and (size > _BLOCK_NUMBERS or target.is_contiguous()):
         target.baddbmm_(left, right, beta=beta)
         return
-    step = _BLOCK_NUMBERS // size
-    if step >= target.shape[0]:
-        _add(target, torch.bmm(left, right), beta)
-        return
+    step = max(1, _BLOCK_NUMBERS // size)
     blocks = (torch.split(values, step) for values in (target, left, right))
     for part, one, other in zip(*blocks, strict=True):
-        _add(part, torch.bmm(one, other), beta)
+        for start in range(0, total, depth):
+            columns = slice(start, start + depth)
+            _add(part, torch.bmm(one[:, :, columns], other[:, columns]), beta or start)
 
 
 def _add(target: Tensor, values: Tensor, beta: int) -> None:

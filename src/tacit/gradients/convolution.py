@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tacit.gradients.contributions import Contribution, Dense, Outer
+from tacit.gradients.contributions import Contribution, Dense, Outer, Sizes
 from tacit.gradients.layout import Slot
 
 __all__ = ["UNFOLDED_OPERATIONS", "ChannelsLast", "Geometry", "geometry_of"]
@@ -63,13 +63,22 @@ class ChannelsLast:
         """See `Contribution`."""
         return self.inner.dtype
 
-    def squared_norms(self) -> Tensor:
+    @property
+    def positions(self) -> int:
+        """See `Contribution`."""
+        return self.inner.positions
+
+    def sizes(self) -> Sizes:
         """See `Contribution`; no order of the entries changes them."""
-        return self.inner.squared_norms()
+        return self.inner.sizes()
 
     def absolute_sums(self) -> Tensor:
         """See `Contribution`."""
         return self.inner.absolute_sums()
+
+    def exact(self) -> ChannelsLast:
+        """See `Contribution`."""
+        return replace(self, inner=self.inner.exact())
 
     def cleaned(self, finite: Tensor) -> ChannelsLast:
         """See `Contribution`."""

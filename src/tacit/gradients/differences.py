@@ -1,8 +1,8 @@
 """Sums over a batch of each record's clipped gradient at one point less that at another.
 
 For variance reduction by an anchor. With a bound C_d the difference of each record is scaled to
-norm C_d at most, by an upper bound on its norm (`table_parts.norm_bounds`), and added up in
-float64: what a record contributes keeps to C_d, rounding included.
+norm C_d at most, by an upper bound on its norm (`records.norm_bounds`), and added up in float64:
+a record moves the sum that the machine returns by C_d at most (`docs/proofs/clipped-sums.md`).
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ import math
 import torch
 from torch import Tensor
 
-from tacit.gradients.clipping import Clip, check_clip, clip_factors
-from tacit.gradients.records import RecordGradients
+from tacit.gradients.clipping import Clip, aimed, check_clip, clip_factors
+from tacit.gradients.records import RecordGradients, norm_bounds
 from tacit.gradients.stacked import BatchGradient, StackedModel
 from tacit.gradients.table_need import entry_shapes
-from tacit.gradients.table_parts import Entry, Shape, differences, entries, norm_bounds
+from tacit.gradients.table_parts import Entry, Shape, differences, entries, keepable
+from tacit.gradients.waiting import surely_all
 
 __all__ = ["clipped_difference", "difference_shapes"]
-
-_ROUNDING = 16  # units in the last place, as in `clipping`
 
 
 def difference_shapes(model: StackedModel) -> tuple[Shape, ...]:
@@ -47,7 +46,8 @@ def clipped_difference(
         bound: C_d of each record's difference; None leaves it.
 
     Returns:
-        `total` `[nodes, d]`, the sum; norms and losses `[nodes, b]` are those at the first point.
+        `total` `[nodes, d]`, the sum in float64; norms and losses `[nodes, b]` are those at the
+        first point.
 
     Raises:
         InputError: on `algorithm.clip_difference` unless positive and finite, and as
@@ -55,16 +55,19 @@ def clipped_difference(
     """
     if bound is None:
         found, other = (model.gradient(at, *batch, clip) for at in points)
-        return BatchGradient(found.total - other.total, found.norms, found.losses)
+        total = found.total.double().sub_(other.total)
+        return BatchGradient(total, found.norms, found.losses)
     check_clip(bound, "algorithm.clip_difference")
     at, mask = points[0], batch[2]
     total = torch.zeros_like(at, dtype=torch.float64)
     if mask.numel() == 0:
         empty = at.new_zeros(mask.shape)
-        return BatchGradient(total.to(at.dtype), empty, empty.clone())
+        return BatchGradient(total, empty, empty.clone())
     numbers = sum(math.prod(shape.gradients) + math.prod(shape.inputs or (0,)) for shape in shapes)
     # New and old, and their difference in float64.
     step = model.records_at_once(at, 2 * numbers + 4 * numbers * 8 // at.element_size())
+    # Terms are those of two gradients.
+    aim = aimed(bound, mask.sum(dim=1), torch.float64, 2 * model.positions)
     norms, losses = [], []
     for start in range(0, mask.shape[1], step):
         part = slice(start, start + step)
@@ -75,15 +78,19 @@ def clipped_difference(
         with torch.no_grad():
             new, old = (_entry(found, shapes, inputs, at) for found in found_here)
             parts = differences(new, old, shapes)
-            lowered = bound * (1 - _ROUNDING * torch.finfo(at.dtype).eps)
-            weights = clip_factors(norm_bounds(parts), present, lowered)[0]
+            bounds = norm_bounds([part.sizes() for part in parts], torch.float64)
+            weights = clip_factors(bounds, present, aim, torch.float64)[0]
             for one in parts:
                 one.add_to(total, weights, 1)
         norms.append(found_here[0].norms)
         losses.append(found_here[0].losses)
-    return BatchGradient(total.to(at.dtype), torch.cat(norms, dim=1), torch.cat(losses, dim=1))
+    return BatchGradient(total, torch.cat(norms, dim=1), torch.cat(losses, dim=1))
 
 
 def _entry(found: RecordGradients, shapes: tuple[Shape, ...], inputs: Tensor, at: Tensor) -> Entry:
     given = inputs.to(at) if inputs.is_floating_point() else inputs.to(at.device)
-    return entries(found.parts, shapes, found.factors, given)
+    kept = keepable(found.parts, shapes, given)
+    parts = found.parts
+    if not surely_all(kept):
+        parts = [part.cleaned(kept) for part in parts]
+    return entries(parts, shapes, found.factors * kept, given)

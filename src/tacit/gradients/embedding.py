@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tacit.errors import InputError
-from tacit.gradients.contributions import Contribution, Dense, Outer
+from tacit.gradients.contributions import Contribution, Dense, Outer, Sizes, vector_sizes
 from tacit.gradients.layout import Slot
 
 __all__ = ["Embedding", "Lookup", "bag_of", "embedding_of", "merged"]
@@ -57,10 +57,14 @@ class Lookup:
         """See `Contribution`."""
         return self.gradients.dtype
 
-    def squared_norms(self) -> Tensor:
+    @property
+    def positions(self) -> int:
+        """See `Contribution`; places are merged before a norm is taken."""
+        return 1
+
+    def sizes(self) -> Sizes:
         """See `Contribution`."""
-        norms: Tensor = torch.linalg.vector_norm(self.gradients, dim=(2, 3))
-        return norms.square()
+        return Sizes(*vector_sizes(self.gradients.flatten(2)))
 
     def absolute_sums(self) -> Tensor:
         """See `Contribution`."""
@@ -68,6 +72,10 @@ class Lookup:
             self.gradients, ord=1, dim=(2, 3), dtype=torch.float64
         )
         return sums
+
+    def exact(self) -> Lookup:
+        """See `Contribution`."""
+        return self
 
     def cleaned(self, finite: Tensor) -> Lookup:
         """See `Contribution`."""
@@ -78,7 +86,8 @@ class Lookup:
         targets = self.slot.view(total)
         if beta == 0:
             targets.zero_()
-        weighted = self.gradients * _places(factors)
+        # A float64 total takes each row by itself.
+        weighted = (self.gradients * _places(factors.to(self.dtype))).to(total.dtype)
         for target, ids, rows in zip(
             targets, self.ids.flatten(1), weighted.flatten(1, 2), strict=True
         ):

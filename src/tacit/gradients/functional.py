@@ -17,7 +17,7 @@ from tacit.gradients.clipping import Clip, ClipNorm
 from tacit.gradients.contributions import Contribution, Dense
 from tacit.gradients.layout import Layout
 from tacit.gradients.losses import Loss
-from tacit.gradients.records import clip_records
+from tacit.gradients.records import add_clipped, clip_records
 
 __all__ = ["FunctionalPath"]
 
@@ -68,8 +68,7 @@ class FunctionalPath:
 
         parts, losses = self.contributions(parameters, inputs, targets, mask, norms=True)
         parts, factors, norms = clip_records(parts, mask, clip, norm)
-        for part in parts:
-            part.add_to(total, factors, beta)
+        add_clipped(parts, factors, total, beta)
         return norms, losses
 
     def contributions(

@@ -9,12 +9,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tacit.gradients.clipping import Clip, ClipNorm, clip_factors, lowered
-from tacit.gradients.contributions import Contribution, Dense
+from tacit.gradients.clipping import (
+    CANCELLATION,
+    Clip,
+    ClipNorm,
+    clip_factors,
+    in_reach,
+)
+from tacit.gradients.contributions import Contribution, Dense, Sizes
 from tacit.gradients.probe import GradientPath
 from tacit.gradients.waiting import surely_all
 
-__all__ = ["RecordGradients", "clip_records", "record_gradients"]
+__all__ = ["RecordGradients", "add_clipped", "clip_records", "norm_bounds", "record_gradients"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,7 @@ class RecordGradients:
 
     Attributes:
         parts: one a parameter; finite wherever `factors` is zero.
-        factors: `[nodes, b]`, at most 1; exactly 0 where masked or where the norm is not finite.
+        factors: `[nodes, b]`, at most 1; exactly 0 where masked or where there is no bound.
         norms: `[nodes, b]` before clipping, 0 where masked; `[nodes, 0]` without clipping.
         losses: `[nodes, b]`, 0 where masked.
     """
@@ -40,7 +46,7 @@ _Clipped = tuple[list[Contribution], Tensor, Tensor]
 def clip_records(
     parts: Sequence[Contribution], mask: Tensor, clip: Clip, norm: ClipNorm = "l2"
 ) -> _Clipped:
-    """Parts without the records whose norm is not finite, clip factors, and masked norms.
+    """Parts without the records that have no bound, clip factors, and masked norms.
 
     Args:
         parts: all the parts of a batch's gradients.
@@ -48,36 +54,71 @@ def clip_records(
         clip: the bound C on each record's norm, or `[nodes]` bounds.
         norm: which norm, and how it is kept: see `clipping`. By coordinate, the parts are clamped
             and every factor is 1 or 0.
+
+    Returns:
+        The parts, factors `[nodes, b]` and norms `[nodes, b]`: infinite where a record has no bound
+        (its gradient is not finite, or too large for its arithmetic) and contributes nothing.
     """
     return _CLIPPERS[norm](parts, mask, clip)
 
 
+def add_clipped(parts: Sequence[Contribution], factors: Tensor, total: Tensor, beta: int) -> None:
+    """Scale `total` `[nodes, d]` by beta and add sum_r factor_r gradient_r, as the proof has it.
+
+    Where a record's gradient is a sum of terms, in float64.
+    """
+    for part in parts:
+        part.exact().add_to(total, factors, beta)
+
+
+def norm_bounds(sizes: Sequence[Sizes], dtype: torch.dtype) -> Tensor:
+    """Upper bounds `[nodes, b]` on l2 norms of gradients, in float64, given the sizes of all parts.
+
+    A part scaled by a factor C / bound keeps to C when its terms are added up in float64, and when
+    the products of that factor are first rounded to `dtype`. Gradients that cancel to less than
+    1/8192 of their terms count as that much.
+    """
+    bounds = torch.stack([size.bounds for size in sizes]).sum(dim=0).mul_(1 + 2.0**-45).sqrt_()
+    cancelling = [size.terms for size in sizes if size.terms is not None]
+    if not cancelling:
+        return bounds
+    terms = torch.stack(cancelling).sum(dim=0).sqrt_()
+    return torch.maximum(bounds + torch.finfo(dtype).eps * terms, terms / CANCELLATION)
+
+
 def _by_l2(parts: Sequence[Contribution], mask: Tensor, clip: Clip) -> _Clipped:
-    norms = torch.stack([part.squared_norms() for part in parts]).sum(dim=0).sqrt()
-    return _scaled(parts, mask, clip, norms)
+    sizes, dtype = [part.sizes() for part in parts], parts[0].dtype
+    squares = torch.stack([size.squares for size in sizes]).sum(dim=0)
+    bounds = _reaching(norm_bounds(sizes, dtype), sizes, clip, dtype)
+    return _scaled(parts, mask, clip, bounds, squares.sqrt_())
 
 
 def _by_l1(parts: Sequence[Contribution], mask: Tensor, clip: Clip) -> _Clipped:
+    # Sums over positions are made first, so that the norm is that of the very numbers added up.
+    parts = [part if part.positions == 1 else part.materialised() for part in parts]
     sums = torch.stack([part.absolute_sums() for part in parts]).sum(dim=0)
     # n sums and products of positive numbers err by a share of at most n u / (1 - n u), u = eps / 2
     # (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
     sums = sums * (1 + (_coordinates(parts) + 16) * torch.finfo(sums.dtype).eps)
-    return _scaled(parts, mask, clip, sums.to(parts[0].dtype))
+    bounds = _reaching(sums, [part.sizes() for part in parts], clip, parts[0].dtype)
+    return _scaled(parts, mask, clip, bounds, sums)
 
 
 def _by_coordinate(parts: Sequence[Contribution], mask: Tensor, clip: Clip) -> _Clipped:
     root = math.sqrt(_coordinates(parts))
     each: list[Dense] = [part.materialised() for part in parts]
     largest = torch.stack([part.values.abs().amax(dim=2) for part in each]).amax(dim=0)
-    norms = largest * root
-    finite = torch.isfinite(norms)
-    bound = (lowered(clip, norms) / root).unsqueeze(2)
+    finite = torch.isfinite(largest)
+    limits = torch.finfo(largest.dtype)
+    aim = torch.as_tensor(clip, dtype=torch.float64, device=mask.device).reshape(-1, 1, 1)
+    bound = (aim * (1 - 4 * limits.eps) / root).to(largest.dtype)
     clamped: list[Contribution] = []
     while each:  # the unclamped are let go as their place is taken
         part = each.pop(0)
         part = part if surely_all(finite) else part.cleaned(finite)
         clamped.append(Dense(part.slot, part.values.clamp(-bound, bound)))
-    return clamped, (mask & finite).to(norms.dtype), norms.masked_fill(~mask, 0.0)
+    norms = _reported(largest.double() * root, finite, mask)
+    return clamped, (mask & finite).to(largest.dtype), norms.to(largest.dtype)
 
 
 _CLIPPERS: Mapping[ClipNorm, Callable[[Sequence[Contribution], Tensor, Clip], _Clipped]] = {
@@ -87,10 +128,24 @@ _CLIPPERS: Mapping[ClipNorm, Callable[[Sequence[Contribution], Tensor, Clip], _C
 }
 
 
-def _scaled(parts: Sequence[Contribution], mask: Tensor, clip: Clip, norms: Tensor) -> _Clipped:
-    factors, finite = clip_factors(norms, mask, clip)
-    cleaned = list(parts) if surely_all(finite) else [part.cleaned(finite) for part in parts]
-    return cleaned, factors, norms.masked_fill(~mask, 0.0)
+def _reaching(bounds: Tensor, sizes: Sequence[Sizes], clip: Clip, dtype: torch.dtype) -> Tensor:
+    """No bound where a weighted factor could underflow and matter all the same."""
+    for size in sizes:
+        if size.reach is not None:
+            bounds = bounds.masked_fill(~in_reach(size.reach, clip, dtype), math.inf)
+    return bounds
+
+
+def _scaled(
+    parts: Sequence[Contribution], mask: Tensor, clip: Clip, bounds: Tensor, norms: Tensor
+) -> _Clipped:
+    factors, bounded = clip_factors(bounds, mask, clip, parts[0].dtype)
+    cleaned = list(parts) if surely_all(bounded) else [part.cleaned(bounded) for part in parts]
+    return cleaned, factors, _reported(norms, bounded, mask).to(factors.dtype)
+
+
+def _reported(norms: Tensor, bounded: Tensor, mask: Tensor) -> Tensor:
+    return norms.masked_fill(~bounded, math.inf).masked_fill(~mask, 0.0)
 
 
 def _coordinates(parts: Sequence[Contribution]) -> int:

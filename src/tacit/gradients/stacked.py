@@ -1,12 +1,19 @@
 """Clipped sums of per-record gradients for a stack of nodes, each with its own parameters.
 
+*Theorem* (`docs/proofs/clipped-sums.md`). Leave out any record of a batch, or put any other in its
+place: the sum **that the machine returns** moves by at most C, or 2 C, in the l2 norm, whatever the
+model, the layer, the path, the other records, and however many there are. Rounding is part of it:
+norms are bounded from above, terms that cancel are added in float64, many records by way of a
+float64 total, and each is clipped to a little less than C, by what the sum may lose (`aimed`).
+
 What holds for every batch, on both paths:
 
 | case | guarantee |
 |---|---|
-| a record's l2 norm exceeds C | its contribution is scaled to norm C, less a few roundings |
+| a record's l2 norm exceeds C | its contribution is scaled to norm C, less what rounding may add |
 | another `norm` is to be bounded | the l2 norm of its contribution is at most C; see `clipping` |
-| a record's gradient is not finite, or its squared norm overflows | it contributes exactly zero |
+| a record's gradient is not finite, or too large for its arithmetic | it contributes exactly zero |
+| the terms of its gradient cancel to less than 1/8192 of them | it is scaled to less than C |
 | a masked slot | it contributes exactly zero, whatever the slot holds; norm and loss are 0 |
 | a node without records | its row of `total` is zero |
 | b = 0 | `total` is zero |
@@ -26,7 +33,8 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import InputError, describe
-from tacit.gradients.clipping import Clip, ClipNorm, check_clip
+from tacit.gradients.clipping import Clip, ClipNorm, aimed, check_clip
+from tacit.gradients.contributions import CHUNK
 from tacit.gradients.functional import FunctionalPath
 from tacit.gradients.layout import Layout, layout_of
 from tacit.gradients.losses import Loss
@@ -56,7 +64,8 @@ class BatchGradient:
     Attributes:
         total: `[nodes, d]`, the sum (not the mean) over unmasked records of clipped gradients.
         norms: `[nodes, b]`, each record's norm before clipping (the one that is bounded), 0 where
-            masked; `[nodes, 0]` when nothing is clipped.
+            masked, infinite where it has no bound, so that the record contributes nothing;
+            `[nodes, 0]` when nothing is clipped.
         losses: `[nodes, b]`, 0 where masked.
     """
 
@@ -85,6 +94,7 @@ class StackedModel:
         numbers_per_record: what `gradient` keeps for one record of one node.
         outputs_per_record: what `outputs` keeps for one record.
         channels_last: whether images may lie so.
+        positions: the most terms that a record's gradient by one parameter is a sum of.
     """
 
     path: Literal["taps", "functional"]
@@ -99,6 +109,7 @@ class StackedModel:
     numbers_per_record: int
     outputs_per_record: int
     channels_last: bool
+    positions: int
 
     @property
     def parameters_count(self) -> int:
@@ -127,16 +138,17 @@ class StackedModel:
             inputs: `[nodes, b, ...]`, padded; masked slots may hold anything.
             targets: `[nodes, b, ...]`, padded likewise.
             mask: bool `[nodes, b]`, True for records.
-            clip: bound C on the norm of each record's gradient, for all nodes or `[nodes]` one
-                each; None for the plain sum.
+            clip: bound C on what a record moves the sum by, for all nodes or `[nodes]` one each;
+                None for the plain sum.
             out: `[nodes, d]` contiguous, where to write `total`; a new tensor otherwise.
             norm: which norm is bounded, and how; see `clipping`.
 
         Raises:
-            InputError: on `algorithm.clip` unless the bound is positive and finite.
+            InputError: on `algorithm.clip` unless the bound lies between 1e-18 and 1e18; on
+                `torch.set_float32_matmul_precision` if products are not to be in float32.
         """
         if clip is not None:
-            check_clip(clip)
+            clip = self.aimed(clip, mask.sum(dim=1), parameters.dtype)
         parameters = parameters.detach()
         total = parameters.new_empty(parameters.shape) if out is None else out
         nodes, count = mask.shape
@@ -149,13 +161,19 @@ class StackedModel:
         most = self.records_at_once(parameters, beside)
         chunks = -(-count // most)
         step = -(-count // chunks)  # equal chunks
+        # A float64 total bounds how rounding adds up; one product of few records needs none.
+        wide = clip is not None and (chunks > 1 or count > CHUNK)
+        sums = total.new_empty(total.shape, dtype=torch.float64) if wide else total
         found = []
         for start in range(0, count, step):
             part = slice(start, start + step)
             batch = inputs[:, part], targets[:, part], mask[:, part]
-            found.append(
-                self.engine.accumulate(parameters, *batch, clip, total, int(start > 0), norm)
-            )
+            with torch.autocast(parameters.device.type, enabled=False):
+                found.append(
+                    self.engine.accumulate(parameters, *batch, clip, sums, int(start > 0), norm)
+                )
+        if sums is not total:
+            total.copy_(sums)
         if clip is None:
             # Without records, a node whose weights are not finite would still give 0 * nan.
             filled = mask.any(dim=1)
@@ -174,13 +192,26 @@ class StackedModel:
         mask: Tensor,
         clip: Clip | None,
     ) -> RecordGradients:
-        """The clipped gradients that `gradient` sums, each by itself; arguments as there.
+        """Gradients of norm C at most, each by itself; arguments as those of `gradient`.
 
-        All at once: the caller takes no more than `records_at_once` slots, and at least one.
+        All at once: the caller takes no more than `records_at_once` slots, and at least one, and
+        answers for the rounding of sums of them: see `aimed`.
         """
+        if clip is not None:
+            _check_products(clip)
         parameters = parameters.detach()
         inputs, targets = self._filled(parameters, inputs, targets, mask)
-        return record_gradients(self.engine, parameters, inputs, targets, mask, clip)
+        with torch.autocast(parameters.device.type, enabled=False):
+            return record_gradients(self.engine, parameters, inputs, targets, mask, clip)
+
+    def aimed(self, clip: Clip, counts: Tensor, dtype: torch.dtype) -> Tensor:
+        """What records are clipped to for a sum over so many, `[nodes]`: see `clipping.aimed`.
+
+        Raises:
+            InputError: as `gradient`.
+        """
+        _check_products(clip)
+        return aimed(clip, counts, dtype, self.positions)
 
     def records_at_once(self, parameters: Tensor, beside: int = 0) -> int:
         """How many slots a node fit the memory bound, at least one.
@@ -308,18 +339,33 @@ def build(
         numbers_per_record=choice.kept + 2 * activations,
         outputs_per_record=activations,
         channels_last=choice.channels_last,
+        positions=choice.positions,
     )
+
+
+def _check_products(clip: Clip) -> None:
+    """The proof is of IEEE products: neither bfloat16 nor TensorFloat-32 will do."""
+    check_clip(clip)
+    precision = torch.get_float32_matmul_precision()
+    if precision != "highest":
+        raise InputError(
+            "torch.set_float32_matmul_precision",
+            precision,
+            "must be 'highest' where gradients are clipped: what a record contributes is bounded "
+            "for products in float32",
+        )
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """A proved path; `kept` numbers a record beside the activations."""
+    """A proved path; `kept` numbers a record beside the activations, `positions` terms at most."""
 
     path: Literal["taps", "functional"]
     reason: str
     engine: GradientPath
     kept: int
     channels_last: bool
+    positions: int = 1
 
 
 def _choose(
@@ -349,8 +395,12 @@ def _choose(
                 part[:, :1] for part in (probe.inputs, probe.targets, probe.mask)
             )
             parts, _ = candidate.contributions(probe.parameters, inputs, targets, mask, norms=True)
-            kept = sum(part.numel() for part in parts) // probe.mask.shape[0]
-            return _Choice("taps", "", TapsPath(working, loss, layers), kept, channels_last)
+            # Sums of terms are added in float64.
+            kept = sum((1 + 2 * (part.positions > 1)) * part.numel() for part in parts)
+            kept //= probe.mask.shape[0]
+            positions = max(part.positions for part in parts)
+            engine: GradientPath = TapsPath(working, loss, layers)
+            return _Choice("taps", "", engine, kept, channels_last, positions)
     problem = _disproof(FunctionalPath(exact, loss, layout), probe)
     if problem:
         raise InputError(

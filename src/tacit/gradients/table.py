@@ -8,13 +8,13 @@ with new_j = clip_C(grad_j), and afterwards old_j := new_j for j in the batch.
 `GradientTable.replace` is the first sum and the renewal, `GradientTable.total` the second sum.
 `clip_diff` scales the difference of two clipped gradients to norm C_d at most, or does nothing.
 
-**What an entry can do.** Its norm is at most C: what is kept is the clipped gradient itself,
-rounded to the run's dtype after `clip_factors` aimed 16 units in the last place below C (for C
-above 1e-18 in float32, where the factors of a gradient of norm C may be denormal). A gradient that
-is not finite is kept as zero and contributes zero. So, for one record's presence against a null
-record (zero-out), the record moves G_k by at most (2 - q) C when drawn, C_d + q C where the
-difference is clipped, and q C when not drawn: the shifts A and c of the private-state theorem for
-Poisson sampling, which needs record-wise coins.
+**What an entry can do.** Its norm is at most C, as it is kept: rounded to the run's dtype, clip
+factor included. A gradient that is not finite, or has no bound, is kept as zero and contributes
+zero. So, for one record's presence against a null record (zero-out), the record moves G_k by at
+most (2 - q) C when drawn, C_d + q C where the difference is clipped, and q C when not drawn: the
+shifts A and c of the private-state theorem for Poisson sampling, which needs record-wise coins.
+Differences, running total and G_k are in float64, and entries are clipped to a little less than C,
+by what rounding may add over all steps: `docs/proofs/clipped-sums.md`.
 
 **Mini-batches.** An entry may stand for a fixed mini-batch of m records, with the sum of their
 clipped gradients; the draw is then of whole mini-batches. The same (2 - q) C and q C hold for one
@@ -25,7 +25,7 @@ theorem, which asks that the null record's run does not, cannot be used; bound t
 the pattern of draws.
 
 **The running total** is kept in float64 and follows every renewal by new - old, which is formed
-in float64 too. It drifts from the true sum by about 1e-16 of it a step.
+in float64 too. It drifts from the true sum by at most 2^-53 of J C a step.
 
 A table is private state: it must not leave its node, and epsilon does not cover it.
 """
@@ -42,8 +42,9 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.gradients.clipping import Clip, check_clip, clip_factors, lowered
-from tacit.gradients.contributions import Dense
+from tacit.gradients.clipping import CANCELLATION, Clip, aimed, check_clip, clip_factors
+from tacit.gradients.contributions import CHUNK, Dense
+from tacit.gradients.records import norm_bounds
 from tacit.gradients.stacked import BatchGradient, StackedModel
 from tacit.gradients.table_memory import available_bytes, mapped
 from tacit.gradients.table_need import TableNeed, entries_of, entry_shapes, table_need
@@ -53,10 +54,11 @@ from tacit.gradients.table_parts import (
     add,
     differences,
     entries,
-    norm_bounds,
+    keepable,
     read,
     write,
 )
+from tacit.gradients.waiting import surely_all
 
 __all__ = [
     "GradientTable",
@@ -91,7 +93,7 @@ class Replacement:
     """What `GradientTable.replace` found.
 
     Attributes:
-        difference: `[nodes, d]`, the sum over the batch of clipped differences new - old.
+        difference: float64 `[nodes, d]`, the sum over the batch of clipped differences new - old.
         batch: norms `[nodes, r]` before clipping and losses `[nodes, r]` of the records that were
             evaluated; its `total` is `difference`.
         mask: `[nodes, r]`, True for those records. r is the width of the batch, times m with
@@ -118,6 +120,7 @@ class GradientTable:
         running: Tensor,
         dtype: torch.dtype,
         mini_batch: int | None,
+        steps: int,
     ) -> None:
         self._model = model
         self._data = data
@@ -129,6 +132,7 @@ class GradientTable:
         counts = entries_of(data.sizes.tolist(), mini_batch)
         self._counts = torch.tensor(counts, device=running.device)
         self._offsets = self._counts.cumsum(0) - self._counts
+        self._steps = steps
         self._evaluate = self._records if mini_batch is None else self._mini_batches
         numbers = sum(
             math.prod(shape.gradients) + math.prod(shape.inputs or (0,)) for shape in shapes
@@ -143,6 +147,7 @@ class GradientTable:
         at: Tensor,
         clip: Clip | None,
         *,
+        steps: int,
         mini_batch: int | None = None,
         directory: Path | None = None,
     ) -> GradientTable:
@@ -153,6 +158,7 @@ class GradientTable:
             data: every node's records.
             at: `[nodes, d]`, each node's weights; the table has their dtype and device.
             clip: bound C on each record's gradient, or None.
+            steps: how often entries will be renewed, at most: rounding adds up.
             mini_batch: records in a mini-batch; None for one entry a record.
             directory: where to keep the entries in memory-mapped files, which replace files of
                 the same names; None for tensors on the device. They hold private gradients.
@@ -170,7 +176,7 @@ class GradientTable:
             else mapped(directory, kept, at.dtype)
         )
         running = torch.zeros(at.shape, dtype=torch.float64, device=at.device)
-        table = GradientTable(model, data, shapes, fields, running, at.dtype, mini_batch)
+        table = GradientTable(model, data, shapes, fields, running, at.dtype, mini_batch, steps + 1)
         # A table of zeros, of which every entry is renewed.
         most, step = int(table._counts.max()), table._at_once(at)
         for start in range(0, most, step):
@@ -180,8 +186,8 @@ class GradientTable:
         return table
 
     def total(self) -> Tensor:
-        """The sum of each node's entries, `[nodes, d]`, a new tensor in the run's dtype."""
-        return self._running.to(self._dtype, copy=True)
+        """The sum of each node's entries, float64 `[nodes, d]`, a new tensor."""
+        return self._running.clone()
 
     def replace(
         self,
@@ -204,20 +210,23 @@ class GradientTable:
 
         Raises:
             InputError: on `algorithm.clip` or `algorithm.clip_difference` unless positive and
-                finite; on `task.model` if a layer's input is the record for some records only.
+                finite.
             ValueError: an entry does not exist, or is twice in the batch.
         """
         for key, bound in (("clip", clip), ("clip_difference", clip_difference)):
             if bound is not None:
                 check_clip(bound, f"algorithm.{key}")
         self._check(indices, mask)
-        sums = torch.empty_like(at)
+        sums = torch.empty_like(self._running)
         width, step = indices.shape[1], self._at_once(at)
         found = []
+        clip, aim = self._aimed(clip), None
+        if clip_difference is not None:
+            aim = aimed(clip_difference, mask.sum(dim=1), torch.float64, 2 * self._model.positions)
         for start in range(0, width, step):
             part = slice(start, start + step)
             chunk = indices[:, part], mask[:, part]
-            found.append(self._renew(at, *chunk, clip, clip_difference, sums, fresh=start == 0))
+            found.append(self._renew(at, *chunk, clip, aim, sums, fresh=start == 0))
         if not found:
             empty = at.new_zeros(at.shape[0], 0)
             return Replacement(sums.zero_(), BatchGradient(sums, empty, empty), mask)
@@ -242,6 +251,23 @@ class GradientTable:
         for name, values in own.items():
             values.copy_(tensors[name])
 
+    def _aimed(self, clip: Clip | None) -> Tensor | None:
+        """What entries are clipped to, `[nodes]`, so that C holds for G_k after all steps.
+
+        The running total errs by at most J u C a step, the sums of a step's differences by
+        (J / 128 + 4) J u C, and that of a chunk with the record by its own rounding.
+        """
+        if clip is None:
+            return None
+        unit = torch.finfo(torch.float64).eps / 2
+        count = self._counts.double()
+        chunk, positions = count.clamp(max=CHUNK), self._model.positions
+        terms = 1.0 if positions == 1 else CANCELLATION
+        own = 2 * terms * chunk * (2 * chunk * positions + 16)
+        share = 2 * unit * self._steps * (count * (count / CHUNK + 13) + own)
+        bound = torch.as_tensor(clip, dtype=torch.float64, device=count.device)
+        return bound / (1 + share)
+
     def _at_once(self, at: Tensor) -> int:
         return self._model.records_at_once(at, self._beside)
 
@@ -250,13 +276,13 @@ class GradientTable:
         at: Tensor,
         indices: Tensor,
         mask: Tensor,
-        clip: Clip | None,
-        clip_difference: Clip | None,
+        clip: Tensor | None,
+        aim: Tensor | None,
         sums: Tensor,
         *,
         fresh: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """`replace` for a chunk, added to `sums` unless `fresh`.
+        """`replace` for a chunk, added to `sums` unless `fresh`; both bounds are aimed at.
 
         Returns norms, losses and mask of the chunk's records.
         """
@@ -267,10 +293,9 @@ class GradientTable:
             parts = differences(new, old, self._shapes)
             everything = mask.to(torch.float64)
             weights = everything
-            if clip_difference is not None:
-                # Norms are in float64; the sums are rounded to the run's dtype.
-                aim = lowered(clip_difference, at)
-                weights = clip_factors(norm_bounds(parts), mask, aim)[0]
+            if aim is not None:
+                bounds = norm_bounds([part.sizes() for part in parts], torch.float64)
+                weights = clip_factors(bounds, mask, aim, torch.float64)[0]
             add(parts, weights, everything, sums, self._running, fresh=fresh)
             write(self._fields, self._shapes, rows, mask, new)
         return seen
@@ -281,8 +306,15 @@ class GradientTable:
         """New entries; the inputs of their records; norms, losses and mask."""
         inputs, targets = self._data.gather(torch.where(mask, indices, 0))
         found = self._model.record_gradients(at, inputs, targets, mask, clip)
-        new = entries(found.parts, self._shapes, found.factors, inputs)
-        return new, inputs, (found.norms, found.losses, mask)
+        kept = keepable(found.parts, self._shapes, inputs)
+        parts = found.parts
+        if not surely_all(kept):
+            parts = [part.cleaned(kept) for part in parts]
+        new = entries(parts, self._shapes, found.factors * kept, inputs)
+        norms = (
+            found.norms.masked_fill(~kept & mask, math.inf) if found.norms.numel() else found.norms
+        )
+        return new, inputs, (norms, found.losses, mask)
 
     def _mini_batches(
         self, at: Tensor, indices: Tensor, mask: Tensor, clip: Clip | None

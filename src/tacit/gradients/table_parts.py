@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tacit.errors import InputError
 from tacit.gradients.contributions import Contribution, Outer
 from tacit.gradients.layout import Slot
 
@@ -26,7 +25,7 @@ __all__ = [
     "add",
     "differences",
     "entries",
-    "norm_bounds",
+    "keepable",
     "read",
     "shapes_of",
     "whole",
@@ -120,11 +119,8 @@ def entries(
     Args:
         parts: finite wherever `factors` is zero.
         shapes: of the table, one a part.
-        factors: `[nodes, b]`.
+        factors: `[nodes, b]`; zero where a record is not `keepable`.
         records: the batch's inputs `[nodes, b, ...]`.
-
-    Raises:
-        InputError: on `task.model`, if a layer took a record for its input before and does not now.
     """
     found: dict[str, Outer] = {}
     for part, shape in zip(parts, shapes, strict=True):
@@ -135,20 +131,26 @@ def entries(
         outer = part.materialised().outer() if shape.inputs is None else part.outer()
         inputs = outer.inputs
         if shape.from_record:
-            known = _record_factor(shape, records)
-            wrong = (inputs != known).flatten(2).any(dim=2) & (factors != 0)
-            # Without clipping a record that is not finite counts, and differs from itself.
-            if bool((wrong & torch.isfinite(records.flatten(2)).all(dim=2)).any()):
-                raise InputError(
-                    "task.model",
-                    shape.slot.name.removesuffix(".weight"),
-                    "its input is the record for some records and not for others, so a gradient "
-                    "table cannot keep it; prepare the data so, and leave it out of the model",
-                )
-            inputs = known
+            inputs = _record_factor(shape, records)
         scaled = outer.gradients * factors[:, :, None, None, None]
         found[shape.slot.name] = Outer(shape.slot, inputs, scaled)
     return list(found.values())
+
+
+def keepable(parts: Sequence[Contribution], shapes: Sequence[Shape], records: Tensor) -> Tensor:
+    """Which records a table with these shapes can keep, bool `[nodes, b]`.
+
+    Not those for which a layer's input is another than the record, where it was the record when the
+    shapes were found. They contribute nothing: to end the run would tell that there is one.
+    """
+    found = torch.ones(records.shape[:2], dtype=torch.bool, device=records.device)
+    # Without clipping a record that is not finite counts, and differs from itself.
+    spoilt = ~torch.isfinite(records.flatten(2)).all(dim=2)
+    for part, shape in zip(parts, shapes, strict=True):
+        if shape.from_record:
+            same = part.outer().inputs == _record_factor(shape, records)
+            found &= same.flatten(2).all(dim=2) | spoilt
+    return found
 
 
 def read(
@@ -231,12 +233,12 @@ def add(
         parts: `[nodes, b]`, in float64.
         weights: of `sums`, `[nodes, b]`.
         everything: of `running`, `[nodes, b]`; the same object where the weights are the same.
-        sums: `[nodes, d]`, in the run's dtype.
+        sums: `[nodes, d]`, in float64.
         running: `[nodes, d]`, in float64.
         fresh: overwrite `sums`, whatever they hold.
     """
     nodes, size = sums.shape
-    # Few nodes at a time, so that a sum in float64 stays in the cache and takes no memory.
+    # Few nodes at a time, so that a sum stays in the cache and takes no memory.
     step = min(nodes, max(1, _BLOCK_BYTES // (8 * size)))
     buffer = running.new_empty(step, size)
     for start in range(0, nodes, step):
@@ -255,41 +257,7 @@ def add(
 
 def _weighted_sum(parts: Entry, weights: Tensor, out: Tensor) -> None:
     for part in parts:
-        part.add_to(out, weights.to(out.dtype), 0)
-
-
-def norm_bounds(parts: Entry) -> Tensor:
-    """Upper bounds `[nodes, b]` on l2 norms, for `parts` in float64.
-
-    The squared norm of a parameter's part is sum_{s,t} (a_s . a_t) (g_s . g_t) over positions, of
-    large terms that may cancel. With u = 2^-53, a sum of n products errs by at most n u (to first
-    order) times the sum of their absolute values, in whatever order it is taken (Higham, Accuracy
-    and Stability of Numerical Algorithms, section 3.1). That sum is at most M = |A|^2 |G|^2
-    (Cauchy-Schwarz), with A and G all positions of a factor, and n = in + out + groups positions^2
-    + parameters + 16 covers the operations. With the largest n, the square errs by at most n u M,
-    M summed over the parameters; four times that is added.
-
-    Once for the error itself. Thrice, s^2 = 3 n u M, so that a part scaled to norm C_d by weight
-    w = C_d / bound keeps to it when `add` forms it in float64: that errs by at most (positions +
-    2) u w sqrt(M), while scaling leaves C_d - w |part| >= C_d s^2 / (2 bound^2), which is more,
-    since |part|^2 <= M. Norms below about sqrt(4 n u M), 1e-6 of the entries' own, are overstated
-    thereby; none is understated.
-    """
-    limits = torch.finfo(torch.float64)
-    # The floor: squares that underflow must not hide what they are factors of.
-    floor = limits.tiny / limits.eps
-    squares: Tensor | float = 0.0
-    sizes: Tensor | float = 0.0
-    operations = 0
-    for part in parts:
-        a, g = part.inputs, part.gradients
-        groups, positions, width = a.shape[2:]
-        operations = max(operations, width + g.shape[4] + groups * positions**2 + len(parts) + 16)
-        squares += ((a @ a.transpose(3, 4)) * (g @ g.transpose(3, 4))).sum(dim=(2, 3, 4))
-        left, right = (x.square().sum(dim=(3, 4)).clamp(min=floor) for x in (a, g))
-        sizes += (left * right).sum(dim=2)
-    # eps is 2 u.
-    return (torch.as_tensor(squares).clamp(min=0.0) + 2 * operations * limits.eps * sizes).sqrt()
+        part.add_to(out, weights, 0)
 
 
 def _vector(slot: Slot, values: Tensor) -> Outer:

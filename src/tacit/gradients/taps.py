@@ -25,7 +25,7 @@ from tacit.gradients.contributions import Contribution
 from tacit.gradients.layers import Layer, describe
 from tacit.gradients.layout import Layout
 from tacit.gradients.losses import Loss
-from tacit.gradients.records import clip_records
+from tacit.gradients.records import add_clipped, clip_records
 
 __all__ = ["TapsPath", "tapped_layers"]
 
@@ -158,11 +158,12 @@ class TapsPath:
         with torch.no_grad():
             if clip is None:
                 norms = losses.new_empty(mask.shape[0], 0)
-                factors = mask.to(total.dtype)
+                factors = mask.to(losses.dtype)
+                for part in parts:
+                    part.add_to(total, factors, beta)
             else:
                 parts, factors, norms = clip_records(parts, mask, clip, norm)
-            for part in parts:
-                part.add_to(total, factors, beta)
+                add_clipped(parts, factors, total, beta)
         return norms, losses
 
     def contributions(

@@ -1,0 +1,294 @@
+"""One record, however made, moves the sum that the machine returns by C at most: exactly.
+
+A record that is not finite contributes exactly zero, so it serves as the null record: D and D' are
+batches that differ in one slot. Both sums are read as the rational numbers that they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from tacit.gradients import LOSSES, StackedModel, build
+from tacit.gradients.clipping import ClipNorm
+
+FLOAT32, FLOAT64 = torch.float32, torch.float64
+NODES, RECORDS = 2, 5
+
+
+class Tokens(nn.Module):
+    """A layer over a sequence, whose positions are added up."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.inner(inputs).sum(dim=1)
+        return outputs[:, :3]
+
+
+class Tied(nn.Module):
+    """One weight in two layers, for which there are no taps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(torch.tanh(self.layer(inputs)))[:, :3]
+        return outputs
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.value = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        weights = torch.softmax(self.query(inputs) @ inputs.transpose(1, 2) / 3, dim=2)
+        return (weights @ self.value(inputs)).mean(dim=1)
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(6, 3), (6,)),
+    "mlp": (lambda: nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3)), (6,)),
+    "tokens, Gram matrices": (lambda: Tokens(nn.Linear(24, 20)), (4, 24)),
+    "tokens, materialised": (lambda: Tokens(nn.Linear(5, 4)), (9, 5)),
+    "convolution": (
+        lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(16, 3)),
+        (1, 4, 4),
+    ),
+    "convolution, Gram matrices": (
+        lambda: nn.Sequential(nn.Conv2d(6, 12, 3), nn.Flatten(), nn.Linear(24, 3)),
+        (6, 3, 4),
+    ),
+    "group normalisation": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(16, 3)
+        ),
+        (1, 4, 4),
+    ),
+    "layer normalisation": (
+        lambda: Tokens(nn.Sequential(nn.LayerNorm(5), nn.Linear(5, 4))),
+        (4, 5),
+    ),
+    "attention": (Attention, (4, 8)),
+    "functional": (Tied, (6,)),
+}
+_BUILT: dict[tuple[str, torch.dtype], tuple[StackedModel, Tensor]] = {}
+
+
+def built(name: str, dtype: torch.dtype) -> tuple[StackedModel, Tensor]:
+    """The model, and weights of two nodes."""
+    if (name, dtype) not in _BUILT:
+        make, shape = MODELS[name]
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            module = make()
+        draws = torch.Generator().manual_seed(5)
+        examples = torch.randn(4, *shape, generator=draws)
+        targets = torch.randint(0, 3, (4,), generator=draws)
+        model = build(module, LOSSES["cross-entropy"], examples, targets, dtype=dtype, device="cpu")
+        at = model.start(NODES, dtype, "cpu")
+        _BUILT[name, dtype] = model, at + 0.1 * torch.randn(at.shape, generator=draws).to(dtype)
+    return _BUILT[name, dtype]
+
+
+def exact_length(difference: list[Fraction], norm: ClipNorm) -> Fraction:
+    """The squared l2 norm, or the squared l1 norm."""
+    if norm == "l1":
+        return sum((abs(value) for value in difference), Fraction()) ** 2
+    return sum((value * value for value in difference), Fraction())
+
+
+def assert_moved_at_most(one: Tensor, other: Tensor, bound: float, norm: ClipNorm) -> None:
+    for left, right in zip(one, other, strict=True):
+        apart = (left != right).nonzero().flatten().tolist()
+        difference = [
+            Fraction(float(left[place])) - Fraction(float(right[place])) for place in apart
+        ]
+        assert exact_length(difference, norm) <= Fraction(bound) ** 2
+
+
+def adversarial(shape: tuple[int, ...], size: float, kind: int, draws: torch.Generator) -> Tensor:
+    """A record whose positions, pixels or numbers are huge, tiny, or nearly cancel."""
+    base = torch.randn(shape[1:] if len(shape) > 1 else shape, generator=draws, dtype=FLOAT64)
+    signs = torch.where(torch.arange(shape[0]) % 2 == 0, 1.0, -1.0).double()
+    signs = signs.view(-1, *(1,) * (len(shape) - 1))
+    noise = torch.randn(shape, generator=draws, dtype=FLOAT64)
+    made = [
+        size * noise,
+        size * base.expand(shape) * signs,
+        size * base.expand(shape) * signs + noise,
+        size * base.expand(shape) * (1 + 1e-7 * noise),
+        size * noise.sign() * torch.rand(shape, generator=draws, dtype=FLOAT64).mul(-80).exp(),
+    ]
+    return made[kind]
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", MODELS)
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    size=st.sampled_from([-310, -44, -38, -20, 0, 2, 4, 8, 12, 15, 18, 19, 24, 30, 38, 100, 150]),
+    kind=st.integers(0, 4),
+    clip=st.sampled_from([1e-9, 0.3, 1.0, 1e6]),
+    norm=st.sampled_from(["l2", "l2", "l1", "coordinate"]),
+    others=st.sampled_from(["ordinary", "all like it"]),
+)
+def test_a_record_moves_the_sum_by_the_bound_at_most(
+    dtype: torch.dtype,
+    name: str,
+    seed: int,
+    size: int,
+    kind: int,
+    clip: float,
+    norm: ClipNorm,
+    others: str,
+) -> None:
+    model, at = built(name, dtype)
+    shape = MODELS[name][1]
+    draws = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(NODES, RECORDS, *shape, generator=draws, dtype=FLOAT64)
+    if others == "all like it":
+        for slot in range(RECORDS):
+            inputs[:, slot] = adversarial(shape, 10.0**size, kind, draws)
+    targets = torch.randint(0, 3, (NODES, RECORDS), generator=draws)
+    mask = torch.ones(NODES, RECORDS, dtype=torch.bool)
+    mask[1, 3] = False
+    place = seed % 3
+    versions = []
+    for record in (adversarial(shape, 10.0**size, kind, draws), inputs[0, place], math.nan):
+        given_inputs = inputs.clone()
+        given_inputs[:, place] = record
+        batch = given_inputs.to(dtype), targets, mask
+        versions.append(model.gradient(at, *batch, clip, norm=norm).total)
+    assert all(bool(torch.isfinite(total).all()) for total in versions)
+    changed, before, without = versions
+    assert_moved_at_most(changed, without, clip, norm)
+    assert_moved_at_most(before, without, clip, norm)
+    assert_moved_at_most(changed, before, 2 * clip, norm)
+
+
+@pytest.mark.parametrize("inputs", [1e4, 1e8, 1e12, 1e18, 1e30])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=["float32", "float64"])
+def test_positions_that_cancel_do_not_bypass_the_bound(dtype: torch.dtype, inputs: float) -> None:
+    """Four positions whose outer products cancel but for rounding, for which norms said 1."""
+    layer = nn.Linear(64, 64, bias=False)
+    model = build(
+        Tokens(layer),
+        LOSSES["cross-entropy"],
+        torch.randn(3, 4, 64, generator=torch.Generator().manual_seed(1)),
+        torch.tensor([0, 1, 2]),
+        dtype=dtype,
+        device="cpu",
+    )
+    at = model.start(1, dtype, "cpu")
+    draws = torch.Generator().manual_seed(2)
+    for seed in range(5):
+        draws.manual_seed(seed)
+        row = torch.randn(64, generator=draws, dtype=FLOAT64) * inputs
+        other = torch.randn(64, generator=draws, dtype=FLOAT64) * inputs
+        record = torch.stack([row, -row, other, -other]) + torch.randn(4, 64, generator=draws)
+        spoilt = torch.full_like(record, math.nan)
+        rest = torch.randn(4, 4, 64, generator=draws, dtype=FLOAT64)
+        sums = [
+            model.gradient(
+                at,
+                torch.stack([one, *rest]).unsqueeze(0).to(dtype),
+                torch.tensor([[0, 1, 2, 0, 1]]),
+                torch.ones(1, 5, dtype=torch.bool),
+                1.0,
+            ).total
+            for one in (record, spoilt)
+        ]
+        assert_moved_at_most(*sums, 1.0, "l2")
+
+
+@pytest.mark.parametrize("count", [129, 4_000, 40_000])
+def test_many_aligned_records_do_not_move_a_sum_by_more(count: int) -> None:
+    """Sums so large that single precision alone would lose, or double, what one record adds."""
+    model, at = built("linear", FLOAT32)
+    draws = torch.Generator().manual_seed(count)
+    one = torch.randn(6, generator=draws)
+    inputs = one.expand(NODES, count, 6) * (1 + 1e-3 * torch.rand(NODES, count, 1, generator=draws))
+    targets = torch.zeros(NODES, count, dtype=torch.int64)
+    mask = torch.ones(NODES, count, dtype=torch.bool)
+    for place in (0, 77, count - 1):
+        versions = []
+        for record in (-3 * one, one, torch.full_like(one, math.nan)):
+            changed = inputs.clone()
+            changed[:, place] = record
+            versions.append(model.gradient(at, changed, targets, mask, 0.01).total)
+        opposite, alike, without = versions
+        assert_moved_at_most(opposite, without, 0.01, "l2")
+        assert_moved_at_most(alike, without, 0.01, "l2")
+        assert_moved_at_most(opposite, alike, 0.02, "l2")
+
+
+def test_a_million_coordinates() -> None:
+    model = build(
+        nn.Linear(10_000, 100, bias=False),
+        LOSSES["cross-entropy"],
+        torch.randn(3, 10_000, generator=torch.Generator().manual_seed(1)),
+        torch.tensor([0, 1, 2]),
+        dtype=FLOAT32,
+        device="cpu",
+    )
+    at = model.start(1, FLOAT32, "cpu")
+    draws = torch.Generator().manual_seed(2)
+    inputs = torch.randn(1, 3, 10_000, generator=draws) * torch.tensor([1.0, 1e-3, 1e6])[:, None]
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    spoilt = inputs.clone()
+    spoilt[0, 0] = math.nan
+    one, other = (
+        model.gradient(at, values, torch.tensor([[0, 1, 2]]), mask, 1.0).total.double()
+        for values in (inputs, spoilt)
+    )
+    length = (one - other).square().sum().sqrt()  # a sum of squares: to 1e-10 in float64
+    assert 0.999 < float(length) <= 1 + 1e-9
+
+
+def test_what_has_no_bound_contributes_nothing_and_is_seen() -> None:
+    model, at = built("linear", FLOAT32)
+    inputs = torch.ones(NODES, 3, 6)
+    inputs[:, 1] = 3e38
+    inputs[:, 2] = math.inf
+    targets, mask = torch.zeros(NODES, 3, dtype=torch.int64), torch.ones(NODES, 3, dtype=torch.bool)
+    found = model.gradient(at, inputs, targets, mask, 1.0)
+    alone = model.gradient(at, inputs[:, :1], targets[:, :1], mask[:, :1], 1.0)
+    torch.testing.assert_close(found.total, alone.total, rtol=1e-4, atol=1e-6)
+    assert torch.isinf(found.norms).tolist() == [[False, True, True]] * NODES
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_products_of_less_than_single_precision_are_refused(precision: str) -> None:
+    model, at = built("linear", FLOAT32)
+    batch = torch.ones(NODES, 1, 6), torch.zeros(NODES, 1, dtype=torch.int64)
+    mask = torch.ones(NODES, 1, dtype=torch.bool)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision(precision)
+        with pytest.raises(ValueError, match="float32_matmul_precision"):
+            model.gradient(at, *batch, mask, 1.0)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_autocast_does_not_reach_the_sums() -> None:
+    model, at = built("mlp", FLOAT32)
+    draws = torch.Generator().manual_seed(1)
+    batch = torch.randn(NODES, 4, 6, generator=draws), torch.zeros(NODES, 4, dtype=torch.int64)
+    mask = torch.ones(NODES, 4, dtype=torch.bool)
+    right = model.gradient(at, *batch, mask, 1.0).total
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(model.gradient(at, *batch, mask, 1.0).total, right)
