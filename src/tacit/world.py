@@ -190,10 +190,11 @@ class StackedWorld:
         return total.index_copy_(0, rows, released)
 
     def noise_std(self, k: int) -> Tensor:
-        """Standard deviation of step k's noise in the sum over a batch, `[nodes, 1]`; 0 without."""
-        if not self._plan.noisy:
-            return torch.zeros_like(self.batch_size)
-        return self._column([self._plan.noise_std(node, k) for node in self._members])
+        """Standard deviation of step k's noise in a sum, float64 `[nodes, 1]`; 0 without noise."""
+        stds = [
+            self._plan.noise_std(node, k) if self._plan.noisy else 0.0 for node in self._members
+        ]
+        return torch.tensor(stds, dtype=torch.float64, device=self._device).unsqueeze(1)
 
     def divide(self, total: Tensor) -> Tensor:
         """`total` over each node's expected batch size, in place."""

@@ -122,7 +122,10 @@ def test_a_step_keeps_shapes_and_types(case: str, dtype: str) -> None:
         assert (old.shape, old.dtype) == (new.shape, new.dtype), name
         shared = ALGORITHMS[ROWS[case].name].setting == "federated" and len(old) == 1
         assert shared or len(old) == 3
-        assert old.dtype == getattr(torch, dtype)
+        # What no message holds as it is may be kept in more digits than the run has.
+        assert old.dtype in (getattr(torch, dtype), torch.float64)
+        if name in ("message", "server", "w", "z"):
+            assert old.dtype == getattr(torch, dtype)
 
 
 @pytest.mark.parametrize("case", NOISED)

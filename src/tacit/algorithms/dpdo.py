@@ -19,7 +19,8 @@ Laplace noise. The projection on a box is 1-Lipschitz in every coordinate, hence
 the two neighbours' x_i no further apart: leaving out a record moves x_i by at most
 gamma_t C / (q J) in l1 (replacing it, by twice that). So a step is the Laplace mechanism with noise
 multiplier m_t = M_t q J / (gamma_t C) in units of the sum, and m_t = m_1 (p / q)^{t-1}. Relation:
-the plan's; trust model: `all-messages`; a decaying noise composes like any schedule.
+the plan's; trust model: `all-messages`; a decaying noise composes like any schedule. What is noised
+is (x_i - z_i) q J / gamma_t, a change around the public z_i in units of the sum.
 
 *The paper's constant, derived.* All steps' pure epsilon is sum_t 1 / m_t <= p / (m_1 (p - q)),
 times 2 for a replaced record. With a mean of J gradients bounded by C_2 in l2, hence by sqrt(d) C_2
@@ -31,12 +32,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NamedTuple
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from tacit.algorithms.accounting import laplace_sums
 from tacit.algorithms.definition import Algorithm, Facts, Options, Schedules, step_size
-from tacit.algorithms.regularisers import Regularisation, prox
+from tacit.algorithms.regularisers import Regularisation
 from tacit.algorithms.world import World
 from tacit.errors import InputError
 
@@ -86,12 +88,25 @@ def start(x: Tensor, options: LaplaceOptions, world: World) -> State:
 
 def step(state: State, k: int, options: LaplaceOptions, world: World) -> State:
     """A projected gradient step, Laplace noise, gossip."""
-    gamma = step_size(options, k, world.steps) * options.rate_decay**k
-    g = world.divide(world.batch_gradient(state.z, k))
-    x = prox(options.regulariser, state.z.sub(g, alpha=gamma), gamma, options.regularisation)
-    y = world.add_noise(x, k, scale=gamma / world.batch_size)
+    unit = step_size(options, k, world.steps) * options.rate_decay**k / world.batch_size.double()
+    total = _kept_inside(world.batch_gradient(state.z, k).neg_(), state.z, unit, options)
+    y = state.z + (unit * world.add_noise(total, k)).to(state.z.dtype)
     (z,) = world.exchange.mix(k, y)
     return State(z)
+
+
+def _kept_inside(total: Tensor, z: Tensor, unit: Tensor, options: LaplaceOptions) -> Tensor:
+    """`total` as far as z + unit total stays in the box, in place.
+
+    Proj_X[z + u] = z + clamp(u, -b - z, b - z). What is noised is the sum of gradients and not the
+    model: however small `unit` and whatever the rounding of the public limits, the l1 sensitivity
+    is that of the sum.
+    """
+    if options.regulariser == "none":
+        return total
+    room = torch.stack([-options.regularisation - z.double(), options.regularisation - z.double()])
+    low, high = (room / unit).nan_to_num().to(total.dtype)
+    return total.clamp_(low, high)
 
 
 def mix(state: State, k: int, world: World) -> State:

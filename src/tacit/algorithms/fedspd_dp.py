@@ -33,6 +33,11 @@ is noised is x~_i = x_i^t + noise, and lambda_i <- lambda_i + rho (x_0 - x~_i),
 y~_i = x~_i - lambda_i / rho are functions of what was released. The same noise on y~ is twice that
 on x~, since y~_i = 2 x~_i - x_0 - lambda_i / rho with the old lambda_i.
 
+**In the arithmetic that runs.** One record moves a model by less than a float32 unit in the last
+place where gamma is large. So local steps are in float64, and what they keep and what is noised are
+*changes* around x_0, which is public; how far rounding moves them is in the accounted sensitivity
+(`fedspd_privacy.resolved_radius`).
+
 **Mini-batches.** `sampling = "disjoint"`: those of a round share no record. `"with-replacement"`:
 each is drawn independently of the others; records *within* one are distinct in either case, while
 the paper draws those one by one.
@@ -53,6 +58,7 @@ a private state is not, and it takes an expectation over who is active, which ev
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -61,7 +67,13 @@ from torch import Tensor
 from tacit.algorithms.definition import Algorithm, Schedules
 from tacit.algorithms.federated import average_latest, has_averaged, participants
 from tacit.algorithms.fedspd_options import FedspdOptions, inverse_step
-from tacit.algorithms.fedspd_privacy import check, claimed_run, mechanism
+from tacit.algorithms.fedspd_privacy import (
+    check,
+    claimed_run,
+    mechanism,
+    resolved_radius,
+    within,
+)
 from tacit.algorithms.regularisers import prox, value
 from tacit.algorithms.world import World
 from tacit.privacy.published import FEDSPD_DP as PUBLISHED
@@ -81,7 +93,10 @@ __all__ = [
 
 
 class State(NamedTuple):
-    """Last inner iterate x, mean of these, dual, message: `[nodes, d]`. Server's x_0: `[1, d]`."""
+    """Last inner iterate x, mean of these, dual: float64 `[nodes, d]`.
+
+    Message `[nodes, d]` and server's x_0 `[1, d]` are in the run's dtype.
+    """
 
     x: Tensor
     average: Tensor
@@ -92,56 +107,74 @@ class State(NamedTuple):
 
 def start(x: Tensor, options: FedspdOptions, world: World) -> State:
     """x_i = y~_i = x_0 = x^0, lambda_i = 0."""
-    return State(x, x.clone(), torch.zeros_like(x), x.clone(), x[:1].clone())
+    exact = x.double()
+    return State(exact, exact.clone(), torch.zeros_like(exact), x.clone(), x[:1].clone())
 
 
 def step(state: State, k: int, options: FedspdOptions, world: World) -> State:
-    """Round t = k + 1."""
-    here, rho, x_0 = world.among(k), options.penalty, state.server
+    """Round t = k + 1; x, their mean and what is noised are changes around x_0."""
+    here, rho, x_0 = world.among(k), options.penalty, state.server.double()
+    batch = here.batch_size.double()
     gamma = inverse_step(
         options,
         k,
         world.steps,
         noise_std=here.noise_std(k),
-        batch=here.batch_size,
+        batch=batch,
         coordinates=x_0.shape[1],
         clients=world.count,
     )
     divisor = gamma + rho
-    start_at = {"public": x_0.expand_as(state.x), "private": state.x}[options.state]
-    x, dual = here.take(start_at), here.take(state.dual)
+    unit = 1 / (batch * divisor)
+    radius = resolved_radius(unit, here.clip(k), x_0, options)
+    x = within(here.take(_STARTS[options.state](state, x_0)), radius)
+    dual = within(here.take(state.dual), radius * divisor)
     average = torch.zeros_like(dual)
     for r in range(options.local_steps):
-        g = here.divide(here.batch_gradient(x, k, part=r))
-        moved = (gamma * x + rho * x_0 + dual - g) / divisor
-        x = prox(options.regulariser, moved, 1 / divisor, options.regularisation)
+        g = here.batch_gradient(x_0 + x, k, part=r) / batch
+        moved = (gamma * x + dual - g) / divisor
+        x = proximal_change(options.regulariser, x_0, moved, 1 / divisor, options.regularisation)
         average.add_(x, alpha=1 / options.local_steps)
-    unit = 1 / (here.batch_size * divisor)
-    dual, sent = _RELEASES[options.state](average, unit, dual, x_0, k, rho, here)
-    message = here.put(state.message, sent)
+    dual, change = _RELEASES[options.state](average, unit, dual, k, rho, here)
+    message = here.put(state.message, (x_0 + change).to(state.message.dtype))
     return State(
-        here.put(state.x, x),
-        here.put(state.average, average),
+        here.put(state.x, x_0 + x),
+        here.put(state.average, x_0 + average),
         here.put(state.dual, dual),
         message,
         average_latest(message, k, world),
     )
 
 
+_STARTS: Mapping[str, Callable[[State, Tensor], Tensor]] = {
+    "public": lambda state, x_0: torch.zeros_like(state.x),
+    "private": lambda state, x_0: state.x - x_0,
+}
+
+
+def proximal_change(
+    name: str, x_0: Tensor, moved: Tensor, step: Tensor, regularisation: float
+) -> Tensor:
+    """prox(x_0 + moved) - x_0, `[nodes, d]`; nothing is rounded beside x_0 if there is no R."""
+    if name == "none":
+        return moved
+    return prox(name, x_0 + moved, step, regularisation).sub_(x_0)
+
+
 def _released_model(
-    average: Tensor, unit: Tensor, dual: Tensor, x_0: Tensor, k: int, rho: float, world: World
+    average: Tensor, unit: Tensor, dual: Tensor, k: int, rho: float, world: World
 ) -> tuple[Tensor, Tensor]:
-    """lambda_i and y~_i from the noised x~_i."""
+    """lambda_i and y~_i - x_0 from the noised x~_i - x_0."""
     noised = world.add_noise(average.clone(), k, scale=unit)
-    dual = dual + rho * (x_0 - noised)
+    dual = dual - rho * noised
     return dual, noised - dual / rho
 
 
 def _released_message(
-    average: Tensor, unit: Tensor, dual: Tensor, x_0: Tensor, k: int, rho: float, world: World
+    average: Tensor, unit: Tensor, dual: Tensor, k: int, rho: float, world: World
 ) -> tuple[Tensor, Tensor]:
-    """lambda_i, un-noised, and the noised y~_i: it moves twice as far as x_i."""
-    dual = dual + rho * (x_0 - average)
+    """lambda_i, un-noised, and the noised y~_i - x_0: it moves twice as far as x_i."""
+    dual = dual - rho * average
     return dual, world.add_noise(average - dual / rho, k, scale=2 * unit)
 
 
@@ -150,7 +183,7 @@ _RELEASES = {"public": _released_model, "private": _released_message}
 
 def models(state: State) -> Tensor:
     """The clients' own x_i^t, `[nodes, d]`: local, un-noised, never sent."""
-    return state.average
+    return state.average.to(state.message.dtype)
 
 
 def server(models: Tensor, state: State) -> Tensor:

@@ -50,16 +50,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
 from tacit.algorithms.definition import Facts
 from tacit.algorithms.federated import in_l2, round_sampling
-from tacit.algorithms.fedspd_options import inverse_step
+from tacit.algorithms.fedspd_options import FedspdOptions, inverse_step
 from tacit.errors import InputError
 from tacit.privacy.primal_dual import ClientRound, carried_norms, energy_norms
 from tacit.privacy.published import FedspdRun
 
-__all__ = ["check", "claimed_run", "mechanism"]
+__all__ = ["ROUNDING", "check", "claimed_run", "mechanism", "resolved_radius", "within"]
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ def _sensitivity(run: NodeRun, noise_multiplier: float) -> float:
     """
     first, last = (_rounds(run, k, noise_multiplier) for k in (0, run.steps - 1))
     worst = (max(_reach(run, a), _reach(run, b)) for a, b in zip(first, last, strict=True))
-    return min(worst) * (1 + 1e-12)
+    return min(worst) * (1 + ROUNDING)
 
 
 def _reach(run: NodeRun, each: _Round) -> float:
@@ -141,6 +144,9 @@ def _public(run: NodeRun) -> privacy.Mechanism:
     return released_sums(run, multipliers, rate, batch)
 
 
+ROUNDING = 2.0**-12
+"""What the rounding of local steps may add to a sensitivity, as a share of unit C."""
+
 _NEXT_TO_NOTHING = 1e-200  # a multiplier at which nothing is protected: epsilon is infinite
 
 
@@ -150,7 +156,8 @@ def _private(run: NodeRun) -> privacy.Mechanism:
     copies = Counter(run.released)
     ways = zip(*(_rounds(run, k, noise[k]) for k in sorted(noise)), strict=True)
     norms = [_carried(run, way, [(noise[k], copies[k]) for k in sorted(noise)]) for way in ways]
-    least = dict(zip(sorted(noise), map(min, zip(*norms, strict=True)), strict=True))
+    rounded = ((1 + ROUNDING) * min(bounds) for bounds in zip(*norms, strict=True))
+    least = dict(zip(sorted(noise), rounded, strict=True))
     rate, _ = round_sampling(run)
     return privacy.CarriedState(
         rate,
@@ -242,6 +249,52 @@ def check(facts: Facts) -> tuple[str, ...]:
             "state = 'public', or at least train.sampling = 'fixed'",
         )
     return warnings
+
+
+def resolved_radius(
+    unit: Tensor, clip: float | None, x_0: Tensor, options: FedspdOptions
+) -> Tensor:
+    """How long local changes may be for their rounding to be below `ROUNDING` of unit C.
+
+    A local step in float64 rounds vectors of norm R or less by at most 2^-48 R (some twenty
+    operations on up to three of them), the mean of Q of them and the dual step by as much again.
+    Everything in a round is non-expansive, so two neighbours' rounding adds up to at most
+    2^-47 (Q + 2) R. Where x_0 itself is rounded, its norm counts.
+
+    Args:
+        unit: how far a change moves when the sum over a mini-batch does by one, float64
+            `[nodes, 1]`.
+        clip: the bound C; None bounds nothing.
+        x_0: the server's model, `[1, d]`.
+        options: of the algorithm.
+
+    Returns:
+        R, `[nodes, 1]`; infinite without a bound.
+
+    Raises:
+        InputError: on `algorithm.inverse_step`, where x_0 is longer, so that what one record does
+            would be lost beside it.
+    """
+    if clip is None:
+        return torch.full_like(unit, math.inf)
+    radius = unit * (clip * ROUNDING * 2.0**47 / (options.local_steps + 2))
+    beside = options.local_steps > 1 or options.regulariser != "none" or options.state == "private"
+    length = float(x_0.norm())
+    if beside and radius.numel() and not length <= float(radius.min()):
+        raise InputError(
+            "algorithm.inverse_step",
+            options.inverse_step,
+            f"steps are so small that what one record changes is lost to rounding beside a model "
+            f"of norm {length:.3g}: lower it (or raise algorithm.learning_rate), or take smaller "
+            "batches",
+        )
+    return radius
+
+
+def within(values: Tensor, radius: Tensor) -> Tensor:
+    """Rows `[nodes, d]` of norm `radius` `[nodes, 1]` at most: a projection, so non-expansive."""
+    lengths = values.norm(dim=1, keepdim=True)
+    return torch.where(lengths > radius, values * (radius / lengths), values)
 
 
 _WORDS = {"public": "several local steps", "private": "a private state"}

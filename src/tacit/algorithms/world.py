@@ -106,7 +106,7 @@ class World(Protocol):
         """Sum of clipped record gradients, `[nodes, d]`, at parameters `at` `[nodes, d]`.
 
         Args:
-            at: where.
+            at: where; in float64 the sum is too, also in a run in float32.
             k: the step, whose batch is drawn.
             part: number of the mini-batch, where a step draws several (`Schedules.local_steps`).
             whole: over every record of the node, in place of a batch.
@@ -138,7 +138,7 @@ class World(Protocol):
         """
 
     def noise_std(self, k: int) -> Tensor:
-        """Standard deviation of step k's noise in the sum over a batch, `[nodes, 1]`; 0 without."""
+        """Standard deviation of step k's noise in a sum, float64 `[nodes, 1]`; 0 without noise."""
 
     def divide(self, total: Tensor) -> Tensor:
         """`total` over each node's *expected* batch size, in place, `[nodes, d]`."""

@@ -89,7 +89,8 @@ class StackedModel:
         memory_bytes: bound on what a call holds at once beside arguments and results.
         original: a copy of the user's module, as it was given.
         evaluated: a copy in evaluation mode, in the run's dtype and on its device.
-        engine: the computation of `path`.
+        engine: the computation of `path`, in the run's dtype.
+        exact: the same in float64, for parameters in float64.
         examples: one input and one target, put into the slots of a node without records.
         numbers_per_record: what `gradient` keeps for one record of one node.
         outputs_per_record: what `outputs` keeps for one record.
@@ -105,6 +106,7 @@ class StackedModel:
     original: nn.Module
     evaluated: nn.Module
     engine: GradientPath
+    exact: GradientPath
     examples: tuple[Tensor, Tensor]
     numbers_per_record: int
     outputs_per_record: int
@@ -170,7 +172,9 @@ class StackedModel:
             batch = inputs[:, part], targets[:, part], mask[:, part]
             with torch.autocast(parameters.device.type, enabled=False):
                 found.append(
-                    self.engine.accumulate(parameters, *batch, clip, sums, int(start > 0), norm)
+                    self._engine(parameters).accumulate(
+                        parameters, *batch, clip, sums, int(start > 0), norm
+                    )
                 )
         if sums is not total:
             total.copy_(sums)
@@ -202,7 +206,8 @@ class StackedModel:
         parameters = parameters.detach()
         inputs, targets = self._filled(parameters, inputs, targets, mask)
         with torch.autocast(parameters.device.type, enabled=False):
-            return record_gradients(self.engine, parameters, inputs, targets, mask, clip)
+            engine = self._engine(parameters)
+            return record_gradients(engine, parameters, inputs, targets, mask, clip)
 
     def aimed(self, clip: Clip, counts: Tensor, dtype: torch.dtype) -> Tensor:
         """What records are clipped to for a sum over so many, `[nodes]`: see `clipping.aimed`.
@@ -259,6 +264,9 @@ class StackedModel:
             for slot in self.layout.slots:
                 named[slot.name].copy_(vector[slot.start : slot.stop].view(slot.shape))
         return result
+
+    def _engine(self, parameters: Tensor) -> GradientPath:
+        return self.exact if parameters.dtype == torch.float64 else self.engine
 
     def _filled(
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor
@@ -335,6 +343,7 @@ def build(
         original=original,
         evaluated=copy.deepcopy(working).eval(),
         engine=choice.engine,
+        exact=choice.exact,
         examples=(examples[0][0], examples[1][0]),
         numbers_per_record=choice.kept + 2 * activations,
         outputs_per_record=activations,
@@ -363,6 +372,7 @@ class _Choice:
     path: Literal["taps", "functional"]
     reason: str
     engine: GradientPath
+    exact: GradientPath
     kept: int
     channels_last: bool
     positions: int = 1
@@ -400,8 +410,9 @@ def _choose(
             kept //= probe.mask.shape[0]
             positions = max(part.positions for part in parts)
             engine: GradientPath = TapsPath(working, loss, layers)
-            return _Choice("taps", "", engine, kept, channels_last, positions)
-    problem = _disproof(FunctionalPath(exact, loss, layout), probe)
+            return _Choice("taps", "", engine, candidate, kept, channels_last, positions)
+    proved = FunctionalPath(exact, loss, layout)
+    problem = _disproof(proved, probe)
     if problem:
         raise InputError(
             "task.model",
@@ -409,7 +420,7 @@ def _choose(
             f"torch.func must be able to differentiate it one record at a time; {problem}",
         )
     engine = FunctionalPath(working, loss, layout)
-    return _Choice("functional", reason, engine, 2 * layout.size, channels_last=False)
+    return _Choice("functional", reason, engine, proved, 2 * layout.size, channels_last=False)
 
 
 def _disproof(path: GradientPath, probe: Probe) -> str:

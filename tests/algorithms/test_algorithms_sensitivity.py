@@ -1,0 +1,146 @@
+"""What is noised moves by the accounted sensitivity at most, in every algorithm of the table.
+
+A record is replaced, with the same coins and the same released values: the noise is exchanged for
+one that ignores what it is given, so that runs on neighbouring data differ in nothing but sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from battery_experiments import DELTA, experiment, schedule_options
+from battery_table import NOISED, ROWS
+from test_algorithms_battery import digits
+from torch import Tensor
+
+from tacit.config import load_config
+from tacit.links import local_exchange
+from tacit.prepare import Job, prepare
+from tacit.privacy.mechanisms import CarriedState, PrivateState, schedule
+from tacit.spending import node_keys
+from tacit.world import StackedWorld
+
+STEPS, RECORDS, RECORD = 4, 7, 2
+
+Noised = dict[tuple[int, int, int], tuple[Tensor, float]]
+"""What is noised: (step, part, node) to the row before noise, and the noise's scale."""
+
+
+def job_of(case: str, dtype: str, model: str, batch: int | str, **more: Any) -> Job:
+    options = {**schedule_options(case, STEPS), **ROWS[case].resumed, **more}
+    given = {"epsilon": 8.0, "delta": DELTA, "noise_seed": 1}
+    config = experiment(
+        case, dtype=dtype, model=model, steps=STEPS, batch=batch, options=options, privacy=given
+    )
+    return prepare(load_config(config, count=3), nodes=digits(RECORDS, RECORDS, RECORDS))
+
+
+def noised(job: Job) -> Noised:
+    """All that is handed to the gate in a run whose released values are fixed."""
+    found: Noised = {}
+
+    def ignoring(
+        total: Tensor,
+        stds: Sequence[float],
+        keys: Any,
+        nodes: Sequence[int],
+        purpose: str,
+        k: int,
+        *,
+        part: int = 0,
+    ) -> Tensor:
+        for row, (std, node) in enumerate(zip(stds, nodes, strict=True)):
+            found[k, part, node] = total[row].clone(), std
+            draws = torch.Generator().manual_seed(1000 * k + 10 * part + node)
+            total[row] = std * torch.randn(total.shape[1], generator=draws, dtype=total.dtype)
+        return total
+
+    algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
+    world = StackedWorld(job.plan, job.model, job.train, node_keys(job.plan), local_exchange(job))
+    world._add = ignoring
+    state = algorithm.start(
+        job.model.start(len(job.plan.nodes), job.dtype, job.device), options, world
+    )
+    for k in range(STEPS):
+        state = algorithm.step(state, k, options, world)
+    return found
+
+
+def shifts(job: Job, k: int) -> tuple[float, int]:
+    """What the accounted mechanism lets one record shift step k by, over the noise; and how often.
+
+    The second: records of several hits add up.
+    """
+    node = job.plan.nodes[0]
+    whole = job.plan.mechanism(node)
+    if isinstance(whole, CarriedState):
+        # Every round may hit, and each hit is seen again in the rounds that follow.
+        hits = schedule(whole)[: job.plan.released(node).index(k) + 1]
+        return sum(1 / multiplier for multiplier in hits), job.plan.local_steps
+    alone = job.plan.mechanism(node, [(k, k + 1)])
+    (multiplier,) = schedule(alone)
+    return (alone.hit if isinstance(alone, PrivateState) else 1.0) / multiplier, 1
+
+
+CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "null": lambda record: torch.full_like(record, math.nan),
+    "huge": lambda record: record * 1e10,
+    "beyond": lambda record: record * 1e35,
+    "negated": lambda record: -5 * record,
+    "denormal": lambda record: record * 1e-40,
+}
+
+
+def assert_moves_as_accounted(job: Job) -> None:
+    laplace = job.config.algorithm.definition.noise == "laplace"
+    record = job.train.inputs[RECORD].clone()
+    before = noised(job)
+    moved = False
+    for name, change in CHANGES.items():
+        job.train.inputs[RECORD] = change(record)
+        after = noised(job)
+        job.train.inputs[RECORD] = record
+        assert after.keys() == before.keys()
+        for place, (row, std) in before.items():
+            k, _, node = place
+            difference = (after[place][0].double() - row.double()).abs()
+            assert after[place][1] == std
+            assert bool(torch.isfinite(difference).all())
+            if node:
+                assert not difference.any()
+                continue
+            length = float(difference.sum() if laplace else difference.square().sum().sqrt())
+            shift, hits = shifts(job, k)
+            pair = 1 if name == "null" else 2
+            assert length <= pair * hits * shift * std * (1 + 1e-12), (name, place)
+            moved |= length > 0
+    assert moved
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "dtype"),
+    [
+        ("logistic", 3, "float32"),
+        ("logistic", 3, "float64"),
+        ("logistic", "all", "float32"),
+        ("cnn", 3, "float32"),
+    ],
+)
+@pytest.mark.parametrize("case", NOISED)
+def test_what_is_noised_moves_by_the_accounted_sensitivity(
+    case: str, model: str, batch: int | str, dtype: str
+) -> None:
+    assert_moves_as_accounted(job_of(case, dtype, model, batch))
+
+
+@pytest.mark.parametrize("case", ["fedspd-dp", "fedspd-dp, private", "dpdo", "dp-admm", "privsgp"])
+def test_steps_below_a_unit_in_the_last_place_of_the_model(case: str) -> None:
+    """Of a model at full size, what one record adds would be lost, or rounded up."""
+    small: dict[str, Any] = {"learning_rate": 1e-7}
+    if case.startswith("fedspd"):
+        small |= {"local_steps": 1}
+    assert_moves_as_accounted(job_of(case, "float32", "mlp", "all", **small))
