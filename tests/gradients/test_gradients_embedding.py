@@ -320,7 +320,7 @@ def test_looked_up_rows_agree_with_the_whole_gradient(
         alive = found.ids[node, record][kept[node, record]].tolist()
         assert sorted(alive) == sorted(set(ids[node, record].tolist()))
     torch.testing.assert_close(found.materialised().values, whole.flatten(2))
-    torch.testing.assert_close(found.sizes().squares, whole.square().sum(dim=(2, 3)))
+    torch.testing.assert_close(found.sizes().bounds, whole.square().sum(dim=(2, 3)))
     torch.testing.assert_close(found.absolute_sums(), whole.abs().sum(dim=(2, 3)))
     torch.testing.assert_close(found.outer().materialised().values, whole.flatten(2))
     finite = random(nodes, batch) > 0

@@ -19,15 +19,25 @@ constants: `docs/proofs/clipped-sums.md`.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from tacit.errors import InputError
 from tacit.gradients.contributions import CHUNK
+from tacit.gradients.waiting import surely_all
 
-__all__ = ["CANCELLATION", "Clip", "ClipNorm", "aimed", "check_clip", "clip_factors", "in_reach"]
+__all__ = [
+    "CANCELLATION",
+    "Clip",
+    "ClipNorm",
+    "aimed",
+    "check_clip",
+    "clip_factors",
+    "column",
+    "in_reach",
+]
 
 CANCELLATION = 2.0**13
 """The terms of a record's sum may be so many times longer than the sum; it is clipped to that."""
@@ -52,7 +62,9 @@ def check_clip(clip: Clip, key: str = "algorithm.clip") -> None:
         raise InputError(key, clip, "the clipping bound must lie between 1e-18 and 1e18")
 
 
-def aimed(clip: Clip, counts: Tensor, dtype: torch.dtype, positions: int = 1) -> Tensor:
+def aimed(
+    clip: Clip, counts: int | Tensor, dtype: torch.dtype, positions: int = 1
+) -> float | Tensor:
     """What a record is clipped to, so that C holds for the sum whatever rounding adds.
 
     The smaller one of a node's batch, the less it is below C: for 10 records in float32 by 3e-5,
@@ -60,22 +72,23 @@ def aimed(clip: Clip, counts: Tensor, dtype: torch.dtype, positions: int = 1) ->
 
     Args:
         clip: the bound C.
-        counts: records of each node that the sum is over, `[nodes]`.
+        counts: records of each node that the sum is over, `[nodes]`, or of all nodes.
         dtype: of the sum.
         positions: the most terms that a record's gradient is a sum of.
 
     Returns:
-        float64 `[nodes]`.
+        A number, or float64 `[nodes]`.
     """
-    bound = torch.as_tensor(clip, dtype=torch.float64, device=counts.device)
     unit, exact = torch.finfo(dtype).eps / 2, torch.finfo(torch.float64).eps / 2
-    count = counts.double()
-    chunk = count.clamp(max=CHUNK)
-    share = 2 * chunk * (chunk + 8) * unit + 8 * count * unit
-    share = share + 2 * count * (count / CHUNK + 4) * exact
+    count: Any = counts.double() if isinstance(counts, Tensor) else float(counts)
+    chunk: Any = count.clamp(max=CHUNK) if isinstance(count, Tensor) else min(count, CHUNK)
+    share = 2 * unit * chunk * (chunk + 8) + count * (8 * unit + 8 * exact)
+    share = share + count * count * (2 * exact / CHUNK)
     if positions > 1:
-        share = share + 2 * CANCELLATION * chunk * (chunk * positions + 16) * exact
-    return bound / (1 + share)
+        share = share + (2 * CANCELLATION * exact) * chunk * (chunk * positions + 16)
+    bound: Any = clip.double() if isinstance(clip, Tensor) else clip
+    aim: float | Tensor = bound / (1 + share)
+    return aim
 
 
 def in_reach(squares: Tensor, clip: Clip, dtype: torch.dtype) -> Tensor:
@@ -83,9 +96,14 @@ def in_reach(squares: Tensor, clip: Clip, dtype: torch.dtype) -> Tensor:
 
     In float32 those up to 2^80 C, in float64 up to 2^300.
     """
-    bound = torch.as_tensor(clip, dtype=torch.float64, device=squares.device).reshape(-1, 1)
-    limit = bound * _REACH[dtype] if dtype == torch.float32 else bound.new_tensor(_REACH[dtype])
-    return squares <= limit.square()
+    bound: Any = column(clip) if dtype == torch.float32 else 1.0
+    near: Tensor = squares <= (bound * _REACH[dtype]) ** 2
+    return near
+
+
+def column(clip: Clip) -> Clip:
+    """`[nodes]` bounds as float64 `[nodes, 1]`; one for all as it is."""
+    return clip.double().reshape(-1, 1) if isinstance(clip, Tensor) else clip
 
 
 def clip_factors(
@@ -106,8 +124,10 @@ def clip_factors(
         and not multiplied, as 0 * nan is nan.
     """
     limits = torch.finfo(dtype)
-    aim = torch.as_tensor(clip, dtype=torch.float64, device=bounds.device).reshape(-1, 1)
     # A quotient, a conversion and a product are rounded.
-    factors = (aim * (1 - 4 * limits.eps) / bounds).clamp(max=1.0)
-    bounded = torch.isfinite(bounds) & (factors >= limits.tiny * 2.0**26)
-    return torch.where(mask & bounded, factors, 0.0).to(dtype), bounded
+    factors = (column(clip) * (1 - 4 * limits.eps) / bounds).clamp_(max=1.0)
+    bounded = factors >= limits.tiny * 2.0**26  # not where it is not a number
+    kept = mask & bounded
+    if not surely_all(kept):
+        factors = torch.where(kept, factors, 0.0)
+    return factors.to(dtype), bounded

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tacit.gradients.layout import Slot
 
-__all__ = ["CHUNK", "Contribution", "Dense", "Outer", "Sizes", "vector_sizes"]
+__all__ = ["CHUNK", "Contribution", "Dense", "Outer", "Sizes", "square_bounds"]
 
 CHUNK = 128
 """Records whose contributions a product adds up; a float64 total adds such sums."""
@@ -31,22 +31,21 @@ class Sizes:
     """How long the gradients of a batch are, each `[nodes, b]` in float64.
 
     Attributes:
-        squares: squared l2 norms, to rounding; not finite where the gradient is not.
-        bounds: upper bounds on them, rounding included.
+        bounds: upper bounds on squared l2 norms, rounding included and nothing else; not finite
+            where the gradient is not.
         terms: squared sums over positions of the norms of the terms, where a gradient is a sum in
             which terms may cancel; None where it is one term.
         reach: squared norms of the factor that a weighted factor is multiplied by, at least, so
             that what underflows in the one is known to be small; None where there is none.
     """
 
-    squares: Tensor
     bounds: Tensor
     terms: Tensor | None = None
     reach: Tensor | None = None
 
 
-def vector_sizes(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared l2 norms of `values` `[..., n]` and upper bounds on them, `[...]` in float64.
+def square_bounds(values: Tensor) -> Tensor:
+    """Upper bounds `[...]` in float64 on squared l2 norms of `values` `[..., n]`.
 
     Squares of up to 1,024 numbers are added up in the dtype of `values`, which errs by a share of
     at most (1,024 + 16) u, in whatever order it is done, and by what underflows; the sums of these
@@ -55,14 +54,14 @@ def vector_sizes(values: Tensor) -> tuple[Tensor, Tensor]:
     count = values.shape[-1]
     limits = torch.finfo(values.dtype)
     whole = count - count % _NORM_NUMBERS if count > _NORM_NUMBERS else 0
-    norms: Tensor = torch.linalg.vector_norm(values[..., whole:], dim=-1)
-    squares = norms.double().square()
+    norms: Tensor = torch.linalg.vector_norm(values[..., whole:] if whole else values, dim=-1)
+    squares = norms.double().square_()
     if whole:
         blocks = values[..., :whole].view(*values.shape[:-1], -1, _NORM_NUMBERS)
         lengths: Tensor = torch.linalg.vector_norm(blocks, dim=-1)
-        squares = squares + lengths.double().square().sum(dim=-1)
+        squares += lengths.double().square_().sum(dim=-1)
     share = (min(count, _NORM_NUMBERS) + 16) * limits.eps / 2 + count * 2.0**-51
-    return squares, squares * (1 + 1.01 * share) + 2 * count * limits.tiny
+    return squares.mul_(1 + 1.01 * share).add_(2 * count * limits.tiny)
 
 
 class Contribution(Protocol):
@@ -81,7 +80,7 @@ class Contribution(Protocol):
         """Terms of the sum that a record's gradient is; 1 where none can cancel another."""
 
     def sizes(self) -> Sizes:
-        """Squared l2 norms, and what bounds them and the rounding of sums."""
+        """Bounds on squared l2 norms, and on what sums of the gradients lose to rounding."""
 
     def absolute_sums(self) -> Tensor:
         """The l1 norms `[nodes, b]`, in float64; not finite where the gradient is not.
@@ -136,7 +135,7 @@ class Dense:
 
     def sizes(self) -> Sizes:
         """See `Contribution`."""
-        return Sizes(*vector_sizes(self.values))
+        return Sizes(square_bounds(self.values))
 
     def absolute_sums(self) -> Tensor:
         """See `Contribution`."""
@@ -245,9 +244,11 @@ class Outer:
 
 def _one_term(outer: Outer) -> Sizes:
     """The norm of an outer product is the product of two norms."""
-    left, right = (vector_sizes(factor.flatten(3)) for factor in (outer.inputs, outer.gradients))
-    squares, bounds = ((a * b).sum(dim=2) for a, b in zip(left, right, strict=True))
-    return Sizes(squares, bounds * (1 + 2.0**-40), reach=left[1].amax(dim=2))
+    left, right = (square_bounds(factor.flatten(3)) for factor in (outer.inputs, outer.gradients))
+    if left.shape[2] == 1:
+        left, right = left.squeeze(2), right.squeeze(2)
+        return Sizes((left * right).mul_(1 + 2.0**-40), reach=left)
+    return Sizes((left * right).sum(dim=2).mul_(1 + 2.0**-40), reach=left.amax(dim=2))
 
 
 def _terms(outer: Outer) -> Sizes:
@@ -268,7 +269,7 @@ def _terms(outer: Outer) -> Sizes:
     operations = width + right.shape[4] + groups * positions**2 + 16
     bounds = squares + 2 * operations * 2.0**-52 * terms + _UNDERFLOW
     reach = torch.maximum(*(length.square().sum(dim=3).amax(dim=2) for length in lengths))
-    return Sizes(squares, bounds, terms, reach)
+    return Sizes(bounds, terms, reach)
 
 
 # What products in float64 lose by underflow is below this where factors are below 2^300.

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tacit.errors import InputError
-from tacit.gradients.contributions import Contribution, Dense, Outer, Sizes, vector_sizes
+from tacit.gradients.contributions import Contribution, Dense, Outer, Sizes, square_bounds
 from tacit.gradients.layout import Slot
 
 __all__ = ["Embedding", "Lookup", "bag_of", "embedding_of", "merged"]
@@ -64,7 +64,7 @@ class Lookup:
 
     def sizes(self) -> Sizes:
         """See `Contribution`."""
-        return Sizes(*vector_sizes(self.gradients.flatten(2)))
+        return Sizes(square_bounds(self.gradients.flatten(2)))
 
     def absolute_sums(self) -> Tensor:
         """See `Contribution`."""

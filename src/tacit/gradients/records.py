@@ -14,6 +14,7 @@ from tacit.gradients.clipping import (
     Clip,
     ClipNorm,
     clip_factors,
+    column,
     in_reach,
 )
 from tacit.gradients.contributions import Contribution, Dense, Sizes
@@ -78,30 +79,35 @@ def norm_bounds(sizes: Sequence[Sizes], dtype: torch.dtype) -> Tensor:
     the products of that factor are first rounded to `dtype`. Gradients that cancel to less than
     1/8192 of their terms count as that much.
     """
-    bounds = torch.stack([size.bounds for size in sizes]).sum(dim=0).mul_(1 + 2.0**-45).sqrt_()
+    bounds = _summed([size.bounds for size in sizes]).mul_(1 + 2.0**-45).sqrt_()
     cancelling = [size.terms for size in sizes if size.terms is not None]
     if not cancelling:
         return bounds
-    terms = torch.stack(cancelling).sum(dim=0).sqrt_()
+    terms = _summed(cancelling).sqrt_()
     return torch.maximum(bounds + torch.finfo(dtype).eps * terms, terms / CANCELLATION)
 
 
+def _summed(values: Sequence[Tensor]) -> Tensor:
+    """A new tensor."""
+    total = values[0].clone()
+    for value in values[1:]:
+        total += value
+    return total
+
+
 def _by_l2(parts: Sequence[Contribution], mask: Tensor, clip: Clip) -> _Clipped:
-    sizes, dtype = [part.sizes() for part in parts], parts[0].dtype
-    squares = torch.stack([size.squares for size in sizes]).sum(dim=0)
-    bounds = _reaching(norm_bounds(sizes, dtype), sizes, clip, dtype)
-    return _scaled(parts, mask, clip, bounds, squares.sqrt_())
+    sizes = [part.sizes() for part in parts]
+    return _scaled(parts, mask, clip, norm_bounds(sizes, parts[0].dtype), sizes)
 
 
 def _by_l1(parts: Sequence[Contribution], mask: Tensor, clip: Clip) -> _Clipped:
     # Sums over positions are made first, so that the norm is that of the very numbers added up.
     parts = [part if part.positions == 1 else part.materialised() for part in parts]
-    sums = torch.stack([part.absolute_sums() for part in parts]).sum(dim=0)
+    sums = _summed([part.absolute_sums() for part in parts])
     # n sums and products of positive numbers err by a share of at most n u / (1 - n u), u = eps / 2
     # (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
     sums = sums * (1 + (_coordinates(parts) + 16) * torch.finfo(sums.dtype).eps)
-    bounds = _reaching(sums, [part.sizes() for part in parts], clip, parts[0].dtype)
-    return _scaled(parts, mask, clip, bounds, sums)
+    return _scaled(parts, mask, clip, sums, [part.sizes() for part in parts])
 
 
 def _by_coordinate(parts: Sequence[Contribution], mask: Tensor, clip: Clip) -> _Clipped:
@@ -110,15 +116,15 @@ def _by_coordinate(parts: Sequence[Contribution], mask: Tensor, clip: Clip) -> _
     largest = torch.stack([part.values.abs().amax(dim=2) for part in each]).amax(dim=0)
     finite = torch.isfinite(largest)
     limits = torch.finfo(largest.dtype)
-    aim = torch.as_tensor(clip, dtype=torch.float64, device=mask.device).reshape(-1, 1, 1)
-    bound = (aim * (1 - 4 * limits.eps) / root).to(largest.dtype)
+    aims = torch.as_tensor(column(clip), dtype=torch.float64, device=mask.device).reshape(-1, 1, 1)
+    bound = (aims * (1 - 4 * limits.eps) / root).to(largest.dtype)
     clamped: list[Contribution] = []
     while each:  # the unclamped are let go as their place is taken
         part = each.pop(0)
         part = part if surely_all(finite) else part.cleaned(finite)
         clamped.append(Dense(part.slot, part.values.clamp(-bound, bound)))
-    norms = _reported(largest.double() * root, finite, mask)
-    return clamped, (mask & finite).to(largest.dtype), norms.to(largest.dtype)
+    norms = _reported(largest.double() * root, finite, mask, largest.dtype)
+    return clamped, (mask & finite).to(largest.dtype), norms
 
 
 _CLIPPERS: Mapping[ClipNorm, Callable[[Sequence[Contribution], Tensor, Clip], _Clipped]] = {
@@ -128,24 +134,34 @@ _CLIPPERS: Mapping[ClipNorm, Callable[[Sequence[Contribution], Tensor, Clip], _C
 }
 
 
-def _reaching(bounds: Tensor, sizes: Sequence[Sizes], clip: Clip, dtype: torch.dtype) -> Tensor:
-    """No bound where a weighted factor could underflow and matter all the same."""
-    for size in sizes:
-        if size.reach is not None:
-            bounds = bounds.masked_fill(~in_reach(size.reach, clip, dtype), math.inf)
-    return bounds
-
-
 def _scaled(
-    parts: Sequence[Contribution], mask: Tensor, clip: Clip, bounds: Tensor, norms: Tensor
+    parts: Sequence[Contribution],
+    mask: Tensor,
+    clip: Clip,
+    norms: Tensor,
+    sizes: Sequence[Sizes],
 ) -> _Clipped:
-    factors, bounded = clip_factors(bounds, mask, clip, parts[0].dtype)
-    cleaned = list(parts) if surely_all(bounded) else [part.cleaned(bounded) for part in parts]
-    return cleaned, factors, _reported(norms, bounded, mask).to(factors.dtype)
+    """Parts and factors, given upper bounds on norms; changes these."""
+    dtype = parts[0].dtype
+    for size in sizes:
+        if size.reach is not None:  # what underflows in a weighted factor must not matter
+            near = in_reach(size.reach, clip, dtype)
+            if not surely_all(near):
+                norms = norms.masked_fill_(~near, math.inf)
+    factors, bounded = clip_factors(norms, mask, clip, dtype)
+    if surely_all(bounded):
+        if not surely_all(mask):
+            norms = norms.masked_fill_(~mask, 0.0)
+        return list(parts), factors, norms.to(dtype)
+    return (
+        [part.cleaned(bounded) for part in parts],
+        factors,
+        _reported(norms, bounded, mask, dtype),
+    )
 
 
-def _reported(norms: Tensor, bounded: Tensor, mask: Tensor) -> Tensor:
-    return norms.masked_fill(~bounded, math.inf).masked_fill(~mask, 0.0)
+def _reported(norms: Tensor, bounded: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
+    return norms.masked_fill(~bounded, math.inf).masked_fill_(~mask, 0.0).to(dtype)
 
 
 def _coordinates(parts: Sequence[Contribution]) -> int:

@@ -150,7 +150,8 @@ class StackedModel:
                 `torch.set_float32_matmul_precision` if products are not to be in float32.
         """
         if clip is not None:
-            clip = self.aimed(clip, mask.sum(dim=1), parameters.dtype)
+            counts = mask.shape[1] if surely_all(mask) else mask.sum(dim=1)
+            clip = self.aimed(clip, counts, parameters.dtype)
         parameters = parameters.detach()
         total = parameters.new_empty(parameters.shape) if out is None else out
         nodes, count = mask.shape
@@ -209,8 +210,8 @@ class StackedModel:
             engine = self._engine(parameters)
             return record_gradients(engine, parameters, inputs, targets, mask, clip)
 
-    def aimed(self, clip: Clip, counts: Tensor, dtype: torch.dtype) -> Tensor:
-        """What records are clipped to for a sum over so many, `[nodes]`: see `clipping.aimed`.
+    def aimed(self, clip: Clip, counts: int | Tensor, dtype: torch.dtype) -> float | Tensor:
+        """What records are clipped to for a sum over so many: see `clipping.aimed`.
 
         Raises:
             InputError: as `gradient`.

@@ -220,7 +220,8 @@ class GradientTable:
         sums = torch.empty_like(self._running)
         width, step = indices.shape[1], self._at_once(at)
         found = []
-        clip, aim = self._aimed(clip), None
+        clip = self._aimed(clip)
+        aim: Clip | None = None
         if clip_difference is not None:
             aim = aimed(clip_difference, mask.sum(dim=1), torch.float64, 2 * self._model.positions)
         for start in range(0, width, step):
@@ -276,8 +277,8 @@ class GradientTable:
         at: Tensor,
         indices: Tensor,
         mask: Tensor,
-        clip: Tensor | None,
-        aim: Tensor | None,
+        clip: Clip | None,
+        aim: Clip | None,
         sums: Tensor,
         *,
         fresh: bool,
