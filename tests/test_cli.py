@@ -6,6 +6,7 @@ import gzip
 import json
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -473,16 +474,38 @@ def test_evaluate_says_what_to_do_about_models_and_data_that_were_objects(tmp_pa
 # What the process itself does.
 
 
-def test_the_first_signal_asks_for_a_stop_and_the_second_interrupts() -> None:
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """SIGHUP as it is by default, whatever these tests were started by."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangup")
+@pytest.mark.parametrize("first", SIGNALS)
+def test_the_first_signal_asks_for_a_stop_and_the_second_interrupts(first: int) -> None:
+    before = list(map(signal.getsignal, SIGNALS))
     with stop_signals() as requested:
         assert not requested()
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(first)
         assert requested()
-        signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+            signal.raise_signal(first)
+    assert list(map(signal.getsignal, SIGNALS)) == before
+
+
+@pytest.mark.usefixtures("hangup")
+def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with stop_signals() as requested:
+        signal.raise_signal(signal.SIGHUP)
+        assert not requested()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def test_an_interrupt_before_the_first_step_exits_with_130(file: Path, folder: Path) -> None:

@@ -38,6 +38,9 @@ class TacitError(Exception):
 class InputError(TacitError, ValueError):
     """The user's input is wrong.
 
+    What the user wrote is quoted without control characters, and cut in its middle where it is
+    long: one line whatever it was.
+
     Args:
         where: the key, argument or file at fault, as the user wrote it (`train.steps`).
         value: the value it had.
@@ -50,10 +53,7 @@ class InputError(TacitError, ValueError):
         self.where = where
         self.value = value
         self.expected = expected
-        shown = repr(value)
-        if len(shown) > 120:
-            shown = shown[:117] + "..."
-        super().__init__(f"{where} = {shown}: {expected}")
+        super().__init__(f"{_line(where, 200)} = {_shown(value)}: {_line(expected, 1000)}")
 
 
 class BudgetError(TacitError):
@@ -72,6 +72,20 @@ class DivergenceError(TacitError):
     """The model of a node is no longer finite."""
 
     exit_code = 2
+
+
+def _shown(value: object) -> str:
+    try:
+        return _line(repr(value), 120)
+    except (ValueError, RecursionError):  # an integer of thousands of digits; nested too deeply
+        return f"({type(value).__name__})"
+
+
+def _line(text: str, most: int) -> str:
+    """A text of so many characters at most, all of which can be printed."""
+    if len(text) > most:
+        text = f"{text[: most // 2 - 3]} ... {text[len(text) - most // 2 + 2 :]}"
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,9 +39,9 @@ __all__ = [
 
 @contextmanager
 def stop_signals(*, hidden: bool = False) -> Iterator[Callable[[], bool]]:
-    """Within, the first SIGINT or SIGTERM asks for a clean stop; a second one interrupts.
+    """Within, the first SIGINT, SIGTERM or SIGHUP asks for a clean stop; a second one interrupts.
 
-    `hidden`: nothing is said of it.
+    A SIGHUP that this process ignores, as below nohup, stays ignored. `hidden`: nothing is said.
 
     Yields what tells whether a stop was asked for.
     """
@@ -50,10 +51,21 @@ def stop_signals(*, hidden: bool = False) -> Iterator[Callable[[], bool]]:
         nonlocal asked
         asked = True
         signal.signal(number, signal.default_int_handler)
-        if not hidden:
+        if hidden:
+            return
+        try:
             sys.stderr.write("\nstopping after this step; once more to interrupt at once\n")
+            sys.stderr.flush()
+        except OSError:  # the terminal was closed, and takes nothing any more
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for stream in terminals:
+                os.dup2(nowhere, stream)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    terminals = [stream for stream in (1, 2) if os.isatty(stream)]
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, ask) for number in numbers}
     try:
         yield lambda: asked
     finally:
