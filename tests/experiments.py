@@ -34,6 +34,10 @@ BASE: Mapping[str, Mapping[str, Any]] = {
     "train": {"steps": 6, "batch": "all"},
 }
 """PrivSGP on four nodes with a given, seeded noise: quick, repeatable, and accounted."""
+SEEDED = (
+    "warning: this run is NOT PRIVATE: seeded noise: anyone who knows the seed can subtract it\n"
+)
+"""What the command line says of a seeded run, however quiet it is to be."""
 
 _numbers = itertools.count()
 

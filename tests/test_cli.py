@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from experiments import (
+    SEEDED,
     Answer,
     experiment,
     strict_json,
@@ -59,7 +60,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parent = tmp_path_factory.mktemp("finished")
     run = parent / "run"
     answer = tacit("train", write_experiment(parent), "--out", run, "--quiet")
-    assert (answer.code, answer.err) == (0, "")
+    assert (answer.code, answer.err) == (0, SEEDED)
     return run
 
 
@@ -138,7 +139,7 @@ def test_an_infinite_claim_is_null_in_json_and_said_to_be_infinite(
 
 
 def test_a_quiet_run_prints_its_new_folder_and_nothing_else(file: Path) -> None:
-    answer = tacit("train", file, "--quiet", *sets("privacy.noise_seed=1"))
+    answer = tacit("train", file, "--quiet")
     assert (answer.code, answer.err) == (0, "")
     run = Path(answer.out.removesuffix("\n"))
     assert run.parent == Path("runs")
@@ -158,20 +159,41 @@ def test_train_shows_progress_and_a_table(file: Path, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
-        (["privacy.noise_seed=1"], "seeded noise"),
-        (["privacy.accounting=none"], "the noise is not accounted"),
+        (["privacy.noise_seed=1"], "seeded noise: anyone who knows the seed can subtract it"),
+        (["privacy.accounting=none"], "the noise is not accounted, and nothing is certified"),
+        (["privacy.epsilon=none"], "no noise is added"),
+        (["algorithm.name=sgp"], "sgp adds no noise"),
+        (["algorithm.name=d-psgd", "topology.graph=ring"], "d-psgd adds no noise"),
+        (["algorithm.name=choco-sgd", "topology.graph=ring"], "choco-sgd adds no noise"),
+        (["algorithm.name=fedavg", "topology.graph=star"], "fedavg adds no noise"),
     ],
 )
+@pytest.mark.parametrize("how", [[], ["--quiet"], ["--json"]])
 def test_a_run_that_is_not_private_says_so(
-    file: Path, folder: Path, overrides: list[str], reason: str
+    folder: Path, overrides: list[str], reason: str, how: list[str]
 ) -> None:
-    answer = tacit("train", file, "--out", folder / "run", *sets(*overrides))
+    """On the screen, however quiet it is to be, in the result, on the page, and in a plan."""
+    given = {"noise_std": 0.05} if "accounting" in overrides[0] else {"noise_std": None}
+    file = write_experiment(folder, privacy={"noise_seed": None, **given}, train={"steps": 2})
+    warning = f"this run is NOT PRIVATE: {reason}"
+    answer = tacit("train", file, "--out", folder / "run", *how, *sets(*overrides))
     assert answer.code == 0
-    assert "NOT PRIVATE" in answer.out
-    assert reason in answer.out
+    assert answer.err.count(f"warning: {warning}\n") == 1
+    assert how or f"NOT PRIVATE: {reason}" in " ".join(answer.out.split())
     content = strict_json((folder / "run" / "result.json").read_text())
     assert content["private"] is False
-    assert reason in content["not_private_reason"]
+    assert content["not_private_reason"] == reason
+    assert content["warnings"][0] == warning
+    assert f"NOT PRIVATE: {reason}" in (folder / "run" / "report.html").read_text()
+    assert tacit("plan", file, "--json", *sets(*overrides)).json["warnings"][0] == warning
+    assert f"warning: {warning}\n" in tacit("plan", file, *sets(*overrides)).out
+
+
+def test_a_private_run_warns_of_nothing(file: Path, folder: Path) -> None:
+    answer = tacit("train", file, "--out", folder / "run", "--json")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.json["private"] is True
+    assert answer.json["warnings"] == []
 
 
 def test_plan_tells_what_the_run_will_report_and_writes_nothing(

@@ -26,6 +26,7 @@ from scipy.stats import norm
 
 from algorithms.battery_table import ROWS
 from experiments import (
+    SEEDED,
     Sections,
     experiment,
     start_tacit,
@@ -419,7 +420,7 @@ def test_what_releases_nothing_else_may_differ(stopped: Path, override: str) -> 
         "train", stopped / "experiment.toml", "--resume", "--out", stopped / "run",
         "--quiet", "--set", override,
     )  # fmt: skip
-    assert (answer.code, answer.err) == (0, "")
+    assert (answer.code, answer.err) == (0, SEEDED)
     assert charged(stopped / "run") == Counter(range(6))
 
 
@@ -553,7 +554,7 @@ def test_an_interrupt_stops_cleanly_and_costs_nothing(long: Long, tmp_path: Path
     assert charged(run) == Counter(range(steps))
 
     answer = tacit("train", long.file, "--resume", "--out", run, "--quiet")
-    assert (answer.code, answer.err) == (0, "")
+    assert (answer.code, answer.err) == (0, SEEDED)
     assert result(run)["status"] == "done"
     assert torch.equal(models(run), long.result.parameters)
     assert result(run)["epsilon"] == list(long.result.epsilon)
@@ -616,7 +617,7 @@ def test_kills_leave_sound_files_and_every_release_on_the_books(long: Long, tmp_
     assert 0 < began < MANY
 
     answer = tacit("train", long.file, "--resume", "--out", run, "--quiet")
-    assert (answer.code, answer.err) == (0, "")
+    assert (answer.code, answer.err) == (0, SEEDED)
     assert torch.equal(models(run), long.result.parameters)
     content, releases = result(run), charged(run)
     assert (content["status"], content["steps"]) == ("done", MANY)

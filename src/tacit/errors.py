@@ -9,7 +9,8 @@ A leaf: imports nothing, and every other module may import it.
 | `PeerError` | 4 | a peer or a process was lost |
 | `DivergenceError` | 2 | training left the finite numbers: a setting is too large |
 
-Anything else that escapes is a defect of ours, and exits with 1.
+Anything else that escapes is a defect of ours, and exits with 1. What is allowed, but guarantees
+nothing, is a `NotPrivateWarning`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = [
     "BudgetError",
     "DivergenceError",
     "InputError",
+    "NotPrivateWarning",
     "PeerError",
     "TacitError",
     "describe",
@@ -74,6 +76,10 @@ class DivergenceError(TacitError):
     exit_code = 2
 
 
+class NotPrivateWarning(UserWarning):
+    """A run that guarantees nothing to anybody: it adds no noise, or none that counts."""
+
+
 def _shown(value: object) -> str:
     try:
         return _line(repr(value), 120)
@@ -95,7 +101,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     "did you mean 'epsilon'?"
     """
     options = sorted(known)
-    close = difflib.get_close_matches(word, options, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word[:100], options, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]!r}?"
     return "known are: " + ", ".join(options)

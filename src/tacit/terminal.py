@@ -21,7 +21,7 @@ from tacit.metrics import finite_json
 from tacit.plan import NodePlan, Plan
 from tacit.prepare import Job
 from tacit.report.wording import bytes_text, epsilon_text, percent_text
-from tacit.result import Result, bytes_per_step, mechanism_line, privacy_state
+from tacit.result import Result, bytes_per_step, mechanism_line
 
 if TYPE_CHECKING:
     from tacit.run import Progress as Moment
@@ -79,11 +79,12 @@ def progress_line(
 ) -> Iterator[Callable[[Moment], None]]:
     """One live line on a terminal; a plain line at every tenth of the run elsewhere.
 
-    Warnings come first, but not before the first step: a run that is refused says one line only.
+    Warnings come first, hidden or not, but not before the first step: a run that is refused says
+    one line only.
     Yields what shows where the run stands.
     """
     console = Console(stderr=True)
-    coming = [] if hidden else list(warnings)
+    coming = list(warnings)
     show = _plain_lines() if not hidden else lambda moment: None
     bar = Progress(
         TextColumn("step {task.completed}/{task.total}"),
@@ -99,7 +100,9 @@ def progress_line(
 
     def update(moment: Moment) -> None:
         while coming:
-            console.print(f"warning: {coming.pop(0)}", highlight=False)
+            console.print(
+                f"warning: {coming.pop(0)}", markup=False, highlight=False, soft_wrap=True
+            )
         show(moment)
 
     with bar:
@@ -174,7 +177,7 @@ def result_table(result: Result) -> None:
     console = Console()
     console.print(table)
     if not result.private:
-        console.print(f"NOT PRIVATE: {privacy_state(plan)[1]}", style="bold red")
+        console.print(f"NOT PRIVATE: {plan.config.not_private_reason}", style="bold red")
     if result.message is not None:
         console.print(f"{result.status}: {result.message}", highlight=False)
     if result.out is not None:
@@ -266,7 +269,7 @@ def plan_table(job: Job) -> None:
     for note in plan.notes:
         console.print(note, highlight=False)
     for warning in plan.warnings:
-        console.print(f"warning: {warning}", highlight=False)
+        console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _table(headings: Sequence[str], justify: Literal["left", "right"] = "left") -> Table:
