@@ -49,9 +49,9 @@ Chosen = TypeVar("Chosen", bound="Options")
 
 
 def _moderate(value: float) -> float:
-    """A number whose squares, ratios, and the papers' formulas of them are numbers too."""
-    if not 1e-30 <= value <= 1e30:
-        raise ValueError("must be a number from 1e-30 to 1e30")
+    """A number of the range of float32; the papers' formulas of it stay within that of float64."""
+    if not 1e-38 <= value <= 1e38:
+        raise ValueError("must be a number from 1e-38 to 1e38")
     return value
 
 
@@ -61,7 +61,7 @@ LearningRate = Size
 Clip = Size
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 FinalMixing = Annotated[int, Field(ge=0, le=100_000)]
-Growth = Annotated[float, Field(ge=1, le=1e30, allow_inf_nan=False)]
+Growth = Annotated[float, Field(ge=1, le=1e38, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 Weights = Literal["column-stochastic", "doubly-stochastic", "server"]
