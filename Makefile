@@ -3,15 +3,22 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
+PYTEST := OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n auto
 PRINT_SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 
-.PHONY: demo test check format bench bench-quick clean
+.PHONY: demo test test-slow test-all check format bench bench-quick clean
 
 demo: .venv/.installed  ## train privately on the data set that ships with scikit-learn
 	$(BIN)/tacit train examples/digits.toml
 
 test: check  ## every check: format, lint, types, tests
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n auto
+	$(PYTEST)
+
+test-slow: .venv/.installed-test  ## the tests that take longer than one waits for at every change
+	$(PYTEST) -m slow
+
+test-all: check  ## every check, with the slow tests
+	$(PYTEST) -m "slow or not slow"
 
 check: .venv/.installed-test
 	$(BIN)/ruff format --check .

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -63,10 +62,8 @@ def test_what_a_process_said_is_told_and_none_is_left() -> None:
     with pytest.raises(RuntimeError, match="no luck"):
         _answers([[sys.executable, "-c", "import sys; sys.exit('no luck')"]], 1, 30.0)
     wait = "import json, os, time; print(json.dumps(os.getpid()), flush=True); time.sleep(60)"
-    began = time.monotonic()
     with pytest.raises(RuntimeError, match="failed"):
         _answers([[sys.executable, "-c", wait], [sys.executable, "-c", wait]], 1, 1.0)
-    assert time.monotonic() - began < 30
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     names = [Path(f"/proc/{child}/cmdline").read_text() for child in children]
     assert [name for name in names if "time.sleep(60)" in name] == []

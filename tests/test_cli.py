@@ -6,6 +6,7 @@ import gzip
 import json
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from experiments import (
+    SEEDED,
     Answer,
     experiment,
     strict_json,
@@ -58,7 +60,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parent = tmp_path_factory.mktemp("finished")
     run = parent / "run"
     answer = tacit("train", write_experiment(parent), "--out", run, "--quiet")
-    assert (answer.code, answer.err) == (0, "")
+    assert (answer.code, answer.err) == (0, SEEDED)
     return run
 
 
@@ -137,7 +139,7 @@ def test_an_infinite_claim_is_null_in_json_and_said_to_be_infinite(
 
 
 def test_a_quiet_run_prints_its_new_folder_and_nothing_else(file: Path) -> None:
-    answer = tacit("train", file, "--quiet", *sets("privacy.noise_seed=1"))
+    answer = tacit("train", file, "--quiet")
     assert (answer.code, answer.err) == (0, "")
     run = Path(answer.out.removesuffix("\n"))
     assert run.parent == Path("runs")
@@ -157,20 +159,41 @@ def test_train_shows_progress_and_a_table(file: Path, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
-        (["privacy.noise_seed=1"], "seeded noise"),
-        (["privacy.accounting=none"], "the noise is not accounted"),
+        (["privacy.noise_seed=1"], "seeded noise: anyone who knows the seed can subtract it"),
+        (["privacy.accounting=none"], "the noise is not accounted, and nothing is certified"),
+        (["privacy.epsilon=none"], "no noise is added"),
+        (["algorithm.name=sgp"], "sgp adds no noise"),
+        (["algorithm.name=d-psgd", "topology.graph=ring"], "d-psgd adds no noise"),
+        (["algorithm.name=choco-sgd", "topology.graph=ring"], "choco-sgd adds no noise"),
+        (["algorithm.name=fedavg", "topology.graph=star"], "fedavg adds no noise"),
     ],
 )
+@pytest.mark.parametrize("how", [[], ["--quiet"], ["--json"]])
 def test_a_run_that_is_not_private_says_so(
-    file: Path, folder: Path, overrides: list[str], reason: str
+    folder: Path, overrides: list[str], reason: str, how: list[str]
 ) -> None:
-    answer = tacit("train", file, "--out", folder / "run", *sets(*overrides))
+    """On the screen, however quiet it is to be, in the result, on the page, and in a plan."""
+    given = {"noise_std": 0.05} if "accounting" in overrides[0] else {"noise_std": None}
+    file = write_experiment(folder, privacy={"noise_seed": None, **given}, train={"steps": 2})
+    warning = f"this run is NOT PRIVATE: {reason}"
+    answer = tacit("train", file, "--out", folder / "run", *how, *sets(*overrides))
     assert answer.code == 0
-    assert "NOT PRIVATE" in answer.out
-    assert reason in answer.out
+    assert answer.err.count(f"warning: {warning}\n") == 1
+    assert how or f"NOT PRIVATE: {reason}" in " ".join(answer.out.split())
     content = strict_json((folder / "run" / "result.json").read_text())
     assert content["private"] is False
-    assert reason in content["not_private_reason"]
+    assert content["not_private_reason"] == reason
+    assert content["warnings"][0] == warning
+    assert f"NOT PRIVATE: {reason}" in (folder / "run" / "report.html").read_text()
+    assert tacit("plan", file, "--json", *sets(*overrides)).json["warnings"][0] == warning
+    assert f"warning: {warning}\n" in tacit("plan", file, *sets(*overrides)).out
+
+
+def test_a_private_run_warns_of_nothing(file: Path, folder: Path) -> None:
+    answer = tacit("train", file, "--out", folder / "run", "--json")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.json["private"] is True
+    assert answer.json["warnings"] == []
 
 
 def test_plan_tells_what_the_run_will_report_and_writes_nothing(
@@ -473,16 +496,38 @@ def test_evaluate_says_what_to_do_about_models_and_data_that_were_objects(tmp_pa
 # What the process itself does.
 
 
-def test_the_first_signal_asks_for_a_stop_and_the_second_interrupts() -> None:
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """SIGHUP as it is by default, whatever these tests were started by."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangup")
+@pytest.mark.parametrize("first", SIGNALS)
+def test_the_first_signal_asks_for_a_stop_and_the_second_interrupts(first: int) -> None:
+    before = list(map(signal.getsignal, SIGNALS))
     with stop_signals() as requested:
         assert not requested()
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(first)
         assert requested()
-        signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+            signal.raise_signal(first)
+    assert list(map(signal.getsignal, SIGNALS)) == before
+
+
+@pytest.mark.usefixtures("hangup")
+def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with stop_signals() as requested:
+        signal.raise_signal(signal.SIGHUP)
+        assert not requested()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def test_an_interrupt_before_the_first_step_exits_with_130(file: Path, folder: Path) -> None:

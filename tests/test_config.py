@@ -96,15 +96,16 @@ def test_every_default() -> None:
     [
         ({}, 3.0),
         ({"accounting": "published"}, 3.0),
-        ({"noise_std": 1.0}, "none"),
-        ({"accounting": "none"}, "none"),
-        ({"accounting": "none", "noise_std": 1.0}, "none"),
+        ({"noise_std": 1.0}, None),
+        ({"accounting": "none", "noise_std": 1.0}, None),
+        ({"epsilon_per_round": 1.0}, None),
         ({"epsilon": "none"}, "none"),
+        ({"accounting": "none", "epsilon": "none"}, "none"),
         ({"noise_std": 1.0, "epsilon": 2}, 2.0),
     ],
 )
 def test_a_private_algorithm_gets_a_budget_unless_its_noise_is_given(
-    privacy: dict[str, object], epsilon: float | str
+    privacy: dict[str, object], epsilon: float | str | None
 ) -> None:
     config = load_config({**DIGITS, "algorithm": {"name": "privsgp"}, "privacy": privacy})
     assert config.privacy.epsilon == epsilon
@@ -112,8 +113,9 @@ def test_a_private_algorithm_gets_a_budget_unless_its_noise_is_given(
 
 def test_an_algorithm_without_noise_gets_no_budget() -> None:
     config = load_config({**DIGITS, "algorithm": {"name": "sgp"}})
-    assert config.privacy.epsilon == "none"
+    assert config.privacy.epsilon is None
     assert not config.privacy.noisy
+    assert config.not_private_reason == "sgp adds no noise"
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -263,7 +265,7 @@ NOT_BATCH = "must be a whole number of 1 or more, or 'all'"
         *((f"privacy.ledger_epsilon={value}", NOT_LEDGER_EPSILON) for value in ("0", "none", "[]")),
         *((f"privacy.ledger_delta={value}", NOT_DELTA) for value in ("0", "1", "none", "[]")),
         ("privacy.ledger=''", "String should have at least 1 character"),
-        ("privacy.noise_std=0", "must be greater than 0"),
+        ("privacy.noise_std=0", "must be a number from 1e-38 to 1e38"),
         ("privacy.noise_std=inf", "must be a finite number"),
         ("privacy.noise_seed=-1", "must be greater than or equal to 0"),
         ("privacy.noise_seed=9223372036854775808", "must be less than 9223372036854775808"),
@@ -280,7 +282,7 @@ NOT_BATCH = "must be a whole number of 1 or more, or 'all'"
         ("train.evaluate_every=0", "must be greater than or equal to 1"),
         ("nodes.count=0", "must be greater than or equal to 1"),
         ("nodes.alpha=nan", "must be a finite number"),
-        ("algorithm.clip=0", "must be greater than 0"),
+        ("algorithm.clip=0", "must be a number from 1e-38 to 1e38"),
         ("algorithm.clip=nan", "must be a finite number"),
         ("algorithm.learning_rate=inf", "must be a finite number"),
         ("algorithm.learning_rate=fast", "must be a valid number"),
@@ -315,6 +317,16 @@ def test_settings_that_contradict_each_other(
     error = refusal(*(f"privacy.{override}" for override in overrides))
     assert error.where == where
     assert expected in error.expected
+
+
+def test_no_noise_at_all_must_be_said() -> None:
+    """Accounting that is switched off does not switch the noise off."""
+    for accounting in ("certified", "published", "none"):
+        sections = {**DIGITS, "privacy": {"accounting": accounting, "epsilon": "none"}}
+        assert load_config(sections).not_private_reason == "no noise is added"
+    error = refusal(privacy={"noise_std": None, "accounting": "none"})
+    assert error.where == "privacy.accounting"
+    assert "epsilon = 'none' for no noise" in error.expected
 
 
 def test_a_published_claim_needs_a_formula() -> None:

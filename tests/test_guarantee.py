@@ -179,7 +179,8 @@ def test_where_nothing_can_be_written_is_said(run: Path) -> None:
     [
         ({**PRIVATE, "noise_seed": 3}, {}, "seeded noise: anyone who knows the seed"),
         ({"noise_seed": None, "accounting": "none"}, {}, "the noise is not accounted"),
-        ({"noise_std": None, "noise_seed": None}, {"name": "sgp"}, "no noise is added"),
+        ({"noise_std": None, "noise_seed": None}, {"name": "sgp"}, "sgp adds no noise"),
+        ({"noise_std": None, "noise_seed": None, "epsilon": "none"}, {}, "no noise is added"),
     ],
 )
 def test_a_run_without_a_guarantee_is_refused(

@@ -10,7 +10,7 @@ from experiments import experiment
 from tacit.config import load_config
 from tacit.plan import Plan
 from tacit.planning import build_plan
-from tacit.result import bytes_per_step, mechanism_line, privacy_state, shared_conditions
+from tacit.result import bytes_per_step, mechanism_line, shared_conditions
 
 NO_NOISE = {"algorithm": {"name": "sgp"}, "privacy": {"noise_std": None}}
 FIXED = {
@@ -29,14 +29,23 @@ def plan_of(records: list[int] | None = None, **changes: dict[str, Any]) -> Plan
         ({"privacy": {"noise_seed": None}}, True, None),
         ({}, False, "seeded noise"),
         ({"privacy": {"noise_seed": None, "accounting": "none"}}, False, "not accounted"),
-        (NO_NOISE, False, "no noise"),
+        (NO_NOISE, False, "adds no noise"),
+        (
+            {"privacy": {"noise_std": None, "noise_seed": None, "epsilon": "none"}},
+            False,
+            "no noise",
+        ),
     ],
 )
 def test_private_is_noise_from_secret_keys_that_is_accounted(
     changes: dict[str, Any], private: bool, reason: str | None
 ) -> None:
-    found, why = privacy_state(plan_of(**changes))
-    assert found == private
+    plan = plan_of(**changes)
+    why = plan.config.not_private_reason
+    assert (why is None) == private
+    assert [warning for warning in plan.warnings if "NOT PRIVATE" in warning] == (
+        [] if private else [f"this run is NOT PRIVATE: {why}"]
+    )
     assert (why is None) if reason is None else (why is not None and reason in why)
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import select
 import shutil
 import signal
 import subprocess
+import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,6 +26,7 @@ from scipy.stats import norm
 
 from algorithms.battery_table import ROWS
 from experiments import (
+    SEEDED,
     Sections,
     experiment,
     start_tacit,
@@ -517,10 +522,15 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Long]:
 def first_progress(process: subprocess.Popen[str]) -> None:
     """Wait for the first progress line; it is printed when a step was made."""
     assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("step "):
-            return
-    pytest.fail(f"the run ended with {process.wait()} before its first step")
+    killer = threading.Timer(120, process.kill)
+    killer.start()
+    try:
+        for line in process.stderr:
+            if line.startswith("step "):
+                return
+    finally:
+        killer.cancel()
+    pytest.fail(f"the run ended with {process.wait(10)} before its first step")
 
 
 def test_an_interrupt_stops_cleanly_and_costs_nothing(long: Long, tmp_path: Path) -> None:
@@ -544,11 +554,40 @@ def test_an_interrupt_stops_cleanly_and_costs_nothing(long: Long, tmp_path: Path
     assert charged(run) == Counter(range(steps))
 
     answer = tacit("train", long.file, "--resume", "--out", run, "--quiet")
-    assert (answer.code, answer.err) == (0, "")
+    assert (answer.code, answer.err) == (0, SEEDED)
     assert result(run)["status"] == "done"
     assert torch.equal(models(run), long.result.parameters)
     assert result(run)["epsilon"] == list(long.result.epsilon)
     assert charged(run) == Counter(range(MANY))
+
+
+def test_a_closed_terminal_stops_cleanly_and_costs_nothing(long: Long, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    here, there = os.openpty()
+    started = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # not as below nohup
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tacit", "train", str(long.file), "--out", str(run)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdin=there,
+            stdout=there,
+            stderr=there,
+        )
+    finally:
+        signal.signal(signal.SIGHUP, started)
+    os.close(there)
+    shown, deadline = b"", time.monotonic() + 120
+    while b"step " not in shown:
+        assert select.select([here], [], [], deadline - time.monotonic())[0]
+        shown += os.read(here, 4096)
+    process.send_signal(signal.SIGSTOP)
+    os.close(here)  # as of a window that is shut: what is written from now on fails
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(60) == 0
+    content = result(run)
+    assert content["status"] == "stopped"
+    assert charged(run) == Counter(range(content["steps"]))
 
 
 def test_kills_leave_sound_files_and_every_release_on_the_books(long: Long, tmp_path: Path) -> None:
@@ -578,7 +617,7 @@ def test_kills_leave_sound_files_and_every_release_on_the_books(long: Long, tmp_
     assert 0 < began < MANY
 
     answer = tacit("train", long.file, "--resume", "--out", run, "--quiet")
-    assert (answer.code, answer.err) == (0, "")
+    assert (answer.code, answer.err) == (0, SEEDED)
     assert torch.equal(models(run), long.result.parameters)
     content, releases = result(run), charged(run)
     assert (content["status"], content["steps"]) == ("done", MANY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -457,3 +458,46 @@ def test_a_claim_is_about_the_steps_that_ran() -> None:
     series = [row["max"] for row in whole.metrics["claimed_epsilon"]]
     assert series[0] == 0.0
     assert series == sorted(series)
+
+
+# Runs that guarantee nothing.
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, "seeded noise: anyone who knows the seed can subtract it"),
+        (
+            {"privacy": {"noise_seed": None, "accounting": "none"}},
+            "the noise is not accounted, and nothing is certified",
+        ),
+        (
+            {"privacy": {"noise_seed": None, "noise_std": None, "epsilon": "none"}},
+            "no noise is added",
+        ),
+        (
+            {"privacy": {"noise_seed": None, "noise_std": None}, "algorithm": {"name": "sgp"}},
+            "sgp adds no noise",
+        ),
+    ],
+)
+def test_a_run_that_is_not_private_warns_its_caller(
+    changes: dict[str, dict[str, Any]], reason: str
+) -> None:
+    for spelling in (given(**changes), tacit.Config(**given(**changes))):
+        with pytest.warns(tacit.NotPrivateWarning) as caught:
+            result = tacit.train(spelling, model=network(), nodes=PAIRS)
+        (warning,) = caught
+        assert str(warning.message) == f"this run is NOT PRIVATE: {reason}"
+        assert warning.filename == __file__
+        assert result.private is False
+        assert result.plan.warnings[0] == str(warning.message)
+
+
+def test_a_private_run_warns_of_nothing_and_a_refused_one_neither() -> None:
+    private = given(privacy={"noise_seed": None})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert tacit.train(private, model=network(), nodes=PAIRS).private is True
+        with pytest.raises(BudgetError):
+            tacit.train(given(privacy={"epsilon": 1e-6}), model=network(), nodes=PAIRS)

@@ -11,7 +11,14 @@ if TYPE_CHECKING:
     from tacit.api import train
     from tacit.config import Config, load_config
     from tacit.data import Dataset, TaskData
-    from tacit.errors import BudgetError, DivergenceError, InputError, PeerError, TacitError
+    from tacit.errors import (
+        BudgetError,
+        DivergenceError,
+        InputError,
+        NotPrivateWarning,
+        PeerError,
+        TacitError,
+    )
     from tacit.evaluation import load_model
     from tacit.result import Claim, Result
 
@@ -22,6 +29,7 @@ __all__ = [
     "Dataset",
     "DivergenceError",
     "InputError",
+    "NotPrivateWarning",
     "PeerError",
     "Result",
     "TacitError",
@@ -40,6 +48,7 @@ _HOMES = {
     "Dataset": "data",
     "DivergenceError": "errors",
     "InputError": "errors",
+    "NotPrivateWarning": "errors",
     "PeerError": "errors",
     "Result": "result",
     "TacitError": "errors",

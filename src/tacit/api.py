@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +12,7 @@ from torch import nn
 
 from tacit import folder as folders
 from tacit.config import Config, load_config
-from tacit.errors import InputError
+from tacit.errors import InputError, NotPrivateWarning
 from tacit.joined import agreed_folder, joined
 from tacit.peers import ALONE, Peers
 from tacit.prepare import prepare
@@ -33,6 +34,9 @@ def train(
     allow_insecure_network: bool = False,
 ) -> Result:
     """Train one model across nodes, each within its privacy budget.
+
+    A run that guarantees nothing warns with a `NotPrivateWarning`: one whose algorithm adds no
+    noise, or that was asked for with `epsilon = "none"`, `noise_seed` or `accounting = "none"`.
 
     Args:
         config: a path of an experiment file, the same as a mapping, or a `Config`.
@@ -74,4 +78,6 @@ def train(
             # After a restart by torchrun, the arguments are as they were.
             path, resume = agreed_folder(cluster, path, resume, lambda: Path("runs"))
         job = prepare(parsed, model=model, nodes=nodes, test=test, peers=peers)
+        if job.plan.not_private_warning is not None:
+            warnings.warn(job.plan.not_private_warning, NotPrivateWarning, stacklevel=2)
         return execute(job, out=path, resume=resume, cluster=cluster)

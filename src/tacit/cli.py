@@ -85,7 +85,10 @@ def train(
         hidden = quiet or as_json or peers.rank > 0
         with waiting(_PREPARING, hidden=hidden):
             job = prepare(config, peers=peers)
-        progress = progress_line(hidden=hidden, warnings=job.plan.warnings)
+        warned: tuple[str, ...] = () if hidden else job.plan.warnings
+        if hidden and peers.rank == 0 and job.plan.not_private_warning is not None:
+            warned = (job.plan.not_private_warning,)  # however quiet it is to be
+        progress = progress_line(hidden=hidden, warnings=warned)
         with progress as show, stop_signals(hidden=peers.rank > 0) as asked_to_stop:
             result = run.execute(
                 job,

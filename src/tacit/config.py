@@ -1,30 +1,28 @@
 """The experiment file: TOML, or the same as a mapping, into one frozen and validated `Config`.
 
 Every key is optional but `[task].dataset`; an unknown one is an error that names the nearest known
-key. A `Config` is always resolved: what was left out holds its default, so that writing it out
-(`to_toml`) tells the whole experiment.
+key. A `Config` is always resolved and free of contradictions, however it was made: what was left
+out holds its default, so that writing it out (`to_toml`) tells the whole experiment.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import ValidationError
 
-from tacit.algorithms import ALGORITHMS
 from tacit.config_checks import check
 from tacit.config_sections import (
-    DEFAULT_GRAPH,
     GIVEN,
     AlgorithmSection,
-    Config,
     Faults,
     Nodes,
     Privacy,
+    Section,
     Task,
     Topology,
     Train,
@@ -45,7 +43,69 @@ __all__ = [
     "to_toml",
 ]
 
+_MOST_BYTES = 2**24
+# What tomllib takes for a dotted key grows with the square of its parts; no key here has three.
+_LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:"[^"\n]*"|'[^'\n]*'|[\w-]++)[ \t]*+\.[ \t]*+){30}""")
 DEFAULT_EPSILON = 3.0
+DEFAULT_GRAPH = {
+    "column-stochastic": "exponential",
+    "doubly-stochastic": "ring",
+    "server": "star",
+}
+
+
+class Config(Section):
+    """A whole experiment.
+
+    Each section may be left out, given as an object, or as a mapping of what a file has in it.
+
+    Raises:
+        InputError: naming the key, its value and what would be right.
+    """
+
+    task: Task
+    nodes: Nodes
+    topology: Topology
+    algorithm: AlgorithmSection
+    privacy: Privacy
+    train: Train
+    faults: Faults
+
+    def __init__(self, /, **sections: Any) -> None:
+        kinds: dict[str, Any] = {
+            name: field.annotation for name, field in type(self).model_fields.items()
+        }
+        for name in sections:
+            if name not in kinds:
+                raise InputError(f"[{name}]", "", f"unknown section; {nearest(name, kinds)}")
+        made = {name: kind.model_validate(sections.get(name, {})) for name, kind in kinds.items()}
+        definition, privacy = made["algorithm"].definition, made["privacy"]
+        if made["topology"].graph is None:
+            graph = DEFAULT_GRAPH[definition.weights]
+            made["topology"] = made["topology"].model_copy(update={"graph": graph})
+        # No noise at all is only had by `epsilon = "none"`.
+        if definition.private and privacy.epsilon is None and not privacy.noisy:
+            made["privacy"] = privacy.model_copy(update={"epsilon": DEFAULT_EPSILON})
+        super().__init__(**made)
+        check(self.nodes, self.algorithm, self.privacy, self.train, self.faults)
+
+    def per_node(self, values: float | tuple[float, ...]) -> tuple[float, ...]:
+        """One value a node, of a number or a list."""
+        return values if isinstance(values, tuple) else (values,) * self.nodes.count
+
+    @property
+    def not_private_reason(self) -> str | None:
+        """Why a run of it guarantees nothing to anybody; None where it does."""
+        privacy = self.privacy
+        if not self.algorithm.definition.private:
+            return f"{self.algorithm.name} adds no noise"
+        if not privacy.noisy:
+            return "no noise is added"
+        if privacy.noise_seed is not None:
+            return "seeded noise: anyone who knows the seed can subtract it"
+        if privacy.accounting == "none":
+            return "the noise is not accounted, and nothing is certified"
+        return None
 
 
 def load_config(
@@ -84,9 +144,9 @@ def load_config(
         )
     if given_model:
         raw.setdefault("task", {})["model"] = GIVEN
-    config = _parse(raw)
-    check(config)
-    return config
+    if "figure" in raw:
+        raise InputError("[figure]", "", "this file holds a figure: run it with `tacit compare`")
+    return Config(**raw)
 
 
 def to_toml(config: Config) -> str:
@@ -97,12 +157,8 @@ def to_toml(config: Config) -> str:
 def _plain(config: Config) -> dict[str, Any]:
     """The experiment as nested dictionaries, without what is not set."""
     plain = config.model_dump(mode="json", exclude_none=True)
-    chosen = config.algorithm
-    plain["algorithm"] = {
-        "name": chosen.name,
-        **chosen.options.model_dump(mode="json", exclude_none=True),
-    }
-    return plain
+    chosen = plain["algorithm"]
+    return {**plain, "algorithm": {"name": chosen["name"], **chosen["options"]}}
 
 
 def _read(source: str | Path | Mapping[str, Any] | Config) -> dict[str, Any]:
@@ -117,14 +173,18 @@ def _read(source: str | Path | Mapping[str, Any] | Config) -> dict[str, Any]:
         return sections
     path = Path(source)
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
         raise InputError(
             "experiment file", str(path), f"{reason}: give a readable TOML file"
         ) from None
+    if len(content) > _MOST_BYTES:
+        raise InputError("experiment file", str(path), f"must be at most {_MOST_BYTES:,} bytes")
     try:
-        return _read(tomllib.loads(text))
+        return _read(_toml(text))
     except tomllib.TOMLDecodeError as error:
         raise InputError("experiment file", str(path), f"is not valid TOML: {error}") from None
 
@@ -135,62 +195,25 @@ def _apply(raw: dict[str, Any], override: str) -> None:
     if not (equals and dot and section and name):
         raise InputError("--set", override, "must read section.key=value")
     try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
+        parsed = _toml(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
     raw.setdefault(section, {})[name] = parsed
 
 
-def _parse(raw: dict[str, Any]) -> Config:
-    if "figure" in raw:
-        raise InputError("[figure]", "", "this file holds a figure: run it with `tacit compare`")
-    sections = dict(raw)
-    algorithm = dict(sections.pop("algorithm", {}))
-    name = algorithm.pop("name", AlgorithmSection.model_fields["name"].default)
-    if not isinstance(name, str) or name not in ALGORITHMS:
-        raise InputError("algorithm.name", name, nearest(str(name), ALGORITHMS))
-    definition = ALGORITHMS[name]
-    options = _validated(definition.options, algorithm, "algorithm")
-    known = set(Config.model_fields)
-    for section in sections:
-        if section not in known:
-            raise InputError(f"[{section}]", "", f"unknown section; {nearest(section, known)}")
-    privacy = dict(sections.get("privacy", {}))
-    given = {"noise_std", "epsilon_per_round"} & set(privacy)
-    if definition.private and privacy.get("accounting") != "none" and not given:
-        privacy.setdefault("epsilon", DEFAULT_EPSILON)
-    topology = dict(sections.get("topology", {}))
-    topology.setdefault("graph", DEFAULT_GRAPH[definition.weights])
-    sections["topology"] = topology
-    parts = {
-        section: _validated(field.annotation, sections.get(section, {}), section)
-        for section, field in Config.model_fields.items()
-        if section not in ("algorithm", "privacy")
-    }
-    return Config(
-        **parts,
-        privacy=_validated(Privacy, privacy, "privacy"),
-        algorithm=AlgorithmSection.model_construct(name=name, options=options),
-    )
+def _toml(text: str) -> dict[str, Any]:
+    """Read TOML.
 
-
-def _validated(model: Any, values: Mapping[str, Any], section: str) -> Any:
-    """A section, or the first thing wrong with it as one line."""
+    Raises:
+        TOMLDecodeError: it is none, or none that is sensible here.
+    """
+    if _LONG_KEY.search(text):
+        raise tomllib.TOMLDecodeError("it has a key of too many parts")
     try:
-        return model(**values)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = str(first["loc"][0]) if first["loc"] else ""
-        where = f"{section}.{key}"
-        if first["type"] == "extra_forbidden":
-            known = list(model.model_fields)
-            listed = f"this takes: {', '.join(sorted(known))}"
-            close = nearest(key, known)
-            hint = f"{close} ({listed})" if close.startswith("did") else listed
-            raise InputError(where, values[key], f"unknown key; {hint}") from None
-        message = first["msg"].removeprefix("Value error, ").removeprefix("Input should ")
-        if message.startswith("be "):
-            message = "must " + message
-        raise InputError(where, values.get(key), message) from None
-    except TypeError as error:
-        raise InputError(section, dict(values), str(error)) from None
+        return tomllib.loads(text)
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("it is nested too deeply") from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:
+        raise tomllib.TOMLDecodeError("it has an integer of thousands of digits") from None

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tacit.config_sections import Config, Nodes, Privacy
+from tacit.config_sections import AlgorithmSection, Faults, Nodes, Privacy, Train
 from tacit.errors import InputError
 
 __all__ = ["check"]
 
 
-def check(config: Config) -> None:
+def check(
+    nodes: Nodes, algorithm: AlgorithmSection, privacy: Privacy, train: Train, faults: Faults
+) -> None:
     """Refuse an experiment whose settings contradict each other.
 
     Raises:
         InputError: naming the key, its value and what would be right.
     """
-    _check_nodes(config.nodes)
-    _check_privacy(config)
-    _check_budgets(config)
-    _check_ledger(config.privacy)
-    _check_faults(config)
+    _check_nodes(nodes)
+    _check_privacy(algorithm, privacy, train)
+    _check_budgets(privacy, nodes.count)
+    _check_ledger(privacy)
+    _check_faults(faults, nodes.count)
 
 
 def _check_nodes(nodes: Nodes) -> None:
@@ -37,14 +39,14 @@ def _check_nodes(nodes: Nodes) -> None:
         )
 
 
-def _check_budgets(config: Config) -> None:
+def _check_budgets(privacy: Privacy, count: int) -> None:
     for key in ("epsilon", "delta", "ledger_epsilon", "ledger_delta"):
-        value = getattr(config.privacy, key)
-        if isinstance(value, tuple) and len(value) != config.nodes.count:
+        value = getattr(privacy, key)
+        if isinstance(value, tuple) and len(value) != count:
             raise InputError(
                 f"privacy.{key}",
                 f"a list of {len(value)}",
-                f"needs one number for each of the {config.nodes.count} nodes",
+                f"needs one number for each of the {count} nodes",
             )
 
 
@@ -70,11 +72,11 @@ def _check_ledger(privacy: Privacy) -> None:
             raise InputError("privacy.ledger", privacy.ledger, expected)
 
 
-def _check_privacy(config: Config) -> None:
+def _check_privacy(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> None:
     """Refuse settings of noise, sampling and accounting that contradict each other."""
-    privacy, algorithm = config.privacy, config.algorithm.definition
+    algorithm = chosen.definition
     if privacy.noisy and not algorithm.private:
-        key = "epsilon" if privacy.epsilon != "none" else "noise_std"
+        key = "epsilon" if privacy.budget is not None else "noise_std"
         key = "epsilon_per_round" if privacy.epsilon_per_round is not None else key
         raise InputError(
             f"privacy.{key}",
@@ -88,13 +90,15 @@ def _check_privacy(config: Config) -> None:
             per_round,
             "sets the noise, and so does noise_std: give one",
         )
-    if per_round is not None and privacy.epsilon != "none":
+    if per_round is not None and privacy.budget is not None:
         raise InputError(
             "privacy.epsilon_per_round", per_round, "sets the noise, and so does epsilon: give one"
         )
-    if privacy.accounting == "none" and (privacy.epsilon != "none" or per_round is not None):
+    if privacy.accounting == "none" and (privacy.budget is not None or per_round is not None):
         raise InputError(
-            "privacy.accounting", "none", "keeps a given noise: give noise_std, not epsilon"
+            "privacy.accounting",
+            "none",
+            "keeps a given noise: give noise_std, not epsilon (epsilon = 'none' for no noise)",
         )
     if privacy.accounting == "published" and privacy.noise_std is not None:
         raise InputError(
@@ -108,7 +112,7 @@ def _check_privacy(config: Config) -> None:
             "published",
             f"the papers print no formula for {algorithm.name}: use 'certified'",
         )
-    fixed = config.train.sampling == "fixed" and config.train.batch != "all"
+    fixed = train.sampling == "fixed" and train.batch != "all"
     accounted = privacy.noisy and privacy.accounting != "none"
     if fixed and accounted and privacy.relation != "replace-one":
         raise InputError(
@@ -119,9 +123,8 @@ def _check_privacy(config: Config) -> None:
         )
 
 
-def _check_faults(config: Config) -> None:
+def _check_faults(faults: Faults, count: int) -> None:
     """Refuse faults of nodes that there are not, that never happen, or that are said twice."""
-    faults, count = config.faults, config.nodes.count
     ends = [(source, target) for source, target, _ in faults.drop_edges]
     slow = [(node,) for node, _ in faults.slow]
     named: Mapping[str, Sequence[tuple[int, ...]]] = {

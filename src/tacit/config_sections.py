@@ -1,49 +1,82 @@
-"""The sections of an experiment file, as frozen and validated objects."""
+"""The sections of an experiment file, as frozen and validated objects.
+
+What is wrong in one is an `InputError`, however it was made: from a file, by its name, as a copy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+)
 
-from tacit.algorithms import ALGORITHMS, Algorithm, Options
+from tacit.algorithms import ALGORITHMS, Algorithm, Options, Size
+from tacit.errors import InputError, nearest
 
 __all__ = [
-    "DEFAULT_GRAPH",
     "GIVEN",
     "AlgorithmSection",
-    "Config",
     "Faults",
     "Nodes",
     "Privacy",
+    "Section",
     "Task",
     "Topology",
     "Train",
 ]
 
 GIVEN = "given"  # a data set or model that was passed as an object
-DEFAULT_GRAPH = {
-    "column-stochastic": "exponential",
-    "doubly-stochastic": "ring",
-    "server": "star",
-}
 LOSS_NAMES = ("cross-entropy", "mse", "logistic")
 MOST_STEPS = 10_000_000  # a plan holds clip and noise of every step in memory
+MOST_NODES = 100_000
+# Above about 300 no bound is proved for rounded Gaussian noise, so that a larger budget is never
+# used up; far above this the search for the noise would take minutes.
+MOST_EPSILON = 10_000
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
-Count = Annotated[int, Field(ge=1, strict=True)]
-Number = Annotated[int, Field(ge=0, strict=True)]  # of a node, or of a step
+Count = Annotated[int, Field(ge=1, le=10**9, strict=True)]
+Number = Annotated[int, Field(ge=0, le=10**9, strict=True)]  # of a node, or of a step
 Chance = Annotated[float, Field(ge=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]  # what TOML and every generator hold
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
+    """Keys and values that belong together; every way to one checks all of them.
+
+    Raises:
+        InputError: naming the key, its value and what would be right.
+    """
+
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
+    def __init__(self, /, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _refusal(type(self), values, error) from None
 
-class Task(_Section):
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        """Make one of a mapping; one that is made already stays as it is."""
+        if isinstance(obj, Mapping):
+            return cls(**_named(obj, cls))
+        if not isinstance(obj, cls):
+            raise InputError(f"[{_title(cls)}]", obj, "must be a section with keys of its own")
+        return super().model_validate(obj, **options)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """The same with some values replaced, which are checked as in a new one."""
+        return type(self)(**{**dict(self), **(update or {})})
+
+
+class Task(Section):
     """What is learnt, and from which data.
 
     `outputs`, numbers that the model gives for a record, is only needed where nothing public says
@@ -66,7 +99,7 @@ class Task(_Section):
         return value
 
 
-class Nodes(_Section):
+class Nodes(Section):
     """How many nodes, how the records are split among them, and which process hosts which.
 
     `data = "by-rank"`: every process reads the records of its own nodes alone, from `source`, a
@@ -74,19 +107,19 @@ class Nodes(_Section):
     the rank of each node, or "blocks": as equal blocks of neighbouring nodes as can be.
     """
 
-    count: Count = 16
+    count: Annotated[int, Field(ge=1, le=MOST_NODES, strict=True)] = 16
     partition: str = "iid"
-    alpha: Positive | None = None
+    alpha: Size | None = None
     per_node: Count | None = None
     data: Literal["split", "by-rank"] = "split"
     source: Annotated[str, Field(min_length=1)] | None = None
-    placement: Literal["blocks"] | tuple[Number, ...] = "blocks"
+    placement: Literal["blocks"] | Annotated[tuple[Number, ...], Field(fail_fast=True)] = "blocks"
 
 
-class Topology(_Section):
+class Topology(Section):
     """Who may talk to whom, and with which weights."""
 
-    graph: str = "exponential"
+    graph: str | None = None
     mixing: Literal["metropolis", "laplacian", "uniform"] | None = None
     degree: Count | None = None
     shape: tuple[int, int] | None = None
@@ -102,11 +135,27 @@ class Topology(_Section):
         return value
 
 
-class AlgorithmSection(_Section):
+class AlgorithmSection(Section):
     """Name of the algorithm, and its options, which the algorithm itself defines."""
 
-    name: str = "dyn-d2p"
-    options: Options = Field(default_factory=Options)
+    name: str
+    options: SerializeAsAny[Options]
+
+    def __init__(self, /, name: Any = "dyn-d2p", options: Any = None, **given: Any) -> None:
+        """Check the options, given as such or one by one, against those of the algorithm."""
+        if not isinstance(name, str) or name not in ALGORITHMS:
+            raise InputError("algorithm.name", name, nearest(str(name), ALGORITHMS))
+        if not isinstance(options, Options | Mapping | None):
+            raise InputError(
+                "algorithm.options", options, f"must be a mapping, or options of {name}"
+            )
+        kind = ALGORITHMS[name].options
+        values = {**_named(dict(options or {}), type(self)), **given}
+        try:
+            chosen = kind(**values)
+        except ValidationError as error:
+            raise _refusal(kind, values, error, "algorithm") from None
+        super().__init__(name=name, options=chosen)
 
     @property
     def definition(self) -> Algorithm[Any, Any]:
@@ -114,14 +163,16 @@ class AlgorithmSection(_Section):
         return ALGORITHMS[self.name]
 
 
-class Privacy(_Section):
+class Privacy(Section):
     """Each node's budget, or a given noise, and how it is accounted."""
 
-    epsilon: Literal["none"] | float | tuple[float, ...] = "none"
+    epsilon: Literal["none"] | float | tuple[float, ...] | None = None
     delta: float | tuple[float, ...] = 1e-5
-    noise_std: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)] | None = None
-    epsilon_per_round: Positive | None = None
-    published_constant: Positive = 1.0
+    noise_std: Annotated[Size, Field(le=1e12)] | None = None
+    epsilon_per_round: (
+        Annotated[float, Field(gt=0, le=MOST_EPSILON, allow_inf_nan=False)] | None
+    ) = None
+    published_constant: Size = 1.0
     accounting: Literal["certified", "published", "none"] = "certified"
     relation: Literal["add-or-remove-one", "replace-one"] = "add-or-remove-one"
     noise_seed: Seed | None = None
@@ -133,13 +184,15 @@ class Privacy(_Section):
     @classmethod
     def _epsilon(cls, value: Any) -> Any:
         expected = "must be a positive number, a list with one for each node, or 'none'"
-        return value if value == "none" else numbers(value, expected, 0.0, float("inf"))
+        if value is None or (isinstance(value, str) and value == "none"):
+            return value
+        return _numbers(value, expected, MOST_EPSILON)
 
     @field_validator("ledger_epsilon", mode="before")
     @classmethod
     def _ledger_epsilon(cls, value: Any) -> Any:
         expected = "must be a positive number, or a list with one for each node"
-        return value if value is None else numbers(value, expected, 0.0, float("inf"))
+        return value if value is None else _numbers(value, expected, MOST_EPSILON)
 
     @field_validator("delta", "ledger_delta", mode="before")
     @classmethod
@@ -147,16 +200,21 @@ class Privacy(_Section):
         if value is None:
             return value
         expected = "must lie strictly between 0 and 1, or be a list with one such for each node"
-        return numbers(value, expected, 0.0, 1.0)
+        return _numbers(value, expected, 1.0 - 2**-53)
+
+    @property
+    def budget(self) -> float | tuple[float, ...] | None:
+        """The epsilon asked for, one or a list with one a node; None: none was."""
+        return None if self.epsilon == "none" else self.epsilon
 
     @property
     def noisy(self) -> bool:
         """Whether noise is added."""
-        given = (self.noise_std, self.epsilon_per_round)
-        return self.epsilon != "none" or any(value is not None for value in given)
+        given = (self.budget, self.noise_std, self.epsilon_per_round)
+        return any(value is not None for value in given)
 
 
-class Train(_Section):
+class Train(Section):
     """How long, on which batches, in which numbers."""
 
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS, strict=True)] = 500
@@ -168,7 +226,8 @@ class Train(_Section):
     evaluate_every: Count | None = None
     evaluate_records: Count = 1000
     checkpoint_every: Count | None = None
-    timeout: Positive = 60.0  # seconds that a process waits for another before it gives up
+    # Seconds that a process waits for another before it gives up; 10 days at most.
+    timeout: Annotated[float, Field(gt=0, le=864_000, allow_inf_nan=False)] = 60.0
 
     @field_validator("batch", mode="before")
     @classmethod
@@ -179,7 +238,7 @@ class Train(_Section):
         return value
 
 
-class Faults(_Section):
+class Faults(Section):
     """Faults to simulate, drawn from the public seed, and what is done about bad messages.
 
     Args:
@@ -192,9 +251,11 @@ class Faults(_Section):
     """
 
     drop: Chance = 0.0
-    drop_edges: tuple[tuple[Number, Number, Chance], ...] = ()
-    down: tuple[tuple[Number, Number, Count], ...] = ()
-    slow: tuple[tuple[Number, Annotated[float, Field(ge=0, le=3600)]], ...] = ()
+    drop_edges: Annotated[tuple[tuple[Number, Number, Chance], ...], Field(fail_fast=True)] = ()
+    down: Annotated[tuple[tuple[Number, Number, Count], ...], Field(fail_fast=True)] = ()
+    slow: Annotated[
+        tuple[tuple[Number, Annotated[float, Field(ge=0, le=3600)]], ...], Field(fail_fast=True)
+    ] = ()
     tolerate: Annotated[bool, Field(strict=True)] = False
 
     @property
@@ -203,31 +264,47 @@ class Faults(_Section):
         return bool(self.drop or self.drop_edges or self.down)
 
 
-class Config(_Section):
-    """A whole experiment."""
-
-    task: Task = Field(default_factory=Task)
-    nodes: Nodes = Field(default_factory=Nodes)
-    topology: Topology = Field(default_factory=Topology)
-    algorithm: AlgorithmSection = Field(default_factory=AlgorithmSection)
-    privacy: Privacy = Field(default_factory=Privacy)
-    train: Train = Field(default_factory=Train)
-    faults: Faults = Field(default_factory=Faults)
-
-    def per_node(self, values: float | tuple[float, ...]) -> tuple[float, ...]:
-        """One value a node, of a number or a list."""
-        return values if isinstance(values, tuple) else (values,) * self.nodes.count
-
-
-def numbers(value: Any, expected: str, low: float, high: float) -> float | tuple[float, ...]:
-    """A number, or a tuple of them, strictly inside (low, high)."""
-    listed = isinstance(value, Sequence) and not isinstance(value, str)
+def _numbers(value: Any, expected: str, most: float) -> float | tuple[float, ...]:
+    """A number, or a tuple of them, each above 0 and at most `most`."""
+    listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     numbers = list(value) if listed else [value]
     for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, (int, float)):
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not number > 0:
             raise ValueError(expected)
-        if not low < number < high:
-            raise ValueError(expected)
+        if not number <= most:
+            raise ValueError(f"{expected}; at most {most:g}" if most > 1 else expected)
     if not numbers:
         raise ValueError(expected)
     return tuple(float(number) for number in numbers) if listed else float(numbers[0])
+
+
+def _title(model: type[BaseModel]) -> str:
+    """The name of a section in a file."""
+    return model.__name__.removesuffix("Section").lower()
+
+
+def _named(values: Mapping[Any, Any], model: type[BaseModel]) -> dict[str, Any]:
+    """A mapping whose keys are strings."""
+    for key in values:
+        if not isinstance(key, str):
+            raise InputError(f"[{_title(model)}]", key, "must have keys that are strings")
+    return dict(values)
+
+
+def _refusal(
+    model: type[BaseModel], values: Mapping[str, Any], error: ValidationError, title: str = ""
+) -> InputError:
+    """The first thing that is wrong with the values of a section."""
+    first = error.errors(include_url=False)[0]
+    key = str(first["loc"][0]) if first["loc"] else ""
+    where = f"{title or _title(model)}.{key}"
+    if first["type"] == "extra_forbidden":
+        known = list(model.model_fields)
+        listed = f"this takes: {', '.join(sorted(known))}"
+        close = nearest(key, known)
+        hint = f"{close} ({listed})" if close.startswith("did") else listed
+        return InputError(where, values[key], f"unknown key; {hint}")
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Input should ")
+    return InputError(
+        where, values.get(key), f"must {message}" if message.startswith("be ") else message
+    )

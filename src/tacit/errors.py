@@ -9,7 +9,8 @@ A leaf: imports nothing, and every other module may import it.
 | `PeerError` | 4 | a peer or a process was lost |
 | `DivergenceError` | 2 | training left the finite numbers: a setting is too large |
 
-Anything else that escapes is a defect of ours, and exits with 1.
+Anything else that escapes is a defect of ours, and exits with 1. What is allowed, but guarantees
+nothing, is a `NotPrivateWarning`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = [
     "BudgetError",
     "DivergenceError",
     "InputError",
+    "NotPrivateWarning",
     "PeerError",
     "TacitError",
     "describe",
@@ -38,6 +40,9 @@ class TacitError(Exception):
 class InputError(TacitError, ValueError):
     """The user's input is wrong.
 
+    What the user wrote is quoted without control characters, and cut in its middle where it is
+    long: one line whatever it was.
+
     Args:
         where: the key, argument or file at fault, as the user wrote it (`train.steps`).
         value: the value it had.
@@ -50,10 +55,7 @@ class InputError(TacitError, ValueError):
         self.where = where
         self.value = value
         self.expected = expected
-        shown = repr(value)
-        if len(shown) > 120:
-            shown = shown[:117] + "..."
-        super().__init__(f"{where} = {shown}: {expected}")
+        super().__init__(f"{_line(where, 200)} = {_shown(value)}: {_line(expected, 1000)}")
 
 
 class BudgetError(TacitError):
@@ -74,6 +76,24 @@ class DivergenceError(TacitError):
     exit_code = 2
 
 
+class NotPrivateWarning(UserWarning):
+    """A run that guarantees nothing to anybody: it adds no noise, or none that counts."""
+
+
+def _shown(value: object) -> str:
+    try:
+        return _line(repr(value), 120)
+    except (ValueError, RecursionError):  # an integer of thousands of digits; nested too deeply
+        return f"({type(value).__name__})"
+
+
+def _line(text: str, most: int) -> str:
+    """A text of so many characters at most, all of which can be printed."""
+    if len(text) > most:
+        text = f"{text[: most // 2 - 3]} ... {text[len(text) - most // 2 + 2 :]}"
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Say which known word is meant, or list them all: the end of an error message.
 
@@ -81,7 +101,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     "did you mean 'epsilon'?"
     """
     options = sorted(known)
-    close = difflib.get_close_matches(word, options, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word[:100], options, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]!r}?"
     return "known are: " + ", ".join(options)

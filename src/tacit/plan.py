@@ -113,6 +113,12 @@ class Plan:
         return self.noisy and self.config.privacy.accounting != "none"
 
     @property
+    def not_private_warning(self) -> str | None:
+        """What is said first of a run that guarantees nothing; None of one that does."""
+        reason = self.config.not_private_reason
+        return None if reason is None else f"this run is NOT PRIVATE: {reason}"
+
+    @property
     def trust_model(self) -> str:
         """Who sees single messages."""
         server = self.config.algorithm.definition.weights == "server"
@@ -277,7 +283,10 @@ class Plan:
                 "train": self.config.train.model_copy(update=options | elsewhere),
                 "task": self.config.task.model_copy(update={"data_dir": ""}),
                 "nodes": self.config.nodes.model_copy(
-                    update={"placement": "blocks", "source": None}
+                    update={
+                        "placement": "blocks",
+                        "source": None if self.config.nodes.source is None else "{node}",
+                    }
                 ),
                 "faults": self.config.faults.model_copy(update={"slow": (), "tolerate": False}),
             }

@@ -75,13 +75,15 @@ def build_plan(
     if plan.noisy:
         plan = replace(plan, nodes=_noised(plan))
         warnings += _warnings(plan)
-    return replace(plan, warnings=warnings)
+    first = plan.not_private_warning
+    return replace(plan, warnings=warnings if first is None else (first, *warnings))
 
 
 def _mixing(config: Config) -> Mixing:
     topology, algorithm = config.topology, config.algorithm.definition
+    graph = str(topology.graph)  # of a whole experiment it is set
     schedule = build_schedule(
-        topology.graph,
+        graph,
         config.nodes.count,
         degree=topology.degree,
         shape=topology.shape,
@@ -91,22 +93,22 @@ def _mixing(config: Config) -> Mixing:
     if algorithm.weights == "doubly-stochastic" and schedule.directed:
         raise InputError(
             "topology.graph",
-            topology.graph,
+            graph,
             f"is directed, and {algorithm.name} needs symmetric weights: choose an undirected "
             "graph (ring, complete, k-regular, star) or a push-sum method (privsgp, dyn-d2p)",
         )
     if algorithm.weights == "server":
-        if topology.graph != "star" or topology.mixing is not None:
+        if graph != "star" or topology.mixing is not None:
             raise InputError(
-                "topology.graph" if topology.graph != "star" else "topology.mixing",
-                topology.graph if topology.graph != "star" else topology.mixing,
+                "topology.graph" if graph != "star" else "topology.mixing",
+                graph if graph != "star" else topology.mixing,
                 f"{algorithm.name} has a server, which averages: leave it out (graph = 'star')",
             )
         return server_averaging(config.nodes.count)
     if algorithm.fixed_graph and schedule.period > 1:
         raise InputError(
             "topology.graph",
-            topology.graph,
+            graph,
             f"changes from step to step, and {algorithm.name} needs the same neighbours at every "
             "step: choose a fixed graph (ring, complete, k-regular, torus)",
         )
@@ -202,7 +204,11 @@ def _schedules(config: Config, records: Sequence[int]) -> Schedules:
     clip = chosen.options.clip
     if clip is None and accounted:
         clip = chosen.definition.default_clip
-    made: Schedules = chosen.definition.schedules(chosen.options, clip, config.train.steps)
+    try:
+        made: Schedules = chosen.definition.schedules(chosen.options, clip, config.train.steps)
+    except OverflowError:
+        expected = "the noise grows beyond all numbers by then: fewer steps, or a slower schedule"
+        raise InputError("train.steps", config.train.steps, expected) from None
     return made
 
 
@@ -233,8 +239,8 @@ def _noised(plan: Plan) -> tuple[NodePlan, ...]:
     """The nodes with their noise scale, and what it costs."""
     settings, per_node = plan.config.privacy, plan.config.per_node
     budgets: Sequence[float | None] = (None,) * len(plan.nodes)
-    if settings.epsilon != "none":
-        budgets = per_node(settings.epsilon)
+    if settings.budget is not None:
+        budgets = per_node(settings.budget)
     wanted = [
         _Wanted(node.records, budget, delta, _released(plan, node))
         for node, budget, delta in zip(plan.nodes, budgets, per_node(settings.delta), strict=True)
@@ -377,8 +383,6 @@ def _calibrated(
 def _warnings(plan: Plan) -> tuple[str, ...]:
     """What is allowed, but seldom meant."""
     found = []
-    if plan.config.privacy.noise_seed is not None:
-        found.append("noise_seed is set: anyone can recompute the noise, the run is NOT PRIVATE")
     loose = [
         node for node in plan.nodes if node.delta is not None and node.delta * node.records >= 1
     ]

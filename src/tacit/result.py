@@ -111,18 +111,6 @@ class Result:
         return self.job.model.module(self.parameters[row])
 
 
-def privacy_state(plan: Plan) -> tuple[bool, str | None]:
-    """Whether a run of the plan is private, and if not, why."""
-    settings = plan.config.privacy
-    if not plan.noisy:
-        return False, "no noise is added"
-    if settings.noise_seed is not None:
-        return False, "seeded noise: anyone who knows the seed can subtract it"
-    if settings.accounting == "none":
-        return False, "the noise is not accounted"
-    return True, None
-
-
 def document(
     job: Job,
     *,
@@ -139,7 +127,7 @@ def document(
     """The content of `result.json`, from which the report is drawn too."""
     plan, config = job.plan, job.config
     algorithm = config.algorithm.definition
-    private, reason = privacy_state(plan)
+    reason = config.not_private_reason
     formula = algorithm.formula if plan.accounted else None
     last = max(steps - 1, 0)
     schedule = plan.mixing.schedule
@@ -148,7 +136,7 @@ def document(
         "tacit_version": __version__,
         "status": status,
         "message": message,
-        "private": private,
+        "private": reason is None,
         "not_private_reason": reason,
         "algorithm": {
             "name": algorithm.name,

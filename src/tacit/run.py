@@ -34,7 +34,7 @@ from tacit.peers import ALONE, Peers
 from tacit.prepare import Job
 from tacit.privacy.ledger_records import read_ledger
 from tacit.report import write_report
-from tacit.result import Claim, Result, document, privacy_state
+from tacit.result import Claim, Result, document
 from tacit.session import Session, begin, record, save, share_of, take_rows, together
 from tacit.spending import check_shared, claimed_spent, epsilon_spent, open_ledger, open_shared
 
@@ -256,7 +256,7 @@ def _finish(session: Session) -> Result:
         ),
         test_accuracy=content["test_accuracy"],
         test_loss=content["test_loss"],
-        private=privacy_state(plan)[0],
+        private=plan.config.not_private_reason is None,
         bytes_sent=tuple(content["bytes_sent_by_node"]),
         steps=session.step,
         seconds=seconds,

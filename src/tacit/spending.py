@@ -91,7 +91,7 @@ def open_shared(plan: Plan, hosted: Sequence[int] | None = None) -> SharedLedger
     nothing: Sequence[None] = (None,) * len(plan.nodes)
     asked = (settings.ledger_epsilon, settings.ledger_delta)
     epsilons, deltas = (nothing if value is None else per_node(value) for value in asked)
-    budgets = nothing if settings.epsilon == "none" else per_node(settings.epsilon)
+    budgets = nothing if settings.budget is None else per_node(settings.budget)
     wanted = [
         WantedAccount(*row)
         for row in zip(

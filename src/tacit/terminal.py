@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ from tacit.metrics import finite_json
 from tacit.plan import NodePlan, Plan
 from tacit.prepare import Job
 from tacit.report.wording import bytes_text, epsilon_text, percent_text
-from tacit.result import Result, bytes_per_step, mechanism_line, privacy_state
+from tacit.result import Result, bytes_per_step, mechanism_line
 
 if TYPE_CHECKING:
     from tacit.run import Progress as Moment
@@ -38,9 +39,9 @@ __all__ = [
 
 @contextmanager
 def stop_signals(*, hidden: bool = False) -> Iterator[Callable[[], bool]]:
-    """Within, the first SIGINT or SIGTERM asks for a clean stop; a second one interrupts.
+    """Within, the first SIGINT, SIGTERM or SIGHUP asks for a clean stop; a second one interrupts.
 
-    `hidden`: nothing is said of it.
+    A SIGHUP that this process ignores, as below nohup, stays ignored. `hidden`: nothing is said.
 
     Yields what tells whether a stop was asked for.
     """
@@ -50,10 +51,21 @@ def stop_signals(*, hidden: bool = False) -> Iterator[Callable[[], bool]]:
         nonlocal asked
         asked = True
         signal.signal(number, signal.default_int_handler)
-        if not hidden:
+        if hidden:
+            return
+        try:
             sys.stderr.write("\nstopping after this step; once more to interrupt at once\n")
+            sys.stderr.flush()
+        except OSError:  # the terminal was closed, and takes nothing any more
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for stream in terminals:
+                os.dup2(nowhere, stream)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    terminals = [stream for stream in (1, 2) if os.isatty(stream)]
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, ask) for number in numbers}
     try:
         yield lambda: asked
     finally:
@@ -67,11 +79,12 @@ def progress_line(
 ) -> Iterator[Callable[[Moment], None]]:
     """One live line on a terminal; a plain line at every tenth of the run elsewhere.
 
-    Warnings come first, but not before the first step: a run that is refused says one line only.
+    Warnings come first, hidden or not, but not before the first step: a run that is refused says
+    one line only.
     Yields what shows where the run stands.
     """
     console = Console(stderr=True)
-    coming = [] if hidden else list(warnings)
+    coming = list(warnings)
     show = _plain_lines() if not hidden else lambda moment: None
     bar = Progress(
         TextColumn("step {task.completed}/{task.total}"),
@@ -87,7 +100,9 @@ def progress_line(
 
     def update(moment: Moment) -> None:
         while coming:
-            console.print(f"warning: {coming.pop(0)}", highlight=False)
+            console.print(
+                f"warning: {coming.pop(0)}", markup=False, highlight=False, soft_wrap=True
+            )
         show(moment)
 
     with bar:
@@ -162,7 +177,7 @@ def result_table(result: Result) -> None:
     console = Console()
     console.print(table)
     if not result.private:
-        console.print(f"NOT PRIVATE: {privacy_state(plan)[1]}", style="bold red")
+        console.print(f"NOT PRIVATE: {plan.config.not_private_reason}", style="bold red")
     if result.message is not None:
         console.print(f"{result.status}: {result.message}", highlight=False)
     if result.out is not None:
@@ -254,7 +269,7 @@ def plan_table(job: Job) -> None:
     for note in plan.notes:
         console.print(note, highlight=False)
     for warning in plan.warnings:
-        console.print(f"warning: {warning}", highlight=False)
+        console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _table(headings: Sequence[str], justify: Literal["left", "right"] = "left") -> Table:

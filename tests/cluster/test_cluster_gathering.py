@@ -135,7 +135,7 @@ def test_put_waits_until_the_first_mark_is_complete(pair: list[ThreadChannel]) -
     later = threading.Timer(0.1, other.put, (0, "late", torch.ones(3)))
     later.start()
     gatherer.put(4, None, torch.zeros(3))
-    later.join()
+    later.join(10)
     ((step, parts),) = gatherer.ready()
     assert (step, [text for text, _ in parts]) == (0, [None, "late"])
     other.close()

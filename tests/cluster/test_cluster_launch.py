@@ -12,8 +12,8 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,14 @@ def put(name, content=""):
     with open(path + ".part", "w") as file:
         file.write(str(content))
     os.rename(path + ".part", path)
-def wait_for(*names):
+def until(condition):
     end = time.monotonic() + 30
-    while not all(os.path.exists(os.path.join(folder, name)) for name in names):
+    while not condition():
         if time.monotonic() > end:
             os._exit(99)
         time.sleep(0.005)
+def wait_for(*names):
+    until(lambda: all(os.path.exists(os.path.join(folder, name)) for name in names))
 put(f"pid-{os.getpid()}")
 """
 NUMBERS = [int(number) for number in signal.Signals if number < signal.SIGRTMIN]
@@ -62,6 +64,16 @@ def run(folder: Path, source: str, processes: int = 2, *extra: str, **options: A
 def pids(folder: Path) -> list[int]:
     """The processes that were started."""
     return [int(path.name.removeprefix("pid-")) for path in folder.glob("pid-*[0-9]")]
+
+
+@contextmanager
+def handled(number: int, handler: Any) -> Iterator[None]:
+    """Within, this process does this on a signal."""
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def alive(number: int) -> bool:
@@ -295,15 +307,33 @@ def test_the_first_signal_is_passed_on_once(
         if rank == 0:
             os.kill(os.getppid(), signal.SIGTSTP)  # of no effect
             os.kill(os.getppid(), {int(sent)})
-        while not heard:
-            time.sleep(0.01)
+        until(lambda: heard)
         time.sleep(0.3)
         put(f"heard-{{rank}}", json.dumps(heard))
     """
-    before = [signal.getsignal(number) for number in NUMBERS]
-    assert run(tmp_path, source) == 0
+    with handled(sent, signal.SIG_DFL):  # whatever these tests were started by
+        before = [signal.getsignal(number) for number in NUMBERS]
+        assert run(tmp_path, source) == 0
+        assert [signal.getsignal(number) for number in NUMBERS] == before
     assert [read(tmp_path, f"heard-{rank}") for rank in range(2)] == [[int(arrives)]] * 2
-    assert [signal.getsignal(number) for number in NUMBERS] == before
+
+
+def test_a_closed_terminal_does_not_concern_what_nohup_started(tmp_path: Path) -> None:
+    source = """
+        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        heard = []
+        signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+        put(f"ready-{rank}")
+        wait_for("ready-0", "ready-1")
+        if rank == 0:
+            os.kill(os.getppid(), signal.SIGHUP)
+        time.sleep(0.3)
+        put(f"heard-{rank}", json.dumps([ignored, heard]))
+    """
+    with handled(signal.SIGHUP, signal.SIG_IGN):
+        assert run(tmp_path, source) == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert [read(tmp_path, f"heard-{rank}") for rank in range(2)] == [[True, []]] * 2
 
 
 def test_the_second_signal_kills_and_nothing_is_started_again(

@@ -24,7 +24,8 @@ from cluster.crew import (
     simulated,
     train,
 )
-from experiments import write_experiment
+from experiments import SEEDED, write_experiment
+from tacit.config import load_config
 
 NODES, STEPS = 5, 6
 PRIVATE = ("train_loss", "gradient_norm", "clip_rate")
@@ -98,7 +99,10 @@ def test_processes_give_the_numbers_of_the_simulator(
     )
     answers = train(tmp_path, file, tmp_path / "run", processes)
     assert [answer.code for answer in answers] == [0] * processes, answers
-    assert "".join(answer.err for answer in answers) == ""
+    # Only rank 0 speaks: of a run that is not private, that it is none.
+    reason = load_config(file).not_private_reason
+    warning = "" if reason is None else f"warning: this run is NOT PRIVATE: {reason}\n"
+    assert [answer.err for answer in answers] == [warning, *[""] * (processes - 1)]
     assert [answer.out for answer in answers] == [f"{tmp_path / 'run'}\n", *[""] * (processes - 1)]
     simulated(file, tmp_path / "alone")
     # What clients are apart is not known of a server's methods: their models stay with them.
@@ -159,7 +163,7 @@ def test_each_process_has_the_records_of_its_own_nodes_and_no_others(tmp_path: P
     words = ("train", file, "--quiet", "--out", tmp_path / "run")
     with crew(tmp_path, 3, lambda _: words, homes=homes) as members:
         answers = [member.end() for member in members]
-    assert [(answer.code, answer.err) for answer in answers] == [(0, "")] * 3
+    assert [(answer.code, answer.err) for answer in answers] == [(0, SEEDED), (0, ""), (0, "")]
     own_files(tmp_path / "all", range(NODES))
     with chdir(tmp_path / "all"):
         simulated(file, tmp_path / "alone")

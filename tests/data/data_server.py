@@ -46,4 +46,4 @@ def serving() -> Iterator[Server]:
     finally:
         http.shutdown()
         http.server_close()
-        thread.join()
+        thread.join(10)

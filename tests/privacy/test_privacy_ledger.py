@@ -111,13 +111,14 @@ def test_one_process_at_a_time_until_it_dies(path: Path) -> None:
     holder = _processes.Process(target=hold, args=(path, sending))
     holder.start()
     try:
+        assert receiving.poll(60)
         assert receiving.recv_bytes() == b"held"
         with pytest.raises(InputError, match="no other process") as refused:
             Ledger.open(path, digest="d1")
         assert str(path) in str(refused.value)
     finally:
         holder.kill()
-        holder.join()
+        holder.join(60)
     Ledger.open(path, digest="d1").close()
 
 

@@ -24,6 +24,7 @@ BLOCK = 3
 ENDLESS = 1_000_000
 STATEMENT = {"kind": "gaussian", "noise_multiplier": [[9.0, ENDLESS]]}
 NODES = (0, 1)
+LIMIT = 60.0  # seconds for anything that must happen
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["tacit.privacy.ledger_shared"])
@@ -60,10 +61,11 @@ def kill(target: Callable[..., None], *arguments: Any, delay: float, at_work: bo
     victim = _processes.Process(target=target, args=(*arguments, sending, at_work))
     victim.start()
     sending.close()
+    assert receiving.poll(LIMIT)
     assert receiving.recv_bytes() == b"off"
     time.sleep(delay)
     victim.kill()
-    victim.join()
+    victim.join(LIMIT)
     assert victim.exitcode == -9
     receiving.close()
 

@@ -16,7 +16,7 @@ from tacit.algorithms.choco_sgd import CHOCO_SGD
 from tacit.algorithms.const_d2p import CONST_D2P
 from tacit.algorithms.cpgt import CPGT
 from tacit.algorithms.d_psgd import D_PSGD
-from tacit.algorithms.definition import Algorithm, Facts, Options, Schedules, TableRequest
+from tacit.algorithms.definition import Algorithm, Facts, Options, Schedules, Size, TableRequest
 from tacit.algorithms.do_adp import DO_ADP
 from tacit.algorithms.dp2_sgd import DP2_SGD
 from tacit.algorithms.dp_admm import DP_ADMM
@@ -45,6 +45,7 @@ __all__ = [
     "NodeRun",
     "Options",
     "Schedules",
+    "Size",
     "Table",
     "TableRequest",
     "World",

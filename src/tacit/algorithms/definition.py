@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from tacit import privacy
@@ -36,6 +36,7 @@ __all__ = [
     "RateSchedule",
     "Schedules",
     "Share",
+    "Size",
     "TableRequest",
     "Weights",
     "common_mean",
@@ -46,12 +47,21 @@ __all__ = [
 State = TypeVar("State", bound=tuple[Tensor, ...])
 Chosen = TypeVar("Chosen", bound="Options")
 
+
+def _moderate(value: float) -> float:
+    """A number of the range of float32; the papers' formulas of it stay within that of float64."""
+    if not 1e-38 <= value <= 1e38:
+        raise ValueError("must be a number from 1e-38 to 1e38")
+    return value
+
+
 # The options that several algorithms share: one name and one meaning everywhere.
-LearningRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Clip = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Size = Annotated[float, Field(allow_inf_nan=False), AfterValidator(_moderate)]
+LearningRate = Size
+Clip = Size
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 FinalMixing = Annotated[int, Field(ge=0, le=100_000)]
-Growth = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+Growth = Annotated[float, Field(ge=1, le=1e38, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 Weights = Literal["column-stochastic", "doubly-stochastic", "server"]

@@ -56,13 +56,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from tacit.algorithms.definition import Algorithm, constant, step_size
+from tacit.algorithms.definition import Algorithm, Size, constant, step_size
 from tacit.algorithms.federated import (
     FederatedOptions,
     average_latest,
@@ -76,7 +75,6 @@ from tacit.algorithms.world import World
 
 __all__ = ["DP_ADMM", "AdmmOptions", "State", "models", "start", "step"]
 
-Penalty = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Subgradient = Literal["none", "l1", "l2", "elastic-net"]
 
 # Of R as `regularisers` defines it, without its factor lambda_R.
@@ -93,7 +91,7 @@ _SUBGRADIENTS: Mapping[Subgradient, Callable[[Tensor], Tensor]] = MappingProxyTy
 class AdmmOptions(FederatedOptions):
     """Options of DP-ADMM; a box has no subgradient that would keep x inside it."""
 
-    penalty: Penalty = 20.0
+    penalty: Size = 20.0
     regulariser: Subgradient = "none"
     regularisation: Regularisation = 0.01
 

@@ -44,7 +44,7 @@ from tacit.errors import InputError
 
 __all__ = ["DPDO", "LaplaceOptions", "State", "mix", "models", "pure_epsilon", "start", "step"]
 
-Decay = Annotated[float, Field(gt=0, le=1)]
+Decay = Annotated[float, Field(ge=1e-3, le=1)]
 
 
 class LaplaceOptions(Options):

@@ -13,11 +13,7 @@ The noise multiplier of step k is therefore proportional to sigma~_k / C_k. The 
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
-from tacit.algorithms.definition import Clip, Schedules
+from tacit.algorithms.definition import Clip, Schedules, Size
 from tacit.algorithms.dyn_d2p import PAPER
 from tacit.algorithms.privsgp import PushSumOptions, push_sum_method
 from tacit.errors import InputError
@@ -25,14 +21,12 @@ from tacit.privacy.published import DYN_GENERAL as PUBLISHED
 
 __all__ = ["DYN_GENERAL"]
 
-Level = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
 
 class GeneralOptions(PushSumOptions):
     """Options of the general form."""
 
     clip_schedule: tuple[Clip, ...] | None = None
-    noise_schedule: tuple[Level, ...] | None = None
+    noise_schedule: tuple[Size, ...] | None = None
 
 
 def schedules(options: GeneralOptions, clip: float | None, steps: int) -> Schedules:

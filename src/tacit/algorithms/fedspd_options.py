@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 from torch import Tensor
 
-from tacit.algorithms.definition import step_size
+from tacit.algorithms.definition import Size, step_size
 from tacit.algorithms.federated import FederatedOptions, LocalSteps, RoundSampling
 from tacit.algorithms.regularisers import Regularisation, RegulariserName
 
 __all__ = ["FedspdOptions", "inverse_step"]
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Number = TypeVar("Number", float, Tensor)
 
 
@@ -24,17 +23,17 @@ class FedspdOptions(FederatedOptions):
     `smoothness` is that of one record's loss, from a *public* bound on the features.
     """
 
-    penalty: Positive = 20.0
+    penalty: Size = 20.0
     inverse_step: float | Literal["paper"] | None = None
     local_steps: LocalSteps = 1
     sampling: RoundSampling = "disjoint"
     state: Literal["public", "private"] = "public"
     regulariser: RegulariserName = "none"
     regularisation: Regularisation = 0.01
-    smoothness: Positive | None = None
-    diameter: Positive = 1.0
-    dual_diameter: Positive = 1.0
-    deviation: Positive = 1.0
+    smoothness: Size | None = None
+    diameter: Size = 1.0
+    dual_diameter: Size = 1.0
+    deviation: Size = 1.0
 
     @field_validator("inverse_step", mode="before")
     @classmethod

@@ -33,7 +33,7 @@ from tacit.errors import InputError, nearest
 __all__ = ["REGULARISERS", "Regularisation", "Regulariser", "RegulariserName", "prox", "value"]
 
 RegulariserName = Literal["none", "l1", "l2", "elastic-net", "box"]
-Regularisation = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Regularisation = Annotated[float, Field(ge=0, le=1e38, allow_inf_nan=False)]
 """lambda, as an option of an algorithm."""
 
 

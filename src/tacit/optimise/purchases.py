@@ -53,7 +53,7 @@ def _changes(plan: Plan, own: Setting) -> Iterator[tuple[str, Setting]]:
     yield "one more node", _one_more_node(own)
     twice = build_plan(config, [2 * count for count in records], parameters)
     yield "twice the records", setting_of(twice)
-    halves = tuple(epsilon / 2 for epsilon in config.per_node(_given(config.privacy.epsilon)))
+    halves = tuple(epsilon / 2 for epsilon in config.per_node(_given(config.privacy.budget)))
     half = changed(config, privacy={"epsilon": halves})
     yield "half the epsilon", setting_of(build_plan(half, records, parameters))
     yield "twice the steps", adapted(config, records, parameters, 2 * own.steps, own.batch)
@@ -63,8 +63,8 @@ def _changes(plan: Plan, own: Setting) -> Iterator[tuple[str, Setting]]:
         yield words, adapted(config, records, parameters, own.steps, larger)
 
 
-def _given(epsilon: str | float | tuple[float, ...]) -> float | tuple[float, ...]:
-    assert not isinstance(epsilon, str)  # a plan without a budget gets no advice
+def _given(epsilon: float | tuple[float, ...] | None) -> float | tuple[float, ...]:
+    assert epsilon is not None  # a plan without a budget gets no advice
     return epsilon
 
 

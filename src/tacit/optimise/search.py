@@ -117,7 +117,7 @@ def _check(config: Config, options: OptimiseOptions) -> None:
             algorithm.name,
             "adds no noise, so that there is no budget to plan for: choose a private algorithm",
         )
-    if settings.epsilon == "none":
+    if settings.budget is None:
         raise InputError(
             "privacy.epsilon", "none", "give the budget to plan for: a number, or one a node"
         )

@@ -1,0 +1,40 @@
+"""The tests that are about signals and terminals, however the test run itself was started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+FILES = ("cluster/test_cluster_launch.py", "test_cli.py", "test_cli_launch.py", "test_resume.py")
+CHOSEN = "signal or interrupt or terminal or nohup or real_processes or launch"
+SURROUNDINGS = {
+    "nohup": 'exec nohup "$@"',
+    "a session without a terminal": 'exec setsid --wait "$@"',
+    "the background, which ignores SIGINT": '"$@" & wait $!',
+    "closed streams": 'exec "$@" <&-',
+    "ignored signals": "trap '' HUP INT TERM; exec \"$@\"",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("surroundings", SURROUNDINGS)
+def test_the_suite_passes_in(surroundings: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", CHOSEN]
+    files = [str(TESTS / file) for file in FILES]
+    alone = {name: value for name, value in os.environ.items() if "XDIST" not in name}
+    ended = subprocess.run(
+        ["sh", "-c", SURROUNDINGS[surroundings], "sh", *command, *files],
+        cwd=TESTS.parent,
+        env={**alone, "TMPDIR": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-1000:]
