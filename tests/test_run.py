@@ -457,3 +457,26 @@ def test_a_claim_is_about_the_steps_that_ran() -> None:
     series = [row["max"] for row in whole.metrics["claimed_epsilon"]]
     assert series[0] == 0.0
     assert series == sorted(series)
+
+
+def test_thousands_of_nodes_are_trained(tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(3)
+    nodes = [
+        (torch.randn(2, 3, generator=draw), torch.randint(0, 2, (2,), generator=draw))
+        for _ in range(1500)
+    ]
+    done = tacit.train(
+        {
+            "task": {"model": "logistic"},
+            "algorithm": {"name": "privsgp", "clip": 1.0},
+            "privacy": {"epsilon": 2.0, "delta": 1e-2, "noise_seed": 4},
+            "train": {"steps": 2, "batch": "all"},
+        },
+        nodes=nodes,
+        out=tmp_path / "run",
+    )
+    assert done.parameters.shape == (1500, 8)
+    assert bool(torch.isfinite(done.parameters).all())
+    assert set(done.epsilon) == {done.epsilon[0]}
+    assert done.epsilon[0] <= 2.0
+    assert len(list((tmp_path / "run").glob("checkpoint-*"))) > 0

@@ -53,7 +53,7 @@ def job_of(
 
 
 def world_of(job: Job, keys: noise.NodeKeys | None = None) -> StackedWorld:
-    exchange = InProcessExchange(job.plan.mixing.matrices, dtype=job.dtype, device=job.device)
+    exchange = InProcessExchange(job.plan.mixing.weights, dtype=job.dtype, device=job.device)
     return StackedWorld(job.plan, job.model, job.train, keys or keys_of(), exchange)
 
 
