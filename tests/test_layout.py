@@ -23,11 +23,12 @@ LONGEST = 420
 # for cycles and the command line.
 MAY_IMPORT = {
     "errors": set(),
+    "free_memory": set(),
     "user_code": {"errors"},
     "privacy": {"errors"},
     "topology": {"errors"},
-    "data": {"errors", "user_code"},
-    "gradients": {"errors"},
+    "data": {"errors", "free_memory", "user_code"},
+    "gradients": {"errors", "free_memory"},
     "exchange": {"errors", "compression", "topology"},
     "report": {"errors"},
     "compression": {"errors", "compressors"},
