@@ -76,13 +76,18 @@ class Weights:
         """Of each entry, `[entries]`."""
         return np.repeat(np.arange(self.nodes), self.counts)
 
+    @cached_property
+    def own(self) -> Numbers:
+        """The entry by which each node weighs what it has itself, `[nodes]`; -1 without one."""
+        entries = np.flatnonzero(self.targets == self.sources)
+        found = np.full(self.nodes, -1, np.int64)
+        found[self.sources[entries]] = entries
+        return found
+
     @property
     def diagonal(self) -> Values:
         """What each node keeps of its own, `[nodes]`."""
-        own = self.targets == self.sources
-        kept = np.zeros(self.nodes)
-        kept[self.sources[own]] = self.values[own]
-        return kept
+        return np.append(self.values, 0.0)[self.own]  # the last, 0, where there is none
 
     @property
     def out_degrees(self) -> Numbers:
@@ -95,9 +100,10 @@ class Weights:
 
     def block(self, rows: Numbers, columns: Numbers) -> Values:
         """Some rows and columns of the matrix, each ascending: `[rows, columns]`."""
-        at, targets, sources = self.within(rows, columns)
         found = np.zeros((len(rows), len(columns)))
-        found[targets, sources] = self.values[at]
+        if found.size:
+            at, targets, sources = self.within(rows, columns)
+            found[targets, sources] = self.values[at]
         return found
 
     def among(self, nodes: Sequence[int]) -> Weights:
@@ -111,15 +117,19 @@ class Weights:
 
         Args:
             entries: their numbers.
-            keepers: of each entry the node whose own weight grows by it, `[n]`; None: nobody's.
+            keepers: of each entry the node whose own weight, which is not 0, grows by it, `[n]`;
+                None: nobody's.
         """
-        kept = np.ones(len(self.values), np.bool_)
-        kept[entries] = False
-        targets, sources, values = self.targets[kept], self.sources[kept], self.values[kept]
+        values = self.values.copy()
+        values[entries] = 0.0
         if keepers is not None:
-            targets, sources = (np.concatenate([ends, keepers]) for ends in (targets, sources))
-            values = np.concatenate([values, self.values[entries]])
-        return Weights.of_entries(self.nodes, targets, sources, values)
+            own = self.own[keepers]
+            assert (own >= 0).all()
+            np.add.at(values, own, self.values[entries])
+        kept = values != 0
+        counts = np.bincount(self.targets[kept], minlength=self.nodes)
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        return Weights(starts, self.sources[kept], values[kept])
 
     def repeated(self, copies: int) -> Weights:
         """So many graphs beside each other, which do not talk: `[copies * nodes]` nodes."""
