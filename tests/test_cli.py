@@ -386,8 +386,8 @@ def test_data_that_cannot_be_trained_on_are_refused(file: Path, folder: Path) ->
     )
     before = tree(folder)
     said = {
-        "outside": "record 2: label 3",
-        "unfinite": "record 7: nan",
+        "outside": "'record 2': labels must be",
+        "unfinite": "'record 7': inputs must be finite",
         "empty": "at least one record",
         "ragged": "40 inputs, 3 targets",
         "mixed": "as in the training data",

@@ -43,7 +43,7 @@ def test_mixing_within_a_block_is_its_part_of_the_matrix() -> None:
     made = job()
     value = torch.arange(6.0).view(2, 3)
     (mixed,) = Within(made, [0, 1]).mix(0, value)
-    matrix = torch.tensor(made.plan.mixing.matrix(0)[:2, :2], dtype=value.dtype)
+    matrix = torch.tensor(made.plan.mixing.at(0).matrix()[:2, :2], dtype=value.dtype)
     assert torch.allclose(mixed, matrix @ value)
 
 

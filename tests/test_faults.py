@@ -23,8 +23,14 @@ from tacit.plan import Plan
 from tacit.planning import build_plan
 from tacit.prepare import Job, prepare
 from tacit.spending import node_keys
-from tacit.topology import Mixing, build_mixing, build_schedule, server_averaging
-from tacit.topology.graphs import Graph
+from tacit.topology import (
+    Mixing,
+    Weights,
+    build_mixing,
+    build_schedule,
+    graph_of,
+    server_averaging,
+)
 from tacit.topology.schedules import GraphSchedule
 from tacit.world import StackedWorld
 
@@ -58,7 +64,7 @@ def faulty(mixing: Mixing, **rest: Any) -> FaultPlan:
 def two_ways() -> Mixing:
     """Three nodes, of which two send to each other over two links of their own."""
     edges = frozenset({(0, 1), (1, 0), (1, 2), (2, 0)})
-    return build_mixing(GraphSchedule("drawn", (Graph(3, edges),)))
+    return build_mixing(GraphSchedule("drawn", (graph_of(3, edges),)))
 
 
 def plan_of(nodes: int, **sections: Any) -> Plan:
@@ -70,6 +76,13 @@ def plan_of(nodes: int, **sections: Any) -> Plan:
         "train": {"steps": STEPS, "batch": "all", **sections.get("train", {})},
     }
     return build_plan(load_config(given_sections, count=nodes), [5] * nodes, 10)
+
+
+def lost(plan: FaultPlan, k: int) -> NDArray[np.bool_]:
+    """Whose message is lost at step k: `[i, j]`, that of j to i; `[nodes, nodes]`."""
+    found = np.zeros((plan.nodes, plan.nodes), np.bool_)
+    found[plan.lost_links(k)] = True
+    return found
 
 
 def edges_of(matrix: Matrix) -> NDArray[np.bool_]:
@@ -84,7 +97,7 @@ def test_nothing_is_planned_without_faults() -> None:
     assert planned(mixing) is None
     assert planned(mixing, tolerate=True) is None
     assert planned(mixing, slow=[(1, 0.0)]) is None
-    assert effective(mixing, None)(3) is mixing.matrix(3)
+    assert effective(mixing, None)(3) is mixing.at(3)
 
 
 @given(
@@ -98,16 +111,16 @@ def test_draws_are_the_same_in_any_order_and_process(
 ) -> None:
     mixing = mixing_of(graph, 6)
     first = faulty(mixing, drop=0.5, seed=seed)
-    in_order = [first.lost(k) for k in range(12)]
+    in_order = [lost(first, k) for k in range(12)]
     other = faulty(mixing, drop=0.5, seed=seed)
     for k in order:
-        np.testing.assert_array_equal(other.lost(k), in_order[k])
+        np.testing.assert_array_equal(lost(other, k), in_order[k])
 
 
 def test_steps_and_seeds_differ() -> None:
     mixing = mixing_of("complete", 8)
     one, two = faulty(mixing, drop=0.5), faulty(mixing, drop=0.5, seed=1)
-    seen = {plan.lost(k).tobytes() for plan in (one, two) for k in range(50)}
+    seen = {lost(plan, k).tobytes() for plan in (one, two) for k in range(50)}
     assert len(seen) == 100
 
 
@@ -116,11 +129,11 @@ def test_messages_are_lost_as_often_as_asked(graph: str) -> None:
     steps, chance, special = 3000, 0.3, 0.05
     mixing = mixing_of(graph, 8)
     plan = faulty(mixing, drop=chance, drop_edges=[(0, 1, special)])
-    lost, all_of_them = np.zeros((8, 8)), np.zeros((8, 8))
+    counted, all_of_them = np.zeros((8, 8)), np.zeros((8, 8))
     for k in range(steps):
-        there, gone = edges_of(mixing.matrix(k)), plan.lost(k)
+        there, gone = edges_of(mixing.at(k).matrix()), lost(plan, k)
         assert not (gone & ~there).any()
-        lost += gone
+        counted += gone
         all_of_them += there
     chances = np.full((8, 8), chance)
     chances[1, 0] = special
@@ -129,13 +142,13 @@ def test_messages_are_lost_as_often_as_asked(graph: str) -> None:
     low = binom.ppf(ONE_IN_A_MILLION, all_of_them, chances)
     high = binom.isf(ONE_IN_A_MILLION, all_of_them, chances)
     assert (all_of_them.sum(axis=0) == steps * mixing.out_degrees(0)).all()
-    assert (lost >= np.maximum(low, 0)).all()
-    assert (lost <= np.maximum(high, 0)).all()
+    assert (counted >= np.maximum(low, 0)).all()
+    assert (counted <= np.maximum(high, 0)).all()
 
 
 def test_losses_of_two_links_are_independent() -> None:
     steps, plan = 4000, faulty(two_ways(), drop=0.5)
-    both = sum(bool(gone[0, 1] and gone[1, 0]) for gone in map(plan.lost, range(steps)))
+    both = sum(bool(gone[0, 1] and gone[1, 0]) for gone in (lost(plan, k) for k in range(steps)))
     assert binom.ppf(ONE_IN_A_MILLION, steps, 0.25) <= both
     assert both <= binom.isf(ONE_IN_A_MILLION, steps, 0.25)
 
@@ -143,10 +156,10 @@ def test_losses_of_two_links_are_independent() -> None:
 # Weights
 
 
-def expected_weights(matrix: Matrix, lost: NDArray[np.bool_]) -> Matrix:
+def expected_weights(matrix: Matrix, gone: NDArray[np.bool_]) -> Matrix:
     """What node j does not deliver, it keeps: one entry after the other."""
     applied = [[float(value) for value in row] for row in matrix]
-    for i, j in zip(*np.nonzero(lost), strict=True):
+    for i, j in zip(*np.nonzero(gone), strict=True):
         applied[j][j] += applied[i][j]
         applied[i][j] = 0.0
     return np.array(applied)
@@ -170,14 +183,15 @@ def test_weights_keep_every_nodes_mass(
         assert not down
         assert drop == 0
         return
-    matrix, lost = mixing.matrix(k), plan.lost(k)
-    applied = plan.weights(k, matrix)
-    np.testing.assert_allclose(applied, expected_weights(matrix, lost), rtol=0, atol=1e-15)
+    weights, gone = mixing.at(k), lost(plan, k)
+    applied = plan.weights(k, weights).matrix()
+    expected = expected_weights(weights.matrix(), gone)
+    np.testing.assert_allclose(applied, expected, rtol=0, atol=1e-15)
     np.testing.assert_allclose(applied.sum(axis=0), 1, rtol=0, atol=1e-14)
     assert (applied >= 0).all()
     assert (np.diag(applied) > 0).all()
     if mixing.kind == "doubly-stochastic":
-        np.testing.assert_array_equal(lost, lost.T)
+        np.testing.assert_array_equal(gone, gone.T)
         np.testing.assert_array_equal(applied, applied.T)
         np.testing.assert_allclose(applied.sum(axis=1), 1, rtol=0, atol=1e-14)
     for node, first, until in down:
@@ -191,16 +205,18 @@ def test_weights_keep_every_nodes_mass(
 def test_the_given_matrix_is_not_changed_and_is_returned_where_nothing_is_lost() -> None:
     mixing = mixing_of("ring", 4)
     plan = faulty(mixing, down=[(0, 2, 3)])
-    kept = mixing.matrix(2).copy()
-    assert plan.weights(1, mixing.matrix(1)) is mixing.matrix(1)
-    assert plan.weights(2, mixing.matrix(2)) is not mixing.matrix(2)
-    np.testing.assert_array_equal(mixing.matrix(2), kept)
+    kept = mixing.at(2).matrix()
+    assert plan.weights(1, mixing.at(1)) is mixing.at(1)
+    assert plan.weights(2, mixing.at(2)) is not mixing.at(2)
+    np.testing.assert_array_equal(mixing.at(2).matrix(), kept)
     applied = effective(mixing, plan)
-    np.testing.assert_array_equal(applied(2), plan.weights(2, kept))
+    np.testing.assert_array_equal(
+        applied(2).matrix(), plan.weights(2, Weights.of_matrix(kept)).matrix()
+    )
     assert plan.lossy
     slow = faulty(mixing, slow=[(1, 2.0)])
     assert not slow.lossy
-    assert effective(mixing, slow)(2) is mixing.matrix(2)
+    assert effective(mixing, slow)(2) is mixing.at(2)
 
 
 @pytest.mark.parametrize("graph", ["exponential", "ring"])
@@ -363,7 +379,7 @@ def test_clients_messages_are_lost_on_their_way_to_the_server() -> None:
     assert came.sum(axis=0).max() <= binom.isf(ONE_IN_A_MILLION, 300, 0.75)
     assert len({row.tobytes() for row in came}) > 250
     assert not plan.lossy
-    assert not plan.lost(0).any()
+    assert not lost(plan, 0).any()
     assert faulty(mixing_of("ring", 4), drop=0.25).arrives(0) is None
 
 
@@ -462,11 +478,11 @@ def test_pairs_whose_link_is_lost_stay_alone_and_still_step() -> None:
     assert after.partner is not None
     broken = 0
     for k in range(40):
-        up, lost = faults.up(k), faults.lost(k)
+        up, gone = faults.up(k), lost(faults, k)
         assert up is not None
         np.testing.assert_array_equal(after.active[k], before.active[k] & up)
         for i, j in enumerate(before.partner[k]):
-            apart = lost[i, j] or not up[i] or not up[j]
+            apart = gone[i, j] or not up[i] or not up[j]
             assert after.partner[k, i] == (i if apart else j)
             broken += bool(apart and i != j and after.active[k, i])
     assert broken > 10
@@ -552,10 +568,10 @@ def test_any_sequence_of_graphs_has_links_of_its_own() -> None:
     mixing = mixing_of("exponential", 8)
     plan = faulty(mixing, drop_edges=[(0, 4, 0.9)])
     assert [bool(links.chances.any()) for links in plan.links] == [False, False, True]
-    lost = np.array([plan.lost(k) for k in range(90)])
-    assert lost[2::3, 4, 0].any()
-    lost[2::3, 4, 0] = False
-    assert not lost.any()
+    gone = np.array([lost(plan, k) for k in range(90)])
+    assert gone[2::3, 4, 0].any()
+    gone[2::3, 4, 0] = False
+    assert not gone.any()
 
 
 def test_a_plan_refuses_before_anything_runs() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 from scipy.optimize import brentq
 
 from planning_cases import DELTA, STEPS, epsilons, gaussian_delta, gaussian_mu, plan_of
-from tacit import privacy
+from tacit import planning, privacy
 from tacit.errors import BudgetError, InputError
+from tacit.plan import NodePlan, Plan
 
 # Sampling
 
@@ -412,3 +414,27 @@ def test_a_given_schedule_needs_one_number_a_step(key: str) -> None:
     with pytest.raises(InputError, match="each of 6 steps") as caught:
         plan_of([5, 5], algorithm=algorithm)
     assert caught.value.where == f"algorithm.{key}"
+
+
+def test_10000_nodes_share_one_search_for_their_noise_and_need_no_matrix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched = []
+    search = planning._costed
+
+    def counted(plan: Plan, node: NodePlan, like: NodePlan | None) -> NodePlan:
+        searched.append(node.records)
+        return search(plan, node, like)
+
+    monkeypatch.setattr(planning, "_costed", counted)
+    nodes = 10_000
+    tracemalloc.start()
+    try:
+        plan = plan_of([5, 8] * (nodes // 2), epsilon=1.0, train={"batch": 2})
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sorted(searched) == [5, 8]
+    assert {node.noise_scale for node in plan.nodes[::2]} == {plan.nodes[0].noise_scale}
+    assert plan.contraction is not None
+    assert peak < nodes**2  # not a byte for each pair of nodes

@@ -501,3 +501,26 @@ def test_a_private_run_warns_of_nothing_and_a_refused_one_neither() -> None:
         assert tacit.train(private, model=network(), nodes=PAIRS).private is True
         with pytest.raises(BudgetError):
             tacit.train(given(privacy={"epsilon": 1e-6}), model=network(), nodes=PAIRS)
+
+
+def test_thousands_of_nodes_are_trained(tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(3)
+    nodes = [
+        (torch.randn(2, 3, generator=draw), torch.randint(0, 2, (2,), generator=draw))
+        for _ in range(1500)
+    ]
+    done = tacit.train(
+        {
+            "task": {"model": "logistic"},
+            "algorithm": {"name": "privsgp", "clip": 1.0},
+            "privacy": {"epsilon": 2.0, "delta": 1e-2, "noise_seed": 4},
+            "train": {"steps": 2, "batch": "all"},
+        },
+        nodes=nodes,
+        out=tmp_path / "run",
+    )
+    assert done.parameters.shape == (1500, 8)
+    assert bool(torch.isfinite(done.parameters).all())
+    assert set(done.epsilon) == {done.epsilon[0]}
+    assert done.epsilon[0] <= 2.0
+    assert len(list((tmp_path / "run").glob("checkpoint-*"))) > 0

@@ -108,12 +108,12 @@ def test_a_module_beside_it_can_be_imported_when_the_function_runs(module, tmp_p
         ("return torch.zeros(3, 2), torch.zeros(3)", "pair (inputs, targets)"),
         ("return (torch.zeros(3, 2), torch.zeros(2)), None", "3 inputs, 2 targets"),
         ("return (torch.zeros(0, 2), torch.zeros(0)), None", "no records"),
-        ("return (torch.tensor([[0.0], [float('inf')]]), [0, 1]), None", "record 1: inf"),
+        ("return (torch.tensor([[0.0], [float('inf')]]), [0, 1]), None", "'record 1': inputs"),
         ("return (torch.zeros(2, 2), [0, 1]), (torch.zeros(1, 3), [0])", "test inputs"),
         ("raise ValueError('no such\\nfile')", "raised ValueError: no such file"),
         (
             "return TaskData('x', Dataset(torch.zeros(2, 1), torch.tensor([0, 3])), classes=3)",
-            "record 1: label 3",
+            "'record 1': labels must",
         ),
     ],
 )

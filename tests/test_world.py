@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from forked import said_in_fork
 from tacit import data, sampling
 from tacit.config import load_config
 from tacit.exchange import InProcessExchange
@@ -51,7 +53,7 @@ def job_of(
 
 
 def world_of(job: Job, keys: noise.NodeKeys | None = None) -> StackedWorld:
-    exchange = InProcessExchange(job.plan.mixing.matrices, dtype=job.dtype, device=job.device)
+    exchange = InProcessExchange(job.plan.mixing.weights, dtype=job.dtype, device=job.device)
     return StackedWorld(job.plan, job.model, job.train, keys or keys_of(), exchange)
 
 
@@ -240,3 +242,14 @@ def test_where_all_are_active_their_world_is_the_whole() -> None:
     assert world.among(0) is world
     assert world.take(at) is at
     assert world.put(at, -at) is not at
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_draws_no_noise_of_the_world_it_came_with() -> None:
+    job = job_of(privacy={"noise_std": 0.5, "delta": 1e-5})
+    world = world_of(job)
+    zeros = torch.zeros(len(RECORDS), 3, dtype=torch.float64)
+    drawn = world.add_noise(zeros.clone(), 0)
+    said = said_in_fork(lambda: world.add_noise(zeros.clone(), 0))
+    assert said.startswith("InputError: noise keys = 'process ")
+    assert torch.equal(world.add_noise(zeros.clone(), 0), drawn)

@@ -132,7 +132,7 @@ class _Federated:
         plan = replace(job.plan, activity=Activity(np.tile(first, (job.plan.steps, 1))))
         algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
         exchange = _Recording(
-            plan.mixing.matrices, dtype=job.dtype, device=job.device, active=plan.active
+            plan.mixing.weights, dtype=job.dtype, device=job.device, active=plan.active
         )
         world = StackedWorld(plan, job.model, job.train, node_keys(plan), exchange)
         start = job.model.start(few, job.dtype, job.device)

@@ -114,20 +114,20 @@ class Within:
     def __init__(self, job: Job, hosted: Sequence[int]) -> None:
         self.bytes_sent: NDArray[np.int64] = np.zeros(len(hosted), np.int64)
         self.dropped: dict[int, int] = {}
-        self._rows = np.ix_(hosted, hosted)
+        self._hosted = hosted
         self._job = job
         self._mixers: dict[int, Mixer] = {}
 
     def mix(self, k: int, *values: Tensor, coding: Coding | None = None) -> tuple[Tensor, ...]:
         """What stays within these nodes."""
-        mixer = self._mixer(k % len(self._job.plan.mixing.matrices))
+        mixer = self._mixer(k % len(self._job.plan.mixing.weights))
         return tuple(mixer.begin(value) for value in values)
 
     def _mixer(self, k: int) -> Mixer:
         if k not in self._mixers:
-            matrix = self._job.plan.mixing.matrix(k)[self._rows]
-            nodes, job = range(len(matrix)), self._job
-            self._mixers[k] = compile_rows(matrix, nodes=nodes, dtype=job.dtype, device=job.device)
+            weights, job = self._job.plan.mixing.at(k).among(self._hosted), self._job
+            nodes = range(weights.nodes)
+            self._mixers[k] = compile_rows(weights, nodes=nodes, dtype=job.dtype, device=job.device)
         return self._mixers[k]
 
     def swap(self, k: int, partner: Tensor, *values: Tensor) -> tuple[Tensor, ...]:

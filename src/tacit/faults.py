@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from tacit.algorithms import Activity
 from tacit.config import Config, Faults
 from tacit.errors import InputError
-from tacit.topology import Mixing
+from tacit.topology import Mixing, Weights
 
 __all__ = ["FaultPlan", "Links", "effective", "fault_plan", "taking_part"]
 
@@ -81,6 +81,7 @@ class Links:
 
     Args:
         targets, sources: of each, `[links]`: `P[target, source]` weighs what is lost.
+        entries: their numbers among the graph's weights, `[links]`.
         draws: number of the draw that decides, `[links]`: the two ways of an undirected link share
             one.
         chances: of a loss, `[links]`.
@@ -88,6 +89,7 @@ class Links:
 
     targets: Numbers
     sources: Numbers
+    entries: Numbers
     draws: Numbers
     chances: Matrix
 
@@ -136,32 +138,27 @@ class FaultPlan:
 
     def lost_links(self, k: int) -> tuple[Numbers, Numbers]:
         """Targets and sources `[lost]` of the messages that are lost at step k."""
+        links, lost = self._lost(k)
+        return links.targets[lost], links.sources[lost]
+
+    def _lost(self, k: int) -> tuple[Links, Flags]:
+        """The links of step k, and which of them lose their message, `[links]`."""
         links = self.links[k % len(self.links)]
         lost = self._draws(k, int(links.draws.max(initial=-1)) + 1)[links.draws] < links.chances
         up = self.up(k)
         if up is not None:
             lost |= ~(up[links.targets] & up[links.sources])
-        return links.targets[lost], links.sources[lost]
+        return links, lost
 
-    def lost(self, k: int) -> Flags:
-        """Whose message is lost at step k: `[i, j]`, that of j to i; `[nodes, nodes]`."""
-        found = np.zeros((self.nodes, self.nodes), np.bool_)
-        found[self.lost_links(k)] = True
-        return found
+    def weights(self, k: int, weights: Weights) -> Weights:
+        """The mixing weights of step k as they are applied.
 
-    def weights(self, k: int, matrix: Matrix) -> Matrix:
-        """The mixing matrix `[nodes, nodes]` of step k as it is applied.
-
-        What a node does not deliver, it keeps; the matrix itself where nothing is lost.
+        What a node does not deliver, it keeps; the weights themselves where nothing is lost.
         """
-        targets, sources = self.lost_links(k)
-        if not len(targets):
-            return matrix
-        applied = matrix.copy()
-        applied[targets, sources] = 0.0
-        np.add.at(applied, (sources, sources), matrix[targets, sources])
-        applied.setflags(write=False)
-        return applied
+        links, lost = self._lost(k)
+        if not lost.any():
+            return weights
+        return weights.without(links.entries[lost], links.sources[lost])
 
     def arrives(self, k: int) -> Flags | None:
         """Whose message of round k reaches the server, if sent, `[nodes]`; None: everybody's."""
@@ -185,7 +182,7 @@ def fault_plan(config: Config, mixing: Mixing) -> FaultPlan | None:
 
     Args:
         config: the experiment.
-        mixing: its mixing matrices.
+        mixing: its mixing weights.
 
     Raises:
         InputError: on the key of `[faults]` that the algorithm cannot take, or `drop_edges` that
@@ -211,7 +208,7 @@ def fault_plan(config: Config, mixing: Mixing) -> FaultPlan | None:
     return FaultPlan(
         nodes=config.nodes.count,
         key=int.from_bytes(digest.digest(), "little"),
-        links=tuple(_links(matrix, mixing, faults.drop, chances) for matrix in mixing.matrices),
+        links=tuple(_links(weights, mixing, faults.drop, chances) for weights in mixing.weights),
         drop=faults.drop if server else 0.0,
         down=faults.down,
         seconds=seconds,
@@ -219,11 +216,11 @@ def fault_plan(config: Config, mixing: Mixing) -> FaultPlan | None:
     )
 
 
-def effective(mixing: Mixing, faults: FaultPlan | None) -> Callable[[int], Matrix]:
-    """The mixing matrix of a step as it is applied, `[nodes, nodes]`, for an exchange."""
+def effective(mixing: Mixing, faults: FaultPlan | None) -> Callable[[int], Weights]:
+    """The mixing weights of a step as they are applied, for an exchange."""
     if faults is None or not faults.lossy:
-        return mixing.matrix
-    return lambda k: faults.weights(k, mixing.matrix(k))
+        return mixing.at
+    return lambda k: faults.weights(k, mixing.at(k))
 
 
 def taking_part(activity: Activity | None, faults: FaultPlan | None, steps: int) -> Activity | None:
@@ -309,18 +306,19 @@ def _chances(faults: Faults, mixing: Mixing) -> dict[tuple[int, int], float]:
 
 
 def _links(
-    matrix: Matrix, mixing: Mixing, drop: float, chances: Mapping[tuple[int, int], float]
+    weights: Weights, mixing: Mixing, drop: float, chances: Mapping[tuple[int, int], float]
 ) -> Links:
-    """The links of one mixing matrix, ordered by target and then source."""
-    server = mixing.kind == "server"
-    others = np.zeros_like(matrix) if server else matrix - np.diag(np.diag(matrix))
-    targets, sources = np.nonzero(others)
+    """The links of one graph, ordered by target and then source; a server's has none."""
+    entries = np.flatnonzero(weights.targets != weights.sources)
+    targets, sources = weights.targets[entries], weights.sources[entries]
     draws = np.arange(len(targets))
     if mixing.kind == "doubly-stochastic":
-        ends = np.minimum(targets, sources) * len(matrix) + np.maximum(targets, sources)
+        ends = np.minimum(targets, sources) * weights.nodes + np.maximum(targets, sources)
         draws = np.unique(ends, return_inverse=True)[1]
     pairs = zip(sources.tolist(), targets.tolist(), strict=True)
-    return Links(targets, sources, draws, np.array([chances.get(pair, drop) for pair in pairs]))
+    return Links(
+        targets, sources, entries, draws, np.array([chances.get(pair, drop) for pair in pairs])
+    )
 
 
 def _note(faults: Faults) -> str:

@@ -154,7 +154,7 @@ def local_exchange(job: Job) -> InProcessExchange:
     plan = job.plan
     lossy = plan.faults is not None and plan.faults.lossy
     return InProcessExchange(
-        effective(plan.mixing, plan.faults) if lossy else plan.mixing.matrices,
+        effective(plan.mixing, plan.faults) if lossy else plan.mixing.weights,
         dtype=job.dtype,
         device=job.device,
         active=plan.active,
@@ -167,8 +167,8 @@ def graphs_of(job: Job) -> Graphs:
     plan = job.plan
     lossy = plan.faults is not None and plan.faults.lossy
     return Graphs(
-        matrix=effective(plan.mixing, plan.faults),
-        period=None if lossy else len(plan.mixing.matrices),
+        weights=effective(plan.mixing, plan.faults),
+        period=None if lossy else len(plan.mixing.weights),
         kind=plan.mixing.kind,
         active=plan.active,
         arrives=_arrives(job),

@@ -73,8 +73,9 @@ class Plan:
         nodes: one plan a node.
         clip: clipping bound of each step, `[steps]`; None does not clip.
         noise_shape: relative noise multiplier of each step, `[steps]`, as it runs.
-        mixing: the mixing matrices, step by step.
-        contraction: factor by which disagreement shrinks a step; the spectral gap is 1 less it.
+        mixing: the mixing weights, step by step.
+        contraction: factor by which disagreement shrinks a step; the spectral gap is 1 less it;
+            None where it is not known, see `tacit.topology.contraction`.
         local_steps: Q, mini-batches that a step draws.
         disjoint: whether those of a step share no record.
         activity: who takes part when; None: everybody always.
@@ -89,7 +90,7 @@ class Plan:
     clip: tuple[float, ...] | None
     noise_shape: tuple[float, ...]
     mixing: Mixing
-    contraction: float
+    contraction: float | None
     local_steps: int = 1
     disjoint: bool = True
     activity: Activity | None = None
@@ -297,8 +298,5 @@ class Plan:
             "records": [node.records for node in self.nodes],
             "noise_scale": [node.noise_scale for node in self.nodes],
             # A graph file is named in the experiment; what it says may change.
-            "mixing": [
-                hashlib.blake2b(matrix.tobytes(), digest_size=16).hexdigest()
-                for matrix in self.mixing.matrices
-            ],
+            "mixing": self.mixing.digests(),
         }

@@ -115,8 +115,8 @@ def _mixing(config: Config) -> Mixing:
     check_strongly_connected(schedule)
     mixing = build_mixing(schedule, topology.mixing)
     check = _CHECKS[algorithm.weights]
-    for matrix in mixing.matrices:
-        check(matrix, "topology.mixing")
+    for weights in mixing.weights:
+        check(weights, "topology.mixing")
     return mixing
 
 
@@ -139,7 +139,7 @@ def _activity(config: Config, mixing: Mixing) -> Activity | None:
     """Who takes part when, from the public seed."""
     first = mixing.schedule.at(0)
     near: list[list[int]] = [[] for _ in range(first.nodes)]
-    for source, target in sorted(first.edges):
+    for source, target in zip(first.sources.tolist(), first.targets.tolist(), strict=True):
         near[target].append(source)
     crowd = Crowd(
         nodes=config.nodes.count,

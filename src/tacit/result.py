@@ -188,7 +188,10 @@ def document(
             "directed": schedule.directed,
             "period": schedule.period,
             "contraction": plan.contraction,
-            "edges": [sorted(graph.edges) for graph in schedule.graphs],
+            "edges": [
+                np.stack([graph.sources, graph.targets], axis=1).tolist()
+                for graph in schedule.graphs
+            ],
         },
         "gradient_path": job.model.path,
         "warnings": list(plan.warnings),

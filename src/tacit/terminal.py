@@ -214,7 +214,7 @@ def plan_document(job: Job) -> dict[str, Any]:
             "graph": plan.mixing.schedule.name,
             "mixing": plan.mixing.kind,
             "contraction": plan.contraction,
-            "spectral_gap": 1 - plan.contraction,
+            "spectral_gap": None if plan.contraction is None else 1 - plan.contraction,
             "bytes_per_step": per_step.mean().item(),
             "gradient_path": job.model.path,
             "warnings": list(plan.warnings),
@@ -252,7 +252,7 @@ def plan_table(job: Job) -> None:
         ("trained parameters", f"{plan.parameters:,} (gradients by {job.model.path})"),
         ("steps", str(plan.steps)),
         ("graph", f"{content['graph']}, {content['mixing']} weights"),
-        ("contraction a step", f"{plan.contraction:.4f} (spectral gap {1 - plan.contraction:.4f})"),
+        ("contraction a step", _contraction(plan.contraction)),
         ("bytes sent a node and step", bytes_text(content["bytes_per_step"])),
         ("clipping bound", "none" if clip is None else _first_last(clip)),
         ("mechanism", content["mechanism"] or "no noise: NOT PRIVATE"),
@@ -321,6 +321,10 @@ def _numbers(nodes: Sequence[int]) -> str:
         else:
             runs.append([node])
     return ", ".join("-".join(str(end) for end in run) for run in runs)
+
+
+def _contraction(factor: float | None) -> str:
+    return "not known" if factor is None else f"{factor:.4f} (spectral gap {1 - factor:.4f})"
 
 
 def _first_last(values: Sequence[float]) -> str:

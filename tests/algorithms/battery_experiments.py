@@ -112,7 +112,7 @@ def single_step(job: Job, k: int) -> tuple[Any, Any, list[Array]]:
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
     plan = job.plan
     exchange = OpenExchange(
-        plan.mixing.matrices, dtype=job.dtype, device=job.device, active=plan.active
+        plan.mixing.weights, dtype=job.dtype, device=job.device, active=plan.active
     )
     world = StackedWorld(plan, job.model, job.train, node_keys(plan), exchange)
     before = algorithm.start(

@@ -30,7 +30,7 @@ def experiment(options: Mapping[str, Any], **sections: Mapping[str, Any]) -> dic
 
 
 def world_of(job: Job) -> StackedWorld:
-    exchange = InProcessExchange(job.plan.mixing.matrices, dtype=job.dtype, device=job.device)
+    exchange = InProcessExchange(job.plan.mixing.weights, dtype=job.dtype, device=job.device)
     return StackedWorld(job.plan, job.model, job.train, node_keys(job.plan), exchange)
 
 

@@ -217,7 +217,7 @@ def walk(job: Job, steps: int) -> tuple[list[State], InProcessExchange]:
     """The states of the first steps, and the exchange that counted their bytes."""
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
     plan = job.plan
-    exchange = InProcessExchange(plan.mixing.matrices, dtype=job.dtype, device=job.device)
+    exchange = InProcessExchange(plan.mixing.weights, dtype=job.dtype, device=job.device)
     world = StackedWorld(plan, job.model, job.train, node_keys(plan), exchange)
     states = [
         algorithm.start(job.model.start(len(plan.nodes), job.dtype, job.device), options, world)

@@ -211,7 +211,7 @@ class Recorder:
     """An exchange that mixes and keeps what was sent."""
 
     def __init__(self, plan: Plan) -> None:
-        self.matrix = torch.tensor(plan.mixing.matrix(0))
+        self.matrix = torch.tensor(plan.mixing.at(0).matrix())
         self.sent: list[torch.Tensor] = []
         self.sizes: list[Any] = []
 

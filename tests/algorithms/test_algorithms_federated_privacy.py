@@ -66,7 +66,7 @@ def after_one_step(job: Job, k: int) -> torch.Tensor:
         job.config.algorithm.options,
         job.plan,
     )
-    exchange = InProcessExchange(plan.mixing.matrices, dtype=job.dtype, device=job.device)
+    exchange = InProcessExchange(plan.mixing.weights, dtype=job.dtype, device=job.device)
     world = StackedWorld(plan, job.model, job.train, node_keys(plan), exchange)
     start = job.model.start(len(plan.nodes), job.dtype, job.device)
     state = algorithm.start(start.clone(), options, world)

@@ -56,7 +56,7 @@ def job_of(
 def world_of(job: Job, records: list[data.Dataset]) -> StackedWorld:
     """The job's world, on other records of the same sizes: the coins are the same."""
     plan = job.plan
-    exchange = InProcessExchange(plan.mixing.matrices, dtype=job.dtype, device=job.device)
+    exchange = InProcessExchange(plan.mixing.weights, dtype=job.dtype, device=job.device)
     stacked = data.stack(records, job.dtype, job.device)
     return StackedWorld(plan, job.model, stacked, node_keys(plan), exchange)
 

@@ -20,6 +20,7 @@ from tacit.audit.statistics import Known
 from tacit.audit.transcript import RecordingExchange, noised_gradients
 from tacit.errors import InputError
 from tacit.exchange import InProcessExchange
+from tacit.topology import Weights
 from tacit.world import StackedWorld
 
 
@@ -122,13 +123,15 @@ def test_nodes_do_not_mix_across_copies() -> None:
     values = torch.arange(3 * lab.copies, dtype=torch.float64)[:, None]
     (mixed,) = lab.exchange.mix(0, values)
     (alone,) = InProcessExchange(
-        lab.plan.mixing.matrices, dtype=torch.float64, device=torch.device("cpu")
+        lab.plan.mixing.weights, dtype=torch.float64, device=torch.device("cpu")
     ).mix(0, values[3:6])
     torch.testing.assert_close(mixed[3:6], alone)
 
 
 def test_a_message_is_recorded_as_it_was() -> None:
-    exchange = InProcessExchange([np.eye(2)], dtype=torch.float64, device=torch.device("cpu"))
+    exchange = InProcessExchange(
+        [Weights.of_matrix(np.eye(2))], dtype=torch.float64, device=torch.device("cpu")
+    )
     recorder = RecordingExchange(exchange)
     value = torch.ones(2, 3, dtype=torch.float64)
     (mixed,) = recorder.mix(4, value)

@@ -240,7 +240,7 @@ def test_a_missing_array_is_named(arrays, expected, tmp_path):
     [
         (INPUTS, TARGETS[:3], "4 inputs, 3 targets"),
         (INPUTS[:0], TARGETS[:0], "must hold at least one record"),
-        (np.where(INPUTS == 4, np.nan, INPUTS), TARGETS, "record 1: nan"),
+        (np.where(INPUTS == 4, np.nan, INPUTS), TARGETS, "record 1': inputs must be finite"),
         (np.array(["a", "b"]), TARGETS[:2], "must be an array of numbers"),
         (INPUTS, np.zeros((4, 2, 2)), "targets must have shape"),
         (INPUTS, np.array(1), "first dimension of records"),
@@ -259,7 +259,7 @@ def test_a_member_that_is_no_array_is_refused(tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("inputs", b"1 2 3")
         archive.writestr("targets", b"1 2 3")
-    with pytest.raises(InputError, match="must be an array of numbers"):
+    with pytest.raises(InputError, match="its member inputs is no array"):
         load_own(str(path), (0,))
 
 

@@ -90,7 +90,7 @@ def test_a_label_out_of_range_is_named(tmp_path, image_files, write_folder, idx_
     files = image_files(train=3)
     files["train-labels-idx1-ubyte"] = idx_bytes(np.array([1, 12, 3], dtype=np.uint8))
     write_folder(tmp_path / "mnist", files)
-    with pytest.raises(InputError, match=r"record 1: label 12.*0 to 9"):
+    with pytest.raises(InputError, match=r"record 1': .*0 to 9"):
         load("mnist", data_dir=tmp_path)
 
 

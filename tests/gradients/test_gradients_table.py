@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from tacit.data import StackedData
 from tacit.errors import InputError
+from tacit.free_memory import in_words
 from tacit.gradients import LOSSES, StackedModel, build
 from tacit.gradients.table import GradientTable, entries_of, table_need
-from tacit.gradients.table_memory import available_bytes, in_words
+from tacit.gradients.table_memory import available_bytes
 
 FLOAT64 = torch.float64
 SIZES = (7, 1, 4)

@@ -1,7 +1,9 @@
 """Keys and keystream: the published AES vectors, separation of positions, and secrecy of keys."""
 
 import copy
+import multiprocessing
 import operator
+import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forked import said_in_fork
 from tacit.errors import InputError
 from tacit.privacy.keys import NodeKeys, aes_ctr, fresh_keys, keystream, position, seeded_keys
 
@@ -96,6 +99,50 @@ def test_keys_are_never_shown_copied_or_pickled() -> None:
             copier(keys)
     with pytest.raises(TypeError):
         operator.setitem(keys.secret, 0, bytes(32))
+
+
+def test_keys_are_no_argument_of_a_process() -> None:
+    process = multiprocessing.get_context("spawn").Process(target=repr, args=(fresh_keys([0]),))
+    with pytest.raises(TypeError, match="never copied, stored or sent"):
+        process.start()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.parametrize("make", [fresh_keys, lambda nodes: seeded_keys(11, nodes)])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda keys: keystream(keys, 0, "noise", 3, 16),
+        lambda keys: keystream(keys, 1, "sampling", 0, 16),  # whose cipher is kept
+        lambda keys: keys.subset([0]),
+        lambda keys: keys.subset([]),
+        lambda keys: keys.purpose_key(0, "noise"),
+        lambda keys: keys.check(0),
+    ],
+)
+def test_a_forked_child_has_no_keys_of_its_parent(make, use) -> None:
+    keys = make(range(2))
+    part = keys.subset([0, 1])
+    before = bytes(keystream(keys, 1, "sampling", 0, 16))
+    keystream(part, 1, "sampling", 0, 16)
+    for held in (keys, part):
+        said = said_in_fork(lambda held=held: use(held))
+        assert said.startswith("InputError: noise keys = 'process ")
+        assert "'spawn'" in said
+        assert said_in_fork(lambda held=held: (dict(held.secret), held._ciphers)) == "({}, {})"
+    assert bytes(keystream(keys, 1, "sampling", 0, 16)) == before  # the parent goes on
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_may_make_keys_of_its_own() -> None:
+    parent = fresh_keys([0])
+
+    def ask() -> str:
+        return bytes(keystream(fresh_keys([0]), 0, "noise", 0, 16)).hex()
+
+    said = said_in_fork(ask)
+    assert len(bytes.fromhex(said)) == 16
+    assert said != bytes(keystream(parent, 0, "noise", 0, 16)).hex()
 
 
 def test_subset_holds_only_its_nodes() -> None:

@@ -13,16 +13,21 @@ from tacit.errors import InputError
 from tacit.topology import (
     Graph,
     GraphSchedule,
+    Weights,
     build_mixing,
     build_schedule,
     check_column_stochastic,
     check_doubly_stochastic,
     check_strongly_connected,
     contraction,
+    graph_of,
 )
 
 COLUMNS = np.array([[0.5, 0.0, 0.25], [0.5, 1.0, 0.25], [0.0, 0.0, 0.5]])
 BOTH = np.array([[0.5, 0.5, 0.0], [0.25, 0.25, 0.5], [0.25, 0.25, 0.5]])
+
+
+of = Weights.of_matrix
 
 
 def changed(matrix: np.ndarray, i: int, j: int, value: float) -> np.ndarray:
@@ -32,9 +37,9 @@ def changed(matrix: np.ndarray, i: int, j: int, value: float) -> np.ndarray:
 
 
 def test_right_matrices_pass() -> None:
-    check_column_stochastic(COLUMNS, "given")
-    check_column_stochastic(BOTH, "given")
-    check_doubly_stochastic(BOTH, "given")
+    check_column_stochastic(of(COLUMNS), "given")
+    check_column_stochastic(of(BOTH), "given")
+    check_doubly_stochastic(of(BOTH), "given")
 
 
 @pytest.mark.parametrize(
@@ -51,20 +56,20 @@ def test_right_matrices_pass() -> None:
 def test_wrong_columns_are_named(matrix: np.ndarray, named: str) -> None:
     for check in (check_column_stochastic, check_doubly_stochastic):
         with pytest.raises(InputError, match=named) as refused:
-            check(matrix, "some.key")
+            check(of(matrix), "some.key")
         assert refused.value.where == "some.key"
 
 
 def test_wrong_rows_are_named() -> None:
     with pytest.raises(InputError, match=r"(0\.75.*row 0|row 0.*0\.75)") as refused:
-        check_doubly_stochastic(COLUMNS, "some.key")
+        check_doubly_stochastic(of(COLUMNS), "some.key")
     assert refused.value.where == "some.key"
 
 
 def test_sums_may_be_off_by_rounding_only() -> None:
-    check_column_stochastic(changed(COLUMNS, 1, 1, 1 + 2e-12), "given")
+    check_column_stochastic(of(changed(COLUMNS, 1, 1, 1 + 2e-12)), "given")
     with pytest.raises(InputError, match="column 1"):
-        check_column_stochastic(changed(COLUMNS, 1, 1, 1 + 4e-12), "given")
+        check_column_stochastic(of(changed(COLUMNS, 1, 1, 1 + 4e-12)), "given")
 
 
 @pytest.mark.parametrize("name", ["ring", "directed-ring", "complete", "star", "exponential"])
@@ -73,14 +78,14 @@ def test_named_graphs_pass_every_check(name: str, nodes: int) -> None:
     schedule = build_schedule(name, nodes)
     check_strongly_connected(schedule)
     check = check_column_stochastic if schedule.directed else check_doubly_stochastic
-    for matrix in build_mixing(schedule).matrices:
-        check(matrix, "topology.mixing")
+    for weights in build_mixing(schedule).weights:
+        check(weights, "topology.mixing")
 
 
 def digraph(n: int) -> st.SearchStrategy[Graph]:
     possible = [(a, b) for a in range(n) for b in range(n) if a != b]
     some = st.sets(st.sampled_from(possible), max_size=n)
-    return st.builds(lambda edges: Graph(n, frozenset(edges)), some)
+    return st.builds(lambda edges: graph_of(n, frozenset(edges)), some)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -109,17 +114,17 @@ def _numbers_after_node(text: str) -> list[int]:
 
 
 def test_a_period_may_connect_what_no_graph_connects() -> None:
-    graphs = tuple(Graph(4, frozenset({(i, (i + 1) % 4)})) for i in range(4))
+    graphs = tuple(graph_of(4, frozenset({(i, (i + 1) % 4)})) for i in range(4))
     check_strongly_connected(GraphSchedule("given", graphs))
     with pytest.raises(InputError, match=r"node 1 .*node 0$"):
-        check_strongly_connected(GraphSchedule("given", (Graph(2, frozenset({(0, 1)})),)))
+        check_strongly_connected(GraphSchedule("given", (graph_of(2, frozenset({(0, 1)})),)))
 
 
 def test_at_most_ten_unreached_nodes_are_listed() -> None:
     ring = frozenset((i, (i + 1) % 20) for i in range(20))
     other = frozenset((source + 20, target + 20) for source, target in ring)
     with pytest.raises(InputError, match=r"10 more") as refused:
-        check_strongly_connected(GraphSchedule("given", (Graph(40, ring | other),)))
+        check_strongly_connected(GraphSchedule("given", (graph_of(40, ring | other),)))
     assert _numbers_after_node(refused.value.expected) == [0, *range(20, 30)]
 
 
@@ -161,7 +166,7 @@ def test_exact_averaging_contracts_to_zero(name: str, nodes: int) -> None:
 
 
 def test_no_agreement_contracts_not_at_all() -> None:
-    parts = GraphSchedule("given", (Graph(4, frozenset({(0, 1), (1, 0), (2, 3), (3, 2)})),))
+    parts = GraphSchedule("given", (graph_of(4, frozenset({(0, 1), (1, 0), (2, 3), (3, 2)})),))
     assert contraction(build_mixing(parts)) == pytest.approx(1.0, abs=1e-12)
     assert contraction(build_mixing(parts)) <= 1.0
 
@@ -169,16 +174,16 @@ def test_no_agreement_contracts_not_at_all() -> None:
 def test_contraction_is_the_rate_of_push_sum() -> None:
     # Irregular out-degrees in an order that matters: neither circulant nor doubly stochastic.
     graphs = (
-        Graph(5, frozenset({(0, 1), (0, 2), (1, 2), (3, 4)})),
-        Graph(5, frozenset({(2, 3), (4, 0), (4, 1)})),
-        Graph(5, frozenset({(3, 0), (2, 4)})),
+        graph_of(5, frozenset({(0, 1), (0, 2), (1, 2), (3, 4)})),
+        graph_of(5, frozenset({(2, 3), (4, 0), (4, 1)})),
+        graph_of(5, frozenset({(3, 0), (2, 4)})),
     )
     mixing = build_mixing(GraphSchedule("given", graphs))
     assert mixing.kind == "column-stochastic"
     x, w = np.array([3.0, -1.0, 4.0, 1.0, -5.0]), np.ones(5)
     spread = []
     for k in range(54):
-        x, w = mixing.matrix(k) @ x, mixing.matrix(k) @ w
+        x, w = mixing.at(k).matrix() @ x, mixing.at(k).matrix() @ w
         spread.append(np.ptp(x / w))
     steps = 27  # whole periods
     observed = (spread[-1] / spread[-1 - steps]) ** (1 / steps)

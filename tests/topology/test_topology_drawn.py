@@ -181,10 +181,10 @@ def test_both_have_symmetric_weights_that_average(
     schedule = build_schedule(graph, 12, seed=5, **keys)  # type: ignore[arg-type]
     check_strongly_connected(schedule)
     mixing = build_mixing(schedule, weights)
-    (matrix,) = mixing.matrices
+    (weighed,) = mixing.weights
     assert mixing.kind == "doubly-stochastic"
-    check_doubly_stochastic(matrix)
-    np.testing.assert_array_equal(matrix, matrix.T)
+    check_doubly_stochastic(weighed)
+    np.testing.assert_array_equal(weighed.matrix(), weighed.matrix().T)
     assert contraction(mixing) < 1
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tacit.errors import InputError
 from tacit.topology.graphs import (
-    Graph,
     complete,
     directed_ring,
     exponential,
+    graph_of,
     k_regular,
     read_graph_file,
     ring,
@@ -42,9 +42,9 @@ def write(tmp_path: Path) -> Write:
 
 @pytest.mark.parametrize("n", range(1, 41))
 def test_named_graphs_are_those_of_networkx(n: int) -> None:
-    assert ring(n) == Graph(n, frozenset(both_ways(nx.cycle_graph(n))))
-    assert complete(n) == Graph(n, frozenset(both_ways(nx.complete_graph(n))))
-    assert star(n) == Graph(n, frozenset(both_ways(nx.star_graph(n - 1))))
+    assert ring(n) == graph_of(n, frozenset(both_ways(nx.cycle_graph(n))))
+    assert complete(n) == graph_of(n, frozenset(both_ways(nx.complete_graph(n))))
+    assert star(n) == graph_of(n, frozenset(both_ways(nx.star_graph(n - 1))))
     one_way = nx.cycle_graph(n, create_using=nx.DiGraph)
     assert directed_ring(n).edges == {(a, b) for a, b in one_way.edges if a != b}
 
@@ -94,7 +94,7 @@ def test_exponential_has_one_peer_a_step_at_doubling_hops(n: int) -> None:
 
 
 def test_one_node_alone_has_one_exponential_graph_without_edges() -> None:
-    assert list(exponential(1)) == [Graph(1, frozenset())]
+    assert list(exponential(1)) == [graph_of(1, frozenset())]
 
 
 def test_file_with_everything_that_is_allowed(write: Write) -> None:
@@ -116,8 +116,8 @@ def test_file_with_everything_that_is_allowed(write: Write) -> None:
         "\n"
     )
     first, second = read_graph_file(path, 4)
-    assert first == Graph(4, frozenset({(0, 1), (1, 2), (2, 0)}))
-    assert second == Graph(4, frozenset({(1, 0)}))
+    assert first == graph_of(4, frozenset({(0, 1), (1, 2), (2, 0)}))
+    assert second == graph_of(4, frozenset({(1, 0)}))
 
 
 def pairs(n: int) -> st.SearchStrategy[frozenset[tuple[int, int]]]:
@@ -142,7 +142,7 @@ def test_written_graphs_are_read_back(
 
     path = tmp_path_factory.getbasetemp() / "written.txt"
     path.write_text(separator.join(text(block) for block in blocks))
-    assert list(read_graph_file(path, 7)) == [Graph(7, block) for block in blocks]
+    assert list(read_graph_file(path, 7)) == [graph_of(7, block) for block in blocks]
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,17 @@ from tacit.errors import InputError
 from tacit.topology import (
     GRAPHS,
     WEIGHTS,
-    Graph,
     GraphSchedule,
+    Mixing,
     build_mixing,
     build_schedule,
+    graph_of,
 )
+
+
+def matrices_of(mixing: Mixing) -> list[np.ndarray]:
+    return [weights.matrix() for weights in mixing.weights]
+
 
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -30,7 +36,7 @@ def undirected(draw: st.DrawFn) -> nx.Graph:
 
 def as_schedule(graph: nx.Graph) -> GraphSchedule:
     edges = frozenset(pair for a, b in graph.edges for pair in ((a, b), (b, a)))
-    return GraphSchedule("given", (Graph(graph.number_of_nodes(), edges),))
+    return GraphSchedule("given", (graph_of(graph.number_of_nodes(), edges),))
 
 
 @st.composite
@@ -45,7 +51,7 @@ def connected_digraphs(draw: st.DrawFn) -> GraphSchedule:
     for source, target, k in draw(st.lists(st.tuples(node, node, turn), max_size=10)):
         if source != target:
             edges[k].add((source, target))
-    return GraphSchedule("given", tuple(Graph(n, frozenset(some)) for some in edges))
+    return GraphSchedule("given", tuple(graph_of(n, frozenset(some)) for some in edges))
 
 
 @pytest.mark.parametrize("name", sorted(set(GRAPHS) - {"k-regular", "torus", "erdos-renyi"}))
@@ -55,8 +61,8 @@ def test_named_graphs_have_stochastic_weights(name: str, n: int) -> None:
     mixing = build_mixing(schedule)
     expected = "column-stochastic" if schedule.directed else "doubly-stochastic"
     assert mixing.kind == expected
-    assert len(mixing.matrices) == schedule.period
-    for k, matrix in enumerate(mixing.matrices):
+    assert len(matrices_of(mixing)) == schedule.period
+    for k, matrix in enumerate(matrices_of(mixing)):
         assert matrix.dtype == np.float64
         assert matrix.shape == (n, n)
         assert np.abs(matrix.sum(axis=0) - 1).max() <= 1e-12
@@ -75,7 +81,7 @@ def test_all_weights_of_a_regular_graph_are_the_same(
 ) -> None:
     degree = 2 * data.draw(st.integers(1, (n - 1) // 2))
     mixing = build_mixing(build_schedule("k-regular", n, degree=degree), weights)
-    (matrix,) = mixing.matrices
+    (matrix,) = matrices_of(mixing)
     assert mixing.kind == "doubly-stochastic"
     assert np.count_nonzero(matrix) == n * (degree + 1)
     np.testing.assert_allclose(matrix[matrix > 0], 1 / (degree + 1), rtol=1e-12)
@@ -91,7 +97,7 @@ def test_metropolis_weights(graph: nx.Graph) -> None:
     for a in range(n):
         expected[a, a] = 1 - sum(expected[a, b] for b in graph[a])
     for weights in ("metropolis", None):
-        (matrix,) = build_mixing(as_schedule(graph), weights).matrices
+        (matrix,) = matrices_of(build_mixing(as_schedule(graph), weights))
         np.testing.assert_allclose(matrix, expected, rtol=0, atol=1e-14)
         assert np.array_equal(matrix, matrix.T)
 
@@ -102,7 +108,7 @@ def test_laplacian_weights(graph: nx.Graph) -> None:
     largest = max(degree for _, degree in graph.degree)
     laplacian = nx.laplacian_matrix(graph, nodelist=range(len(graph))).toarray()
     expected = np.eye(len(graph)) - laplacian / (largest + 1)
-    (matrix,) = build_mixing(as_schedule(graph), "laplacian").matrices
+    (matrix,) = matrices_of(build_mixing(as_schedule(graph), "laplacian"))
     np.testing.assert_allclose(matrix, expected, rtol=0, atol=1e-14)
     assert np.array_equal(matrix, matrix.T)
 
@@ -112,7 +118,7 @@ def test_laplacian_weights(graph: nx.Graph) -> None:
 def test_uniform_weights_are_for_regular_graphs(graph: nx.Graph) -> None:
     schedule = as_schedule(graph)
     if nx.is_regular(graph):
-        (matrix,) = build_mixing(schedule, "uniform").matrices
+        (matrix,) = matrices_of(build_mixing(schedule, "uniform"))
         share = 1 / (graph.degree[0] + 1)
         np.testing.assert_allclose(matrix[matrix > 0], share, rtol=1e-12)
         return
@@ -134,7 +140,7 @@ def test_directed_graphs_split_equally(schedule: GraphSchedule) -> None:
         assert mixing.kind == "doubly-stochastic"
         return
     assert mixing.kind == "column-stochastic"
-    for graph, matrix in zip(schedule.graphs, mixing.matrices, strict=True):
+    for graph, matrix in zip(schedule.graphs, matrices_of(mixing), strict=True):
         for j in range(graph.nodes):
             receivers = {j} | {target for source, target in graph.edges if source == j}
             for i in range(graph.nodes):
@@ -144,28 +150,29 @@ def test_directed_graphs_split_equally(schedule: GraphSchedule) -> None:
 
 def test_matrices_and_degrees_follow_the_step() -> None:
     schedule = GraphSchedule(
-        "given", (Graph(3, frozenset({(0, 1), (0, 2)})), Graph(3, frozenset({(2, 0)})))
+        "given", (graph_of(3, frozenset({(0, 1), (0, 2)})), graph_of(3, frozenset({(2, 0)})))
     )
     mixing = build_mixing(schedule)
     for k in range(5):
-        assert np.array_equal(mixing.matrix(k), mixing.matrices[k % 2])
+        assert np.array_equal(mixing.at(k).matrix(), matrices_of(mixing)[k % 2])
         assert np.array_equal(mixing.out_degrees(k), [[2, 0, 0], [0, 0, 1]][k % 2])
         assert np.issubdtype(mixing.out_degrees(k).dtype, np.integer)
-    assert np.array_equal(mixing.matrix(0), [[1 / 3, 0, 0], [1 / 3, 1, 0], [1 / 3, 0, 1]])
+    assert np.array_equal(mixing.at(0).matrix(), [[1 / 3, 0, 0], [1 / 3, 1, 0], [1 / 3, 0, 1]])
 
 
 @pytest.mark.parametrize("name", ["ring", "exponential"])
-def test_matrices_are_read_only(name: str) -> None:
-    for matrix in build_mixing(build_schedule(name, 6)).matrices:
-        with pytest.raises(ValueError, match="read-only"):
-            matrix[0, 0] = 1.0
+def test_weights_are_read_only(name: str) -> None:
+    for weights in build_mixing(build_schedule(name, 6)).weights:
+        for array in (weights.starts, weights.sources, weights.values):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 1
 
 
 @pytest.mark.parametrize("power", range(7))
 def test_an_exponential_period_averages_exactly_for_powers_of_two(power: int) -> None:
     n = 2**power
     product = np.eye(n)
-    for matrix in build_mixing(build_schedule("exponential", n)).matrices:
+    for matrix in matrices_of(build_mixing(build_schedule("exponential", n))):
         product = matrix @ product
     assert np.array_equal(product, np.full((n, n), 1 / n))
 
@@ -177,7 +184,7 @@ def test_push_sum_converges_to_the_mean(schedule: GraphSchedule, seed: int) -> N
     values = np.random.default_rng(seed).normal(size=(schedule.nodes, 3))
     x, w = values, np.ones(schedule.nodes)
     for k in range(700 * schedule.period):
-        x, w = mixing.matrix(k) @ x, mixing.matrix(k) @ w
+        x, w = mixing.at(k).matrix() @ x, mixing.at(k).matrix() @ w
     np.testing.assert_allclose(x / w[:, None], np.tile(values.mean(axis=0), (len(w), 1)), atol=1e-9)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tacit.errors import InputError
-from tacit.topology import GRAPHS, Graph, GraphSchedule, build_schedule
+from tacit.topology import GRAPHS, GraphSchedule, build_schedule, graph_of
 
 UNDIRECTED = {"ring", "complete", "star", "k-regular", "torus", "erdos-renyi"}
 DIRECTED = {"directed-ring", "exponential"}
@@ -37,19 +37,19 @@ def test_named_schedules(name: str, nodes: int) -> None:
 
 @pytest.mark.parametrize("name", BARE)
 def test_one_and_two_nodes(name: str) -> None:
-    assert build_schedule(name, 1).graphs == (Graph(1, frozenset()),)
-    assert build_schedule(name, 2).graphs == (Graph(2, frozenset({(0, 1), (1, 0)})),)
+    assert build_schedule(name, 1).graphs == (graph_of(1, frozenset()),)
+    assert build_schedule(name, 2).graphs == (graph_of(2, frozenset({(0, 1), (1, 0)})),)
     assert not build_schedule(name, 2).directed
 
 
 def test_a_schedule_repeats() -> None:
-    graphs = tuple(Graph(3, frozenset({(i, (i + 1) % 3)})) for i in range(3))
+    graphs = tuple(graph_of(3, frozenset({(i, (i + 1) % 3)})) for i in range(3))
     schedule = GraphSchedule("given", graphs)
     assert [schedule.at(k) for k in range(7)] == [*graphs, *graphs, graphs[0]]
 
 
 def test_one_asymmetric_graph_makes_a_schedule_directed() -> None:
-    both, one_way = Graph(2, frozenset({(0, 1), (1, 0)})), Graph(2, frozenset({(0, 1)}))
+    both, one_way = graph_of(2, frozenset({(0, 1), (1, 0)})), graph_of(2, frozenset({(0, 1)}))
     assert GraphSchedule("given", (both, one_way)).directed
     assert not GraphSchedule("given", (both, both)).directed
 
@@ -61,7 +61,7 @@ def test_a_file_is_read_from_the_current_folder(
     monkeypatch.chdir(tmp_path)
     schedule = build_schedule("file:net.txt", 2)
     assert schedule.name == "file:net.txt"
-    assert schedule.graphs == (Graph(2, frozenset({(0, 1)})), Graph(2, frozenset({(1, 0)})))
+    assert schedule.graphs == (graph_of(2, frozenset({(0, 1)})), graph_of(2, frozenset({(1, 0)})))
     assert schedule.directed
     assert build_schedule(f"file:{tmp_path / 'net.txt'}", 2).graphs == schedule.graphs
 

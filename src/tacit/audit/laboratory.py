@@ -146,8 +146,7 @@ def set_up(plan: Plan, steps: int, repetitions: int, world: WorldFactory) -> Lab
     copies = min(most, -(-repetitions // nodes))
     train = plan.config.train
     dtype, device = DTYPES[train.dtype], torch.device(train.device)
-    eye = np.eye(copies)
-    together = [np.asarray(np.kron(eye, one), np.float64) for one in plan.mixing.matrices]
+    together = [weights.repeated(copies) for weights in plan.mixing.weights]
     return Laboratory(
         plan=plan,
         steps=steps,

@@ -217,7 +217,7 @@ def _train(
 
     def exchange() -> InProcessExchange:
         return InProcessExchange(
-            plan.mixing.matrices, dtype=job.dtype, device=job.device, active=plan.active
+            plan.mixing.weights, dtype=job.dtype, device=job.device, active=plan.active
         )
 
     recorder = RecordingExchange(exchange())

@@ -102,7 +102,7 @@ def planned(plan: Plan) -> dict[str, Scalar]:
     scales = [node.noise_scale for node in plan.nodes]
     expected = [node.expected_batch for node in plan.nodes]
     return {
-        "plan graph schedule": _digest([mixing.kind.encode(), *map(_bytes, mixing.matrices)]),
+        "plan graph schedule": _digest([mixing.kind.encode(), *map(str.encode, mixing.digests())]),
         "plan activity": _digest(_bytes(array) for array in drawn if array is not None),
         "plan batches": _digest([_rounded(expected)]),
         "plan noise": _digest([_rounded(scales), _rounded(plan.noise_shape)]),

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from tacit.exchange.messages import HEADER_BYTES
 from tacit.plan import Plan
+from tacit.topology import Weights
 
 if TYPE_CHECKING:
     from tacit.placement import Placement
@@ -191,12 +192,11 @@ def _kind(plan: Plan) -> str:
 
 
 def _mixed(plan: Plan, ranks: Counts) -> tuple[list[_Sent], ...]:
-    return ([_along_edges(matrix, ranks) for matrix in plan.mixing.matrices],)
+    return ([_along_edges(weights, ranks) for weights in plan.mixing.weights],)
 
 
-def _along_edges(matrix: NDArray[np.float64], ranks: Counts) -> _Sent:
-    targets, sources = np.nonzero(matrix)
-    return _Sent(sources, ranks[sources], ranks[targets])
+def _along_edges(weights: Weights, ranks: Counts) -> _Sent:
+    return _Sent(weights.sources, ranks[weights.sources], ranks[weights.targets])
 
 
 def _swapped(plan: Plan, ranks: Counts) -> tuple[list[_Sent], ...]:

@@ -23,9 +23,9 @@ import numpy as np
 import torch
 
 from tacit.data.adult_codes import CATEGORIES, COLUMNS, LABELS, MISSING, MOST_FREQUENT, NUMBERS
+from tacit.data.bounded import UNREADABLE, read_content
 from tacit.data.datasets import Dataset, TaskData
 from tacit.data.files import PublishedFile, obtain
-from tacit.data.idx import UNREADABLE, read_content
 from tacit.errors import InputError
 
 __all__ = ["FEATURES", "TEST_FILE", "TRAIN_FILE", "load_adult", "read_adult"]
@@ -49,6 +49,7 @@ FEATURES: tuple[str, ...] = (
 """What each of the 105 numbers of a record is."""
 
 _WHERE = "task.data_dir"
+_MOST_BYTES = 1 << 26  # the published files hold 4 million
 # Rounding to float32 must not take a norm above 1: it changes it by at most one part in 2^24.
 _UNIT = 1 - 2**-22
 
@@ -91,7 +92,7 @@ def read_adult(path: Path) -> Table:
         InputError: on `task.data_dir`, naming the file, and a line and its field that are wrong.
     """
     try:
-        lines = read_content(path).decode("utf-8").splitlines()
+        lines = read_content(path, _MOST_BYTES).decode("utf-8").splitlines()
     except (*UNREADABLE, UnicodeDecodeError) as error:
         reason = f"a text file of Adult was expected: {type(error).__name__}: {error}"
         raise InputError(_WHERE, str(path), reason) from error

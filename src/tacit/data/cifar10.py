@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import pickletools
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,10 +23,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from tacit.data.bounded import UNREADABLE, UnfitFileError, read_content
 from tacit.data.datasets import Dataset, TaskData
 from tacit.data.download import file_sha256
 from tacit.data.files import PublishedFile, find_file, obtain
-from tacit.data.idx import UNREADABLE
 from tacit.errors import InputError, describe
 
 __all__ = ["ARCHIVE", "VERSIONS", "Version", "binary_batch", "load_cifar10", "python_batch"]
@@ -42,6 +43,7 @@ _WHERE = "task.data_dir"
 _CLASSES = 10
 _SHAPE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
+_MOST_BYTES = 1 << 26  # the published batches hold 31 million
 _TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
 _TEST = ("test_batch",)
 
@@ -90,6 +92,7 @@ def python_batch(content: bytes) -> Batch:
         ValueError: if it is no pickle, asks for another name, or holds something else.
     """
     try:
+        _check_places(content)
         loaded = _Restricted(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a damaged pickle may raise anything
         raise ValueError(f"a batch of CIFAR-10 was expected: {describe(error)}") from error
@@ -101,6 +104,16 @@ def python_batch(content: bytes) -> Batch:
     if len(labels) != len(pixels) or not all(type(label) is int for label in labels):
         raise ValueError(f"{len(pixels)} whole numbers were expected as labels")
     return pixels, np.array(labels, dtype=np.int64)
+
+
+def _check_places(content: bytes) -> None:
+    """Refuse a pickle that keeps what it reads at a place beyond its own length.
+
+    Python makes room for all places below, so that five bytes would take 64 GiB.
+    """
+    for operation, argument, _ in pickletools.genops(content):
+        if operation.name.endswith("PUT") and int(argument or 0) > len(content):
+            raise ValueError("its memo is longer than the pickle")
 
 
 def _pixels(state: Any) -> np.ndarray:
@@ -214,7 +227,7 @@ def _from_folder(folder: Path) -> Source:
     def read(name: str) -> tuple[str, bytes]:
         path = folder / name
         with _readable(path):
-            return str(path), path.read_bytes()
+            return str(path), read_content(path, _MOST_BYTES)
 
     return read
 
@@ -228,6 +241,8 @@ def _from_archive(path: Path, folder: str) -> Source:
             name = member.name.removeprefix("./")
             file = archive.extractfile(member) if name in wanted and member.isfile() else None
             if file is not None:
+                if member.size > _MOST_BYTES:
+                    raise UnfitFileError(f"{name} announces {member.size} bytes, no batch")
                 contents[name] = file.read()
 
     def read(name: str) -> tuple[str, bytes]:

@@ -20,7 +20,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from tacit.data.idx import UNREADABLE, read_content
+from tacit.data.bounded import UNREADABLE, content
 
 __all__ = ["DownloadError", "content_sha256", "download", "file_sha256"]
 
@@ -86,7 +86,11 @@ def content_sha256(path: Path) -> str:
     Of the content and not of the archive: mirrors compress the same data differently, and some
     servers decompress it on the way.
     """
-    return hashlib.sha256(read_content(path)).hexdigest()
+    digest = hashlib.sha256()
+    with content(path) as (stream, _):
+        while chunk := stream.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def file_sha256(path: Path) -> str:

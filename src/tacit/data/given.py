@@ -12,11 +12,25 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 
 from tacit.data.datasets import Dataset
-from tacit.errors import InputError, describe
+from tacit.errors import InputError
 
 __all__ = ["as_dataset", "check_dataset"]
 
 _FORMS = "must be a Dataset, a pair (inputs, targets) of arrays, or a torch Dataset of such pairs"
+
+# Other types, such as those of 8 bits that float, have no sums.
+_NUMBERS = (
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+)
 
 
 def as_dataset(value: object, where: str) -> Dataset:
@@ -54,7 +68,7 @@ def check_dataset(dataset: Dataset, where: str, classes: int | None = None) -> N
         classes: integer targets must lie in `[0, classes)`; None leaves their range open.
 
     Raises:
-        InputError: naming the first record at fault.
+        InputError: naming the first record at fault by its number; never what it holds.
     """
     if len(dataset) == 0:
         raise InputError(where, "no records", "must hold at least one record")
@@ -72,18 +86,14 @@ def _check_finite(values: Tensor, name: str, where: str) -> None:
         return
     record = _first_record(~torch.isfinite(values))
     if record is not None:
-        row = values[record].reshape(-1)
-        number = row[~torch.isfinite(row)][0].item()
-        raise InputError(where, f"record {record}: {number}", f"{name} must be finite numbers")
+        raise InputError(where, f"record {record}", f"{name} must be finite numbers")
 
 
 def _check_labels(labels: Tensor, classes: int, where: str) -> None:
     record = _first_record((labels < 0) | (labels >= classes))
     if record is not None:
-        row = labels[record].reshape(-1)
-        label = row[(row < 0) | (row >= classes)][0].item()
         expected = f"labels must be 0 to {classes - 1} ({classes} classes)"
-        raise InputError(where, f"record {record}: label {label}", expected)
+        raise InputError(where, f"record {record}", expected)
 
 
 def _first_record(wrong: Tensor) -> int | None:
@@ -93,8 +103,11 @@ def _first_record(wrong: Tensor) -> int | None:
 
 
 def _dataset(inputs: Tensor, targets: Tensor, where: str) -> Dataset:
-    if inputs.is_complex() or targets.is_complex():
-        raise InputError(where, "complex numbers", "must hold real numbers")
+    for values in (inputs, targets):
+        if values.is_complex():
+            raise InputError(where, "complex numbers", "must hold real numbers")
+        if values.dtype not in _NUMBERS:
+            raise InputError(where, str(values.dtype), "must hold plain numbers, such as float32")
     if not targets.is_floating_point():
         targets = targets.to(torch.int64)
     try:
@@ -110,7 +123,8 @@ def _as_tensor(value: object, where: str) -> Tensor:
     try:
         array = np.asarray(value)
     except Exception as error:  # whatever the user's object raises when it is read
-        raise InputError(where, _kind(value), f"cannot be read: {describe(error)}") from error
+        reason = f"cannot be read ({_kind(error)})"  # its text may quote a record
+        raise InputError(where, _kind(value), reason) from error
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         raise InputError(where, f"{_kind(value)} of {array.dtype}", "must be an array of numbers")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
@@ -135,7 +149,7 @@ def _read_records(records: TorchDataset[object], where: str) -> tuple[Tensor, Te
     except InputError:
         raise
     except Exception as error:  # whatever the user's data set raises
-        expected = f"its records must be readable: {describe(error)}"
+        expected = f"its records must be readable ({_kind(error)})"  # its text may quote one
         raise InputError(where, f"record {len(inputs)}", expected) from error
     return _stack(inputs, "input", where), _stack(targets, "target", where)
 

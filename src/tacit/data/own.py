@@ -14,15 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-import numpy as np
 import safetensors.torch
-from safetensors import SafetensorError
 from torch import Tensor
 
+from tacit.data.bounded import UnfitFileError, check_size, read_member
 from tacit.data.datasets import Dataset
 from tacit.data.given import as_dataset, check_dataset
-from tacit.data.idx import UNREADABLE
-from tacit.errors import InputError, describe, nearest
+from tacit.errors import InputError, nearest
 from tacit.user_code import call_function, import_function
 
 __all__ = ["READERS", "load_own", "record_layout"]
@@ -30,9 +28,6 @@ __all__ = ["READERS", "load_own", "record_layout"]
 _WHERE = "nodes.source"
 _NODE = "{node}"
 _ARRAYS = ("inputs", "targets")
-
-# A wrong value, an archive that is encrypted or packed in a way unknown, or no such file at all.
-_FAULTS = (*UNREADABLE, ValueError, RuntimeError, zipfile.BadZipFile, SafetensorError)
 
 Arrays = Mapping[str, object]
 
@@ -127,8 +122,12 @@ def _from_file(source: str, node: int) -> object:
         raise InputError(_WHERE, source, f"node {node}: there is no file {path}")
     try:
         arrays = read(path)
-    except _FAULTS as error:
-        expected = f"node {node}: {path} cannot be read as {path.suffix} ({describe(error)})"
+    except UnfitFileError as error:
+        expected = f"node {node}: {path} cannot be read as {path.suffix}: it {error}"
+        raise InputError(_WHERE, source, expected) from error
+    except Exception as error:  # a damaged file may raise anything, and its text may quote records
+        kind = type(error).__name__
+        expected = f"node {node}: {path} cannot be read as {path.suffix} ({kind})"
         raise InputError(_WHERE, source, expected) from error
     missing = [name for name in _ARRAYS if name not in arrays]
     if missing:
@@ -139,13 +138,17 @@ def _from_file(source: str, node: int) -> object:
 
 
 def _read_npz(path: Path) -> Arrays:
-    # The class in place of `np.load`, which would take a single array or a pickle as well. What
-    # is not asked for is not read; arrays of objects would have to be unpickled, and raise.
-    with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
-        return {name: archive[name] if name in _ARRAYS else None for name in archive.files}
+    # What is not asked for is not read.
+    with zipfile.ZipFile(path) as archive:
+        members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+        return {
+            name: read_member(archive, member) if name in _ARRAYS else None
+            for name, member in members.items()
+        }
 
 
 def _read_safetensors(path: Path) -> Arrays:
+    check_size(path.stat().st_size)  # which its header cannot exceed
     return safetensors.torch.load(path.read_bytes())
 
 

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.data.bounded import UnfitFileError
 from tacit.data.datasets import Dataset, TaskData, count_classes
 from tacit.data.files import find_file
-from tacit.data.idx import UNREADABLE
-from tacit.errors import InputError, describe
+from tacit.errors import InputError
+from tacit.free_memory import host_bytes, in_words
 
 __all__ = ["load_svmlight"]
 
 _WHERE = "task.dataset"
-_PACKED = (".gz", ".bz2")
+_OPENERS: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
+_PACKED = tuple(_OPENERS)
 _BYTES = 4  # of a float32
+_LONGEST_LINE = 1 << 28
+# What a record and each of its values take at most while they are read: they grow by copying.
+_RECORD_BYTES = 48
+_VALUE_BYTES = 36
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,14 +109,51 @@ def _parse(path: Path) -> _Table:
     # Imported here because it is slow, and only this data set needs it.
     from sklearn.datasets import load_svmlight_file
 
+    opened = _OPENERS.get(path.suffix, open)
+    lines = None
     try:
-        records, targets = load_svmlight_file(str(path), dtype=np.float32, zero_based=True)
-    except (*UNREADABLE, ValueError, OverflowError) as error:
-        expected = f"must hold lines such as '1 1:0.5 3:2': {describe(error)}"
+        with opened(path, "rb") as stream:
+            lines = _Lines(stream, host_bytes())
+            records, targets = load_svmlight_file(lines, dtype=np.float32, zero_based=True)
+    except UnfitFileError as error:
+        raise InputError(_WHERE, str(path), str(error)) from error
+    except Exception as error:  # a damaged file may raise anything, and its text may quote records
+        place = "it" if lines is None else f"line {lines.count}"
+        expected = (
+            "must hold lines such as '1 1:0.5 3:2', each with ascending indices: "
+            f"{place} cannot be read ({type(error).__name__})"
+        )
         raise InputError(_WHERE, str(path), expected) from error
     if len(targets) == 0:
         raise InputError(_WHERE, str(path), "holds no record")
     return _Table(path, records, np.asarray(targets, np.float64), np.asarray(records.indices))
+
+
+class _Lines:
+    """The lines of a file, counted, and no more of them than fit in memory once they are read."""
+
+    def __init__(self, stream: IO[bytes], memory: int) -> None:
+        self.count = 0
+        self._stream, self._memory = stream, memory
+
+    def read(self) -> bytes:
+        """Nothing reads a whole file here; scikit-learn takes what has this for a stream."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[bytes]:
+        needed = 0
+        while line := self._stream.readline(_LONGEST_LINE + 1):
+            self.count += 1
+            if len(line) > _LONGEST_LINE:
+                longest = in_words(_LONGEST_LINE)
+                raise UnfitFileError(f"line {self.count} is longer than {longest}")
+            needed += _RECORD_BYTES + _VALUE_BYTES * line.count(b":")
+            if needed > self._memory:
+                raise UnfitFileError(
+                    f"holds more than {self.count - 1} records, and {in_words(self._memory)} of "
+                    "memory are too few for them"
+                )
+            yield line
 
 
 def _features(tables: Sequence[_Table], first: int) -> int:
@@ -124,19 +169,14 @@ def _features(tables: Sequence[_Table], first: int) -> int:
             "lines to widen them"
         )
         raise InputError(_WHERE, str(tables[1].path), expected)
-    size, memory = sum(len(table.targets) for table in tables) * features * _BYTES, _memory()
-    if size > memory:
+    size, free = sum(len(table.targets) for table in tables) * features * _BYTES, host_bytes()
+    if size > free:
         expected = (
-            f"its dense records would take {size / 2**30:.3g} GiB, and this machine has "
-            f"{memory / 2**30:.3g}: choose fewer features or records"
+            f"its dense records would take {in_words(size)}, and {in_words(free)} of memory are "
+            "free: choose fewer features or records"
         )
         raise InputError(_WHERE, str(tables[0].path), expected)
     return features
-
-
-def _memory() -> int:
-    """The machine's memory, in bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _dense(table: _Table, first: int, features: int) -> Tensor:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from tacit.compression import Coding
 from tacit.errors import InputError, PeerError
-from tacit.exchange.counting import Active, everybody, out_degrees, sizes
+from tacit.exchange.counting import Active, everybody, sizes
 from tacit.exchange.messages import (
     HEADER_BYTES,
     Envelope,
@@ -38,6 +38,7 @@ from tacit.exchange.protocol import Arrival, Channel
 from tacit.exchange.routes import Nodes, Route, gossip_route, pair_route, server_route
 from tacit.exchange.rows import Mixer, compile_rows
 from tacit.exchange.server import Server
+from tacit.topology.weights import Weights
 
 __all__ = ["SERVER", "BetweenProcesses", "Graphs"]
 
@@ -49,14 +50,14 @@ class Graphs:
     """What is public of who talks to whom.
 
     Args:
-        matrix: the mixing matrix of a step, `[nodes, nodes]`.
-        period: after how many steps matrices repeat; None: never.
-        kind: what the matrices are.
+        weights: of the mixing at a step.
+        period: after how many steps weights repeat; None: never.
+        kind: what the weights are.
         active: who sends at a step; None: everybody.
         arrives: whose messages reach the server, likewise.
     """
 
-    matrix: Callable[[int], NDArray[np.float64]]
+    weights: Callable[[int], Weights]
     period: int | None
     kind: Literal["column-stochastic", "doubly-stochastic", "server"]
     active: Active = everybody
@@ -65,9 +66,9 @@ class Graphs:
 
 @dataclass(frozen=True)
 class _Gossip:
-    """One mixing matrix as this process sees it."""
+    """The mixing of one graph as this process sees it."""
 
-    matrix: NDArray[np.float64]
+    weights: Weights
     route: Route
     mixer: Mixer
     degrees: NDArray[np.int64]
@@ -239,28 +240,27 @@ class BetweenProcesses:
         period = self._graphs.period
         if period is not None and k % period in self._known:
             return self._known[k % period]
-        matrix = self._graphs.matrix(k)
-        route = gossip_route(matrix, self._ranks, self._channel.rank)
-        made = _Gossip(
-            matrix, route, self._mixer(matrix, route), out_degrees(matrix)[list(self._nodes)]
-        )
+        weights = self._graphs.weights(k)
+        route = gossip_route(weights, self._ranks, self._channel.rank)
+        degrees = weights.out_degrees[list(self._nodes)]
+        made = _Gossip(weights, route, self._mixer(weights, route), degrees)
         if period is not None:
             self._known[k % period] = made
         return made
 
-    def _mixer(self, matrix: NDArray[np.float64], route: Route) -> Mixer:
+    def _mixer(self, weights: Weights, route: Route) -> Mixer:
         return compile_rows(
-            matrix, nodes=self._nodes, others=route.others, dtype=self._dtype, device=self._device
+            weights, nodes=self._nodes, others=route.others, dtype=self._dtype, device=self._device
         )
 
     def _without(self, gossip: _Gossip, bad: set[int]) -> _Gossip:
         """This step's sums without what some nodes sent."""
-        matrix, here, gone = gossip.matrix.copy(), list(self._nodes), sorted(bad)
-        if self._graphs.kind == "doubly-stochastic":
-            matrix[here, here] += matrix[np.ix_(here, gone)].sum(axis=1)
-        matrix[np.ix_(here, gone)] = 0
-        mixer = self._mixer(matrix, gossip.route)
-        return _Gossip(matrix, gossip.route, mixer, gossip.degrees)
+        old = gossip.weights
+        lost = np.flatnonzero(np.isin(old.targets, self._nodes) & np.isin(old.sources, sorted(bad)))
+        keep = self._graphs.kind == "doubly-stochastic"
+        weights = old.without(lost, old.targets[lost] if keep else None)
+        mixer = self._mixer(weights, gossip.route)
+        return _Gossip(weights, gossip.route, mixer, gossip.degrees)
 
     def _rows(self, wanted: Nodes, rows_of: Nodes) -> Tensor:
         place = {node: row for row, node in enumerate(rows_of)}

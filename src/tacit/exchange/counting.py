@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tacit.compression import Coding
 
-__all__ = ["Active", "everybody", "out_degrees", "row_bytes", "sizes"]
+__all__ = ["Active", "everybody", "row_bytes", "sizes"]
 
 Active: TypeAlias = Callable[[int], NDArray[np.bool_] | None]
 """Of a step: which nodes, bool `[all nodes]`; None: all."""
@@ -19,12 +19,6 @@ Active: TypeAlias = Callable[[int], NDArray[np.bool_] | None]
 
 def everybody(k: int) -> None:
     """All nodes, at every step."""
-
-
-def out_degrees(matrix: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Messages that each node sends along the edges of a mixing matrix, `[nodes]`."""
-    others = matrix - np.diag(np.diag(matrix))
-    return np.asarray(np.count_nonzero(others, axis=0), np.int64)
 
 
 def row_bytes(value: Tensor) -> int:

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.compression import Coding
-from tacit.exchange.counting import Active, everybody, out_degrees, sizes
+from tacit.exchange.counting import Active, everybody, sizes
 from tacit.exchange.rows import Mixer, compile_rows
 from tacit.exchange.server import Server
+from tacit.topology.weights import Weights
 
 __all__ = ["InProcessExchange"]
 
@@ -21,8 +22,8 @@ class InProcessExchange:
     """Mixes rows of stacked tensors, and counts what each node would have sent.
 
     Args:
-        matrices: mixing matrices of one period, `[nodes, nodes]` each; `P[i, j]` weighs what i
-            receives from j. Or a function of the step, where no two need be the same.
+        weights: of one period, one for each of its graphs; or a function of the step, where no two
+            need be the same.
         dtype: of the values to be mixed.
         device: of the values to be mixed.
         active: who sends at a step, bool `[nodes]`; None: everybody.
@@ -34,7 +35,7 @@ class InProcessExchange:
 
     def __init__(
         self,
-        matrices: Sequence[NDArray[np.float64]] | Callable[[int], NDArray[np.float64]],
+        weights: Sequence[Weights] | Callable[[int], Weights],
         *,
         dtype: torch.dtype,
         device: torch.device,
@@ -43,12 +44,12 @@ class InProcessExchange:
     ) -> None:
         self._dtype, self._device = dtype, device
         self._active, self._arrives = active, arrives
-        self._changing = matrices if callable(matrices) else None
-        listed = [matrices(0)] if callable(matrices) else list(matrices)
-        self._steps = [self._compiled(matrix) for matrix in listed]
-        self._server = Server(len(listed[0]))
+        self._changing = weights if callable(weights) else None
+        listed = [weights(0)] if callable(weights) else list(weights)
+        self._steps = [self._compiled(one) for one in listed]
+        self._server = Server(listed[0].nodes)
         self.dropped: dict[int, int] = {}
-        self.bytes_sent: NDArray[np.int64] = np.zeros(len(listed[0]), dtype=np.int64)
+        self.bytes_sent: NDArray[np.int64] = np.zeros(listed[0].nodes, dtype=np.int64)
 
     def mix(self, k: int, *values: Tensor, coding: Coding | None = None) -> tuple[Tensor, ...]:
         """Weighted sums over the in-neighbours of step k; see `Exchange.mix`."""
@@ -81,10 +82,10 @@ class InProcessExchange:
             for position, value in enumerate(values)
         )
 
-    def _compiled(self, matrix: NDArray[np.float64]) -> tuple[Mixer, NDArray[np.int64]]:
-        everyone = range(len(matrix))
-        mixer = compile_rows(matrix, nodes=everyone, dtype=self._dtype, device=self._device)
-        return mixer, out_degrees(matrix)
+    def _compiled(self, weights: Weights) -> tuple[Mixer, NDArray[np.int64]]:
+        everyone = range(weights.nodes)
+        mixer = compile_rows(weights, nodes=everyone, dtype=self._dtype, device=self._device)
+        return mixer, weights.out_degrees
 
 
 def _of(each: NDArray[np.int64], chosen: NDArray[np.int64], rows: int) -> NDArray[np.int64]:

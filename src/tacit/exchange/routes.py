@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.topology.weights import Weights
+
 __all__ = ["Route", "gossip_route", "pair_route", "server_route"]
 
 Nodes = tuple[int, ...]
@@ -45,23 +47,20 @@ class Route:
         return Route(sends, receives)
 
 
-def gossip_route(matrix: NDArray[np.float64], ranks: Sequence[int], rank: int) -> Route:
-    """The edges of a mixing matrix `[nodes, nodes]` that cross; a node's row goes once a process.
+def gossip_route(weights: Weights, ranks: Sequence[int], rank: int) -> Route:
+    """The edges of a graph that cross; a node's row goes once a process.
 
     Args:
-        matrix: `P[i, j]` weighs what i receives from j.
+        weights: of the graph.
         ranks: of each node, where it is.
         rank: of this process.
     """
     where = np.asarray(ranks)
-    here = where == rank
-    wanted = (matrix[here] != 0).any(axis=0) & ~here
-    targets, sources = np.nonzero(matrix[:, here] != 0)
-    own = np.flatnonzero(here)
-    crossing = {(int(where[i]), int(own[j])) for i, j in zip(targets, sources, strict=True)}
+    to, start = where[weights.targets], where[weights.sources]
+    leaving, coming = (start == rank) & (to != rank), (start != rank) & (to == rank)
     return Route(
-        _by_rank((to, node) for to, node in crossing if to != rank),
-        _by_rank((int(where[node]), int(node)) for node in np.flatnonzero(wanted)),
+        _by_rank(_distinct(to[leaving], weights.sources[leaving])),
+        _by_rank(_distinct(start[coming], weights.sources[coming])),
     )
 
 
@@ -80,6 +79,10 @@ def server_route(sending: Sequence[int], ranks: Sequence[int], rank: int, server
     if rank == server:
         return Route({}, _by_rank(pair for pair in pairs if pair[0] != rank))
     return Route(_by_rank((server, node) for where, node in pairs if where == rank), {})
+
+
+def _distinct(ranks: NDArray[np.int64], nodes: NDArray[np.int64]) -> list[tuple[int, int]]:
+    return list(set(zip(ranks.tolist(), nodes.tolist(), strict=True)))
 
 
 def _by_rank(pairs: Iterable[tuple[int, int]]) -> dict[int, Nodes]:

@@ -15,12 +15,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.topology.weights import Weights
+
 __all__ = ["Mixer", "compile_rows"]
 
 # Up to this many in-neighbours (self included) scaled adds beat a matrix product.
 _FEW_NEIGHBOURS = 4
+# Up to this many nodes, a whole matrix of weights beats a sparse one, or takes little memory.
+_WHOLE_NODES = 1024
 # Up to this many pieces, rows are read where they lie; else they are gathered first.
 _FEW_RUNS = 8
+
+
+Runs = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -32,12 +39,13 @@ class _Slot:
         sources: what each reads, `[rows]`: a row of this process, or, counted on from these, one
             that came.
         runs: the same as (to, from, length), where rows that follow each other read rows that
-            follow each other: of a ring or an exponential graph two, of a node itself one.
+            follow each other: of a ring or an exponential graph two, of a node itself one; None
+            where these are many.
     """
 
     weights: Tensor
     sources: Tensor
-    runs: tuple[tuple[int, int, int], ...]
+    runs: Runs | None
 
 
 @dataclass(frozen=True)
@@ -58,8 +66,7 @@ class _Few:
     def into(self, mixed: Tensor, own: Tensor, came: Tensor | None) -> None:
         """Write the sums to the rows of `mixed` `[nodes, ...]`."""
         first, *others = self.slots
-        scattered = any(len(slot.runs) > _FEW_RUNS for slot in self.slots)
-        if scattered:
+        if any(slot.runs is None for slot in self.slots):
             everything = own if came is None else torch.cat([own, came])
             total = _gathered(everything, first)
             for slot in others:
@@ -86,6 +93,7 @@ def _pieces(
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Rows to write to, what they read, and its weights."""
     column, done = _column(slot, own), 0
+    assert slot.runs is not None
     for to, start, length in slot.runs:
         read = own[start : start + length]
         if start >= len(own):
@@ -96,14 +104,23 @@ def _pieces(
 
 
 @dataclass(frozen=True)
-class _Dense:
-    """Sums over many in-neighbours: a matrix product."""
+class _Product:
+    """Sums over many in-neighbours: a matrix product.
+
+    Attributes:
+        own: weights of the rows of this process, `[rows, own]`; a sparse tensor for many nodes.
+        came: of the rows that come, `[rows, came]`, likewise.
+    """
 
     own: Tensor
     came: Tensor
 
     def into(self, mixed: Tensor, own: Tensor) -> None:
-        torch.matmul(self.own, own.reshape(len(own), -1), out=mixed.view(len(mixed), -1))
+        total, rows = mixed.view(len(mixed), -1), own.reshape(len(own), -1)
+        if self.own.is_sparse:  # whose product has no `out`
+            total.zero_().addmm_(self.own, rows)
+        else:
+            torch.matmul(self.own, rows, out=total)
 
     def add(self, mixed: Tensor, came: Tensor) -> None:
         mixed.view(len(mixed), -1).addmm_(self.came, came.reshape(len(came), -1))
@@ -115,33 +132,33 @@ class Mixer:
 
     Attributes:
         few: of the nodes that wait for nothing, and of those that do; or
-        dense: of all nodes.
+        product: of all nodes.
     """
 
     few: tuple[_Few, ...]
     waiting: tuple[_Few, ...]
-    dense: _Dense | None
+    product: _Product | None
 
     def begin(self, own: Tensor) -> Tensor:
         """A new tensor like `own` `[nodes, ...]`, with all that can be computed of it alone."""
         mixed = torch.empty_like(own)
-        if self.dense is not None:
-            self.dense.into(mixed, own)
+        if self.product is not None:
+            self.product.into(mixed, own)
         for part in self.few:
             part.into(mixed, own, None)
         return mixed
 
     def finish(self, mixed: Tensor, own: Tensor, came: Tensor) -> Tensor:
         """The same with what came, `[others, ...]`, in the order that was compiled."""
-        if self.dense is not None and len(came):
-            self.dense.add(mixed, came)
+        if self.product is not None and len(came):
+            self.product.add(mixed, came)
         for part in self.waiting:
             part.into(mixed, own, came)
         return mixed
 
 
 def compile_rows(
-    matrix: NDArray[np.float64],
+    weights: Weights,
     *,
     nodes: Sequence[int],
     others: Sequence[int] = (),
@@ -151,31 +168,53 @@ def compile_rows(
     """The cheaper way to apply some rows of a mixing matrix.
 
     Args:
-        matrix: of all nodes, `[all, all]`: it alone decides the way, so that every process takes
-            the same.
+        weights: of all nodes: they alone decide the way, so that every process takes the same.
         nodes: those of this process, ascending: which rows.
         others: of whom messages come, ascending; all other in-neighbours are among `nodes`.
         dtype: of the values.
         device: likewise.
     """
     own, near = np.asarray(nodes, np.int64), np.asarray(others, np.int64)
-    if int(np.count_nonzero(matrix, axis=1).max()) > _FEW_NEIGHBOURS:
-        parts = (matrix[np.ix_(own, columns)] for columns in (own, near))
-        return Mixer((), (), _Dense(*(torch.tensor(p, dtype=dtype, device=device) for p in parts)))
-    places = np.full(len(matrix), -1, np.int64)
+    if int(weights.counts.max(initial=0)) > _FEW_NEIGHBOURS:
+        write = _whole if weights.nodes <= _WHOLE_NODES else _sparse
+        parts = (write(weights, own, columns, dtype).to(device) for columns in (own, near))
+        return Mixer((), (), _Product(*parts))
+    places = np.full(weights.nodes, -1, np.int64)
     places[own], places[near] = np.arange(len(own)), len(own) + np.arange(len(near))
-    waits = (matrix[np.ix_(own, near)] != 0).any(axis=1)
+    reads = np.zeros(weights.nodes, np.bool_)  # whether a target reads what comes
+    reads[weights.targets[places[weights.sources] >= len(own)]] = True
+    waits = reads[own]
 
     def part(rows: NDArray[np.int64]) -> tuple[_Few, ...]:
         if not len(rows):
             return ()
-        return (_few(matrix[own[rows]], rows, places, len(own), dtype, device),)
+        return (_few(weights, own[rows], rows, places, len(own), dtype, device),)
 
     return Mixer(part(np.flatnonzero(~waits)), part(np.flatnonzero(waits)), None)
 
 
+def _whole(
+    weights: Weights, rows: NDArray[np.int64], columns: NDArray[np.int64], dtype: torch.dtype
+) -> Tensor:
+    return torch.tensor(weights.block(rows, columns), dtype=dtype)
+
+
+def _sparse(
+    weights: Weights, rows: NDArray[np.int64], columns: NDArray[np.int64], dtype: torch.dtype
+) -> Tensor:
+    entries, targets, sources = weights.within(rows, columns)
+    return torch.sparse_coo_tensor(
+        torch.from_numpy(np.stack([targets, sources])),
+        torch.tensor(weights.values[entries], dtype=dtype),
+        (len(rows), len(columns)),
+        is_coalesced=True,  # each place once, in ascending order
+        check_invariants=False,  # left open, torch warns
+    )
+
+
 def _few(
-    weighed: NDArray[np.float64],
+    weights: Weights,
+    targets: NDArray[np.int64],
     rows: NDArray[np.int64],
     places: NDArray[np.int64],
     own: int,
@@ -183,13 +222,14 @@ def _few(
     device: torch.device,
 ) -> _Few:
     """Slots of some rows; a row with fewer in-neighbours than others reads itself with weight 0."""
-    most = max(1, int(np.count_nonzero(weighed, axis=1).max()))
-    sources = np.tile(rows, (most, 1))
-    weights = np.zeros((most, len(rows)))
-    for number, row in enumerate(weighed):
-        neighbours = np.flatnonzero(row)
-        sources[: len(neighbours), number] = places[neighbours]
-        weights[: len(neighbours), number] = row[neighbours]
+    counts = weights.counts[targets]
+    sources = np.tile(rows, (max(1, int(counts.max())), 1))
+    values = np.zeros(sources.shape)
+    for slot in range(len(sources)):
+        filled = np.flatnonzero(counts > slot)
+        entries = weights.starts[targets[filled]] + slot
+        sources[slot, filled] = places[weights.sources[entries]]
+        values[slot, filled] = weights.values[entries]
     return _Few(
         torch.as_tensor(rows, device=device),
         tuple(
@@ -198,18 +238,21 @@ def _few(
                 torch.as_tensor(source, device=device),
                 _runs(rows, source, own),
             )
-            for weight, source in zip(weights, sources, strict=True)
+            for weight, source in zip(values, sources, strict=True)
         ),
     )
 
 
-def _runs(
-    rows: NDArray[np.int64], sources: NDArray[np.int64], own: int
-) -> tuple[tuple[int, int, int], ...]:
-    """Where each run of consecutive rows and sources goes, begins, and how long it is."""
+def _runs(rows: NDArray[np.int64], sources: NDArray[np.int64], own: int) -> Runs | None:
+    """Where each run of consecutive rows and sources goes, begins, and how long it is.
+
+    None where they are many.
+    """
     breaks = (np.diff(sources, prepend=-2) != 1) | (np.diff(rows, prepend=-2) != 1)
     breaks |= sources == own  # the first row that came lies in another tensor
     starts = np.flatnonzero(breaks)
+    if len(starts) > _FEW_RUNS:
+        return None
     lengths = np.diff(starts, append=len(sources))
     return tuple(
         (int(rows[at]), int(sources[at]), int(length))

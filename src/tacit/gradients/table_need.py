@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InputError
+from tacit.free_memory import in_words
 from tacit.gradients.stacked import StackedModel
-from tacit.gradients.table_memory import in_words
 from tacit.gradients.table_parts import Shape, shapes_of, whole
 
 __all__ = ["TableNeed", "entries_of", "entry_shapes", "table_need"]

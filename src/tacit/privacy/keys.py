@@ -14,13 +14,19 @@ Deriving a key and setting up its cipher takes 8 to 20 us, which 50 nodes pay se
 moving a cipher to another position takes 1 us. So ciphers are kept with the keys (`NodeKeys.read`).
 A kept cipher has no state that matters: every read positions it first, and it is taken out of the
 store while it is read, so no two threads ever share one.
+
+A forked child that went on with its parent's keys would draw the same noise for other values, and
+the difference of two such releases holds no noise at all. So keys do not survive a fork: in the
+child, all of them are dropped before any other code runs, and whoever asks for one gets an error.
 """
 
 from __future__ import annotations
 
 import hashlib
 import operator
+import os
 import secrets
+import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -56,7 +62,8 @@ class NodeKeys:
     """The secret keys of the nodes that this process hosts.
 
     Whoever has a node's key can subtract its noise. Keys are therefore never shown, pickled,
-    copied, stored or sent: `repr` hides them, and pickling and copying raise `TypeError`.
+    copied, stored or sent: `repr` hides them, and pickling and copying raise `TypeError`. A child
+    that this process forks holds none of them: every use there raises `InputError`.
 
     Args:
         secret: the 32-byte key of each node.
@@ -69,12 +76,14 @@ class NodeKeys:
     secret: Mapping[int, bytes]
     seeded: bool
     _ciphers: dict[tuple[int, str], CipherContext] = field(default_factory=dict, init=False)
+    _dropped: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         for node, key in self.secret.items():
             if len(key) != KEY_BYTES:
                 raise InputError(f"key of node {node}", len(key), f"a key of {KEY_BYTES} bytes")
         object.__setattr__(self, "secret", MappingProxyType(dict(self.secret)))
+        _LIVE.add(self)
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -87,6 +96,7 @@ class NodeKeys:
         Raises:
             InputError: the key of one of `nodes` is not held.
         """
+        self._check_held()
         return NodeKeys({node: self._of(node) for node in nodes}, self.seeded)
 
     def purpose_key(self, node: int, purpose: str) -> bytes:
@@ -133,17 +143,47 @@ class NodeKeys:
             self._ciphers[node, purpose] = cipher
 
     def _of(self, node: int) -> bytes:
+        self._check_held()
         try:
             return self.secret[node]
         except KeyError:
             held = f"one of the {len(self.secret)} nodes whose keys this process holds"
             raise InputError("node", node, held) from None
 
+    def _check_held(self) -> None:
+        if self._dropped:
+            raise InputError(
+                "noise keys",
+                f"process {os.getpid()}",
+                "is a fork of the process that made them, and would release its own values under "
+                "the noise of that process: start the run in this process, or start this process "
+                "with the method 'spawn' of multiprocessing",
+            )
+
+    def _drop(self) -> None:
+        """Forget all keys and ciphers, for good."""
+        object.__setattr__(self, "secret", MappingProxyType({}))
+        object.__setattr__(self, "_dropped", True)
+        self._ciphers.clear()
+
     def __repr__(self) -> str:
         return f"NodeKeys(nodes={self.nodes}, seeded={self.seeded})"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("keys of nodes are never copied, stored or sent")
+
+
+_LIVE: weakref.WeakSet[NodeKeys] = weakref.WeakSet()
+
+
+def _drop_all() -> None:
+    for keys in list(_LIVE):
+        keys._drop()
+
+
+# Systems without fork have no such function, and need none.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_all)
 
 
 def fresh_keys(nodes: Iterable[int]) -> NodeKeys:

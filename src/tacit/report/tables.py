@@ -34,7 +34,9 @@ def facts_section(result: Result) -> str:
         ("Graph", f"{topology.graph}, {direction}{turns}"),
         (
             "Contraction",
-            f"{number_text(topology.contraction)} a step (0: all average at once, 1: never)",
+            "not known"
+            if topology.contraction is None
+            else f"{number_text(topology.contraction)} a step (0: all average at once, 1: never)",
         ),
         ("Test loss", _scores_text(result.test_loss)),
         ("Accounting", result.accounting),

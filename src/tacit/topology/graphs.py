@@ -6,13 +6,13 @@ no self loops.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tacit.errors import InputError
 
@@ -22,7 +22,9 @@ __all__ = [
     "directed_ring",
     "erdos_renyi",
     "exponential",
+    "graph_of",
     "k_regular",
+    "reached",
     "read_graph_file",
     "ring",
     "star",
@@ -30,60 +32,136 @@ __all__ = [
 ]
 
 Edge = tuple[int, int]
+Numbers = NDArray[np.int64]
 
 _REDRAWS = 100
 _PURPOSE = 3  # of the public seed; data splits have 1, partitions 2
+# An edge takes some 100 bytes until a run has begun.
+_MOST_EDGES = 10_000_000
+_MOST_PAIRS = 1_000_000_000  # that a drawn graph decides on, 200 million a second
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Graph:
     """A directed graph on nodes 0..nodes-1; an undirected one has every edge both ways.
 
     Args:
         nodes: how many.
-        edges: (source, target) pairs without self loops.
+        sources: of each edge, `[edges]`; edges are ordered by source and then target, none is
+            there twice, and none leads from a node to itself. `graph_of` sees to that.
+        targets: likewise.
     """
 
     nodes: int
-    edges: frozenset[Edge]
+    sources: Numbers
+    targets: Numbers
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Graph)
+            and self.nodes == other.nodes
+            and np.array_equal(self.sources, other.sources)
+            and np.array_equal(self.targets, other.targets)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.nodes, self.sources.tobytes(), self.targets.tobytes()))
+
+    @cached_property
+    def edges(self) -> frozenset[Edge]:
+        """The (source, target) pairs: for few edges, since a pair takes ten times its numbers."""
+        return frozenset(zip(self.sources.tolist(), self.targets.tolist(), strict=True))
 
     @cached_property
     def symmetric(self) -> bool:
         """Whether every edge goes both ways."""
-        return all((target, source) in self.edges for source, target in self.edges)
+        there = self.sources * self.nodes + self.targets
+        back = self.targets * self.nodes + self.sources
+        return np.array_equal(there, np.sort(back))
 
     @cached_property
-    def out_degrees(self) -> tuple[int, ...]:
+    def out_degrees(self) -> Numbers:
         """Out-neighbours of each node, itself not counted, `[nodes]`."""
-        counts = Counter(source for source, _ in self.edges)
-        return tuple(counts[node] for node in range(self.nodes))
+        return np.bincount(self.sources, minlength=self.nodes)
 
 
-def _graph(nodes: int, edges: Iterable[Edge], *, both_ways: bool = False) -> Graph:
-    listed = [(source, target) for source, target in edges if source != target]
+def graph_of(nodes: int, edges: Iterable[Edge] | Numbers, *, both_ways: bool = False) -> Graph:
+    """The graph of some edges, in any order; duplicates and self loops are left out.
+
+    Args:
+        nodes: how many.
+        edges: (source, target) pairs, `[edges, 2]` if it is an array.
+        both_ways: whether each edge also leads back.
+    """
+    listed = edges if isinstance(edges, np.ndarray) else np.array(list(edges), np.int64)
+    sources, targets = listed.reshape(-1, 2).T
     if both_ways:
-        listed += [(target, source) for source, target in listed]
-    return Graph(nodes, frozenset(listed))
+        sources, targets = np.append(sources, targets), np.append(targets, sources)
+    proper = sources != targets
+    codes = np.unique(sources[proper] * nodes + targets[proper])
+    return Graph(nodes, *np.divmod(codes, max(nodes, 1)))
+
+
+def reached(nodes: int, sources: Numbers, targets: Numbers, start: int) -> NDArray[np.bool_]:
+    """Nodes that edges `[edges]` lead to from `start`, itself included, `[nodes]`."""
+    order = np.argsort(sources, kind="stable")
+    ends = targets[order]
+    starts = np.searchsorted(sources[order], np.arange(nodes + 1))
+    found = np.zeros(nodes, dtype=np.bool_)
+    found[start] = True
+    new = np.array([start])
+    while len(new):
+        first, counts = starts[new], starts[new + 1] - starts[new]
+        # The edges of all new nodes: from each one's first on, as many as it has.
+        skipped = np.repeat(first - np.cumsum(counts) + counts, counts)
+        near = ends[skipped + np.arange(len(skipped))]
+        new = np.unique(near[~found[near]])
+        found[new] = True
+    return found
+
+
+def _hops(nodes: int, hops: Iterable[int], *, both_ways: bool = False) -> Graph:
+    """Every node linked to those some hops ahead."""
+    sources = np.arange(nodes)
+    pairs = [np.stack([sources, (sources + hop) % nodes], axis=1) for hop in hops]
+    return graph_of(nodes, np.concatenate(pairs), both_ways=both_ways)
+
+
+def _check_size(name: str, nodes: int, edges: float) -> None:
+    if edges > _MOST_EDGES:
+        raise InputError(
+            "topology.graph",
+            name,
+            f"of {nodes} nodes has {edges:.3g} edges, and {_MOST_EDGES} are the most: choose a "
+            "sparse graph (exponential, k-regular, torus), or a method with a server, which "
+            "averages all nodes without edges between them",
+        )
 
 
 def ring(nodes: int) -> Graph:
     """Each node and its two neighbours, both ways."""
-    return _graph(nodes, ((i, (i + 1) % nodes) for i in range(nodes)), both_ways=True)
+    return _hops(nodes, [1], both_ways=True)
 
 
 def directed_ring(nodes: int) -> Graph:
     """Each node sends to the next one."""
-    return _graph(nodes, ((i, (i + 1) % nodes) for i in range(nodes)))
+    return _hops(nodes, [1])
 
 
 def complete(nodes: int) -> Graph:
-    """Every node and every other."""
-    return _graph(nodes, ((i, j) for i in range(nodes) for j in range(nodes)))
+    """Every node and every other.
+
+    Raises:
+        InputError: on `topology.graph`, if these are more than 10 million edges.
+    """
+    _check_size("complete", nodes, nodes * (nodes - 1))
+    return graph_of(nodes, np.indices((nodes, nodes)).reshape(2, -1).T)
 
 
 def star(nodes: int) -> Graph:
     """Node 0 and every other, both ways."""
-    return _graph(nodes, ((0, i) for i in range(1, nodes)), both_ways=True)
+    others = np.arange(1, nodes)
+    return graph_of(nodes, np.stack([np.zeros_like(others), others], axis=1), both_ways=True)
 
 
 def k_regular(nodes: int, degree: int) -> Graph:
@@ -91,7 +169,7 @@ def k_regular(nodes: int, degree: int) -> Graph:
 
     Raises:
         InputError: on `topology.degree`, unless it is even, positive and below `nodes`; on
-            `topology.graph` with fewer than 3 nodes.
+            `topology.graph` with fewer than 3 nodes, or with more than 10 million edges.
     """
     largest = 2 * ((nodes - 1) // 2)
     if largest < 2:
@@ -102,9 +180,8 @@ def k_regular(nodes: int, degree: int) -> Graph:
             degree,
             f"must be even and at most {largest}: a node is linked to as many on either side",
         )
-    reach = range(1, degree // 2 + 1)
-    pairs = ((i, (i + hop) % nodes) for i in range(nodes) for hop in reach)
-    return _graph(nodes, pairs, both_ways=True)
+    _check_size("k-regular", nodes, nodes * degree)
+    return _hops(nodes, range(1, degree // 2 + 1), both_ways=True)
 
 
 def torus(nodes: int, shape: tuple[int, int]) -> Graph:
@@ -129,14 +206,9 @@ def torus(nodes: int, shape: tuple[int, int]) -> Graph:
         squarest = min(fitting, key=lambda sides: abs(sides[0] - sides[1]))
         expected = f"must be rows and columns of 2 or more with product {nodes}, as {squarest}"
         raise InputError("topology.shape", list(shape), expected)
-    steps = ((1, 0), (0, 1))
-    pairs = (
-        (r * columns + c, (r + down) % rows * columns + (c + right) % columns)
-        for r in range(rows)
-        for c in range(columns)
-        for down, right in steps
-    )
-    return _graph(nodes, pairs, both_ways=True)
+    grid = np.arange(nodes).reshape(rows, columns)
+    pairs = [np.stack([grid, np.roll(grid, -1, axis)], axis=-1).reshape(-1, 2) for axis in (0, 1)]
+    return graph_of(nodes, np.concatenate(pairs), both_ways=True)
 
 
 def erdos_renyi(nodes: int, probability: float, seed: int) -> Graph:
@@ -152,22 +224,28 @@ def erdos_renyi(nodes: int, probability: float, seed: int) -> Graph:
 
     Raises:
         InputError: on `topology.probability`, if it is outside (0, 1] or if none of 100 draws
-            was connected.
+            was connected; on `topology.graph` with more than 10 million edges to be expected, or
+            10^9 pairs of nodes.
     """
-    import networkx as nx  # here, since it is slow and only this graph needs it
-
     where = "topology.probability"
     if not 0 < probability <= 1:
         raise InputError(where, probability, "must lie above 0, and be at most 1")
+    pairs = nodes * (nodes - 1) // 2
+    if pairs > _MOST_PAIRS:
+        expected = f"has {pairs:.3g} pairs of nodes to draw for, and at most {_MOST_PAIRS:g} are"
+        raise InputError("topology.graph", "erdos-renyi", f"{expected} drawn: take k-regular")
+    _check_size("erdos-renyi", nodes, 2 * pairs * probability)
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, _PURPOSE])))
-    sources, targets = np.triu_indices(nodes, k=1)
     for _ in range(_REDRAWS):
-        linked = generator.random(len(sources)) < probability
-        pairs = list(zip(sources[linked].tolist(), targets[linked].tolist(), strict=True))
-        drawn: nx.Graph[int] = nx.Graph(pairs)
-        drawn.add_nodes_from(range(nodes))
-        if nx.is_connected(drawn):
-            return _graph(nodes, pairs, both_ways=True)
+        # A row at a time: the numbers of all pairs at once would take gigabytes.
+        rows = [
+            node + 1 + np.flatnonzero(generator.random(nodes - 1 - node) < probability)
+            for node in range(nodes)
+        ]
+        sources = np.repeat(np.arange(nodes), [len(row) for row in rows])
+        drawn = graph_of(nodes, np.stack([sources, np.concatenate(rows)], axis=1), both_ways=True)
+        if reached(nodes, drawn.sources, drawn.targets, 0).all():
+            return drawn
     threshold = np.log(nodes) / nodes  # where G(n, p) becomes connected (Erdos and Renyi 1960)
     raise InputError(
         where,
@@ -184,7 +262,7 @@ def exponential(nodes: int) -> tuple[Graph, ...]:
     (PrivSGP-VR, section 5). One node alone has one graph without edges.
     """
     hops = [1 << power for power in range((nodes - 1).bit_length())] or [0]
-    return tuple(_graph(nodes, ((i, (i + hop) % nodes) for i in range(nodes))) for hop in hops)
+    return tuple(_hops(nodes, [hop]) for hop in hops)
 
 
 def read_graph_file(path: Path, nodes: int) -> tuple[Graph, ...]:
@@ -212,7 +290,7 @@ def read_graph_file(path: Path, nodes: int) -> tuple[Graph, ...]:
         content = line.split("#", 1)[0].split()
         if content:
             blocks[-1].append(_edge(content, f"{path.name}, line {number}", nodes))
-    found = tuple(_graph(nodes, block) for block in blocks if block)
+    found = tuple(graph_of(nodes, block) for block in blocks if block)
     if not found:
         raise InputError(where, str(path), "holds no edge: write one 'source target' pair a line")
     return found

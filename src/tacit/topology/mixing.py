@@ -7,6 +7,7 @@ push-sum keeps its mass. Undirected graphs have symmetric, doubly stochastic wei
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -15,62 +16,76 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import InputError, nearest
-from tacit.topology.graphs import Graph
+from tacit.topology.graphs import Graph, graph_of
 from tacit.topology.schedules import GraphSchedule
+from tacit.topology.weights import Weights
 
 __all__ = ["WEIGHTS", "Mixing", "build_mixing", "equal_splitting", "server_averaging"]
 
-Matrix = NDArray[np.float64]
+Values = NDArray[np.float64]
 DEFAULT = "metropolis"
 
 
 @dataclass(frozen=True, eq=False)
 class Mixing:
-    """The mixing matrices of a schedule.
+    """The mixing weights of a schedule.
 
     Args:
         schedule: which graph at which step.
-        matrices: float64 `[nodes, nodes]`, one for each graph of the period, read-only.
+        weights: one for each graph of the period; a server's have no entries, since nothing goes
+            from node to node.
         kind: what all of them are.
     """
 
     schedule: GraphSchedule
-    matrices: tuple[Matrix, ...]
+    weights: tuple[Weights, ...]
     kind: Literal["column-stochastic", "doubly-stochastic", "server"]
 
-    def matrix(self, k: int) -> Matrix:
-        """The matrix of step k."""
-        return self.matrices[k % len(self.matrices)]
+    def at(self, k: int) -> Weights:
+        """The weights of step k."""
+        return self.weights[k % len(self.weights)]
 
     def out_degrees(self, k: int) -> NDArray[np.int64]:
         """Messages that each node sends at step k, `[nodes]`."""
-        return np.asarray(self.schedule.at(k).out_degrees, dtype=np.int64)
+        return self.schedule.at(k).out_degrees
+
+    def digests(self) -> list[str]:
+        """What tells the weights of one graph from those of another, for each of the period."""
+        return [
+            hashlib.blake2b(
+                b"".join(array.tobytes() for array in (one.starts, one.sources, one.values)),
+                digest_size=16,
+            ).hexdigest()
+            for one in self.weights
+        ]
 
 
-def equal_splitting(graph: Graph) -> Matrix:
+def equal_splitting(graph: Graph) -> Weights:
     """Column-stochastic weights: each node splits its mass equally, itself included."""
-    matrix = _adjacency(graph) + np.eye(graph.nodes)
-    return np.asarray(matrix / matrix.sum(axis=0), dtype=np.float64)
+    shares = np.divide(1.0, graph.out_degrees + 1, dtype=np.float64)
+    return _weights(graph, shares[graph.sources], shares)
 
 
-def metropolis(graph: Graph) -> Matrix:
+def metropolis(graph: Graph) -> Weights:
     """w_ij = 1 / (1 + max(deg_i, deg_j)) on edges, the rest on the diagonal."""
-    degrees = np.asarray(graph.out_degrees)
-    return _with_diagonal(_adjacency(graph) / (1 + np.maximum.outer(degrees, degrees)))
+    degrees = graph.out_degrees
+    larger = np.maximum(degrees[graph.targets], degrees[graph.sources])
+    return _with_diagonal(graph, np.divide(1.0, 1 + larger, dtype=np.float64))
 
 
-def laplacian(graph: Graph) -> Matrix:
+def laplacian(graph: Graph) -> Weights:
     """I - L / (d_max + 1), L the graph's Laplacian."""
-    return _with_diagonal(_adjacency(graph) / (1 + max(graph.out_degrees)))
+    share = 1.0 / (1 + int(graph.out_degrees.max()))
+    return _with_diagonal(graph, np.full(len(graph.sources), share, np.float64))
 
 
-def uniform(graph: Graph) -> Matrix:
+def uniform(graph: Graph) -> Weights:
     """1 / (degree + 1) on edges and diagonal: regular graphs only.
 
     Raises:
         InputError: on `topology.mixing`, naming two nodes of different degree.
     """
-    degrees = graph.out_degrees
+    degrees = graph.out_degrees.tolist()
     for node, degree in enumerate(degrees):
         if degree != degrees[0]:
             raise InputError(
@@ -82,7 +97,7 @@ def uniform(graph: Graph) -> Matrix:
     return laplacian(graph)
 
 
-WEIGHTS: Mapping[str, Callable[[Graph], Matrix]] = {
+WEIGHTS: Mapping[str, Callable[[Graph], Weights]] = {
     "metropolis": metropolis,
     "laplacian": laplacian,
     "uniform": uniform,
@@ -90,7 +105,7 @@ WEIGHTS: Mapping[str, Callable[[Graph], Matrix]] = {
 
 
 def build_mixing(schedule: GraphSchedule, weights: str | None = None) -> Mixing:
-    """The mixing matrices of a schedule.
+    """The mixing weights of a schedule.
 
     Args:
         schedule: directed ones split equally; undirected ones take `weights`.
@@ -103,7 +118,7 @@ def build_mixing(schedule: GraphSchedule, weights: str | None = None) -> Mixing:
         raise InputError("topology.mixing", weights, nearest(weights, WEIGHTS))
     if not schedule.directed:
         chosen = WEIGHTS[weights or DEFAULT]
-        return Mixing(schedule, _frozen(chosen, schedule), "doubly-stochastic")
+        return Mixing(schedule, tuple(map(chosen, schedule.graphs)), "doubly-stochastic")
     if weights is not None:
         raise InputError(
             "topology.mixing",
@@ -111,7 +126,7 @@ def build_mixing(schedule: GraphSchedule, weights: str | None = None) -> Mixing:
             f"is for undirected graphs; {schedule.name} is directed and splits equally: leave it "
             "out",
         )
-    return Mixing(schedule, _frozen(equal_splitting, schedule), "column-stochastic")
+    return Mixing(schedule, tuple(map(equal_splitting, schedule.graphs)), "column-stochastic")
 
 
 def server_averaging(clients: int) -> Mixing:
@@ -119,29 +134,24 @@ def server_averaging(clients: int) -> Mixing:
 
     The graph has no edges, since clients send to the server only, which is no node.
     """
-    matrix = np.full((clients, clients), 1 / clients)
-    matrix.setflags(write=False)
-    alone = Graph(clients, frozenset())
-    return Mixing(GraphSchedule("star", (alone,)), (matrix,), "server")
+    alone = graph_of(clients, ())
+    nothing = np.zeros(0, np.int64)
+    weights = Weights.of_entries(clients, nothing, nothing, np.zeros(0))
+    return Mixing(GraphSchedule("star", (alone,)), (weights,), "server")
 
 
-def _frozen(weigh: Callable[[Graph], Matrix], schedule: GraphSchedule) -> tuple[Matrix, ...]:
-    matrices = tuple(weigh(graph) for graph in schedule.graphs)
-    for matrix in matrices:
-        matrix.setflags(write=False)
-    return matrices
+def _weights(graph: Graph, values: Values, diagonal: Values) -> Weights:
+    """Weights of the edges `[edges]` and of the nodes themselves `[nodes]`."""
+    own = np.arange(graph.nodes)
+    return Weights.of_entries(
+        graph.nodes,
+        np.concatenate([graph.targets, own]),
+        np.concatenate([graph.sources, own]),
+        np.concatenate([values, diagonal]),
+    )
 
 
-def _adjacency(graph: Graph) -> Matrix:
-    """1 at [target, source] of every edge."""
-    matrix = np.zeros((graph.nodes, graph.nodes))
-    if graph.edges:
-        sources, targets = zip(*graph.edges, strict=True)
-        matrix[targets, sources] = 1.0
-    return matrix
-
-
-def _with_diagonal(matrix: Matrix) -> Matrix:
-    """The same with a diagonal that makes every row sum to 1."""
-    np.fill_diagonal(matrix, 1.0 - matrix.sum(axis=1))
-    return matrix
+def _with_diagonal(graph: Graph, values: Values) -> Weights:
+    """Weights of the edges, and on the diagonal what makes every row sum to 1."""
+    sums = np.bincount(graph.targets, weights=values, minlength=graph.nodes)
+    return _weights(graph, values, np.subtract(1.0, sums, dtype=np.float64))
