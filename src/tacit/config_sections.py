@@ -46,13 +46,15 @@ class _Section(BaseModel):
 class Task(_Section):
     """What is learnt, and from which data.
 
-    `outputs`, numbers that the model gives for a record, is only needed where nothing public says
-    how many classes there are: where every process has data of its own, and no test records.
+    `outputs`, numbers that the model gives for a record, is only needed where nothing else that is
+    public says how many classes there are: neither the data set nor test records. `input_bound` is
+    the longest that a record's inputs may be, in the l2 norm; longer ones are scaled down to it.
     """
 
     dataset: str = GIVEN
     model: str = "mlp"
     outputs: Count | None = None
+    input_bound: Annotated[float, Field(ge=1e-100, le=1e100)] | None = None
     loss: str = "cross-entropy"
     metric: str | None = None
     data_dir: str = "data"
@@ -213,6 +215,13 @@ class Config(_Section):
     privacy: Privacy = Field(default_factory=Privacy)
     train: Train = Field(default_factory=Train)
     faults: Faults = Field(default_factory=Faults)
+
+    @property
+    def input_bound(self) -> float | None:
+        """The l2 norm that no record's inputs exceed: as given, or as the algorithm needs it."""
+        if self.task.input_bound is not None:
+            return self.task.input_bound
+        return self.algorithm.definition.input_bound(self.algorithm.options)
 
     def per_node(self, values: float | tuple[float, ...]) -> tuple[float, ...]:
         """One value a node, of a number or a list."""

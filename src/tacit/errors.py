@@ -8,6 +8,7 @@ A leaf: imports nothing, and every other module may import it.
 | `BudgetError` | 3 | the privacy budget forbids it |
 | `PeerError` | 4 | a peer or a process was lost |
 | `DivergenceError` | 2 | training left the finite numbers: a setting is too large |
+| `LeakError` | 1 | a defect: something private was about to leave its node |
 
 Anything else that escapes is a defect of ours, and exits with 1.
 """
@@ -22,7 +23,9 @@ __all__ = [
     "BudgetError",
     "DivergenceError",
     "InputError",
+    "LeakError",
     "PeerError",
+    "RecordsError",
     "TacitError",
     "describe",
     "nearest",
@@ -33,6 +36,10 @@ class TacitError(Exception):
     """Base of every error that tacit raises on purpose; its text is one plain line."""
 
     exit_code = 1
+
+    def told(self) -> str:
+        """What other processes are told of it."""
+        return str(self)
 
 
 class InputError(TacitError, ValueError):
@@ -56,6 +63,25 @@ class InputError(TacitError, ValueError):
         super().__init__(f"{where} = {shown}: {expected}")
 
 
+class RecordsError(InputError):
+    """Records of a node break a rule that is public: known here, and no more of them is told.
+
+    Args:
+        where: the node, key or file.
+        wrong: how many records break it; of them nothing else is said.
+        of: how many there are.
+        rule: in plain words.
+    """
+
+    def __init__(self, where: str, wrong: int, of: int, rule: str) -> None:
+        super().__init__(where, f"{wrong:,} of {of:,} records", rule)
+        self.wrong, self.of = wrong, of
+
+    def told(self) -> str:
+        """The rule alone: how many records break it is the node's own."""
+        return f"{self.where}: records break a rule: {self.expected}"
+
+
 class BudgetError(TacitError):
     """The privacy budget of one or more nodes forbids what was asked."""
 
@@ -72,6 +98,10 @@ class DivergenceError(TacitError):
     """The model of a node is no longer finite."""
 
     exit_code = 2
+
+
+class LeakError(TacitError):
+    """A defect: an algorithm hands over what is neither public nor released."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -38,6 +38,7 @@ from tacit.algorithms.accounting import laplace_sums
 from tacit.algorithms.definition import Algorithm, Facts, Options, Schedules, step_size
 from tacit.algorithms.regularisers import Regularisation, prox
 from tacit.algorithms.world import World
+from tacit.colours import Released
 from tacit.errors import InputError
 
 __all__ = ["DPDO", "LaplaceOptions", "State", "mix", "models", "pure_epsilon", "start", "step"]
@@ -90,13 +91,13 @@ def step(state: State, k: int, options: LaplaceOptions, world: World) -> State:
     g = world.divide(world.batch_gradient(state.z, k))
     x = prox(options.regulariser, state.z.sub(g, alpha=gamma), gamma, options.regularisation)
     y = world.add_noise(x, k, scale=gamma / world.batch_size)
-    (z,) = world.exchange.mix(k, y)
+    (z,) = world.exchange.mix(k, Released(y))
     return State(z)
 
 
 def mix(state: State, k: int, world: World) -> State:
     """One round of gossip alone."""
-    (z,) = world.exchange.mix(k, state.z)
+    (z,) = world.exchange.mix(k, Released(state.z))
     return State(z)
 
 

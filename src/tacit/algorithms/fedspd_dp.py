@@ -61,9 +61,10 @@ from torch import Tensor
 from tacit.algorithms.definition import Algorithm, Schedules
 from tacit.algorithms.federated import average_latest, has_averaged, participants
 from tacit.algorithms.fedspd_options import FedspdOptions, inverse_step
-from tacit.algorithms.fedspd_privacy import check, claimed_run, mechanism
+from tacit.algorithms.fedspd_privacy import check, claimed_run, input_bound, mechanism
 from tacit.algorithms.regularisers import prox, value
 from tacit.algorithms.world import World
+from tacit.colours import Released
 from tacit.privacy.published import FEDSPD_DP as PUBLISHED
 
 __all__ = [
@@ -124,7 +125,7 @@ def step(state: State, k: int, options: FedspdOptions, world: World) -> State:
         here.put(state.average, average),
         here.put(state.dual, dual),
         message,
-        average_latest(message, k, world),
+        average_latest(Released(message), k, world),
     )
 
 
@@ -149,7 +150,7 @@ _RELEASES = {"public": _released_model, "private": _released_message}
 
 
 def models(state: State) -> Tensor:
-    """The clients' own x_i^t, `[nodes, d]`: local, un-noised, never sent."""
+    """The clients' own x_i^t, `[nodes, d]`: private, neither they nor their scores are sent."""
     return state.average
 
 
@@ -191,6 +192,7 @@ FEDSPD_DP = Algorithm(
     step=step,
     mix=has_averaged,
     models=models,
+    released_models=False,
     consensus=server,
     mechanism=mechanism,
     formula=PUBLISHED,
@@ -198,7 +200,11 @@ FEDSPD_DP = Algorithm(
     claimed_round=lambda run: run.round_epsilon,
     activity=participants,
     dated=lambda options: options.state == "private",
+    input_bound=input_bound,
     convex=True,
     check=check,
-    not_covered=("each client's own model and inner iterate: local, never noised, never sent",),
+    not_covered=(
+        "each client's own model and inner iterate: local, never noised; neither they nor their "
+        "scores are sent, and loss and accuracy are those of the server's model",
+    ),
 )

@@ -55,7 +55,7 @@ def write_report(error: BaseException, rank: int | None = None) -> str:
         rank: the rank that it happened to, which the line then begins with.
     """
     names = [kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS]
-    said = _plain(str(error) if names else describe(error))
+    said = _plain(error.told() if isinstance(error, TacitError) else describe(error))
     line = said if rank is None else f"rank {rank}: {said}"
     return json.dumps({"kind": names[0] if names else "TacitError", "line": line})
 

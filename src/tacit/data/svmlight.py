@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.data.datasets import Dataset, TaskData, count_classes
+from tacit.data.datasets import Dataset, TaskData
 from tacit.data.files import find_file
 from tacit.data.idx import UNREADABLE
 from tacit.errors import InputError, describe
@@ -75,8 +75,8 @@ def load_svmlight(argument: str, data_dir: Path) -> TaskData:
         Dataset(_dense(table, first, features), values)
         for table, values in zip(tables, targets, strict=True)
     )
-    held_out = test[0] if test else None
-    return TaskData(f"svmlight:{argument}", train, held_out, classes=count_classes(train, held_out))
+    # How many classes there are is not counted: `[task].outputs` or the test records say it.
+    return TaskData(f"svmlight:{argument}", train, test[0] if test else None)
 
 
 def _find(argument: str, data_dir: Path) -> Path:
