@@ -15,11 +15,10 @@ from torch import Tensor
 
 from tacit.cluster.forecast import Forecast, forecast, parse_links
 from tacit.cluster.traffic import traffic
-from tacit.colours import Outgoing
 from tacit.compression import Coding
 from tacit.errors import InputError
 from tacit.exchange import Exchange
-from tacit.exchange.protocol import message_values
+from tacit.exchange.protocol import Message, message_values
 from tacit.exchange.rows import Mixer, compile_rows
 from tacit.placement import Placement, place
 from tacit.prepare import Job
@@ -120,9 +119,7 @@ class Within:
         self._job = job
         self._mixers: dict[int, Mixer] = {}
 
-    def mix(
-        self, k: int, *messages: Outgoing[Tensor], coding: Coding | None = None
-    ) -> tuple[Tensor, ...]:
+    def mix(self, k: int, *messages: Message, coding: Coding | None = None) -> tuple[Tensor, ...]:
         """What stays within these nodes."""
         values = message_values("mix", k, messages)
         mixer = self._mixer(k % len(self._job.plan.mixing.matrices))
@@ -135,16 +132,12 @@ class Within:
             self._mixers[k] = compile_rows(matrix, nodes=nodes, dtype=job.dtype, device=job.device)
         return self._mixers[k]
 
-    def swap(self, k: int, partner: Tensor, *messages: Outgoing[Tensor]) -> tuple[Tensor, ...]:
+    def swap(self, k: int, partner: Tensor, *messages: Message) -> tuple[Tensor, ...]:
         """Everyone is paired with itself."""
         return tuple(value.clone() for value in message_values("swap", k, messages))
 
     def average(
-        self,
-        k: int,
-        *messages: Outgoing[Tensor],
-        latest: bool = False,
-        coding: Coding | None = None,
+        self, k: int, *messages: Message, latest: bool = False, coding: Coding | None = None
     ) -> tuple[Tensor, ...]:
         """The mean of these nodes alone."""
         values = message_values("average", k, messages)

@@ -68,17 +68,16 @@ class RecordsError(InputError):
 
     Args:
         where: the node, key or file.
-        wrong: how many records break it; of them nothing else is said.
-        of: how many there are.
+        found: what is wrong, for the node's own eyes: how many records break the rule, never
+            which, nor what they hold.
         rule: in plain words.
     """
 
-    def __init__(self, where: str, wrong: int, of: int, rule: str) -> None:
-        super().__init__(where, f"{wrong:,} of {of:,} records", rule)
-        self.wrong, self.of = wrong, of
+    def __init__(self, where: str, found: str, rule: str) -> None:
+        super().__init__(where, found, rule)
 
     def told(self) -> str:
-        """The rule alone: how many records break it is the node's own."""
+        """The rule alone."""
         return f"{self.where}: records break a rule: {self.expected}"
 
 

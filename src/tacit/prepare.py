@@ -265,13 +265,14 @@ def _check_records(
             loss.check_records(outputs, train.targets[rows])
         except RecordsError as error:
             where = f"{error.where} of node {node}"
-            raise RecordsError(where, error.wrong, error.of, error.expected) from None
+            raise RecordsError(where, str(error.value), error.expected) from None
         if train.inputs.is_floating_point():
             continue
         wrong = models.failures(model, train.inputs[rows])
         if wrong:
             rule = "every id must have a row in the model's embeddings"
-            raise RecordsError(f"task.dataset of node {node}", wrong, size, rule)
+            found = f"{wrong:,} of {size:,} records"
+            raise RecordsError(f"task.dataset of node {node}", found, rule)
 
 
 def _load(config: Config) -> data.TaskData:

@@ -23,11 +23,11 @@ from tacit.algorithms import dp2_sgd as gossip
 from tacit.algorithms import privsgp as push_sum
 from tacit.algorithms import privsgp_vr as reduced
 from tacit.algorithms.definition import step_size
-from tacit.colours import Outgoing, Public, Released
+from tacit.colours import Public, Released
 from tacit.compression import Coding
 from tacit.errors import InputError
 from tacit.exchange import Exchange
-from tacit.exchange.protocol import message_values
+from tacit.exchange.protocol import Message, message_values
 
 __all__ = ["RecordingExchange", "Transcript", "noised_gradients"]
 
@@ -56,24 +56,18 @@ class RecordingExchange:
         """See `Exchange`."""
         return self.inner.dropped
 
-    def mix(
-        self, k: int, *values: Outgoing[Tensor], coding: Coding | None = None
-    ) -> tuple[Tensor, ...]:
+    def mix(self, k: int, *values: Message, coding: Coding | None = None) -> tuple[Tensor, ...]:
         """Copies the message, then mixes; see `Exchange.mix`."""
         self._keep(k, message_values("mix", k, values))
         return self.inner.mix(k, *values, coding=coding)
 
-    def swap(self, k: int, partner: Tensor, *values: Outgoing[Tensor]) -> tuple[Tensor, ...]:
+    def swap(self, k: int, partner: Tensor, *values: Message) -> tuple[Tensor, ...]:
         """Copies the message, then swaps; see `Exchange.swap`."""
         self._keep(k, message_values("swap", k, values))
         return self.inner.swap(k, partner, *values)
 
     def average(
-        self,
-        k: int,
-        *values: Outgoing[Tensor],
-        latest: bool = False,
-        coding: Coding | None = None,
+        self, k: int, *values: Message, latest: bool = False, coding: Coding | None = None
     ) -> tuple[Tensor, ...]:
         """Copies the message, then averages; see `Exchange.average`."""
         self._keep(k, message_values("average", k, values))

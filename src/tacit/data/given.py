@@ -82,7 +82,7 @@ def _refuse(wrong: Tensor, where: str, rule: str) -> None:
     """Refuse records where `wrong` `[records, ...]` holds a True."""
     count = int(wrong.reshape(len(wrong), -1).any(dim=1).sum())
     if count:
-        raise RecordsError(where, count, len(wrong), rule)
+        raise RecordsError(where, f"{count:,} of {len(wrong):,} records", rule)
 
 
 def _dataset(inputs: Tensor, targets: Tensor, where: str) -> Dataset:
@@ -103,7 +103,8 @@ def _as_tensor(value: object, where: str) -> Tensor:
     try:
         array = np.asarray(value)
     except Exception as error:  # whatever the user's object raises when it is read
-        raise InputError(where, _kind(value), f"cannot be read: {describe(error)}") from error
+        found = f"{_kind(value)}: {describe(error)}"
+        raise RecordsError(where, found, "must be readable as an array of numbers") from error
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         raise InputError(where, f"{_kind(value)} of {array.dtype}", "must be an array of numbers")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
@@ -128,8 +129,8 @@ def _read_records(records: TorchDataset[object], where: str) -> tuple[Tensor, Te
     except InputError:
         raise
     except Exception as error:  # whatever the user's data set raises
-        expected = f"its records must be readable: {describe(error)}"
-        raise InputError(where, _kind(records), expected) from error
+        found = f"{_kind(records)}: {describe(error)}"
+        raise RecordsError(where, found, "its records must be readable") from error
     return _stack(inputs, "input", where), _stack(targets, "target", where)
 
 
@@ -146,7 +147,7 @@ def _stack(rows: list[Tensor], name: str, where: str) -> Tensor:
     unlike = sum(row.shape != rows[0].shape for row in rows)
     if unlike:
         rule = f"every {name} must have the same shape as the first, {list(rows[0].shape)}"
-        raise RecordsError(where, unlike, len(rows), rule)
+        raise RecordsError(where, f"{unlike:,} of {len(rows):,} records", rule)
     return torch.stack(rows)
 
 

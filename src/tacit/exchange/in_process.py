@@ -9,10 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.colours import Outgoing
 from tacit.compression import Coding
 from tacit.exchange.counting import Active, everybody, out_degrees, sizes
-from tacit.exchange.protocol import message_values
+from tacit.exchange.protocol import Message, message_values
 from tacit.exchange.rows import Mixer, compile_rows
 from tacit.exchange.server import Server
 
@@ -52,9 +51,7 @@ class InProcessExchange:
         self.dropped: dict[int, int] = {}
         self.bytes_sent: NDArray[np.int64] = np.zeros(len(listed[0]), dtype=np.int64)
 
-    def mix(
-        self, k: int, *messages: Outgoing[Tensor], coding: Coding | None = None
-    ) -> tuple[Tensor, ...]:
+    def mix(self, k: int, *messages: Message, coding: Coding | None = None) -> tuple[Tensor, ...]:
         """Weighted sums over the in-neighbours of step k; see `Exchange.mix`."""
         values = message_values("mix", k, messages)
         if self._changing is not None:
@@ -64,7 +61,7 @@ class InProcessExchange:
         self.bytes_sent += sizes(values, coding) * degrees
         return tuple(mixer.begin(value) for value in values)
 
-    def swap(self, k: int, partner: Tensor, *messages: Outgoing[Tensor]) -> tuple[Tensor, ...]:
+    def swap(self, k: int, partner: Tensor, *messages: Message) -> tuple[Tensor, ...]:
         """What each node's partner holds; see `Exchange.swap`."""
         values = message_values("swap", k, messages)
         paired = partner.cpu().numpy() != np.arange(len(partner))
@@ -72,11 +69,7 @@ class InProcessExchange:
         return tuple(value.index_select(0, partner) for value in values)
 
     def average(
-        self,
-        k: int,
-        *messages: Outgoing[Tensor],
-        latest: bool = False,
-        coding: Coding | None = None,
+        self, k: int, *messages: Message, latest: bool = False, coding: Coding | None = None
     ) -> tuple[Tensor, ...]:
         """The server's mean, for everyone; see `Exchange.average`."""
         values = message_values("average", k, messages)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,13 @@ from torch import Tensor
 from tacit.colours import Outgoing, opened
 from tacit.compression import Coding
 
-__all__ = ["Arrival", "Channel", "Exchange", "message_values"]
+__all__ = ["Arrival", "Channel", "Exchange", "Message", "message_values"]
+
+Message: TypeAlias = Outgoing[Tensor]
+"""A value of a message, which says that it may leave its node."""
 
 
-def message_values(verb: str, k: int, values: Sequence[Outgoing[Tensor]]) -> tuple[Tensor, ...]:
+def message_values(verb: str, k: int, values: Sequence[Message]) -> tuple[Tensor, ...]:
     """The plain tensors of a message that is about to be sent.
 
     Args:
@@ -53,9 +56,7 @@ class Exchange(Protocol):
     def dropped(self) -> Mapping[int, int]:
         """See above."""
 
-    def mix(
-        self, k: int, *values: Outgoing[Tensor], coding: Coding | None = None
-    ) -> tuple[Tensor, ...]:
+    def mix(self, k: int, *values: Message, coding: Coding | None = None) -> tuple[Tensor, ...]:
         """Weighted sums over in-neighbours: row i becomes `sum_j P^k[i, j] values[j]`.
 
         Args:
@@ -69,7 +70,7 @@ class Exchange(Protocol):
             New tensors of the same shapes.
         """
 
-    def swap(self, k: int, partner: Tensor, *values: Outgoing[Tensor]) -> tuple[Tensor, ...]:
+    def swap(self, k: int, partner: Tensor, *values: Message) -> tuple[Tensor, ...]:
         """What each node's partner holds: row i becomes `values[partner[i]]`.
 
         Args:
@@ -79,11 +80,7 @@ class Exchange(Protocol):
         """
 
     def average(
-        self,
-        k: int,
-        *values: Outgoing[Tensor],
-        latest: bool = False,
-        coding: Coding | None = None,
+        self, k: int, *values: Message, latest: bool = False, coding: Coding | None = None
     ) -> tuple[Tensor, ...]:
         """The server's mean of what clients send, which everyone gets.
 

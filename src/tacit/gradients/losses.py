@@ -190,13 +190,17 @@ def _check_logistic(outputs: Tensor, targets: Tensor) -> None:
     negative, zero = targets == -1, targets == 0
     _check_values(targets, (targets == 1) | negative | zero, expected)
     if bool(negative.any()) and bool(zero.any()):
-        raise RecordsError("task.dataset", int(zero.sum()), len(targets), expected)
+        _refuse(zero, expected)
 
 
 def _check_values(targets: Tensor, right: Tensor, expected: str) -> None:
-    wrong = int((~right).reshape(len(right), -1).any(dim=1).sum())
-    if wrong:
-        raise RecordsError("task.dataset", wrong, len(targets), expected)
+    if not bool(right.all()):
+        _refuse(~right, expected)
+
+
+def _refuse(wrong: Tensor, rule: str) -> None:
+    count = int(wrong.reshape(len(wrong), -1).any(dim=1).sum())
+    raise RecordsError("task.dataset", f"{count:,} of {len(wrong):,} records", rule)
 
 
 def _shape(tensor: Tensor) -> list[int]:
