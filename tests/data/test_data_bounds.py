@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.data import bounded_inputs
@@ -24,6 +24,7 @@ def numbers(width: int) -> st.SearchStrategy[float]:
 
 
 @pytest.mark.parametrize(("dtype", "width"), [(torch.float32, 32), (torch.float64, 64)])
+@settings(deadline=None)
 @given(data=st.data(), bound=st.floats(1e-100, 1e100) | st.sampled_from([1.0, 3.0, 1e-40]))
 def test_no_finite_record_is_longer(
     dtype: torch.dtype, width: int, data: st.DataObject, bound: float
