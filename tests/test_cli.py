@@ -364,7 +364,7 @@ def test_data_that_cannot_be_trained_on_are_refused(file: Path, folder: Path) ->
     before = tree(folder)
     said = {
         "outside": "13 of 40 records",
-        "unfinite": "record 7: nan",
+        "unfinite": "1 of 40 records",
         "empty": "at least one record",
         "ragged": "40 inputs, 3 targets",
         "mixed": "as in the training data",
