@@ -386,8 +386,8 @@ def test_data_that_cannot_be_trained_on_are_refused(file: Path, folder: Path) ->
     )
     before = tree(folder)
     said = {
-        "outside": "'record 2': labels must be",
-        "unfinite": "'record 7': inputs must be finite",
+        "outside": "13 of 40 records",
+        "unfinite": "1 of 40 records",
         "empty": "at least one record",
         "ragged": "40 inputs, 3 targets",
         "mixed": "as in the training data",
@@ -481,7 +481,9 @@ def test_evaluate_refuses_a_damaged_run(run: Path, name: str, content: bytes | N
 def test_evaluate_says_what_to_do_about_models_and_data_that_were_objects(tmp_path: Path) -> None:
     import tacit as library
 
-    sections = experiment(task={"dataset": None, "model": "linear"}, train={"steps": 1})
+    sections = experiment(
+        task={"dataset": None, "model": "linear", "outputs": 2}, train={"steps": 1}
+    )
     nodes = [(torch.randn(6, 3), torch.tensor([0, 1] * 3)) for _ in range(2)]
     library.train(sections, nodes=nodes, out=tmp_path / "data")
     answer = tacit("evaluate", tmp_path / "data")

@@ -7,6 +7,7 @@ import torch
 
 from experiments import experiment
 from tacit.cli_cluster import Within, cluster_forecast, forecast_table, step_seconds
+from tacit.colours import Released
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.prepare import Job, prepare
@@ -42,7 +43,7 @@ def test_every_kind_of_exchange_is_measured(name: str, graph: str) -> None:
 def test_mixing_within_a_block_is_its_part_of_the_matrix() -> None:
     made = job()
     value = torch.arange(6.0).view(2, 3)
-    (mixed,) = Within(made, [0, 1]).mix(0, value)
+    (mixed,) = Within(made, [0, 1]).mix(0, Released(value))
     matrix = torch.tensor(made.plan.mixing.at(0).matrix()[:2, :2], dtype=value.dtype)
     assert torch.allclose(mixed, matrix @ value)
 

@@ -231,7 +231,7 @@ def trained(name: str, **changes: dict[str, Any]) -> tacit.Result:
     images, labels = load_digits(return_X_y=True)
     nodes = [(images[part] / 16, labels[part]) for part in (slice(0, 40), slice(40, 75))]
     sections = {
-        "task": {"model": "logistic"},
+        "task": {"model": "logistic", "outputs": 10},
         "algorithm": {"name": name, "learning_rate": 0.5, **changes.pop("algorithm", {})},
         "privacy": {"epsilon": 2.0, "delta": 1e-3, "noise_seed": 3},
         "train": {"steps": 4, "batch": "all", "dtype": "float64"},

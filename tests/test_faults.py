@@ -15,6 +15,7 @@ from torch import Tensor
 
 from planning_cases import DELTA, STEPS, epsilons
 from tacit.algorithms import ALGORITHMS, Activity
+from tacit.colours import Outgoing, Public, Released
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.exchange import InProcessExchange
@@ -230,7 +231,7 @@ def test_de_biased_parameters_still_tend_to_the_average(graph: str) -> None:
     w, mean = torch.ones(8, dtype=torch.float64), x.mean(0)
     apart = [(x - mean).abs().max()]
     for k in range(300):
-        x, w = exchange.mix(k, x, w)
+        x, w = exchange.mix(k, Released(x), Public(w))
         apart.append((x / w[:, None] - mean).abs().max())
     assert apart[-1] < 1e-12 < 1e-3 * apart[0]
     assert float(w.sum()) == pytest.approx(8, rel=1e-13)
@@ -269,9 +270,10 @@ class WatchedExchange(InProcessExchange):
 
     largest: float = 0.0
 
-    def mix(self, k: int, *values: Tensor, **rest: Any) -> tuple[Tensor, ...]:
+    def mix(self, k: int, *values: Outgoing[Tensor], **rest: Any) -> tuple[Tensor, ...]:
         mixed = super().mix(k, *values, **rest)
-        for before, after in zip(values, mixed, strict=True):
+        for message, after in zip(values, mixed, strict=True):
+            before = message.value
             off = (before.sum(0) - after.sum(0)).abs().max() / before.abs().sum()
             self.largest = max(self.largest, float(off))
         return mixed

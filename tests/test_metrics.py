@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from tacit.colours import Private, Public, Released
 from tacit.data import Dataset
+from tacit.errors import LeakError
 from tacit.gradients import LOSSES, BatchGradient, build
 from tacit.metrics import (
+    BatchStatistics,
     consensus_distance,
     evaluate,
     finite_json,
@@ -61,7 +65,7 @@ def test_evaluation_is_that_of_a_loop_over_nodes(loss: str, records: int | None)
     size = engine.parameters_count
     models = torch.randn(NODES, size, generator=generator, dtype=torch.float64)
     common = torch.randn(size, generator=generator, dtype=torch.float64)
-    found = evaluate(engine, LOSSES[loss], models, common, test, records)
+    found = evaluate(engine, LOSSES[loss], Released(models), Public(common), test, records).value
 
     inputs, targets = test.inputs[:records], test.targets[:records]
     expected = []
@@ -105,9 +109,15 @@ def batch(norms: list[list[float]], losses: list[list[float]]) -> BatchGradient:
     return BatchGradient(torch.zeros(len(norms), 2), torch.tensor(norms), torch.tensor(losses))
 
 
+def measured(*arguments: Any, **rest: Any) -> BatchStatistics:
+    found = private_metrics(*arguments, **rest)
+    assert type(found) is Private
+    return found.value
+
+
 def test_private_metrics_are_over_the_records_of_the_batch_alone() -> None:
     padding = 1e9
-    found = private_metrics(
+    found = measured(
         batch([[1.0, 3.0, padding], [2.0, padding, padding]], [[0.1, 0.2, 99], [0.6, 99, 99]]),
         torch.tensor([[True, True, False], [True, False, False]]),
         clip=2.0,
@@ -117,14 +127,12 @@ def test_private_metrics_are_over_the_records_of_the_batch_alone() -> None:
     assert found.gradient_norm == pytest.approx(
         {"median": 2.0, "p90": np.quantile([1, 2, 3], 0.9), "max": 3.0}
     )
-    assert private_row(found).keys() == {"train_loss", "gradient_norm", "clip_rate"}
+    assert private_row(Private(found)).keys() == {"train_loss", "gradient_norm", "clip_rate"}
 
 
 @given(norms=st.lists(st.floats(0, 100, width=32), min_size=1, max_size=30))
 def test_quantiles_and_clip_rate_are_numpys(norms: list[float]) -> None:
-    found = private_metrics(
-        batch([norms], [norms]), torch.ones(1, len(norms), dtype=torch.bool), clip=1.5
-    )
+    found = measured(batch([norms], [norms]), torch.ones(1, len(norms), dtype=torch.bool), clip=1.5)
     assert found.gradient_norm is not None
     assert found.gradient_norm["median"] == pytest.approx(np.quantile(norms, 0.5))
     assert found.gradient_norm["p90"] == pytest.approx(np.quantile(norms, 0.9))
@@ -134,18 +142,18 @@ def test_quantiles_and_clip_rate_are_numpys(norms: list[float]) -> None:
 
 def test_norms_that_are_not_finite_are_left_out() -> None:
     everyone = torch.ones(1, 3, dtype=torch.bool)
-    found = private_metrics(batch([[1.0, math.nan, math.inf]], [[1.0] * 3]), everyone, clip=0.5)
+    found = measured(batch([[1.0, math.nan, math.inf]], [[1.0] * 3]), everyone, clip=0.5)
     assert found.gradient_norm == {"median": 1.0, "p90": 1.0, "max": 1.0}
-    none = private_metrics(batch([[math.nan] * 3], [[1.0] * 3]), everyone, clip=0.5)
+    none = measured(batch([[math.nan] * 3], [[1.0] * 3]), everyone, clip=0.5)
     assert (none.train_loss, none.gradient_norm, none.clip_rate) == (1.0, None, None)
 
 
 def test_without_a_batch_or_a_bound_there_is_nothing_to_tell() -> None:
     some = batch([[1.0]], [[0.5]])
-    empty = private_metrics(some, torch.tensor([[False]]), 1.0)
-    assert empty == private_metrics(None, None, 1.0)
+    empty = measured(some, torch.tensor([[False]]), 1.0)
+    assert empty == measured(None, None, 1.0)
     assert (empty.train_loss, empty.gradient_norm, empty.clip_rate) == (None, None, None)
-    unclipped = private_metrics(some, torch.tensor([[True]]), None)
+    unclipped = measured(some, torch.tensor([[True]]), None)
     assert (unclipped.train_loss, unclipped.gradient_norm) == (0.5, None)
 
 
@@ -196,6 +204,17 @@ def test_a_model_that_all_nodes_share_is_evaluated_once_and_told_of_each() -> No
     loss = LOSSES["cross-entropy"]
     engine = build(module, loss, test.inputs, test.targets, dtype=torch.float64, device="cpu")
     shared = torch.ones(1, engine.parameters_count, dtype=torch.float64)
-    found = evaluate(engine, loss, shared, shared[0], test, nodes=NODES)
-    assert found == evaluate(engine, loss, shared.repeat(NODES, 1), shared[0], test)
+    common = Released(shared[0])
+    found = evaluate(engine, loss, Released(shared), common, test, nodes=NODES).value
+    repeated = Released(shared.repeat(NODES, 1))
+    assert found == evaluate(engine, loss, repeated, common, test).value
     assert len(found.loss) == NODES
+
+
+def test_private_models_are_not_scored() -> None:
+    module, test = problem("cross-entropy")
+    loss = LOSSES["cross-entropy"]
+    engine = build(module, loss, test.inputs, test.targets, dtype=torch.float64, device="cpu")
+    models: Any = Private(torch.ones(1, engine.parameters_count, dtype=torch.float64))
+    with pytest.raises(LeakError, match="a node's model is a Private"):
+        evaluate(engine, loss, models, Released(models.value[0]), test)

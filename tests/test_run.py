@@ -38,7 +38,7 @@ NODES, RECORDS, FEATURES, CLASSES = 3, 8, 5, 2
 
 def given(**changes: dict[str, Any]) -> Sections:
     """The base experiment for data that are passed as objects."""
-    task = {"dataset": None, **changes.pop("task", {})}
+    task = {"dataset": None, "outputs": CLASSES, **changes.pop("task", {})}
     return experiment(task=task, **changes)
 
 

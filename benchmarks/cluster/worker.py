@@ -31,6 +31,7 @@ from jobs import Work, job_of
 
 from tacit.cli_cluster import Within, block_world
 from tacit.cluster.channel import open_channel
+from tacit.colours import Released
 from tacit.exchange.between import BetweenProcesses, Graphs
 from tacit.placement import place
 from tacit.prepare import Job
@@ -155,8 +156,8 @@ def _whole_steps(job: Job, hosted: tuple[int, ...], exchange: Any) -> Kind:
 
 def _mixing(job: Job, hosted: tuple[int, ...], exchange: Any) -> Kind:
     value = job.model.start(len(hosted), job.dtype, job.device)
-    within = Within(job, hosted)
-    return (lambda: exchange.mix(0, value)), (lambda: within.mix(0, value)), statistics.median
+    within, sent = Within(job, hosted), Released(value)
+    return (lambda: exchange.mix(0, sent)), (lambda: within.mix(0, sent)), statistics.median
 
 
 _KINDS: dict[str, Callable[..., Kind]] = {"steps": _whole_steps, "mix": _mixing}

@@ -25,6 +25,7 @@ from workloads import Workload
 
 import tacit
 from tacit.algorithms import Activity
+from tacit.colours import Outgoing
 from tacit.exchange import InProcessExchange
 from tacit.prepare import Job, prepare
 from tacit.run import execute
@@ -90,9 +91,9 @@ class _Recording(InProcessExchange):
 
     messages: Tensor
 
-    def average(self, k: int, *values: Tensor, **more: Any) -> tuple[Tensor, ...]:
+    def average(self, k: int, *values: Outgoing[Tensor], **more: Any) -> tuple[Tensor, ...]:
         """See `InProcessExchange.average`."""
-        (value,) = values  # of those who send, or the latest of everyone
+        value = values[0].value  # of those who send, or the latest of everyone
         active = self._active(k)
         everyone = active is None or len(value) < len(active)
         self.messages = (value if everyone else value[torch.from_numpy(active)]).clone()

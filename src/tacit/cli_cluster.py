@@ -18,6 +18,7 @@ from tacit.cluster.traffic import traffic
 from tacit.compression import Coding
 from tacit.errors import InputError
 from tacit.exchange import Exchange
+from tacit.exchange.protocol import Message, message_values
 from tacit.exchange.rows import Mixer, compile_rows
 from tacit.placement import Placement, place
 from tacit.prepare import Job
@@ -118,8 +119,9 @@ class Within:
         self._job = job
         self._mixers: dict[int, Mixer] = {}
 
-    def mix(self, k: int, *values: Tensor, coding: Coding | None = None) -> tuple[Tensor, ...]:
+    def mix(self, k: int, *messages: Message, coding: Coding | None = None) -> tuple[Tensor, ...]:
         """What stays within these nodes."""
+        values = message_values("mix", k, messages)
         mixer = self._mixer(k % len(self._job.plan.mixing.weights))
         return tuple(mixer.begin(value) for value in values)
 
@@ -130,14 +132,15 @@ class Within:
             self._mixers[k] = compile_rows(weights, nodes=nodes, dtype=job.dtype, device=job.device)
         return self._mixers[k]
 
-    def swap(self, k: int, partner: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+    def swap(self, k: int, partner: Tensor, *messages: Message) -> tuple[Tensor, ...]:
         """Everyone is paired with itself."""
-        return tuple(value.clone() for value in values)
+        return tuple(value.clone() for value in message_values("swap", k, messages))
 
     def average(
-        self, k: int, *values: Tensor, latest: bool = False, coding: Coding | None = None
+        self, k: int, *messages: Message, latest: bool = False, coding: Coding | None = None
     ) -> tuple[Tensor, ...]:
         """The mean of these nodes alone."""
+        values = message_values("average", k, messages)
         return tuple(value.mean(0, keepdim=True).nan_to_num() for value in values)
 
 

@@ -89,6 +89,13 @@ class Config(Section):
         super().__init__(**made)
         check(self.nodes, self.algorithm, self.privacy, self.train, self.faults)
 
+    @property
+    def input_bound(self) -> float | None:
+        """The l2 norm that no record's inputs exceed: as given, or as the algorithm needs it."""
+        if self.task.input_bound is not None:
+            return self.task.input_bound
+        return self.algorithm.definition.input_bound(self.algorithm.options)
+
     def per_node(self, values: float | tuple[float, ...]) -> tuple[float, ...]:
         """One value a node, of a number or a list."""
         return values if isinstance(values, tuple) else (values,) * self.nodes.count

@@ -79,13 +79,15 @@ class Section(BaseModel):
 class Task(Section):
     """What is learnt, and from which data.
 
-    `outputs`, numbers that the model gives for a record, is only needed where nothing public says
-    how many classes there are: where every process has data of its own, and no test records.
+    `outputs`, numbers that the model gives for a record, is only needed where nothing else that is
+    public says how many classes there are: neither the data set nor test records. `input_bound` is
+    the longest that a record's inputs may be, in the l2 norm; longer ones are scaled down to it.
     """
 
     dataset: str = GIVEN
     model: str = "mlp"
     outputs: Count | None = None
+    input_bound: Annotated[float, Field(ge=1e-100, le=1e100)] | None = None
     loss: str = "cross-entropy"
     metric: str | None = None
     data_dir: str = "data"

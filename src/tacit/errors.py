@@ -8,6 +8,7 @@ A leaf: imports nothing, and every other module may import it.
 | `BudgetError` | 3 | the privacy budget forbids it |
 | `PeerError` | 4 | a peer or a process was lost |
 | `DivergenceError` | 2 | training left the finite numbers: a setting is too large |
+| `LeakError` | 1 | a defect: something private was about to leave its node |
 
 Anything else that escapes is a defect of ours, and exits with 1. What is allowed, but guarantees
 nothing, is a `NotPrivateWarning`.
@@ -23,8 +24,10 @@ __all__ = [
     "BudgetError",
     "DivergenceError",
     "InputError",
+    "LeakError",
     "NotPrivateWarning",
     "PeerError",
+    "RecordsError",
     "TacitError",
     "describe",
     "nearest",
@@ -35,6 +38,10 @@ class TacitError(Exception):
     """Base of every error that tacit raises on purpose; its text is one plain line."""
 
     exit_code = 1
+
+    def told(self) -> str:
+        """What other processes are told of it."""
+        return str(self)
 
 
 class InputError(TacitError, ValueError):
@@ -58,6 +65,24 @@ class InputError(TacitError, ValueError):
         super().__init__(f"{_line(where, 200)} = {_shown(value)}: {_line(expected, 1000)}")
 
 
+class RecordsError(InputError):
+    """Records of a node break a rule that is public: known here, and no more of them is told.
+
+    Args:
+        where: the node, key or file.
+        found: what is wrong, for the node's own eyes: how many records break the rule, never
+            which, nor what they hold.
+        rule: in plain words.
+    """
+
+    def __init__(self, where: str, found: str, rule: str) -> None:
+        super().__init__(where, found, rule)
+
+    def told(self) -> str:
+        """The rule alone."""
+        return f"{self.where}: records break a rule: {self.expected}"
+
+
 class BudgetError(TacitError):
     """The privacy budget of one or more nodes forbids what was asked."""
 
@@ -74,6 +99,10 @@ class DivergenceError(TacitError):
     """The model of a node is no longer finite."""
 
     exit_code = 2
+
+
+class LeakError(TacitError):
+    """A defect: an algorithm hands over what is neither public nor released."""
 
 
 class NotPrivateWarning(UserWarning):

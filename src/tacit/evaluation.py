@@ -100,6 +100,8 @@ def evaluate_run(run: str | Path, dataset: str | None = None, data_dir: str | No
     loss = find_loss(config.task.loss, config.task.metric)
     dtype = DTYPES[config.train.dtype]
     inputs = records.inputs.to(models.input_dtype(module, records.inputs[:1], dtype))
+    if config.input_bound is not None:
+        inputs = data.bounded_inputs(inputs, config.input_bound)
     with torch.no_grad():
         outputs = torch.cat([module(part) for part in torch.split(inputs, _RECORDS_AT_ONCE)])
     loss.check(outputs, records.targets)

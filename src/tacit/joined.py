@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tacit.cluster import Cluster, connect
-from tacit.errors import InputError, PeerError, TacitError, describe
+from tacit.errors import InputError, PeerError, TacitError
 
 __all__ = ["agreed_folder", "joined"]
 
@@ -37,7 +37,7 @@ def joined(timeout: float, *, allow_insecure_network: bool = False) -> Iterator[
         cluster.report(error)
         raise
     except BaseException as error:
-        cluster.report(PeerError(f"it ended with {describe(error)}"))
+        cluster.report(PeerError(f"it ended with {type(error).__name__}"))
         raise
     finally:
         cluster.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
+from tacit.colours import Outgoing, opened
 from tacit.exchange import BetweenProcesses, Exchange, Graphs, InProcessExchange
 from tacit.exchange.counting import Active, everybody
 from tacit.faults import effective
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["Links", "graphs_of", "linked", "local_exchange"]
 
 
+_MEASURED = "what a process measured of its nodes"
+
+
 class Links(Protocol):
-    """What a run's steps and marks go through.
+    """What a run's steps and marks go through; it takes what is `Public` or `Released`.
 
     Attributes:
         exchange: for the algorithm.
@@ -35,7 +39,7 @@ class Links(Protocol):
     def exchange(self) -> Exchange:
         """For the algorithm."""
 
-    def put(self, step: int, part: Part) -> None:
+    def put(self, step: int, part: Outgoing[Part]) -> None:
         """Hand over what this process measured after `step` steps; returns at once."""
 
     def ready(self) -> list[tuple[int, list[Part]]]:
@@ -44,7 +48,7 @@ class Links(Protocol):
     def finish(self) -> None:
         """Wait, within limits, for all that was handed over."""
 
-    def mean(self, models: Tensor) -> Tensor:
+    def mean(self, models: Outgoing[Tensor]) -> Tensor:
         """The mean `[d]` of all nodes' models, given those of this process `[nodes, d]`."""
 
 
@@ -55,9 +59,9 @@ class _Local:
         self.exchange: Exchange = local_exchange(job)
         self._parts: list[tuple[int, list[Part]]] = []
 
-    def put(self, step: int, part: Part) -> None:
+    def put(self, step: int, part: Outgoing[Part]) -> None:
         """Its part is all there is."""
-        self._parts.append((step, [part]))
+        self._parts.append((step, [opened(part, _MEASURED)]))
 
     def ready(self) -> list[tuple[int, list[Part]]]:
         """What was put since."""
@@ -67,9 +71,9 @@ class _Local:
     def finish(self) -> None:
         """Nothing is under way."""
 
-    def mean(self, models: Tensor) -> Tensor:
+    def mean(self, models: Outgoing[Tensor]) -> Tensor:
         """Of the rows."""
-        return models.mean(0)
+        return opened(models, "a node's model").mean(0)
 
 
 class _Between:
@@ -81,9 +85,9 @@ class _Between:
         self._gatherer = gatherer
         self._limit = job.config.train.timeout
 
-    def put(self, step: int, part: Part) -> None:
+    def put(self, step: int, part: Outgoing[Part]) -> None:
         """Sent to rank 0 by a thread."""
-        said, total = part
+        said, total = opened(part, _MEASURED)
         self._gatherer.put(step, dict(said), total)
 
     def ready(self) -> list[tuple[int, list[Part]]]:
@@ -94,7 +98,7 @@ class _Between:
         """All that was put has left, and at rank 0 has come."""
         self._gatherer.finish(self._limit)
 
-    def mean(self, models: Tensor) -> Tensor:
+    def mean(self, models: Outgoing[Tensor]) -> Tensor:
         """By way of rank 0."""
         return self._mean(models)
 

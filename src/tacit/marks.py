@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tacit import metrics as measured
 from tacit.algorithms.definition import common_mean
+from tacit.colours import Released
 from tacit.errors import PeerError
 from tacit.exchange import Exchange
 from tacit.metrics import Evaluation
@@ -32,21 +33,26 @@ class Measured:
     """What all nodes came to at a mark.
 
     Args:
-        evaluation: on public test records; None without any.
+        evaluation: on public test records; None without any. Where nodes' models are private,
+            every node has the scores of the common model.
         consensus_distance: root mean square over nodes of the distance to their mean; None where
-            models never leave their nodes.
+            models are private, or, across processes, are not added up.
         bytes_sent: by each node.
         notes: of bad messages that were dropped, if any were, for people.
     """
 
-    evaluation: Evaluation | None
+    evaluation: Released[Evaluation] | None
     consensus_distance: float | None
     bytes_sent: tuple[int, ...]
     notes: tuple[str, ...] = ()
 
 
-def measure(job: Job, models: Tensor, state: Any, exchange: Exchange, *, whole: bool) -> Part:
-    """What this process knows of its nodes.
+def measure(
+    job: Job, models: Tensor, state: Any, exchange: Exchange, *, whole: bool
+) -> Released[Part]:
+    """What this process may tell of its nodes.
+
+    Models that are private are not looked at: in their place stands the common model.
 
     Args:
         job: of the run.
@@ -57,6 +63,8 @@ def measure(job: Job, models: Tensor, state: Any, exchange: Exchange, *, whole: 
     """
     count, weights = len(job.hosted), getattr(state, "w", None)
     consensus = consensus_of(job, models, state)
+    if not job.config.algorithm.definition.released_models:
+        models = consensus.unsqueeze(0)
     said: dict[str, Any] = {
         "nodes": list(job.hosted),
         "bytes": exchange.bytes_sent.tolist(),
@@ -68,8 +76,14 @@ def measure(job: Job, models: Tensor, state: Any, exchange: Exchange, *, whole: 
     if job.test is not None:
         records = None if whole else job.config.train.evaluate_records
         found = measured.evaluate(
-            job.model, job.loss, models, consensus, job.test, records, nodes=count
-        )
+            job.model,
+            job.loss,
+            Released(models),
+            Released(consensus),
+            job.test,
+            records,
+            nodes=count,
+        ).value
         said["scores"] = {
             "accuracy": found.accuracy,
             "loss": found.loss,
@@ -78,11 +92,11 @@ def measure(job: Job, models: Tensor, state: Any, exchange: Exchange, *, whole: 
         }
     alone, total = job.placement.processes == 1, models.new_empty(0)
     said["spread"] = 0.0
-    if alone or models_public(job):  # of models that are not released, nothing is told
+    if alone or models_public(job):
         said["spread"] = measured.consensus_distance(models) ** 2 * count
     if models_public(job) and not alone:
         total = models.sum(0) * (count / len(models))
-    return said, total
+    return Released((said, total))
 
 
 def combined(job: Job, parts: Sequence[Part], *, whole: bool) -> Measured:
@@ -95,10 +109,13 @@ def combined(job: Job, parts: Sequence[Part], *, whole: bool) -> Measured:
         _check(rank, said, job)
     scores = [said["scores"] for said, _ in parts]
     bytes_sent = _by_node([(said["nodes"], said["bytes"]) for said, _ in parts])
-    distance: float | None = math.sqrt(parts[0][0]["spread"] / len(job.hosted))
+    distance: float | None = None
+    if job.config.algorithm.definition.released_models:
+        distance = math.sqrt(parts[0][0]["spread"] / len(job.hosted))
     own = scores[0]
     if len(parts) > 1:
-        distance, own = (0.0 if all(said.get("equal") for said, _ in parts) else None), scores[0]
+        equal = distance is not None and all(said.get("equal") for said, _ in parts)
+        distance = 0.0 if equal else None
         if models_public(job):
             distance, own = _around(job, parts, whole)
     notes = _notes(job, [said for said, _ in parts])
@@ -111,7 +128,7 @@ def combined(job: Job, parts: Sequence[Part], *, whole: bool) -> Measured:
             _by_node([(said["nodes"], said["scores"]["accuracy"]) for said, _ in parts])
         )
     evaluation = Evaluation(accuracy, tuple(loss), own["consensus_accuracy"], own["consensus_loss"])
-    return Measured(evaluation, distance, tuple(bytes_sent), notes)
+    return Measured(Released(evaluation), distance, tuple(bytes_sent), notes)
 
 
 def consensus_of(job: Job, models: Tensor, state: Any) -> Tensor:
@@ -121,7 +138,7 @@ def consensus_of(job: Job, models: Tensor, state: Any) -> Tensor:
 
 
 def models_public(job: Job) -> bool:
-    """Whether nodes' models may be added up: they are where their mean is the common model."""
+    """Whether nodes' models are added up: they are where their mean is the common model."""
     return job.config.algorithm.definition.consensus is common_mean
 
 
@@ -140,7 +157,9 @@ def _around(job: Job, parts: Sequence[Part], whole: bool) -> tuple[float, Mappin
         return distance, None
     records = None if whole else job.config.train.evaluate_records
     model = mean.to(job.device, job.dtype)
-    found = measured.evaluate(job.model, job.loss, model.unsqueeze(0), model, job.test, records)
+    found = measured.evaluate(
+        job.model, job.loss, Released(model.unsqueeze(0)), Released(model), job.test, records
+    ).value
     return distance, {
         **parts[0][0]["scores"],
         "consensus_accuracy": found.consensus_accuracy,

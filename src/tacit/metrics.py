@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tacit.colours import Outgoing, Private, Released, opened
 from tacit.data import Dataset
 from tacit.gradients import BatchGradient, Loss, StackedModel
 
 __all__ = [
+    "NOTHING_MEASURED",
+    "BatchStatistics",
     "Evaluation",
-    "Private",
     "consensus_distance",
     "evaluate",
     "finite_json",
@@ -61,7 +63,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Private:
+class BatchStatistics:
     """Measured on the private records of one step's batches, over all nodes."""
 
     train_loss: float | None
@@ -69,16 +71,19 @@ class Private:
     clip_rate: float | None
 
 
+NOTHING_MEASURED = BatchStatistics(None, None, None)
+
+
 def evaluate(
     model: StackedModel,
     loss: Loss,
-    models: Tensor,
-    consensus: Tensor,
+    models: Outgoing[Tensor],
+    consensus: Outgoing[Tensor],
     test: Dataset,
     records: int | None = None,
     *,
     nodes: int | None = None,
-) -> Evaluation:
+) -> Released[Evaluation]:
     """Every node's model and the common one on the same test records.
 
     Args:
@@ -89,39 +94,44 @@ def evaluate(
         test: public test data, on the device and in the dtype of the models.
         records: only the first so many; all by default.
         nodes: how many nodes; by default one a row.
+
+    Raises:
+        LeakError: models are private: their scores say as much of the records as they do.
     """
+    rows, common = opened(models, "a node's model"), opened(consensus, "the common model")
     inputs, targets = test.inputs[:records], test.targets[:records]
-    outputs = model.outputs(torch.cat([models, consensus.unsqueeze(0)]), inputs)
-    copies = 1 if nodes is None else nodes // len(models)
+    outputs = model.outputs(torch.cat([rows, common.unsqueeze(0)]), inputs)
+    copies = 1 if nodes is None else nodes // len(rows)
 
     def means(measure: Callable[[Tensor, Tensor], Tensor]) -> tuple[tuple[float, ...], float]:
-        *own, common = torch.stack([measure(row, targets).mean() for row in outputs]).tolist()
-        return tuple(own) * copies, common
+        *own, last = torch.stack([measure(row, targets).mean() for row in outputs]).tolist()
+        return tuple(own) * copies, last
 
     losses, consensus_loss = means(loss.per_record)
     accuracies, consensus_accuracy = (None, None) if loss.accuracy is None else means(loss.accuracy)
-    return Evaluation(accuracies, losses, consensus_accuracy, consensus_loss)
+    return Released(Evaluation(accuracies, losses, consensus_accuracy, consensus_loss))
 
 
 def private_metrics(
     batch: BatchGradient | None, mask: Tensor | None, clip: float | None
-) -> Private:
+) -> Private[BatchStatistics]:
     """Loss, gradient norms and share of clipped records of a step's batches."""
     if batch is None or mask is None or not bool(mask.any()):
-        return Private(None, None, None)
+        return Private(NOTHING_MEASURED)
     losses = batch.losses[mask].double()
     loss = float(losses.mean())
     if clip is None or not batch.norms.numel():  # not of single records: see `BatchGradient`
-        return Private(loss, None, None)
+        return Private(BatchStatistics(loss, None, None))
     norms = batch.norms[mask].double()
     norms = norms[torch.isfinite(norms)]
     if not len(norms):
-        return Private(loss, None, None)
+        return Private(BatchStatistics(loss, None, None))
     middle, high = torch.quantile(
         norms, torch.tensor([0.5, 0.9], dtype=norms.dtype, device=norms.device)
     ).tolist()
     summary = {"median": middle, "p90": high, "max": float(norms.max())}
-    return Private(loss, summary, float((norms > clip).double().mean()))
+    clipped = float((norms > clip).double().mean())
+    return Private(BatchStatistics(loss, summary, clipped))
 
 
 def consensus_distance(models: Tensor) -> float:
@@ -148,6 +158,6 @@ def series(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {key: [row.get(key) for row in listed] for key in keys}
 
 
-def private_row(private: Private) -> dict[str, Any]:
-    """The private part of a row of metrics."""
-    return asdict(private)
+def private_row(statistics: Private[BatchStatistics]) -> dict[str, Any]:
+    """The private part of a row of metrics: for a node's own file, or that of a simulation."""
+    return asdict(statistics.value)

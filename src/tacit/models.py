@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from tacit.errors import InputError, nearest
 from tacit.user_code import call_function
 
-__all__ = ["MODELS", "build_model", "input_dtype", "resnet18"]
+__all__ = ["MODELS", "build_model", "failures", "input_dtype", "resnet18"]
 
 HIDDEN = 128
 """Width of the hidden layer of `mlp`."""
@@ -45,6 +45,8 @@ SMALLEST_IMAGE = 4
 
 SMALLEST_RESNET_IMAGE = 8
 """Halved three times, an image keeps at least one pixel."""
+
+_RECORDS_AT_ONCE = 1024
 
 GROUPS = 32
 """Groups of a normalisation, as in its paper; fewer where that would leave one channel a group."""
@@ -69,6 +71,17 @@ def input_dtype(model: nn.Module, inputs: Tensor, dtype: torch.dtype) -> torch.d
     records = inputs.to(weight.device)
     ids = not _passes(model, records.to(weight.dtype)) and _passes(model, records.long())
     return torch.int64 if ids else dtype
+
+
+def failures(model: nn.Module, inputs: Tensor) -> int:
+    """How many records `[records, ...]` a model fails on, as with an id that it has no row for."""
+    device = next(model.parameters(), inputs).device
+    parts = torch.split(inputs.to(device), _RECORDS_AT_ONCE)
+    return sum(
+        sum(not _passes(model, record.unsqueeze(0)) for record in part)
+        for part in parts
+        if not _passes(model, part)
+    )
 
 
 def _passes(model: nn.Module, inputs: Tensor) -> bool:

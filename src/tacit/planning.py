@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tacit import privacy
@@ -34,19 +34,13 @@ _CHECKS = {
 _CONVEX_MODELS = ("logistic", "linear")
 
 
-def build_plan(
-    config: Config,
-    records: Sequence[int],
-    parameters: int,
-    largest_input: Callable[[], float] = lambda: math.inf,
-) -> Plan:
+def build_plan(config: Config, records: Sequence[int], parameters: int) -> Plan:
     """Decide everything, and refuse what cannot be.
 
     Args:
         config: the experiment.
         records: J of each node.
         parameters: d.
-        largest_input: largest l2 norm of an input of any node, for methods that rest on one.
 
     Raises:
         InputError: the settings contradict each other or the data.
@@ -69,9 +63,9 @@ def build_plan(
         disjoint=schedules.disjoint,
         activity=activity,
         faults=faults,
-        notes=_notes(activity, faults),
+        notes=_notes(config, activity, faults),
     )
-    warnings = _checked(plan, largest_input)
+    warnings = _checked(plan)
     if plan.noisy:
         plan = replace(plan, nodes=_noised(plan))
         warnings += _warnings(plan)
@@ -151,8 +145,15 @@ def _activity(config: Config, mixing: Mixing) -> Activity | None:
     return chosen.definition.activity(chosen.options, crowd)
 
 
-def _notes(activity: Activity | None, faults: FaultPlan | None) -> tuple[str, ...]:
+def _notes(config: Config, activity: Activity | None, faults: FaultPlan | None) -> tuple[str, ...]:
     simulated = () if faults is None else (faults.note,)
+    if config.input_bound is not None:
+        source = "task.input_bound" if config.task.input_bound is not None else "the algorithm"
+        simulated = (
+            f"inputs longer than {config.input_bound:.6g} in the l2 norm are scaled down to it: a "
+            f"public bound, set by {source}",
+            *simulated,
+        )
     if activity is None:
         return simulated
     counts = activity.active.sum(axis=0)
@@ -166,7 +167,7 @@ def _notes(activity: Activity | None, faults: FaultPlan | None) -> tuple[str, ..
     )
 
 
-def _checked(plan: Plan, largest_input: Callable[[], float]) -> tuple[str, ...]:
+def _checked(plan: Plan) -> tuple[str, ...]:
     """What the algorithm itself has to say of its settings."""
     config = plan.config
     chosen = config.algorithm
@@ -181,7 +182,7 @@ def _checked(plan: Plan, largest_input: Callable[[], float]) -> tuple[str, ...]:
         accounted=plan.accounted,
         relation=config.privacy.relation,
         sampling=config.train.sampling,
-        largest_input=largest_input,
+        input_bound=config.input_bound,
     )
     warnings = chosen.definition.check(facts)
     if chosen.definition.convex and config.task.model not in _CONVEX_MODELS:

@@ -14,7 +14,7 @@ from tacit import data, gradients, models
 from tacit.cluster.agreement import compare, counts, identity, planned
 from tacit.config import GIVEN, Config
 from tacit.data import Dataset, StackedData
-from tacit.errors import InputError
+from tacit.errors import InputError, RecordsError
 from tacit.gradients import Loss, StackedModel
 from tacit.gradients.table import available_bytes, table_need
 from tacit.losses import find_loss
@@ -26,6 +26,7 @@ from tacit.planning import build_plan
 __all__ = ["DTYPES", "Job", "prepare"]
 
 _EXAMPLES = 8  # records that the gradient engine tries itself on
+_EXAMPLE_SEED = 22
 
 
 @dataclass(frozen=True)
@@ -106,34 +107,34 @@ def prepare(
     hosted = placement.hosted(peers.rank)
     device = _device(config.train.device)
     dtype = DTYPES[config.train.dtype]
-    train, public, labels = _records(config, nodes, dtype, device, hosted)
+    train, public, classes = _records(config, nodes, dtype, device, hosted)
     if test is not None:
         public = data.as_dataset(test, "test")
+    if public is not None:
+        _check_public(public, train)
     loss = find_loss(config.task.loss, config.task.metric)
     if model is None:
-        model = _build_model(config, loss, public, train, labels)
+        model = _build_model(config, loss, public, train, classes)
     layout = data.record_layout(data.Dataset(train.inputs[:1], train.targets[:1]))
-    kind = models.input_dtype(model, train.inputs[:_EXAMPLES], dtype)
-    train = replace(train, inputs=train.inputs.to(kind))
-    # Of all nodes: where records are sorted, the first may be equal, and prove less.
-    rows = torch.linspace(0, len(train.inputs) - 1, _EXAMPLES).long().to(device)
-    example = data.Dataset(train.inputs[rows], train.targets[rows])
+    # What is tried out, and may be refused for what comes of it, are no private records.
+    example = _made(model, loss, train) if public is None else _few(public)
+    kind = models.input_dtype(model, example.inputs, dtype)
+    kind = dtype if train.inputs.is_floating_point() else kind
+    example = _on_device(example, kind, dtype, device)
     engine = gradients.build(
         model, loss, example.inputs, example.targets, dtype=dtype, device=device
     )
     outputs = engine.outputs(engine.start(1, dtype, device), example.inputs)[0]
-    loss.check(outputs, train.targets)
+    loss.check(outputs, example.targets)
+    train = replace(train, inputs=_bounded(config, train.inputs.to(kind)))
+    _check_records(model, loss, outputs, train, hosted)
     held_out = None
     if public is not None:
-        held_out = _on_device(public, train, dtype, device)
+        held_out = _on_device(public, kind, dtype, device)
+        held_out = replace(held_out, inputs=_bounded(config, held_out.inputs))
         loss.check(outputs, held_out.targets)
     records = _agreed_records(config, engine, train, dtype, placement, peers, layout)
-    plan = build_plan(
-        config,
-        records,
-        engine.parameters_count,
-        lambda: float(train.inputs.to(dtype).flatten(1).norm(dim=1).max()),
-    )
+    plan = build_plan(config, records, engine.parameters_count)
     plan = replace(
         plan, notes=plan.notes + _table_notes(config, engine, train.sizes.tolist(), dtype)
     )
@@ -192,19 +193,86 @@ def _table_notes(
     return (need.describe(),)
 
 
-def _on_device(
-    public: Dataset, like: StackedData, dtype: torch.dtype, device: torch.device
-) -> Dataset:
-    """Public test records on the run's device, in its dtype; they must be shaped as the nodes'."""
+def _check_public(public: Dataset, train: StackedData) -> None:
+    """Public test records must be shaped as the nodes'."""
     data.check_dataset(public, "test")
-    if public.inputs.shape[1:] != like.inputs.shape[1:]:
+    if public.inputs.shape[1:] != train.inputs.shape[1:]:
         raise InputError(
             "test",
             f"records of shape {list(public.inputs.shape[1:])}",
-            f"must be shaped as the nodes' records: {list(like.inputs.shape[1:])}",
+            f"must be shaped as the nodes' records: {list(train.inputs.shape[1:])}",
         )
-    alone = data.stack([public], dtype, device)
-    return data.Dataset(alone.inputs.to(like.inputs.dtype), alone.targets)
+
+
+def _few(public: Dataset) -> Dataset:
+    """Some public records, from all over: where they are sorted, the first may be equal."""
+    rows = torch.linspace(0, len(public) - 1, _EXAMPLES).long()
+    return data.Dataset(public.inputs[rows], public.targets[rows])
+
+
+def _made(model: nn.Module, loss: Loss, train: StackedData) -> Dataset:
+    """Records of the shape and type of the nodes', drawn from a seed that everyone knows.
+
+    Numbers are normal; integers may be ids, and lie in the smallest embedding; targets are
+    labels 0 and 1, or lie between them.
+    """
+    generator = torch.Generator().manual_seed(_EXAMPLE_SEED)
+    shape = (_EXAMPLES, *train.inputs.shape[1:])
+    rows = [
+        module.num_embeddings
+        for module in model.modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag)
+    ]
+    inputs = torch.randn(shape, generator=generator)
+    if not train.inputs.is_floating_point():
+        inputs = torch.randint(min(rows, default=2), shape, generator=generator)
+    targets = torch.rand(_EXAMPLES, *train.targets.shape[1:], generator=generator)
+    if loss.labels or not train.targets.is_floating_point():
+        targets = targets.round()
+    return data.Dataset(inputs.to(train.inputs.dtype), targets.to(train.targets.dtype))
+
+
+def _on_device(
+    records: Dataset, kind: torch.dtype, dtype: torch.dtype, device: torch.device
+) -> Dataset:
+    """Records on the run's device, inputs in the type that the model takes."""
+    alone = data.stack([records], dtype, device)
+    return data.Dataset(alone.inputs.to(kind), alone.targets)
+
+
+def _bounded(config: Config, inputs: Tensor) -> Tensor:
+    """Inputs within the public bound, if there is one."""
+    bound = config.input_bound
+    if bound is None:
+        return inputs
+    if not inputs.is_floating_point():
+        raise InputError("task.input_bound", bound, "is for numbers; these records are ids")
+    return data.bounded_inputs(inputs, bound)
+
+
+def _check_records(
+    model: nn.Module, loss: Loss, outputs: Tensor, train: StackedData, hosted: Sequence[int]
+) -> None:
+    """Ask every node's records for the public rules, before anything is sent.
+
+    Raises:
+        RecordsError: naming the node and the rule, and how many records break it.
+    """
+    ends = zip(hosted, train.offsets.tolist(), train.sizes.tolist(), strict=True)
+    for node, start, size in ends:
+        rows = slice(start, start + size)
+        try:
+            loss.check_records(outputs, train.targets[rows])
+        except RecordsError as error:
+            where = f"{error.where} of node {node}"
+            raise RecordsError(where, str(error.value), error.expected) from None
+        if train.inputs.is_floating_point():
+            continue
+        wrong = models.failures(model, train.inputs[rows])
+        if wrong:
+            rule = "every id must have a row in the model's embeddings"
+            found = f"{wrong:,} of {size:,} records"
+            raise RecordsError(f"task.dataset of node {node}", found, rule)
 
 
 def _load(config: Config) -> data.TaskData:
@@ -219,19 +287,21 @@ def _records(
     dtype: torch.dtype,
     device: torch.device,
     hosted: Sequence[int],
-) -> tuple[StackedData, Dataset | None, Tensor | None]:
-    """The records of this process's nodes, stacked; public test records; all nodes' targets."""
+) -> tuple[StackedData, Dataset | None, int | None]:
+    """The records of this process's nodes, stacked; public test records; classes as declared."""
     wanted = config.nodes
     if nodes is not None:
         local = [data.as_dataset(nodes[node], f"nodes[{node}]") for node in hosted]
         for node, records in zip(hosted, local, strict=True):
             data.check_dataset(records, f"nodes[{node}]")
-        targets = [data.as_dataset(value, "nodes").targets for value in nodes]
-        return data.stack(local, dtype, device), None, torch.cat(targets)
+        return data.stack(local, dtype, device), None, None
     if wanted.data == "by-rank":
         assert wanted.source is not None
-        public = None if config.task.dataset == GIVEN else _load(config).test
-        return data.stack(data.load_own(wanted.source, hosted), dtype, device), public, None
+        own_records = data.stack(data.load_own(wanted.source, hosted), dtype, device)
+        if config.task.dataset == GIVEN:
+            return own_records, None, None
+        named = _load(config)
+        return own_records, named.test, named.classes
     loaded = _load(config)  # checked there
     parts = data.partition(
         wanted.partition,
@@ -243,7 +313,7 @@ def _records(
     )
     own = [parts[node] for node in hosted]
     stacked = data.stack_parts(loaded.train, own, dtype, device)
-    return stacked, loaded.test, loaded.train.targets
+    return stacked, loaded.test, loaded.classes
 
 
 def _build_model(
@@ -251,29 +321,30 @@ def _build_model(
     loss: Loss,
     public: Dataset | None,
     train: StackedData,
-    labels: Tensor | None,
+    classes: int | None,
 ) -> nn.Module:
     if config.task.model == GIVEN:
         raise InputError("task.model", GIVEN, "pass the module as model=, or name a model")
     return models.build_model(
         config.task.model,
         input_shape=tuple(train.inputs.shape[1:]),
-        outputs=config.task.outputs or _outputs(loss, public, labels),
+        outputs=config.task.outputs or _outputs(loss, public, train, classes),
         seed=config.train.seed,
     )
 
 
-def _outputs(loss: Loss, public: Dataset | None, labels: Tensor | None) -> int:
-    """As many as the classes that are there; where nodes have own data, as is public of them."""
-    if public is None and labels is None:
+def _outputs(loss: Loss, public: Dataset | None, train: StackedData, classes: int | None) -> int:
+    """Numbers that the model gives for a record: what is declared, or what public records show."""
+    shown = train.targets[:0] if public is None else public.targets  # of no private label
+    found = loss.outputs(shown, classes)
+    if found is None:
         raise InputError(
             "task.outputs",
             None,
-            "must be given where every process has data of its own (nodes.data = 'by-rank') and "
-            "task.dataset names no public test records: labels of one site need not be all",
+            "write how many classes there are, such as task.outputs = 10: neither the data set nor "
+            "public test records say it, and labels of the nodes' own records are private",
         )
-    known = [labels, None if public is None else public.targets]
-    return loss.outputs([targets for targets in known if targets is not None])
+    return found
 
 
 def _device(name: str) -> torch.device:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tacit import __version__
 from tacit.algorithms.accounting import noised_sums
+from tacit.colours import Outgoing, opened
 from tacit.errors import InputError
 from tacit.mechanism_text import mechanism_text
 from tacit.metrics import Evaluation
@@ -61,12 +62,14 @@ class Result:
 
     Args:
         parameters: models of this process's nodes, de-biased, `[nodes, d]`, in the order of
-            `model.parameters()` (those that are trained).
+            `model.parameters()` (those that are trained). Of an algorithm whose nodes' models are
+            not released (FedSPD-DP) they are private: each is for the eyes of its node only.
         consensus: their mean, `[d]`.
         metrics: the recorded series, a list a name, all of one length.
         epsilon: certified, spent, one a node; None where nothing is accounted.
         claims: claimed, certified and audited epsilon, one row a node.
-        test_accuracy: mean over nodes, worst node, consensus model; None without test records.
+        test_accuracy: mean over nodes, worst node, consensus model, all of the consensus model
+            where nodes' models are private; None without test records.
         test_loss: likewise.
         private: whether epsilon means anything: noise from secret keys, and accounted.
         bytes_sent: by each node.
@@ -119,7 +122,7 @@ def document(
     steps: int,
     epsilon: Sequence[float | None],
     claimed: Sequence[float | None],
-    evaluation: Evaluation | None,
+    evaluation: Outgoing[Evaluation] | None,
     bytes_sent: Sequence[int],
     seconds: float,
     notes: Sequence[str] = (),
@@ -128,6 +131,7 @@ def document(
     plan, config = job.plan, job.config
     algorithm = config.algorithm.definition
     reason = config.not_private_reason
+    scores = None if evaluation is None else opened(evaluation, "the scores of a result")
     formula = algorithm.formula if plan.accounted else None
     last = max(steps - 1, 0)
     schedule = plan.mixing.schedule
@@ -169,9 +173,9 @@ def document(
         },
         "audited_epsilon": None,
         "audit": None,
-        "test_accuracy": None if evaluation is None else evaluation.accuracy_summary(),
-        "test_loss": None if evaluation is None else evaluation.loss_summary(),
-        "test_accuracy_by_node": None if evaluation is None else evaluation.accuracy,
+        "test_accuracy": None if scores is None else scores.accuracy_summary(),
+        "test_loss": None if scores is None else scores.loss_summary(),
+        "test_accuracy_by_node": None if scores is None else scores.accuracy,
         "bytes_sent": sum(bytes_sent) / len(bytes_sent),
         "bytes_sent_by_node": list(bytes_sent),
         "seconds": seconds,

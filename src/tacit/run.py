@@ -25,6 +25,7 @@ import torch
 from tacit import checkpoint as checkpoints
 from tacit import folder as folders
 from tacit import metrics as measured
+from tacit.colours import Released
 from tacit.errors import DivergenceError, InputError, PeerError
 from tacit.folder import RunFolder
 from tacit.links import linked
@@ -230,7 +231,7 @@ def _finish(session: Session) -> Result:
     models = session.models.expand(len(job.hosted), -1).contiguous()
     consensus = consensus_of(job, session.models, session.state)
     if session.peers.processes > 1 and models_public(job):
-        consensus = links.mean(session.models)
+        consensus = links.mean(Released(session.models))
     if session.folder is not None:
         session.folder.write_tensors("nodes.safetensors", {"parameters": models})
     content: dict[str, Any] = {}
@@ -286,19 +287,25 @@ def _document(session: Session, epsilon: Sequence[float | None], seconds: float)
 
 
 def _check_finite(session: Session) -> None:
-    """Stop at a model that is not finite, before it is saved over a good one."""
-    models = session.models
+    """Stop at a model that is not finite, before it is saved over a good one.
+
+    Only at one that is released: a stop says something of what it looks at, and everyone sees it.
+    """
+    models, released = session.models, session.job.config.algorithm.definition.released_models
+    if not released:
+        models = consensus_of(session.job, models, session.state).unsqueeze(0)
     # One pass; a finite sum can only come of finite numbers.
     if bool(torch.isfinite(models.sum())) or bool(torch.isfinite(models).all()):
         return
     rows = (~torch.isfinite(models).all(1)).nonzero().flatten().tolist()
-    bad = session.job.hosted[rows[0]]
+    of_nodes = len(models) == len(session.job.hosted) and released
+    bad = f"the model of node {session.job.hosted[rows[0]]}" if of_nodes else "the server's model"
     kept = None if session.folder is None else checkpoints.latest(session.folder.path)
     where = "nothing was saved" if kept is None else f"the last good state is {kept}"
     if session.ledger is not None and session.step > session.first:
         session.ledger.settle(session.step)
     raise DivergenceError(
-        f"the model of node {bad}"
+        bad
         + (f" and {len(rows) - 1} more" if len(rows) > 1 else "")
         + f" is no longer finite after step {session.step}: lower algorithm.learning_rate "
         + f"(now {session.job.config.algorithm.options.learning_rate:g}); {where}"

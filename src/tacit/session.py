@@ -13,6 +13,7 @@ from torch import Tensor
 from tacit import checkpoint as checkpoints
 from tacit import metrics as measured
 from tacit.checkpoint import Checkpoint
+from tacit.colours import Private, Released, opened
 from tacit.config import Config
 from tacit.errors import InputError, PeerError
 from tacit.folder import RunFolder
@@ -234,32 +235,39 @@ def take_rows(session: Session, *, whole: bool = False) -> None:
     """Append the rows for which all parts have come to the series; in the process that writes."""
     for step, parts in session.links.ready():
         session.measured = combined(session.job, parts, whole=whole)
-        row = _row(session, step, session.measured)
+        row = opened(_row(session, step, session.measured), "a row of metrics")
+        row = {**row, **_shown(session, step)}
         session.rows = [kept for kept in session.rows if kept["step"] < step] + [row]
         if session.front is not None:
             session.front.append_metrics(row)
 
 
 def _private(session: Session, step: int) -> dict[str, Any]:
-    """What is measured on private records, of this process's nodes."""
+    """What is measured on private records, of this process's nodes: for their own file."""
     clip = None if session.plan.clip is None else session.plan.clip[max(step - 1, 0)]
     seen = measured.private_metrics(session.world.last, session.world.last_mask, clip)
     return measured.private_row(seen)
 
 
-def _row(session: Session, step: int, found: Measured) -> dict[str, Any]:
+def _shown(session: Session, step: int) -> dict[str, Any]:
+    """The private part of a row that all share: shown in a simulation, empty across processes."""
+    if session.peers.processes == 1:
+        return _private(session, step)
+    return measured.private_row(Private(measured.NOTHING_MEASURED))
+
+
+def _row(session: Session, step: int, found: Measured) -> Released[dict[str, Any]]:
+    """What everyone may know of where the run stands."""
     plan = session.plan
     k = max(step - 1, 0)
     noise = [plan.noise_std(node, k) / node.expected_batch for node in plan.nodes]
     claims = [claim for claim in claimed_spent(plan, step) if claim is not None]
     most, least = session.spent("most", step), session.spent("least", step)
-    alone = session.peers.processes == 1
-    nothing = measured.private_row(measured.Private(None, None, None))
-    return {
+    scores = None if found.evaluation is None else found.evaluation.value
+    row = {
         "step": step,
-        "test_accuracy": found.evaluation and found.evaluation.accuracy_summary(),
-        "test_loss": found.evaluation and found.evaluation.loss_summary(),
-        **(_private(session, step) if alone else nothing),
+        "test_accuracy": scores and scores.accuracy_summary(),
+        "test_loss": scores and scores.loss_summary(),
         "consensus_distance": found.consensus_distance,
         "clip": None if plan.clip is None else plan.clip[k],
         "noise_std": sum(noise) / len(noise) if plan.noisy else None,
@@ -268,6 +276,7 @@ def _row(session: Session, step: int, found: Measured) -> dict[str, Any]:
         "bytes_sent": sum(found.bytes_sent) / len(found.bytes_sent),
         "seconds": session.seconds,
     }
+    return Released(row)
 
 
 def save(session: Session) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ from battery_table import ROWS, Array
 from torch import Tensor
 
 from tacit.algorithms import ALGORITHMS
+from tacit.colours import Outgoing
+from tacit.data import StackedData
 from tacit.exchange import InProcessExchange
 from tacit.prepare import Job
 from tacit.spending import node_keys
@@ -18,6 +20,7 @@ from tacit.world import StackedWorld
 
 DELTA = 1e-5
 DECAY, GROWTH = 3.0, 4.0
+OUTPUTS = {"cross-entropy": {"outputs": 10}}
 
 
 def levels(steps: int) -> list[float]:
@@ -60,7 +63,7 @@ def experiment(
     given = {"epsilon": 3.0, "delta": DELTA, "noise_seed": 1} if privacy is None else privacy
     chosen = graph is not None and ALGORITHMS[row.name].weights != "server"
     return {
-        "task": {"loss": loss, "model": model},
+        "task": {"loss": loss, "model": model, **OUTPUTS.get(loss, {})},
         "topology": {"graph": graph} if chosen else {},
         "algorithm": {
             "name": row.name, "learning_rate": 0.1, **row.options, **(options or {})
@@ -81,26 +84,26 @@ class OpenExchange(InProcessExchange):
 
     messages: list[Array]
 
-    def mix(self, k: int, *values: Tensor, **rest: Any) -> tuple[Tensor, ...]:
-        self._keep(values)
+    def mix(self, k: int, *values: Outgoing[Tensor], **rest: Any) -> tuple[Tensor, ...]:
+        self._keep([value.value for value in values])
         return super().mix(k, *values, **rest)
 
-    def swap(self, k: int, partner: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
-        self._keep(values)
+    def swap(self, k: int, partner: Tensor, *values: Outgoing[Tensor]) -> tuple[Tensor, ...]:
+        self._keep([value.value for value in values])
         return super().swap(k, partner, *values)
 
-    def average(self, k: int, *values: Tensor, **rest: Any) -> tuple[Tensor, ...]:
+    def average(self, k: int, *values: Outgoing[Tensor], **rest: Any) -> tuple[Tensor, ...]:
         clients = len(self.bytes_sent)
         flags = self._active(k)
         sent = torch.ones(clients, dtype=torch.bool) if flags is None else torch.tensor(flags)
-        for value in values:  # of those that send, or of everyone
+        for value in [message.value for message in values]:  # of those that send, or of everyone
             rows = sent if len(value) < clients else torch.ones_like(sent)
             whole = value.new_zeros(clients, *value.shape[1:])
             whole[rows] = value
-            self._keep((whole,))
+            self._keep([whole])
         return super().average(k, *values, **rest)
 
-    def _keep(self, values: tuple[Tensor, ...]) -> None:
+    def _keep(self, values: list[Tensor]) -> None:
         self.messages = [
             *getattr(self, "messages", []),
             *(value.clone().numpy() for value in values),
@@ -126,6 +129,14 @@ def active(job: Job, k: int) -> np.ndarray:
     """Which nodes take part in step k, `[nodes]`."""
     flags = job.plan.active(k)
     return np.ones(len(job.plan.nodes), dtype=bool) if flags is None else flags
+
+
+def part_of(train: StackedData, hosted: Sequence[int]) -> StackedData:
+    """The records of some nodes."""
+    rows = [torch.arange(int(train.sizes[node])) + int(train.offsets[node]) for node in hosted]
+    sizes = train.sizes[list(hosted)]
+    every = torch.cat(rows)
+    return StackedData(train.inputs[every], train.targets[every], sizes.cumsum(0) - sizes, sizes)
 
 
 def quadratic(nodes: int, *, shared: bool) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from battery_experiments import experiment, quadratic
+from battery_experiments import experiment, part_of, quadratic
 from battery_table import ROWS
 
 from cluster.ranks import Outcome, Seat, ThreadChannel, run_threads
 from tacit.config import load_config
-from tacit.data import StackedData
 from tacit.exchange import BetweenProcesses
 from tacit.exchange.messages import HEADER_BYTES
 from tacit.links import graphs_of, local_exchange
@@ -48,14 +47,6 @@ def run(job: Job, exchange: Any, hosted: Sequence[int]) -> tuple[Any, Any]:
         state = algorithm.step(state, k, options, world)
     state = algorithm.mix(state, STEPS, world)
     return state, exchange
-
-
-def part_of(train: StackedData, hosted: Sequence[int]) -> StackedData:
-    """The records of some nodes."""
-    rows = [torch.arange(int(train.sizes[node])) + int(train.offsets[node]) for node in hosted]
-    sizes = train.sizes[list(hosted)]
-    every = torch.cat(rows)
-    return StackedData(train.inputs[every], train.targets[every], sizes.cumsum(0) - sizes, sizes)
 
 
 def on_threads(job: Job, placement: Placement, tolerate: bool = False) -> list[Outcome]:

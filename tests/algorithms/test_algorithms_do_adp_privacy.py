@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from tacit.colours import Released
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.plan import Plan
@@ -215,7 +216,8 @@ class Recorder:
         self.sent: list[torch.Tensor] = []
         self.sizes: list[Any] = []
 
-    def mix(self, k: int, *values: torch.Tensor, coding: Any = None) -> Any:
+    def mix(self, k: int, *messages: Released[torch.Tensor], coding: Any = None) -> Any:
+        values = [message.value for message in messages]
         self.sent.append(values[0].clone())
         self.sizes.append(None if coding is None else coding.bytes)
         return tuple(self.matrix @ value for value in values)

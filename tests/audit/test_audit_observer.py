@@ -18,6 +18,7 @@ from tacit.audit.guessing import LEARNING_SHARE, epsilon_merit, excess_merit, fi
 from tacit.audit.laboratory import Laboratory, Observed, set_up
 from tacit.audit.statistics import Known
 from tacit.audit.transcript import RecordingExchange, noised_gradients
+from tacit.colours import Released
 from tacit.errors import InputError
 from tacit.exchange import InProcessExchange
 from tacit.topology import Weights
@@ -121,10 +122,10 @@ def test_the_graph_is_copied_and_the_stack_kept_within_bounds() -> None:
 def test_nodes_do_not_mix_across_copies() -> None:
     lab = laboratory(nodes=3, steps=1)
     values = torch.arange(3 * lab.copies, dtype=torch.float64)[:, None]
-    (mixed,) = lab.exchange.mix(0, values)
+    (mixed,) = lab.exchange.mix(0, Released(values))
     (alone,) = InProcessExchange(
         lab.plan.mixing.weights, dtype=torch.float64, device=torch.device("cpu")
-    ).mix(0, values[3:6])
+    ).mix(0, Released(values[3:6]))
     torch.testing.assert_close(mixed[3:6], alone)
 
 
@@ -134,7 +135,7 @@ def test_a_message_is_recorded_as_it_was() -> None:
     )
     recorder = RecordingExchange(exchange)
     value = torch.ones(2, 3, dtype=torch.float64)
-    (mixed,) = recorder.mix(4, value)
+    (mixed,) = recorder.mix(4, Released(value))
     value.zero_()
     assert recorder.sent[0][0] == 4
     assert torch.equal(recorder.sent[0][1][0], torch.ones(2, 3, dtype=torch.float64))

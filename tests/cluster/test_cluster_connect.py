@@ -14,7 +14,14 @@ from tacit.cluster.connect import read_place
 from tacit.cluster.meeting import meet
 from tacit.cluster.reports import read_report, write_report
 from tacit.cluster.store import Board, open_board
-from tacit.errors import BudgetError, DivergenceError, InputError, PeerError, TacitError
+from tacit.errors import (
+    BudgetError,
+    DivergenceError,
+    InputError,
+    PeerError,
+    RecordsError,
+    TacitError,
+)
 
 
 def free_port() -> int:
@@ -112,7 +119,20 @@ def test_an_error_comes_out_as_its_kind(error: Exception, kind: type, code: int)
     assert isinstance(read, kind)
     assert read.exit_code == code
     assert str(read).startswith("rank 2: ")
-    assert str(error) in str(read)
+    assert (str(error) if isinstance(error, TacitError) else kind_of(error)) in str(read)
+
+
+def kind_of(error: Exception) -> str:
+    return type(error).__name__
+
+
+@pytest.mark.parametrize(
+    "error", [RecordsError("nodes[3]", "2 of 57 records", "be finite"), ValueError("2 of 57")]
+)
+def test_other_processes_hear_nothing_of_records(error: Exception) -> None:
+    read = str(read_report(write_report(error, 2)))
+    assert "57" not in read
+    assert "nodes[3]: records break a rule: be finite" in read or "ValueError" in read
 
 
 @pytest.mark.parametrize(

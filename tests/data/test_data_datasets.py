@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.data import Dataset, TaskData, class_labels, count_classes
+from tacit.data import Dataset, TaskData, class_labels
 from tacit.errors import InputError
 
 
@@ -29,30 +29,22 @@ def test_the_length_is_the_number_of_records():
 
 
 @pytest.mark.parametrize(
-    ("targets", "labels", "classes"),
+    ("targets", "labels"),
     [
-        (torch.tensor([0, 2, 1]), [0, 2, 1], 3),
-        (torch.tensor([[0], [2], [1]], dtype=torch.uint8), [0, 2, 1], 3),
-        (torch.tensor([-1, 1, 1]), [-1, 1, 1], None),
-        (torch.tensor([0.0, 1.0, 1.0]), None, None),
-        (torch.zeros(3, 2, dtype=torch.int64), None, None),
+        (torch.tensor([0, 2, 1]), [0, 2, 1]),
+        (torch.tensor([[0], [2], [1]], dtype=torch.uint8), [0, 2, 1]),
+        (torch.tensor([-1, 1, 1]), [-1, 1, 1]),
+        (torch.tensor([0.0, 1.0, 1.0]), None),
+        (torch.zeros(3, 2, dtype=torch.int64), None),
     ],
 )
-def test_labels_are_integer_targets(targets, labels, classes):
+def test_labels_are_integer_targets(targets, labels):
     dataset = Dataset(torch.zeros(3, 2), targets)
     found = class_labels(dataset)
     assert (None if found is None else found.tolist()) == labels
-    assert count_classes(dataset) == classes
-    assert list(TaskData("some", dataset).columns) == ([] if labels is None else ["label"])
-
-
-def test_classes_are_counted_over_both_halves():
-    train = Dataset(torch.zeros(2, 1), torch.tensor([0, 1]))
-    test = Dataset(torch.zeros(2, 1), torch.tensor([4, 1]))
-    real = Dataset(torch.zeros(2, 1), torch.tensor([0.5, 1.0]))
-    assert count_classes(train, None) == 2
-    assert count_classes(train, test) == 5
-    assert count_classes(train, real) is None
+    data = TaskData("some", dataset)
+    assert list(data.columns) == ([] if labels is None else ["label"])
+    assert data.classes is None  # declared, never counted
 
 
 def test_a_column_of_the_user_stays():

@@ -86,11 +86,11 @@ def test_the_own_folder_goes_before_bare_files(tmp_path, image_files, write_fold
     assert len(load("mnist", data_dir=tmp_path).train) == 8
 
 
-def test_a_label_out_of_range_is_named(tmp_path, image_files, write_folder, idx_bytes):
+def test_a_label_out_of_range_is_refused(tmp_path, image_files, write_folder, idx_bytes):
     files = image_files(train=3)
     files["train-labels-idx1-ubyte"] = idx_bytes(np.array([1, 12, 3], dtype=np.uint8))
     write_folder(tmp_path / "mnist", files)
-    with pytest.raises(InputError, match=r"record 1': .*0 to 9"):
+    with pytest.raises(InputError, match=r"1 of 3 records.*0 to 9"):
         load("mnist", data_dir=tmp_path)
 
 

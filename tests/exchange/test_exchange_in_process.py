@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tacit.colours import Public, Released
 from tacit.exchange import InProcessExchange
 from tacit.topology import Mixing, Weights, build_mixing, build_schedule
 
@@ -64,7 +65,7 @@ def test_mixing_is_the_product_with_the_matrix_of_its_step(
     for k in range(2 * len(matrices) + 1):
         matrix = matrices[k % len(matrices)]
         before = x.clone(), w.clone()
-        mixed_x, mixed_w = exchange.mix(k, x, w)
+        mixed_x, mixed_w = exchange.mix(k, Released(x), Public(w))
         np.testing.assert_allclose(mixed_x.numpy(), matrix @ x.numpy(), atol=5 * tolerance)
         np.testing.assert_allclose(mixed_w.numpy(), matrix @ w.numpy(), atol=5 * tolerance)
         assert mixed_x.dtype == mixed_w.dtype == dtype
@@ -101,7 +102,9 @@ def test_random_digraphs(matrices: list[np.ndarray]) -> None:
     sent = np.zeros(nodes, dtype=np.int64)
     for k in range(len(matrices) + 1):
         matrix = matrices[k % len(matrices)]
-        for value, found in zip((x, w, wide), exchange.mix(k, x, w, wide), strict=True):
+        for value, found in zip(
+            (x, w, wide), exchange.mix(k, *map(Released, (x, w, wide))), strict=True
+        ):
             right = np.einsum("ij,j...->i...", matrix, value.numpy())
             np.testing.assert_allclose(found.numpy(), right, atol=1e-13)
             np.testing.assert_allclose(found.sum(0).numpy(), value.sum(0).numpy(), atol=1e-12)
@@ -122,7 +125,7 @@ def test_few_and_many_in_neighbours_agree(in_neighbours: int) -> None:
         for source in generator.choice(others, count - 1, replace=False):
             matrix[target, source] = generator.uniform(0.1, 1.0)
     x, w = values(nodes)
-    mixed_x, mixed_w = exchange_of([matrix]).mix(0, x, w)
+    mixed_x, mixed_w = exchange_of([matrix]).mix(0, Released(x), Public(w))
     np.testing.assert_allclose(mixed_x.numpy(), matrix @ x.numpy(), atol=1e-13)
     np.testing.assert_allclose(mixed_w.numpy(), matrix @ w.numpy(), atol=1e-13)
 
@@ -149,9 +152,9 @@ def test_bytes_are_counted_for_every_out_neighbour(
     x, w = values(nodes, dtype)
     message = (6 + 1) * (4 if dtype == torch.float32 else 8)
     for k in range(1, 4):
-        exchange.mix(k, x, w)
+        exchange.mix(k, Released(x), Public(w))
         assert exchange.bytes_sent.tolist() == [k * degree * message for degree in degrees]
-    exchange.mix(4, x)
+    exchange.mix(4, Released(x))
     last = message - (4 if dtype == torch.float32 else 8)
     assert exchange.bytes_sent.tolist() == [(3 * message + last) * degree for degree in degrees]
 
@@ -162,5 +165,5 @@ def test_weights_that_are_read_only_are_taken_over_without_a_warning(graph: str)
     (weights,) = named(graph, 8, None).weights
     exchange = InProcessExchange([weights], dtype=torch.float64, device=CPU)
     x, _ = values(8)
-    (mixed,) = exchange.mix(0, x)
+    (mixed,) = exchange.mix(0, Released(x))
     np.testing.assert_allclose(mixed.numpy(), weights.matrix() @ x.numpy(), atol=1e-13)

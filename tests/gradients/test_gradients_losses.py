@@ -67,17 +67,29 @@ def test_accuracy() -> None:
         ("cross-entropy", torch.ones(2), CLASSES, "task.model", r"\[2\].*\[records, classes\]"),
         ("cross-entropy", torch.ones(2, 3), CLASSES.float(), "task.dataset", "int64"),
         ("cross-entropy", torch.ones(2, 3), CLASSES[:, None], "task.dataset", "int64"),
-        ("cross-entropy", torch.ones(2, 2), CLASSES, "task.dataset", "target of 2.*0..1"),
-        ("cross-entropy", torch.ones(2, 3), CLASSES - 1, "task.dataset", "target of -1"),
+        ("cross-entropy", torch.ones(2, 2), CLASSES, "task.dataset", "records.*0..1"),
+        ("cross-entropy", torch.ones(2, 3), CLASSES - 1, "task.dataset", "records.*must lie"),
         ("mse", torch.ones(2, 3), SIGNS, "task.model", "1 outputs a record"),
         ("mse", torch.ones(2, 1), CLASSES, "task.dataset", "floating-point"),
         ("mse", torch.ones(2, 1), SIGNS / 0, "task.dataset", "finite"),
         ("logistic", torch.ones(2, 2), SIGNS, "task.model", r"\[2, 2\].*one score"),
         ("logistic", torch.ones(2, 1), torch.ones(2, 2), "task.dataset", "one target"),
-        ("logistic", torch.ones(2, 1), CLASSES, "task.dataset", "target of 2.*-1 or 1, or 0 or 1"),
-        ("logistic", torch.ones(2, 1), CLASSES - 1, "task.dataset", "targets of -1 and of 0"),
-        ("logistic", torch.ones(2, 1), SIGNS / 2, "task.dataset", "target of 0.5"),
-        ("logistic", torch.ones(2, 1), SIGNS / 0, "task.dataset", "target of inf"),
+        (
+            "logistic",
+            torch.ones(2, 1),
+            CLASSES,
+            "task.dataset",
+            "records.*-1 or 1, or 0 or 1",
+        ),
+        (
+            "logistic",
+            torch.ones(2, 1),
+            CLASSES - 1,
+            "task.dataset",
+            "records.*-1 or 1, or 0",
+        ),
+        ("logistic", torch.ones(2, 1), SIGNS / 2, "task.dataset", "records.*-1 or 1"),
+        ("logistic", torch.ones(2, 1), SIGNS / 0, "task.dataset", "records.*-1 or 1"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -101,41 +113,47 @@ def test_logistic_takes_either_writing_of_two_classes(dtype: torch.dtype, column
         assert found.dtype == torch.float64
         assert torch.equal(found, right)
         assert torch.equal(loss.accuracy(SCORES, targets), loss.accuracy(SCORES, SIGNS))
-        assert loss.outputs([targets]) == 1
+        assert loss.outputs(targets, None) == 1
 
 
 @pytest.mark.parametrize(
-    ("name", "targets", "outputs"),
+    ("name", "targets", "classes", "outputs"),
     [
-        ("cross-entropy", [torch.tensor([0, 4]), torch.tensor([6])], 7),
-        ("cross-entropy", [torch.tensor([0, 0])], 2),
-        ("mse", [torch.zeros(4), torch.zeros(2)], 1),
-        ("mse", [torch.zeros(4, 2, 3)], 6),
-        ("logistic", [torch.tensor([0, 1])], 1),
+        ("cross-entropy", torch.tensor([0, 4, 6]), None, 7),
+        ("cross-entropy", torch.tensor([0, 0]), None, 2),
+        ("cross-entropy", torch.tensor([0, 4, 6]), 10, 10),
+        ("cross-entropy", torch.tensor([0, 4, 6])[:0], 10, 10),
+        ("cross-entropy", torch.tensor([0, 4, 6])[:0], None, None),
+        ("mse", torch.zeros(4), 10, 1),
+        ("mse", torch.zeros(4, 2, 3)[:0], None, 6),
+        ("logistic", torch.tensor([0, 1])[:0], None, 1),
     ],
 )
-def test_outputs_of_a_built_in_model(name: str, targets: list[Tensor], outputs: int) -> None:
-    assert LOSSES[name].outputs(targets) == outputs
+def test_outputs_of_a_built_in_model(
+    name: str, targets: Tensor, classes: int | None, outputs: int | None
+) -> None:
+    assert LOSSES[name].outputs(targets, classes) == outputs
 
 
 @pytest.mark.parametrize(
     ("targets", "outputs"),
     [
-        ([torch.tensor([0, 4]), torch.tensor([[6]])[:0, 0]], 5),
-        ([torch.tensor([[0], [2]])], 3),
-        ([torch.tensor([0])], 2),
-        ([torch.tensor([-1, 1])], 1),
-        ([torch.tensor([[0, 1, 1], [2, 0, 0]])], 3),
-        ([torch.zeros(5)], 1),
-        ([torch.zeros(5, 2, 2)], 4),
-        ([torch.zeros(0, dtype=torch.int64)], 1),
+        (torch.tensor([0, 4]), 5),
+        (torch.tensor([[0], [2]]), 3),
+        (torch.tensor([0]), 2),
+        (torch.tensor([-1, 1]), 1),
+        (torch.tensor([[0, 1, 1], [2, 0, 0]]), 3),
+        (torch.zeros(5), 1),
+        (torch.zeros(5, 2, 2), 4),
+        (torch.zeros(0, dtype=torch.int64), None),
+        (torch.zeros(0, 1, dtype=torch.int64), None),
     ],
 )
-def test_outputs_that_targets_alone_suggest(targets: list[Tensor], outputs: int) -> None:
-    assert natural_outputs(targets) == outputs
+def test_outputs_that_public_targets_suggest(targets: Tensor, outputs: int | None) -> None:
+    assert natural_outputs(targets, None) == outputs
 
 
 def test_cross_entropy_needs_class_labels() -> None:
     with pytest.raises(InputError, match="integer class labels") as caught:
-        LOSSES["cross-entropy"].outputs([torch.zeros(3)])
+        LOSSES["cross-entropy"].outputs(torch.zeros(3), None)
     assert caught.value.where == "task.loss"

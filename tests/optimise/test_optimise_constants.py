@@ -159,7 +159,7 @@ def test_an_unknown_division_is_bounded_by_the_spread_of_single_records() -> Non
 
 def test_constants_by_hand_need_no_records() -> None:
     nodes = [(torch.randn(5, 2), torch.tensor([0, 1, 0, 1, 1]))] * 2
-    config = config_of(task={"dataset": None}, count=2)
+    config = config_of(task={"dataset": None, "outputs": 2}, count=2)
     job = prepare(config, nodes=nodes)
     found = estimate(job, CONSTANTS)
     assert {name: found.value(name) for name in CONSTANTS} == CONSTANTS

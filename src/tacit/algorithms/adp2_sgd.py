@@ -40,6 +40,7 @@ from tacit.algorithms.clock import Speeds, waves
 from tacit.algorithms.definition import Algorithm, Options, constant, step_size
 from tacit.algorithms.parts import noised_gradient
 from tacit.algorithms.world import World
+from tacit.colours import Released
 
 __all__ = ["ADP2_SGD", "AsynchronousOptions", "State", "mix", "models", "start", "step"]
 
@@ -67,7 +68,7 @@ def start(x: Tensor, options: AsynchronousOptions, world: World) -> State:
 def step(state: State, k: int, options: AsynchronousOptions, world: World) -> State:
     """All events of one wave: average with the partner, then step along the older gradient."""
     g = noised_gradient(state.snapshot, k, world)
-    (other,) = world.exchange.swap(k, world.partner(k), state.x)
+    (other,) = world.exchange.swap(k, world.partner(k), Released(state.x))
     averaged = state.x.add(other).div_(2)
     finished = world.active(k)
     moved = averaged.sub(g, alpha=step_size(options, k, world.steps))
@@ -77,7 +78,7 @@ def step(state: State, k: int, options: AsynchronousOptions, world: World) -> St
 
 def mix(state: State, k: int, world: World) -> State:
     """One round of gossip alone, over the whole graph."""
-    (x,) = world.exchange.mix(k, state.x)
+    (x,) = world.exchange.mix(k, Released(state.x))
     return State(x, state.snapshot)
 
 

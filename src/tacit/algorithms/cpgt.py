@@ -40,6 +40,7 @@ from tacit.algorithms.accounting import laplace_sums
 from tacit.algorithms.definition import Algorithm, Options, Share, constant, step_size
 from tacit.algorithms.parts import noised_gradient
 from tacit.algorithms.world import World
+from tacit.colours import Released
 
 __all__ = ["CPGT", "State", "TrackingOptions", "mix", "models", "start", "step"]
 
@@ -106,13 +107,13 @@ def _sent(
         nodes=world.nodes,
         part=part,
     )
-    (moved,) = world.exchange.mix(k, message.values, coding=message.coding)
+    (moved,) = world.exchange.mix(k, Released(message.values), coding=message.coding)
     return copy + message.values, near + moved
 
 
 def mix(state: State, k: int, world: World) -> State:
     """One round of gossip of x alone, uncompressed."""
-    (x,) = world.exchange.mix(k, state.x)
+    (x,) = world.exchange.mix(k, Released(state.x))
     return state._replace(x=x)
 
 

@@ -136,7 +136,7 @@ class Facts:
         accounted: whether epsilon is certified.
         relation: of neighbouring data sets.
         sampling: how batches are drawn.
-        largest_input: largest l2 norm of an input; computed when called, on private records.
+        input_bound: the public l2 norm that no record's inputs exceed; None: there is none.
     """
 
     options: Any
@@ -149,7 +149,7 @@ class Facts:
     accounted: bool
     relation: str
     sampling: str
-    largest_input: Callable[[], float]
+    input_bound: float | None
 
 
 @dataclass(frozen=True)
@@ -179,6 +179,10 @@ def _nothing_to_say(facts: Facts) -> tuple[str, ...]:
 
 def _undated(options: Any) -> bool:
     return False
+
+
+def _no_bound(options: Any) -> float | None:
+    return None
 
 
 def _no_table(options: Any) -> TableRequest | None:
@@ -214,6 +218,8 @@ class Algorithm(Generic[State, Chosen]):
         mix: one gossip-only round (federated: the server averages).
         final_rounds: how many of those follow the last step.
         models: each node's model of a state, `[nodes, d]`, de-biased.
+        released_models: whether these are functions of what was noised. Where they are not, they
+            are a node's own: scores that leave it, and what stops a run, are the common model's.
         consensus: the common model `[d]`, from those models and the state; by default their mean.
         mechanism: what an observer sees of a node, and may learn from it.
         attained: whether an observer sees the noised sums themselves, so that what the mechanism
@@ -226,6 +232,8 @@ class Algorithm(Generic[State, Chosen]):
         fixed_graph: whether the graph must be the same at every step.
         dated: whether what a step costs depends on its number beyond its noise, so that nodes that
             are active at different steps are costed apart.
+        input_bound: the l2 norm of a record's inputs that its options rest on, where
+            `[task].input_bound` gives none: longer ones are scaled down to it.
         convex: whether its theory is for convex losses only, which is warned of.
         check: raises InputError for options that do not fit, and returns warnings.
         table: the gradient table that it needs, if any.
@@ -247,6 +255,7 @@ class Algorithm(Generic[State, Chosen]):
     models: Callable[[State], Tensor]
     mix: Callable[[State, int, World], State]
     final_rounds: Callable[[Chosen], int] = _no_rounds
+    released_models: bool = True
     consensus: Callable[[Tensor, State], Tensor] = common_mean
     mechanism: Callable[[NodeRun], privacy.Mechanism] = noised_sums
     attained: bool = False
@@ -257,6 +266,7 @@ class Algorithm(Generic[State, Chosen]):
     activity: Callable[[Chosen, Crowd], Activity | None] = _always
     fixed_graph: bool = False
     dated: Callable[[Chosen], bool] = _undated
+    input_bound: Callable[[Chosen], float | None] = _no_bound
     convex: bool = False
     check: Callable[[Facts], tuple[str, ...]] = _nothing_to_say
     table: Callable[[Chosen], TableRequest | None] = _no_table

@@ -67,6 +67,7 @@ from tacit.algorithms.definition import (
 )
 from tacit.algorithms.parts import heavy_ball, no_momentum, noised_gradient
 from tacit.algorithms.world import World
+from tacit.colours import Released
 from tacit.errors import InputError
 from tacit.privacy.published import DO_ADP as PUBLISHED
 from tacit.privacy.published import DoAdpRun, PublishedFormula
@@ -142,13 +143,13 @@ def step(state: State, k: int, options: CompressedGossipOptions, world: World) -
         nodes=world.nodes,
     )
     s = sent.of(active)
-    (near,) = world.exchange.mix(k, s.values, coding=s.coding)
+    (near,) = world.exchange.mix(k, Released(s.values), coding=s.coding)
     return State(x, m, state.copy + s.values, near.add_(state.near))
 
 
 def mix(state: State, k: int, world: World) -> State:
     """One round of gossip of x alone, uncompressed."""
-    (x,) = world.exchange.mix(k, state.x)
+    (x,) = world.exchange.mix(k, Released(state.x))
     return state._replace(x=x)
 
 

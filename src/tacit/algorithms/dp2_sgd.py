@@ -22,6 +22,7 @@ from torch import Tensor
 from tacit.algorithms.definition import Algorithm, Options, constant, step_size
 from tacit.algorithms.parts import noised_gradient
 from tacit.algorithms.world import World
+from tacit.colours import Released
 
 __all__ = ["DP2_SGD", "State", "mix", "models", "start", "step"]
 
@@ -40,13 +41,13 @@ def start(x: Tensor, options: Options, world: World) -> State:
 def step(state: State, k: int, options: Options, world: World) -> State:
     """Gossip the old models, step along the gradient at the own old model."""
     g = noised_gradient(state.x, k, world)
-    (mixed,) = world.exchange.mix(k, state.x)
+    (mixed,) = world.exchange.mix(k, Released(state.x))
     return State(mixed.sub_(g, alpha=step_size(options, k, world.steps)))
 
 
 def mix(state: State, k: int, world: World) -> State:
     """One round of gossip alone."""
-    return State(*world.exchange.mix(k, state.x))
+    return State(*world.exchange.mix(k, Released(state.x)))
 
 
 def models(state: State) -> Tensor:

@@ -72,6 +72,7 @@ from tacit.algorithms.federated import (
 from tacit.algorithms.parts import noised_gradient
 from tacit.algorithms.regularisers import Regularisation
 from tacit.algorithms.world import World
+from tacit.colours import Released
 
 __all__ = ["DP_ADMM", "AdmmOptions", "State", "models", "start", "step"]
 
@@ -119,7 +120,7 @@ def step(state: State, k: int, options: AdmmOptions, world: World) -> State:
     x = (rho * state.server + dual - g + inverse * last) / (rho + inverse)
     dual = dual + rho * (state.server - x)
     models, duals = here.put(state.x, x), here.put(state.dual, dual)
-    return State(models, duals, average_latest(models - duals / rho, k, world))
+    return State(models, duals, average_latest(Released(models - duals / rho), k, world))
 
 
 def models(state: State) -> Tensor:

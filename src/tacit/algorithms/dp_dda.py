@@ -37,6 +37,7 @@ from tacit.algorithms.definition import Algorithm, Options, Share, constant
 from tacit.algorithms.parts import noised_gradient
 from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
 from tacit.algorithms.world import World
+from tacit.colours import Released
 
 __all__ = ["DP_DDA", "DualAveragingOptions", "State", "mix", "models", "start", "step"]
 
@@ -65,7 +66,7 @@ def start(x: Tensor, options: DualAveragingOptions, world: World) -> State:
 def step(state: State, k: int, options: DualAveragingOptions, world: World) -> State:
     """Gossip of z, then the gradient of the active nodes, then the proximal map."""
     g = noised_gradient(state.x, k, world)  # zero where a node is not active
-    (mixed,) = world.exchange.mix(k, state.z)
+    (mixed,) = world.exchange.mix(k, Released(state.z))
     z = torch.where(world.active(k), mixed + g, mixed)
     return State(z, _minimiser(z, state.x0, k + 1, options), state.x0)
 
@@ -78,7 +79,7 @@ def _minimiser(z: Tensor, x0: Tensor, t: int, options: DualAveragingOptions) -> 
 
 def mix(state: State, k: int, world: World) -> State:
     """One round of gossip of z alone; models stay."""
-    (z,) = world.exchange.mix(k, state.z)
+    (z,) = world.exchange.mix(k, Released(state.z))
     return state._replace(z=z)
 
 

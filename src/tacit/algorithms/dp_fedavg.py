@@ -80,6 +80,7 @@ from tacit.algorithms.federated import (
 )
 from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
 from tacit.algorithms.world import World
+from tacit.colours import Released
 
 __all__ = ["DP_FEDAVG", "LocalOptions", "local_steps", "mechanism", "schedules", "step"]
 
@@ -129,7 +130,7 @@ def step(state: ServerState, k: int, options: LocalOptions, world: World) -> Ser
     change = local_steps(state.x, k, options, here).sub_(state.x)
     change = clipped_rows(change, here.clip(k))
     released = here.add_noise(change, k, scale=1 / here.batch_size.double())
-    return ServerState(state.x + average_active(released, k, world))
+    return ServerState(state.x + average_active(Released(released), k, world))
 
 
 def mechanism(run: NodeRun) -> privacy.Mechanism:

@@ -42,6 +42,7 @@ from tacit.algorithms.federated import (
 from tacit.algorithms.parts import noised_gradient
 from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
 from tacit.algorithms.world import World
+from tacit.colours import Released
 
 __all__ = ["DP_SGD", "ServerStepOptions", "step"]
 
@@ -57,7 +58,7 @@ def step(state: ServerState, k: int, options: ServerStepOptions, world: World) -
     """One round: every active client's noised gradient, then the server's step."""
     here = world.among(k)
     at = state.x.repeat(len(here.nodes), 1)
-    gradient = average_active(noised_gradient(at, k, here), k, world)
+    gradient = average_active(Released(noised_gradient(at, k, here)), k, world)
     rate = step_size(options, k, world.steps)
     x = state.x.sub(gradient, alpha=rate)
     return ServerState(prox(options.regulariser, x, rate, options.regularisation))

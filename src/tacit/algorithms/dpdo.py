@@ -40,6 +40,7 @@ from tacit.algorithms.accounting import laplace_sums
 from tacit.algorithms.definition import Algorithm, Facts, Options, Schedules, step_size
 from tacit.algorithms.regularisers import Regularisation
 from tacit.algorithms.world import World
+from tacit.colours import Released
 from tacit.errors import InputError
 
 __all__ = ["DPDO", "LaplaceOptions", "State", "mix", "models", "pure_epsilon", "start", "step"]
@@ -91,7 +92,7 @@ def step(state: State, k: int, options: LaplaceOptions, world: World) -> State:
     unit = step_size(options, k, world.steps) * options.rate_decay**k / world.batch_size.double()
     total = _kept_inside(world.batch_gradient(state.z, k).neg_(), state.z, unit, options)
     y = state.z + (unit * world.add_noise(total, k)).to(state.z.dtype)
-    (z,) = world.exchange.mix(k, y)
+    (z,) = world.exchange.mix(k, Released(y))
     return State(z)
 
 
@@ -111,7 +112,7 @@ def _kept_inside(total: Tensor, z: Tensor, unit: Tensor, options: LaplaceOptions
 
 def mix(state: State, k: int, world: World) -> State:
     """One round of gossip alone."""
-    (z,) = world.exchange.mix(k, state.z)
+    (z,) = world.exchange.mix(k, Released(state.z))
     return State(z)
 
 

@@ -21,6 +21,7 @@ from tacit.algorithms.accounting import NodeRun
 from tacit.algorithms.activity import Activity, Crowd, chosen_clients
 from tacit.algorithms.definition import Facts, Options
 from tacit.algorithms.world import World
+from tacit.colours import Outgoing
 from tacit.errors import InputError
 
 __all__ = [
@@ -83,7 +84,7 @@ def has_averaged(state: Any, k: int, world: World) -> Any:
     return state
 
 
-def average_active(value: Tensor, k: int, world: World) -> Tensor:
+def average_active(value: Outgoing[Tensor], k: int, world: World) -> Tensor:
     """The server's mean `[1, d]` of what the active clients send, for everyone.
 
     Every active client has the same weight, whatever its number of records.
@@ -97,7 +98,7 @@ def average_active(value: Tensor, k: int, world: World) -> Tensor:
     return mean
 
 
-def average_latest(value: Tensor, k: int, world: World) -> Tensor:
+def average_latest(value: Outgoing[Tensor], k: int, world: World) -> Tensor:
     """The server's mean `[1, d]` of every client's latest message, for everyone.
 
     `value` is that of the clients of this process, `[clients, d]`.

@@ -70,12 +70,14 @@ from tacit.algorithms.fedspd_options import FedspdOptions, inverse_step
 from tacit.algorithms.fedspd_privacy import (
     check,
     claimed_run,
+    input_bound,
     mechanism,
     resolved_radius,
     within,
 )
 from tacit.algorithms.regularisers import prox, value
 from tacit.algorithms.world import World
+from tacit.colours import Released
 from tacit.privacy.published import FEDSPD_DP as PUBLISHED
 
 __all__ = [
@@ -142,7 +144,7 @@ def step(state: State, k: int, options: FedspdOptions, world: World) -> State:
         here.put(state.average, x_0 + average),
         here.put(state.dual, dual),
         message,
-        average_latest(message, k, world),
+        average_latest(Released(message), k, world),
     )
 
 
@@ -182,7 +184,7 @@ _RELEASES = {"public": _released_model, "private": _released_message}
 
 
 def models(state: State) -> Tensor:
-    """The clients' own x_i^t, `[nodes, d]`: local, un-noised, never sent."""
+    """The clients' own x_i^t, `[nodes, d]`: private, neither they nor their scores are sent."""
     return state.average.to(state.message.dtype)
 
 
@@ -224,6 +226,7 @@ FEDSPD_DP = Algorithm(
     step=step,
     mix=has_averaged,
     models=models,
+    released_models=False,
     consensus=server,
     mechanism=mechanism,
     formula=PUBLISHED,
@@ -231,7 +234,11 @@ FEDSPD_DP = Algorithm(
     claimed_round=lambda run: run.round_epsilon,
     activity=participants,
     dated=lambda options: options.state == "private",
+    input_bound=input_bound,
     convex=True,
     check=check,
-    not_covered=("each client's own model and inner iterate: local, never noised, never sent",),
+    not_covered=(
+        "each client's own model and inner iterate: local, never noised; neither they nor their "
+        "scores are sent, and loss and accuracy are those of the server's model",
+    ),
 )

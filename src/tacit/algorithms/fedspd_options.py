@@ -20,7 +20,8 @@ Number = TypeVar("Number", float, Tensor)
 class FedspdOptions(FederatedOptions):
     """Options of FedSPD-DP; `learning_rate` sets gamma = 1 / learning rate without `inverse_step`.
 
-    `smoothness` is that of one record's loss, from a *public* bound on the features.
+    `smoothness` is that of one record's loss. It goes with a public bound of the inputs' norm,
+    which is enforced: see `fedspd_privacy.input_bound`.
     """
 
     penalty: Size = 20.0

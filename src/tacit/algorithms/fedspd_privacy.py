@@ -17,7 +17,8 @@ unit C, a hit at local step r moves the mean of the iterates by at most
   L J / b with Poisson sampling, where up to J may be drawn. Clipping keeps convexity and L for
   *scalar-margin* models: a record's gradient is psi(a'x) a, psi monotone; clipped in norm, psi is
   clamped, which leaves it monotone and no steeper. Hence logistic regression with one output only,
-  L >= (|a|^2 + 1) / 4 (the bias sees a 1), which is checked on the records of every node. One hit
+  L >= (|a|^2 + 1) / 4 (the bias sees a 1): inputs are scaled down to a public bound of their norm,
+  `[task].input_bound` or sqrt(4 L - 1), so that it holds whatever the records are. One hit
   a round (disjoint): tail_1; up to Q hits: sum of all tails.
 - *Any other loss*, kept = gamma: after a hit the iterates differ, and so does every record's
   clipped gradient, by up to 2 C. With n records in each later mini-batch the mean moves by up to
@@ -49,6 +50,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -62,7 +64,15 @@ from tacit.errors import InputError
 from tacit.privacy.primal_dual import ClientRound, carried_norms, energy_norms
 from tacit.privacy.published import FedspdRun
 
-__all__ = ["ROUNDING", "check", "claimed_run", "mechanism", "resolved_radius", "within"]
+__all__ = [
+    "ROUNDING",
+    "check",
+    "claimed_run",
+    "input_bound",
+    "mechanism",
+    "resolved_radius",
+    "within",
+]
 
 
 @dataclass(frozen=True)
@@ -300,6 +310,23 @@ def within(values: Tensor, radius: Tensor) -> Tensor:
 _WORDS = {"public": "several local steps", "private": "a private state"}
 
 
+def input_bound(options: FedspdOptions) -> float | None:
+    """The longest input of which `smoothness` L is true: sqrt(4 L - 1), rounded down; None else."""
+    if options.smoothness is None or not options.smoothness > 0.25:
+        return None
+    exact = 4 * Fraction(options.smoothness) - 1
+    bound = math.sqrt(exact)
+    while Fraction(bound) ** 2 > exact:
+        bound = math.nextafter(bound, 0.0)
+    return bound
+
+
+def _up(value: float) -> str:
+    """Six significant digits, never below the value."""
+    shown = float(f"{value:.6g}")
+    return f"{shown if shown >= value else value:.17g}"
+
+
 def _check_smoothness(facts: Facts) -> None:
     given = facts.options.smoothness
     if facts.model not in ("logistic", "linear") or facts.loss != "logistic":
@@ -309,13 +336,19 @@ def _check_smoothness(facts: Facts) -> None:
             "is for task.model = 'logistic' with task.loss = 'logistic' only: clipping keeps a "
             "loss convex and smooth where it is a function of one scalar product; leave it out",
         )
-    if not facts.accounted:
-        return
-    needed = (facts.largest_input() ** 2 + 1) / 4
-    if not given * (1 + 1e-6) >= needed:
+    if input_bound(facts.options) is None:
         raise InputError(
             "algorithm.smoothness",
             given,
-            f"must be at least (|a|^2 + 1) / 4 for every record a, {needed:.6g} here: scale the "
-            "inputs to a public bound of their norm, and take L from that bound",
+            "must be above 1/4: L is (B^2 + 1) / 4 for inputs up to a norm of B",
+        )
+    assert facts.input_bound is not None
+    bound, least = Fraction(facts.input_bound), Fraction(given)
+    if 4 * least < bound**2 + 1:
+        raise InputError(
+            "algorithm.smoothness",
+            given,
+            f"must be at least (B^2 + 1) / 4 = {_up((facts.input_bound**2 + 1) / 4)} for "
+            f"task.input_bound B = {facts.input_bound:g}: raise it, or lower the bound (without "
+            "one, inputs are scaled down to what this smoothness allows)",
         )

@@ -38,6 +38,7 @@ from tacit.algorithms.definition import (
 )
 from tacit.algorithms.parts import heavy_ball, no_momentum, noised_gradient
 from tacit.algorithms.world import World
+from tacit.colours import Public, Released
 from tacit.privacy.published import PRIVSGP as PUBLISHED
 from tacit.privacy.published import Formula
 
@@ -84,13 +85,13 @@ def pushed(state: State, g: Tensor, k: int, options: PushSumOptions, world: Worl
     """Lines 4 and 5: the local update along a noised gradient g `[nodes, d]`, and push-sum."""
     direction, m = heavy_ball(state.m, g, options.momentum)
     x_half = state.x.sub(direction, alpha=step_size(options, k, world.steps))  # line 4
-    x, w = world.exchange.mix(k, x_half, state.w)  # line 5
+    x, w = world.exchange.mix(k, Released(x_half), Public(state.w))  # line 5
     return State(x, w, m)
 
 
 def mix(state: State, k: int, world: World) -> State:
     """One round of push-sum alone."""
-    x, w = world.exchange.mix(k, state.x, state.w)
+    x, w = world.exchange.mix(k, Released(state.x), Public(state.w))
     return State(x, w, state.m)
 
 

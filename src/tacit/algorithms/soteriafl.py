@@ -59,6 +59,7 @@ from tacit.algorithms.variance_reduction import (
     table_request,
 )
 from tacit.algorithms.world import World
+from tacit.colours import Released
 from tacit.errors import InputError
 
 __all__ = [
@@ -140,7 +141,7 @@ def _round(state: State, g: Tensor, k: int, options: ShiftedOptions, world: Worl
         nodes=world.nodes,
     )
     factor, omega = scaling(options, g.shape[1])
-    (mean,) = world.exchange.average(k, message.values, coding=message.coding)
+    (mean,) = world.exchange.average(k, Released(message.values), coding=message.coding)
     gamma = options.shift_step or math.sqrt((1 + 2 * omega) / (2 * (1 + omega) ** 3))
     direction = state.server_shift.add(mean, alpha=factor)
     return state._replace(

@@ -23,9 +23,11 @@ from tacit.algorithms import dp2_sgd as gossip
 from tacit.algorithms import privsgp as push_sum
 from tacit.algorithms import privsgp_vr as reduced
 from tacit.algorithms.definition import step_size
+from tacit.colours import Public, Released
 from tacit.compression import Coding
 from tacit.errors import InputError
 from tacit.exchange import Exchange
+from tacit.exchange.protocol import Message, message_values
 
 __all__ = ["RecordingExchange", "Transcript", "noised_gradients"]
 
@@ -54,21 +56,21 @@ class RecordingExchange:
         """See `Exchange`."""
         return self.inner.dropped
 
-    def mix(self, k: int, *values: Tensor, coding: Coding | None = None) -> tuple[Tensor, ...]:
+    def mix(self, k: int, *values: Message, coding: Coding | None = None) -> tuple[Tensor, ...]:
         """Copies the message, then mixes; see `Exchange.mix`."""
-        self._keep(k, values)
+        self._keep(k, message_values("mix", k, values))
         return self.inner.mix(k, *values, coding=coding)
 
-    def swap(self, k: int, partner: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+    def swap(self, k: int, partner: Tensor, *values: Message) -> tuple[Tensor, ...]:
         """Copies the message, then swaps; see `Exchange.swap`."""
-        self._keep(k, values)
+        self._keep(k, message_values("swap", k, values))
         return self.inner.swap(k, partner, *values)
 
     def average(
-        self, k: int, *values: Tensor, latest: bool = False, coding: Coding | None = None
+        self, k: int, *values: Message, latest: bool = False, coding: Coding | None = None
     ) -> tuple[Tensor, ...]:
         """Copies the message, then averages; see `Exchange.average`."""
-        self._keep(k, values)
+        self._keep(k, message_values("average", k, values))
         return self.inner.average(k, *values, latest=latest, coding=coding)
 
     def _keep(self, k: int, values: tuple[Tensor, ...]) -> None:
@@ -104,7 +106,7 @@ def _from_push_sum(seen: Transcript) -> Tensor:
         beta = seen.options.momentum
         found.append(direction if before is None else direction - beta * before)
         before = direction
-        x, _ = seen.exchange.mix(k, x_half, w)
+        x, _ = seen.exchange.mix(k, Released(x_half), Public(w))
     return torch.stack(found)
 
 
@@ -123,7 +125,7 @@ def _from_gossip(seen: Transcript) -> Tensor:
     """x^{k+1} is W x^k less the step, and is sent in its turn."""
     found = []
     for (k, (x,)), (_, (following,)) in zip(seen.sent, seen.sent[1:], strict=False):
-        (mixed,) = seen.exchange.mix(k, x)
+        (mixed,) = seen.exchange.mix(k, Released(x))
         found.append((mixed.double() - following.double()) / step_size(seen.options, k, seen.steps))
     return torch.stack(found)
 
@@ -152,7 +154,7 @@ def _from_compressed_gossip(seen: Transcript) -> Tensor:
     for k, (s,) in seen.sent[:-1]:
         pulled = x.double() + options.consensus_step * (near.double() - copy.double())
         copy = copy + s
-        (moved,) = seen.exchange.mix(k, s)
+        (moved,) = seen.exchange.mix(k, Released(s))
         x, near = copy, near + moved
         direction = (pulled - x.double()) / step_size(options, k, seen.steps)
         found.append(direction if before is None else direction - options.momentum * before)

@@ -15,7 +15,6 @@ from tacit.errors import (
     InputError,
     PeerError,
     TacitError,
-    describe,
 )
 
 __all__ = ["ReportedInputError", "describe_rank", "lost", "parse", "read_report", "write_report"]
@@ -55,7 +54,8 @@ def write_report(error: BaseException, rank: int | None = None) -> str:
         rank: the rank that it happened to, which the line then begins with.
     """
     names = [kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS]
-    said = _plain(str(error) if names else describe(error))
+    # The text of any other error may quote whatever this process holds.
+    said = _plain(error.told() if isinstance(error, TacitError) else type(error).__name__)
     line = said if rank is None else f"rank {rank}: {said}"
     return json.dumps({"kind": names[0] if names else "TacitError", "line": line})
 

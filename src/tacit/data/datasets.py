@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tacit.errors import InputError
 
-__all__ = ["Dataset", "TaskData", "class_labels", "count_classes"]
+__all__ = ["Dataset", "TaskData", "class_labels"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,8 @@ class TaskData:
         name: the data set as the experiment file names it.
         train: the records that are divided among nodes.
         test: public records for metrics, or None.
-        classes: the number of classes, or None where targets are not class labels.
+        classes: the number of classes, a public fact that is declared and never counted; None
+            where targets are not class labels, or where nobody has said it.
         columns: attributes of the training records, each `[records]`, by which they can be
             divided. `label` is added where the training targets are class labels.
 
@@ -103,21 +104,6 @@ def class_labels(dataset: Dataset) -> np.ndarray | None:
     if _is_real(targets) or (targets.ndim == 2 and targets.shape[1] != 1):
         return None
     return targets.detach().reshape(-1).to("cpu", torch.int64).numpy()
-
-
-def count_classes(*datasets: Dataset | None) -> int | None:
-    """How many classes the labels of some data sets need: one more than the largest label.
-
-    None where the targets of one of them are no labels, or where a label is negative (-1 / 1
-    are the targets of a logistic loss, not indices of classes).
-    """
-    labels = [class_labels(dataset) for dataset in datasets if dataset is not None]
-    present = [values for values in labels if values is not None and len(values) > 0]
-    if not present or len(present) < len(labels):
-        return None
-    if min(int(values.min()) for values in present) < 0:
-        return None
-    return 1 + max(int(values.max()) for values in present)
 
 
 def _is_real(values: Tensor) -> bool:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from tacit.data.adult import load_adult
 from tacit.data.cifar10 import load_cifar10
-from tacit.data.datasets import Dataset, TaskData, count_classes
+from tacit.data.datasets import Dataset, TaskData
 from tacit.data.digits import load_digits
 from tacit.data.given import as_dataset, check_dataset
 from tacit.data.idx_images import FASHION_MNIST, MNIST, load_idx_images
@@ -73,11 +73,10 @@ def _from_user(reference: str) -> TaskData:
     match call_function(reference, _WHERE):
         case TaskData() as data:
             train, test = _halves(data.train, data.test)
-            classes = data.classes or count_classes(train, test)
-            return replace(data, train=train, test=test, classes=classes)
+            return replace(data, train=train, test=test)
         case (given_train, given_test):
             train, test = _halves(given_train, given_test)
-            return TaskData(reference, train, test, classes=count_classes(train, test))
+            return TaskData(reference, train, test)
         case result:
             expected = (
                 f"the function must return a TaskData or a pair (train, test), "

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tacit.data.bounded import UnfitFileError
-from tacit.data.datasets import Dataset, TaskData, count_classes
+from tacit.data.datasets import Dataset, TaskData
 from tacit.data.files import find_file
 from tacit.errors import InputError
 from tacit.free_memory import host_bytes, in_words
@@ -83,8 +83,8 @@ def load_svmlight(argument: str, data_dir: Path) -> TaskData:
         Dataset(_dense(table, first, features), values)
         for table, values in zip(tables, targets, strict=True)
     )
-    held_out = test[0] if test else None
-    return TaskData(f"svmlight:{argument}", train, held_out, classes=count_classes(train, held_out))
+    # How many classes there are is not counted: `[task].outputs` or the test records say it.
+    return TaskData(f"svmlight:{argument}", train, test[0] if test else None)
 
 
 def _find(argument: str, data_dir: Path) -> Path:

@@ -34,7 +34,7 @@ from tacit.exchange.messages import (
     unfinite,
     write_header,
 )
-from tacit.exchange.protocol import Arrival, Channel
+from tacit.exchange.protocol import Arrival, Channel, Message, message_values
 from tacit.exchange.routes import Nodes, Route, gossip_route, pair_route, server_route
 from tacit.exchange.rows import Mixer, compile_rows
 from tacit.exchange.server import Server
@@ -113,8 +113,9 @@ class BetweenProcesses:
         self.bytes_sent: NDArray[np.int64] = np.zeros(len(self._nodes), dtype=np.int64)
         self.dropped: dict[int, int] = {}
 
-    def mix(self, k: int, *values: Tensor, coding: Coding | None = None) -> tuple[Tensor, ...]:
+    def mix(self, k: int, *messages: Message, coding: Coding | None = None) -> tuple[Tensor, ...]:
         """Weighted sums over the in-neighbours of step k; see `Exchange.mix`."""
+        values = message_values("mix", k, messages)
         gossip = self._gossip(k)
         self.bytes_sent += sizes(values, coding) * gossip.degrees
         silent = self._graphs.active(k) if coding is not None else None
@@ -132,8 +133,9 @@ class BetweenProcesses:
             for total, value, rows in zip(mixed, values, came.values, strict=True)
         )
 
-    def swap(self, k: int, partner: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+    def swap(self, k: int, partner: Tensor, *messages: Message) -> tuple[Tensor, ...]:
         """What each node's partner holds; see `Exchange.swap`."""
+        values = message_values("swap", k, messages)
         paired = dict(zip(self._nodes, partner.tolist(), strict=True))
         alone = np.asarray([node == other for node, other in paired.items()])
         self.bytes_sent += sizes(values, None) * ~alone
@@ -154,9 +156,10 @@ class BetweenProcesses:
         )
 
     def average(
-        self, k: int, *values: Tensor, latest: bool = False, coding: Coding | None = None
+        self, k: int, *messages: Message, latest: bool = False, coding: Coding | None = None
     ) -> tuple[Tensor, ...]:
         """The server's mean, for everyone; see `Exchange.average`."""
+        values = message_values("average", k, messages)
         flags = self._graphs.active(k)
         active = range(len(self._ranks)) if flags is None else np.flatnonzero(flags).tolist()
         everyone = latest and not self._all_latest_sent
@@ -177,8 +180,9 @@ class BetweenProcesses:
             mean = self._averaged(k, post, own_rows, here, latest, everyone)
         return self._told(k, mean)
 
-    def mean_of_all(self, models: Tensor) -> Tensor:
+    def mean_of_all(self, message: Message) -> Tensor:
         """The mean `[d]` of all nodes' rows, given those of this process; not counted as sent."""
+        (models,) = message_values("mean_of_all", 0, [message])
         total = models.sum(0, keepdim=True) * (len(self._nodes) / len(models))
         others = [rank for rank in range(self._channel.processes) if rank != SERVER]
         here, row = self._channel.rank == SERVER, (0,)

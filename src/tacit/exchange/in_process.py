@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tacit.compression import Coding
 from tacit.exchange.counting import Active, everybody, sizes
+from tacit.exchange.protocol import Message, message_values
 from tacit.exchange.rows import Mixer, compile_rows
 from tacit.exchange.server import Server
 from tacit.topology.weights import Weights
@@ -51,8 +52,9 @@ class InProcessExchange:
         self.dropped: dict[int, int] = {}
         self.bytes_sent: NDArray[np.int64] = np.zeros(listed[0].nodes, dtype=np.int64)
 
-    def mix(self, k: int, *values: Tensor, coding: Coding | None = None) -> tuple[Tensor, ...]:
+    def mix(self, k: int, *messages: Message, coding: Coding | None = None) -> tuple[Tensor, ...]:
         """Weighted sums over the in-neighbours of step k; see `Exchange.mix`."""
+        values = message_values("mix", k, messages)
         if self._changing is not None:
             mixer, degrees = self._compiled(self._changing(k))
         else:
@@ -60,16 +62,18 @@ class InProcessExchange:
         self.bytes_sent += sizes(values, coding) * degrees
         return tuple(mixer.begin(value) for value in values)
 
-    def swap(self, k: int, partner: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+    def swap(self, k: int, partner: Tensor, *messages: Message) -> tuple[Tensor, ...]:
         """What each node's partner holds; see `Exchange.swap`."""
+        values = message_values("swap", k, messages)
         paired = partner.cpu().numpy() != np.arange(len(partner))
         self.bytes_sent += sizes(values, None) * paired
         return tuple(value.index_select(0, partner) for value in values)
 
     def average(
-        self, k: int, *values: Tensor, latest: bool = False, coding: Coding | None = None
+        self, k: int, *messages: Message, latest: bool = False, coding: Coding | None = None
     ) -> tuple[Tensor, ...]:
         """The server's mean, for everyone; see `Exchange.average`."""
+        values = message_values("average", k, messages)
         nodes = np.arange(len(self.bytes_sent))
         active, arrived = self._active(k), self._arrives(k)
         sending = nodes if active is None else np.flatnonzero(active)

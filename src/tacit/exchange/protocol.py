@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.colours import Outgoing, opened
 from tacit.compression import Coding
 
-__all__ = ["Arrival", "Channel", "Exchange"]
+__all__ = ["Arrival", "Channel", "Exchange", "Message", "message_values"]
+
+Message: TypeAlias = Outgoing[Tensor]
+"""A value of a message, which says that it may leave its node."""
+
+
+def message_values(verb: str, k: int, values: Sequence[Message]) -> tuple[Tensor, ...]:
+    """The plain tensors of a message that is about to be sent.
+
+    Args:
+        verb: what the algorithm asked for, such as `mix`.
+        k: the step.
+        values: of the message.
+
+    Raises:
+        LeakError: one of them is neither `Public` nor `Released`.
+    """
+    return tuple(
+        opened(value, f"value {place} that exchange.{verb} was given at step {k}")
+        for place, value in enumerate(values)
+    )
 
 
 class Exchange(Protocol):
     """Moves messages along the edges of step k, or between clients and their server.
+
+    It takes values that are `Public` or `Released`, raises `LeakError` for any other before it
+    sends anything, and gives plain tensors back.
 
     Attributes:
         bytes_sent: int64 `[nodes]` of this process, so far: a message to every out-neighbour other
@@ -32,7 +56,7 @@ class Exchange(Protocol):
     def dropped(self) -> Mapping[int, int]:
         """See above."""
 
-    def mix(self, k: int, *values: Tensor, coding: Coding | None = None) -> tuple[Tensor, ...]:
+    def mix(self, k: int, *values: Message, coding: Coding | None = None) -> tuple[Tensor, ...]:
         """Weighted sums over in-neighbours: row i becomes `sum_j P^k[i, j] values[j]`.
 
         Args:
@@ -46,7 +70,7 @@ class Exchange(Protocol):
             New tensors of the same shapes.
         """
 
-    def swap(self, k: int, partner: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+    def swap(self, k: int, partner: Tensor, *values: Message) -> tuple[Tensor, ...]:
         """What each node's partner holds: row i becomes `values[partner[i]]`.
 
         Args:
@@ -56,7 +80,7 @@ class Exchange(Protocol):
         """
 
     def average(
-        self, k: int, *values: Tensor, latest: bool = False, coding: Coding | None = None
+        self, k: int, *values: Message, latest: bool = False, coding: Coding | None = None
     ) -> tuple[Tensor, ...]:
         """The server's mean of what clients send, which everyone gets.
 

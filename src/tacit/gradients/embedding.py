@@ -261,5 +261,5 @@ def _check_ids(ids: Tensor, rows: int) -> None:
         raise InputError(
             "task.model",
             f"an embedding of {rows} rows",
-            f"the records hold the id {int(wrong[0])}, and ids must be 0 to {rows - 1}",
+            f"records hold ids that it has no row for: ids must be 0 to {rows - 1}",
         )

@@ -14,30 +14,47 @@ A user's own loss and metric are in `user_losses`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tacit.errors import InputError
+from tacit.errors import InputError, RecordsError
 
 __all__ = ["LOSSES", "Loss", "natural_outputs"]
 
 
-def natural_outputs(targets: Sequence[Tensor]) -> int:
-    """How many numbers a model gives for a record, going by the targets `[r, ...]` alone.
+def natural_outputs(targets: Tensor, classes: int | None) -> int | None:
+    """How many numbers a model gives for a record, going by what is public alone.
 
-    The number of classes, at least 2, where all targets are class labels: integers from 0, one a
+    The number of classes, at least 2, where targets are class labels: integers from 0, one a
     record; else as many as a record has targets.
+
+    Args:
+        targets: public ones, `[r, ...]`; where r is 0, only their shape and type are known.
+        classes: how many are declared; None: nobody has said it, and public targets count.
+
+    Returns:
+        None where nothing says it.
     """
-    width = math.prod(targets[0].shape[1:])
-    whole = not any(part.is_floating_point() for part in targets)
-    filled = [part for part in targets if part.numel()]
-    if not whole or width != 1 or not filled or min(int(part.min()) for part in filled) < 0:
+    width = math.prod(targets.shape[1:])
+    if targets.is_floating_point() or width != 1:
         return width
-    return max(2, 1 + max(int(part.max()) for part in filled))
+    if classes is None and targets.numel() and int(targets.min()) < 0:
+        return width
+    return _counted(targets, classes)
+
+
+def _counted(targets: Tensor, classes: int | None) -> int | None:
+    if classes is None and not targets.numel():
+        return None
+    return max(2, 1 + int(targets.max()) if classes is None else classes)
+
+
+def _anything(outputs: Tensor, targets: Tensor) -> None:
+    """Every target fits."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +70,24 @@ class Loss:
         check: (outputs `[few, ...]`, targets `[r, ...]`) -> None; raises `InputError` on
             `task.model` if the outputs have the wrong shape and on `task.dataset` if the targets
             do not fit. The two need not have the same number of records: a whole data set's
-            targets can be checked against the outputs of a few.
-        outputs: (targets `[r, ...]`, a tensor or several) -> how many numbers a model that is
-            built for this loss gives for a record; raises `InputError` on `task.loss` where the
-            loss cannot take such targets.
+            targets can be checked against the outputs of a few. For public targets: it may try
+            them out, and quote what came of it.
+        outputs: (public targets `[r, ...]`, declared number of classes or None) -> how many
+            numbers a model that is built for this loss gives for a record, None where it has to be
+            declared; see `natural_outputs`. Raises `InputError` on `task.loss` where the loss
+            cannot take such targets.
+        labels: whether targets are labels, also where they are floating-point numbers.
+        check_records: as `check`, for private targets: asks them for a public rule, and says no
+            more than how many break it.
     """
 
     name: str
     per_record: Callable[[Tensor, Tensor], Tensor]
     accuracy: Callable[[Tensor, Tensor], Tensor] | None
     check: Callable[[Tensor, Tensor], None]
-    outputs: Callable[[Sequence[Tensor]], int] = natural_outputs
+    outputs: Callable[[Tensor, int | None], int | None] = natural_outputs
+    labels: bool = False
+    check_records: Callable[[Tensor, Tensor], None] = _anything
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -95,12 +119,12 @@ def _check_cross_entropy(outputs: Tensor, targets: Tensor) -> None:
     )
 
 
-def _classes(targets: Sequence[Tensor]) -> int:
-    if any(part.is_floating_point() for part in targets):
+def _classes(targets: Tensor, classes: int | None) -> int | None:
+    if targets.is_floating_point():
         raise InputError(
             "task.loss", "cross-entropy", "needs integer class labels; for numbers use 'mse'"
         )
-    return max(2, 1 + max(int(part.max()) for part in targets))
+    return _counted(targets, classes)
 
 
 def _mse(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -124,8 +148,8 @@ def _check_mse(outputs: Tensor, targets: Tensor) -> None:
     _check_values(targets, torch.isfinite(targets), "targets must be finite")
 
 
-def _width(targets: Sequence[Tensor]) -> int:
-    return math.prod(targets[0].shape[1:])
+def _width(targets: Tensor, classes: int | None) -> int:
+    return math.prod(targets.shape[1:])
 
 
 def _margins(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -144,7 +168,7 @@ def _sign_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (_margins(outputs, targets) > 0).to(outputs.dtype)
 
 
-def _one(targets: Sequence[Tensor]) -> int:
+def _one(targets: Tensor, classes: int | None) -> int:
     return 1
 
 
@@ -166,24 +190,40 @@ def _check_logistic(outputs: Tensor, targets: Tensor) -> None:
     negative, zero = targets == -1, targets == 0
     _check_values(targets, (targets == 1) | negative | zero, expected)
     if bool(negative.any()) and bool(zero.any()):
-        raise InputError("task.dataset", "targets of -1 and of 0", expected)
+        _refuse(zero, expected)
 
 
 def _check_values(targets: Tensor, right: Tensor, expected: str) -> None:
     if not bool(right.all()):
-        first = targets[~right].flatten()[0].item()
-        raise InputError("task.dataset", f"a target of {first}", expected)
+        _refuse(~right, expected)
+
+
+def _refuse(wrong: Tensor, rule: str) -> None:
+    count = int(wrong.reshape(len(wrong), -1).any(dim=1).sum())
+    raise RecordsError("task.dataset", f"{count:,} of {len(wrong):,} records", rule)
 
 
 def _shape(tensor: Tensor) -> list[int]:
     return list(tensor.shape)
 
 
+def _named(
+    name: str,
+    per_record: Callable[[Tensor, Tensor], Tensor],
+    accuracy: Callable[[Tensor, Tensor], Tensor] | None,
+    check: Callable[[Tensor, Tensor], None],
+    outputs: Callable[[Tensor, int | None], int | None],
+) -> Loss:
+    """Of these losses, `check` is a public rule, and tries nothing out."""
+    labels = accuracy is not None
+    return Loss(name, per_record, accuracy, check, outputs, labels, check_records=check)
+
+
 LOSSES: dict[str, Loss] = {
     loss.name: loss
     for loss in (
-        Loss("cross-entropy", _cross_entropy, _argmax_accuracy, _check_cross_entropy, _classes),
-        Loss("mse", _mse, None, _check_mse, _width),
-        Loss("logistic", _logistic, _sign_accuracy, _check_logistic, _one),
+        _named("cross-entropy", _cross_entropy, _argmax_accuracy, _check_cross_entropy, _classes),
+        _named("mse", _mse, None, _check_mse, _width),
+        _named("logistic", _logistic, _sign_accuracy, _check_logistic, _one),
     )
 }

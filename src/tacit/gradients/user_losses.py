@@ -108,7 +108,7 @@ def _losses(name: str, per_record: Function, outputs: Tensor, targets: Tensor) -
             "task.loss", name, f"{_LOSS}; autograd finds nothing in it that depends on the outputs"
         )
     if not bool(torch.isfinite(losses).all()):
-        raise InputError("task.loss", name, "the loss must be finite on the first records")
+        raise InputError("task.loss", name, "the loss must be finite on the example records")
     return losses.detach()
 
 

@@ -1,0 +1,68 @@
+"""Colours of values, and the border that only two of them may pass.
+
+| colour | what it is | where it may go |
+|---|---|---|
+| `Public` | known to everyone beforehand: settings, the graph, push-sum weights | anywhere |
+| `Released` | what `World.add_noise` gave, or a function of that and public values | anywhere |
+| `Private` | depends on records in any other way | its node's own files; marked, a simulation's |
+
+Algorithms compute with plain tensors, and state the colour where they hand something over:
+`world.exchange.mix(k, Released(x), Public(w))`. What carries values away from a node takes
+`Outgoing` ones only: mypy checks that, and `opened` checks it again when the program runs.
+A wrapper proves nothing of what is in it. That is done by the tests of non-interference: with
+noise that ignores what it is added to, all that leaves a node is the same for any records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
+
+from tacit.errors import LeakError
+
+__all__ = ["Outgoing", "Private", "Public", "Released", "opened"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Public(Generic[T]):
+    """A value that everyone may know, whatever the records are."""
+
+    value: T
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Released(Generic[T]):
+    """A value computed from noised and public ones only; what it leaks is accounted."""
+
+    value: T
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Private(Generic[T]):
+    """A value that depends on a node's records: for that node's eyes only."""
+
+    value: T
+
+
+Outgoing: TypeAlias = Public[T] | Released[T]
+"""What may leave a node."""
+
+
+def opened(value: Outgoing[T], what: str) -> T:
+    """The plain value, at the border: where something leaves a node.
+
+    Args:
+        value: what is about to leave.
+        what: it is, for the error.
+
+    Raises:
+        LeakError: the value is neither `Public` nor `Released`; nothing was sent.
+    """
+    if type(value) is Released or type(value) is Public:
+        return value.value
+    raise LeakError(
+        f"{what} is a {type(value).__name__}, and only what is Public or Released may leave a "
+        "node: this is a defect of the algorithm, and nothing was sent"
+    )
