@@ -322,8 +322,7 @@ def test_a_consensus_step_that_outruns_random_masks_is_warned_of(name: str) -> N
     for gamma, warned in ((0.2, name in ("rand-k", "bernoulli")), (0.15, False)):
         options = {**sending(name, 0.3), "activation": 0.5, "consensus_step": gamma}
         warnings = ready(task, experiment(None, "do-adp", **options)).plan.warnings
-        assert [line for line in warnings if "consensus_step" in line] == list(warnings)
-        assert bool(warnings) == warned
+        assert any("consensus_step" in line for line in warnings) == warned
 
 
 def test_a_share_without_a_compressor_is_refused() -> None:

@@ -25,9 +25,10 @@ from torch import Tensor
 import tacit
 from cluster.ranks import Hub, Seat, ThreadChannel, run_threads
 from tacit import marks, run, session
+from tacit.algorithms import ALGORITHMS
 from tacit.cluster.agreement import planned
 from tacit.colours import Released, opened
-from tacit.config import load_config
+from tacit.config import AlgorithmSection, load_config
 from tacit.errors import TacitError
 from tacit.exchange import BetweenProcesses, in_process
 from tacit.exchange.protocol import message_values
@@ -246,9 +247,13 @@ def test_no_byte_on_the_wire_depends_on_records(case: str) -> None:
 # What ends a run.
 
 
-def test_a_private_model_that_is_not_finite_stops_nobody(tmp_path: Path) -> None:
+def test_a_private_model_that_is_not_finite_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = config_of("fedspd-dp", "logistic")
-    config["algorithm"] |= {"penalty": 1e-40, "inverse_step": 1e-40, "state": "public"}
+    row = ALGORITHMS["fedspd-dp"]
+    spoilt = replace(row, models=lambda state: row.models(state) + torch.inf)
+    monkeypatch.setattr(AlgorithmSection, "definition", property(lambda section: spoilt))
     result = tacit.train(config, nodes=DATA["data"], test=TEST, out=tmp_path / "run")
     assert not bool(torch.isfinite(result.parameters).all())
     assert bool(torch.isfinite(result.consensus).all())

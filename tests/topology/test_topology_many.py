@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from tacit.colours import Released
 from tacit.errors import InputError
 from tacit.exchange import InProcessExchange
 from tacit.topology import (
@@ -84,7 +85,7 @@ def test_graphs_of_many_nodes_are_lists(name: str) -> None:
     assert 0 < rate < 1
     x = torch.randn(NODES, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     for k in range(schedule.period):
-        (mixed,) = exchange.mix(k, x)
+        (mixed,) = exchange.mix(k, Released(x))
         np.testing.assert_allclose(mixed.numpy(), mixed_by_hand(mixing, k, x.numpy()), atol=1e-12)
     degrees = sum(np.bincount(graph.sources, minlength=NODES) for graph in schedule.graphs)
     assert (exchange.bytes_sent == 3 * 8 * degrees).all()
@@ -115,7 +116,7 @@ def test_a_server_of_many_clients_needs_no_matrix() -> None:
         assert contraction(mixing) == 0.0
     assert sum(len(weights.values) for weights in mixing.weights) == 0
     x = torch.randn(NODES, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    (mean,) = exchange.average(0, x)
+    (mean,) = exchange.average(0, Released(x))
     np.testing.assert_allclose(mean.numpy()[0], x.numpy().mean(axis=0), atol=1e-12)
 
 
