@@ -91,7 +91,10 @@ def check_new(path: Path) -> None:
     """Refuse a folder that exists, before any work is done for it."""
     if os.path.lexists(path):  # False, where Path.exists raises, for a name too long
         raise InputError(
-            "out", str(path), "exists already: name a new folder, or continue it with --resume"
+            "out",
+            str(path),
+            "exists already: name a new folder, or continue it with --resume",
+            public=True,
         )
 
 

@@ -324,7 +324,7 @@ def test_a_defect_of_one_rank_ends_all(tmp_path: Path) -> None:
     answers = train(tmp_path, file, tmp_path / "run", 3, tamper={2: partial(at_step, 3, fail)})
     assert codes(answers) == [4, 4, 1]
     for answer in answers[:2]:
-        assert "rank 2: it ended with RuntimeError: something nobody" in answer.refusal
+        assert "rank 2: it ended with an error of its own; see its own screen" in answer.refusal
     assert "a defect of ours: RuntimeError: something nobody" in answers[2].refusal
 
 
