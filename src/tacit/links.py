@@ -186,10 +186,14 @@ def _measured(document: Metrics) -> dict[str, Any]:
     said = document.model_dump()
     if said["spread"] is None:
         said["spread"] = math.inf
-    for name in ("accuracy", "loss"):
-        values = (said["scores"] or {}).get(name)
-        if values is not None:
-            said["scores"][name] = [math.nan if value is None else value for value in values]
+    scores = said["scores"]
+    if scores is not None:
+        for name in ("accuracy", "loss"):
+            values = scores[name]
+            if values is not None:
+                scores[name] = [math.nan if value is None else value for value in values]
+        if scores["consensus_loss"] is None:
+            scores["consensus_loss"] = math.nan
     return said
 
 

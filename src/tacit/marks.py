@@ -135,7 +135,7 @@ def _around(job: Job, parts: Sequence[Part], whole: bool) -> tuple[float, Mappin
         count * float((own - mean).square().sum()) for own, count in zip(means, counts, strict=True)
     ]
     within = [float(said["spread"]) for said, _ in parts]
-    distance = math.sqrt(math.fsum([*between, *within]) / every)
+    distance = math.sqrt(sum([*between, *within]) / every)  # of what is huge, infinity
     if job.test is None:
         return distance, None
     records = None if whole else job.config.train.evaluate_records

@@ -187,10 +187,10 @@ class Metrics(_Model):
     nodes: Annotated[list[_Node], _of_nodes]
     bytes: _Sizes
     dropped: _Step
-    mass: _Finite | None
+    mass: Annotated[float, Field(ge=0, le=2**53)] | None
     scores: Scores | None
     equal: bool
-    spread: _Finite | None
+    spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
 
 
 class Report(_Model):
