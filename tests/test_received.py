@@ -37,7 +37,9 @@ from tacit.marks import combined, measure
 from tacit.metrics import finite_json
 from tacit.peers import Alone
 from tacit.prepare import Job, prepare
-from tacit.privacy.ledger_shared import SharedLedgers
+from tacit.privacy import Gaussian, to_statement
+from tacit.privacy.ledger import Account, Ledger
+from tacit.privacy.ledger_shared import SharedLedgers, WantedAccount, account_file
 from tacit.received import METRICS, Metrics
 from tacit.run import _run_id
 from tacit.session import _agreed_end, _common_checkpoint, together
@@ -453,3 +455,25 @@ def test_an_end_that_is_said_by_another_is_never_later_than_the_own(seat: Seat) 
     for word in ("39", "61", "-1000000000"):
         with pytest.raises(PeerError, match="rank 1 "):
             _agreed_end(Told(word), seat.job.plan, 40, own)
+
+
+def run_id_of(known: str | None, books: SharedLedgers) -> str | None:
+    """The identity of a run, as a process without a ledger of it takes it from the other's word."""
+    word = received.RunId(known=known, random="0" * 32)
+    return _run_id(Told(received.RUN_ID.write(word)), None, books)
+
+
+def test_nobody_chooses_the_identity_of_a_run(tmp_path: Path) -> None:
+    nothing = SharedLedgers(Path(), ())
+    assert run_id_of(None, nothing) != run_id_of(None, nothing)  # though the other says the same
+    earlier, account = "ab" * 16, Account(0, 1.0, 1e-5)
+    assert run_id_of(earlier, nothing) == earlier  # its ledger was not made before the kill
+    # An earlier run of the ledger of a node's data is none that another may name.
+    Ledger.create_account(account_file(tmp_path, 0), account)
+    statement = {0: to_statement(Gaussian(5.0, 3))}
+    with Ledger.open_account(account_file(tmp_path, 0)) as ledger:
+        ledger.enter(earlier, digest="d", statements=statement)
+    with SharedLedgers.open(tmp_path, [WantedAccount(0, None, None, None, 1e-5)]) as books:
+        with pytest.raises(InputError, match="has booked steps of this run"):
+            run_id_of(earlier, books)
+        assert run_id_of("cd" * 16, books) == "cd" * 16

@@ -217,7 +217,8 @@ def _train(
         _delay(session, k)
         session.state = algorithm.step(session.state, k, options, session.world)
         session.step = k + 1
-        stop = peers.agreed_stop(session.step, should_stop())
+        asked = should_stop()
+        stop = peers.agreed_stop(session.step, asked)
         last = stop or session.step == session.until
         evaluated = session.step in session.marks
         saved = last or session.step % saves == 0
@@ -233,7 +234,8 @@ def _train(
             save(session)
         on_step(_progress(session))
         if stop and session.step < session.until:
-            session.status, session.message = "stopped", "by the user"
+            by = "by the user" if asked else "by the user of another process"
+            session.status, session.message = "stopped", by
             break
     if session.status != "stopped":
         for extra in range(algorithm.final_rounds(options)):
