@@ -8,11 +8,14 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import save
 
 from cluster.ranks import Hub, ThreadChannel, lost
@@ -32,7 +35,7 @@ from tacit.exchange import BetweenProcesses
 from tacit.exchange.messages import HEADER_BYTES
 from tacit.folder import RunFolder
 from tacit.joined import agreed_folder
-from tacit.links import _measured, graphs_of, local_exchange
+from tacit.links import _measured, graphs_of, linked, local_exchange
 from tacit.marks import combined, measure
 from tacit.metrics import finite_json
 from tacit.peers import Alone
@@ -42,8 +45,8 @@ from tacit.privacy.ledger import Account, Ledger
 from tacit.privacy.ledger_shared import SharedLedgers, WantedAccount, account_file
 from tacit.received import METRICS, Metrics
 from tacit.run import _run_id
-from tacit.session import _agreed_end, _common_checkpoint, together
-from tacit.spending import affordable, epsilon_spent
+from tacit.session import Session, _agreed_end, _common_checkpoint, _joined, begin, together
+from tacit.spending import affordable, epsilon_spent, open_ledger
 
 VALUES = 10_000
 LIMIT = 60.0  # seconds; a tenth of it suffices
@@ -477,3 +480,69 @@ def test_nobody_chooses_the_identity_of_a_run(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="has booked steps of this run"):
             run_id_of(earlier, books)
         assert run_id_of("cd" * 16, books) == "cd" * 16
+
+
+class Echo(Alone):
+    """Rank 1 of two says what rank 0 says, but for some words."""
+
+    processes = 2
+
+    def __init__(self, words: Mapping[str, str]) -> None:
+        self.words = words
+
+    def share(self, what: str, value: Any, schema: received.Schema[Any]) -> list[Any]:
+        return [value, schema.read(self.words.get(what, schema.write(value)), 1, what)]
+
+
+def begun(seat: Seat, words: Mapping[str, str], booked: int) -> Session:
+    """A run that goes on from the start, of whose nodes here so many steps were booked."""
+    job = seat.job
+    ledger = open_ledger(job.plan, None, False, None, job.hosted)
+    assert ledger is not None
+    with ledger, linked(job, None) as links:
+        if booked:
+            ledger.reserve(0, booked)
+        return begin(job, Echo(words), links, (None, None), ledger, resume=True)
+
+
+def test_who_ends_a_run_earlier_is_named_and_it_is_not_done(seat: Seat) -> None:
+    own = begun(seat, {}, booked=30)
+    assert own.status == "budget-exhausted"
+    assert own.message is not None
+    assert "the budget of node 0 (1) covers steps up to" in own.message
+    for word in (own.until - 1, 0):
+        session = begun(seat, {"last step": str(word)}, booked=30)
+        assert (session.until, session.marks[-1]) == (word, word)
+        assert session.status == "budget-exhausted"
+        assert session.message == (
+            f"rank 1 says that the budgets of its nodes cover steps up to {word} of 60"
+        )
+    assert begun(seat, {"last step": "60"}, booked=30).until == own.until
+    fresh = begun(seat, {"last step": "20"}, booked=0)
+    assert (fresh.until, fresh.status) == (20, "budget-exhausted")
+
+
+def test_what_others_have_booked_changes_nothing_that_the_own_nodes_have_spent(seat: Seat) -> None:
+    plan = seat.job.plan
+    own = begun(seat, {}, booked=30)
+    right = plan.epsilon_curve(plan.nodes[0], [(0, 30)], 0, own.marks)
+    denied = begun(seat, {"list of booked steps": "[[], []]"}, booked=30)
+    assert (denied.until, denied.message) == (own.until, own.message)
+    assert denied.curves["most"] == right
+    more = begun(seat, {"list of booked steps": "[[[0, 60]], [[0, 60], [0, 60]]]"}, booked=30)
+    assert (more.until, more.message) == (own.until, own.message)
+    assert all(m > r for m, r in zip(more.curves["most"], right, strict=True))
+    assert more.curves["least"] == right
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted), max_size=12))
+def test_intervals_that_are_joined_are_the_same_steps_in_the_same_order(
+    pairs: list[list[int]],
+) -> None:
+    intervals = [(first, until) for first, until in pairs]
+    joined = _joined(intervals)
+    steps = [[k for pair in listed for k in range(*pair)] for listed in (intervals, joined)]
+    assert steps[0] == steps[1]
+    assert all(first < until for first, until in joined)
+    assert all(one[1] != other[0] for one, other in pairwise(joined))
+    assert received.CHARGED.read(received.CHARGED.write([joined]), 1, "list") == [joined]

@@ -155,6 +155,8 @@ def begin(
         )
     if folder is not None and resume:
         checkpoints.set_aside(folder.path, after=first)
+    if front is not None and lacking is not None:
+        front.set_aside_metrics()
     rows = front.keep_metrics(first) if front is not None and resume else []
     # Of all processes or of none: rows are made of what every one says. And nobody begins before
     # all have set aside what is to be run again.

@@ -71,6 +71,7 @@ def test_a_peer_without_checkpoints_deletes_nobodys(tmp_path: Path) -> None:
     forget = partial(_forget_and_die, 2)
     answers = train(tmp_path, file, run, 2, "--resume", tamper={1: forget})
     assert answers[0].code == 4
+    assert (run / "metrics.earlier-1.jsonl").exists()
     (aside,) = home.glob("checkpoint-*")
     assert aside.name == "checkpoint-00000003.earlier-1.safetensors"
     assert aside.read_bytes() == content
