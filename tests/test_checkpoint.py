@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from tacit.checkpoint import Checkpoint, latest, read, write, write_atomically
+from tacit.checkpoint import (
+    Checkpoint,
+    discard_set_aside,
+    latest,
+    path_of,
+    read,
+    set_aside,
+    steps,
+    write,
+    write_atomically,
+)
 from tacit.errors import InputError
 
 
@@ -90,3 +101,33 @@ def test_writing_replaces_the_whole_file_or_nothing(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         write_atomically(tmp_path / "taken", b"after")
     assert (tmp_path / "taken").read_bytes() == b"before"
+
+
+def test_later_checkpoints_are_set_aside_and_kept_until_all_have_got_as_far(tmp_path: Path) -> None:
+    for step in (20, 40, 60):
+        write(tmp_path, checkpoint(step), keep=0)
+    before = {step: path_of(tmp_path, step).read_bytes() for step in (20, 40, 60)}
+    set_aside(tmp_path, after=20)
+    assert steps(tmp_path) == [20]
+    assert latest(tmp_path) == path_of(tmp_path, 20)
+
+    # The run goes on, and is cut off and set back once more: nothing is written over.
+    write(tmp_path, replace(checkpoint(40), seconds=0.5), keep=0)
+    again = path_of(tmp_path, 40).read_bytes()
+    set_aside(tmp_path, after=20)
+    kept = {path.name: path.read_bytes() for path in tmp_path.glob("*.earlier-*.safetensors")}
+    assert kept == {
+        "checkpoint-00000040.earlier-1.safetensors": before[40],
+        "checkpoint-00000040.earlier-2.safetensors": again,
+        "checkpoint-00000060.earlier-1.safetensors": before[60],
+    }
+    assert path_of(tmp_path, 20).read_bytes() == before[20]
+
+    discard_set_aside(tmp_path, until=0)
+    assert len(list(tmp_path.iterdir())) == 4
+    discard_set_aside(tmp_path, until=40)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [
+        "checkpoint-00000020.safetensors",
+        "checkpoint-00000060.earlier-1.safetensors",
+    ]

@@ -44,9 +44,9 @@ from tacit.prepare import prepare
 from tacit.topology import GRAPHS, WEIGHTS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
-    (ROOT / "docs").glob("*.md")
-)
+PAGES = [
+    ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+] + sorted((ROOT / "docs").glob("*.md"))
 KEYS = ROOT / "docs" / "experiment-file.md"
 REPORT = ROOT / "docs" / "report.md"
 EXPERIMENTS = sorted([*ROOT.glob("examples/*.toml"), *ROOT.glob("papers/**/*.toml")])

@@ -89,8 +89,7 @@ def test_a_label_that_was_not_declared_is_refused_and_not_told(label: int) -> No
         "in 0..4"
     )
     assert refused.value.told() == (
-        "task.dataset of node 1: records break a rule: the model has 5 outputs, so classes must "
-        "lie in 0..4"
+        "its own records break a rule: the model has 5 outputs, so classes must lie in 0..4"
     )
 
 

@@ -21,9 +21,11 @@ from tacit.errors import InputError
 __all__ = [
     "FORMAT_VERSION",
     "Checkpoint",
-    "forget",
+    "discard_set_aside",
     "latest",
+    "path_of",
     "read",
+    "set_aside",
     "steps",
     "write",
     "write_atomically",
@@ -32,6 +34,7 @@ __all__ = [
 FORMAT_VERSION = 1
 KEPT = 2
 _NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
+_SET_ASIDE = re.compile(r"checkpoint-(\d+)\.earlier-\d+\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def write(folder: Path, checkpoint: Checkpoint, *, keep: int | None = None) -> P
         checkpoint: what to write.
         keep: a step; its checkpoint and later ones are kept as well, however many they are.
     """
-    path = folder / f"checkpoint-{checkpoint.step:08d}.safetensors"
+    path = path_of(folder, checkpoint.step)
     metadata = {
         "format_version": str(FORMAT_VERSION),
         "step": str(checkpoint.step),
@@ -79,10 +82,31 @@ def steps(folder: Path) -> list[int]:
     return [_step(path) for path in _all(folder)]
 
 
-def forget(folder: Path, *, after: int) -> None:
-    """Delete checkpoints of later steps, which are about to be run again."""
+def path_of(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return folder / f"checkpoint-{step:08d}.safetensors"
+
+
+def set_aside(folder: Path, *, after: int) -> None:
+    """Rename checkpoints of later steps, which are about to be run again.
+
+    They belong to the run as it went before, whose state must not be mixed with that of the run as
+    it goes on; under their new names, `checkpoint-STEP.earlier-1.safetensors`, they are kept, and
+    taken for nothing else.
+    """
     for path in _all(folder):
         if _step(path) > after:
+            number = 1
+            while (kept := path.with_suffix(f".earlier-{number}.safetensors")).exists():
+                number += 1
+            path.rename(kept)
+
+
+def discard_set_aside(folder: Path, *, until: int) -> None:
+    """Delete what was set aside, of steps that every process has got to again."""
+    for path in folder.iterdir():
+        found = _SET_ASIDE.fullmatch(path.name)
+        if found is not None and int(found[1]) <= until:
             path.unlink(missing_ok=True)
 
 

@@ -35,13 +35,19 @@ __all__ = [
 
 
 class TacitError(Exception):
-    """Base of every error that tacit raises on purpose; its text is one plain line."""
+    """Base of every error that tacit raises on purpose; its text is one plain line.
+
+    Attributes:
+        public: whether the text may be told to other processes. It may where it speaks of public
+            settings, budgets or peers alone; it must not where it may depend on private records.
+    """
 
     exit_code = 1
+    public = False
 
-    def told(self) -> str:
-        """What other processes are told of it."""
-        return str(self)
+    def told(self) -> str | None:
+        """What other processes are told of it; None: nothing but its kind."""
+        return str(self) if self.public else None
 
 
 class InputError(TacitError, ValueError):
@@ -54,11 +60,13 @@ class InputError(TacitError, ValueError):
         where: the key, argument or file at fault, as the user wrote it (`train.steps`).
         value: the value it had.
         expected: what would be right, in plain words.
+        public: whether other processes may be told; see `TacitError`.
     """
 
     exit_code = 2
 
-    def __init__(self, where: str, value: object, expected: str) -> None:
+    def __init__(self, where: str, value: object, expected: str, *, public: bool = False) -> None:
+        self.public = public
         self.where = where
         self.value = value
         self.expected = expected
@@ -80,19 +88,21 @@ class RecordsError(InputError):
 
     def told(self) -> str:
         """The rule alone."""
-        return f"{self.where}: records break a rule: {self.expected}"
+        return f"its own records break a rule: {self.expected}"
 
 
 class BudgetError(TacitError):
-    """The privacy budget of one or more nodes forbids what was asked."""
+    """The privacy budget of one or more nodes forbids what was asked; that is public."""
 
     exit_code = 3
+    public = True
 
 
 class PeerError(TacitError):
-    """A peer or a process was lost."""
+    """A peer or a process was lost, or sent what cannot be; that is public."""
 
     exit_code = 4
+    public = True
 
 
 class DivergenceError(TacitError):

@@ -60,6 +60,14 @@ class RunFolder:
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(finite_json(row)) + "\n")
 
+    def set_aside_metrics(self) -> None:
+        """Copy the rows as they are to `metrics.earlier-1.jsonl`, or the next number."""
+        if self.metrics.exists():
+            number = 1
+            while (copy := self.path / f"metrics.earlier-{number}.jsonl").exists():
+                number += 1
+            write_atomically(copy, self.metrics.read_bytes())
+
     def keep_metrics(self, until: int) -> list[dict[str, Any]]:
         """Rows up to a step, in order; later or torn ones, of a session that died, are dropped."""
         rows: list[dict[str, Any]] = []
@@ -91,7 +99,10 @@ def check_new(path: Path) -> None:
     """Refuse a folder that exists, before any work is done for it."""
     if os.path.lexists(path):  # False, where Path.exists raises, for a name too long
         raise InputError(
-            "out", str(path), "exists already: name a new folder, or continue it with --resume"
+            "out",
+            str(path),
+            "exists already: name a new folder, or continue it with --resume",
+            public=True,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 from collections.abc import Iterator
@@ -16,7 +17,9 @@ from tacit.exchange import BetweenProcesses, Exchange, Graphs, InProcessExchange
 from tacit.exchange.counting import Active, everybody
 from tacit.faults import effective
 from tacit.marks import Part
+from tacit.metrics import finite_json
 from tacit.prepare import Job
+from tacit.received import METRICS, TOKEN, Metrics
 
 if TYPE_CHECKING:
     from tacit.cluster import Cluster
@@ -79,7 +82,7 @@ class _Local:
 class _Between:
     """Nodes are in several processes."""
 
-    def __init__(self, job: Job, exchange: BetweenProcesses, gatherer: Gatherer) -> None:
+    def __init__(self, job: Job, exchange: BetweenProcesses, gatherer: Gatherer[Metrics]) -> None:
         self.exchange: Exchange = exchange
         self._mean = exchange.mean_of_all
         self._gatherer = gatherer
@@ -88,11 +91,14 @@ class _Between:
     def put(self, step: int, part: Outgoing[Part]) -> None:
         """Sent to rank 0 by a thread."""
         said, total = opened(part, _MEASURED)
-        self._gatherer.put(step, dict(said), total)
+        self._gatherer.put(step, Metrics.model_validate(finite_json(said)), total)
 
     def ready(self) -> list[tuple[int, list[Part]]]:
         """Complete steps."""
-        return [(step, [_part(*part) for part in parts]) for step, parts in self._gatherer.ready()]
+        return [
+            (step, [(_measured(document), total) for document, total in parts])
+            for step, parts in self._gatherer.ready()
+        ]
 
     def finish(self) -> None:
         """All that was put has left, and at rank 0 has come."""
@@ -128,7 +134,7 @@ def linked(job: Job, cluster: Cluster | None) -> Iterator[Links]:
             patience=timeout - cluster.to_blame,
         )
         stack.callback(channel.close)
-        gatherer = open_gatherer(store, rank, processes, timeout, cluster.blame)
+        gatherer = open_gatherer(store, rank, processes, METRICS, timeout, cluster.blame)
         stack.callback(gatherer.close)
         exchange = BetweenProcesses(
             channel,
@@ -145,7 +151,7 @@ def _store(cluster: Cluster) -> Any:
     """Where the process groups of this attempt find each other."""
     from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-    place, (token, *_) = cluster.place, cluster.share("process group", secrets.token_hex(8))
+    place, (token, *_) = cluster.place, cluster.share("process group", secrets.token_hex(8), TOKEN)
     limit = timedelta(seconds=cluster.timeout)
     own = TCPStore(
         place.address, place.port, is_master=False, wait_for_workers=False, timeout=limit
@@ -179,8 +185,20 @@ def graphs_of(job: Job) -> Graphs:
     )
 
 
-def _part(said: Any, total: Tensor) -> Part:
-    return (said if isinstance(said, dict) else {}), total
+def _measured(document: Metrics) -> dict[str, Any]:
+    """As `tacit.marks.measure` makes it: what was not finite is no number again."""
+    said = document.model_dump()
+    if said["spread"] is None:
+        said["spread"] = math.inf
+    scores = said["scores"]
+    if scores is not None:
+        for name in ("accuracy", "loss"):
+            values = scores[name]
+            if values is not None:
+                scores[name] = [math.nan if value is None else value for value in values]
+        if scores["consensus_loss"] is None:
+            scores["consensus_loss"] = math.nan
+    return said
 
 
 def _arrives(job: Job) -> Active:

@@ -152,7 +152,7 @@ def _around(job: Job, parts: Sequence[Part], whole: bool) -> tuple[float, Mappin
         count * float((own - mean).square().sum()) for own, count in zip(means, counts, strict=True)
     ]
     within = [float(said["spread"]) for said, _ in parts]
-    distance = math.sqrt(math.fsum([*between, *within]) / every)
+    distance = math.sqrt(sum([*between, *within]) / every)  # of what is huge, infinity
     if job.test is None:
         return distance, None
     records = None if whole else job.config.train.evaluate_records
@@ -187,23 +187,12 @@ def _by_node(rows: Sequence[tuple[Sequence[int], Sequence[Any]]]) -> list[Any]:
 
 
 def _check(rank: int, said: Mapping[str, Any], job: Job) -> None:
-    """What came over the network must have the form of what `measure` makes."""
-    own, scores = list(job.placement.hosted(rank)), said.get("scores")
-    numbers = [(said.get("bytes"), len(own)), ((said.get("dropped"), said.get("spread")), 2)]
-    if said.get("mass") is not None:
-        numbers.append(((said["mass"],), 1))
-    good = said.get("nodes") == own
+    """Refuse what is not of the nodes of its process; its form was checked when it came."""
+    own, scores = list(job.placement.hosted(rank)), said["scores"] or {}
+    lists = [said["bytes"]]
     if job.test is not None:
-        good = good and isinstance(scores, Mapping)
-        found = scores if isinstance(scores, Mapping) else {}
-        numbers.append((found.get("loss"), len(own)))
+        lists.append(scores.get("loss"))
         if job.loss.accuracy is not None:
-            numbers.append((found.get("accuracy"), len(own)))
-    if not good or not all(_are_numbers(*one) for one in numbers):
+            lists.append(scores.get("accuracy"))
+    if said["nodes"] != own or any(one is None or len(one) != len(own) for one in lists):
         raise PeerError(f"rank {rank} sent metrics that are not those of its nodes")
-
-
-def _are_numbers(value: Any, count: int) -> bool:
-    """Whether it is a list (or tuple) of so many numbers."""
-    listed = isinstance(value, list | tuple) and len(value) == count
-    return listed and all(type(number) in (int, float) for number in value)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from tacit.errors import TacitError
+from tacit.received import Schema
 
 __all__ = ["ALONE", "Alone", "Peers"]
+
+T = TypeVar("T")
 
 
 class Peers(Protocol):
@@ -20,11 +23,14 @@ class Peers(Protocol):
     rank: int
     processes: int
 
-    def share(self, what: str, value: Any) -> list[Any]:
-        """What every process gives (JSON), in the order of ranks; waits for all, within limits.
+    def share(self, what: str, value: T, schema: Schema[T]) -> list[T]:
+        """What every process gives, in the order of ranks; waits for all, within limits.
+
+        What stands for this process is the value itself, whatever others made of it on the way.
 
         Raises:
-            PeerError: a process was lost; or the error that another one reported.
+            PeerError: a process was lost, or gave what the schema refuses.
+            TacitError: what another process reported.
         """
 
     def report(self, error: TacitError) -> None:
@@ -57,7 +63,7 @@ class Alone:
     rank = 0
     processes = 1
 
-    def share(self, what: str, value: Any) -> list[Any]:
+    def share(self, what: str, value: T, schema: Schema[T]) -> list[T]:
         """What this process gives."""
         return [value]
 

@@ -22,6 +22,7 @@ from tacit.peers import ALONE, Peers
 from tacit.placement import Placement, place
 from tacit.plan import Plan
 from tacit.planning import build_plan
+from tacit.received import EXPERIMENT, IDENTITY, Experiment
 
 __all__ = ["DTYPES", "Job", "prepare"]
 
@@ -138,7 +139,8 @@ def prepare(
     plan = replace(
         plan, notes=plan.notes + _table_notes(config, engine, train.sizes.tolist(), dtype)
     )
-    compare(peers.share("plan", planned(plan)))
+    plans = peers.share("plan", planned(plan), IDENTITY)
+    compare(plans)
     return Job(config, plan, engine, train, held_out, loss, outputs[0].numel(), placement, hosted)
 
 
@@ -152,24 +154,14 @@ def _agreed_records(
     layout: Mapping[str, str],
 ) -> list[int]:
     """How many records every node holds, once all processes have said the same experiment."""
-    own = placement.hosted(peers.rank)
     start = model.start(1, dtype, "cpu")[0]
     shapes = {slot.name: slot.shape for slot in model.layout.slots}
     computed = {"gradient path": model.path, "device": train.inputs.device.type}
     said = identity(config, layout=shapes, start=start, dtype=dtype)
-    heard = peers.share(
-        "experiment",
-        {
-            "identity": {**said, **layout, **computed},
-            "records": dict(zip(map(str, own), train.sizes.tolist(), strict=True)),
-        },
-    )
-    compare([_of(one, "identity") for one in heard])
-    return counts([_of(one, "records") for one in heard], placement)
-
-
-def _of(said: Any, key: str) -> Any:
-    return said.get(key) if hasattr(said, "get") else None
+    own = Experiment(identity={**said, **layout, **computed}, records=train.sizes.tolist())
+    experiments = peers.share("experiment", own, EXPERIMENT)
+    compare([one.identity for one in experiments])
+    return counts([one.records for one in experiments], placement)
 
 
 def _table_notes(

@@ -11,10 +11,11 @@ records. A process that loses another leaves its books as they are: what was sen
 
 from __future__ import annotations
 
-import re
+import hashlib
+import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +32,12 @@ from tacit.folder import RunFolder
 from tacit.links import linked
 from tacit.marks import consensus_of, models_public
 from tacit.memory import kept_memory
+from tacit.metrics import finite_json
 from tacit.peers import ALONE, Peers
 from tacit.prepare import Job
 from tacit.privacy.ledger_records import read_ledger
+from tacit.privacy.ledger_shared import SharedLedgers
+from tacit.received import FLAG, RUN_ID, SUMMARY, RunId, Summary
 from tacit.report import write_report
 from tacit.result import Claim, Result, document
 from tacit.session import Session, begin, record, save, share_of, take_rows, together
@@ -52,7 +56,10 @@ FINITE_CHECK_EVERY = 8
 
 @dataclass(frozen=True)
 class Progress:
-    """What the progress line shows; loss and accuracy are those of the last evaluation."""
+    """What the progress line shows; loss and accuracy are those of the last evaluation.
+
+    `notes` say what people should know of how a run that was cut off goes on.
+    """
 
     step: int
     steps: int
@@ -60,6 +67,7 @@ class Progress:
     accuracy: float | None
     epsilon: float | None
     steps_per_second: float
+    notes: tuple[str, ...] = ()
 
 
 def _ignore(progress: Progress) -> None:
@@ -109,7 +117,12 @@ def execute(
         own, front, anew = _folders(job, out, resume, peers)
         booked = resume and not anew
         ledger = open_ledger(
-            job.plan, own, booked, shared, job.hosted, _run_id(peers, own if booked else None)
+            job.plan,
+            own,
+            booked,
+            shared,
+            job.hosted,
+            _run_id(peers, own if booked else None, shared),
         )
         if ledger is not None:
             stack.enter_context(ledger)
@@ -134,7 +147,7 @@ def _folders(
     opened = folders.reopen if resume else folders.create
     front = opened(out, job.config) if out is not None and peers.rank == 0 else None
     # Others wait, so that none writes into a folder that rank 0 refuses.
-    peers.share("run folder made", None if out is None else out.name)
+    peers.share("sign that the run folder is made", out is not None, FLAG)
     if out is None or peers.processes == 1:
         return front, front, False
     path = out / f"rank-{peers.rank:04d}"
@@ -144,26 +157,44 @@ def _folders(
     return own, front, all(one.name == "config.toml" for one in path.iterdir())
 
 
-def _run_id(peers: Peers, booked: RunFolder | None) -> str | None:
+def _run_id(peers: Peers, booked: RunFolder | None, shared: SharedLedgers) -> str | None:
     """The identity of the run in the ledgers of all processes: as it is booked, or a new one.
+
+    A new one is a digest of random numbers of all processes, so that none of them can choose it.
 
     Args:
         peers: the other processes.
         booked: the folder of this process, where its ledger is there already.
+        shared: the ledgers of its nodes' data.
 
     Raises:
-        PeerError: a process gave none.
+        InputError: the processes go on with different runs, or this one has no ledger of a run
+            that the ledgers of its nodes' data know.
     """
     if peers.processes == 1:
         return None
     known = None
     if booked is not None and booked.ledger.exists():
         known = read_ledger(booked.ledger).runs[0].run_id
-    said = peers.share("identity of the run", known or f"new {secrets.token_hex(16)}")
-    if not all(isinstance(one, str) and re.fullmatch(r"(new )?[0-9a-f]{32}", one) for one in said):
-        raise PeerError("a process gave no identity of the run")
-    kept = [one for one in said if not one.startswith("new ")]
-    return str((kept or said)[0].removeprefix("new "))
+    said = peers.share("run id", RunId(known=known, random=secrets.token_hex(16)), RUN_ID)
+    booked_ids = {one.known for one in said} - {None}
+    if len(booked_ids) > 1:
+        raise InputError(
+            "--resume", True, "the folders of the processes are of different runs", public=True
+        )
+    if known is not None:
+        return known
+    numbers = " ".join(one.random for one in said).encode()
+    run_id = next(iter(booked_ids), None) or hashlib.blake2b(numbers, digest_size=16).hexdigest()
+    for node in shared.accounts:
+        if any(run.run_id == run_id for run in shared.snapshot(node).runs):
+            raise InputError(
+                "--resume",
+                True,
+                f"{shared.file(node)} has booked steps of this run, and its folder here has no "
+                "ledger of it: put the folder back, or start a new run",
+            )
+    return run_id
 
 
 def _train(
@@ -187,7 +218,8 @@ def _train(
         _delay(session, k)
         session.state = algorithm.step(session.state, k, options, session.world)
         session.step = k + 1
-        stop = peers.agreed_stop(session.step, should_stop())
+        asked = should_stop()
+        stop = peers.agreed_stop(session.step, asked)
         last = stop or session.step == session.until
         evaluated = session.step in session.marks
         saved = last or session.step % saves == 0
@@ -203,7 +235,8 @@ def _train(
             save(session)
         on_step(_progress(session))
         if stop and session.step < session.until:
-            session.status, session.message = "stopped", "by the user"
+            by = "by the user" if asked else "by the user of another process"
+            session.status, session.message = "stopped", by
             break
     if session.status != "stopped":
         for extra in range(algorithm.final_rounds(options)):
@@ -227,7 +260,8 @@ def _finish(session: Session) -> Result:
     links.finish()
     take_rows(session, whole=True)
     own = {} if session.ledger is None else session.ledger.charged()
-    epsilon = epsilon_spent(plan, together(session.peers, "charged at the end", own))
+    charged = together(session.peers, "list of steps booked at the end", job, own)
+    epsilon = epsilon_spent(plan, charged)
     models = session.models.expand(len(job.hosted), -1).contiguous()
     consensus = consensus_of(job, session.models, session.state)
     if session.peers.processes > 1 and models_public(job):
@@ -236,15 +270,19 @@ def _finish(session: Session) -> Result:
         session.folder.write_tensors("nodes.safetensors", {"parameters": models})
     content: dict[str, Any] = {}
     if session.peers.rank == 0:
-        content = _document(session, epsilon, seconds)
+        content = _document(session, epsilon, seconds, others="rank {rank}")
     if session.front is not None:
         state_dict = job.model.module(consensus).state_dict()
         session.front.write_tensors("model.safetensors", state_dict)
         session.front.write_json("result.json", content)
         write_report(session.front.path)
     # Nobody leaves before rank 0 has written everything down.
-    keys = ("test_accuracy", "test_loss", "bytes_sent_by_node")
-    (content, *_) = session.peers.share("result", {key: content.get(key) for key in keys})
+    summary, *_ = session.peers.share("summary of the result", _summary(content), SUMMARY)
+    sent = list(summary.bytes_sent_by_node or ())
+    if len(sent) != len(plan.nodes):
+        raise PeerError(f"rank 0 gave bytes of {len(sent)} nodes, and there are {len(plan.nodes)}")
+    for node, count in zip(job.hosted, links.exchange.bytes_sent.tolist(), strict=True):
+        sent[node] = count
     claimed = claimed_spent(plan, session.step)
     return Result(
         parameters=models,
@@ -255,10 +293,10 @@ def _finish(session: Session) -> Result:
             Claim(node.node, claim, spent, None, node.budget, node.delta)
             for node, claim, spent in zip(plan.nodes, claimed, epsilon, strict=True)
         ),
-        test_accuracy=content["test_accuracy"],
-        test_loss=content["test_loss"],
+        test_accuracy=_scores(summary.test_accuracy),
+        test_loss=_scores(summary.test_loss),
         private=plan.config.not_private_reason is None,
-        bytes_sent=tuple(content["bytes_sent_by_node"]),
+        bytes_sent=tuple(sent),
         steps=session.step,
         seconds=seconds,
         status=session.status,
@@ -269,11 +307,34 @@ def _finish(session: Session) -> Result:
     )
 
 
-def _document(session: Session, epsilon: Sequence[float | None], seconds: float) -> dict[str, Any]:
-    found = session.measured
+def _summary(content: Mapping[str, Any]) -> Summary:
+    """What the other processes are told of the result, which rank 0 alone has made."""
+    keys = ("test_accuracy", "test_loss", "bytes_sent_by_node")
+    return Summary.model_validate(finite_json({key: content.get(key) for key in keys}))
+
+
+def _scores(summary: Mapping[str, float | None] | None) -> dict[str, float] | None:
+    """As rank 0 has measured them: what was not finite is no number again."""
+    if summary is None:
+        return None
+    return {key: math.nan if value is None else value for key, value in summary.items()}
+
+
+def _document(
+    session: Session, epsilon: Sequence[float | None], seconds: float, *, others: str
+) -> dict[str, Any]:
+    """The content of `result.json`.
+
+    Args:
+        session: of the run.
+        epsilon: of every node.
+        seconds: of training.
+        others: where that of another process's node is from; `{rank}` stands for its rank.
+    """
+    found, job = session.measured, session.job
     sent = session.links.exchange.bytes_sent.tolist() if found is None else found.bytes_sent
-    return document(
-        session.job,
+    content = document(
+        job,
         status=session.status,
         message=session.message,
         steps=session.step,
@@ -282,8 +343,11 @@ def _document(session: Session, epsilon: Sequence[float | None], seconds: float)
         evaluation=None if found is None else found.evaluation,
         bytes_sent=sent,
         seconds=seconds,
-        notes=() if found is None else found.notes,
+        notes=session.notes if found is None else (*session.notes, *found.notes),
     )
+    hosts = enumerate(job.placement.ranks)
+    sources = ["own ledger" if n in job.hosted else others.format(rank=rank) for n, rank in hosts]
+    return {**content, "epsilon_source": sources if job.plan.accounted else None}
 
 
 def _check_finite(session: Session) -> None:
@@ -318,7 +382,11 @@ def _diverged(session: Session, message: str) -> None:
     if session.front is None:
         return
     own = {} if session.ledger is None else session.ledger.charged()
-    content = _document(session, epsilon_spent(session.plan, own), session.seconds)
+    hosted = session.job.hosted
+    # Of other processes' nodes nothing is known: they are not asked what they have booked.
+    spent = enumerate(epsilon_spent(session.plan, own))
+    epsilon = [value if node in hosted else None for node, value in spent]
+    content = _document(session, epsilon, session.seconds, others="not asked")
     session.front.write_json("result.json", content)
     write_report(session.front.path)
 
@@ -334,4 +402,5 @@ def _progress(session: Session) -> Progress:
         accuracy=accuracy["mean"] if accuracy else None,
         epsilon=session.spent("most", session.step),
         steps_per_second=(session.step - session.first) / elapsed,
+        notes=session.notes,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from tacit.marks import Measured, combined, measure
 from tacit.peers import Peers
 from tacit.plan import Interval, Plan
 from tacit.prepare import Job
+from tacit.received import CHARGED, FLAG, STEP, STEPS
 from tacit.result import Status
 from tacit.spending import Books, affordable, claimed_spent, extremes, node_keys
 from tacit.world import StackedWorld
@@ -29,6 +30,8 @@ from tacit.world import StackedWorld
 __all__ = ["Session", "begin", "record", "save", "share_of", "take_rows", "together"]
 
 EVALUATIONS = 20  # by default, over a run
+_MOST_LISTED = 1000  # checkpoints, of which there are few unless a process writes none
+_MOST_REPEATS = 100  # of all steps of a run: more than that no resumed run has booked
 _WORLD = "world."  # of what a checkpoint holds beside the algorithm's state
 
 
@@ -58,6 +61,7 @@ class Session:
     rows: list[dict[str, Any]]
     status: Status = "done"
     message: str | None = None
+    notes: tuple[str, ...] = ()  # what people should know of how it went on
     measured: Measured | None = None
     started: bool = False  # whether the state before the first step was measured
     kept: int = 0  # the last step of which every process is known to have a checkpoint
@@ -120,32 +124,44 @@ def begin(
     origin = job.model.start(len(job.hosted), job.dtype, job.device)
     state = algorithm.start(origin.clone(), options, world)
     first, seconds = 0, 0.0
-    found = _common_checkpoint(folder, peers) if folder is not None and resume else None
-    if found is not None:
-        saved = checkpoints.read(found, job.digest)
-        first, seconds = saved.step, saved.seconds
+    lacking = None
+    if folder is not None and resume:
+        first, lacking = _common_checkpoint(folder, peers, plan.steps)
+    if folder is not None and first:
+        saved = checkpoints.read(checkpoints.path_of(folder.path, first), job.digest)
+        seconds = saved.seconds
         tensors = {name: value.to(job.device) for name, value in saved.tensors.items()}
         links.exchange.bytes_sent[:] = tensors.pop("exchange.bytes_sent").cpu().numpy()
         inner = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_WORLD)}
         world.load({name.removeprefix(_WORLD): value for name, value in inner.items()}, origin)
         state = type(state)(**tensors)
     own = {} if ledger is None else ledger.charged()
-    before = together(peers, "charged", own)
-    missing = [rank for rank, new in enumerate(peers.share("new folders", anew)) if new]
-    if missing and (first or any(before.values())):
+    charged = together(peers, "list of booked steps", job, own)
+    missing = [rank for rank, new in enumerate(peers.share("new folder", anew, FLAG)) if new]
+    if missing and (first or any(charged.values())):
         raise InputError(
             "--resume",
             True,
             f"rank {missing[0]} has no ledger of this run, and steps were made: its folder is "
             "missing or empty; put the folder back, or start a new run",
+            public=True,
         )
-    until, message = affordable(plan, before, first, ledger if resume else None)
-    until, message = min(
-        _heard(peers, "last step", [until, message], _is_end), key=lambda pair: int(pair[0])
-    )
+    # Each process answers for the budgets of its own nodes, from its own books.
+    covered, message = affordable(plan, own, first, ledger if resume else None)
+    until, rank = _agreed_end(peers, plan, first, covered)
+    if until < covered:
+        message = (
+            f"rank {rank} says that the budgets of its nodes cover steps up to {until} of "
+            f"{plan.steps}"
+        )
+    if folder is not None and resume:
+        checkpoints.set_aside(folder.path, after=first)
+    if front is not None and lacking is not None:
+        front.set_aside_metrics()
     rows = front.keep_metrics(first) if front is not None and resume else []
-    # Of all processes or of none: rows are made of what every one says.
-    known, *_ = peers.share("rows known", bool(rows))
+    # Of all processes or of none: rows are made of what every one says. And nobody begins before
+    # all have set aside what is to be run again.
+    known, *_ = peers.share("rows known", bool(rows), FLAG)
     marks = _marks(config, first, until)
     peers.begin(first)
     return Session(
@@ -162,63 +178,118 @@ def begin(
         step=first,
         seconds_before=seconds,
         marks=marks,
-        curves={
-            which: plan.epsilon_curve(node, before.get(node.node, ()), first, marks)
-            for which, node in extremes(plan).items()
-        },
+        curves=_curves(job, charged, first, marks),
         rows=rows,
-        started=bool(known),
+        started=known,
         message=message,
+        notes=() if lacking is None else (lacking,),
         status="done" if message is None else "budget-exhausted",
     )
 
 
 def together(
-    peers: Peers, what: str, own: Mapping[int, Sequence[Interval]]
+    peers: Peers, what: str, job: Job, own: Mapping[int, Sequence[Interval]]
 ) -> dict[int, tuple[Interval, ...]]:
-    """The booked intervals of every node, from what each process has of its own."""
-    listed = {str(node): [list(pair) for pair in intervals] for node, intervals in own.items()}
-    found: dict[int, tuple[Interval, ...]] = {}
-    for rank, said in enumerate(peers.share(what, listed)):
-        try:
-            found |= {
-                int(node): tuple((int(first), int(until)) for first, until in intervals)
-                for node, intervals in said.items()
-            }
-        except (AttributeError, TypeError, ValueError):
-            raise PeerError(f"rank {rank} gave no list of booked steps") from None
+    """The booked intervals of every node: of this process's own as they are, of others as reported.
+
+    Each process gives one list for each of its nodes and names none, so that it cannot speak of
+    another's; which nodes are its own, the placement says.
+
+    Raises:
+        PeerError: a process has not as many lists as nodes, or lists what cannot have been booked.
+    """
+    listed = [_joined(own.get(node, ())) for node in job.hosted]
+    found = {node: tuple(own.get(node, ())) for node in job.hosted}
+    steps = job.plan.steps
+    for rank, lists in enumerate(peers.share(what, listed, CHARGED)):
+        if rank == peers.rank:
+            continue
+        nodes = job.placement.hosted(rank)
+        if len(lists) != len(nodes):
+            raise PeerError(
+                f"rank {rank} gave booked steps of {len(lists)} nodes, not {len(nodes)}"
+            )
+        for node, intervals in zip(nodes, lists, strict=True):
+            total = sum(until - first for first, until in intervals)
+            if total > _MOST_REPEATS * steps or not all(
+                0 <= first < until <= steps for first, until in intervals
+            ):
+                raise PeerError(f"rank {rank} gave booked steps that a run of {steps} cannot have")
+            found[node] = tuple(intervals)
     return found
 
 
-def _heard(peers: Peers, what: str, value: Any, good: Callable[[Any], bool]) -> list[Any]:
-    """What every process gives, checked: it came over the network."""
-    said = peers.share(what, value)
-    for rank, one in enumerate(said):
-        if not good(one):
-            raise PeerError(f"rank {rank} gave no {what}")
-    return said
+def _joined(intervals: Sequence[Interval]) -> list[Interval]:
+    """The same steps in the same order, where intervals that follow each other are one."""
+    joined: list[Interval] = []
+    for first, until in intervals:
+        if first == until:
+            continue
+        if joined and joined[-1][1] == first:
+            joined[-1] = (joined[-1][0], until)
+        else:
+            joined.append((first, until))
+    return joined
 
 
-def _are_steps(said: Any) -> bool:
-    return isinstance(said, list) and all(type(step) is int for step in said)
+def _common_checkpoint(folder: RunFolder, peers: Peers, steps: int) -> tuple[int, str | None]:
+    """The last step of which every process has a checkpoint, or 0; and who lacks a later one."""
+    lists = peers.share(
+        "list of checkpoints", checkpoints.steps(folder.path)[-_MOST_LISTED:], STEPS
+    )
+    for rank, listed in enumerate(lists):
+        if max(listed, default=0) > steps:
+            raise PeerError(f"rank {rank} gave checkpoints beyond the {steps} steps of the run")
+    common = max(set.intersection(*map(set, lists)), default=0)
+    newest = max((step for listed in lists for step in listed), default=0)
+    if newest == common:
+        return common, None
+    lacking = ", ".join(str(rank) for rank, listed in enumerate(lists) if newest not in listed)
+    start = f"from step {common}" if common else "from the start"
+    return common, (
+        f"no checkpoint of step {newest} on rank {lacking}: the run goes on {start}, and later "
+        "checkpoints are set aside (checkpoint-*.earlier-*) until all processes have got as far"
+    )
 
 
-def _is_end(said: Any) -> bool:
-    """A step, and why the run ends there."""
-    return isinstance(said, list) and len(said) == 2 and type(said[0]) is int
+def _agreed_end(peers: Peers, plan: Plan, first: int, own: int) -> tuple[int, int]:
+    """The step where the first process has to end, and its rank: nobody can end it later."""
+    ends = peers.share("last step", own, STEP)
+    for rank, end in enumerate(ends):
+        if not first <= end <= plan.steps:
+            raise PeerError(
+                f"rank {rank} ends the run at step {end}: it goes on from step {first}, and has "
+                f"{plan.steps} steps"
+            )
+    until = min(ends)
+    return (until, peers.rank) if until == own else (until, ends.index(until))
 
 
-def _common_checkpoint(folder: RunFolder, peers: Peers) -> Any:
-    """The last checkpoint that every process has; later ones are of steps to be run again."""
-    own = checkpoints.steps(folder.path)
-    said = _heard(peers, "list of checkpoints", own, _are_steps)
-    common = set(own).intersection(*map(set, said))
-    if not common:
-        if any(said):
-            checkpoints.forget(folder.path, after=0)
-        return None
-    checkpoints.forget(folder.path, after=max(common))
-    return checkpoints.latest(folder.path)
+def _curves(
+    job: Job, charged: Mapping[int, Sequence[Interval]], first: int, marks: Sequence[int]
+) -> dict[str, tuple[float | None, ...]]:
+    """The most and the least that a node has spent by each mark.
+
+    The nodes of this process count beside the extremes of all, since what others have booked is
+    their word.
+    """
+
+    def curves(which: str) -> list[tuple[float | None, ...]]:
+        nodes = {extremes(plan, chosen)[which].node for chosen in (None, job.hosted)}
+        return [
+            plan.epsilon_curve(plan.nodes[node], charged.get(node, ()), first, marks)
+            for node in sorted(nodes)
+        ]
+
+    plan = job.plan
+    return {
+        "most": tuple(max(row, key=_none_first) for row in zip(*curves("most"), strict=True)),
+        "least": tuple(min(row, key=_none_first) for row in zip(*curves("least"), strict=True)),
+    }
+
+
+def _none_first(value: float | None) -> float:
+    return -1.0 if value is None else value
 
 
 def record(session: Session, *, whole: bool = False) -> None:
@@ -293,6 +364,7 @@ def save(session: Session) -> None:
     saved = Checkpoint(session.step, tensors, session.seconds, session.job.digest)
     checkpoints.write(session.folder.path, saved, keep=session.kept)
     session.kept = session.peers.saved(session.step)
+    checkpoints.discard_set_aside(session.folder.path, until=session.kept)
 
 
 def _marks(config: Config, first: int, until: int) -> tuple[int, ...]:

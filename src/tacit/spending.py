@@ -411,7 +411,8 @@ def _distinct(plan: Plan) -> list[NodePlan]:
     return list({(_kind(plan, node), node.budget): node for node in plan.nodes}.values())
 
 
-def extremes(plan: Plan) -> dict[str, NodePlan]:
-    """The nodes whose whole plan costs most and least."""
-    ranked = sorted(plan.nodes, key=lambda node: node.epsilon or 0.0)
+def extremes(plan: Plan, nodes: Sequence[int] | None = None) -> dict[str, NodePlan]:
+    """Of these nodes, by default all, those whose whole plan costs most and least."""
+    chosen = plan.nodes if nodes is None else [plan.nodes[node] for node in nodes]
+    ranked = sorted(chosen, key=lambda node: node.epsilon or 0.0)
     return {"most": ranked[-1], "least": ranked[0]}

@@ -98,7 +98,13 @@ def progress_line(
     if not bar.disable:
         show = _live_line(bar)
 
+    noted = hidden
+
     def update(moment: Moment) -> None:
+        nonlocal noted
+        if not noted:
+            coming.extend(moment.notes)
+            noted = True
         while coming:
             console.print(
                 f"warning: {coming.pop(0)}", markup=False, highlight=False, soft_wrap=True

@@ -20,9 +20,20 @@ from torch import Tensor
 
 from tacit.cluster import Cluster
 from tacit.cluster.channel import TorchChannel
+from tacit.cluster.store import Board
 from tacit.exchange.messages import HEADER_BYTES, read_header
 
-__all__ = ["BAD", "Tamper", "around", "at_step", "corrupt", "fail", "overheard", "raise_signal"]
+__all__ = [
+    "BAD",
+    "Tamper",
+    "around",
+    "at_step",
+    "corrupt",
+    "fail",
+    "lie",
+    "overheard",
+    "raise_signal",
+]
 
 Tamper = Callable[[], None]
 
@@ -132,3 +143,14 @@ def corrupt(*which: str, first: int) -> None:
         return BAD[which[place]][0](message) if 0 <= place < len(which) else message
 
     wrap_send(change)
+
+
+def lie(words: Mapping[str, str]) -> None:
+    """Put other texts into the store than this process means: of what is shared, or under a key."""
+    write = Board.set
+
+    def told(self: Board, key: str, text: str) -> None:
+        shared, what, *_ = *key.split("/"), ""
+        write(self, key, words.get(what if shared == "share" else key, text))
+
+    Board.set = told  # type: ignore[method-assign]

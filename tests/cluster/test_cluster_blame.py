@@ -66,9 +66,9 @@ def test_a_rank_that_never_began_has_no_step() -> None:
     "text", ["", "{}", "[1]", "[1, 2, 3, 4, 5]", '["a", 1, 2, 3]', "[" * 10**5]
 )
 def test_a_heartbeat_that_cannot_be_read_is_none(text: str) -> None:
-    assert Heart.read(text) == Heart()
+    assert Heart.read(text, 1) == Heart()
 
 
 def test_a_heartbeat_comes_out_as_it_went_in() -> None:
     for heart in (Heart(), Heart(3, 7, 2, True), Heart(1, 0, None, False)):
-        assert Heart.read(heart.text()) == heart
+        assert Heart.read(heart.text(), 1) == heart

@@ -37,9 +37,11 @@ from tacit.cluster import channel as module
 from tacit.cluster.channel import HEAD, TorchChannel, open_channel
 from tacit.cluster.gathering import open_gatherer
 from tacit.errors import PeerError
+from tacit.received import METRICS, Metrics
 
 SIZES = [0, 1, 10**6, 17, 0, 4096]
 LARGE = 30 * 10**6
+NOTHING = Metrics(nodes=[], bytes=[], dropped=0, mass=None, scores=None, equal=True, spread=0.0)
 
 
 def bytes_of(label: str, size: int) -> bytes:
@@ -155,8 +157,8 @@ def survive(port: int) -> None:
     """Rank 0, which loses rank 1 (killed) and then rank 2 (stopped), and ends with code 4."""
     killing = take_seat(0, 3, port, 30.0)
     stopping = take_seat(0, 3, port, 2.0, name="stopping")
-    gatherer = open_gatherer(stopping.store, 0, 3, 30.0, lost)
-    gatherer.put(0, None, torch.zeros(3))  # its thread waits for rank 2 until the very end
+    gatherer = open_gatherer(stopping.store, 0, 3, METRICS, 30.0, lost)
+    gatherer.put(0, NOTHING, torch.zeros(3))  # its thread waits for rank 2 until the very end
 
     def tell(action: Callable[[], object]) -> None:
         try:
@@ -186,9 +188,9 @@ def survive(port: int) -> None:
 def be_lost(seat: Seat) -> None:
     """Ranks 1 and 2 of `survive`; they take nothing of what is sent to them."""
     again = take_seat(seat.rank, 3, seat.store.port, 30.0, name="stopping")
-    gatherer = open_gatherer(seat.store, seat.rank, 3, 30.0, lost)
+    gatherer = open_gatherer(seat.store, seat.rank, 3, METRICS, 30.0, lost)
     if seat.rank == 1:
-        gatherer.put(0, None, torch.zeros(3))
+        gatherer.put(0, NOTHING, torch.zeros(3))
         gatherer.finish(30.0)
         time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGKILL)

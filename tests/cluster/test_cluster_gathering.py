@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import JsonValue, TypeAdapter
 from ranks import Hub, Outcome, Seat, ThreadChannel, lost, rendezvous, run_ranks, run_threads
 from torch.distributed import TCPStore
 
-from tacit.cluster import gathering
-from tacit.cluster.gathering import LONGEST, Gatherer, LostError, open_gatherer
-from tacit.errors import PeerError
+from tacit.cluster.gathering import Gatherer, LostError, open_gatherer
+from tacit.errors import PeerError, TacitError
+from tacit.received import Schema
 
+ANYTHING = Schema(TypeAdapter(JsonValue), 16 * 2**20)
 DIMENSION = 1000
 STEPS = [0, 10, 20, 30, 40, 50]
 
@@ -31,7 +35,7 @@ def vector(rank: int, step: int) -> torch.Tensor:
     return torch.arange(DIMENSION, dtype=torch.float64) / 3 + 1000 * rank + step
 
 
-def run_through(seat: Seat, gatherer: Gatherer, pauses: list[float]) -> list[Any]:
+def run_through(seat: Seat, gatherer: Gatherer[Any], pauses: list[float]) -> list[Any]:
     """Every step, with a pause before each; what rank 0 was given, in order."""
     marks = []
     for step, pause in zip(STEPS, pauses, strict=True):
@@ -58,7 +62,7 @@ def right(processes: int) -> list[Any]:
 
 def over_processes(seat: Seat) -> Any:
     """Rank 0 is late with the first half of the marks, and early with the second."""
-    gatherer = open_gatherer(seat.store, seat.rank, seat.processes, 10.0, lost)
+    gatherer = open_gatherer(seat.store, seat.rank, seat.processes, ANYTHING, 10.0, lost)
     early, late = [0.0] * 3, [0.1] * 3
     found = run_through(seat, gatherer, late + early if seat.rank == 0 else early + late)
     gatherer.close()
@@ -82,7 +86,7 @@ def test_processes_gather_in_order_whoever_is_late() -> None:
 )
 def test_any_skew_gives_the_same_marks(pauses: list[list[float]]) -> None:
     def gather(seat: Seat) -> Any:
-        gatherer = Gatherer(seat.channel, 10.0, lost)
+        gatherer = Gatherer(seat.channel, ANYTHING, 10.0, lost)
         try:
             return run_through(seat, gatherer, pauses[seat.rank])
         finally:
@@ -106,7 +110,7 @@ def pair() -> Any:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_at_most_four_marks_are_under_way(pair: list[ThreadChannel], rank: int) -> None:
-    waiting = Gatherer(pair[rank], 0.2, lost)
+    waiting = Gatherer(pair[rank], ANYTHING, 0.2, lost)
     for step in range(4):
         waiting.put(step, None, torch.zeros(3))
     assert waiting.ready() == []
@@ -115,7 +119,7 @@ def test_at_most_four_marks_are_under_way(pair: list[ThreadChannel], rank: int) 
     with pytest.raises(PeerError, match=rf"rank {1 - rank} was lost: its metrics .* in 0\.1 s"):
         waiting.finish(0.1)
     # It goes on as soon as the other does.
-    other = Gatherer(pair[1 - rank], 5.0, lost)
+    other = Gatherer(pair[1 - rank], ANYTHING, 5.0, lost)
     for step in range(5):
         other.put(step, None, torch.ones(3))
         if step == 0:
@@ -129,7 +133,10 @@ def test_at_most_four_marks_are_under_way(pair: list[ThreadChannel], rank: int) 
 
 
 def test_put_waits_until_the_first_mark_is_complete(pair: list[ThreadChannel]) -> None:
-    gatherer, other = Gatherer(pair[0], 10.0, lost), Gatherer(pair[1], 10.0, lost)
+    gatherer, other = (
+        Gatherer(pair[0], ANYTHING, 10.0, lost),
+        Gatherer(pair[1], ANYTHING, 10.0, lost),
+    )
     for step in range(4):
         gatherer.put(step, None, torch.zeros(3))
     later = threading.Timer(0.1, other.put, (0, "late", torch.ones(3)))
@@ -142,7 +149,7 @@ def test_put_waits_until_the_first_mark_is_complete(pair: list[ThreadChannel]) -
 
 
 def test_a_lost_rank_is_named_where_the_run_asks(pair: list[ThreadChannel]) -> None:
-    gatherer = Gatherer(pair[0], 10.0, lost)
+    gatherer = Gatherer(pair[0], ANYTHING, 10.0, lost)
     gatherer.put(0, None, torch.zeros(3))
     pair[1].close()
     with pytest.raises(PeerError, match="rank 1 was lost: its connection was closed"):
@@ -159,13 +166,30 @@ def test_a_lost_rank_is_named_where_the_run_asks(pair: list[ThreadChannel]) -> N
         (struct.pack("<qqq", 8, 4, 3), b"", "rank 1 sent metrics of step 8, where 7 was due"),
         (struct.pack("<qqq", 7, 4, 2), b"", "rank 1 sent metrics of 2 parameters; rank 0 has 3"),
         (struct.pack("<qqq", 7, 4, -1), b"", "rank 1 sent metrics of -1 parameters"),
-        (struct.pack("<qqq", 7, LONGEST + 1, 3), b"", "metrics of 16777217 bytes; at most"),
+        (struct.pack("<qqq", 7, 2**24 + 1, 3), b"", "metrics of 16777217 bytes; at most"),
         (struct.pack("<qqq", 7, -8, 3), b"", "rank 1 sent metrics of -8 bytes"),
         (struct.pack("<qq", 7, 4), b"", "rank 1 sent 16 bytes of metrics, where 24 were due"),
         (struct.pack("<qqq", 7, 4, 3), b"null", "rank 1 sent 4 bytes of metrics, where 32 were"),
-        (struct.pack("<qqq", 7, 4, 3), b"nil " + bytes(28), "metrics that are no JSON"),
-        (struct.pack("<qqq", 7, 4, 3), b"\xff\xfe\x00\xd8" + bytes(28), "are no JSON"),
-        (struct.pack("<qqq", 7, 10**5, 3), b"[" * 10**5 + bytes(24), "are no JSON"),
+        (
+            struct.pack("<qqq", 7, 4, 3),
+            b"nil " + bytes(28),
+            "sent a wrong document of metrics: Invalid JSON",
+        ),
+        (
+            struct.pack("<qqq", 7, 4, 3),
+            b"\xff\xfe\x00\xd8" + bytes(28),
+            "sent a wrong document of metrics: Invalid JSON",
+        ),
+        (
+            struct.pack("<qqq", 7, 8, 3),
+            b"null    " + struct.pack("<3d", 1, math.inf, 2),
+            "not finite",
+        ),
+        (
+            struct.pack("<qqq", 7, 10**5, 3),
+            b"[" * 10**5 + bytes(24),
+            "sent a wrong document of metrics: Invalid JSON",
+        ),
     ],
 )
 def test_a_wrong_part_names_its_sender(
@@ -174,21 +198,18 @@ def test_a_wrong_part_names_its_sender(
     for part in (head, body):
         if part:
             pair[1].send(0, torch.frombuffer(bytearray(part), dtype=torch.uint8))
-    gatherer = Gatherer(pair[0], 10.0, lost)
+    gatherer = Gatherer(pair[0], ANYTHING, 10.0, lost)
     gatherer.put(7, None, torch.zeros(3))
     with pytest.raises(PeerError, match=said):
         gatherer.finish(10.0)
     gatherer.close()
 
 
-def test_what_cannot_be_a_part_is_refused_where_it_is_put(
-    pair: list[ThreadChannel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gatherer = Gatherer(pair[1], 10.0, lost)
+def test_what_cannot_be_a_part_is_refused_where_it_is_put(pair: list[ThreadChannel]) -> None:
+    gatherer = Gatherer(pair[1], replace(ANYTHING, longest=10), 10.0, lost)
     with pytest.raises(ValueError, match=r"a vector is \[d\]"):
         gatherer.put(0, None, torch.zeros(2, 2))
-    monkeypatch.setattr(gathering, "LONGEST", 10)
-    with pytest.raises(ValueError, match="a document of 12 bytes"):
+    with pytest.raises(TacitError, match="12 bytes are to be shared, and 10 can be"):
         gatherer.put(0, "0123456789", torch.zeros(2))
     gatherer.close()
 
@@ -197,7 +218,7 @@ def test_a_process_that_does_not_come_is_blamed() -> None:
     with rendezvous() as port:
         store = TCPStore("127.0.0.1", port, is_master=False)
         with pytest.raises(PeerError, match=r"rank 1 was lost: it did not come .* within 0\.1 s"):
-            open_gatherer(store, 0, 2, 0.1, lost)
+            open_gatherer(store, 0, 2, ANYTHING, 0.1, lost)
 
 
 def test_blame_is_left_to_whom_it_concerns(pair: list[ThreadChannel]) -> None:
@@ -207,7 +228,7 @@ def test_blame_is_left_to_whom_it_concerns(pair: list[ThreadChannel]) -> None:
         blamed.append((threading.current_thread().name, rank))
         return lost(rank, reason)
 
-    gatherer = Gatherer(pair[1], 10.0, blame)
+    gatherer = Gatherer(pair[1], ANYTHING, 10.0, blame)
     gatherer.put(0, None, torch.zeros(3))
     pair[0].close()
     gatherer._thread.join(10.0)
@@ -221,7 +242,7 @@ def test_blame_is_left_to_whom_it_concerns(pair: list[ThreadChannel]) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
 def test_vectors_come_as_float64(dtype: torch.dtype) -> None:
     def gather(seat: Seat) -> Any:
-        gatherer = Gatherer(seat.channel, 10.0, lost)
+        gatherer = Gatherer(seat.channel, ANYTHING, 10.0, lost)
         gatherer.put(0, None, torch.arange(5, dtype=dtype) + seat.rank)
         gatherer.finish(10.0)
         gatherer.close()

@@ -185,9 +185,8 @@ def test_a_missing_file_ends_all_and_names_node_and_path(tmp_path: Path) -> None
         answers = [member.end() for member in members]
     assert [answer.code for answer in answers] == [2] * 3
     said = "nodes.source = 'records-{node}.npz': node 3: there is no file records-3.npz\n"
-    assert [answer.refusal for answer in answers] == [
-        f"tacit: rank 1: {said}", f"tacit: {said}", f"tacit: rank 1: {said}"
-    ]  # fmt: skip
+    told = "tacit: rank 1: its own data or settings were refused; see its own screen\n"
+    assert [answer.refusal for answer in answers] == [told, f"tacit: {said}", told]
     assert not (tmp_path / "run").exists()
 
 

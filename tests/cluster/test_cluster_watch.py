@@ -18,6 +18,7 @@ from joined import LIMIT, at_once, clusters, kept_store, until, variables
 from tacit.cluster import Cluster, connect
 from tacit.cluster.watch import beat_of, silence_of
 from tacit.errors import PeerError, TacitError
+from tacit.received import STEP
 
 TIMEOUT = 16.0
 HOSTS = [[0, 1, 2], [3, 4], [5]]
@@ -157,7 +158,7 @@ def rendezvous_is_lost(ranks: list[Cluster], port: int) -> None:
         assert line.startswith(f"the rendezvous at 127.0.0.1:{port} was lost: the launcher")
         assert str(cluster.blame(0, "closed")) == line
         with pytest.raises(PeerError, match="rendezvous"):
-            cluster.share("plan", 1)
+            cluster.share("plan", 1, STEP)
         cluster.report(PeerError("nobody hears it"))
     close(ranks)
 

@@ -73,6 +73,7 @@ def private_result(nodes: int = 16, steps: int = 500) -> Json:
         "mechanism": "Poisson-sampled Gaussian, rate 0.356, 500 steps, one release a step",
         "epsilon": [2.6012 + 0.39 * share for share in spread],
         "epsilon_budget": [3.0] * nodes,
+        "epsilon_source": ["own ledger"] * nodes,
         "delta": [1e-5] * nodes,
         "claimed_epsilon": [1.1 + 0.0912 * share for share in spread],
         "claim": {
@@ -123,6 +124,7 @@ def star_result(nodes: int = 8) -> Json:
         "mechanism": None,
         "epsilon": nothing,
         "epsilon_budget": nothing,
+        "epsilon_source": None,
         "delta": nothing,
         "claimed_epsilon": nothing,
         "claim": {"formula": None, "reading": None, "conditions": [], "infinite": False},

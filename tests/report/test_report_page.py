@@ -176,6 +176,15 @@ def test_an_exceeded_budget_is_said_and_marked(write_run: WriteRun) -> None:
     assert '<td class="over"' not in own_html(write_run())
 
 
+def test_an_epsilon_that_another_process_reported_is_called_its_word(write_run: WriteRun) -> None:
+    sources = ["own ledger"] * 12 + ["rank 1"] * 4
+    html = own_html(write_run({"epsilon_source": sources}))
+    assert html.count(", as rank 1 reports</td>") == 4
+    assert "reports</td>" not in own_html(write_run({"epsilon_source": ["not asked"] * 16}))
+    with pytest.raises(InputError, match="epsilon_source"):
+        own_html(write_run({"epsilon_source": sources[1:]}))
+
+
 def test_an_infinite_claim_is_called_infinite(write_run: WriteRun) -> None:
     claim = {"formula": "f", "reading": None, "conditions": [], "infinite": True}
     text = page_of(write_run({"claim": claim, "claimed_epsilon": [None] * 16})).text

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from tacit.cluster.blame import culprit
 from tacit.cluster.gates import Gates
-from tacit.cluster.reports import describe_rank, parse, write_report
-from tacit.cluster.store import LARGEST, Board
+from tacit.cluster.reports import describe_rank, write_report
+from tacit.cluster.store import Board
 from tacit.cluster.watch import Watch
 from tacit.errors import PeerError, TacitError
+from tacit.received import STEP, Schema
 
 __all__ = ["START_UP", "Cluster", "Place"]
+
+T = TypeVar("T")
 
 START_UP = 600.0  # seconds that ranks may be apart while they load data and models
 _LOOKS = 3  # of the watch, before somebody is blamed
@@ -89,28 +91,32 @@ class Cluster:
         """Seconds that `blame` may take: part of the timeout."""
         return min(2.0, self.timeout / 4)
 
-    def share(self, what: str, value: object, *, limit: float | None = None) -> list[Any]:
+    def share(
+        self, what: str, value: T, schema: Schema[T], *, limit: float | None = None
+    ) -> list[T]:
         """Every rank's value, in rank order; each rank calls it, and waits for all.
+
+        The value of this rank is the one given: what stands in the store is not read back.
 
         Args:
             what: is shared; the same word may be used again, in the same order on every rank.
-            value: anything that JSON can hold, up to 4 MiB.
+            value: of this rank.
+            schema: what every value must be.
             limit: seconds to wait; None: as long as starting may take.
 
         Raises:
-            PeerError: a rank did not come in time, was lost, or wrote no JSON.
-            TacitError: what another rank reported.
+            PeerError: a rank did not come in time, was lost, or gave what the schema refuses.
+            TacitError: what another rank reported, or the value is too long to be shared.
         """
-        text = json.dumps(value)
-        if len(text) > LARGEST:
-            raise TacitError(f"{what} takes {len(text)} bytes, and {LARGEST} can be shared")
+        text = schema.write(value)
         keys = [f"share/{what}/{self._rounds[what]}/{rank}" for rank in range(self.processes)]
         self._rounds[what] += 1
         self._board.set(keys[self.rank], text)
         limit = max(self.timeout, START_UP) if limit is None else limit
         self._until(lambda: self._board.has(keys), limit, lambda: self._late(what, keys, limit))
         return [
-            self._parsed(what, rank, text) for rank, text in enumerate(self._board.get_all(keys))
+            value if rank == self.rank else schema.read(text, rank, what)
+            for rank, text in enumerate(self._board.get_all(keys))
         ]
 
     def report(self, error: BaseException) -> None:
@@ -171,11 +177,13 @@ class Cluster:
             The last step of which every rank is known to have one; 0 before there is any.
         """
         keys = [f"saved/{rank}" for rank in range(self.processes)]
-        self._board.set(keys[self.rank], str(step))
+        self._board.set(keys[self.rank], STEP.write(step))
         if not self._board.has(keys):
             return 0
-        texts = self._board.get_all(keys)
-        return min(int(text) if text.isascii() and text.isdigit() else 0 for text in texts)
+        return min(
+            step if rank == self.rank else STEP.read(text, rank, "step of a checkpoint")
+            for rank, text in enumerate(self._board.get_all(keys))
+        )
 
     def begin(self, first: int) -> None:
         """Say at which step the run begins, before `agreed_stop` is asked; the same on all."""
@@ -199,7 +207,10 @@ class Cluster:
         self._lasting.set(name, text)
 
     def noted(self, name: str) -> str | None:
-        """The text left under a name, also by an earlier attempt; None without one."""
+        """The text left under a name, also by an earlier attempt; None without one.
+
+        Whoever can reach the store may have left it: parse it.
+        """
         return self._lasting.get(name)
 
     def close(self) -> None:
@@ -235,12 +246,6 @@ class Cluster:
         missing = [rank for rank, key in enumerate(keys) if not self._board.has([key])]
         named = ", ".join(describe_rank(rank, self.hosts) for rank in missing)
         return self._verdict(PeerError(f"{named} did not send the {what} within {limit:g} s"))
-
-    def _parsed(self, what: str, rank: int, text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise PeerError(f"rank {rank} sent a {what} that cannot be read: {error}") from error
 
     def _gate(self, key: str) -> str:
         if not self._board.has([key]):

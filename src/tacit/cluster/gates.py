@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tacit.cluster.reports import parse
 from tacit.errors import PeerError
+from tacit.received import GATE
 
 __all__ = ["Gates", "Notes"]
 
@@ -108,13 +107,9 @@ class Gates:
 
     def _following(self) -> _Gate:
         number = self._here.number + 1
-        try:
-            step, stop = parse(self._read(_key(number)))
-            gate = _Gate(number, int(step), bool(stop))
-        except (ValueError, TypeError) as error:
-            raise PeerError("rank 0 wrote a gate that cannot be read") from error
+        gate = _Gate(number, *GATE.read(self._read(_key(number)), 0, "gate"))
         if gate.step <= self._here.step:
-            raise PeerError("rank 0 wrote a gate that lies behind the one before it")
+            raise PeerError("rank 0 sent a gate that lies behind the one before it")
         return gate
 
     def _publish(self, step: int) -> None:
@@ -129,7 +124,7 @@ class Gates:
         self._last = (step, now)
         stop = self._asked or self._notes.has([_ASKED])
         gate = _Gate(last.number + 1, last.step + (1 if stop else self._gap), stop)
-        self._notes.set(_key(gate.number), json.dumps([gate.step, gate.stop]))
+        self._notes.set(_key(gate.number), GATE.write((gate.step, gate.stop)))
         self._ahead.append(gate)
         self._written.append(gate)
         # Who has begun a step after a gate's own has read it before.

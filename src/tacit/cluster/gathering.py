@@ -5,7 +5,8 @@ which there are metrics) in the order of the ranks, once it has put its own; the
 their senders. A part is two messages: a head of three numbers (int64: the step, the length of the
 document, the length of the vector), then the document as JSON, padded to a multiple of 8 bytes,
 and the vector as float64. The head says how long the body is; both lengths are checked before
-anything is received, the JSON is bounded, and nothing is unpickled.
+anything is received, the document is parsed into the type that its schema says, and nothing is
+unpickled.
 
 The threads wait as long as the channel lets them: a rank may lag behind rank 0 by more than one
 wait of a step. That a rank is *lost*, the exchange of the steps finds out, and the heartbeat. The
@@ -14,13 +15,12 @@ waits of `put` and `finish`, which hold up the run, are limited.
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,39 +28,27 @@ from torch import Tensor
 from tacit.cluster.channel import Blame, open_channel
 from tacit.errors import PeerError
 from tacit.exchange.protocol import Channel
+from tacit.received import Schema
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 __all__ = [
-    "JSON",
-    "LONGEST",
     "PATIENCE",
     "Gatherer",
     "LostError",
-    "Mark",
-    "Part",
     "Pipe",
     "open_gatherer",
 ]
 
-JSON: TypeAlias = bool | int | float | str | list["JSON"] | dict[str, "JSON"] | None
-"""What a document may hold."""
-
-Part: TypeAlias = tuple[JSON, Tensor]
-"""A rank's document, and its vector float64 `[d]` on the CPU."""
-
-Mark: TypeAlias = tuple[int, list[Part]]
-"""A step, and the parts of all ranks in their order."""
-
-LONGEST = 16 * 2**20
-"""Bytes that a document may have as JSON."""
+T = TypeVar("T")
 
 PATIENCE = 86400.0
 """Seconds that a thread waits for one message; nothing else waits for the thread this long."""
 
 _PENDING = 4
 _HEAD_BYTES = 24
+_WHAT = "document of metrics"
 
 
 class LostError(Exception):
@@ -86,21 +74,23 @@ class Pipe(Channel, Protocol):
         """Let go of the connections, at once."""
 
 
-class Gatherer:
+class Gatherer(Generic[T]):
     """Collects marks; `put` and `finish` in every process, `ready` on rank 0.
 
     Args:
         channel: used by nobody else, on the CPU; with `PATIENCE`, and `LostError` for its blame.
+        schema: of every document.
         timeout: seconds that `put` may have to wait.
         blame: makes the error for a rank that was waited for in vain; only called where the run
             asks (`put`, `ready`, `finish`).
     """
 
-    def __init__(self, channel: Pipe, timeout: float, blame: Blame) -> None:
-        self._channel, self._timeout, self._blame = channel, timeout, blame
+    def __init__(self, channel: Pipe, schema: Schema[T], timeout: float, blame: Blame) -> None:
+        self._channel, self._schema = channel, schema
+        self._timeout, self._blame = timeout, blame
         self._changed = threading.Condition()  # of what the thread and the run both touch:
         self._pending = 0  # marks that were put and are not taken, or on rank 0 not complete
-        self._complete: list[Mark] = []
+        self._complete: list[tuple[int, list[tuple[T, Tensor]]]] = []
         self._failure: Callable[[], Exception] | None = None
         self._awaited = 1 if channel.rank == 0 else 0
         self._queue: queue.SimpleQueue[tuple[int, bytes, Tensor] | None] = queue.SimpleQueue()
@@ -110,24 +100,23 @@ class Gatherer:
         )
         self._thread.start()
 
-    def put(self, step: int, document: JSON, vector: Tensor) -> None:
+    def put(self, step: int, document: T, vector: Tensor) -> None:
         """This process's part of the next mark; every process puts the same steps in order.
 
         Returns at once, unless four marks are under way: then it waits for the first of them.
 
         Args:
             step: at which the metrics were taken.
-            document: of at most 16 MiB as JSON.
+            document: of this process.
             vector: `[d]` of any dtype and device; copied. Of the same length in every process.
 
         Raises:
-            ValueError: the document is too long, or the vector is none.
+            TacitError: the document is too long.
+            ValueError: the vector is none.
             PeerError: a part that came was wrong.
             Exception: what `blame` makes, if a rank was lost or nothing moves within the timeout.
         """
-        text = json.dumps(document, separators=(",", ":")).encode()
-        if len(text) > LONGEST:
-            raise ValueError(f"a document of {len(text)} bytes; at most {LONGEST}")
+        text = self._schema.write(document).encode()
         if vector.ndim != 1:
             raise ValueError(f"a vector is [d], not {list(vector.shape)}")
         copied = vector.detach().to("cpu", torch.float64, copy=True)
@@ -136,8 +125,11 @@ class Gatherer:
             self._pending += 1
         self._queue.put((step, text, copied))
 
-    def ready(self) -> list[Mark]:
+    def ready(self) -> list[tuple[int, list[tuple[T, Tensor]]]]:
         """The marks whose parts have all come since it was last asked, in order; on rank 0.
+
+        Each is a step and, in the order of ranks, the documents and the vectors, float64 `[d]` on
+        the CPU.
 
         Raises:
             PeerError: a part that came was wrong.
@@ -209,14 +201,14 @@ class Gatherer:
         self._channel.finish()
 
     def _collect(self, step: int, text: bytes, vector: Tensor) -> None:
-        parts = [(_document(0, text), vector)]
+        parts = [(self._schema.read(text, 0, _WHAT), vector)]
         for rank in range(1, self._channel.processes):
             self._awaited = rank
             parts.append(self._part_of(rank, step, len(vector)))
         with self._changed:
             self._complete.append((step, parts))
 
-    def _part_of(self, rank: int, step: int, length: int) -> Part:
+    def _part_of(self, rank: int, step: int, length: int) -> tuple[T, Tensor]:
         head = _whole(rank, self._channel.receive(rank, _HEAD_BYTES).wait(), _HEAD_BYTES)
         theirs, text_bytes, theirs_length = head.view(torch.int64).tolist()
         if theirs != step:
@@ -225,23 +217,28 @@ class Gatherer:
             raise PeerError(
                 f"rank {rank} sent metrics of {theirs_length} parameters; rank 0 has {length}"
             )
-        if not 0 <= text_bytes <= LONGEST:
-            raise PeerError(f"rank {rank} sent metrics of {text_bytes} bytes; at most {LONGEST}")
+        if not 0 <= text_bytes <= self._schema.longest:
+            raise PeerError(
+                f"rank {rank} sent metrics of {text_bytes} bytes; at most {self._schema.longest}"
+            )
         size = _body_bytes(text_bytes, length)
         body = _whole(rank, self._channel.receive(rank, size).wait(), size)
         vector = body[size - 8 * length :].view(torch.float64).clone()
-        return _document(rank, body[:text_bytes].numpy().tobytes()), vector
+        if not bool(torch.isfinite(vector).all()):
+            raise PeerError(f"rank {rank} sent metrics with a sum of models that is not finite")
+        return self._schema.read(body[:text_bytes].numpy().tobytes(), rank, _WHAT), vector
 
 
 def open_gatherer(
-    store: Store, rank: int, processes: int, timeout: float, blame: Blame
-) -> Gatherer:
+    store: Store, rank: int, processes: int, schema: Schema[T], timeout: float, blame: Blame
+) -> Gatherer[T]:
     """A gatherer over gloo connections of its own; every process opens one.
 
     Args:
         store: where the processes find each other.
         rank: of this process.
         processes: how many there are.
+        schema: of every document.
         timeout: seconds until the others must have come, and that `put` may have to wait.
         blame: see `Blame`.
 
@@ -264,7 +261,7 @@ def open_gatherer(
         )
     except LostError as lost:
         raise blame(lost.rank, lost.reason) from None
-    return Gatherer(channel, timeout, blame)
+    return Gatherer(channel, schema, timeout, blame)
 
 
 def _nobody_asks(rank: int | None) -> None:
@@ -287,11 +284,3 @@ def _whole(rank: int, message: Tensor, size: int) -> Tensor:
     if len(message) != size:
         raise PeerError(f"rank {rank} sent {len(message)} bytes of metrics, where {size} were due")
     return message
-
-
-def _document(rank: int, text: bytes) -> JSON:
-    try:
-        document: JSON = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise PeerError(f"rank {rank} sent metrics that are no JSON: {error}") from None
-    return document

@@ -8,13 +8,12 @@ are alive now agree on a token that nobody can have used before, and all keys be
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
 import time
 
-from tacit.cluster.reports import parse
 from tacit.cluster.store import Board
 from tacit.errors import PeerError
+from tacit.received import TOKEN, TOKENS
 
 __all__ = ["meet"]
 
@@ -38,7 +37,7 @@ def meet(board: Board, rank: int, processes: int, limit: float, pause: float = 0
         PeerError: not all ranks came in time; names those that are missing.
     """
     own = secrets.token_hex(8)
-    board.set(f"hello/{rank}", own)
+    board.set(f"hello/{rank}", TOKEN.write(own))
     others = range(1, processes)
     turn = _Turn(board, rank, own, [f"hello/{one}" for one in range(processes)])
     deadline = time.monotonic() + limit
@@ -66,10 +65,11 @@ class _Turn:
         self.answers = {one: self._board.get(f"answer/{one}") for one in others}
         if not self._board.has(self._hellos):
             return ""
-        numbers = self._board.get_all(self._hellos)
+        texts = self._board.get_all(self._hellos)
+        numbers = [TOKEN.read(text, rank, "number") for rank, text in enumerate(texts)]
         if _digest(numbers) != self.token:
             self.token = _digest(numbers)
-            self._board.set("list", json.dumps(numbers))
+            self._board.set("list", TOKENS.write(numbers))
         if any(answer != self.token for answer in self.answers.values()):
             return ""
         self._board.set("go", self.token)
@@ -77,20 +77,14 @@ class _Turn:
 
     def follow(self) -> str:
         """Another rank: the token if rank 0 says that all have answered, else nothing."""
-        numbers = _numbers(self._board.get("list") or "")
+        text = self._board.get("list")
+        numbers = [] if text is None else TOKENS.read(text, 0, "list of all numbers")
         if len(numbers) != len(self._hellos) or numbers[self._rank] != self._own:
             return ""
         if _digest(numbers) != self.token:
             self.token = _digest(numbers)
             self._board.set(f"answer/{self._rank}", self.token)
         return self.token if self._board.get("go") == self.token else ""
-
-
-def _numbers(text: str) -> list[str]:
-    try:
-        return [str(number) for number in parse(text)]
-    except (ValueError, TypeError):
-        return []
 
 
 def _digest(numbers: list[str]) -> str:

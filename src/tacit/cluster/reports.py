@@ -1,25 +1,21 @@
 """Why a run ends, in words that travel: an error of one rank comes out as the same kind on others.
 
+The text of an error leaves its process only where it is known to be public (`TacitError.public`):
+one that a process meets on its own data may quote a label, a path or a number of a record. Of all
+others, the kind and the rank are told, and that the rest stands on that process's own screen.
+
 A report is JSON, `{"kind": ..., "line": ...}`; whatever else is read is a lost peer.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
-from tacit.errors import (
-    BudgetError,
-    DivergenceError,
-    InputError,
-    PeerError,
-    TacitError,
-)
+from tacit.errors import BudgetError, DivergenceError, InputError, PeerError, TacitError
+from tacit.received import REPORT, Report, plain
 
-__all__ = ["ReportedInputError", "describe_rank", "lost", "parse", "read_report", "write_report"]
+__all__ = ["ReportedInputError", "describe_rank", "lost", "read_report", "write_report"]
 
-_LONGEST = 1000  # characters of a line
 _LISTED = 8  # nodes that a message lists
 
 RESUME = "what was done is kept: start all processes again with --resume"
@@ -33,16 +29,25 @@ class ReportedInputError(InputError):
     """
 
     def __init__(self, line: str) -> None:
-        super().__init__("another process", line, line)
+        super().__init__("another process", line, line, public=True)
         self.args = (line,)
 
 
-_KINDS: dict[str, Callable[[str], TacitError]] = {
-    "InputError": ReportedInputError,
-    "BudgetError": BudgetError,
-    "PeerError": PeerError,
-    "DivergenceError": DivergenceError,
-    "TacitError": TacitError,
+_KINDS: Mapping[type[TacitError], Callable[[str], TacitError]] = {
+    InputError: ReportedInputError,
+    BudgetError: BudgetError,
+    PeerError: PeerError,
+    DivergenceError: DivergenceError,
+    TacitError: TacitError,
+}
+
+_SCREEN = "see its own screen"
+_UNTOLD: Mapping[type[TacitError], str] = {
+    InputError: f"its own data or settings were refused; {_SCREEN}",
+    BudgetError: f"a budget of its nodes forbids it; {_SCREEN}",
+    PeerError: f"it lost a peer; {_SCREEN}",
+    DivergenceError: f"the model of one of its nodes is no longer finite; {_SCREEN}",
+    TacitError: f"it ended with an error of its own; {_SCREEN}",
 }
 
 
@@ -53,32 +58,20 @@ def write_report(error: BaseException, rank: int | None = None) -> str:
         error: why a rank ends; one that tacit did not raise on purpose is a defect, exit code 1.
         rank: the rank that it happened to, which the line then begins with.
     """
-    names = [kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS]
-    # The text of any other error may quote whatever this process holds.
-    said = _plain(error.told() if isinstance(error, TacitError) else type(error).__name__)
-    line = said if rank is None else f"rank {rank}: {said}"
-    return json.dumps({"kind": names[0] if names else "TacitError", "line": line})
+    kind = next((kind for kind in type(error).__mro__ if kind in _KINDS), TacitError)
+    said = (error.told() if isinstance(error, TacitError) else None) or _UNTOLD[kind]
+    line = plain(said if rank is None else f"rank {rank}: {said}")
+    return REPORT.write(Report.model_validate({"kind": kind.__name__, "line": line}))
 
 
 def read_report(text: str) -> TacitError:
-    """The error that a report tells of."""
+    """The error that a report tells of; whoever can reach the store may have written it."""
     try:
-        document = parse(text)
-        return _KINDS[document["kind"]](_plain(str(document["line"])))
-    except (ValueError, KeyError, TypeError):
+        report = REPORT.read(text, 0, "report")
+    except PeerError:
         return PeerError("another process ended the run, with a reason that cannot be read")
-
-
-def parse(text: str) -> Any:
-    """What a text of JSON holds.
-
-    Raises:
-        ValueError: it is no JSON, or too deep.
-    """
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+    kinds = {kind.__name__: make for kind, make in _KINDS.items()}
+    return kinds[report.kind](plain(report.line))
 
 
 def lost(rank: int, hosts: Sequence[Sequence[int]], what: str) -> PeerError:
@@ -89,7 +82,7 @@ def lost(rank: int, hosts: Sequence[Sequence[int]], what: str) -> PeerError:
         hosts: of each rank, the nodes that it hosts; empty where that is not known.
         what: happened, following the rank's name.
     """
-    return PeerError(_plain(f"{describe_rank(rank, hosts)} {what}; {RESUME}"))
+    return PeerError(plain(f"{describe_rank(rank, hosts)} {what}; {RESUME}"))
 
 
 def describe_rank(rank: int, hosts: Sequence[Sequence[int]]) -> str:
@@ -107,9 +100,3 @@ def describe_rank(rank: int, hosts: Sequence[Sequence[int]]) -> str:
         return f"rank {rank} (nodes {nodes[0]} to {nodes[-1]})"
     listed = ", ".join(map(str, nodes[:_LISTED])) + (", ..." if len(nodes) > _LISTED else "")
     return f"rank {rank} (nodes {listed})"
-
-
-def _plain(line: str) -> str:
-    """One printable line: what another process says must not move this terminal's cursor."""
-    words = " ".join(line.split())
-    return "".join(character for character in words if character.isprintable())[:_LONGEST]

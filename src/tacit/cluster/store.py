@@ -20,9 +20,7 @@ from typing import Any
 
 from tacit.errors import InputError, PeerError
 
-__all__ = ["LARGEST", "Board", "host_store", "open_board"]
-
-LARGEST = 4 * 2**20  # bytes of one text; the store cuts the connection above 8 MiB
+__all__ = ["Board", "host_store", "open_board"]
 
 _CHUNK = 256  # keys asked for at once
 

@@ -9,15 +9,15 @@ Every rank reads every heartbeat: n^2 short texts each beat, 128 KB/s for 64 ran
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tacit.cluster.reports import lost, parse, read_report, write_report
+from tacit.cluster.reports import lost, read_report, write_report
 from tacit.cluster.store import Board
 from tacit.errors import PeerError, TacitError
+from tacit.received import HEARTBEAT
 
 __all__ = ["Heart", "Watch", "beat_of", "silence_of"]
 
@@ -42,15 +42,14 @@ class Heart:
 
     def text(self) -> str:
         """As it is written in the store."""
-        return json.dumps([self.beat, self.step, self.waiting, self.done])
+        return HEARTBEAT.write((self.beat, self.step, self.waiting, self.done))
 
     @classmethod
-    def read(cls, text: str) -> Heart:
+    def read(cls, text: str, rank: int) -> Heart:
         """What such a text says; a heart that never beats where it says nothing."""
         try:
-            beat, step, waiting, done = parse(text)
-            return cls(int(beat), int(step), None if waiting is None else int(waiting), bool(done))
-        except (ValueError, TypeError, OverflowError):
+            return cls(*HEARTBEAT.read(text, rank, "heartbeat"))
+        except PeerError:
             return cls()
 
 
@@ -177,7 +176,7 @@ class Watch:
         present = [rank for rank in others if self._has_come(rank)]
         texts = self._board.get_all([_heart(rank) for rank in present])
         for rank, text in zip(present, texts, strict=True):
-            seen, heart = self.seen[rank], Heart.read(text)
+            seen, heart = self.seen[rank], Heart.read(text, rank)
             moved = heart != seen.heart
             seen.heart = heart
             seen.missed = 0 if moved else seen.missed + 1

@@ -110,7 +110,11 @@ class Topology:
 
 @dataclass(frozen=True)
 class NodeRow:
-    """The final numbers of one node; `first_noise` and `last_noise` are noise multipliers."""
+    """The final numbers of one node; `first_noise` and `last_noise` are noise multipliers.
+
+    `reported_by` is the process, "rank 1", whose word epsilon is; None where it was read from a
+    ledger by the process that wrote the result.
+    """
 
     node: int
     records: int
@@ -121,6 +125,7 @@ class NodeRow:
     delta: float | None
     budget: float | None
     epsilon: float | None
+    reported_by: str | None
     claimed_epsilon: float | None
     test_accuracy: float | None
     bytes_sent: float | None
@@ -366,12 +371,23 @@ def _node_rows(fields: Fields) -> tuple[NodeRow, ...]:
         fields.optional_numbers("delta", count),
         fields.optional_numbers("epsilon_budget", count),
         fields.optional_numbers("epsilon", count),
+        _reporters(fields, count),
         fields.optional_numbers("claimed_epsilon", count),
         accuracy,
         fields.optional_numbers("bytes_sent_by_node", count),
         strict=True,
     )
     return tuple(NodeRow(*column) for column in columns)
+
+
+def _reporters(fields: Fields, count: int) -> tuple[str | None, ...]:
+    """Of each node, the process whose word its epsilon is, if it is not that of the writer."""
+    if fields.raw("epsilon_source") is None:
+        return (None,) * count
+    sources = fields.texts("epsilon_source")
+    if len(sources) != count:
+        raise InputError(fields.path("epsilon_source"), sources, f"must have {count} entries")
+    return tuple(source if source.startswith("rank ") else None for source in sources)
 
 
 def _claim(fields: Fields) -> Claim:

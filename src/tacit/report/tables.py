@@ -101,7 +101,7 @@ def _node_row(row: NodeRow) -> str:
         _noise_text(row),
         epsilon_text(row.delta),
         NOTHING if row.budget is None else f"{row.budget:.6g}",
-        epsilon_text(row.epsilon),
+        epsilon_text(row.epsilon) + (f", as {row.reported_by} reports" if row.reported_by else ""),
         epsilon_text(row.claimed_epsilon),
         percent_text(row.test_accuracy),
         bytes_text(row.bytes_sent),
