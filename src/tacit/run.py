@@ -36,7 +36,8 @@ from tacit.privacy.ledger_records import read_ledger
 from tacit.report import write_report
 from tacit.result import Claim, Result, document, privacy_state
 from tacit.session import Session, begin, record, save, share_of, take_rows, together
-from tacit.spending import check_shared, claimed_spent, epsilon_spent, open_ledger, open_shared
+from tacit.shared_budgets import check_shared, open_shared
+from tacit.spending import claimed_spent, epsilon_spent, open_ledger
 
 if TYPE_CHECKING:
     from tacit.cluster import Cluster
@@ -102,7 +103,11 @@ def execute(
     peers: Peers = ALONE if cluster is None else cluster
     with ExitStack() as stack:
         stack.enter_context(kept_memory())
-        shared = stack.enter_context(open_shared(job.plan, job.hosted))
+        # All processes look through the ledgers before one is made or locked: below, they wait
+        # for each other in `_folders`.
+        shared = stack.enter_context(
+            open_shared(job.plan, job.train, job.hosted, _session_id(peers))
+        )
         if not resume:
             check_shared(job.plan, shared)
         own, front, anew = _folders(job, out, resume, peers)
@@ -141,6 +146,14 @@ def _folders(
         return folders.create(path, job.config), front, resume
     own = opened(path, job.config)
     return own, front, all(one.name == "config.toml" for one in path.iterdir())
+
+
+def _session_id(peers: Peers) -> str:
+    """A name of this session of the run, the same in all processes."""
+    (said, *_) = peers.share("session", secrets.token_hex(16))
+    if not (isinstance(said, str) and re.fullmatch(r"[0-9a-f]{32}", said)):
+        raise PeerError("rank 0 gave no name of the session")
+    return said
 
 
 def _run_id(peers: Peers, booked: RunFolder | None) -> str | None:
