@@ -24,7 +24,7 @@ from scipy.stats import norm
 from torch import Tensor
 
 import tacit
-from experiments import experiment
+from experiments import experiment, wait_tacit
 from experiments import tacit as command
 from tacit.books import ledger_document
 from tacit.config import load_config
@@ -302,6 +302,29 @@ def test_no_record_pays_more_than_a_budget_it_belongs_to(
 def solved(epsilon: float) -> float:
     """The mu of a run that was calibrated to an epsilon."""
     return float(brentq(lambda mu: epsilon_of(mu) - epsilon, 1e-3, 3.0))
+
+
+# Several processes, which share a folder.
+
+
+def test_processes_of_a_run_draw_on_one_folder_and_each_books_its_own(tmp_path: Path) -> None:
+    """An earlier run dealt the records to two nodes; now four are at two processes."""
+    tacit.train(split(tmp_path, 0.5, nodes=2))
+    file = split(tmp_path, 0.5, nodes=4)
+    path = write(tmp_path / "four.toml", file)
+    launched = wait_tacit("launch", path, "--processes", 2, "--out", tmp_path / "run", "--quiet")
+    assert (launched.code, launched.err) == (0, "")
+    document = ledger_document(tmp_path / "books")
+    assert sorted(row["records"] for row in document["nodes"]) == [359] * 3 + [360, 718, 719]
+    mu = math.hypot(solved(0.5), solved(0.5))
+    for row in document["nodes"]:
+        assert row["epsilon"] == pytest.approx(epsilon_of(mu), rel=2e-3)
+    with pytest.raises(BudgetError, match="has its records on its books, as 1 more has"):
+        tacit.train(file | {"privacy": file["privacy"] | {"epsilon": 1.0}})
+    assert ledger_document(tmp_path / "books") == document
+    # Every process's ledger is signed with a key of its own.
+    keys = {path.read_bytes() for path in tmp_path.glob("run/rank-*/ledger.key")}
+    assert len(keys) == 2
 
 
 # Where the ledgers are.

@@ -32,6 +32,7 @@ from tacit.marks import consensus_of, models_public
 from tacit.memory import kept_memory
 from tacit.peers import ALONE, Peers
 from tacit.prepare import Job
+from tacit.privacy.ledger_key import KEY_FILE
 from tacit.privacy.ledger_records import read_ledger
 from tacit.report import write_report
 from tacit.result import Claim, Result, document, privacy_state
@@ -145,7 +146,9 @@ def _folders(
     if not path.exists():
         return folders.create(path, job.config), front, resume
     own = opened(path, job.config)
-    return own, front, all(one.name == "config.toml" for one in path.iterdir())
+    made_first = {"config.toml", KEY_FILE}
+    names = {one.name for one in path.iterdir() if one.suffix != ".new"}
+    return own, front, names <= made_first
 
 
 def _session_id(peers: Peers) -> str:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import secrets
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
@@ -35,11 +36,14 @@ class LedgerKey:
 
     secret: bytes = field(repr=False)
 
+    @cached_property
+    def _private(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(self.secret)
+
     @property
     def public(self) -> str:
         """The public key that its signatures are checked with, hexadecimal."""
-        private = Ed25519PrivateKey.from_private_bytes(self.secret)
-        return private.public_key().public_bytes_raw().hex()
+        return self._private.public_key().public_bytes_raw().hex()
 
     @property
     def salt(self) -> bytes:
@@ -48,7 +52,7 @@ class LedgerKey:
 
     def sign(self, message: bytes) -> bytes:
         """The Ed25519 signature of a message, `[64]` bytes."""
-        return Ed25519PrivateKey.from_private_bytes(self.secret).sign(message)
+        return self._private.sign(message)
 
 
 def new_key() -> LedgerKey:
