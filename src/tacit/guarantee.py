@@ -101,8 +101,8 @@ _ALL_RUNS = (
     "differential privacy) it also holds for settings chosen by looking (Smith and Thakurta, 2022, "
     "arXiv 2210.17520); for sampled batches that is not proved. It counts the runs in the ledger "
     "only: whatever else was released from the same records comes on top. Records are known by "
-    "their inputs: those that were scaled or changed between two runs count as others, and where "
-    "records with equal inputs lie at several nodes, a node keeps its own."
+    "their inputs: those that were scaled or changed between two runs count as others, and of "
+    "records with equal inputs a node is taken to keep its own while all its data stay the same."
 )
 
 

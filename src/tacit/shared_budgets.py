@@ -71,7 +71,8 @@ def open_shared(
         plan: of the run.
         train: the records of this process's nodes.
         hosted: the nodes of this process; None: all.
-        session: the same for all processes of the run, and for no other run.
+        session: of the run, as its processes have agreed; what they run is part of it as well, so
+            that no other process's word makes two different runs one.
 
     Raises:
         InputError: the records are in use, or a ledger is damaged or has another budget.
@@ -98,7 +99,7 @@ def open_shared(
         )
         for node, first, size in places
     ]
-    return SharedLedgers.open(folder, wanted, session=session)
+    return SharedLedgers.open(folder, wanted, session=f"{session} {plan.digest()}")
 
 
 def draws(plan: Plan, shared: SharedLedgers, first: int, run_id: str | None) -> list[Draw]:

@@ -250,8 +250,11 @@ def test_processes_of_one_run_share_a_folder(tmp_path: Path) -> None:
         both = [stack.enter_context(opened(tmp_path, half, "session")) for half in halves]
         with pytest.raises(InputError, match="one is running it now"):
             opened(tmp_path, halves[0], "another")
-        with pytest.raises(InputError, match="another process of this run has the same"):
+        # Not even under the same session may a node run twice, or its data at another node.
+        with pytest.raises(InputError, match="one is running it now"):
             opened(tmp_path, halves[0], "session")
+        with pytest.raises(InputError, match="another process of this run has the same"):
+            opened(tmp_path, [replace(halves[0][0], node=7)], "session")
         for shared in both:
             enter(shared, "now")
             shared.reserve(0, 4)

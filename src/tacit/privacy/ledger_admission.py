@@ -39,11 +39,13 @@ class InUse:
 
     Args:
         session: of its run, the same in all processes of it.
+        nodes: of the run, which this process has.
         accounts: names of the accounts.
         digests: of all their records, `[records]`.
     """
 
     session: str
+    nodes: frozenset[int]
     accounts: frozenset[str]
     digests: NDArray[np.uint64]
 
@@ -90,7 +92,8 @@ def in_use(folder: Path) -> list[InUse]:
             head, _, digests = file.read().partition(b"\n")
         said = json.loads(head)
         records = np.frombuffer(digests, "<u8").astype(np.uint64)
-        found.append(InUse(said["session"], frozenset(said["accounts"]), records))
+        nodes, accounts = frozenset(said["nodes"]), frozenset(said["accounts"])
+        found.append(InUse(said["session"], nodes, accounts, records))
     return found
 
 
@@ -102,7 +105,11 @@ def declared(folder: Path, mine: InUse) -> Iterator[None]:
         InputError: the folder cannot be written.
     """
     path = folder / f"{_PREFIX}{secrets.token_hex(8)}"
-    head = {"session": mine.session, "accounts": sorted(mine.accounts)}
+    head = {
+        "session": mine.session,
+        "nodes": sorted(mine.nodes),
+        "accounts": sorted(mine.accounts),
+    }
     with ExitStack() as stack:
         try:
             file = stack.enter_context(os.fdopen(new_private_file(path), "wb"))

@@ -110,6 +110,7 @@ class SharedLedgers:
         self.accounts: Mapping[int, DataAccount] = {}
         self.snapshots: Mapping[str, Snapshot] = {}
         self.held: Mapping[int, Held] = {}
+        self._nodes: dict[str, list[int]] = {}
         self._contents: Mapping[str, bytes] = {}
         self._ledgers: dict[str, Ledger] = {}
         self._stack = ExitStack()
@@ -124,7 +125,8 @@ class SharedLedgers:
         Args:
             folder: of the ledgers; its key must be there.
             wanted: the nodes of this process.
-            session: the same for all processes of the run, and for no other run.
+            session: the same for all processes of the run, and for no other run. Processes of one
+                run have different nodes, and so different records, also where some are equal.
 
         Raises:
             InputError: the records are in use, a ledger is damaged or has another budget than is
@@ -134,7 +136,7 @@ class SharedLedgers:
         contents = {one.node: one.content for one in wanted}
         names = {node: data_name(content) for node, content in contents.items()}
         every = np.concatenate([np.zeros(0, np.uint64), *(one.digests for one in wanted)])
-        mine = InUse(session, frozenset(names.values()), np.unique(every))
+        mine = InUse(session, frozenset(names), frozenset(names.values()), np.unique(every))
         with shared._stack as stack:
             with admission(folder):
                 others = in_use(folder)
@@ -147,6 +149,8 @@ class SharedLedgers:
                 shared.accounts = {
                     one.node: _agreed(one, names[one.node], known, folder) for one in wanted
                 }
+                for node, account in shared.accounts.items():
+                    shared._nodes.setdefault(account.name, []).append(node)
                 _check_one_budget(shared.accounts)
                 stack.enter_context(declared(folder, mine))
             sets = {name: np.frombuffer(one.digests, "<u8") for name, one in known.items()}
@@ -166,8 +170,7 @@ class SharedLedgers:
 
     def mates(self, node: int) -> list[int]:
         """The nodes of this process that have the same records as a node, itself included."""
-        name = self.accounts[node].name
-        return [other for other, one in self.accounts.items() if one.name == name]
+        return self._nodes[self.accounts[node].name]
 
     def booked(self, node: int, run_id: str | None) -> tuple[Interval, ...]:
         """What the ledger of a node's data had charged a run there at the start."""
@@ -207,8 +210,7 @@ class SharedLedgers:
                     Ledger.create_account(path, key, account, self._contents[account.name])
                 ledger = Ledger.open_account(path)
                 self._ledgers[account.name] = self._stack.enter_context(ledger)
-            nodes = [node for node, one in self.accounts.items() if one.name == account.name]
-            mechanisms = {node: statements[node] for node in nodes}
+            mechanisms = {node: statements[node] for node in self._nodes[account.name]}
             self._ledgers[account.name].enter(run_id, digest=digest, statements=mechanisms)
 
         _at_once(enter, accounts.values())
@@ -251,7 +253,7 @@ class SharedLedgers:
 def _check_free(folder: Path, mine: InUse, others: Sequence[InUse]) -> None:
     """Refuse records that another run draws on now."""
     for other in others:
-        if other.session == mine.session:
+        if other.session == mine.session and not mine.nodes & other.nodes:
             both = sorted(mine.accounts & other.accounts)
             if both:
                 expected = "data of one node alone: another process of this run has the same"
