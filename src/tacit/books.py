@@ -158,12 +158,8 @@ def _data_rows(
     known = {one.data.name: (file, one) for file, one in beside.items() if one.data is not None}
     sets = {name: np.frombuffer(one.digests, "<u8") for name, (_, one) in known.items()}
     asked = [one for one in wanted.values() if only in {None, *(run.run_id for run in one.runs)}]
-    accounts = sorted(
-        (one.created, min(one.runs[0].statements) if one.runs else 0, one.data)
-        for one in asked
-        if one.data is not None
-    )
-    held = holders({data.name: sets[data.name] for _, _, data in accounts}, sets)
+    accounts = sorted((*_first(one), one.data) for one in asked if one.data is not None)
+    held = holders({data.name: sets[data.name] for *_, data in accounts}, sets)
     involved = {
         name: list(dict.fromkeys([name, *chain.from_iterable(groups)]))
         for name, groups in held.items()
@@ -182,7 +178,7 @@ def _data_rows(
     }
     releases = {name: [release for release, _ in pairs] for name, pairs in listed.items()}
     rows = []
-    for _, _, data in accounts:
+    for *_, data in accounts:
         pairs = [pair for name in involved[data.name] for pair in listed[name]]
         place = {release: number for number, (release, _) in enumerate(pairs)}
         found = histories(data.name, held[data.name], releases)
@@ -198,6 +194,14 @@ def _data_rows(
             }
         )
     return rows, dict(used.values())
+
+
+def _first(snapshot: Snapshot) -> tuple[str, str, int]:
+    """By which the accounts of one run stand together, in the order of its nodes."""
+    if not snapshot.runs:
+        return snapshot.created, "", 0
+    run = snapshot.runs[0]
+    return run.created, run.run_id, min(run.statements)
 
 
 def _release(
