@@ -32,6 +32,7 @@ from tacit.terminal import stop_signals
 
 RUN_FILES = {
     "config.toml",
+    "ledger.key",
     "ledger.sqlite",
     "metrics.jsonl",
     "model.safetensors",

@@ -419,11 +419,37 @@ def test_a_run_without_noise_keeps_no_budget() -> None:
     assert caught.value.where == "privacy.ledger"
 
 
+def test_the_ledgers_of_a_file_lie_where_the_file_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path in a file is seen from the file; one of the command line from the current folder."""
+    project = tmp_path / "project"
+    project.mkdir()
+    file = project / "experiment.toml"
+    file.write_text('[task]\ndataset = "digits"\n[privacy]\nledger = "books/all"\n')
+    monkeypatch.chdir(tmp_path)
+    for source in (file, "project/experiment.toml"):
+        assert load_config(source).privacy.ledger == str(project / "books" / "all")
+    moved = load_config(file, overrides=["privacy.ledger=books"])
+    assert moved.privacy.ledger == str(tmp_path / "books")
+    mapping = {**DIGITS, "privacy": {"ledger": "../books"}}
+    assert load_config(mapping).privacy.ledger == str(tmp_path.parent / "books")
+    assert load_config(mapping, folder=project).privacy.ledger == str(tmp_path / "books")
+    home = load_config({**DIGITS, "privacy": {"ledger": "~/books"}})
+    assert home.privacy.ledger == str(Path("~/books").expanduser())
+    # What was resolved stays, wherever it is read again.
+    file.write_text(to_toml(moved))
+    assert load_config(file) == moved
+    with pytest.raises(InputError, match=r"privacy\.ledger = 7"):
+        load_config({**DIGITS, "privacy": {"ledger": 7}})
+
+
 def test_budgets_of_the_data_are_read_and_kept() -> None:
     privacy = {"ledger": "books", "ledger_epsilon": [8, 9], "ledger_delta": 1e-4}
     config = load_config({**DIGITS, "nodes": {"count": 2}, "privacy": privacy})
     kept = config.privacy
-    assert (kept.ledger, kept.ledger_epsilon, kept.ledger_delta) == ("books", (8.0, 9.0), 1e-4)
+    books = str(Path("books").absolute())
+    assert (kept.ledger, kept.ledger_epsilon, kept.ledger_delta) == (books, (8.0, 9.0), 1e-4)
     assert load_config(tomllib.loads(to_toml(config))) == config
     with pytest.raises(InputError, match=r"privacy\.ledger_epsilon = 'a list of 2'"):
         load_config({**DIGITS, "nodes": {"count": 3}, "privacy": privacy})

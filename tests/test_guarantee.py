@@ -20,6 +20,7 @@ from tacit.guarantee import check_statement, write_statement
 from tacit.prepare import prepare
 from tacit.privacy import from_statement
 from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger_key import fingerprint
 from tacit.run import execute
 
 PRIVATE = {"noise_std": None, "noise_seed": None, "epsilon": 2.0}
@@ -59,7 +60,9 @@ def test_a_statement_says_what_ran(run: Path) -> None:
     with Ledger.open(run / "ledger.sqlite", digest=None) as ledger:
         assert document["run"]["run"] == ledger.run_id
         assert document["run"]["plan_digest"] == ledger.digest
-        assert document["run"]["ledger_digest"] == ledger.snapshot().head
+        said = ledger.snapshot()
+        assert document["run"]["ledger_head"] == said.head
+        assert document["run"]["ledger_key"] == fingerprint(said.public_key)
         mechanisms = [from_statement(one.statement) for one in ledger.statements]
     assert document["run"]["status"] == "done"
     assert document["relation"]["name"] == "add-or-remove-one"
@@ -227,6 +230,8 @@ def test_all_runs_on_the_data_are_stated(tmp_path: Path) -> None:
     ledger = stated(second)["data_ledger"]
     assert [len(row["releases"]) for row in ledger["nodes"]] == [2] * 4
     assert "whatever else was released" in stated(second)["assumptions"][-1]
+    assert ledger["path"] == "books"
+    assert len(ledger["files"]) == 4
     page = (second / "statement.html").read_text()
     assert "All runs on the same data" in page
     # A statement of the first run, from other books than its own, is refused.
@@ -234,6 +239,38 @@ def test_all_runs_on_the_data_are_stated(tmp_path: Path) -> None:
     ran(tmp_path / "third", privacy=privacy)
     with pytest.raises(InputError, match="which is not entered in it"):
         write_statement(first)
+
+
+def test_a_ledger_that_is_older_than_the_statement_is_found(tmp_path: Path) -> None:
+    privacy = {**PRIVATE, "epsilon": 1.0, "ledger": str(tmp_path / "books"), "ledger_epsilon": 4.0}
+    run = ran(tmp_path / "run", privacy=privacy)
+    shutil.copytree(tmp_path / "books", tmp_path / "copy")
+    ran(tmp_path / "again", privacy=privacy)
+    write_statement(tmp_path / "again")
+    statement = tmp_path / "again" / "statement.json"
+    found = check_statement(statement, tmp_path / "books")["ledgers"]
+    assert found == [str(tmp_path / "books" / file["file"]) for file in files_of(statement)]
+    assert check_statement(statement, tmp_path / "again")["ledgers"] == [
+        str(tmp_path / "again" / "ledger.sqlite")
+    ]
+    assert check_statement(statement)["ledgers"] is None
+    # Later runs are no matter; the copy of before is found out, and so is another run's ledger.
+    ran(tmp_path / "later", privacy=privacy)
+    assert check_statement(statement, tmp_path / "books")["ledgers"] == found
+    with pytest.raises(InputError, match="it is an older copy"):
+        check_statement(statement, tmp_path / "copy")
+    with pytest.raises(InputError, match="it is neither"):
+        check_statement(statement, run)
+    # Where the ledgers have moved, the statement is told so.
+    shutil.move(tmp_path / "books", tmp_path / "moved")
+    with pytest.raises(InputError, match="the file of an existing ledger"):
+        write_statement(run)
+    write_statement(run, ledger=tmp_path / "moved")
+
+
+def files_of(statement: Path) -> list[dict[str, Any]]:
+    files: list[dict[str, Any]] = strict_json(statement.read_text())["data_ledger"]["files"]
+    return sorted(files, key=lambda file: file["file"])
 
 
 # Tampering.
@@ -264,7 +301,7 @@ def edited(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
         (lambda d: d["run"].update(status="stopped"), "its digest does not match"),
         (lambda d: d.pop("digest"), "a whole statement"),
         (lambda d: d.pop("ledger"), "a whole statement"),
-        (lambda d: d.update(format_version=2), "this is 2"),
+        (lambda d: d.update(format_version=9), "this is 9"),
         (lambda d: d.update(kind="a poem"), "a JSON of the kind"),
     ],
 )

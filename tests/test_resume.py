@@ -40,6 +40,7 @@ from tacit.config import load_config
 from tacit.errors import BudgetError, InputError
 from tacit.prepare import Job, prepare
 from tacit.privacy.ledger import Ledger, read_ledger, step_runs
+from tacit.privacy.ledger_shared import account_files
 from tacit.result import Result
 from tacit.run import execute
 
@@ -463,7 +464,8 @@ def test_an_edited_ledger_is_refused(stopped: Path) -> None:
     import sqlite3
 
     with sqlite3.connect(stopped / "run" / "ledger.sqlite") as connection:
-        connection.execute("UPDATE block SET used_until = 1 WHERE node = 0")
+        edit = "UPDATE entry SET content = replace(content, '\"until\": 3', '\"until\": 1')"
+        connection.execute(edit)
     connection.close()
     assert "unedited ledger" in refused_to_resume(stopped)
 
@@ -637,7 +639,8 @@ def test_kills_leave_sound_files_and_every_release_on_the_books(long: Long, tmp_
 
 def on_books(run: Path) -> list[Counter[int]]:
     """The steps that were charged to the first node's data, run by run."""
-    found = read_ledger(run / "node-0.sqlite")
+    files = [read_ledger(file) for file in account_files(run)]
+    (found,) = [one for one in files if 0 in one.runs[0].statements]
     return [
         Counter(
             {
@@ -672,7 +675,7 @@ def test_kills_and_runs_on_one_budget(long: Long, tmp_path: Path) -> None:
         (booked,) = on_books(books)
         assert booked >= charged(run)
         assert booked
-    with Ledger.open_account(books / "node-2.sqlite"):
+    with Ledger.open_account(account_files(books)[2]):
         other = tacit("train", file, "--out", tmp_path / "other", *sets)
     assert other.code == 2
     assert "one is running it now" in other.refusal
@@ -685,9 +688,11 @@ def test_kills_and_runs_on_one_budget(long: Long, tmp_path: Path) -> None:
     again = tacit("train", file, "--out", tmp_path / "again", *sets)
     assert again.code == 3
     assert "the budget of its data is epsilon 60" in again.refusal
+    assert "has its records on its books" in again.refusal
     # Without its books the run does not go on.
     shutil.move(books, tmp_path / "moved")
     lost = tacit("train", file, "--resume", "--out", run, *sets)
     assert lost.code == 2
     assert "they have 0 of the" in lost.refusal
-    assert not any((tmp_path / name).exists() for name in ("other", "again", "books"))
+    assert not any((tmp_path / name).exists() for name in ("other", "again"))
+    assert account_files(books) == []

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import math
 import re
+import secrets
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 from scipy.stats import norm
 
 from experiments import experiment
 from tacit.config import load_config
+from tacit.data import StackedData
 from tacit.errors import BudgetError, InputError
 from tacit.folder import RunFolder, create
 from tacit.plan import Plan
 from tacit.planning import build_plan
 from tacit.privacy import from_statement, to_statement
-from tacit.privacy.ledger_records import read_ledger
+from tacit.privacy.ledger_records import Snapshot, read_ledger
+from tacit.privacy.ledger_shared import account_files
+from tacit.shared_budgets import check_shared, open_shared
 from tacit.spending import (
     Books,
     affordable,
-    check_shared,
     epsilon_spent,
     extremes,
     node_keys,
     open_ledger,
-    open_shared,
 )
 
 
@@ -171,9 +174,22 @@ def on_data(folder: Path, epsilon: float = 1.0, *, steps: int = 12, **changes: A
     return plan_of(privacy=privacy, train={"steps": steps})
 
 
+def records_of(plan: Plan) -> StackedData:
+    """The records of a plan's nodes, all different, the same for every plan."""
+    sizes = torch.tensor([node.records for node in plan.nodes])
+    inputs = torch.arange(int(sizes.sum()) * 5, dtype=torch.float32).reshape(-1, 5)
+    return StackedData(inputs, torch.zeros(len(inputs)), sizes.cumsum(0) - sizes, sizes)
+
+
+def books_in(folder: Path) -> list[Snapshot]:
+    """What the ledgers of the data say, by number of records."""
+    found = [read_ledger(file) for file in account_files(folder / "books")]
+    return sorted(found, key=lambda one: len(one.digests))
+
+
 def begin(plan: Plan, folder: Path | None = None, *, resume: bool = False) -> Books:
     """The books of a new or a resumed run, once the budgets admit it."""
-    shared = open_shared(plan)
+    shared = open_shared(plan, records_of(plan), None, secrets.token_hex(16))
     try:
         if not resume:
             check_shared(plan, shared)
@@ -216,7 +232,7 @@ def test_runs_draw_on_one_budget_until_it_is_used_up(tmp_path: Path) -> None:
     with pytest.raises(BudgetError, match="the budget of its data is epsilon 2") as refused:
         begin(third)
     assert "it is one of 4 nodes" in str(refused.value)
-    assert [len(read_ledger(tmp_path / "books" / "node-0.sqlite").runs)] == [2]
+    assert [len(one.runs) for one in books_in(tmp_path)] == [2] * 4
 
 
 def test_what_is_said_to_fit_does_and_little_more_would_not(tmp_path: Path) -> None:
@@ -251,15 +267,16 @@ def test_a_budget_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
 def test_the_first_run_may_spend_all_and_no_more(tmp_path: Path) -> None:
     with pytest.raises(BudgetError, match=r"0 is spent, and this run would bring it to 2\.5"):
         begin(on_data(tmp_path, 2.5))
-    assert not (tmp_path / "books").exists()
+    assert books_in(tmp_path) == []
     run_all(on_data(tmp_path, 2.0))
 
 
 def test_the_budget_of_new_books_is_the_runs_own(tmp_path: Path) -> None:
     run_all(on_data(tmp_path, ledger_epsilon=None, epsilon=[1.0, 2.0, 3.0, 4.0], delta=1e-4))
-    for node in range(4):
-        (account,) = read_ledger(tmp_path / "books" / f"node-{node}.sqlite").accounts
-        assert account == (node, float(node + 1), 1e-4)
+    found = [one.data for one in books_in(tmp_path)]
+    assert [data and data[1:] for data in found] == [
+        (records, float(node + 1), 1e-4) for node, records in enumerate((50, 60, 70, 80))
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,19 @@
-"""What ledgers say, for people and as JSON: every epsilon recomputed from the files alone.
+"""What ledgers say, as JSON: every epsilon recomputed from the files alone.
 
 The document is complete in itself: whoever has it can recompute its figures (`confirm`) without
-the files. Format, version 1:
+the files. Format, version 2:
 
-- `files`: the ledgers it was read from, each with the digest of all its values;
+- `files`: the ledgers it was read from: whose each is (`of`), its `head`, which stands for all that
+  it says and is found again in every later state of it (`check_contained`), and its `public_key`;
 - `mechanisms`: mechanisms as `tacit.privacy.to_statement` writes them;
 - `runs`: each with its identity, the digest of its plan, and the version that entered it;
-- `nodes`: each with its budget, the certified epsilon of all that was charged, at `delta`, what
-  that leaves of the budget, and its `releases`: which mechanism (a place in `mechanisms`) of which
-  run, the charged steps as `[first, until, times]`, and the epsilon of that release alone.
+- `nodes`: a row for each account: of a run's ledger, one a node (`node`); of ledgers of data, one a
+  set of records (`data`, and how many `records`). Each with its budget, the certified epsilon of
+  all that was released of its records, at `delta`, what that leaves of the budget, and `releases`:
+  which mechanism (a place in `mechanisms`) of which run, at which node of it, from which account,
+  the charged steps as `[first, until, times]`, and the epsilon of that release alone. Accounts that
+  share records share their releases: `histories` lists which of them one record may have been
+  through (`tacit.privacy.ledger_overlap`), and epsilon is that of the worst.
 
 An epsilon is null where no finite one holds. `left` is a plain difference: epsilons of separate
 runs do not add up, so that a further run may fit although its own epsilon is above it, or not fit.
@@ -17,48 +22,43 @@ runs do not add up, so that a further run may fit although its own epsilon is ab
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
+import numpy as np
 
 from tacit import __version__
 from tacit.errors import InputError
 from tacit.metrics import finite_json
-from tacit.privacy import Mechanism, from_statement
+from tacit.privacy import from_statement
+from tacit.privacy.ledger_key import fingerprint
+from tacit.privacy.ledger_overlap import Release, composed, histories, holders
 from tacit.privacy.ledger_records import BookedRun, Snapshot, StepRun, read_ledger, step_runs
-from tacit.privacy.ledger_spent import combined, cost, released
-from tacit.privacy.mechanisms import (
-    CarriedState,
-    ClientSampling,
-    Composed,
-    FixedBatchGaussian,
-    Gaussian,
-    Laplace,
-    PrivateState,
-    SampledGaussian,
-)
-from tacit.report.wording import epsilon_text, number_text
+from tacit.privacy.ledger_shared import account_files
+from tacit.privacy.ledger_spent import cost, released, run_mechanism
 
-__all__ = ["confirm", "ledger_document", "ledger_table", "mechanism_words", "node_list"]
+__all__ = [
+    "check_contained",
+    "confirm",
+    "ledger_document",
+    "node_list",
+]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _SAME_VERSION = 1e-9  # relative: the same code on the same numbers
 _OTHER_VERSION = 1e-2  # a later accountant may bound more tightly
 
 
-def ledger_document(path: Path) -> dict[str, Any]:
+def ledger_document(path: Path, run: str | None = None) -> dict[str, Any]:
     """Everything that ledgers say, recomputed.
 
     Args:
-        path: a ledger's file, a folder with one a node (`node-0.sqlite`, ...), or a run folder,
-            also one with a ledger a process (`rank-0000/ledger.sqlite`, ...).
+        path: a ledger's file, a folder with ledgers of data (`data-NAME.sqlite`, ...), or a run
+            folder, also one with a ledger a process (`rank-0000/ledger.sqlite`, ...). With a
+            ledger of data, those beside it are read too: they may share its records.
+        run: of ledgers of data, only those that this run drew on.
 
     Returns:
         The document that the module describes, ready for JSON.
@@ -67,30 +67,40 @@ def ledger_document(path: Path) -> dict[str, Any]:
         InputError: there is no ledger, or one is damaged, edited, or in use by a run.
     """
     path = Path(path)
-    snapshots = [(file, read_ledger(file)) for file in _files(path)]
+    snapshots = _snapshots(path)
     mechanisms: list[Mapping[str, Any]] = []
-    rows = [
-        _node(_name(path, file), snapshot, place, mechanisms)
-        for file, snapshot in snapshots
-        for place in range(len(snapshot.accounts))
-    ]
+    if any(one.data is not None for one in snapshots.values()):
+        beside = snapshots if path.is_dir() else _snapshots(path.parent)
+        rows, used = _data_rows(path, snapshots, beside, mechanisms, run)
+    else:
+        rows, used = _node_rows(path, snapshots, mechanisms), snapshots
     figures = _figures(mechanisms)
-    nodes = [figures(row) for row in sorted(rows, key=lambda row: row["node"])]
+    released = {release["run"] for row in rows for release in row["releases"]}
     document = {
         "format_version": FORMAT_VERSION,
         "tacit_version": __version__,
         "path": str(path),
         "files": [
-            {"file": _name(path, file), "created": one.created, "tacit_version": one.tacit_version}
-            | {"digest": one.head}
-            for file, one in snapshots
+            {
+                "file": _name(path, file),
+                "of": _whose(one),
+                "created": one.created,
+                "tacit_version": one.tacit_version,
+                "head": one.head,
+                "public_key": one.public_key,
+            }
+            for file, one in used.items()
         ],
-        "runs": _runs(one for _, one in snapshots),
+        "runs": [one for one in _runs(used.values()) if one["run"] in released],
         "mechanisms": mechanisms,
-        "nodes": nodes,
+        "nodes": [figures(row) for row in rows],
     }
     plain: dict[str, Any] = finite_json(document)
     return plain
+
+
+def _snapshots(path: Path) -> dict[Path, Snapshot]:
+    return {file: read_ledger(file) for file in _files(path)}
 
 
 def _files(path: Path) -> list[Path]:
@@ -98,43 +108,117 @@ def _files(path: Path) -> list[Path]:
         return [path]
     if (path / "ledger.sqlite").is_file():
         return [path / "ledger.sqlite"]
-    found = sorted(path.glob("node-*.sqlite"), key=lambda file: (len(file.name), file.name))
-    found = found or sorted(path.glob("rank-*/ledger.sqlite"))
+    found = account_files(path) or sorted(path.glob("rank-*/ledger.sqlite"))
     if not found:
-        expected = "a ledger, a folder with node-0.sqlite and so on, or a run folder"
+        expected = "a ledger, a folder with data-NAME.sqlite and so on, or a run folder"
         raise InputError("FILE", str(path), expected)
     return found
 
 
 def _name(path: Path, file: Path) -> str:
     """A ledger's file as seen from the folder that was asked for."""
-    return file.name if file == path else str(file.relative_to(path))
+    return str(file.relative_to(path)) if path in file.parents else file.name
 
 
-def _node(
-    file: str, snapshot: Snapshot, place: int, mechanisms: list[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """An account with what was released from it; new mechanisms are added to the list."""
-    account = snapshot.accounts[place]
-    return {
-        "node": account.node,
-        "file": file,
-        "epsilon_budget": account.epsilon_budget,
-        "delta": account.delta,
-        "releases": [
-            _release(run, account.node, mechanisms)
-            for run in snapshot.runs
-            if account.node in run.statements
-        ],
+def _whose(snapshot: Snapshot) -> str:
+    """Whose ledger it is: of which data, or of which nodes of which run."""
+    if snapshot.data is not None:
+        return f"data {snapshot.data.name}"
+    nodes = node_list([account.node for account in snapshot.accounts])
+    return f"run {snapshot.runs[0].run_id}, nodes {nodes}"
+
+
+def _node_rows(
+    path: Path, snapshots: Mapping[Path, Snapshot], mechanisms: list[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """A row for each node of a run."""
+    rows = [
+        {
+            "node": account.node,
+            "file": _name(path, file),
+            "epsilon_budget": account.epsilon_budget,
+            "delta": account.delta,
+            "releases": [_release(run, account.node, "", mechanisms) for run in snapshot.runs],
+            "histories": [list(range(len(snapshot.runs)))],
+        }
+        for file, snapshot in snapshots.items()
+        for account in snapshot.accounts
+    ]
+    return sorted(rows, key=lambda row: row["node"])
+
+
+def _data_rows(
+    path: Path,
+    wanted: Mapping[Path, Snapshot],
+    beside: Mapping[Path, Snapshot],
+    mechanisms: list[Mapping[str, Any]],
+    only: str | None,
+) -> tuple[list[dict[str, Any]], dict[Path, Snapshot]]:
+    """A row for each account of data that is wanted, and all ledgers that say something of it."""
+    known = {one.data.name: (file, one) for file, one in beside.items() if one.data is not None}
+    sets = {name: np.frombuffer(one.digests, "<u8") for name, (_, one) in known.items()}
+    asked = [one for one in wanted.values() if only in {None, *(run.run_id for run in one.runs)}]
+    accounts = sorted((*_first(one), one.data) for one in asked if one.data is not None)
+    held = holders({data.name: sets[data.name] for *_, data in accounts}, sets)
+    involved = {
+        name: list(dict.fromkeys([name, *chain.from_iterable(groups)]))
+        for name, groups in held.items()
     }
+    used = {name: known[name] for names in involved.values() for name in names}
+    listed = {
+        name: [
+            (
+                Release(run.run_id, name, node, run_mechanism(run, node)),
+                _release(run, node, name, mechanisms),
+            )
+            for run in one.runs
+            for node in run.statements
+        ]
+        for name, (_, one) in used.items()
+    }
+    releases = {name: [release for release, _ in pairs] for name, pairs in listed.items()}
+    rows = []
+    for *_, data in accounts:
+        pairs = [pair for name in involved[data.name] for pair in listed[name]]
+        place = {release: number for number, (release, _) in enumerate(pairs)}
+        found = histories(data.name, held[data.name], releases)
+        rows.append(
+            {
+                "data": data.name,
+                "records": data.records,
+                "file": _name(path, known[data.name][0]),
+                "epsilon_budget": data.epsilon_budget,
+                "delta": data.delta,
+                "releases": [row for _, row in pairs],
+                "histories": [[place[release] for release in history] for history in found],
+            }
+        )
+    return rows, dict(used.values())
 
 
-def _release(run: BookedRun, node: int, mechanisms: list[Mapping[str, Any]]) -> dict[str, Any]:
+def _first(snapshot: Snapshot) -> tuple[str, str, int]:
+    """By which the accounts of one run stand together, in the order of its nodes."""
+    if not snapshot.runs:
+        return snapshot.created, "", 0
+    run = snapshot.runs[0]
+    return run.created, run.run_id, min(run.statements)
+
+
+def _release(
+    run: BookedRun, node: int, account: str, mechanisms: list[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What a run released from an account; a new mechanism is added to the list."""
     statement = run.statements[node]
     if statement not in mechanisms:
         mechanisms.append(statement)
     charged = [list(steps) for steps in step_runs(run.charged[node])]
-    return {"run": run.run_id, "mechanism": mechanisms.index(statement), "charged": charged}
+    return {
+        "run": run.run_id,
+        "node": node,
+        "data": account,
+        "mechanism": mechanisms.index(statement),
+        "charged": charged,
+    }
 
 
 def _runs(snapshots: Iterable[Snapshot]) -> list[dict[str, str]]:
@@ -161,14 +245,16 @@ def _figures(
     def complete(row: Mapping[str, Any]) -> dict[str, Any]:
         delta, budget = row["delta"], row["epsilon_budget"]
         releases = []
-        made: list[Mechanism | None] = []
+        made: list[Release] = []
         for release in row["releases"]:
             steps = [StepRun(*run) for run in release["charged"]]
-            made.append(released(known[release["mechanism"]], steps))
-            epsilon = None if delta is None else costs(made[-1], delta)
+            mechanism = released(known[release["mechanism"]], steps)
+            made.append(Release(release["run"], release["data"], release["node"], mechanism))
+            epsilon = None if delta is None else costs(mechanism, delta)
             count = sum((until - first) * times for first, until, times in steps)
             releases.append({**release, "steps": count, "epsilon": epsilon})
-        total = None if delta is None else costs(combined(made), delta)
+        whole = [composed(made[place] for place in history) for history in row["histories"]]
+        total = None if delta is None else max(costs(one, delta) for one in whole)
         left = None if budget is None or total is None else max(0.0, budget - total)
         return {**row, "epsilon": total, "left": left, "releases": releases}
 
@@ -186,7 +272,7 @@ def confirm(document: Mapping[str, Any]) -> None:
     try:
         figures = _figures(document["mechanisms"])
         for row in document["nodes"]:
-            _compare(row, finite_json(figures(row)), tolerance, f"node {row['node']}")
+            _compare(row, finite_json(figures(row)), tolerance, _where(row))
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -209,48 +295,47 @@ def _compare(
         _compare(release, anew, tolerance, f"run {release['run'][:8]} at {where}")
 
 
-def ledger_table(document: Mapping[str, Any]) -> None:
-    """Print a ledger document for people: what each node has spent, then the runs."""
-    console = Console()
-    nodes = Table(box=SIMPLE_HEAD, title=f"spent by {document['path']}", title_justify="left")
-    for heading in ("nodes", "budget", "spent epsilon", "left", "delta", "runs", "steps"):
-        nodes.add_column(heading, justify="left" if heading == "nodes" else "right")
-    for numbers, cells in _grouped(document["nodes"]):
-        nodes.add_row(node_list(numbers), *cells)
-    console.print(nodes)
-    for run in document["runs"]:
-        entered = run["created"].replace("T", " ")
-        console.print(
-            f"run {run['run'][:8]}, entered {entered} by tacit {run['tacit_version']}, plan "
-            f"{run['plan_digest'][:8]}: {'; '.join(_words_of(document, run['run']))}",
-            highlight=False,
-            style="dim",
-        )
-    console.print(
-        "Spent is certified for all runs together, recomputed from the file. Left is the plain "
-        "difference: epsilons of separate runs do not add up.",
-        highlight=False,
-    )
+def _where(row: Mapping[str, Any]) -> str:
+    return f"data {row['data'][:8]}" if "data" in row else f"node {row['node']}"
 
 
-def _grouped(nodes: Sequence[Mapping[str, Any]]) -> list[tuple[list[int], tuple[str, ...]]]:
-    """Neighbours of which the same is to be said, together."""
-    cells = [(row["node"], _cells(row)) for row in nodes]
-    groups = groupby(cells, key=lambda item: item[1])
-    return [([node for node, _ in group], said) for said, group in groups]
+def check_contained(files: Sequence[Mapping[str, Any]], path: Path) -> list[str]:
+    """Refuse ledgers that are older than what a document saw of them.
 
+    Args:
+        files: of the document, as it lists them.
+        path: where the ledgers are now, as for `ledger_document`.
 
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    spent = "infinite" if row["epsilon"] is None else epsilon_text(row["epsilon"])
-    charged = [release["steps"] for release in row["releases"]]
-    return (
-        "-" if row["epsilon_budget"] is None else f"{row['epsilon_budget']:.6g}",
-        spent if row["delta"] is not None else "-",
-        "-" if row["left"] is None else f"{math.floor(1000 * row['left']) / 1000:g}",
-        epsilon_text(row["delta"]),
-        str(sum(1 for steps in charged if steps)),
-        f"{sum(charged):,}",
-    )
+    Returns:
+        The files, as seen now, that contain what the document saw; none where the ledgers are of
+        other runs or data altogether.
+
+    Raises:
+        InputError: a ledger is missing, damaged or in use, is signed with another key, or its chain
+            lacks the head that the document has.
+    """
+    now = {_whose(one): (file, one) for file, one in _snapshots(Path(path)).items()}
+    seen = {file["of"]: file for file in files}
+    missing = [of for of in seen if of not in now]
+    if len(missing) == len(seen):
+        return []
+    if missing and Path(path).is_dir():
+        expected = f"the ledgers that were there: the one of {missing[0]} is missing"
+        raise InputError("--ledger", str(path), expected)
+    for of, (file, one) in now.items():
+        if of not in seen:
+            continue
+        head, key = seen[of]["head"], seen[of]["public_key"]
+        if one.public_key != key:
+            expected = f"a ledger with the key {fingerprint(key)}; it has another"
+            raise InputError("--ledger", str(file), expected)
+        if head not in one.heads:
+            expected = (
+                f"a ledger that goes on from the head {head[:16]}: it does not contain it, so that "
+                "it is an older copy, or was continued from one"
+            )
+            raise InputError("--ledger", str(file), expected)
+    return [str(file) for of, (file, _) in now.items() if of in seen]
 
 
 def node_list(numbers: Sequence[int]) -> str:
@@ -266,79 +351,3 @@ def node_list(numbers: Sequence[int]) -> str:
         else:
             ranges.append([number, number])
     return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
-
-
-def _words_of(document: Mapping[str, Any], run: str) -> list[str]:
-    """The mechanisms of a run at its nodes, each once, in words."""
-    used = {
-        release["mechanism"]
-        for row in document["nodes"]
-        for release in row["releases"]
-        if release["run"] == run
-    }
-    words = [mechanism_words(from_statement(document["mechanisms"][place])) for place in used]
-    kinds = sorted(set(words))
-    return kinds if len(kinds) < 3 else [*kinds[:2], f"and {len(kinds) - 2} more kinds"]
-
-
-def mechanism_words(mechanism: Mechanism) -> str:
-    """What is released, in words for someone who has to answer for it."""
-    return _WORDS[type(mechanism)](mechanism)
-
-
-def _noise(mechanism: Any) -> str:
-    """The multipliers of a schedule and its length."""
-    values = mechanism.noise_multiplier
-    low, high = number_text(min(values)), number_text(max(values))
-    size = low if low == high else f"{low} to {high}"
-    steps = len(values)
-    return f"noise multiplier {size}, {steps:,} step{'s' if steps > 1 else ''}"
-
-
-_DRAWN = {
-    "poisson": "Poisson sampling",
-    "fixed": "batches of fixed size",
-    "groups": "in groups, each by a coin",
-}
-
-
-def _private_state_words(mechanism: PrivateState) -> str:
-    drawn = _DRAWN[mechanism.sampling]
-    return (
-        f"Gaussian noise on sums that private state carries on: a record is drawn with probability "
-        f"{number_text(mechanism.sample_rate)} a step ({drawn}), contributes at most "
-        f"{number_text(mechanism.hit)} clipping bounds then and {number_text(mechanism.miss)} at "
-        f"any other step, {_noise(mechanism)}"
-    )
-
-
-_WORDS: Mapping[type, Callable[[Any], str]] = MappingProxyType(
-    {
-        Gaussian: lambda one: (
-            f"Gaussian noise on the sum over every record at every step, {_noise(one)}"
-        ),
-        SampledGaussian: lambda one: (
-            "Gaussian noise on the sum over a random batch, which each record joins with "
-            f"probability {number_text(one.sample_rate)} (Poisson sampling), {_noise(one)}"
-        ),
-        FixedBatchGaussian: lambda one: (
-            f"Gaussian noise on the sum over a random batch of {one.batch:,} of {one.records:,} "
-            f"records, drawn without replacement, {_noise(one)}"
-        ),
-        Laplace: lambda one: (
-            f"Laplace noise on the sum over a batch that each record joins with probability "
-            f"{number_text(one.sample_rate)}, {_noise(one)}"
-        ),
-        PrivateState: _private_state_words,
-        CarriedState: lambda one: (
-            "Gaussian noise on what private state carries on: a record is drawn with probability "
-            f"{number_text(one.sample_rate)} a step and then moves all later messages, "
-            f"{_noise(one)}"
-        ),
-        Composed: lambda one: "; then ".join(dict.fromkeys(map(mechanism_words, one.parts))),
-        ClientSampling: lambda one: (
-            f"{one.rounds:,} rounds, in each of which a client takes part with probability "
-            f"{number_text(one.rate)} and then releases: {mechanism_words(one.participation)}"
-        ),
-    }
-)

@@ -49,13 +49,12 @@ def claims(
 
 @privacy_app.command()
 def ledger(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A ledger, or a folder with one a node.")
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A ledger, or a folder of them.")],
     as_json: Json = False,
 ) -> None:
     """Recompute what was spent from a ledger alone."""
-    from tacit.books import ledger_document, ledger_table
+    from tacit.books import ledger_document
+    from tacit.ledger_table import ledger_table
 
     document = ledger_document(file)
     if as_json:
@@ -71,24 +70,40 @@ def statement(
         Path | None,
         typer.Option("--out", metavar="DIR", help="Where to write it; default: the run folder."),
     ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger", metavar="DIR", help="The ledgers of its data, where they have moved."
+        ),
+    ] = None,
 ) -> None:
     """Write what a run guarantees, to be signed: statement.json and statement.html."""
     from tacit.guarantee import write_statement
 
-    for path in write_statement(run, out):
+    for path in write_statement(run, out, ledger):
         typer.echo(str(path))
 
 
 @privacy_app.command()
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The statement.json of a run.")],
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger",
+            metavar="PATH",
+            help="A ledger of its run or data, as it is now: is it older than the statement?",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Recompute every epsilon of a statement from the file alone."""
     from tacit.guarantee import check_statement
 
-    document = check_statement(file)
+    document = check_statement(file, ledger)
     if as_json:
         typer.echo(json.dumps(document, indent=2))
     else:
         typer.echo(f"{file}: every epsilon in it is confirmed")
+        for path in document["ledgers"] or ():
+            typer.echo(f"{path}: contains what the statement saw of it")

@@ -7,6 +7,7 @@ out holds its default, so that writing it out (`to_toml`) tells the whole experi
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -122,8 +123,12 @@ def load_config(
     count: int | None = None,
     given_model: bool = False,
     saved: bool = False,
+    folder: Path | None = None,
 ) -> Config:
     """Read, complete and validate an experiment.
+
+    `privacy.ledger` becomes absolute: the budgets of an experiment file lie where the file says,
+    wherever it is run from.
 
     Args:
         source: a path of a TOML file, the same as a mapping, or a `Config`.
@@ -132,13 +137,19 @@ def load_config(
             `[task].dataset` then follow it.
         given_model: whether the model was passed as an object.
         saved: whether this is the file of a run folder, whose data may have been objects.
+        folder: that a relative `privacy.ledger` is seen from; by default that of the file, and the
+            current one for a mapping and for overrides.
 
     Raises:
         InputError: naming the key, its value and what would be right.
     """
     raw = _read(source)
+    here = Path()
+    of_file = Path(source).parent if isinstance(source, (str, Path)) else here
+    _place_ledger(raw, of_file if folder is None else folder)
     for override in overrides:
         _apply(raw, override)
+    _place_ledger(raw, here)
     own = raw.get("nodes", {}).get("data") == "by-rank"
     if count is not None:
         raw.setdefault("nodes", {})["count"] = count
@@ -206,6 +217,15 @@ def _apply(raw: dict[str, Any], override: str) -> None:
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
     raw.setdefault(section, {})[name] = parsed
+
+
+def _place_ledger(raw: dict[str, Any], folder: Path) -> None:
+    """Make the path of the ledgers absolute, as seen from a folder; an absolute one stays."""
+    privacy = raw.get("privacy")
+    ledger = privacy.get("ledger") if isinstance(privacy, Mapping) else None
+    if isinstance(ledger, str) and ledger:
+        path = os.path.abspath(folder / os.path.expanduser(ledger))
+        raw["privacy"] = {**raw["privacy"], "ledger": path}
 
 
 def _toml(text: str) -> dict[str, Any]:

@@ -139,6 +139,12 @@ def reopen(path: Path, config: Config) -> RunFolder:
 
 
 def _flat(config: Config) -> dict[tuple[str, str], Any]:
+    """What a resumed run must have in common with the first one, and what it may change.
+
+    The ledgers of the data may have moved (they know the run again), but not have come or gone.
+    """
+    privacy = config.privacy.model_copy(update={"ledger": config.privacy.ledger and "a folder"})
+    config = config.model_copy(update={"privacy": privacy})
     return {
         (section, key): value
         for section, values in tomllib.loads(to_toml(config)).items()

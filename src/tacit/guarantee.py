@@ -3,9 +3,10 @@
 Every epsilon in a statement is that of the ledger: of the steps that were charged, a killed
 session's included. Mechanisms and charged steps stand in it, so that everything is recomputed from
 the JSON alone (`check_statement`). Its digest tells damage and careless edits; it has no secret, so
-it does not tell who wrote the statement: a signature does.
+it does not tell who wrote the statement: a signature does. The heads of the ledgers stand in it:
+whoever keeps it can tell whether a ledger that is shown later is an older copy.
 
-Format, version 1: `run`, `algorithm`, `task`, `relation`, `unit` and `trust_model` each with its
+Format, version 2: `run`, `algorithm`, `task`, `relation`, `unit` and `trust_model` each with its
 meaning, `nodes` (certified, claimed and audited epsilon, one a node), `ledger` (`tacit.books`),
 `mechanisms_in_words` in its order, `data_ledger` (of all runs on the same data; null without
 `[privacy].ledger`), `assumptions`, `not_covered`, `digest`.
@@ -21,17 +22,19 @@ from pathlib import Path
 from typing import Any
 
 from tacit import __version__
-from tacit.books import confirm, ledger_document, mechanism_words
+from tacit.books import check_contained, confirm, ledger_document
 from tacit.checkpoint import write_atomically
 from tacit.errors import InputError
 from tacit.folder import read_config
+from tacit.ledger_table import mechanism_words
 from tacit.privacy import from_statement
+from tacit.privacy.ledger_key import fingerprint
 from tacit.report.statement_page import statement_page
 from tacit.result import FORMAT_VERSION as RESULT_VERSION
 
 __all__ = ["check_statement", "statement_document", "write_statement"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 KIND = "tacit privacy statement"
 
 RELATIONS = {
@@ -81,7 +84,7 @@ _ASSUMPTIONS = (
     "Records are those of one node alone: a record that is held by several nodes is released by "
     "each of them.",
     "The ledger that this rests on is the run's own and only one: it was neither replaced nor "
-    "copied and continued elsewhere.",
+    "copied and continued elsewhere. Its key was kept secret: who has it can write another.",
 )
 _ONE_PROCESS = (
     "All nodes ran in one process of one machine, whose owner can see everything: the trust model "
@@ -97,11 +100,15 @@ _ALL_RUNS = (
     "not depend on what earlier runs released. Where every record joins every step (Gaussian "
     "differential privacy) it also holds for settings chosen by looking (Smith and Thakurta, 2022, "
     "arXiv 2210.17520); for sampled batches that is not proved. It counts the runs in the ledger "
-    "only: whatever else was released from the same records comes on top."
+    "only: whatever else was released from the same records comes on top. Records are known by "
+    "their inputs: those that were scaled or changed between two runs count as others, and of "
+    "records with equal inputs a node is taken to keep its own while all its data stay the same."
 )
 
 
-def write_statement(run: Path, out: Path | None = None) -> tuple[Path, Path]:
+def write_statement(
+    run: Path, out: Path | None = None, ledger: Path | None = None
+) -> tuple[Path, Path]:
     """Write `statement.json` and `statement.html` of a run.
 
     Files that say the same are left as they are, with their date; others are never overwritten.
@@ -109,6 +116,7 @@ def write_statement(run: Path, out: Path | None = None) -> tuple[Path, Path]:
     Args:
         run: a run folder.
         out: the folder to write to, made if missing; by default the run's.
+        ledger: the folder of the ledgers of its data, where they have moved since it ran.
 
     Returns:
         The paths of the JSON and of the page.
@@ -118,7 +126,7 @@ def write_statement(run: Path, out: Path | None = None) -> tuple[Path, Path]:
             finite epsilon holds, or other files are in the place of the statement.
     """
     run, folder = Path(run), Path(run if out is None else out)
-    document = statement_document(run)
+    document = statement_document(run, ledger)
     paths = folder / "statement.json", folder / "statement.html"
     kept = _kept(paths[0], document)
     if kept is None:
@@ -149,7 +157,7 @@ def _kept(path: Path, document: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
 
 
-def statement_document(run: Path) -> dict[str, Any]:
+def statement_document(run: Path, books: Path | None = None) -> dict[str, Any]:
     """The statement of a run as data, but for its digest.
 
     Raises:
@@ -168,10 +176,11 @@ def statement_document(run: Path) -> dict[str, Any]:
     (entered,) = ledger["runs"]
     data_ledger = None
     if config.privacy.ledger is not None:
-        data_ledger = ledger_document(Path(config.privacy.ledger))
-        if entered["run"] not in {one["run"] for one in data_ledger["runs"]}:
+        folder = Path(config.privacy.ledger if books is None else books)
+        data_ledger = {**ledger_document(folder, entered["run"]), "path": folder.name}
+        if not data_ledger["nodes"]:
             expected = f"the ledger of the data of {run}, which is not entered in it"
-            raise InputError("privacy.ledger", config.privacy.ledger, expected)
+            raise InputError("privacy.ledger", str(folder), expected)
     return {
         "kind": KIND,
         "format_version": FORMAT_VERSION,
@@ -180,7 +189,8 @@ def statement_document(run: Path) -> dict[str, Any]:
         "run": {
             **entered,
             "status": result["status"],
-            "ledger_digest": ", ".join(file["digest"] for file in ledger["files"]),
+            "ledger_head": ", ".join(file["head"] for file in ledger["files"]),
+            "ledger_key": ", ".join(fingerprint(file["public_key"]) for file in ledger["files"]),
         },
         "algorithm": result["algorithm"],
         "task": {**result["task"], "parameters": result["parameters"]},
@@ -247,16 +257,22 @@ def _nodes(run: Path, result: Mapping[str, Any], ledger: Mapping[str, Any]) -> l
     ]
 
 
-def check_statement(path: Path) -> dict[str, Any]:
+def check_statement(path: Path, ledger: Path | None = None) -> dict[str, Any]:
     """Recompute every epsilon of a statement from its JSON alone.
+
+    Args:
+        path: of the statement's JSON.
+        ledger: a ledger of its run or of its data, or a folder with all of them, as it is now:
+            whether it contains what the statement saw is checked as well.
 
     Returns:
         What was confirmed: `run`, `nodes` (how many), `epsilon` and `delta` (the highest),
         `data_epsilon` (the highest of all runs on the data, or None), `date`, `tacit_version`,
-        `checked_by`.
+        `checked_by`, and `ledgers` (the files that contain what it saw; None where not asked).
 
     Raises:
-        InputError: the file is no statement, was changed, or a figure does not follow.
+        InputError: the file is no statement, was changed, or a figure does not follow; or the
+            ledger is older than the statement, or another.
     """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -269,7 +285,8 @@ def check_statement(path: Path) -> dict[str, Any]:
         expected = f"a statement of format {FORMAT_VERSION}; this is {version}"
         raise InputError("statement", str(path), expected)
     try:
-        return _checked(path, document)
+        found = _checked(path, document)
+        return {**found, "ledgers": None if ledger is None else _contained(document, ledger)}
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -305,6 +322,16 @@ def _checked(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
         "tacit_version": document["tacit_version"],
         "checked_by": __version__,
     }
+
+
+def _contained(document: Mapping[str, Any], ledger: Path) -> list[str]:
+    """The ledgers that contain what the statement saw of them."""
+    for seen in (document["ledger"], document["data_ledger"]):
+        found = [] if seen is None else check_contained(seen["files"], ledger)
+        if found:
+            return found
+    expected = "a ledger of the run of this statement, or of its data; it is neither"
+    raise InputError("--ledger", str(ledger), expected)
 
 
 def _digest(document: Mapping[str, Any]) -> str:

@@ -290,6 +290,10 @@ class Plan:
                     }
                 ),
                 "faults": self.config.faults.model_copy(update={"slow": (), "tolerate": False}),
+                # Where the ledgers of the data lie is free, but not whether there are any.
+                "privacy": self.config.privacy.model_copy(
+                    update={"ledger": self.config.privacy.ledger and "a folder"}
+                ),
             }
         )
         return {

@@ -31,6 +31,7 @@ __all__ = [
     "METRICS",
     "REPORT",
     "RUN_ID",
+    "SESSION_ID",
     "STEP",
     "STEPS",
     "SUMMARY",
@@ -220,6 +221,7 @@ CHARGED = Schema(
 IDENTITY = Schema(TypeAdapter[dict[str, str | int | float]](_Identity), 2**19)
 EXPERIMENT = Schema(TypeAdapter(Experiment))
 RUN_ID = Schema(TypeAdapter(RunId), 200)
+SESSION_ID = Schema(TypeAdapter[str](_Id), 40)
 FOLDER = Schema(TypeAdapter(RunFolder), 1000)
 SUMMARY = Schema(TypeAdapter(Summary))
 METRICS = Schema(TypeAdapter(Metrics), 16 * 2**20)

@@ -35,13 +35,15 @@ from tacit.memory import kept_memory
 from tacit.metrics import finite_json
 from tacit.peers import ALONE, Peers
 from tacit.prepare import Job
+from tacit.privacy.ledger_key import KEY_FILE
 from tacit.privacy.ledger_records import read_ledger
 from tacit.privacy.ledger_shared import SharedLedgers
-from tacit.received import FLAG, RUN_ID, SUMMARY, RunId, Summary
+from tacit.received import FLAG, RUN_ID, SESSION_ID, SUMMARY, RunId, Summary
 from tacit.report import write_report
 from tacit.result import Claim, Result, document
 from tacit.session import Session, begin, record, save, share_of, take_rows, together
-from tacit.spending import check_shared, claimed_spent, epsilon_spent, open_ledger, open_shared
+from tacit.shared_budgets import check_shared, open_shared
+from tacit.spending import claimed_spent, epsilon_spent, open_ledger
 
 if TYPE_CHECKING:
     from tacit.cluster import Cluster
@@ -111,7 +113,11 @@ def execute(
     peers: Peers = ALONE if cluster is None else cluster
     with ExitStack() as stack:
         stack.enter_context(kept_memory())
-        shared = stack.enter_context(open_shared(job.plan, job.hosted))
+        # All processes look through the ledgers before one is made or locked: below, they wait
+        # for each other in `_folders`.
+        shared = stack.enter_context(
+            open_shared(job.plan, job.train, job.hosted, _session_id(peers))
+        )
         if not resume:
             check_shared(job.plan, shared)
         own, front, anew = _folders(job, out, resume, peers)
@@ -154,7 +160,15 @@ def _folders(
     if not path.exists():
         return folders.create(path, job.config), front, resume
     own = opened(path, job.config)
-    return own, front, all(one.name == "config.toml" for one in path.iterdir())
+    made_first = {"config.toml", KEY_FILE}
+    names = {one.name for one in path.iterdir() if one.suffix != ".new"}
+    return own, front, names <= made_first
+
+
+def _session_id(peers: Peers) -> str:
+    """A name of this session of the run, the same in all processes."""
+    first, *_ = peers.share("session", secrets.token_hex(16), SESSION_ID)
+    return first
 
 
 def _run_id(peers: Peers, booked: RunFolder | None, shared: SharedLedgers) -> str | None:
@@ -187,7 +201,7 @@ def _run_id(peers: Peers, booked: RunFolder | None, shared: SharedLedgers) -> st
     numbers = " ".join(one.random for one in said).encode()
     run_id = next(iter(booked_ids), None) or hashlib.blake2b(numbers, digest_size=16).hexdigest()
     for node in shared.accounts:
-        if any(run.run_id == run_id for run in shared.snapshot(node).runs):
+        if shared.booked(node, run_id):
             raise InputError(
                 "--resume",
                 True,

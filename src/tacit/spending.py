@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tacit import privacy
 from tacit.errors import BudgetError, InputError
 from tacit.folder import RunFolder
 from tacit.plan import Interval, NodePlan, Plan
 from tacit.privacy import ledger as books
 from tacit.privacy import to_statement
 from tacit.privacy.keys import NodeKeys, fresh_keys, seeded_keys
-from tacit.privacy.ledger_shared import SharedLedgers, WantedAccount
-from tacit.privacy.ledger_spent import check_agreement, combined, cost, spent
+from tacit.privacy.ledger_shared import SharedLedgers
+from tacit.shared_budgets import draws
+from tacit.shared_budgets import kind as _kind
 
 __all__ = [
     "Books",
     "affordable",
-    "check_shared",
     "claimed_spent",
     "epsilon_spent",
     "extremes",
     "node_keys",
     "open_ledger",
-    "open_shared",
 ]
-
-
-_LEAST = 1e-3  # of epsilon: no run is worth less
 
 
 @dataclass(frozen=True)
@@ -75,33 +68,6 @@ class Books:
         self.shared.close()
 
 
-def open_shared(plan: Plan, hosted: Sequence[int] | None = None) -> SharedLedgers:
-    """The ledgers of the nodes' data, locked; of a run without any, one that allows everything.
-
-    Args:
-        plan: of the run.
-        hosted: the nodes of this process; by default all.
-
-    Raises:
-        InputError: a ledger is in use, damaged or has another budget.
-    """
-    settings, per_node = plan.config.privacy, plan.config.per_node
-    if settings.ledger is None or not plan.accounted:
-        return SharedLedgers(Path(), ())
-    nothing: Sequence[None] = (None,) * len(plan.nodes)
-    asked = (settings.ledger_epsilon, settings.ledger_delta)
-    epsilons, deltas = (nothing if value is None else per_node(value) for value in asked)
-    budgets = nothing if settings.budget is None else per_node(settings.budget)
-    wanted = [
-        WantedAccount(*row)
-        for row in zip(
-            range(len(plan.nodes)), epsilons, deltas, budgets, per_node(settings.delta), strict=True
-        )
-        if hosted is None or row[0] in hosted
-    ]
-    return SharedLedgers.open(Path(settings.ledger), wanted)
-
-
 def open_ledger(
     plan: Plan,
     folder: RunFolder | None,
@@ -139,7 +105,7 @@ def open_ledger(
         own = books.Ledger.create(
             folder.ledger, digest=digest, statements=statements, run_id=run_id
         )
-    shared = shared or SharedLedgers(Path(), ())
+    shared = shared or SharedLedgers(Path())
     try:
         if own.nodes != tuple(here):
             expected = f"began here with nodes {list(own.nodes)}: resume it as it was placed"
@@ -180,7 +146,6 @@ class _Limit:
         cost: its epsilon if steps up to the given one are run.
         why: what is charged beside the steps to come.
         kept_in: where the budget stands.
-        nodes: how many they are.
     """
 
     node: int
@@ -188,7 +153,6 @@ class _Limit:
     cost: Callable[[int], float]
     why: str = "steps that were booked before the run was cut off are charged on top"
     kept_in: str = ""
-    nodes: int = 1
 
 
 def affordable(
@@ -204,7 +168,7 @@ def affordable(
         before: what the run's own ledger has charged each node.
         first: the step that the run stands at.
         ledger: its books, for the budgets of the nodes' data; a new run needs none, since
-            `check_shared` has admitted it.
+            `shared_budgets.check_shared` has admitted it.
 
     Raises:
         BudgetError: nothing is left.
@@ -257,37 +221,17 @@ def _data_limits(
     plan: Plan, shared: SharedLedgers, first: int, run_id: str | None
 ) -> Sequence[_Limit]:
     """The budgets of the nodes' data, one limit for nodes whose books agree."""
-    limits: dict[tuple[Any, ...], _Limit] = {}
-    for node in plan.nodes:
-        account = shared.accounts.get(node.node)
-        if account is None or account.epsilon_budget is None or account.delta is None:
-            continue
-        snapshot = shared.snapshot(node.node)
-        check_agreement(snapshot, node.node, plan.mechanism(node), str(shared.file(node.node)))
-        others = spent(snapshot, node.node, without=run_id)
-        charged = next(
-            (run.charged[node.node] for run in snapshot.runs if run.run_id == run_id), ()
+    why = "steps of this run that were booked before, and all other runs, are charged as well"
+    return [
+        _Limit(
+            draw.node,
+            draw.account.epsilon_budget,
+            draw.cost,
+            why,
+            f", in {draw.file}",
         )
-        same = (account.epsilon_budget, account.delta, others, charged, _kind(plan, node))
-        if same in limits:
-            limits[same] = replace(limits[same], nodes=limits[same].nodes + 1)
-            continue
-
-        def total(
-            end: int,
-            node: NodePlan = node,
-            others: privacy.Mechanism | None = others,
-            charged: Sequence[Interval] = charged,
-            delta: float = account.delta,
-        ) -> float:
-            steps = [pair for pair in (*charged, (first, end)) if pair[0] < pair[1]]
-            mine = plan.mechanism(node, steps) if steps and plan.released(node, steps) else None
-            return cost(combined([others, mine]), delta)
-
-        why = "steps of this run that were booked before, and all other runs, are charged as well"
-        kept_in = f", in {shared.file(node.node)}"
-        limits[same] = _Limit(node.node, account.epsilon_budget, total, why, kept_in)
-    return list(limits.values())
+        for draw in draws(plan, shared, first, run_id)
+    ]
 
 
 def _covered(limit: _Limit, first: int, until: int) -> int:
@@ -300,83 +244,6 @@ def _covered(limit: _Limit, first: int, until: int) -> int:
         fits = limit.cost(middle) <= limit.budget
         low, high = (middle, high) if fits else (low, middle)
     return low
-
-
-def check_shared(plan: Plan, shared: SharedLedgers) -> None:
-    """Refuse a new run that the budget of a node's data does not cover in full.
-
-    Raises:
-        BudgetError: names the node, what is spent, what it would come to, and what would still fit.
-        InputError: relation, unit or trust model are not those of the books.
-    """
-    over = [
-        (total, limit)
-        for limit in _data_limits(plan, shared, 0, None)
-        if (total := limit.cost(plan.steps)) > limit.budget
-    ]
-    if not over:
-        return
-    total, limit = max(over, key=lambda row: row[0] / row[1].budget)
-    node, delta = plan.nodes[limit.node], shared.accounts[limit.node].delta or 0.0
-    before = spent(shared.snapshot(limit.node), limit.node)
-    count = sum(one.nodes for _, one in over)
-    more = f"; it is one of {count} nodes with too little left" if count > 1 else ""
-    raise BudgetError(
-        f"node {limit.node}: the budget of its data is epsilon {limit.budget:g} at delta "
-        f"{delta:g} (in {shared.file(limit.node)}), {_up(cost(before, delta))} is spent, and this "
-        f"run would bring it to {_up(total)}: {_fitting(plan, node, before, limit.budget, delta)}"
-        f"{more}"
-    )
-
-
-def _fitting(
-    plan: Plan, node: NodePlan, before: privacy.Mechanism | None, budget: float, delta: float
-) -> str:
-    """What the node could still run, in words; never more than what is checked to fit."""
-    nothing = "nothing is left for a run of this many steps"
-    if cost(before, delta) >= budget:
-        return nothing
-
-    def louder(scale: float) -> privacy.Mechanism:
-        return plan.mechanism(replace(node, noise_scale=node.noise_scale * scale))
-
-    def total(scale: float) -> privacy.Mechanism:
-        return combined([before, louder(scale)]) or louder(scale)
-
-    with suppress(BudgetError):
-        scale = privacy.calibrate(total, epsilon=budget, delta=delta)
-        settings = plan.config.privacy
-        if settings.noise_std is not None:
-            return f"privacy.noise_std = {_up(settings.noise_std * scale)} would still fit"
-        if settings.accounting == "published" or node.delta is None:
-            return f"{_up(scale)} times the noise would still fit"
-        fits = privacy.epsilon(louder(scale), delta=node.delta)
-        for _ in range(5):
-            fits = _down(fits)
-            if fits < _LEAST:
-                break
-            found = privacy.calibrate(louder, epsilon=fits, delta=node.delta, start=scale)
-            if cost(total(found), delta) <= budget:
-                return f"privacy.epsilon = {fits:g} would still fit"
-            fits *= 0.99
-    return nothing
-
-
-def _up(value: float) -> str:
-    """Three significant digits, never rounded down."""
-    return _rounded(value, math.ceil)
-
-
-def _down(value: float) -> float:
-    """Three significant digits, never rounded up."""
-    return float(_rounded(value, math.floor))
-
-
-def _rounded(value: float, towards: Callable[[float], int]) -> str:
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    digits = 2 - math.floor(math.log10(abs(value)))
-    return f"{towards(value * 10.0**digits) / 10.0**digits:.6g}"
 
 
 def epsilon_spent(
@@ -398,12 +265,6 @@ def claimed_spent(plan: Plan, steps: int) -> tuple[float | None, ...]:
     """What the paper's formula says of the steps that were completed, one a node."""
     known = {_kind(plan, node): plan.claimed(node, steps) for node in _distinct(plan)}
     return tuple(known[_kind(plan, node)] for node in plan.nodes)
-
-
-def _kind(plan: Plan, node: NodePlan) -> tuple[Any, ...]:
-    """What decides a node's epsilon, where nodes book the same steps."""
-    alone = None if plan.activity is None else node.node
-    return node.records, node.noise_scale, node.delta, alone
 
 
 def _distinct(plan: Plan) -> list[NodePlan]:

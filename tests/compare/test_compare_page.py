@@ -86,7 +86,6 @@ def document(*lines: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "made": 4,
         "cached": 0,
         "stopped": False,
-        "ledger": False,
         "other_versions": [],
         "lines": list(lines),
         "together": [],

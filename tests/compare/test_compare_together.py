@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import tacit
 from experiments import experiment
 from tacit import privacy
-from tacit.compare.together import dominating, sentences, spent_together, together
-from tacit.privacy import Composed, FixedBatchGaussian, Gaussian, Laplace, SampledGaussian
+from tacit.compare.together import sentences, spent_together, together
+from tacit.privacy import Composed, Gaussian, Laplace, SampledGaussian
+from tacit.privacy.ledger_spent import dominating
 
 DELTA = 1e-5
 
@@ -35,36 +34,6 @@ def test_gaussians_add_up_as_their_closed_form_does() -> None:
     epsilon, composed = together(runs, DELTA)
     assert composed
     assert epsilon == pytest.approx(privacy.epsilon(Gaussian(1 / mu, 1), delta=DELTA), rel=1e-9)
-
-
-gaussians = st.builds(
-    lambda rate, multipliers: SampledGaussian(rate, multipliers),
-    st.floats(0.05, 1.0),
-    st.lists(st.floats(0.8, 4.0), min_size=3, max_size=3),
-)
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.lists(gaussians, min_size=1, max_size=3))
-def test_the_dominating_mechanism_costs_no_less(nodes: list[SampledGaussian]) -> None:
-    whole = dominating(nodes)
-    assert whole is not None
-    for epsilon in (0.3, 2.0):
-        above = privacy.delta(whole, epsilon=epsilon)
-        for node in nodes:
-            # Both are upper bounds: what is proved from below of a node may not lie above.
-            assert privacy.delta_bounds(node, epsilon=epsilon)[0] <= above * (1 + 1e-9)
-
-
-def test_the_dominating_mechanism_takes_the_worst_of_each() -> None:
-    nodes = [SampledGaussian(0.1, [1.0, 3.0]), SampledGaussian(0.3, [2.0, 2.0], coordinates=4)]
-    whole = dominating(nodes)
-    assert whole == SampledGaussian(0.3, [1.0, 2.0], coordinates=4)
-    assert dominating([Gaussian([2.0, 1.0]), nodes[0]]) == Gaussian([1.0, 1.0])
-    fixed = [FixedBatchGaussian(2, 10, 1.0, 3), FixedBatchGaussian(2, 5, 2.0, 3)]
-    assert dominating(fixed) == FixedBatchGaussian(2, 5, 1.0, 3)
-    assert dominating([Laplace(1.0), Laplace(2.0)]) is None
-    assert dominating([Gaussian(1.0, 2), Gaussian(1.0, 3)]) is None
 
 
 def test_what_cannot_be_composed_is_summed_at_shares_of_delta() -> None:
@@ -119,7 +88,7 @@ def test_relations_are_kept_apart_and_damage_is_told(tmp_path: Path) -> None:
     assert set(known) == {"add-or-remove-one", "replace-one"}
     assert {row["runs"] for row in known.values()} == {1}
     assert {row["unreadable"] for row in known.values()} == {1}
-    said = sentences({"together": rows, "lines": [], "ledger": False, "seeds": 1})
+    said = sentences({"together": rows, "lines": [], "seeds": 1})
     assert any("cannot be read" in sentence for sentence in said)
 
 
@@ -136,15 +105,14 @@ def test_the_words_say_what_was_spent() -> None:
         "not_private": 2,
         "unreadable": 0,
     }
-    document = {"together": [row], "lines": [{"points": [1, 2]}], "ledger": True, "seeds": 3}
+    document = {"together": [row], "lines": [{"points": [1, 2]}], "seeds": 3}
     said = " ".join(sentences(document))
     assert "All 6 runs on the records of adult together cost certified epsilon 3.15" in said
     assert "replacing one client" in said
     assert "server-sees-all" in said
     assert "are in no total: 2." in said
     assert "chosen among several" in said
-    assert "deals the records to the nodes anew" in said
     nothing = {"together": [{**row, "runs": 1, "not_private": 0}], "lines": [{"points": [1]}]}
-    assert sentences({**nothing, "ledger": False, "seeds": 1}) == []
+    assert sentences({**nothing, "seeds": 1}) == []
     infinite = {**document, "together": [{**row, "epsilon": None}]}
     assert "no finite epsilon holds" in " ".join(sentences(infinite))

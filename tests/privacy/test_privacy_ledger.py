@@ -3,6 +3,7 @@
 import multiprocessing
 import random
 import sqlite3
+import stat
 import time
 from collections import Counter
 from itertools import pairwise
@@ -14,7 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import InputError
-from tacit.privacy.ledger import Interval, Ledger, NodeStatement, StepRun, step_runs
+from tacit.privacy.ledger import (
+    Interval,
+    Ledger,
+    NodeStatement,
+    StepRun,
+    read_ledger,
+    step_runs,
+)
+from tacit.privacy.ledger_key import KEY_FILE, LedgerKey, find_key, new_key
 
 STATEMENTS = [
     NodeStatement(4, {"kind": "sampled", "sample_rate": 0.01, "clips": [1.0, 0.5]}, 1.0, 1e-5),
@@ -169,27 +178,32 @@ def test_a_flipped_bit_is_refused_wherever_it_is(path: Path) -> None:
     Ledger.open(path, digest="d1").close()
 
 
+CHANGED = "UPDATE entry SET content = replace(content, '{}', '{}') WHERE {}"
+
+
 @pytest.mark.parametrize(
     "edit",
     [
-        "UPDATE block SET used_until = 1 WHERE id = 4",
-        "UPDATE block SET reserved_until = reserved_until - 1 WHERE id = 1",
-        "UPDATE block SET session = 9 WHERE id = 2",
-        "UPDATE block SET id = -id WHERE id = 3",
-        "DELETE FROM block WHERE id = 5",
-        "DELETE FROM block WHERE id = (SELECT max(id) FROM block)",
-        "DELETE FROM block",
-        "UPDATE account SET epsilon_budget = 9 WHERE node = 4",
-        "UPDATE mechanism SET statement = '{}' WHERE node = 0",
-        "DELETE FROM mechanism WHERE node = 0",
-        "UPDATE run SET digest = 'd2'",
-        "UPDATE run SET run_id = 'another'",
-        "UPDATE block SET run = 2 WHERE id = 1",
-        "DELETE FROM account WHERE node = 0",
-        "DELETE FROM meta WHERE key = 'head'",
-        "DELETE FROM image",
-        "DROP TABLE block",
-        "INSERT INTO block SELECT 99, run, node, session, 0, 1, 1, digest FROM block LIMIT 1",
+        CHANGED.format('"until": 5', '"until": 4', "id = 5"),
+        CHANGED.format('"session": 1', '"session": 9', "id = 6"),
+        CHANGED.format("reserve", "nothing", "id = 7"),
+        CHANGED.format('"epsilon_budget": 1.0', '"epsilon_budget": 9.0', "1"),
+        CHANGED.format("1.25", "2.25", "1"),
+        CHANGED.format('"digest": "d1"', '"digest": "d2"', "1"),
+        CHANGED.format('"node": 0', '"node": 1', "1"),
+        CHANGED.format('"until": 42', '"until": 35', "1"),
+        CHANGED.format('"public_key": "', '"public_key": "00', "1"),
+        "UPDATE entry SET id = 99 WHERE id = 7",
+        "UPDATE entry SET content = 'no JSON' WHERE id = 7",
+        "DELETE FROM entry WHERE id = 6",
+        "DELETE FROM entry WHERE id = (SELECT max(id) FROM entry)",
+        "DELETE FROM entry",
+        "DELETE FROM seal",
+        "UPDATE seal SET signature = zeroblob(64)",
+        "UPDATE seal SET signature = 7",
+        "DELETE FROM records",
+        "DROP TABLE entry",
+        "INSERT INTO entry SELECT 99, content, digest FROM entry WHERE id = 5",
     ],
 )
 @pytest.mark.parametrize("sealed", [True, False])
@@ -198,17 +212,74 @@ def test_an_edited_row_is_refused(path: Path, edit: str, sealed: bool) -> None:
     with sqlite3.connect(path) as connection:
         if not sealed:
             # As a kill between a change and its seal leaves it: the chain must do alone.
-            connection.execute("UPDATE image SET digest = zeroblob(32)")
+            connection.execute("UPDATE seal SET image = zeroblob(32)")
+        before = list(connection.iterdump())
         connection.execute(edit)
+        assert list(connection.iterdump()) != before
     connection.close()
     with pytest.raises(InputError, match="ledger"):
         Ledger.open(path, digest=None)
 
 
+def forged(path: Path, key: LedgerKey) -> None:
+    """Take the last entry, a settlement, away, and make everything fit again with some key."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM entry WHERE id = (SELECT max(id) FROM entry)")
+        ((head,),) = connection.execute("SELECT digest FROM entry ORDER BY id DESC LIMIT 1")
+        signature = key.sign(b"head of a tacit ledger: " + head)
+        connection.execute("UPDATE seal SET image = zeroblob(32), signature = ?", (signature,))
+    connection.close()
+
+
+def test_who_has_not_the_key_cannot_write(path: Path) -> None:
+    used(path)
+    forged(path, new_key())
+    with pytest.raises(InputError, match="its signature was"):
+        Ledger.open(path, digest=None)
+    # With the key anyone could: the key is what must be kept. What is found then is an older head.
+    key = find_key(path.parent)
+    assert key is not None
+    forged(path, key)
+    Ledger.open(path, digest="d1").close()
+
+
+def test_the_key_beside_it_must_be_its_own(path: Path) -> None:
+    content = used(path)
+    secret = (path.parent / KEY_FILE).read_bytes()
+    assert stat.S_IMODE((path.parent / KEY_FILE).stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    (path.parent / KEY_FILE).write_bytes(bytes(32))
+    with pytest.raises(InputError, match="signed with another"):
+        read_ledger(path)
+    (path.parent / KEY_FILE).write_bytes(bytes(31))
+    with pytest.raises(InputError, match="a key of 32 bytes; it has 31"):
+        read_ledger(path)
+    (path.parent / KEY_FILE).unlink()
+    # An auditor reads it without the key, by the public key in it; nobody books without it.
+    assert read_ledger(path).public_key == LedgerKey(secret).public
+    with pytest.raises(InputError, match="without it nothing can be booked"):
+        Ledger.open(path, digest="d1")
+    assert path.read_bytes() == content
+
+
+def test_every_earlier_head_stays_on_file(path: Path) -> None:
+    heads = []
+    with new(path) as ledger:
+        for first in range(3):
+            heads.append(ledger.snapshot().head)
+            ledger.reserve(first, first + 1)
+        ledger.settle(2)
+        heads.append(ledger.snapshot().head)
+    found = read_ledger(path).heads
+    assert len(set(found)) == len(found)
+    assert [head for head in found if head in heads] == heads
+    assert found[-1] == heads[-1]
+
+
 def test_a_ledger_killed_before_its_seal_opens(path: Path) -> None:
     used(path)
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE image SET digest = zeroblob(32)")
+        connection.execute("UPDATE seal SET image = zeroblob(32)")
     connection.close()
     with Ledger.open(path, digest="d1") as ledger:
         assert ledger.charged_steps(0) == (
@@ -221,9 +292,10 @@ def test_a_ledger_killed_before_its_seal_opens(path: Path) -> None:
 def test_another_format_version_is_named(path: Path) -> None:
     used(path)
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE meta SET value = '1' WHERE key = 'format_version'")
+        edit = CHANGED.format('"format_version": 3', '"format_version": 4', "1")
+        connection.execute(edit)
     connection.close()
-    with pytest.raises(InputError, match="format 2; this is 1"):
+    with pytest.raises(InputError, match="format 3; this is 4"):
         Ledger.open(path, digest="d1")
 
 

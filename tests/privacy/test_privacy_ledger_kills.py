@@ -17,8 +17,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tacit.privacy.ledger import Interval, Ledger, NodeStatement, read_ledger, step_runs
-from tacit.privacy.ledger_shared import SharedLedgers, WantedAccount, account_file
+from tacit.privacy.ledger_records import data_name
+from tacit.privacy.ledger_shared import (
+    SharedLedgers,
+    WantedAccount,
+    account_file,
+    folder_key,
+)
 
 BLOCK = 3
 ENDLESS = 1_000_000
@@ -100,14 +108,23 @@ def test_fifty_kills_never_leave_less_on_file_than_was_sent(tmp_path: Path) -> N
     assert max(out.values()) > 1
 
 
+def wanted() -> list[WantedAccount]:
+    digests = {node: np.arange(5 * node, 5 * node + 5, dtype=np.uint64) for node in NODES}
+    return [WantedAccount(node, digests[node], None, None, 3.0, 1e-5) for node in NODES]
+
+
+def file_of(folder: Path, node: int) -> Path:
+    return account_file(folder, data_name(wanted()[node].content))
+
+
 def shared_run(
     folder: Path, run: str, wire: Path, first: int, report: Connection, at_work: bool
 ) -> None:
     """A session of a run on the ledgers of its nodes' data: makes them, enters, goes on."""
     if not at_work:
         report.send_bytes(b"off")
-    wanted = [WantedAccount(node, None, None, 3.0, 1e-5) for node in NODES]
-    with SharedLedgers.open(folder, wanted) as shared:
+    folder_key(folder)
+    with SharedLedgers.open(folder, wanted(), session=str(os.getpid())) as shared:
         statements = dict.fromkeys(NODES, STATEMENT)
         shared.enter(run, digest=run, statements=statements, sent={})
         send(wire, first, shared.reserve, report if at_work else None)
@@ -118,9 +135,10 @@ def check_shared(folder: Path, wires: dict[str, Path]) -> set[str]:
     entered: set[str] = set()
     for node in NODES:
         runs = {}
-        if account_file(folder, node).exists():
-            found = read_ledger(account_file(folder, node))
-            assert [account.epsilon_budget for account in found.accounts] == [3.0]
+        if file_of(folder, node).exists():
+            found = read_ledger(file_of(folder, node))
+            assert found.data is not None
+            assert found.data.epsilon_budget == 3.0
             runs = {run.run_id: run for run in found.runs}
         entered |= set(runs)
         for name, wire in wires.items():
@@ -148,7 +166,7 @@ def test_kills_while_ledgers_are_made_and_runs_entered(tmp_path: Path) -> None:
         folder = tmp_path / f"books-{number}"
         wires = {"one": tmp_path / f"wire-{number}", "two": tmp_path / f"other-{number}"}
         kill(shared_run, folder, "one", wires["one"], 0, delay=delay, at_work=False)
-        made = sum(account_file(folder, node).exists() for node in NODES)
+        made = sum(file_of(folder, node).exists() for node in NODES)
         # However fast the machine is, the moment hovers about where the files are made.
         delay = rng.uniform(0.6, 1.0) * delay if made else 1.2 * delay + 1e-3
         outcomes[made] += 1

@@ -7,18 +7,29 @@ and Balle and Wang's delta of it; dp_accounting where batches are sampled.
 from __future__ import annotations
 
 import math
+import multiprocessing
+import secrets
+import shutil
 import sqlite3
+import stat
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy.stats import norm
 
+from tacit.books import ledger_document
 from tacit.errors import InputError
 from tacit.privacy import (
     ClientSampling,
@@ -29,9 +40,25 @@ from tacit.privacy import (
     SampledGaussian,
     to_statement,
 )
-from tacit.privacy.ledger import Account, Interval, Ledger, StepRun, read_ledger, step_runs
-from tacit.privacy.ledger_shared import SharedLedgers, WantedAccount, account_file
-from tacit.privacy.ledger_spent import check_agreement, combined, cost, released, spent
+from tacit.privacy.ledger import (
+    DataAccount,
+    Interval,
+    Ledger,
+    Snapshot,
+    StepRun,
+    read_ledger,
+    step_runs,
+)
+from tacit.privacy.ledger_key import KEY_FILE
+from tacit.privacy.ledger_records import data_name
+from tacit.privacy.ledger_shared import (
+    SharedLedgers,
+    WantedAccount,
+    account_file,
+    account_files,
+    folder_key,
+)
+from tacit.privacy.ledger_spent import check_agreement, combined, cost, released, run_mechanism
 
 STEPS = 10
 MECHANISM = Gaussian(5.0, STEPS)
@@ -43,9 +70,27 @@ def delta_of(epsilon: float, mu: float) -> float:
     return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high))
 
 
+def digests(node: int, count: int = 10) -> NDArray[np.uint64]:
+    """Those of the records of a node: no two nodes share one."""
+    return np.arange(100 * node, 100 * node + count, dtype=np.uint64)
+
+
 def wanted(count: int, epsilon: float | None = None, **more: Any) -> list[WantedAccount]:
     rest = {"delta": None, "new_epsilon": 2.0, "new_delta": 1e-5, **more}
-    return [WantedAccount(node, epsilon, **rest) for node in range(count)]
+    return [WantedAccount(node, digests(node), epsilon, **rest) for node in range(count)]
+
+
+def opened(folder: Path, accounts: list[WantedAccount], session: str = "") -> SharedLedgers:
+    folder_key(folder)
+    return SharedLedgers.open(folder, accounts, session=session or secrets.token_hex(8))
+
+
+def books(folder: Path, node: int) -> Snapshot:
+    return read_ledger(account_file(folder, data_name(wanted(node + 1)[node].content)))
+
+
+def spent(snapshot: Snapshot, node: int, without: str | None = None) -> Mechanism | None:
+    return combined(run_mechanism(run, node) for run in snapshot.runs if run.run_id != without)
 
 
 def enter(
@@ -60,7 +105,7 @@ def enter(
 
 def ran(folder: Path, run: str, *, steps: int = STEPS, mechanism: Mechanism = MECHANISM) -> None:
     """A whole run on two nodes, stopped cleanly."""
-    with SharedLedgers.open(folder, wanted(2)) as shared:
+    with opened(folder, wanted(2)) as shared:
         enter(shared, run, mechanism)
         shared.reserve(0, STEPS)
         shared.settle(steps)
@@ -74,8 +119,9 @@ def test_runs_share_the_books_of_a_node(tmp_path: Path) -> None:
     ran(folder, "one")
     ran(folder, "two", steps=4, mechanism=OTHER)
     for node in range(2):
-        found = read_ledger(account_file(folder, node))
-        assert found.accounts == (Account(node, 2.0, 1e-5),)
+        found = books(folder, node)
+        name = data_name(digests(node).astype("<u8").tobytes())
+        assert found.data == DataAccount(name, 10, 2.0, 1e-5)
         assert [(run.run_id, run.digest) for run in found.runs] == [
             ("one", "plan of one"),
             ("two", "plan of two"),
@@ -84,39 +130,42 @@ def test_runs_share_the_books_of_a_node(tmp_path: Path) -> None:
         total = cost(spent(found, node), 1e-5)
         mu = math.sqrt(STEPS / 5.0**2 + 4 / 8.0**2)
         assert delta_of(total, mu) == pytest.approx(1e-5, rel=1e-6)
-        alone = cost(spent(found, node, without="one"), 1e-5)
+        alone = cost(spent(found, node, "one"), 1e-5)
         assert delta_of(alone, math.sqrt(4) / 8) == pytest.approx(1e-5, rel=1e-6)
-    assert sorted(path.name for path in folder.iterdir()) == ["node-0.sqlite", "node-1.sqlite"]
+    kept = sorted(path.name for path in folder.iterdir())
+    files = [path.name for path in account_files(folder)]
+    assert kept == ["admission.lock", *files, KEY_FILE]
+    assert len(files) == 2
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_a_killed_run_counts_in_full_and_goes_on_under_its_name(tmp_path: Path) -> None:
-    with SharedLedgers.open(tmp_path, wanted(2)) as shared:
+    with opened(tmp_path, wanted(2)) as shared:
         enter(shared, "one")
         shared.reserve(0, 6)
-    with SharedLedgers.open(tmp_path, wanted(2)) as shared:
-        (run,) = shared.snapshot(1).runs
-        assert run.charged[1] == ((0, 6),)
+    with opened(tmp_path, wanted(2)) as shared:
+        assert shared.booked(1, "one") == ((0, 6),)
+        assert shared.booked(1, "two") == ()
         enter(shared, "one", sent={0: (Interval(0, 6),), 1: (Interval(0, 5),)})
         shared.reserve(3, 8)
         shared.settle(7)
-        (run,) = shared.snapshot(1).runs
-        assert run.charged[1] == ((0, 6), (3, 7))
-        mu = math.sqrt(10) / 5
-        assert delta_of(cost(spent(shared.snapshot(1), 1), 1e-5), mu) == pytest.approx(
-            1e-5, rel=1e-6
-        )
+    found = books(tmp_path, 1)
+    assert found.runs[0].charged[1] == ((0, 6), (3, 7))
+    mu = math.sqrt(10) / 5
+    assert delta_of(cost(spent(found, 1), 1e-5), mu) == pytest.approx(1e-5, rel=1e-6)
 
 
-def test_nothing_is_made_before_a_run_is_entered(tmp_path: Path) -> None:
+def test_no_account_is_made_before_a_run_is_entered(tmp_path: Path) -> None:
     folder = tmp_path / "books"
-    with SharedLedgers.open(folder, wanted(2)) as shared:
-        assert shared.accounts == {0: Account(0, 2.0, 1e-5), 1: Account(1, 2.0, 1e-5)}
-        assert shared.snapshot(0).runs == ()
-    assert not folder.exists()
+    with opened(folder, wanted(2)) as shared:
+        assert [account[1:] for account in shared.accounts.values()] == [(10, 2.0, 1e-5)] * 2
+        assert shared.snapshots == {}
+    assert sorted(path.name for path in folder.iterdir()) == ["admission.lock", KEY_FILE]
 
 
 def test_without_nodes_it_does_nothing(tmp_path: Path) -> None:
-    with SharedLedgers(tmp_path / "none", ()) as shared:
+    with SharedLedgers(tmp_path / "none") as shared:
         shared.enter("run", digest="d", statements={}, sent={})
         shared.reserve(0, 3)
         shared.settle(3)
@@ -125,9 +174,9 @@ def test_without_nodes_it_does_nothing(tmp_path: Path) -> None:
 
 def test_a_node_may_join_later(tmp_path: Path) -> None:
     ran(tmp_path, "one")
-    with SharedLedgers.open(tmp_path, wanted(3)) as shared:
+    with opened(tmp_path, wanted(3)) as shared:
         enter(shared, "two")
-        assert [len(shared.snapshot(node).runs) for node in range(3)] == [2, 2, 1]
+    assert [len(books(tmp_path, node).runs) for node in range(3)] == [2, 2, 1]
 
 
 # Budgets.
@@ -135,10 +184,10 @@ def test_a_node_may_join_later(tmp_path: Path) -> None:
 
 def test_the_budget_is_that_of_the_file(tmp_path: Path) -> None:
     ran(tmp_path, "one")
-    with SharedLedgers.open(tmp_path, wanted(2, new_epsilon=7.0, new_delta=0.1)) as shared:
-        assert shared.accounts[1] == Account(1, 2.0, 1e-5)
-    with SharedLedgers.open(tmp_path, wanted(2, 2.0, delta=1e-5)) as shared:
-        assert shared.accounts[1] == Account(1, 2.0, 1e-5)
+    with opened(tmp_path, wanted(2, new_epsilon=7.0, new_delta=0.1)) as shared:
+        assert shared.accounts[1][1:] == (10, 2.0, 1e-5)
+    with opened(tmp_path, wanted(2, 2.0, delta=1e-5)) as shared:
+        assert shared.accounts[1][1:] == (10, 2.0, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -151,14 +200,14 @@ def test_the_budget_is_that_of_the_file(tmp_path: Path) -> None:
 def test_another_budget_is_refused(tmp_path: Path, asked: dict[str, Any], said: str) -> None:
     ran(tmp_path, "one")
     with pytest.raises(InputError, match=said):
-        SharedLedgers.open(tmp_path, wanted(2, **asked))
-    SharedLedgers.open(tmp_path, wanted(2)).close()  # and left unlocked
+        opened(tmp_path, wanted(2, **asked))
+    opened(tmp_path, wanted(2)).close()  # and left unlocked
 
 
 def test_a_new_file_needs_a_budget(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"privacy\.ledger_epsilon = None: is needed to make"):
-        SharedLedgers.open(tmp_path, wanted(1, new_epsilon=None))
-    with SharedLedgers.open(tmp_path, wanted(1, 4.0, new_epsilon=None)) as shared:
+        opened(tmp_path, wanted(1, new_epsilon=None))
+    with opened(tmp_path, wanted(1, 4.0, new_epsilon=None)) as shared:
         assert shared.accounts[0].epsilon_budget == 4.0
 
 
@@ -168,26 +217,77 @@ def test_a_new_file_needs_a_budget(tmp_path: Path) -> None:
 def test_two_runs_cannot_draw_on_one_budget(tmp_path: Path) -> None:
     ran(tmp_path, "one")
     with (
-        SharedLedgers.open(tmp_path, wanted(1)),
+        opened(tmp_path, wanted(1)),
         pytest.raises(InputError, match="one is running it now"),
     ):
-        SharedLedgers.open(tmp_path, wanted(2))
-    SharedLedgers.open(tmp_path, wanted(2)).close()
+        opened(tmp_path, wanted(2))
+    opened(tmp_path, wanted(2)).close()
 
 
-def test_of_two_runs_that_would_make_the_file_one_is_refused(tmp_path: Path) -> None:
-    with (
-        SharedLedgers.open(tmp_path, wanted(2)) as first,
-        SharedLedgers.open(tmp_path, wanted(2)) as second,
-    ):
+def test_a_run_is_kept_out_before_the_other_has_made_a_file(tmp_path: Path) -> None:
+    """Sharing one record is enough; where none is shared, both may run."""
+    folder_key(tmp_path)
+    one = [WantedAccount(0, digests(0), None, None, 2.0, 1e-5)]
+    other = [WantedAccount(0, digests(0, 20)[9:], None, None, 2.0, 1e-5)]
+    apart = [WantedAccount(0, digests(0, 20)[10:], None, None, 2.0, 1e-5)]
+    with opened(tmp_path, one) as first:
+        with pytest.raises(InputError, match="on 1 of the 11 different records of this run"):
+            opened(tmp_path, other)
         enter(first, "one")
-        with pytest.raises(InputError, match="does not exist yet"):
+        with pytest.raises(InputError, match="one is running it now"):
+            opened(tmp_path, other)
+        with opened(tmp_path, apart) as second:
             enter(second, "two")
-        assert len(first.snapshot(0).runs) == 1
+            second.reserve(0, 1)
+    opened(tmp_path, other).close()
+
+
+def test_processes_of_one_run_share_a_folder(tmp_path: Path) -> None:
+    """They look through the same accounts, also each other's, before one of them enters."""
+    ran(tmp_path, "before")
+    halves = [[WantedAccount(node, digests(node), None, None, 2.0, 1e-5)] for node in range(2)]
+    with ExitStack() as stack:
+        both = [stack.enter_context(opened(tmp_path, half, "session")) for half in halves]
+        with pytest.raises(InputError, match="one is running it now"):
+            opened(tmp_path, halves[0], "another")
+        # Not even under the same session may a node run twice, or its data at another node.
+        with pytest.raises(InputError, match="one is running it now"):
+            opened(tmp_path, halves[0], "session")
+        with pytest.raises(InputError, match="another process of this run has the same"):
+            opened(tmp_path, [replace(halves[0][0], node=7)], "session")
+        for shared in both:
+            enter(shared, "now")
+            shared.reserve(0, 4)
+    assert [len(books(tmp_path, node).runs) for node in range(2)] == [2, 2]
+
+
+def hold(folder: Path, ready: Connection) -> None:
+    with opened(folder, wanted(1)):
+        ready.send_bytes(b"held")
+        time.sleep(60)
+
+
+def test_what_a_killed_process_drew_on_is_free(tmp_path: Path) -> None:
+    folder_key(tmp_path)
+    processes = multiprocessing.get_context("forkserver")
+    receiving, sending = processes.Pipe(duplex=False)
+    holder = processes.Process(target=hold, args=(tmp_path, sending))
+    holder.start()
+    try:
+        assert receiving.poll(60)
+        receiving.recv_bytes()
+        with pytest.raises(InputError, match="one is running it now"):
+            opened(tmp_path, wanted(2))
+    finally:
+        holder.kill()
+        holder.join()
+    assert list(tmp_path.glob("in-use-*"))
+    opened(tmp_path, wanted(2)).close()
+    assert not list(tmp_path.glob("in-use-*"))
 
 
 def test_a_reader_does_not_disturb_a_run(tmp_path: Path) -> None:
-    with SharedLedgers.open(tmp_path, wanted(1)) as shared:
+    with opened(tmp_path, wanted(1)) as shared:
         enter(shared, "one")
         shared.reserve(0, 3)
         with pytest.raises(InputError, match="one is running it now"):
@@ -196,22 +296,22 @@ def test_a_reader_does_not_disturb_a_run(tmp_path: Path) -> None:
             Ledger.open_account(shared.file(0))
         shared.reserve(3, 6)
         shared.settle(5)
-    assert read_ledger(account_file(tmp_path, 0)).runs[0].charged[0] == ((0, 3), (3, 5))
+    assert books(tmp_path, 0).runs[0].charged[0] == ((0, 3), (3, 5))
 
 
 def test_a_run_goes_on_only_where_it_is_booked(tmp_path: Path) -> None:
     ran(tmp_path / "books", "one")
     sent = {node: (Interval(0, STEPS),) for node in range(2)}
     with (
-        SharedLedgers.open(tmp_path / "elsewhere", wanted(2)) as shared,
+        opened(tmp_path / "elsewhere", wanted(2)) as shared,
         pytest.raises(InputError, match="they have 0 of the 10 steps"),
     ):
         enter(shared, "one", sent=sent)
-    assert not (tmp_path / "elsewhere").exists()
+    assert account_files(tmp_path / "elsewhere") == []
     # A copy that was made before the last steps were booked.
     ran(tmp_path / "older", "one", steps=9)
     with (
-        SharedLedgers.open(tmp_path / "older", wanted(2)) as shared,
+        opened(tmp_path / "older", wanted(2)) as shared,
         pytest.raises(InputError, match="they have 9 of the 10 steps"),
     ):
         enter(shared, "one", sent=sent)
@@ -220,32 +320,85 @@ def test_a_run_goes_on_only_where_it_is_booked(tmp_path: Path) -> None:
 def test_a_run_keeps_its_plan_and_mechanism(tmp_path: Path) -> None:
     ran(tmp_path, "one")
     with (
-        SharedLedgers.open(tmp_path, wanted(2)) as shared,
+        opened(tmp_path, wanted(2)) as shared,
         pytest.raises(InputError, match="its plan has changed"),
     ):
         enter(shared, "one", OTHER)
 
 
-def test_books_are_those_of_their_node(tmp_path: Path) -> None:
+def test_books_are_found_by_their_data(tmp_path: Path) -> None:
+    """Whatever number a node has, and in whatever order its records come."""
     ran(tmp_path, "one")
-    account_file(tmp_path, 1).rename(account_file(tmp_path, 2))
-    with pytest.raises(InputError, match=r"that of node 2; it is that of \[1\]"):
-        SharedLedgers.open(tmp_path, wanted(3))
+    turned = [WantedAccount(5, digests(1)[::-1], None, None, 9.0, 1e-5)]
+    with opened(tmp_path, turned) as shared:
+        assert shared.accounts[5][1:] == (10, 2.0, 1e-5)
+        enter(shared, "two")
+        shared.reserve(0, 3)
+    first, second = books(tmp_path, 1).runs
+    assert (set(first.statements), set(second.statements)) == ({1}, {5})
+    assert second.charged == {5: ((0, 3),)}
+
+
+def test_nodes_with_the_same_records_have_one_account(tmp_path: Path) -> None:
+    twins = [WantedAccount(node, digests(0), None, None, 2.0, 1e-5) for node in range(2)]
+    with opened(tmp_path, twins) as shared:
+        assert shared.mates(0) == [0, 1]
+        enter(shared, "one")
+        shared.reserve(0, STEPS)
+    (run,) = books(tmp_path, 0).runs
+    assert run.charged == {0: ((0, STEPS),), 1: ((0, STEPS),)}
+    row = ledger_document(tmp_path)["nodes"][0]
+    assert delta_of(row["epsilon"], math.sqrt(2 * STEPS) / 5) == pytest.approx(1e-5, rel=1e-6)
+    apart = [replace(one, new_epsilon=2.0 + one.node) for one in twins]
+    with pytest.raises(InputError, match="one budget for nodes 0 and 1"):
+        opened(tmp_path / "elsewhere", apart)
+
+
+def test_a_file_under_another_name_is_refused(tmp_path: Path) -> None:
+    ran(tmp_path, "one")
+    one, _ = account_files(tmp_path)
+    one.rename(account_file(tmp_path, "0" * 32))
+    with pytest.raises(InputError, match="the data that it is named after"):
+        opened(tmp_path, wanted(3))
+
+
+def test_ledgers_without_their_key_are_refused(tmp_path: Path) -> None:
+    ran(tmp_path, "one")
+    (tmp_path / KEY_FILE).rename(tmp_path / "aside")
+    with pytest.raises(InputError, match=r"privacy\.ledger .* without ledger\.key no record"):
+        opened(tmp_path, wanted(2))
+    folder_key(tmp_path / "other")
+    shutil.copy(tmp_path / "other" / KEY_FILE, tmp_path)
+    with pytest.raises(InputError, match="signed with another"):
+        opened(tmp_path, wanted(2))
 
 
 def test_an_edited_budget_is_refused(tmp_path: Path) -> None:
     ran(tmp_path, "one")
-    with sqlite3.connect(account_file(tmp_path, 0)) as connection:
-        connection.execute("UPDATE account SET epsilon_budget = 20")
-        connection.execute("UPDATE image SET digest = zeroblob(32)")
+    with sqlite3.connect(account_files(tmp_path)[0]) as connection:
+        edit = "UPDATE entry SET content = replace(content, '_budget\": 2.0', '_budget\": 20.0')"
+        connection.execute(edit)
+        connection.execute("UPDATE seal SET image = zeroblob(32)")
     connection.close()
-    with pytest.raises(InputError, match="an unedited ledger: block 1, or what stands before"):
-        SharedLedgers.open(tmp_path, wanted(2))
+    with pytest.raises(InputError, match="an unedited ledger: entry 2, or what stands before"):
+        opened(tmp_path, wanted(2))
+
+
+def test_edited_records_are_refused(tmp_path: Path) -> None:
+    """Else the same records could spend again."""
+    ran(tmp_path, "one")
+    with sqlite3.connect(account_files(tmp_path)[0]) as connection:
+        connection.execute("UPDATE records SET digests = zeroblob(80)")
+        connection.execute("UPDATE seal SET image = zeroblob(32)")
+    connection.close()
+    with pytest.raises(InputError, match="its records were changed"):
+        opened(tmp_path, wanted(2))
 
 
 def test_a_ledger_books_for_no_run_before_it_is_entered(tmp_path: Path) -> None:
-    path = tmp_path / "node-0.sqlite"
-    Ledger.create_account(path, Account(0, 1.0, 1e-5))
+    key, content = folder_key(tmp_path), wanted(1)[0].content
+    path, account = tmp_path / "data-0.sqlite", DataAccount(data_name(content), 10, 1.0, 1e-5)
+    Ledger.create_account(path, key, account, content)
     with Ledger.open_account(path) as ledger, pytest.raises(InputError, match="enter it"):
         ledger.reserve(0, 1)
     with pytest.raises(InputError, match="the ledger of one run; it has 0"):
@@ -253,10 +406,10 @@ def test_a_ledger_books_for_no_run_before_it_is_entered(tmp_path: Path) -> None:
     with Ledger.open_account(path) as ledger, pytest.raises(InputError, match="a mechanism for"):
         ledger.enter("run", digest="d", statements={})
     with pytest.raises(InputError, match="does not exist yet"):
-        Ledger.create_account(path, Account(0, 1.0, 1e-5))
+        Ledger.create_account(path, key, account, content)
     with pytest.raises(InputError, match="can be written"):
-        Ledger.create_account(tmp_path / "no folder" / "x", Account(0, 1.0, 1e-5))
-    assert [one.name for one in tmp_path.iterdir()] == ["node-0.sqlite"]
+        Ledger.create_account(tmp_path / "no folder" / "x", key, account, content)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["data-0.sqlite", KEY_FILE]
 
 
 # What steps on the books release.
@@ -330,7 +483,7 @@ def test_schedules_are_joined_where_nothing_else_differs() -> None:
 def test_runs_with_sampled_batches_cost_what_another_accountant_finds(tmp_path: Path) -> None:
     ran(tmp_path, "one", mechanism=SampledGaussian(0.2, 1.0, STEPS))
     ran(tmp_path, "two", steps=7, mechanism=SampledGaussian(0.2, 1.5, STEPS))
-    found = cost(spent(read_ledger(account_file(tmp_path, 0)), 0), 1e-5)
+    found = cost(spent(books(tmp_path, 0), 0), 1e-5)
     accountant = PLDAccountant(value_discretization_interval=1e-4)
     for z, steps in ((1.0, STEPS), (1.5, 7)):
         event = PoissonSampledDpEvent(0.2, GaussianDpEvent(z))
@@ -342,7 +495,7 @@ def test_runs_of_different_kinds_are_composed(tmp_path: Path) -> None:
     ran(tmp_path, "one", mechanism=SampledGaussian(0.2, 1.0, STEPS))
     ran(tmp_path, "two", steps=4, mechanism=SampledGaussian(0.05, 0.8, STEPS))
     ran(tmp_path, "three", steps=8, mechanism=MECHANISM)
-    found = cost(spent(read_ledger(account_file(tmp_path, 0)), 0), 1e-5)
+    found = cost(spent(books(tmp_path, 0), 0), 1e-5)
     accountant = PLDAccountant(value_discretization_interval=1e-4)
     for rate, z, steps in ((0.2, 1.0, STEPS), (0.05, 0.8, 4), (1.0, 5.0, 8)):
         event = PoissonSampledDpEvent(rate, GaussianDpEvent(z))
@@ -352,16 +505,9 @@ def test_runs_of_different_kinds_are_composed(tmp_path: Path) -> None:
 
 def test_what_does_not_add_up_is_refused(tmp_path: Path) -> None:
     ran(tmp_path, "1" * 32)
-    path = account_file(tmp_path, 0)
-    check_agreement(read_ledger(path), 0, OTHER, str(path))
-    with pytest.raises(InputError, match=r"relation of node 0 .* run 11111111 .*'add-or-remove"):
-        check_agreement(read_ledger(path), 0, Gaussian(5.0, 1, "replace-one"), str(path))
-    with pytest.raises(InputError, match=r"unit of node 0 = 'client'"):
-        check_agreement(read_ledger(path), 0, Gaussian(5.0, 1, unit="client"), str(path))
-
-
-def test_a_run_that_was_charged_nothing_binds_nobody(tmp_path: Path) -> None:
-    ran(tmp_path, "one", steps=0)
-    path = account_file(tmp_path, 0)
-    check_agreement(read_ledger(path), 0, Gaussian(5.0, 1, "replace-one"), str(path))
-    assert cost(spent(read_ledger(path), 0), 1e-5) == 0.0
+    (run,) = books(tmp_path, 0).runs
+    check_agreement(OTHER, run, 7, "books")
+    with pytest.raises(InputError, match=r"relation of node 7 .* run 11111111 in books .*'add-or"):
+        check_agreement(Gaussian(5.0, 1, "replace-one"), run, 7, "books")
+    with pytest.raises(InputError, match=r"unit of node 7 = 'client'"):
+        check_agreement(Gaussian(5.0, 1, unit="client"), run, 7, "books")

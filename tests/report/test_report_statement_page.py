@@ -32,7 +32,8 @@ def document(**changes: Any) -> dict[str, Any]:
             "created": "2026-01-01T00:00:00+00:00",
             "tacit_version": "9.8.6",
             "plan_digest": "plan-digest",
-            "ledger_digest": "ledger-digest",
+            "ledger_head": "ledger-head",
+            "ledger_key": "ledger-key",
             "status": "done",
         },
         "algorithm": {"name": "privsgp", "title": "PrivSGP", "paper": "A paper"},
@@ -110,7 +111,8 @@ def test_the_page_says_everything() -> None:
         "a gap",
         "1,234 parameters",
         "plan-digest",
-        "ledger-digest",
+        "ledger-head",
+        "ledger-key",
         "statement-digest",
         "tacit 9.8.7",
         "2026-01-02",
@@ -148,12 +150,28 @@ def test_a_claim_that_is_missing_is_said_to_be(
 
 def test_all_runs_on_the_data_are_shown() -> None:
     assert "All runs on the same data" not in statement_page(document())
-    row = {"releases": [{"steps": 5}, {"steps": 0}, {"steps": 9}], "epsilon": 2.5001}
-    ledger = {
-        "nodes": [{"node": node, **row, "delta": 1e-5, "epsilon_budget": 3.0} for node in (0, 1)]
-    }
+    releases = [
+        {"run": "ab12", "node": 7, "data": "other", "steps": 3},
+        {"run": "cd34", "node": 8, "data": "mine", "steps": 5},
+        {"run": "ef56", "node": 9, "data": "mine", "steps": 0},
+    ]
+    rows = [
+        {
+            "data": "mine",
+            "releases": [*releases, {"run": "ab12", "node": node, "data": "mine", "steps": 9}],
+            "epsilon": 2.5001,
+            "delta": 1e-5,
+            "epsilon_budget": 3.0,
+        }
+        for node in (0, 1)
+    ]
+    file = {"file": "data-mine.sqlite", "head": "the head", "public_key": "the key"}
+    ledger = {"nodes": rows, "files": [file] * 14}
     page = Page(statement_page(document(data_ledger=ledger)))
+    # The nodes are those of this run, whatever numbers others gave them.
     assert ["0 to 1", "2", "2.51", "1e-5", "3"] in page.rows
+    assert "data-mine.sqlite: head the head, key the key" in page.words
+    assert "and 2 more, in statement.json" in page.words
 
 
 def test_nothing_in_it_is_taken_for_html() -> None:

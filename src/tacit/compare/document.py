@@ -51,7 +51,6 @@ def figure_document(gathered: Gathered, store: Store) -> dict[str, Any]:
         "made": gathered.made,
         "cached": gathered.cached,
         "stopped": gathered.stopped,
-        "ledger": any(member.config.privacy.ledger is not None for member in members),
         "other_versions": sorted(
             {str(one.result["tacit_version"]) for one in members if one.result} - {__version__}
         ),

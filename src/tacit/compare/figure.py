@@ -170,13 +170,13 @@ def load_figure(files: Sequence[Path], asked: Asked = Asked()) -> Figure:
                 "FILE", str(file), "has a [figure] of its own: give it alone, or plain files only"
             )
     if len(files) == 1:
-        return _figure(_stem(files[0]), raws[0], asked)
+        return _figure(Path(files[0]), raws[0], asked)
     names = _names([Path(file) for file in files])
     section = _Figure(title=", ".join(names))
     seeds = asked.seeds or 1
     lines = tuple(
-        Line(name, "", {}, (_setting(name, raw, {}, asked.overrides, seeds),))
-        for name, raw in zip(names, raws, strict=True)
+        Line(name, "", {}, (_setting(name, raw, {}, asked.overrides, seeds, Path(file).parent),))
+        for name, raw, file in zip(names, raws, files, strict=True)
     )
     return _made(section, asked, lines)
 
@@ -191,12 +191,15 @@ def run_digest(config: Config) -> str:
         update={
             "train": config.train.model_copy(update=free),
             "task": config.task.model_copy(update={"data_dir": ""}),
+            "privacy": config.privacy.model_copy(
+                update={"ledger": config.privacy.ledger and "elsewhere"}
+            ),
         }
     )
     return hashlib.blake2b(to_toml(plain).encode(), digest_size=6).hexdigest()
 
 
-def _figure(stem: str, raw: dict[str, Any], asked: Asked) -> Figure:
+def _figure(file: Path, raw: dict[str, Any], asked: Asked) -> Figure:
     section = _validated(_Figure, raw.pop("figure"), "figure")
     if not section.line:
         raise InputError("figure.line", [], "needs one [[figure.line]] or more, each with a name")
@@ -214,8 +217,8 @@ def _figure(stem: str, raw: dict[str, Any], asked: Asked) -> Figure:
     if asked.quick:
         repeats = _validated(_Figure, {"seeds": repeats}, "figure.quick").seeds
     seeds = asked.seeds or repeats
-    lines = tuple(_line(line, raw, general, asked, seeds) for line in given)
-    title = section.title or stem
+    lines = tuple(_line(line, raw, general, asked, seeds, file.parent) for line in given)
+    title = section.title or _stem(file)
     return _made(section.model_copy(update={"title": title}), asked, lines)
 
 
@@ -228,7 +231,12 @@ def _made(section: _Figure, asked: Asked, lines: tuple[Line, ...]) -> Figure:
 
 
 def _line(
-    line: _Line, base: Mapping[str, Any], general: Mapping[str, Any], asked: Asked, seeds: Any
+    line: _Line,
+    base: Mapping[str, Any],
+    general: Mapping[str, Any],
+    asked: Asked,
+    seeds: Any,
+    folder: Path,
 ) -> Line:
     changes = _flat(line.set, f"line {line.name!r}, set")
     if asked.quick:
@@ -237,7 +245,7 @@ def _line(
     points = _points(line)
     settings: dict[str, Setting] = {}
     for point in points[:1] if asked.quick else points:
-        setting = _setting(line.name, raw, point, asked.overrides, seeds)
+        setting = _setting(line.name, raw, point, asked.overrides, seeds, folder)
         settings.setdefault(run_digest(setting.runs[0]), setting)  # an override may make two one
     published: dict[str, float] = dict(line.published.items())
     return Line(line.name, line.group, published, tuple(settings.values()))
@@ -257,9 +265,10 @@ def _setting(
     choice: Mapping[str, Any],
     overrides: Iterable[str],
     seeds: int | Sequence[int],
+    folder: Path,
 ) -> Setting:
     try:
-        config = load_config(_changed(raw, choice), overrides=overrides)
+        config = load_config(_changed(raw, choice), overrides=overrides, folder=folder)
     except InputError as error:
         raise InputError(f"line {name!r}, {error.where}", error.value, error.expected) from None
     return Setting(choice, _repeated(config, seeds))

@@ -4,19 +4,17 @@ Every run on the same records is a release of its own, those of other seeds, of 
 grid, and those that were cut off included; picking the best afterwards does not undo the others.
 What one record pays is bounded by the adaptive composition of all runs, each with the mechanism of
 the node where the record may lie. Another seed deals the records anew, so that any node may be the
-one: of a run counts a mechanism that dominates those of all its nodes.
+one: of a run counts a mechanism that dominates those of all its nodes
+(`tacit.privacy.ledger_spent.dominating`).
 
-Of (sampled) Gaussians of equal length the one with the largest rate and, step by step, the
-smallest noise multiplier dominates: less noise by post-processing; a smaller rate q' < q, because
-its pair is the mixture, with weight q'/q, of the pair of q and of one identical distribution, and
-hockey-stick divergences are jointly convex. Other mechanisms that differ from node to node are not
-composed but summed: basic composition, each at an equal share of delta.
+Mechanisms without a known one that dominates them are not composed but summed: basic
+composition, each at an equal share of delta.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +24,12 @@ from tacit.config import Config
 from tacit.errors import InputError
 from tacit.folder import read_config
 from tacit.metrics import finite_json
-from tacit.privacy import (
-    REPLACE_ONE,
-    Composed,
-    FixedBatchGaussian,
-    Gaussian,
-    Mechanism,
-    SampledGaussian,
-)
+from tacit.privacy import REPLACE_ONE, Composed, Mechanism
 from tacit.privacy.ledger_records import read_ledger
-from tacit.privacy.ledger_spent import run_mechanism
+from tacit.privacy.ledger_spent import dominating, run_mechanism
 from tacit.report.wording import epsilon_text
 
-__all__ = ["dominating", "sentences", "spent_together", "together"]
-
-_GAUSSIANS: tuple[type[Mechanism], ...] = (Gaussian, SampledGaussian)
+__all__ = ["sentences", "spent_together", "together"]
 
 
 @dataclass(frozen=True)
@@ -81,29 +70,6 @@ def together(nodes: Sequence[Sequence[Mechanism]], delta: float) -> tuple[float,
     if composed:
         epsilon += privacy.epsilon(Composed(composed), delta=share)
     return epsilon, not apart
-
-
-def dominating(nodes: Sequence[Mechanism]) -> Mechanism | None:
-    """A mechanism at least as revealing as each of the given ones; None where none is known.
-
-    Args:
-        nodes: mechanisms, at least one.
-    """
-    distinct = list(dict.fromkeys(nodes))
-    first = distinct[0]
-    if len(distinct) == 1:
-        return first
-    alike = {(one.relation, one.unit, one.trust_model, one.steps) for one in distinct}
-    kinds = {type(one) for one in distinct}
-    if len(alike) > 1 or not (kinds <= set(_GAUSSIANS) or kinds == {FixedBatchGaussian}):
-        return None
-    gaussians: list[Any] = list(distinct)
-    worst = max(gaussians, key=lambda one: one.rate)
-    least = tuple(map(min, zip(*(one.noise_multiplier for one in gaussians), strict=True)))
-    coordinates = max(one.coordinates for one in gaussians)
-    # What finite arithmetic adds grows with the coordinates: their largest number is safe.
-    made: Mechanism = replace(worst, noise_multiplier=least, coordinates=coordinates)
-    return made
 
 
 def spent_together(folders: Iterable[Path]) -> list[dict[str, Any]]:
@@ -202,11 +168,6 @@ def sentences(document: Mapping[str, Any]) -> list[str]:
             "Of a grid the point that ends best on the test records is shown: its accuracy is "
             "chosen among several and flatters it, and the choice rests on all runs of the grid, "
             "so that it costs what they cost together."
-        )
-    if document["ledger"] and document["seeds"] > 1:
-        said.append(
-            "The ledgers charge node by node, but each seed deals the records to the nodes anew: "
-            "what one record paid is bounded by the total over all runs, not by one node's ledger."
         )
     return said
 

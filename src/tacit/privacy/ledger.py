@@ -1,11 +1,11 @@
 """The ledger: what each node has spent, on file before a message leaves.
 
-One SQLite file holds accounts (a node's data and its budget), runs with the mechanism that each
-of them releases from an account, and the blocks of steps that were booked. It is used in two ways:
+One SQLite file holds accounts with their budgets, runs with the mechanism that each node releases,
+and the blocks of steps that were booked. It is used in two ways:
 
 - the ledger of *a run*: one run, one account for each node of the process (`Ledger.create`);
-- the ledger of *a node's data*, which outlives runs: one account, one run after the other
-  (`Ledger.create_account`, `Ledger.open_account`, `Ledger.enter`).
+- the ledger of *data*, which outlives runs: one account, the digests of its records, one run after
+  the other (`Ledger.create_account`, `Ledger.open_account`, `Ledger.enter`).
 
 A block is booked durably *before* its first message leaves, and counts in full until a clean stop
 settles it. So a process that is killed at any instant may have booked more than it sent, never
@@ -15,9 +15,11 @@ What the file defends against, and what not:
 
 - Two processes at once: an open ledger is locked by the operating system, and the lock dies with
   its process. A *copy* of the file is another ledger: nothing here can tell.
-- Damage and careless edits: SQLite's own check and digests of the values and of the file's bytes
-  are verified when a ledger is opened. They have no secret: whoever has this code can forge a
-  ledger that opens, and whoever may write to its folder can remove it.
+- Damage and edits: entries are only ever added, each with a digest of all before it, and the last
+  digest is signed with a key beside the file. Nobody without that key can change what is written.
+  Who has it (whoever may read the owner's private files) can.
+- An older copy put in the ledger's place: it is sound by itself. Who kept a later head of the
+  chain, as every statement does, finds that the copy lacks it.
 
 While a ledger is open, do not open its file by other means in the same process: on POSIX systems,
 closing that second handle would release the lock.
@@ -26,32 +28,30 @@ closing that second handle would release the lock.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from tacit.errors import InputError
 from tacit.privacy.ledger_file import (
-    ACCOUNTS,
     FORMAT_VERSION,
-    MECHANISMS,
-    RUNS,
-    AccountRow,
-    changing,
+    append,
     connecting,
-    insert_run,
+    entered,
     lock,
-    verify,
+    read_log,
+    verified,
     write_new,
 )
+from tacit.privacy.ledger_key import LedgerKey, find_key, make_key, new_key
 from tacit.privacy.ledger_records import (
     Account,
     BookedRun,
+    DataAccount,
     Interval,
     NodeStatement,
     Snapshot,
@@ -61,11 +61,13 @@ from tacit.privacy.ledger_records import (
     snapshot,
     step_runs,
 )
+from tacit.privacy.private_files import appearing
 
 __all__ = [
     "FORMAT_VERSION",
     "Account",
     "BookedRun",
+    "DataAccount",
     "Interval",
     "Ledger",
     "NodeStatement",
@@ -83,20 +85,22 @@ class Ledger:
     settled count in full.
     """
 
-    def __init__(self, connection: sqlite3.Connection, path: str, run: int | None) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, path: str, key: LedgerKey, run_id: str | None
+    ) -> None:
         """Take over a connection whose content is verified; use the class methods instead.
 
         Args:
             connection: to a ledger, locked unless it is in memory.
             path: its file, for messages.
-            run: the row of the run to book for; None until `enter` says.
+            key: that signs it.
+            run_id: of the run to book for; None until `enter` says.
         """
         self._connection = connection
         self._path = path
-        self._nodes = tuple(node for node, _, _ in connection.execute(ACCOUNTS))
-        self._run = run
-        (last,) = connection.execute("SELECT max(session) FROM block").fetchone()
-        self._session = 1 if last is None else last + 1
+        self._key = key
+        self._run_id = run_id
+        self._session = self.snapshot().sessions + 1
 
     @classmethod
     def create(
@@ -107,10 +111,11 @@ class Ledger:
         statements: Sequence[NodeStatement],
         run_id: str | None = None,
     ) -> Self:
-        """A new ledger of a run in a new file, durable when this returns.
+        """A new ledger of a run in a new file, whole or not at all, durable when this returns.
 
         Args:
-            path: a file that does not exist, in a folder that does.
+            path: a file that does not exist, in a folder that does, on a file system with hard
+                links. The key that signs it lies beside it, and is made if there is none.
             digest: identifies the plan: a run is only ever continued under the same one.
             statements: one for each node that this ledger books for.
             run_id: of the run, where several ledgers are of one; by default a new one.
@@ -118,13 +123,15 @@ class Ledger:
         Raises:
             InputError: the file exists or cannot be written, or the statements are unusable.
         """
-        texts = _texts(statements)
+        entries = _run_entries(digest, statements, run_id or secrets.token_hex(16))
         with _plain_os_errors(path):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
-        with connecting(str(path)) as connection:
-            lock(connection)
-            run = _fill(connection, str(path), digest, statements, texts, run_id)
-            return cls(connection, str(path), run)
+            if Path(path).exists():
+                raise FileExistsError
+            key = make_key(Path(path).parent)
+            with appearing(Path(path)) as aside, connecting(str(aside)) as connection:
+                write_new(connection, str(aside), key, entries)
+                connection.close()
+        return cls.open(path, digest=digest)
 
     @classmethod
     def open(cls, path: str | Path, *, digest: str | None) -> Self:
@@ -135,18 +142,23 @@ class Ledger:
             digest: the plan's; None accepts any.
 
         Raises:
-            InputError: the file is missing, is no ledger of a run, is damaged or edited, has
-                another format version, belongs to another plan, or is in use by another process.
+            InputError: the file or its key is missing, is no ledger of a run, is damaged or edited,
+                has another format version, belongs to another plan, or is in use by another
+                process.
         """
-        with _opening(path) as connection:
-            runs = connection.execute(RUNS).fetchall()
+        ledger = cls.open_account(path)
+        try:
+            runs = ledger.snapshot().runs
             if len(runs) != 1:
                 raise InputError("ledger", str(path), f"the ledger of one run; it has {len(runs)}")
-            ledger = cls(connection, str(path), runs[0][0])
-            if digest not in (None, ledger.digest):
-                expected = f"the ledger of this plan ({digest}); it is that of {ledger.digest}"
+            if digest not in (None, runs[0].digest):
+                expected = f"the ledger of this plan ({digest}); it is that of {runs[0].digest}"
                 raise InputError("ledger", str(path), expected)
-            return ledger
+            ledger._run_id = runs[0].run_id
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
 
     @classmethod
     def in_memory(cls, *, digest: str, statements: Sequence[NodeStatement]) -> Self:
@@ -155,52 +167,55 @@ class Ledger:
         Raises:
             InputError: the statements are unusable.
         """
-        texts = _texts(statements)
+        run_id = secrets.token_hex(16)
+        entries = _run_entries(digest, statements, run_id)
         with connecting(":memory:") as connection:
-            run = _fill(connection, ":memory:", digest, statements, texts)
-            return cls(connection, ":memory:", run)
+            key = new_key()
+            write_new(connection, ":memory:", key, entries)
+            return cls(connection, ":memory:", key, run_id)
 
     @classmethod
-    def create_account(cls, path: str | Path, account: Account) -> None:
-        """Make the ledger of a node's data, whole or not at all; it does not stay open.
+    def create_account(
+        cls, path: str | Path, key: LedgerKey, account: DataAccount, digests: bytes
+    ) -> None:
+        """Make the ledger of some data, whole or not at all; it does not stay open.
 
         Args:
             path: a file that does not exist, in a folder that does, on a file system with hard
                 links.
-            account: the node and the budget of its data.
+            key: that signs it.
+            account: the data's name and budget.
+            digests: of its records, as in `Snapshot`.
 
         Raises:
             InputError: the file exists or cannot be written.
         """
-        # A file that is cut short must never pass for a new one, so it appears when it is whole.
-        aside = f"{path}.{secrets.token_hex(8)}.new"
-        with _plain_os_errors(path):
-            os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
-            try:
-                with connecting(aside) as connection:
-                    with changing(connection, aside):
-                        write_new(connection, [account])
-                    connection.close()
-                os.link(aside, path)
-            finally:
-                with suppress(OSError):
-                    os.unlink(aside)
-            folder = os.open(Path(path).parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        entry = {"kind": "data", **account._asdict()}
+        with (
+            _plain_os_errors(path),
+            appearing(Path(path)) as aside,
+            connecting(str(aside)) as connection,
+        ):
+            write_new(connection, str(aside), key, [entry], digests)
+            connection.close()
 
     @classmethod
     def open_account(cls, path: str | Path) -> Self:
-        """The ledger of a node's data; `enter` says for which run it is to book.
+        """A ledger; where it is one of data, `enter` says for which run it is to book.
 
         Raises:
-            InputError: the file is missing, is no ledger, is damaged or edited, has another format
-                version, or is in use by another process.
+            InputError: the file or its key is missing, is no ledger, is damaged or edited, has
+                another format version, or is in use by another process.
         """
-        with _opening(path) as connection:
-            return cls(connection, str(path), None)
+        check_exists(path)
+        with connecting(str(path)) as connection:
+            lock(connection)
+            snapshot(verified(connection, str(path)), str(path))
+            key = find_key(Path(path).parent)
+            if key is None:
+                expected = "a ledger with its key beside it: without it nothing can be booked"
+                raise InputError("ledger", str(path), expected)
+            return cls(connection, str(path), key, None)
 
     def enter(
         self, run_id: str, *, digest: str, statements: Mapping[int, Mapping[str, Any]]
@@ -210,28 +225,22 @@ class Ledger:
         Args:
             run_id: the identity that its own ledger has.
             digest: of its plan.
-            statements: its mechanism at each node of this ledger.
+            statements: its mechanism at each of its nodes that hold these data.
 
         Raises:
             InputError: the run is on file with another plan or mechanism, or the file cannot be
                 written.
         """
-        texts = {node: _text(node, statement) for node, statement in statements.items()}
-        if sorted(texts) != sorted(self._nodes):
-            raise InputError("ledger", list(texts), f"a mechanism for each of {list(self._nodes)}")
-        known = {run: (number, plan) for number, run, plan, *_ in self._connection.execute(RUNS)}
-        if run_id in known:
-            number, plan = known[run_id]
-            rows = self._connection.execute(MECHANISMS)
-            booked = {node: text for run, node, text in rows if run == number}
-            if (plan, booked) != (digest, texts):
-                expected = f"the run as it was entered in {self._path}: its plan has changed"
-                raise InputError("run", run_id, expected)
-            self._run = number
-            return
-        with changing(self._connection, self._path):
-            number = insert_run(self._connection, run_id, digest, texts)
-        self._run = number
+        texts = _all_texts(statements)
+        if not texts:
+            raise InputError("ledger", list(texts), "a mechanism for each node of these data")
+        known = {run.run_id: run for run in self.snapshot().runs}
+        if run_id not in known:
+            self._append(_run_entry(run_id, digest, statements))
+        elif (known[run_id].digest, _all_texts(known[run_id].statements)) != (digest, texts):
+            expected = f"the run as it was entered in {self._path}: its plan has changed"
+            raise InputError("run", run_id, expected)
+        self._run_id = run_id
 
     @property
     def run_id(self) -> str:
@@ -247,17 +256,17 @@ class Ledger:
     def statements(self) -> tuple[NodeStatement, ...]:
         """What each node runs and may spend, by node."""
         booked = self._current().statements
-        accounts = self._connection.execute(ACCOUNTS)
+        accounts = self.snapshot().accounts
         return tuple(NodeStatement(node, booked[node], *budget) for node, *budget in accounts)
 
     @property
     def nodes(self) -> tuple[int, ...]:
         """The nodes this ledger books for, in order."""
-        return self._nodes
+        return tuple(self._current().statements)
 
     def snapshot(self) -> Snapshot:
         """All that the ledger says now."""
-        return snapshot(self._connection)
+        return snapshot(read_log(self._connection), self._path)
 
     def reserve(self, first_step: int, until: int) -> None:
         """Book steps `first_step .. until - 1` for every node, durably, before they are sent.
@@ -271,14 +280,9 @@ class Ledger:
         if not 0 <= first_step < until:
             expected = "steps first_step .. until - 1, at least one, from 0 on"
             raise InputError("ledger", (first_step, until), expected)
-        run = self._entered()
+        steps = {"session": self._session, "first": first_step, "until": until}
         # Sealing the bytes would take as long again: it waits for the settlement.
-        with changing(self._connection, self._path, seal=False):
-            self._connection.executemany(
-                "INSERT INTO block (run, node, session, first_step, reserved_until, digest) "
-                "VALUES (?, ?, ?, ?, ?, x'')",
-                [(run, node, self._session, first_step, until) for node in self.nodes],
-            )
+        self._append({"kind": "reserve", "run": self._entered(), **steps}, seal=False)
 
     def settle(self, used_until: int) -> None:
         """Close this session's open blocks at a clean stop: steps from `used_until` on were unused.
@@ -291,13 +295,7 @@ class Ledger:
         """
         if used_until < 0:
             raise InputError("ledger", used_until, "a number of steps, at least 0")
-        with changing(self._connection, self._path):
-            self._connection.execute(
-                "UPDATE block "
-                "SET used_until = max(first_step, min(reserved_until, ?)), digest = x'' "
-                "WHERE session = ? AND used_until IS NULL",
-                (used_until, self._session),
-            )
+        self._append({"kind": "settle", "session": self._session, "until": used_until})
 
     def charged(self) -> dict[int, tuple[Interval, ...]]:
         """The run's booked intervals at each node, in the order of booking, repeats included."""
@@ -313,17 +311,18 @@ class Ledger:
             raise InputError("ledger", node, f"one of the ledger's nodes, {list(self.nodes)}")
         return step_runs(self.charged()[node])
 
-    def _entered(self) -> int:
-        if self._run is None:
+    def _append(self, entry: Mapping[str, Any], *, seal: bool = True) -> None:
+        append(self._connection, self._path, self._key, [entry], seal=seal)
+
+    def _entered(self) -> str:
+        if self._run_id is None:
             raise InputError("ledger", self._path, "needs to know which run it books for: enter it")
-        return self._run
+        return self._run_id
 
     def _current(self) -> BookedRun:
         """The run that this ledger books for."""
-        number = self._entered()
-        rows = self._connection.execute(RUNS).fetchall()
-        position = next(place for place, row in enumerate(rows) if row[0] == number)
-        return snapshot(self._connection).runs[position]
+        run_id = self._entered()
+        return next(run for run in self.snapshot().runs if run.run_id == run_id)
 
     def close(self) -> None:
         """Close the file and release the lock; closing twice is harmless."""
@@ -342,16 +341,6 @@ class Ledger:
 
 
 @contextmanager
-def _opening(path: str | Path) -> Iterator[sqlite3.Connection]:
-    """A ledger's file, locked and verified."""
-    check_exists(path)
-    with connecting(str(path)) as connection:
-        lock(connection)
-        verify(connection, str(path))
-        yield connection
-
-
-@contextmanager
 def _plain_os_errors(path: str | Path) -> Iterator[None]:
     try:
         yield
@@ -362,26 +351,31 @@ def _plain_os_errors(path: str | Path) -> Iterator[None]:
         raise InputError("ledger", str(path), expected) from None
 
 
-def _fill(
-    connection: sqlite3.Connection,
-    path: str,
-    digest: str,
-    statements: Sequence[NodeStatement],
-    texts: Mapping[int, str],
-    run_id: str | None = None,
-) -> int:
-    """Make a run's ledger of an empty file; gives the run's row."""
-    accounts: list[AccountRow] = [(one.node, one.epsilon_budget, one.delta) for one in statements]
-    with changing(connection, path):
-        write_new(connection, accounts)
-        return insert_run(connection, run_id or secrets.token_hex(16), digest, texts)
-
-
-def _texts(statements: Sequence[NodeStatement]) -> dict[int, str]:
+def _run_entries(
+    digest: str, statements: Sequence[NodeStatement], run_id: str
+) -> list[dict[str, Any]]:
+    """What a run's ledger begins with: the accounts of its nodes, and the run."""
     nodes = [statement.node for statement in statements]
     if not nodes or min(nodes) < 0 or len(set(nodes)) < len(nodes):
         raise InputError("ledger", nodes, "one statement a node, of at least one node, from 0 on")
-    return {one.node: _text(one.node, one.statement) for one in statements}
+    accounts = [
+        {"kind": "account", **Account(one.node, one.epsilon_budget, one.delta)._asdict()}
+        for one in statements
+    ]
+    run = _run_entry(run_id, digest, {one.node: one.statement for one in statements})
+    return [*accounts, run]
+
+
+def _run_entry(
+    run_id: str, digest: str, statements: Mapping[int, Mapping[str, Any]]
+) -> dict[str, Any]:
+    _all_texts(statements)
+    mechanisms = {str(node): dict(statement) for node, statement in statements.items()}
+    return {"kind": "run", "run": run_id, "digest": digest, "mechanisms": mechanisms, **entered()}
+
+
+def _all_texts(statements: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
+    return {node: _text(node, statement) for node, statement in statements.items()}
 
 
 def _text(node: int, statement: Mapping[str, Any]) -> str:

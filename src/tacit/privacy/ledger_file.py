@@ -1,85 +1,73 @@
-"""How a ledger lies on disk: one SQLite file, locked, durable, and checked byte for byte.
+"""How a ledger lies on disk: a log in one SQLite file, locked, durable, chained and signed.
 
-Two digests, neither of them secret, tell damage and careless edits from what this module wrote:
+The log only grows: what a ledger says (`tacit.privacy.ledger_records`) is what its entries say in
+order. Three things tell damage and edits from what this module wrote:
 
-- a chain of BLAKE2b digests over every value: identity, accounts, runs and their mechanisms, then
-  block after block; its end is noted as `head`;
-- a digest of the file's bytes, `image`, which also covers those that hold no value. It is written
-  after each change but a booking, which must be quick, in a transaction of its own; until then, and
-  after a kill, it is all zeros, and the chain alone vouches for the values.
+- every entry has a BLAKE2b digest of itself and of the digest before it; the last one is the
+  *head*, which stands for everything in the ledger. All earlier heads stay in the file, so that a
+  head which someone noted is found again in every later copy, and in no earlier one;
+- the head is signed with the ledger's key (Ed25519, `tacit.privacy.ledger_key`); the public key is
+  in the first entry. Entries cannot be changed or added without the key;
+- a digest of the file's bytes, `image`, covers those that hold no value as well. It is written
+  after each change but a booking, which must be quick, in a transaction of its own; until then,
+  and after a kill, it is all zeros, and the chain alone vouches for the values.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from tacit.errors import InputError
+from tacit.privacy.ledger_key import LedgerKey, find_key, is_signed
 
 __all__ = [
-    "ACCOUNTS",
     "FORMAT_VERSION",
-    "MECHANISMS",
-    "META",
-    "RUNS",
-    "AccountRow",
-    "changing",
+    "Log",
+    "append",
     "connecting",
-    "insert_run",
+    "entered",
+    "in_transaction",
     "lock",
-    "verify",
+    "read_log",
+    "verified",
     "write_new",
 ]
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
-AccountRow = tuple[int, float | None, float | None]  # node, epsilon budget, delta
-
-_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE account (node INTEGER PRIMARY KEY, epsilon_budget REAL, delta REAL);
-CREATE TABLE run (
-    id INTEGER PRIMARY KEY,
-    run_id TEXT NOT NULL UNIQUE,
-    digest TEXT NOT NULL,
-    created TEXT NOT NULL,
-    tacit_version TEXT NOT NULL
-);
-CREATE TABLE mechanism (
-    run INTEGER NOT NULL REFERENCES run,
-    node INTEGER NOT NULL REFERENCES account,
-    statement TEXT NOT NULL,
-    PRIMARY KEY (run, node)
-) WITHOUT ROWID;
-CREATE TABLE image (digest BLOB NOT NULL);
-CREATE TABLE block (
-    id INTEGER PRIMARY KEY,
-    run INTEGER NOT NULL REFERENCES run,
-    node INTEGER NOT NULL REFERENCES account,
-    session INTEGER NOT NULL,
-    first_step INTEGER NOT NULL,
-    reserved_until INTEGER NOT NULL,
-    used_until INTEGER,
-    digest BLOB NOT NULL
-);
-"""
-META = "SELECT key, value FROM meta WHERE key != 'head' ORDER BY key"
-ACCOUNTS = "SELECT node, epsilon_budget, delta FROM account ORDER BY node"
-RUNS = "SELECT id, run_id, digest, created, tacit_version FROM run ORDER BY id"
-MECHANISMS = "SELECT run, node, statement FROM mechanism ORDER BY run, node"
-_BLOCKS = (
-    "SELECT id, run, node, session, first_step, reserved_until, used_until, digest "
-    "FROM block WHERE id >= ? ORDER BY id"
+_SCHEMA = (
+    "CREATE TABLE entry (id INTEGER PRIMARY KEY, content TEXT NOT NULL, digest BLOB NOT NULL)",
+    "CREATE TABLE records (digests BLOB NOT NULL)",
+    "CREATE TABLE seal (image BLOB NOT NULL, signature BLOB NOT NULL)",
 )
-_EDITED = "an unedited ledger: block {}, or what stands before it, was changed"
 _UNSEALED = bytes(32)
+_SIGNED = b"head of a tacit ledger: "
 _SIZE = ("count", "size")
 _PATIENCE = 0.3  # seconds: a reader is done by then, a run is not
+_EDITED = "an unedited ledger: entry {}, or what stands before it, was changed"
+
+
+class Log(NamedTuple):
+    """What is in a ledger's file.
+
+    Args:
+        entries: in order; the first tells of the ledger itself.
+        heads: the head of the chain after each of them, hexadecimal.
+        records: 64-bit digests of records, little-endian, ascending; of a run's ledger, none.
+    """
+
+    entries: tuple[Mapping[str, Any], ...]
+    heads: tuple[str, ...]
+    records: bytes
 
 
 @contextlib.contextmanager
@@ -130,7 +118,7 @@ def lock(connection: sqlite3.Connection) -> None:
 
 
 @contextlib.contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+def in_transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """All or nothing, and on the disk when it ends."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -142,111 +130,109 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-@contextlib.contextmanager
-def changing(connection: sqlite3.Connection, path: str, *, seal: bool = True) -> Iterator[None]:
-    """A change, durable when it ends; changed blocks must have been left with an empty digest.
+def entered() -> dict[str, str]:
+    """When something is entered, and by which version."""
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "tacit_version": metadata.version("tacit"),
+    }
+
+
+def write_new(
+    connection: sqlite3.Connection,
+    path: str,
+    key: LedgerKey,
+    entries: Iterable[Mapping[str, Any]],
+    records: bytes = b"",
+) -> None:
+    """Fill an empty file with a ledger, durably.
+
+    Args:
+        connection: to the file.
+        path: of the file, for messages.
+        key: that signs it.
+        entries: which follow the ledger's own.
+        records: digests, as in `Log`.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    first = {
+        "kind": "ledger",
+        "format_version": FORMAT_VERSION,
+        "public_key": key.public,
+        **entered(),
+    }
+    with _plain_errors(path):
+        with in_transaction(connection):
+            for statement in _SCHEMA:
+                connection.execute(statement)
+            connection.execute("INSERT INTO records VALUES (?)", (records,))
+            connection.execute("INSERT INTO seal VALUES (?, ?)", (_UNSEALED, bytes(64)))
+            _extend(connection, key, [first, *entries])
+        _seal_image(connection)
+
+
+def append(
+    connection: sqlite3.Connection,
+    path: str,
+    key: LedgerKey,
+    entries: Iterable[Mapping[str, Any]],
+    *,
+    seal: bool = True,
+) -> None:
+    """Add entries to the log, durably when this returns, all or none.
 
     Args:
         connection: to the ledger.
         path: its file, for messages.
+        key: that signs it.
+        entries: data that JSON can hold.
         seal: whether the file's bytes are digested as well, which takes as long again.
 
     Raises:
         InputError: the file cannot be written.
     """
     with _plain_errors(path):
-        with _transaction(connection):
-            yield
-            _seal_values(connection)
-            connection.execute("UPDATE image SET digest = ?", (_UNSEALED,))
+        with in_transaction(connection):
+            _extend(connection, key, entries)
         if seal:
             _seal_image(connection)
 
 
-def write_new(connection: sqlite3.Connection, accounts: Sequence[AccountRow]) -> None:
-    """Fill a new ledger, inside `changing`, with its identity and accounts."""
-    meta = {
-        "format_version": str(FORMAT_VERSION),
-        "tacit_version": metadata.version("tacit"),
-        "created": _now(),
-    }
-    # executescript would commit the transaction, hence one statement at a time.
-    for statement in filter(str.strip, _SCHEMA.split(";")):
-        connection.execute(statement)
-    connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
-    connection.executemany("INSERT INTO account VALUES (?, ?, ?)", accounts)
-    connection.execute("INSERT INTO image VALUES (?)", (_UNSEALED,))
+def _extend(
+    connection: sqlite3.Connection, key: LedgerKey, entries: Iterable[Mapping[str, Any]]
+) -> None:
+    """Lengthen the chain and sign its new head."""
+    last = "SELECT id, digest FROM entry ORDER BY id DESC LIMIT 1"
+    number, head = connection.execute(last).fetchone() or (0, b"")
+    for entry in entries:
+        number += 1
+        content = json.dumps(dict(entry), sort_keys=True, allow_nan=False)
+        head = _digest(head, number, content)
+        connection.execute("INSERT INTO entry VALUES (?, ?, ?)", (number, content, head))
+    signature = key.sign(_SIGNED + head)
+    connection.execute("UPDATE seal SET image = ?, signature = ?", (_UNSEALED, signature))
 
 
-def insert_run(
-    connection: sqlite3.Connection, run_id: str, digest: str, statements: Mapping[int, str]
-) -> int:
-    """Enter a run, inside `changing`, with each node's mechanism as JSON; gives its row."""
-    row = (run_id, digest, _now(), metadata.version("tacit"))
-    insert = "INSERT INTO run (run_id, digest, created, tacit_version) VALUES (?, ?, ?, ?)"
-    number = connection.execute(insert, row).lastrowid
-    assert number is not None
-    rows = [(number, node, statement) for node, statement in statements.items()]
-    connection.executemany("INSERT INTO mechanism VALUES (?, ?, ?)", rows)
-    # Runs stand before all blocks in the chain.
-    connection.execute("UPDATE block SET digest = x''")
-    return number
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _digest(previous: bytes, row: Sequence[object]) -> bytes:
-    return hashlib.blake2b(previous + ascii(tuple(row)).encode(), digest_size=32).digest()
-
-
-def _chain_start(connection: sqlite3.Connection) -> bytes:
-    """The digest that the first block's continues: that of all tables before the blocks."""
-    link = b""
-    for query in (META, ACCOUNTS, RUNS, MECHANISMS):
-        for row in connection.execute(query):
-            link = _digest(link, row)
-    return link
-
-
-def _seal_values(connection: sqlite3.Connection) -> None:
-    """Renew the chain of digests from the first block whose digest was emptied by a change."""
-    (first,) = connection.execute(
-        "SELECT coalesce(min(CASE WHEN digest = x'' THEN id END), max(id) + 1, 1) FROM block"
-    ).fetchone()
-    before = "SELECT digest FROM block WHERE id < ? ORDER BY id DESC LIMIT 1"
-    (link,) = connection.execute(before, (first,)).fetchone() or (_chain_start(connection),)
-    changed = []
-    for row in connection.execute(_BLOCKS, (first,)):
-        link = _digest(link, row[:-1])
-        changed.append((link, row[0]))
-    connection.executemany("UPDATE block SET digest = ? WHERE id = ?", changed)
-    _set_head(connection, link)
-
-
-def _set_head(connection: sqlite3.Connection, link: bytes) -> None:
-    """Note the chain's end, so that blocks missing from the end are missed."""
-    connection.execute("INSERT OR REPLACE INTO meta VALUES ('head', ?)", (link.hex(),))
+def _digest(previous: bytes, number: int, content: str) -> bytes:
+    message = previous + ascii((number, content)).encode()
+    return hashlib.blake2b(message, digest_size=32).digest()
 
 
 def _seal_image(connection: sqlite3.Connection) -> None:
     """Note the digest of the file as it is, after a change is committed."""
-    with _transaction(connection):
+    with in_transaction(connection):
         digest = _image_digest(connection, _UNSEALED)
-        connection.execute("UPDATE image SET digest = ?", (digest,))
+        connection.execute("UPDATE seal SET image = ?", (digest,))
         # Noting it must not move other bytes. SQLite overwrites a value of equal length in place,
         # but does not promise to: better no seal than one that would refuse a sound ledger.
-        if not _image_is_sound(connection):
-            connection.execute("UPDATE image SET digest = ?", (_UNSEALED,))
+        if not _image_is_sound(connection, digest):
+            connection.execute("UPDATE seal SET image = ?", (_UNSEALED,))
 
 
-def _image_is_sound(connection: sqlite3.Connection) -> bool:
-    rows = connection.execute("SELECT cast(digest AS BLOB) FROM image").fetchall()
-    if len(rows) != 1 or len(rows[0][0]) != len(_UNSEALED):
-        return False
-    (digest,) = rows[0]
-    return digest in (_UNSEALED, _image_digest(connection, digest))
+def _image_is_sound(connection: sqlite3.Connection, noted: bytes) -> bool:
+    return noted in (_UNSEALED, _image_digest(connection, noted))
 
 
 def _image_digest(connection: sqlite3.Connection, noted: bytes) -> bytes:
@@ -257,11 +243,20 @@ def _image_digest(connection: sqlite3.Connection, noted: bytes) -> bytes:
     return hashlib.blake2b(image.replace(noted, _UNSEALED), digest_size=32).digest()
 
 
-def verify(connection: sqlite3.Connection, path: str) -> None:
-    """Refuse a file that is not what this module wrote.
+def read_log(connection: sqlite3.Connection) -> Log:
+    """What is in the file of an open, verified ledger."""
+    rows = connection.execute("SELECT content, digest FROM entry ORDER BY id").fetchall()
+    ((records,),) = connection.execute("SELECT digests FROM records").fetchall()
+    entries = tuple(json.loads(content) for content, _ in rows)
+    return Log(entries, tuple(digest.hex() for _, digest in rows), records)
+
+
+def verified(connection: sqlite3.Connection, path: str) -> Log:
+    """What is in a file, which is refused unless this module wrote it with its key.
 
     Raises:
-        InputError: the file is damaged or edited, or has another format version.
+        InputError: the file is damaged or edited, is signed with another key than that which lies
+            beside it, or has another format version.
     """
     (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if found != "ok":
@@ -269,18 +264,31 @@ def verify(connection: sqlite3.Connection, path: str) -> None:
     (pages,), (size,) = (connection.execute(f"PRAGMA page_{of}").fetchone() for of in _SIZE)
     if os.stat(path).st_size != pages * size:  # SQLite takes what is missing of a page for zeros
         raise InputError("ledger", path, f"an undamaged ledger, of {pages * size} bytes")
-    meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
-    if meta.get("format_version") != str(FORMAT_VERSION):
-        version, writer = meta.get("format_version"), meta.get("tacit_version")
+    try:
+        log = read_log(connection)
+        ((image, signature),) = connection.execute(
+            "SELECT cast(image AS BLOB), cast(signature AS BLOB) FROM seal"
+        ).fetchall()
+        version, public = log.entries[0]["format_version"], log.entries[0].get("public_key", "")
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        expected = f"an undamaged ledger: {type(error).__name__}: {error}"
+        raise InputError("ledger", path, expected) from None
+    if version != FORMAT_VERSION:
+        writer = log.entries[0].get("tacit_version")
         expected = f"a ledger of format {FORMAT_VERSION}; this is {version}, of tacit {writer}"
         raise InputError("ledger", path, expected)
-    link = _chain_start(connection)
-    for row in connection.execute(_BLOCKS, (0,)):
-        link = _digest(link, row[:-1])
-        if row[-1] != link:
-            raise InputError("ledger", path, _EDITED.format(row[0]))
-    if meta.get("head") != link.hex():
-        expected = "an unedited ledger: identity, a budget, a run or the last block was changed"
+    head = b""
+    for place, row in enumerate(connection.execute("SELECT * FROM entry ORDER BY id"), start=1):
+        head = _digest(head, row[0], row[1])
+        if (row[0], row[2]) != (place, head):
+            raise InputError("ledger", path, _EDITED.format(place))
+    if not is_signed(public, _SIGNED + head, signature):
+        expected = "an unedited ledger: its last entries were changed, or its signature was"
         raise InputError("ledger", path, expected)
-    if not _image_is_sound(connection):
+    key = find_key(Path(path).parent)
+    if key is not None and key.public != public:
+        expected = "a ledger that is signed with the key beside it; it is signed with another"
+        raise InputError("ledger", path, expected)
+    if len(image) != len(_UNSEALED) or not _image_is_sound(connection, image):
         raise InputError("ledger", path, "an undamaged ledger: bytes without a value were changed")
+    return log

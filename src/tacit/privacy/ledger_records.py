@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
+import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,16 +10,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tacit.errors import InputError
-from tacit.privacy.ledger_file import ACCOUNTS, MECHANISMS, META, RUNS, connecting, verify
+from tacit.privacy.ledger_file import Log, connecting, verified
 
 __all__ = [
     "Account",
     "BookedRun",
+    "DataAccount",
     "Interval",
     "NodeStatement",
     "Snapshot",
     "StepRun",
     "check_exists",
+    "data_name",
     "read_ledger",
     "snapshot",
     "step_runs",
@@ -45,11 +46,27 @@ class NodeStatement:
 
 
 class Account(NamedTuple):
-    """A node's data and the budget they have."""
+    """A node of a run and the budget that it has there."""
 
     node: int
     epsilon_budget: float | None
     delta: float | None
+
+
+class DataAccount(NamedTuple):
+    """A node's data and the budget they have, whichever number the node has.
+
+    Args:
+        name: digest of the data's set of records, hexadecimal.
+        records: how many they are.
+        epsilon_budget: the most that may be spent of them.
+        delta: the delta that the budget goes with.
+    """
+
+    name: str
+    records: int
+    epsilon_budget: float
+    delta: float
 
 
 class Interval(NamedTuple):
@@ -95,16 +112,29 @@ class Snapshot:
     Args:
         created: when the file was made, ISO 8601, UTC.
         tacit_version: of the software that made it.
-        head: digest of every value in the file, hexadecimal.
-        accounts: by node.
+        public_key: with which its signature is checked, hexadecimal.
+        heads: the head of the chain after each entry, hexadecimal; the last one stands for all.
+        accounts: of a run's ledger, by node.
+        data: of a ledger of data, whose they are.
+        digests: of its records, 64 bits each, little-endian, ascending.
         runs: in the order in which they were entered.
+        sessions: how many sessions have booked.
     """
 
     created: str
     tacit_version: str
-    head: str
+    public_key: str
+    heads: tuple[str, ...]
     accounts: tuple[Account, ...]
+    data: DataAccount | None
+    digests: bytes
     runs: tuple[BookedRun, ...]
+    sessions: int
+
+    @property
+    def head(self) -> str:
+        """The digest that stands for everything in the ledger, hexadecimal."""
+        return self.heads[-1]
 
 
 def step_runs(intervals: Iterable[Interval]) -> tuple[StepRun, ...]:
@@ -136,38 +166,100 @@ def read_ledger(path: str | Path) -> Snapshot:
     check_exists(path)
     with connecting(str(path)) as connection:
         connection.execute("BEGIN")
-        verify(connection, str(path))
-        found = snapshot(connection)
+        found = snapshot(verified(connection, str(path)), str(path))
         connection.close()
         return found
 
 
-def snapshot(connection: sqlite3.Connection) -> Snapshot:
-    """All that an open, verified ledger says."""
-    meta = dict(connection.execute(META).fetchall())
-    accounts = tuple(Account(*row) for row in connection.execute(ACCOUNTS))
-    ((head,),) = connection.execute("SELECT value FROM meta WHERE key = 'head'").fetchall()
-    statements: dict[int, dict[int, Any]] = defaultdict(dict)
-    for run, node, text in connection.execute(MECHANISMS):
-        statements[run][node] = json.loads(text)
-    charged: dict[tuple[int, int], list[Interval]] = defaultdict(list)
-    for run, node, first, until in connection.execute(
-        "SELECT run, node, first_step, ifnull(used_until, reserved_until) FROM block ORDER BY id"
-    ):
-        if first < until:
-            charged[run, node].append(Interval(first, until))
-    runs = tuple(
-        BookedRun(
-            run_id=run_id,
-            digest=digest,
-            created=created,
-            tacit_version=version,
-            statements=statements[run],
-            charged={node: tuple(charged[run, node]) for node in statements[run]},
+@dataclass
+class _Block:
+    run: str
+    session: int
+    first: int
+    until: int
+    settled: bool = False
+
+
+def snapshot(log: Log, path: str) -> Snapshot:
+    """What the entries of a verified ledger come to.
+
+    Args:
+        log: what is in its file.
+        path: of the file, for messages.
+
+    Raises:
+        InputError: an entry is none that this version writes.
+    """
+    first, *entries = log.entries
+    try:
+        of_kind: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+        for entry in entries:
+            of_kind[entry["kind"]].append(entry)
+        charged = _charged(entries)
+        runs = tuple(
+            _booked(entry, tuple(charged.get(entry["run"], ()))) for entry in of_kind["run"]
         )
-        for run, run_id, digest, created, version in connection.execute(RUNS)
+        sessions = [entry["session"] for entry in of_kind["reserve"]]
+        rows = (
+            Account(row["node"], row["epsilon_budget"], row["delta"]) for row in of_kind["account"]
+        )
+        data = [
+            DataAccount(row["name"], row["records"], row["epsilon_budget"], row["delta"])
+            for row in of_kind["data"]
+        ]
+        found = Snapshot(
+            created=first["created"],
+            tacit_version=first["tacit_version"],
+            public_key=first["public_key"],
+            heads=log.heads,
+            accounts=tuple(sorted(rows)),
+            data=data[0] if data else None,
+            digests=log.records,
+            runs=runs,
+            sessions=max(sessions, default=0),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        expected = f"a whole ledger: {type(error).__name__}: {error}"
+        raise InputError("ledger", path, expected) from None
+    if found.data is not None and found.data.name != data_name(log.records):
+        raise InputError("ledger", path, "an unedited ledger: its records were changed")
+    return found
+
+
+def data_name(digests: bytes) -> str:
+    """The name of a set of records: a digest of theirs, which are ascending; hexadecimal."""
+    return hashlib.blake2b(digests, digest_size=16).hexdigest()
+
+
+def _charged(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Interval]]:
+    """The intervals that each run was charged: all that was booked, but for what was settled."""
+    blocks: list[_Block] = []
+    for entry in entries:
+        if entry["kind"] == "reserve":
+            steps = entry["first"], entry["until"]
+            blocks.append(_Block(entry["run"], entry["session"], *steps))
+        elif entry["kind"] == "settle":
+            for block in blocks:
+                if block.session == entry["session"] and not block.settled:
+                    block.until = max(block.first, min(block.until, entry["until"]))
+                    block.settled = True
+    found: dict[str, list[Interval]] = defaultdict(list)
+    for block in blocks:
+        if block.first < block.until:
+            found[block.run].append(Interval(block.first, block.until))
+    return found
+
+
+def _booked(entry: Mapping[str, Any], charged: tuple[Interval, ...]) -> BookedRun:
+    statements = {int(node): one for node, one in entry["mechanisms"].items()}
+    return BookedRun(
+        run_id=entry["run"],
+        digest=entry["digest"],
+        created=entry["created"],
+        tacit_version=entry["tacit_version"],
+        statements=dict(sorted(statements.items())),
+        charged=dict.fromkeys(sorted(statements), charged),
     )
-    return Snapshot(meta["created"], meta["tacit_version"], head, accounts, runs)
 
 
 def check_exists(path: str | Path) -> None:

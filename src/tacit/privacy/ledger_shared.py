@@ -1,7 +1,9 @@
-"""The ledgers of the nodes' data: a folder with one file a node, which outlives every run.
+"""The ledgers of data: a folder with one file a node's data, which outlives every run.
 
-Runs that share a folder draw on the same budgets. The files are locked, all of them, while a run
-is open, and a file is made when the first run is entered.
+A file is found by its records (`account_file`), never by the number of a node. Runs draw on one
+budget where they have the same set of records, and on the budgets of all accounts that share some
+(`tacit.privacy.ledger_overlap`). In the folder lie `data-NAME.sqlite`, an account each, and the key
+`ledger.key`, without which no record can be told from another.
 """
 
 from __future__ import annotations
@@ -14,23 +16,36 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tacit.errors import InputError
 from tacit.privacy.ledger import Ledger
-from tacit.privacy.ledger_records import Account, Interval, Snapshot
+from tacit.privacy.ledger_admission import InUse, admission, declared, in_use
+from tacit.privacy.ledger_key import KEY_FILE, LedgerKey, find_key, make_key
+from tacit.privacy.ledger_overlap import Held, holders
+from tacit.privacy.ledger_records import (
+    DataAccount,
+    Interval,
+    Snapshot,
+    data_name,
+    read_ledger,
+)
+from tacit.privacy.private_files import make_private_folder
 
-__all__ = ["SharedLedgers", "WantedAccount", "account_file"]
+__all__ = ["SharedLedgers", "WantedAccount", "account_file", "account_files", "folder_key"]
 
 _T = TypeVar("_T")
 _THREADS = 8  # they wait for the disk, not for a core
-_NOTHING = Snapshot(created="", tacit_version="", head="", accounts=(), runs=())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WantedAccount:
     """The budget that a run expects of a node's data.
 
     Args:
         node: the node.
+        digests: of its records, `[records]`, in any order.
         epsilon: what the budget must be; None takes the one on file.
         delta: likewise.
         new_epsilon: the budget of a new file where `epsilon` is None; None: there is none.
@@ -38,60 +53,130 @@ class WantedAccount:
     """
 
     node: int
+    digests: NDArray[np.uint64]
     epsilon: float | None
     delta: float | None
     new_epsilon: float | None
     new_delta: float
 
+    @property
+    def content(self) -> bytes:
+        """The digests as a ledger holds them."""
+        return np.sort(self.digests).astype("<u8").tobytes()
 
-def account_file(folder: Path, node: int) -> Path:
-    """Where the ledger of a node's data lies."""
-    return folder / f"node-{node}.sqlite"
+
+def account_file(folder: Path, name: str) -> Path:
+    """Where the ledger of the data of a name lies."""
+    return folder / f"data-{name[:16]}.sqlite"
+
+
+def account_files(folder: Path) -> list[Path]:
+    """All ledgers of data in a folder."""
+    return sorted(folder.glob("data-*.sqlite"))
+
+
+def folder_key(folder: Path) -> LedgerKey:
+    """The key of a folder of ledgers; folder and key are made if there is none.
+
+    Raises:
+        InputError: there are ledgers without their key, or the folder cannot be written.
+    """
+    if find_key(folder) is None and account_files(folder):
+        expected = f"ledgers with their key: without {KEY_FILE} no record can be told from another"
+        raise InputError("privacy.ledger", str(folder), expected)
+    try:
+        make_private_folder(folder)
+    except OSError as error:
+        expected = f"a folder that can be made: {error.strerror}"
+        raise InputError("privacy.ledger", str(folder), expected) from None
+    return make_key(folder)
 
 
 class SharedLedgers:
-    """The ledgers of the data of a run's nodes, locked until they are closed.
+    """The ledgers of the data of a run's nodes, which no other run draws on until it is closed.
 
     Without nodes it is the shared ledger of a run that has none: it allows and books nothing.
+
+    Attributes:
+        folder: where they lie.
+        accounts: of each node's data; those of two nodes with equal records are the same.
+        snapshots: what each account that holds some of the records said at the start, by name.
+        held: which accounts hold the records of each node.
     """
 
-    def __init__(self, folder: Path, accounts: Sequence[Account]) -> None:
-        """Take over the folder and the accounts that are or will be there; see `open`."""
+    def __init__(self, folder: Path) -> None:
+        """Draw on nothing; see `open`."""
         self.folder = folder
-        self.accounts: Mapping[int, Account] = {account.node: account for account in accounts}
-        self._ledgers: dict[int, Ledger] = {}
+        self.accounts: Mapping[int, DataAccount] = {}
+        self.snapshots: Mapping[str, Snapshot] = {}
+        self.held: Mapping[int, Held] = {}
+        self._nodes: dict[str, list[int]] = {}
+        self._contents: Mapping[str, bytes] = {}
+        self._ledgers: dict[str, Ledger] = {}
         self._stack = ExitStack()
 
     @classmethod
-    def open(cls, folder: Path, wanted: Sequence[WantedAccount]) -> Self:
-        """Lock the ledgers that are there, and agree on budgets; makes no file yet.
+    def open(cls, folder: Path, wanted: Sequence[WantedAccount], *, session: str) -> Self:
+        """Keep other runs from these records, read what was spent of them, and agree on budgets.
+
+        It makes no account yet, and locks none: processes of one run, which look through the same
+        accounts, have all to be here before one of them enters.
+
+        Args:
+            folder: of the ledgers; its key must be there.
+            wanted: the nodes of this process.
+            session: the same for all processes of the run, and for no other run. Processes of one
+                run have different nodes, and so different records, also where some are equal.
 
         Raises:
-            InputError: a ledger is in use, damaged, or has another budget than is wanted, or a new
-                one needs a budget and none was given.
+            InputError: the records are in use, a ledger is damaged or has another budget than is
+                wanted, or a new one needs a budget and none was given.
         """
-        ledgers: dict[int, Ledger] = {}
-        with ExitStack() as stack:
-            accounts = []
-            for one in sorted(wanted, key=lambda one: one.node):
-                path = account_file(folder, one.node)
-                if path.exists():
-                    ledgers[one.node] = stack.enter_context(Ledger.open_account(path))
-                    accounts.append(_agreed(one, ledgers[one.node], path))
-                else:
-                    accounts.append(_new(one, path))
-            shared = cls(folder, accounts)
-            shared._ledgers = ledgers
+        shared = cls(folder)
+        contents = {one.node: one.content for one in wanted}
+        names = {node: data_name(content) for node, content in contents.items()}
+        every = np.concatenate([np.zeros(0, np.uint64), *(one.digests for one in wanted)])
+        mine = InUse(session, frozenset(names), frozenset(names.values()), np.unique(every))
+        with shared._stack as stack:
+            with admission(folder):
+                others = in_use(folder)
+                _check_free(folder, mine, others)
+                # What another run draws on shares nothing with this one, and cannot be read now.
+                apart = {
+                    name for other in others if other.session != session for name in other.accounts
+                }
+                known = _read_accounts(folder, apart)
+                shared.accounts = {
+                    one.node: _agreed(one, names[one.node], known, folder) for one in wanted
+                }
+                for node, account in shared.accounts.items():
+                    shared._nodes.setdefault(account.name, []).append(node)
+                _check_one_budget(shared.accounts)
+                stack.enter_context(declared(folder, mine))
+            sets = {name: np.frombuffer(one.digests, "<u8") for name, one in known.items()}
+            held = holders({str(one.node): one.digests for one in wanted}, sets)
+            shared.held = {int(node): groups for node, groups in held.items()}
+            touched = {
+                name for groups in held.values() for group in groups for name in group
+            } | mine.accounts
+            shared.snapshots = {name: one for name, one in known.items() if name in touched}
+            shared._contents = {names[node]: content for node, content in contents.items()}
             shared._stack = stack.pop_all()
         return shared
 
-    def snapshot(self, node: int) -> Snapshot:
-        """What the ledger of a node's data says now; one without runs where there is no file."""
-        return self._ledgers[node].snapshot() if node in self._ledgers else _NOTHING
-
     def file(self, node: int) -> Path:
         """Where the ledger of a node's data lies."""
-        return account_file(self.folder, node)
+        return account_file(self.folder, self.accounts[node].name)
+
+    def mates(self, node: int) -> list[int]:
+        """The nodes of this process that have the same records as a node, itself included."""
+        return self._nodes[self.accounts[node].name]
+
+    def booked(self, node: int, run_id: str | None) -> tuple[Interval, ...]:
+        """What the ledger of a node's data had charged a run there at the start."""
+        known = self.snapshots.get(self.accounts[node].name)
+        runs = () if known is None else known.runs
+        return next((run.charged.get(node, ()) for run in runs if run.run_id == run_id), ())
 
     def enter(
         self,
@@ -114,27 +199,31 @@ class SharedLedgers:
         """
         for node in self.accounts:
             self._check_sent(node, run_id, sent.get(node, ()))
-        if self.accounts:
-            _make_folder(self.folder)
+        accounts = {account.name: account for account in self.accounts.values()}
+        key = find_key(self.folder)
 
-        def enter(node: int) -> None:
-            if node not in self._ledgers:
-                Ledger.create_account(self.file(node), self.accounts[node])
-                ledger = Ledger.open_account(self.file(node))
-                self._ledgers[node] = self._stack.enter_context(ledger)
-            self._ledgers[node].enter(run_id, digest=digest, statements={node: statements[node]})
+        def enter(account: DataAccount) -> None:
+            path = account_file(self.folder, account.name)
+            if account.name not in self._ledgers:
+                if account.name not in self.snapshots:
+                    assert key is not None
+                    Ledger.create_account(path, key, account, self._contents[account.name])
+                ledger = Ledger.open_account(path)
+                self._ledgers[account.name] = self._stack.enter_context(ledger)
+            mechanisms = {node: statements[node] for node in self._nodes[account.name]}
+            self._ledgers[account.name].enter(run_id, digest=digest, statements=mechanisms)
 
-        _at_once(enter, self.accounts)
+        _at_once(enter, accounts.values())
 
     def _check_sent(self, node: int, run_id: str, sent: Sequence[Interval]) -> None:
-        """Refuse to go on with a run elsewhere, or on an older copy of its books."""
-        booked = {run.run_id: run.charged[node] for run in self.snapshot(node).runs}
-        before, now = _steps(sent), _steps(booked.get(run_id, ()))
+        """Refuse to go on with a run elsewhere, on other data, or on an older copy of its books."""
+        before, now = _steps(sent), _steps(self.booked(node, run_id))
         if before > now:
             raise InputError(
                 "privacy.ledger",
                 str(self.file(node)),
-                f"the books of this run: they have {now} of the {before} steps it was charged",
+                f"the books of this run and of its data: they have {now} of the {before} steps "
+                "that it was charged",
             )
 
     def reserve(self, first_step: int, until: int) -> None:
@@ -161,6 +250,45 @@ class SharedLedgers:
         self.close()
 
 
+def _check_free(folder: Path, mine: InUse, others: Sequence[InUse]) -> None:
+    """Refuse records that another run draws on now."""
+    for other in others:
+        if other.session == mine.session and not mine.nodes & other.nodes:
+            both = sorted(mine.accounts & other.accounts)
+            if both:
+                expected = "data of one node alone: another process of this run has the same"
+                raise InputError("privacy.ledger", str(account_file(folder, both[0])), expected)
+        elif count := int(np.isin(mine.digests, other.digests).sum()):
+            expected = (
+                f"records that no other run draws on: one is running it now, on {count} of the "
+                f"{len(mine.digests)} different records of this run"
+            )
+            raise InputError("privacy.ledger", str(folder), expected)
+
+
+def _check_one_budget(accounts: Mapping[int, DataAccount]) -> None:
+    """Refuse two budgets for one set of records."""
+    first: dict[str, int] = {}
+    for node, account in accounts.items():
+        other = first.setdefault(account.name, node)
+        if accounts[other] != account:
+            expected = f"one budget for nodes {other} and {node}, which have the same records"
+            raise InputError("privacy.ledger_epsilon", account.epsilon_budget, expected)
+
+
+def _read_accounts(folder: Path, apart: Collection[str]) -> dict[str, Snapshot]:
+    """All accounts in a folder, by name, but for some."""
+    skipped = {account_file(folder, name) for name in apart}
+    files = [path for path in account_files(folder) if path not in skipped]
+    found = {}
+    for path in files:
+        known = read_ledger(path)
+        if known.data is None or account_file(folder, known.data.name) != path:
+            raise InputError("ledger", str(path), "the ledger of the data that it is named after")
+        found[known.data.name] = known
+    return found
+
+
 def _at_once(change: Callable[[_T], None], items: Collection[_T]) -> None:
     """Do something for every item, several at a time; every one is waited for."""
     if items:
@@ -172,23 +300,19 @@ def _steps(intervals: Sequence[Interval]) -> int:
     return sum(until - first for first, until in intervals)
 
 
-def _new(wanted: WantedAccount, path: Path) -> Account:
-    """The account of a file that is yet to be made."""
-    epsilon = wanted.new_epsilon if wanted.epsilon is None else wanted.epsilon
-    delta = wanted.new_delta if wanted.delta is None else wanted.delta
-    if epsilon is None:
-        expected = f"is needed to make {path}, since privacy.epsilon gives no budget"
-        raise InputError("privacy.ledger_epsilon", None, expected)
-    return Account(wanted.node, epsilon, delta)
-
-
-def _agreed(wanted: WantedAccount, ledger: Ledger, path: Path) -> Account:
-    """The account on file, if it is that of the node and has the budget that is wanted."""
-    accounts = ledger.snapshot().accounts
-    if [account.node for account in accounts] != [wanted.node]:
-        nodes = [account.node for account in accounts]
-        raise InputError("ledger", str(path), f"that of node {wanted.node}; it is that of {nodes}")
-    (account,) = accounts
+def _agreed(
+    wanted: WantedAccount, name: str, known: Mapping[str, Snapshot], folder: Path
+) -> DataAccount:
+    """The account on file, if it has the budget that is wanted; or one that is yet to be made."""
+    path = account_file(folder, name)
+    account = known[name].data if name in known else None
+    if account is None:
+        epsilon = wanted.new_epsilon if wanted.epsilon is None else wanted.epsilon
+        delta = wanted.new_delta if wanted.delta is None else wanted.delta
+        if epsilon is None:
+            expected = f"is needed to make {path}, since privacy.epsilon gives no budget"
+            raise InputError("privacy.ledger_epsilon", None, expected)
+        return DataAccount(name, len(wanted.digests), epsilon, delta)
     asked = {"epsilon": wanted.epsilon, "delta": wanted.delta}
     kept = {"epsilon": account.epsilon_budget, "delta": account.delta}
     for key, value in asked.items():
@@ -199,11 +323,3 @@ def _agreed(wanted: WantedAccount, ledger: Ledger, path: Path) -> Account:
                 f"the budget in {path} was set to {kept[key]!r} when it was made: leave this out",
             )
     return account
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        expected = f"a folder that can be made: {error.strerror}"
-        raise InputError("privacy.ledger", str(folder), expected) from None

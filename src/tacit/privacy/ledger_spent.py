@@ -21,18 +21,22 @@ from typing import Any, cast, get_args
 
 from tacit.errors import InputError
 from tacit.privacy.accounting import epsilon
-from tacit.privacy.ledger_records import BookedRun, Interval, Snapshot, StepRun, step_runs
+from tacit.privacy.ledger_records import BookedRun, Interval, StepRun, step_runs
 from tacit.privacy.mechanisms import (
     CarriedState,
     Composed,
+    FixedBatchGaussian,
+    Gaussian,
     Mechanism,
+    SampledGaussian,
     Scheduled,
     schedule,
 )
 from tacit.privacy.statements import from_statement
 
-__all__ = ["check_agreement", "combined", "cost", "released", "run_mechanism", "spent"]
+__all__ = ["check_agreement", "combined", "cost", "dominating", "released", "run_mechanism"]
 
+_GAUSSIANS: tuple[type[Mechanism], ...] = (Gaussian, SampledGaussian)
 _AGREE = ("relation", "unit", "trust_model")
 
 
@@ -98,19 +102,31 @@ def run_mechanism(run: BookedRun, node: int, more: Iterable[Interval] = ()) -> M
     return released(from_statement(run.statements[node]), charged)
 
 
-def spent(snapshot: Snapshot, node: int, *, without: str | None = None) -> Mechanism | None:
-    """All that was released from a node's data, by a ledger; None where nothing was.
+def dominating(nodes: Sequence[Mechanism]) -> Mechanism | None:
+    """A mechanism at least as revealing as each of the given ones; None where none is known.
+
+    Of (sampled) Gaussians of equal length the one with the largest rate and, step by step, the
+    smallest noise multiplier dominates: less noise by post-processing; a smaller rate q' < q,
+    because its pair is the mixture, with weight q'/q, of the pair of q and of one identical
+    distribution, and hockey-stick divergences are jointly convex.
 
     Args:
-        snapshot: what the ledger says.
-        node: one of its accounts.
-        without: the identity of a run to leave out.
+        nodes: mechanisms.
     """
-    return combined(
-        run_mechanism(run, node)
-        for run in snapshot.runs
-        if run.run_id != without and node in run.statements
-    )
+    distinct = list(dict.fromkeys(nodes))
+    if len(distinct) < 2:
+        return distinct[0] if distinct else None
+    alike = {(one.relation, one.unit, one.trust_model, one.steps) for one in distinct}
+    kinds = {type(one) for one in distinct}
+    if len(alike) > 1 or not (kinds <= set(_GAUSSIANS) or kinds == {FixedBatchGaussian}):
+        return None
+    gaussians: list[Any] = list(distinct)
+    worst = max(gaussians, key=lambda one: one.rate)
+    least = tuple(map(min, zip(*(one.noise_multiplier for one in gaussians), strict=True)))
+    coordinates = max(one.coordinates for one in gaussians)
+    # What finite arithmetic adds grows with the coordinates: their largest number is safe.
+    made: Mechanism = replace(worst, noise_multiplier=least, coordinates=coordinates)
+    return made
 
 
 def cost(mechanism: Mechanism | None, delta: float) -> float:
@@ -118,22 +134,20 @@ def cost(mechanism: Mechanism | None, delta: float) -> float:
     return 0.0 if mechanism is None else epsilon(mechanism, delta=delta)
 
 
-def check_agreement(snapshot: Snapshot, node: int, mechanism: Mechanism, where: str) -> None:
-    """Refuse a mechanism that cannot be composed with what was released before.
+def check_agreement(mechanism: Mechanism, run: BookedRun, node: int, where: str) -> None:
+    """Refuse a mechanism that cannot be composed with what an earlier run released.
 
     Args:
-        snapshot: what the ledger of the node's data says.
-        node: the node.
-        mechanism: what is to be released.
-        where: the ledger, for the message.
+        mechanism: what a node is to release.
+        run: that released something from some of the same records.
+        node: that is to release, for the message.
+        where: the run's ledger, likewise.
 
     Raises:
         InputError: relation, unit or trust model differ.
     """
-    for run in snapshot.runs:
-        if not run.charged[node]:
-            continue
-        before = from_statement(run.statements[node])
+    for statement in run.statements.values():
+        before = from_statement(statement)
         for key in _AGREE:
             if getattr(before, key) != getattr(mechanism, key):
                 raise InputError(

@@ -11,6 +11,7 @@ from tacit.report.wording import NOTHING, epsilon_text, guess_bound, number_text
 
 __all__ = ["statement_page"]
 
+_HEADS = 12  # that are printed
 _STYLE = """<style>
 .statement { max-width: 54rem; margin: 0 auto; }
 .statement td, .statement th { white-space: normal; vertical-align: top; }
@@ -193,24 +194,41 @@ def _data_section(document: Mapping[str, Any]) -> list[str]:
     ledger = document["data_ledger"]
     if ledger is None:
         return []
+    run = document["run"]["run"]
     rows = _grouped(
-        (
-            row["node"],
-            (
-                str(sum(1 for release in row["releases"] if release["steps"])),
-                epsilon_text(row["epsilon"]),
-                epsilon_text(row["delta"]),
-                f"{row['epsilon_budget']:.6g}",
-            ),
-        )
-        for row in ledger["nodes"]
+        (node, cells) for row in ledger["nodes"] for node, cells in _data_cells(row, run)
     )
     table = _table(
         ("nodes", "runs", "certified epsilon of all", "delta", "budget of the data"),
         [(_numbers(nodes), *cells) for cells, nodes in rows.items()],
     )
-    words = "This run shares the budget of its data with others; together they come to:"
-    return [_section("All runs on the same data", _paragraph(words) + table)]
+    words = (
+        "This run shares the budget of its data with others; together they come to the following, "
+        "runs that had some of the same records at other nodes included:"
+    )
+    heads = [
+        f"{file['file']}: head {file['head']}, key {file['public_key']}" for file in ledger["files"]
+    ]
+    kept = "The ledgers of the data, as they were:"
+    listed = _paragraph(kept) + _listed("ul", heads[:_HEADS])
+    if len(heads) > _HEADS:
+        listed += _paragraph(f"and {len(heads) - _HEADS} more, in statement.json.")
+    return [_section("All runs on the same data", _paragraph(words) + table + listed)]
+
+
+def _data_cells(row: Mapping[str, Any], run: str) -> list[tuple[int, tuple[str, ...]]]:
+    """What is to be said of the nodes whose data an account is."""
+    cells = (
+        str(len({release["run"] for release in row["releases"] if release["steps"]})),
+        epsilon_text(row["epsilon"]),
+        epsilon_text(row["delta"]),
+        f"{row['epsilon_budget']:.6g}",
+    )
+    return [
+        (release["node"], cells)
+        for release in row["releases"]
+        if (release["run"], release["data"]) == (run, row["data"])
+    ]
 
 
 def _released(document: Mapping[str, Any]) -> str:
@@ -245,7 +263,8 @@ def _check(document: Mapping[str, Any]) -> str:
         ("Status of the run", run["status"]),
         ("Accounting", document["accounting"]),
         ("Digest of the plan", run["plan_digest"]),
-        ("Digest of the ledger", run["ledger_digest"]),
+        ("Head of the ledger", run["ledger_head"]),
+        ("Key of the ledger", run["ledger_key"]),
         ("Digest of this statement", document["digest"]),
     ]
     rows = "".join(
@@ -255,14 +274,15 @@ def _check(document: Mapping[str, Any]) -> str:
     words = (
         "statement.json, which belongs to this page, holds every mechanism and every charged step. "
         "The command 'tacit privacy check statement.json' recomputes each epsilon from that file "
-        "alone; 'tacit privacy ledger' does so from the ledger. The digest shows damage and "
-        "careless edits, not who wrote the statement."
+        "alone; 'tacit privacy ledger' does so from the ledger. With --ledger it tells as well "
+        "whether a ledger that is shown later goes on from the head below, or is an older copy. "
+        "The digest shows damage and careless edits, not who wrote the statement."
     )
     return f'{_paragraph(words)}<dl class="facts">{rows}</dl>'
 
 
 def _look(name: str) -> str:
-    return ' class="digest"' if name.startswith("Digest") else ""
+    return ' class="digest"' if name.startswith(("Digest", "Head", "Key")) else ""
 
 
 def _signature() -> str:
