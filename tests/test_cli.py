@@ -31,6 +31,7 @@ from tacit.terminal import stop_signals
 RUN_FILES = {
     "config.toml",
     "ledger.sqlite",
+    "lock",
     "metrics.jsonl",
     "model.safetensors",
     "nodes.safetensors",

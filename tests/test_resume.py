@@ -297,12 +297,47 @@ def test_repeated_steps_are_charged_and_the_run_ends_where_the_budget_does(
     assert torch.equal(ended.parameters, uncut.parameters)
 
 
-def test_nothing_left_to_resume_with_is_refused_with_3(tmp_path: Path) -> None:
+def test_where_nothing_is_left_the_last_checkpoint_is_the_result(tmp_path: Path) -> None:
+    """Killed when all was booked: what there is becomes the result, and costs nothing more."""
     file = write_experiment(
         tmp_path, privacy={"noise_std": None, "epsilon": 2.0}, train={"steps": 10}
     )
     job, run = prepare(load_config(file)), tmp_path / "run"
     cut_off(job, run, stopped=4, booked=10)
+    for name in ("result.json", "model.safetensors", "nodes.safetensors", "report.html"):
+        (run / name).unlink()  # as of a run that was killed in its first session
+    uncut = execute(job, should_stop=after(4))
+    for _ in range(2):  # and again, to the same end
+        answer = tacit("train", file, "--resume", "--out", run)
+        assert (answer.code, "Traceback" in answer.err) == (0, False)
+        said = " ".join(answer.out.split())
+        assert "covers steps up to 4 of 10: nothing is left, and the last checkpoint is" in said
+        assert charged(run) == Counter(range(10))
+        content = result(run)
+        assert (content["status"], content["steps"]) == ("budget-exhausted", 4)
+        assert torch.equal(models(run), uncut.parameters)
+        spent = content["epsilon"]
+        assert isinstance(spent, list)
+        for node, cost in zip(job.plan.nodes, spent, strict=True):
+            assert cost <= 2.0
+            mu = math.sqrt(10) / node.noise_scale
+            assert gaussian_delta(cost, mu) == pytest.approx(1e-5, rel=1e-5)
+    # What reads the folder says the same.
+    score = tacit("evaluate", run, "--json").json
+    assert score["accuracy"] == content["test_accuracy"]["consensus"]
+    assert tacit("report", run).code == 0
+    page = (run / "report.html").read_text()
+    assert "Ended early: a privacy budget was used up" in page
+    assert "4 of 10" in page
+
+
+def test_nothing_left_without_a_checkpoint_is_refused_with_3(tmp_path: Path) -> None:
+    file = write_experiment(
+        tmp_path, privacy={"noise_std": None, "epsilon": 2.0}, train={"steps": 10}
+    )
+    job, run = prepare(load_config(file)), tmp_path / "run"
+    cut_off(job, run, stopped=4, booked=10)
+    checkpoint.forget(run, after=0)
     before = result(run)
     with pytest.raises(BudgetError, match="nothing is left"):
         execute(job, out=run, resume=True)
@@ -430,8 +465,8 @@ def test_a_folder_that_is_no_run_is_refused(stopped: Path) -> None:
 
 def test_damaged_files_are_refused(stopped: Path) -> None:
     run = stopped / "run"
-    last = checkpoint.latest(run)
-    assert last is not None
+    (last,) = (path for path in run.glob("checkpoint-*") if path.name.endswith("3.safetensors"))
+    checkpoint.file_of(run, 2).unlink()  # without an older one to go back to
     damages: list[tuple[Path, Callable[[bytes], bytes], str]] = [
         (last, lambda content: content[:-100], "checkpoint"),
         (last, lambda content: b"", "checkpoint"),

@@ -57,6 +57,7 @@ class Session:
     rows: list[dict[str, Any]]
     status: Status = "done"
     message: str | None = None
+    notes: tuple[str, ...] = ()  # what happened to this session, for people
     measured: Measured | None = None
     started: bool = False  # whether the state before the first step was measured
     kept: int = 0  # the last step of which every process is known to have a checkpoint
@@ -119,7 +120,12 @@ def begin(
     origin = job.model.start(len(job.hosted), job.dtype, job.device)
     state = algorithm.start(origin.clone(), options, world)
     first, seconds = 0, 0.0
-    found = _common_checkpoint(folder, peers) if folder is not None and resume else None
+    found = None
+    notes: tuple[str, ...] = ()
+    if folder is not None and resume:
+        own_steps, damaged = checkpoints.sound(folder.path, job.digest, _run_id(ledger))
+        found = _common_checkpoint(folder, peers, own_steps)
+        notes = tuple(f"{name} is damaged, and was not used" for name in damaged)
     if found is not None:
         saved = checkpoints.read(found, job.digest)
         first, seconds = saved.step, saved.seconds
@@ -143,6 +149,8 @@ def begin(
         _heard(peers, "last step", [until, message], _is_end), key=lambda pair: int(pair[0])
     )
     rows = front.keep_metrics(first) if front is not None and resume else []
+    if front is not None and until > first:
+        front.withdraw_result()
     # Of all processes or of none: rows are made of what every one says.
     known, *_ = peers.share("rows known", bool(rows))
     marks = _marks(config, first, until)
@@ -168,6 +176,7 @@ def begin(
         rows=rows,
         started=bool(known),
         message=message,
+        notes=notes,
         status="done" if message is None else "budget-exhausted",
     )
 
@@ -207,9 +216,13 @@ def _is_end(said: Any) -> bool:
     return isinstance(said, list) and len(said) == 2 and type(said[0]) is int
 
 
-def _common_checkpoint(folder: RunFolder, peers: Peers) -> Any:
-    """The last checkpoint that every process has; later ones are of steps to be run again."""
-    own = checkpoints.steps(folder.path)
+def _run_id(ledger: Books | None) -> str:
+    """Identity of the run in its ledger; empty where nothing is accounted."""
+    return "" if ledger is None else ledger.own.run_id
+
+
+def _common_checkpoint(folder: RunFolder, peers: Peers, own: list[int]) -> Any:
+    """The last sound checkpoint that every process has; later ones are of steps to be run again."""
     said = _heard(peers, "list of checkpoints", own, _are_steps)
     common = set(own).intersection(*map(set, said))
     if not common:
@@ -217,7 +230,7 @@ def _common_checkpoint(folder: RunFolder, peers: Peers) -> Any:
             checkpoints.forget(folder.path, after=0)
         return None
     checkpoints.forget(folder.path, after=max(common))
-    return checkpoints.latest(folder.path)
+    return checkpoints.file_of(folder.path, max(common))
 
 
 def record(session: Session, *, whole: bool = False) -> None:
@@ -281,7 +294,8 @@ def save(session: Session) -> None:
     tensors = dict(zip(session.state._fields, session.state, strict=True))
     tensors |= {f"{_WORLD}{name}": value for name, value in session.world.tensors().items()}
     tensors["exchange.bytes_sent"] = torch.from_numpy(session.links.exchange.bytes_sent)
-    saved = Checkpoint(session.step, tensors, session.seconds, session.job.digest)
+    run = _run_id(session.ledger)
+    saved = Checkpoint(session.step, tensors, session.seconds, session.job.digest, run)
     checkpoints.write(session.folder.path, saved, keep=session.kept)
     session.kept = session.peers.saved(session.step)
 

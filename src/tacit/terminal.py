@@ -163,6 +163,8 @@ def result_table(result: Result) -> None:
     console.print(table)
     if not result.private:
         console.print(f"NOT PRIVATE: {privacy_state(plan)[1]}", style="bold red")
+    for note in result.notes:
+        console.print(f"note: {note}", highlight=False)
     if result.message is not None:
         console.print(f"{result.status}: {result.message}", highlight=False)
     if result.out is not None:

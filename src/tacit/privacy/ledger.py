@@ -120,7 +120,7 @@ class Ledger:
         """
         texts = _texts(statements)
         with _plain_os_errors(path):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         with connecting(str(path)) as connection:
             lock(connection)
             run = _fill(connection, str(path), digest, statements, texts, run_id)
@@ -175,7 +175,7 @@ class Ledger:
         # A file that is cut short must never pass for a new one, so it appears when it is whole.
         aside = f"{path}.{secrets.token_hex(8)}.new"
         with _plain_os_errors(path):
-            os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
+            os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             try:
                 with connecting(aside) as connection:
                     with changing(connection, aside):

@@ -203,7 +203,7 @@ def _agreed(wanted: WantedAccount, ledger: Ledger, path: Path) -> Account:
 
 def _make_folder(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         expected = f"a folder that can be made: {error.strerror}"
         raise InputError("privacy.ledger", str(folder), expected) from None
