@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
+import os
+import pty
 import random
 import shutil
 import signal
 import subprocess
+import sys
+import termios
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +19,7 @@ from contextlib import chdir
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -489,6 +495,106 @@ def test_damaged_files_are_refused(stopped: Path) -> None:
     assert answer.code == 0
 
 
+def test_a_damaged_checkpoint_is_passed_over_and_the_result_says_so(tmp_path: Path) -> None:
+    job, run = job_of(experiment(train={"checkpoint_every": 1})), tmp_path / "run"
+    execute(job, out=run, should_stop=after(3))
+    newest = checkpoint.file_of(run, 3)
+    content = bytearray(newest.read_bytes())
+    content[-3] ^= 1  # of a tensor
+    newest.write_bytes(content)
+    resumed = execute(job, out=run, resume=True)
+    assert (resumed.status, resumed.steps) == ("done", 6)
+    assert torch.equal(resumed.parameters, execute(job).parameters)
+    assert charged(run) == Counter([*range(6), 2])
+    note = "checkpoint-00000003.safetensors is damaged, and was not used"
+    assert resumed.notes == (note,)
+    notes = result(run)["notes"]
+    assert isinstance(notes, list)
+    assert note in notes
+    again = tacit("train", write_experiment(tmp_path, train={"checkpoint_every": 1}), "--resume",
+                  "--out", run)  # fmt: skip
+    assert (again.code, "is damaged" in again.out) == (0, False)
+    newest = checkpoint.file_of(run, 6)
+    newest.write_bytes(b"")
+    again = tacit("train", tmp_path / "experiment.toml", "--resume", "--out", run)
+    assert again.code == 0
+    assert "note: checkpoint-00000006.safetensors is damaged" in again.out
+
+
+def test_a_checkpoint_of_another_run_of_the_same_experiment_is_refused(tmp_path: Path) -> None:
+    job = job_of(experiment())
+    for name in ("one", "other"):
+        execute(job, out=tmp_path / name, should_stop=after(3))
+    shutil.copy(checkpoint.file_of(tmp_path / "other", 3), tmp_path / "one")
+    with pytest.raises(InputError, match="belongs to another run of this experiment"):
+        execute(job, out=tmp_path / "one", resume=True)
+
+
+@pytest.mark.parametrize("accounting", ["certified", "none"])
+def test_a_run_is_resumed_once_at_a_time(accounting: str, tmp_path: Path) -> None:
+    job = job_of(experiment(privacy={"accounting": accounting}))
+    run = tmp_path / "run"
+    execute(job, out=run, should_stop=after(2))
+
+    def meanwhile() -> bool:
+        with pytest.raises(InputError, match="one is running it now"):
+            execute(job, out=run, resume=True)
+        return False
+
+    execute(job, out=run, resume=True, should_stop=meanwhile)
+    assert result(run)["status"] == "done"
+
+
+def test_damaged_metrics_do_not_block(tmp_path: Path) -> None:
+    job = job_of(experiment(train={"evaluate_every": 1}))
+    run = tmp_path / "run"
+    execute(job, out=run, should_stop=after(3))
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"no": "step"}\n[1]\n\xff\xfe\n{"step": 2}\n' + b"[" * 10_000)
+    resumed = execute(job, out=run, resume=True)
+    assert resumed.metrics["step"] == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_while_a_run_goes_on_there_is_no_result(tmp_path: Path) -> None:
+    """That of an earlier session would tell less than is spent."""
+    job, run = job_of(experiment()), tmp_path / "run"
+    execute(job, out=run, should_stop=after(2))
+    assert result(run)["steps"] == 2
+
+    def cut() -> bool:
+        raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError):
+        execute(job, out=run, resume=True, should_stop=cut)
+    answer = tacit("evaluate", run)
+    assert answer.code == 2
+    assert "has no result yet" in answer.refusal
+    assert "report.html" not in {path.name for path in run.iterdir()}
+    assert execute(job, out=run, resume=True).status == "done"
+
+
+def test_an_error_in_the_middle_leaves_at_least_what_was_sent_on_the_books(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tacit.exchange.in_process import InProcessExchange
+
+    mixed = InProcessExchange.mix
+
+    def mix(self: InProcessExchange, k: int, *values: torch.Tensor, **options: Any) -> Any:
+        found = mixed(self, k, *values, **options)
+        if k == 4:
+            raise ZeroDivisionError("a defect, when the messages of step 4 have left")
+        return found
+
+    job, run = job_of(experiment()), tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(InProcessExchange, "mix", mix)
+        with pytest.raises(ZeroDivisionError):
+            execute(job, out=run)
+    assert charged(run) >= Counter(range(5))
+    assert execute(job, out=run, resume=True).status == "done"
+
+
 def test_an_edited_ledger_is_refused(stopped: Path) -> None:
     import sqlite3
 
@@ -584,6 +690,56 @@ def test_an_interrupt_stops_cleanly_and_costs_nothing(long: Long, tmp_path: Path
     assert torch.equal(models(run), long.result.parameters)
     assert result(run)["epsilon"] == list(long.result.epsilon)
     assert charged(run) == Counter(range(MANY))
+
+
+def wait_for_metrics(run: Path, process: subprocess.Popen[str], rows: int) -> None:
+    for _ in range(6000):
+        path = run / "metrics.jsonl"
+        if path.exists() and path.read_bytes().count(b"\n") >= rows:
+            return
+        assert process.poll() is None
+        time.sleep(0.01)
+    pytest.fail("the run measured nothing within a minute")
+
+
+def test_a_terminal_that_is_closed_stops_a_run_cleanly(long: Long, tmp_path: Path) -> None:
+    run, (master, slave) = tmp_path / "run", pty.openpty()
+
+    def take_terminal() -> None:
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tacit", "train", str(long.file), "--out", str(run)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=slave, stdout=slave, stderr=slave, text=True,
+        start_new_session=True, preexec_fn=take_terminal,
+    )  # fmt: skip
+    os.close(slave)
+    wait_for_metrics(run, process, 3)
+    os.close(master)
+    assert process.wait(timeout=60) == 0
+    content = result(run)
+    steps = content["steps"]
+    assert isinstance(steps, int)
+    assert (content["status"], 0 < steps < MANY) == ("stopped", True)
+    assert charged(run) == Counter(range(steps))
+    kept = checkpoint.latest(run)
+    assert kept is not None
+    assert checkpoint.read(kept, long.result.plan.digest()).step == steps
+
+
+def test_under_nohup_a_closed_terminal_stops_nothing(long: Long, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tacit", "train", str(long.file), "--out", str(run), "--quiet"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )  # fmt: skip
+    wait_for_metrics(run, process, 2)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(timeout=60) == 0
+    assert result(run)["status"] == "done"
 
 
 def test_kills_leave_sound_files_and_every_release_on_the_books(long: Long, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.private_files import plain_errors, write_private
+from tacit.private_files import plain_errors, remove_files, write_private
 
 __all__ = [
     "FORMAT_VERSION",
@@ -90,9 +90,8 @@ def write(folder: Path, checkpoint: Checkpoint, *, keep: int | None = None) -> P
     with plain_errors("checkpoint", path):
         write_private(path, save(tensors, {**metadata, "content": _content(metadata, tensors)}))
         older = [other for other in _all(folder) if _step(other) < checkpoint.step]
-        for old in older[: 1 - KEPT]:
-            if keep is None or _step(old) < keep:
-                old.unlink(missing_ok=True)
+        unneeded = [old for old in older[: 1 - KEPT] if keep is None or _step(old) < keep]
+        remove_files(folder, *(old.name for old in unneeded))
     return path
 
 
@@ -132,9 +131,9 @@ def sound(folder: Path, digest: str, run: str | None = None) -> tuple[list[int],
 
 def forget(folder: Path, *, after: int) -> None:
     """Delete checkpoints of later steps, which are about to be run again."""
-    for path in _all(folder):
-        if _step(path) > after:
-            path.unlink(missing_ok=True)
+    later = [path.name for path in _all(folder) if _step(path) > after]
+    with plain_errors("checkpoint", folder):
+        remove_files(folder, *later)
 
 
 def latest(folder: Path) -> Path | None:

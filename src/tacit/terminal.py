@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import sys
+import termios
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,6 +43,9 @@ __all__ = [
 def stop_signals(*, hidden: bool = False) -> Iterator[Callable[[], bool]]:
     """Within, the first SIGINT or SIGTERM asks for a clean stop; a second one interrupts.
 
+    So does SIGHUP, of a terminal that is closed, unless it is ignored (`nohup`); a second one says
+    nothing new, since system and shell may each send one.
+
     `hidden`: nothing is said of it.
 
     Yields what tells whether a stop was asked for.
@@ -49,16 +55,32 @@ def stop_signals(*, hidden: bool = False) -> Iterator[Callable[[], bool]]:
     def ask(number: int, frame: FrameType | None) -> None:
         nonlocal asked
         asked = True
-        signal.signal(number, signal.default_int_handler)
+        if number == signal.SIGHUP:
+            _leave_closed_terminal()
+        else:
+            signal.signal(number, signal.default_int_handler)
         if not hidden:
             sys.stderr.write("\nstopping after this step; once more to interrupt at once\n")
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    heard = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        heard.append(signal.SIGHUP)
+    before = {number: signal.signal(number, ask) for number in heard}
     try:
         yield lambda: asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _leave_closed_terminal() -> None:
+    """Standard output and error go nowhere from now on, if they went to a terminal that is gone."""
+    for descriptor in (1, 2):
+        try:
+            termios.tcgetattr(descriptor)
+        except termios.error as error:
+            if error.args[0] == errno.EIO:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 @contextmanager
@@ -86,9 +108,10 @@ def progress_line(
         show = _live_line(bar)
 
     def update(moment: Moment) -> None:
-        while coming:
-            console.print(f"warning: {coming.pop(0)}", highlight=False)
-        show(moment)
+        with suppress(OSError):  # whoever read this is gone; the run is not
+            while coming:
+                console.print(f"warning: {coming.pop(0)}", highlight=False)
+            show(moment)
 
     with bar:
         yield update
