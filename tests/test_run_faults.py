@@ -290,8 +290,11 @@ def storm(trial: Callable[..., Callable[[str], Trial]], runs: int, seed: int) ->
     for number in range(runs):
         name = list(kinds)[number % len(kinds)]
         one = kinds[name](f"run-{number}")
-        for _ in range(moments.randint(1, 5)):
-            ended = one.go_on(kill_after=moments.uniform(0.0, 1.0) ** 2 * 1.2)
+        for _ in range(moments.randint(1, 4)):
+            if moments.random() < 0.7:  # most instants are those of preparing: here, of running
+                ended = one.go_on(fault=["kill", moments.randint(1, 260)])
+            else:
+                ended = one.go_on(kill_after=moments.uniform(0.05, 1.0))
             one.check()
             outcomes["sessions"] += 1
             if ended.code != -9:
@@ -342,8 +345,8 @@ def test_every_write_in_turn(small: Callable[[str], Trial], kind: str) -> None:
 def test_a_full_storm(
     trial: Callable[..., Callable[[str], Trial]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outcomes = storm(trial, runs=120, seed=2)
+    outcomes = storm(trial, runs=100, seed=2)
     with capsys.disabled():
-        print(f"\na storm of 120 runs: {dict(outcomes)}")
-    assert outcomes["done"] + outcomes["budget-exhausted"] + outcomes["refused"] == 120
+        print(f"\na storm of 100 runs: {dict(outcomes)}")
+    assert outcomes["done"] + outcomes["budget-exhausted"] + outcomes["refused"] == 100
     assert outcomes["kills"] > 100

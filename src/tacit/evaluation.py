@@ -58,7 +58,7 @@ def load_model(run: str | Path) -> nn.Module:
             "its model was passed as an object: build it and load model.safetensors into it",
         )
     result = _result(folder)
-    if result["status"] == "diverged":
+    if result.get("status") == "diverged":
         raise InputError("RUN", str(run), "has no model: the run diverged")
     shape = result["model"]
     module = models.build_model(
