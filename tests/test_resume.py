@@ -337,6 +337,22 @@ def test_where_nothing_is_left_the_last_checkpoint_is_the_result(tmp_path: Path)
     assert "4 of 10" in page
 
 
+def test_the_statement_of_a_run_that_ended_early_is_of_all_that_was_charged(
+    tmp_path: Path,
+) -> None:
+    private = {"noise_std": None, "epsilon": 2.0, "noise_seed": None}
+    job, run = job_of(experiment(privacy=private, train={"steps": 10})), tmp_path / "run"
+    cut_off(job, run, stopped=4, booked=10)
+    ended = execute(job, out=run, resume=True)
+    assert (ended.status, ended.steps) == ("budget-exhausted", 4)
+    assert tacit("privacy", "statement", run).code == 0
+    statement = strict_json((run / "statement.json").read_text())
+    assert statement["run"]["status"] == "budget-exhausted"
+    assert [row["epsilon"] for row in statement["nodes"]] == list(ended.epsilon)
+    assert tacit("privacy", "check", run / "statement.json").code == 0
+    assert {path.stat().st_mode & 0o777 for path in run.iterdir()} == {0o600}
+
+
 def test_nothing_left_without_a_checkpoint_is_refused_with_3(tmp_path: Path) -> None:
     file = write_experiment(
         tmp_path, privacy={"noise_std": None, "epsilon": 2.0}, train={"steps": 10}
