@@ -34,6 +34,7 @@ RUN_FILES = {
     "config.toml",
     "ledger.key",
     "ledger.sqlite",
+    "lock",
     "metrics.jsonl",
     "model.safetensors",
     "nodes.safetensors",

@@ -162,7 +162,7 @@ def seat(tmp_path_factory: pytest.TempPathFactory) -> Seat:
     folder = tmp_path_factory.mktemp("run")
     for step in (20, 40):
         content = save({"x": torch.full((3,), float(step))})
-        checkpoints.path_of(folder, step).write_bytes(content)
+        checkpoints.file_of(folder, step).write_bytes(content)
     outsider.honest = False
     return Seat(cluster, outsider, job, RunFolder(folder), dict.fromkeys((0, 1), ((0, 43),)))
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
+import pty
 import random
-import select
 import shutil
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections import Counter
@@ -18,6 +20,7 @@ from contextlib import chdir
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -303,12 +306,63 @@ def test_repeated_steps_are_charged_and_the_run_ends_where_the_budget_does(
     assert torch.equal(ended.parameters, uncut.parameters)
 
 
-def test_nothing_left_to_resume_with_is_refused_with_3(tmp_path: Path) -> None:
+def test_where_nothing_is_left_the_last_checkpoint_is_the_result(tmp_path: Path) -> None:
+    """Killed when all was booked: what there is becomes the result, and costs nothing more."""
     file = write_experiment(
         tmp_path, privacy={"noise_std": None, "epsilon": 2.0}, train={"steps": 10}
     )
     job, run = prepare(load_config(file)), tmp_path / "run"
     cut_off(job, run, stopped=4, booked=10)
+    for name in ("result.json", "model.safetensors", "nodes.safetensors", "report.html"):
+        (run / name).unlink()  # as of a run that was killed in its first session
+    uncut = execute(job, should_stop=after(4))
+    for _ in range(2):  # and again, to the same end
+        answer = tacit("train", file, "--resume", "--out", run)
+        assert (answer.code, "Traceback" in answer.err) == (0, False)
+        said = " ".join(answer.out.split())
+        assert "covers steps up to 4 of 10: nothing is left, and the last checkpoint is" in said
+        assert charged(run) == Counter(range(10))
+        content = result(run)
+        assert (content["status"], content["steps"]) == ("budget-exhausted", 4)
+        assert torch.equal(models(run), uncut.parameters)
+        spent = content["epsilon"]
+        assert isinstance(spent, list)
+        for node, cost in zip(job.plan.nodes, spent, strict=True):
+            assert cost <= 2.0
+            mu = math.sqrt(10) / node.noise_scale
+            assert gaussian_delta(cost, mu) == pytest.approx(1e-5, rel=1e-5)
+    # What reads the folder says the same.
+    score = tacit("evaluate", run, "--json").json
+    assert score["accuracy"] == content["test_accuracy"]["consensus"]
+    assert tacit("report", run).code == 0
+    page = (run / "report.html").read_text()
+    assert "Ended early: a privacy budget was used up" in page
+    assert "4 of 10" in page
+
+
+def test_the_statement_of_a_run_that_ended_early_is_of_all_that_was_charged(
+    tmp_path: Path,
+) -> None:
+    private = {"noise_std": None, "epsilon": 2.0, "noise_seed": None}
+    job, run = job_of(experiment(privacy=private, train={"steps": 10})), tmp_path / "run"
+    cut_off(job, run, stopped=4, booked=10)
+    ended = execute(job, out=run, resume=True)
+    assert (ended.status, ended.steps) == ("budget-exhausted", 4)
+    assert tacit("privacy", "statement", run).code == 0
+    statement = strict_json((run / "statement.json").read_text())
+    assert statement["run"]["status"] == "budget-exhausted"
+    assert [row["epsilon"] for row in statement["nodes"]] == list(ended.epsilon)
+    assert tacit("privacy", "check", run / "statement.json").code == 0
+    assert {path.stat().st_mode & 0o777 for path in run.iterdir()} == {0o600}
+
+
+def test_nothing_left_without_a_checkpoint_is_refused_with_3(tmp_path: Path) -> None:
+    file = write_experiment(
+        tmp_path, privacy={"noise_std": None, "epsilon": 2.0}, train={"steps": 10}
+    )
+    job, run = prepare(load_config(file)), tmp_path / "run"
+    cut_off(job, run, stopped=4, booked=10)
+    checkpoint.forget(run, after=0)
     before = result(run)
     with pytest.raises(BudgetError, match="nothing is left"):
         execute(job, out=run, resume=True)
@@ -436,8 +490,8 @@ def test_a_folder_that_is_no_run_is_refused(stopped: Path) -> None:
 
 def test_damaged_files_are_refused(stopped: Path) -> None:
     run = stopped / "run"
-    last = checkpoint.latest(run)
-    assert last is not None
+    (last,) = (path for path in run.glob("checkpoint-*") if path.name.endswith("3.safetensors"))
+    checkpoint.file_of(run, 2).unlink()  # without an older one to go back to
     damages: list[tuple[Path, Callable[[bytes], bytes], str]] = [
         (last, lambda content: content[:-100], "checkpoint"),
         (last, lambda content: b"", "checkpoint"),
@@ -458,6 +512,106 @@ def test_damaged_files_are_refused(stopped: Path) -> None:
     (stopped / "aside.sqlite").rename(run / "ledger.sqlite")
     answer = tacit("train", stopped / "experiment.toml", "--resume", "--out", run, "--quiet")
     assert answer.code == 0
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_the_result_says_so(tmp_path: Path) -> None:
+    job, run = job_of(experiment(train={"checkpoint_every": 1})), tmp_path / "run"
+    execute(job, out=run, should_stop=after(3))
+    newest = checkpoint.file_of(run, 3)
+    content = bytearray(newest.read_bytes())
+    content[-3] ^= 1  # of a tensor
+    newest.write_bytes(content)
+    resumed = execute(job, out=run, resume=True)
+    assert (resumed.status, resumed.steps) == ("done", 6)
+    assert torch.equal(resumed.parameters, execute(job).parameters)
+    assert charged(run) == Counter([*range(6), 2])
+    note = "checkpoint-00000003.safetensors is damaged, and was not used"
+    assert resumed.notes == (note,)
+    notes = result(run)["notes"]
+    assert isinstance(notes, list)
+    assert note in notes
+    again = tacit("train", write_experiment(tmp_path, train={"checkpoint_every": 1}), "--resume",
+                  "--out", run)  # fmt: skip
+    assert (again.code, "is damaged" in again.out) == (0, False)
+    newest = checkpoint.file_of(run, 6)
+    newest.write_bytes(b"")
+    again = tacit("train", tmp_path / "experiment.toml", "--resume", "--out", run)
+    assert again.code == 0
+    assert "note: checkpoint-00000006.safetensors is damaged" in again.out
+
+
+def test_a_checkpoint_of_another_run_of_the_same_experiment_is_refused(tmp_path: Path) -> None:
+    job = job_of(experiment())
+    for name in ("one", "other"):
+        execute(job, out=tmp_path / name, should_stop=after(3))
+    shutil.copy(checkpoint.file_of(tmp_path / "other", 3), tmp_path / "one")
+    with pytest.raises(InputError, match="belongs to another run of this experiment"):
+        execute(job, out=tmp_path / "one", resume=True)
+
+
+@pytest.mark.parametrize("accounting", ["certified", "none"])
+def test_a_run_is_resumed_once_at_a_time(accounting: str, tmp_path: Path) -> None:
+    job = job_of(experiment(privacy={"accounting": accounting}))
+    run = tmp_path / "run"
+    execute(job, out=run, should_stop=after(2))
+
+    def meanwhile() -> bool:
+        with pytest.raises(InputError, match="one is running it now"):
+            execute(job, out=run, resume=True)
+        return False
+
+    execute(job, out=run, resume=True, should_stop=meanwhile)
+    assert result(run)["status"] == "done"
+
+
+def test_damaged_metrics_do_not_block(tmp_path: Path) -> None:
+    job = job_of(experiment(train={"evaluate_every": 1}))
+    run = tmp_path / "run"
+    execute(job, out=run, should_stop=after(3))
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"no": "step"}\n[1]\n\xff\xfe\n{"step": 2}\n' + b"[" * 10_000)
+    resumed = execute(job, out=run, resume=True)
+    assert resumed.metrics["step"] == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_while_a_run_goes_on_there_is_no_result(tmp_path: Path) -> None:
+    """That of an earlier session would tell less than is spent."""
+    job, run = job_of(experiment()), tmp_path / "run"
+    execute(job, out=run, should_stop=after(2))
+    assert result(run)["steps"] == 2
+
+    def cut() -> bool:
+        raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError):
+        execute(job, out=run, resume=True, should_stop=cut)
+    answer = tacit("evaluate", run)
+    assert answer.code == 2
+    assert "has no result yet" in answer.refusal
+    assert "report.html" not in {path.name for path in run.iterdir()}
+    assert execute(job, out=run, resume=True).status == "done"
+
+
+def test_an_error_in_the_middle_leaves_at_least_what_was_sent_on_the_books(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tacit.exchange.in_process import InProcessExchange
+
+    mixed = InProcessExchange.mix
+
+    def mix(self: InProcessExchange, k: int, *values: torch.Tensor, **options: Any) -> Any:
+        found = mixed(self, k, *values, **options)
+        if k == 4:
+            raise ZeroDivisionError("a defect, when the messages of step 4 have left")
+        return found
+
+    job, run = job_of(experiment()), tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(InProcessExchange, "mix", mix)
+        with pytest.raises(ZeroDivisionError):
+            execute(job, out=run)
+    assert charged(run) >= Counter(range(5))
+    assert execute(job, out=run, resume=True).status == "done"
 
 
 def test_an_edited_ledger_is_refused(stopped: Path) -> None:
@@ -563,33 +717,54 @@ def test_an_interrupt_stops_cleanly_and_costs_nothing(long: Long, tmp_path: Path
     assert charged(run) == Counter(range(MANY))
 
 
-def test_a_closed_terminal_stops_cleanly_and_costs_nothing(long: Long, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    here, there = os.openpty()
-    started = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # not as below nohup
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tacit", "train", str(long.file), "--out", str(run)],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdin=there,
-            stdout=there,
-            stderr=there,
-        )
-    finally:
-        signal.signal(signal.SIGHUP, started)
-    os.close(there)
-    shown, deadline = b"", time.monotonic() + 120
-    while b"step " not in shown:
-        assert select.select([here], [], [], deadline - time.monotonic())[0]
-        shown += os.read(here, 4096)
-    process.send_signal(signal.SIGSTOP)
-    os.close(here)  # as of a window that is shut: what is written from now on fails
-    process.send_signal(signal.SIGHUP)
-    process.send_signal(signal.SIGCONT)
-    assert process.wait(60) == 0
+def wait_for_metrics(run: Path, process: subprocess.Popen[str], rows: int) -> None:
+    for _ in range(6000):
+        path = run / "metrics.jsonl"
+        if path.exists() and path.read_bytes().count(b"\n") >= rows:
+            return
+        assert process.poll() is None
+        time.sleep(0.01)
+    pytest.fail("the run measured nothing within a minute")
+
+
+def test_a_terminal_that_is_closed_stops_a_run_cleanly(long: Long, tmp_path: Path) -> None:
+    run, (master, slave) = tmp_path / "run", pty.openpty()
+
+    def take_terminal() -> None:
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tacit", "train", str(long.file), "--out", str(run)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=slave, stdout=slave, stderr=slave, text=True,
+        start_new_session=True, preexec_fn=take_terminal,
+    )  # fmt: skip
+    os.close(slave)
+    wait_for_metrics(run, process, 3)
+    os.close(master)
+    assert process.wait(timeout=60) == 0
     content = result(run)
-    assert content["status"] == "stopped"
-    assert charged(run) == Counter(range(content["steps"]))
+    steps = content["steps"]
+    assert isinstance(steps, int)
+    assert (content["status"], 0 < steps < MANY) == ("stopped", True)
+    assert charged(run) == Counter(range(steps))
+    kept = checkpoint.latest(run)
+    assert kept is not None
+    assert checkpoint.read(kept, long.result.plan.digest()).step == steps
+
+
+def test_under_nohup_a_closed_terminal_stops_nothing(long: Long, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tacit", "train", str(long.file), "--out", str(run), "--quiet"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )  # fmt: skip
+    wait_for_metrics(run, process, 2)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(timeout=60) == 0
+    assert result(run)["status"] == "done"
 
 
 def test_kills_leave_sound_files_and_every_release_on_the_books(long: Long, tmp_path: Path) -> None:

@@ -397,6 +397,17 @@ def test_divergence_keeps_the_last_good_state_and_says_what_to_lower(tmp_path: P
     assert "report.html" in tree(run)
 
 
+def test_a_diverged_run_has_no_model_to_evaluate(tmp_path: Path) -> None:
+    changes = {"algorithm": {"learning_rate": 1e38}, "privacy": {"noise_std": 100.0}}
+    job, run = prepare(load_config(experiment(**changes))), tmp_path / "run"
+    with pytest.raises(DivergenceError):
+        execute(job, out=run)
+    assert strict_json((run / "result.json").read_text())["status"] == "diverged"
+    answer = command_line("evaluate", run)
+    assert answer.code == 2
+    assert "the run diverged" in answer.refusal
+
+
 def test_what_a_diverged_run_released_is_on_the_books(tmp_path: Path) -> None:
     run = tmp_path / "run"
     # One noised step of this size leaves the range of float32.

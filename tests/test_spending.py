@@ -18,7 +18,7 @@ from experiments import experiment
 from tacit.config import load_config
 from tacit.data import StackedData
 from tacit.errors import BudgetError, InputError
-from tacit.folder import RunFolder, create
+from tacit.folder import RunFolder, created
 from tacit.plan import Plan
 from tacit.planning import build_plan
 from tacit.privacy import from_statement, to_statement
@@ -46,7 +46,8 @@ def budgeted(epsilon: float | list[float] = 2.0) -> Plan:
 
 def test_the_books_state_each_nodes_mechanism_and_budget(tmp_path: Path) -> None:
     plan = budgeted([1.0, 2.0, 3.0, 4.0])
-    folder = create(tmp_path / "run", plan.config)
+    with created(tmp_path / "run", plan.config) as folder:
+        pass
     with open_ledger(plan, folder, resume=False) as ledger:
         assert ledger is not None
         assert ledger.own.digest == plan.digest()
@@ -107,11 +108,18 @@ def test_each_repeated_step_costs_one_at_the_end(first: int, booked: int) -> Non
     assert max(epsilon or 0.0 for epsilon in over) > 2.0
 
 
-@pytest.mark.parametrize(("first", "booked"), [(0, 12), (4, 12), (11, 12)])
-def test_nothing_left_is_refused(first: int, booked: int) -> None:
-    before = dict.fromkeys(range(4), ((0, first), (first, booked)))
+def test_nothing_left_and_nothing_kept_is_refused() -> None:
     with pytest.raises(BudgetError, match=r"nothing is left .* raise privacy\.epsilon"):
-        affordable(budgeted(), before, first)
+        affordable(budgeted(), dict.fromkeys(range(4), ((0, 12),)), 0)
+
+
+@pytest.mark.parametrize("first", [1, 4, 11])
+def test_where_nothing_is_left_the_last_checkpoint_is_the_end(first: int) -> None:
+    before = dict.fromkeys(range(4), ((0, first), (first, 12)))
+    until, reason = affordable(budgeted(), before, first)
+    assert until == first
+    assert reason is not None
+    assert f"covers steps up to {first} of 12: nothing is left" in reason
 
 
 @pytest.mark.parametrize("accounting", ["published", "none"])
@@ -195,7 +203,10 @@ def begin(plan: Plan, folder: Path | None = None, *, resume: bool = False) -> Bo
             check_shared(plan, shared)
         home = None
         if folder is not None:
-            home = RunFolder(folder) if resume else create(folder, plan.config)
+            home = RunFolder(folder)
+            if not resume:
+                with created(folder, plan.config):
+                    pass
         found = open_ledger(plan, home, resume, shared)
     except BaseException:
         shared.close()

@@ -1,40 +1,51 @@
 """Checkpoints: the explicit state of an algorithm, written so that a kill leaves the last intact.
 
 A checkpoint holds private state (un-noised momentum has none here, but later algorithms' tables
-do): it is the node's own, and not covered by epsilon.
+do): it is the node's own, and not covered by epsilon. It belongs to the process that wrote it, for
+its nodes and in its run, and is never taken from elsewhere.
+
+A digest of all that it holds stands in it, and tells damage. It has no secret: whoever may write
+to the folder can forge it.
 """
 
 from __future__ import annotations
 
-import os
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from tacit.errors import InputError
+from tacit.private_files import plain_errors, remove_files, write_private
 
 __all__ = [
     "FORMAT_VERSION",
     "Checkpoint",
+    "DamagedError",
     "discard_set_aside",
+    "file_of",
     "latest",
-    "path_of",
     "read",
     "set_aside",
-    "steps",
+    "sound",
     "write",
-    "write_atomically",
 ]
 
 FORMAT_VERSION = 1
 KEPT = 2
 _NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
 _SET_ASIDE = re.compile(r"checkpoint-(\d+)\.earlier-\d+\.safetensors")
+
+
+class DamagedError(InputError):
+    """A checkpoint is not what was written."""
 
 
 @dataclass(frozen=True)
@@ -45,46 +56,79 @@ class Checkpoint:
         step: steps completed.
         tensors: the algorithm's state by field, and what the exchange counted.
         seconds: spent in training so far.
-        digest: of the plan it belongs to.
+        digest: of the plan it belongs to, and of which of its nodes.
+        run: identity of the run in its ledger; empty where nothing is accounted.
     """
 
     step: int
     tensors: Mapping[str, Tensor]
     seconds: float
     digest: str
+    run: str = ""
 
 
 def write(folder: Path, checkpoint: Checkpoint, *, keep: int | None = None) -> Path:
-    """Write durably under a temporary name, then rename; keeps the last two checkpoints.
+    """Write durably under a temporary name, then rename; then delete what is older.
+
+    The one before stays as well.
 
     Args:
         folder: of the run.
         checkpoint: what to write.
         keep: a step; its checkpoint and later ones are kept as well, however many they are.
+
+    Raises:
+        InputError: it cannot be written; the older ones are as they were.
     """
-    path = path_of(folder, checkpoint.step)
+    path = file_of(folder, checkpoint.step)
     metadata = {
         "format_version": str(FORMAT_VERSION),
         "step": str(checkpoint.step),
         "seconds": repr(checkpoint.seconds),
         "digest": checkpoint.digest,
+        "run": checkpoint.run,
     }
     tensors = {name: value.contiguous().cpu() for name, value in checkpoint.tensors.items()}
-    write_atomically(path, save(tensors, metadata))
-    for old in _all(folder)[:-KEPT]:
-        if keep is None or _step(old) < keep:
-            old.unlink(missing_ok=True)
+    with plain_errors("checkpoint", path):
+        write_private(path, save(tensors, {**metadata, "content": _content(metadata, tensors)}))
+        older = [other for other in _all(folder) if _step(other) < checkpoint.step]
+        unneeded = [old for old in older[: 1 - KEPT] if keep is None or _step(old) < keep]
+        remove_files(folder, *(old.name for old in unneeded))
     return path
 
 
-def steps(folder: Path) -> list[int]:
-    """Of the checkpoints of a run folder, ascending."""
-    return [_step(path) for path in _all(folder)]
-
-
-def path_of(folder: Path, step: int) -> Path:
+def file_of(folder: Path, step: int) -> Path:
     """Where the checkpoint of a step lies."""
     return folder / f"checkpoint-{step:08d}.safetensors"
+
+
+def sound(folder: Path, digest: str, run: str | None = None) -> tuple[list[int], list[str]]:
+    """Which checkpoints of a run folder can be gone on from.
+
+    Args:
+        folder: of the run.
+        digest: that they must have.
+        run: likewise; None: any.
+
+    Returns:
+        Their steps, ascending, and the names of the damaged ones.
+
+    Raises:
+        InputError: one belongs to another experiment, data set or run; or all are damaged.
+    """
+    steps, damaged = [], []
+    reason = ""
+    for path in _all(folder):
+        try:
+            steps.append(read(path, digest, run).step)
+        except DamagedError as error:
+            damaged.append(path.name)
+            reason = error.expected
+    if damaged and not steps:
+        expected = f"{reason}, and there is no older one: put a copy of it back, or delete it to "
+        expected += "begin again with step 0, where what was charged stays charged"
+        raise InputError("checkpoint", str(folder / damaged[-1]), expected)
+    return steps, damaged
 
 
 def set_aside(folder: Path, *, after: int) -> None:
@@ -94,20 +138,21 @@ def set_aside(folder: Path, *, after: int) -> None:
     it goes on; under their new names, `checkpoint-STEP.earlier-1.safetensors`, they are kept, and
     taken for nothing else.
     """
-    for path in _all(folder):
-        if _step(path) > after:
-            number = 1
-            while (kept := path.with_suffix(f".earlier-{number}.safetensors")).exists():
-                number += 1
-            path.rename(kept)
+    with plain_errors("checkpoint", folder):
+        for path in _all(folder):
+            if _step(path) > after:
+                number = 1
+                while (kept := path.with_suffix(f".earlier-{number}.safetensors")).exists():
+                    number += 1
+                path.rename(kept)
 
 
 def discard_set_aside(folder: Path, *, until: int) -> None:
     """Delete what was set aside, of steps that every process has got to again."""
-    for path in folder.iterdir():
-        found = _SET_ASIDE.fullmatch(path.name)
-        if found is not None and int(found[1]) <= until:
-            path.unlink(missing_ok=True)
+    found = {path.name: _SET_ASIDE.fullmatch(path.name) for path in folder.iterdir()}
+    passed = [name for name, match in found.items() if match and int(match[1]) <= until]
+    with plain_errors("checkpoint", folder):
+        remove_files(folder, *passed)
 
 
 def latest(folder: Path) -> Path | None:
@@ -116,50 +161,58 @@ def latest(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def read(path: Path, digest: str) -> Checkpoint:
+def read(path: Path, digest: str, run: str | None = None) -> Checkpoint:
     """Read a checkpoint.
 
+    Args:
+        path: its file.
+        digest: of the plan and the nodes that it must belong to.
+        run: identity of the run that it must belong to; None: of any.
+
     Raises:
-        InputError: it is damaged, of another format version, or belongs to another plan.
+        DamagedError: it is not what was written, or has another format version.
+        InputError: it belongs to another plan, to other nodes or to another run.
     """
     try:
         with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
+            metadata = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise InputError("checkpoint", str(path), f"cannot be read ({error})") from None
-    if metadata.get("format_version") != str(FORMAT_VERSION):
-        raise InputError(
+        noted = metadata.pop("content", None)
+    # A damaged header may name what is not there, or sizes and types that no tensor has.
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DamagedError("checkpoint", str(path), f"cannot be read ({reason})") from None
+    version = metadata.get("format_version")
+    if version != str(FORMAT_VERSION):
+        raise DamagedError(
             "checkpoint",
             str(path),
-            f"has format version {metadata.get('format_version')}; this is tacit for version "
-            f"{FORMAT_VERSION}",
+            f"has format version {version}; this is tacit for version {FORMAT_VERSION}",
         )
+    if noted != _content(metadata, tensors) or metadata["step"] != str(_step(path)):
+        raise DamagedError("checkpoint", str(path), "is damaged: its digest does not match")
     if metadata["digest"] != digest:
         raise InputError("checkpoint", str(path), "belongs to another experiment or data set")
-    return Checkpoint(int(metadata["step"]), tensors, float(metadata["seconds"]), digest)
+    if run not in (None, metadata["run"]):
+        raise InputError("checkpoint", str(path), "belongs to another run of this experiment")
+    seconds = float(metadata["seconds"])
+    return Checkpoint(int(metadata["step"]), tensors, seconds, digest, metadata["run"])
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """The whole content or, whenever the process is killed, what was there before."""
-    temporary = path.with_name(path.name + ".part")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+def _content(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """Digest of all that a checkpoint holds but itself: values, types, shapes and names."""
+    digest = hashlib.blake2b(json.dumps(sorted(metadata.items())).encode(), digest_size=32)
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _step(path: Path) -> int:
     found = _NAME.fullmatch(path.name)
-    assert found is not None
-    return int(found[1])
+    return -1 if found is None else int(found[1])
 
 
 def _all(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
+    return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name)), key=_step)

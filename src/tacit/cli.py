@@ -1,7 +1,8 @@
 """The command line: parses, calls, prints; decides nothing.
 
-Exit codes: 0 done (or stopped cleanly), 1 a defect of ours, 2 the user's input is wrong, 3 the
-privacy budget forbids it, 4 a peer or process was lost, 130 interrupted before the first step.
+Exit codes: 0 done (or stopped cleanly), 1 a defect of ours, 2 the user's input is wrong or a file
+cannot be written, 3 the privacy budget forbids it, 4 a peer or process was lost, 130 interrupted
+before the first step.
 """
 
 from __future__ import annotations

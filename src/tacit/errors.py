@@ -4,7 +4,7 @@ A leaf: imports nothing, and every other module may import it.
 
 | error | exit code | meaning |
 |---|---|---|
-| `InputError` | 2 | something the user gave is wrong: a key, a file, a model, a data set |
+| `InputError` | 2 | something the user gave is wrong: a key, a file, a model, a data set, no room |
 | `BudgetError` | 3 | the privacy budget forbids it |
 | `PeerError` | 4 | a peer or a process was lost |
 | `DivergenceError` | 2 | training left the finite numbers: a setting is too large |

@@ -57,7 +57,10 @@ def load_model(run: str | Path) -> nn.Module:
             str(run),
             "its model was passed as an object: build it and load model.safetensors into it",
         )
-    shape = _result(folder)["model"]
+    result = _result(folder)
+    if result.get("status") == "diverged":
+        raise InputError("RUN", str(run), "has no model: the run diverged")
+    shape = result["model"]
     module = models.build_model(
         config.task.model,
         input_shape=tuple(shape["input_shape"]),

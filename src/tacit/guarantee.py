@@ -23,12 +23,12 @@ from typing import Any
 
 from tacit import __version__
 from tacit.books import check_contained, confirm, ledger_document
-from tacit.checkpoint import write_atomically
 from tacit.errors import InputError
 from tacit.folder import read_config
 from tacit.ledger_table import mechanism_words
 from tacit.privacy import from_statement
 from tacit.privacy.ledger_key import fingerprint
+from tacit.private_files import plain_errors, write_private
 from tacit.report.statement_page import statement_page
 from tacit.result import FORMAT_VERSION as RESULT_VERSION
 
@@ -136,14 +136,11 @@ def write_statement(
         if path.exists() and path.read_bytes() != content:
             expected = "is there and says something else: move it away, or choose another --out"
             raise InputError("statement", str(path), expected)
-    try:
+    with plain_errors("statement", folder):
         folder.mkdir(parents=True, exist_ok=True)
         for path, content in zip(paths, contents, strict=True):
             if not path.exists():
-                write_atomically(path, content)
-    except OSError as error:
-        expected = f"cannot be written ({error.strerror})"
-        raise InputError("statement", str(folder), expected) from None
+                write_private(path, content)
     return paths
 
 

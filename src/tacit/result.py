@@ -77,6 +77,7 @@ class Result:
         seconds: of training.
         status: `done`, `stopped`, or `budget-exhausted`.
         message: why it ended early, if it did.
+        notes: what else happened to it, each one line.
         plan: what was planned.
         out: the run folder, if one was written.
         job: what was run.
@@ -95,6 +96,7 @@ class Result:
     seconds: float
     status: Status
     message: str | None
+    notes: tuple[str, ...]
     plan: Plan
     out: Path | None
     job: Job

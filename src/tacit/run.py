@@ -16,7 +16,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,9 +35,9 @@ from tacit.memory import kept_memory
 from tacit.metrics import finite_json
 from tacit.peers import ALONE, Peers
 from tacit.prepare import Job
-from tacit.privacy.ledger_key import KEY_FILE
 from tacit.privacy.ledger_records import read_ledger
 from tacit.privacy.ledger_shared import SharedLedgers
+from tacit.private_files import make_private_folder, plain_errors
 from tacit.received import FLAG, RUN_ID, SESSION_ID, SUMMARY, RunId, Summary
 from tacit.report import write_report
 from tacit.result import Claim, Result, document
@@ -54,6 +54,7 @@ CHECKPOINTS = 10  # by default, over a run
 BLOCKS = 100  # of steps, booked one at a time
 DATA_BLOCKS = 20  # where each node has a file of its own to write
 FINITE_CHECK_EVERY = 8
+_WRITTEN = ("out", "checkpoint", "ledger", "RUN")  # what cannot be written in the middle of a run
 
 
 @dataclass(frozen=True)
@@ -120,49 +121,65 @@ def execute(
         )
         if not resume:
             check_shared(job.plan, shared)
-        own, front, anew = _folders(job, out, resume, peers)
-        booked = resume and not anew
-        ledger = open_ledger(
-            job.plan,
-            own,
-            booked,
-            shared,
-            job.hosted,
-            _run_id(peers, own if booked else None, shared),
-        )
+        own, front, anew = _folders(job, out, resume, peers, shared, stack)
+        ledger = open_ledger(job.plan, own, own is not None, shared, job.hosted)
         if ledger is not None:
             stack.enter_context(ledger)
         links = stack.enter_context(linked(job, cluster))
         session = begin(job, peers, links, (own, front), ledger, resume=resume, anew=anew)
         try:
             _train(session, on_step, should_stop)
+            return _finish(session)
         except DivergenceError as error:
             _diverged(session, str(error))
             raise
-        return _finish(session)
+        except InputError as error:
+            if error.where not in _WRITTEN:
+                raise
+            raise InputError(error.where, error.value, _cut_short(session, error)) from error
 
 
 def _folders(
-    job: Job, out: Path | None, resume: bool, peers: Peers
+    job: Job,
+    out: Path | None,
+    resume: bool,
+    peers: Peers,
+    shared: SharedLedgers,
+    stack: ExitStack,
 ) -> tuple[RunFolder | None, RunFolder | None, bool]:
     """The folder of this process, that of the run at rank 0, and whether a resumed one is new.
 
-    A process that was killed before it made its folder, or its ledger there, makes it when the run
-    is resumed; `begin` refuses that if any step was made.
+    A new one appears with its ledger, or not at all: a process that was killed before it had one
+    makes it when the run is resumed, and `begin` refuses that if any step was made. The stack
+    holds them until the run is closed.
     """
-    opened = folders.reopen if resume else folders.create
-    front = opened(out, job.config) if out is not None and peers.rank == 0 else None
+    alone, path, front = peers.processes == 1, out, None
+    if out is not None and not alone:
+        path = out / f"rank-{peers.rank:04d}"
+        if peers.rank == 0:
+            opened = folders.reopened if resume else folders.created
+            front = stack.enter_context(opened(out, job.config))
     # Others wait, so that none writes into a folder that rank 0 refuses.
     peers.share("sign that the run folder is made", out is not None, FLAG)
-    if out is None or peers.processes == 1:
-        return front, front, False
-    path = out / f"rank-{peers.rank:04d}"
-    if not path.exists():
-        return folders.create(path, job.config), front, resume
-    own = opened(path, job.config)
-    made_first = {"config.toml", KEY_FILE}
-    names = {one.name for one in path.iterdir() if one.suffix != ".new"}
-    return own, front, names <= made_first
+    missing = path is not None and (folders.half_made(path) if alone else not path.exists())
+    known = path if resume and not missing else None
+    run_id = None if alone else _run_id(peers, known, shared)
+    if path is None or out is None:
+        return None, None, False
+    if known is not None:
+        own = stack.enter_context(folders.reopened(known, job.config))
+        return own, own if alone else front, False
+
+    def fill(folder: RunFolder) -> None:
+        books = open_ledger(job.plan, folder, False, None, job.hosted, run_id)
+        if books is not None:
+            books.own.close()
+
+    if not alone:
+        with plain_errors("out", out):
+            make_private_folder(out)
+    own = stack.enter_context(folders.created(path, job.config, fill))
+    return own, own if alone else front, resume
 
 
 def _session_id(peers: Peers) -> str:
@@ -171,7 +188,7 @@ def _session_id(peers: Peers) -> str:
     return first
 
 
-def _run_id(peers: Peers, booked: RunFolder | None, shared: SharedLedgers) -> str | None:
+def _run_id(peers: Peers, booked: Path | None, shared: SharedLedgers) -> str:
     """The identity of the run in the ledgers of all processes: as it is booked, or a new one.
 
     A new one is a digest of random numbers of all processes, so that none of them can choose it.
@@ -185,11 +202,9 @@ def _run_id(peers: Peers, booked: RunFolder | None, shared: SharedLedgers) -> st
         InputError: the processes go on with different runs, or this one has no ledger of a run
             that the ledgers of its nodes' data know.
     """
-    if peers.processes == 1:
-        return None
     known = None
-    if booked is not None and booked.ledger.exists():
-        known = read_ledger(booked.ledger).runs[0].run_id
+    if booked is not None and RunFolder(booked).ledger.exists():
+        known = read_ledger(RunFolder(booked).ledger).runs[0].run_id
     said = peers.share("run id", RunId(known=known, random=secrets.token_hex(16)), RUN_ID)
     booked_ids = {one.known for one in said} - {None}
     if len(booked_ids) > 1:
@@ -209,6 +224,18 @@ def _run_id(peers: Peers, booked: RunFolder | None, shared: SharedLedgers) -> st
                 "ledger of it: put the folder back, or start a new run",
             )
     return run_id
+
+
+def _cut_short(session: Session, error: InputError) -> str:
+    """What could not be written in the middle of a run, what is safe, and how to go on."""
+    kept = None
+    with suppress(OSError):  # the folder itself may be gone
+        kept = session.folder and checkpoints.latest(session.folder.path)
+    where = f"the last checkpoint is {kept.name}" if kept else "there is no checkpoint yet"
+    return (
+        f"{error.expected}; the run ended after step {session.step}: what was sent is on the "
+        f"books, and {where}; when there is room to write, go on with --resume"
+    )
 
 
 def _train(
@@ -243,10 +270,13 @@ def _train(
             record(session)
         else:
             take_rows(session)
-        if last and session.ledger is not None:
-            session.ledger.settle(session.step)
-        if saved:
-            save(session)
+        try:
+            if saved:
+                save(session)
+        finally:
+            # After the checkpoint: steps that were given back, but not kept, cost their repeat.
+            if last and session.ledger is not None:
+                session.ledger.settle(session.step)
         on_step(_progress(session))
         if stop and session.step < session.until:
             by = "by the user" if asked else "by the user of another process"
@@ -280,15 +310,15 @@ def _finish(session: Session) -> Result:
     consensus = consensus_of(job, session.models, session.state)
     if session.peers.processes > 1 and models_public(job):
         consensus = links.mean(Released(session.models))
-    if session.folder is not None:
-        session.folder.write_tensors("nodes.safetensors", {"parameters": models})
+    own_models = {folders.NODES: {"parameters": models}}
+    if session.folder is not None and session.folder is not session.front:
+        session.folder.write_tensors(folders.NODES, own_models.pop(folders.NODES))
     content: dict[str, Any] = {}
     if session.peers.rank == 0:
         content = _document(session, epsilon, seconds, others="rank {rank}")
     if session.front is not None:
         state_dict = job.model.module(consensus).state_dict()
-        session.front.write_tensors("model.safetensors", state_dict)
-        session.front.write_json("result.json", content)
+        session.front.write_result(content, {**own_models, folders.MODEL: state_dict})
         write_report(session.front.path)
     # Nobody leaves before rank 0 has written everything down.
     summary, *_ = session.peers.share("summary of the result", _summary(content), SUMMARY)
@@ -315,6 +345,7 @@ def _finish(session: Session) -> Result:
         seconds=seconds,
         status=session.status,
         message=session.message,
+        notes=session.notes,
         plan=plan,
         out=None if session.front is None else session.front.path,
         job=job,
@@ -357,7 +388,7 @@ def _document(
         evaluation=None if found is None else found.evaluation,
         bytes_sent=sent,
         seconds=seconds,
-        notes=session.notes if found is None else (*session.notes, *found.notes),
+        notes=(*session.notes, *(() if found is None else found.notes)),
     )
     hosts = enumerate(job.placement.ranks)
     sources = ["own ledger" if n in job.hosted else others.format(rank=rank) for n, rank in hosts]

@@ -125,10 +125,13 @@ def begin(
     state = algorithm.start(origin.clone(), options, world)
     first, seconds = 0, 0.0
     lacking = None
+    notes: tuple[str, ...] = ()
     if folder is not None and resume:
-        first, lacking = _common_checkpoint(folder, peers, plan.steps)
+        kept, damaged = checkpoints.sound(folder.path, job.digest, _run_id(ledger))
+        first, lacking = _common_checkpoint(kept, peers, plan.steps)
+        notes = tuple(f"{name} is damaged, and was not used" for name in damaged)
     if folder is not None and first:
-        saved = checkpoints.read(checkpoints.path_of(folder.path, first), job.digest)
+        saved = checkpoints.read(checkpoints.file_of(folder.path, first), job.digest)
         seconds = saved.seconds
         tensors = {name: value.to(job.device) for name, value in saved.tensors.items()}
         links.exchange.bytes_sent[:] = tensors.pop("exchange.bytes_sent").cpu().numpy()
@@ -159,6 +162,8 @@ def begin(
     if front is not None and lacking is not None:
         front.set_aside_metrics()
     rows = front.keep_metrics(first) if front is not None and resume else []
+    if front is not None and until > first:
+        front.withdraw_result()
     # Of all processes or of none: rows are made of what every one says. And nobody begins before
     # all have set aside what is to be run again.
     known, *_ = peers.share("rows known", bool(rows), FLAG)
@@ -182,7 +187,7 @@ def begin(
         rows=rows,
         started=known,
         message=message,
-        notes=() if lacking is None else (lacking,),
+        notes=notes if lacking is None else (*notes, lacking),
         status="done" if message is None else "budget-exhausted",
     )
 
@@ -232,11 +237,9 @@ def _joined(intervals: Sequence[Interval]) -> list[Interval]:
     return joined
 
 
-def _common_checkpoint(folder: RunFolder, peers: Peers, steps: int) -> tuple[int, str | None]:
+def _common_checkpoint(own: list[int], peers: Peers, steps: int) -> tuple[int, str | None]:
     """The last step of which every process has a checkpoint, or 0; and who lacks a later one."""
-    lists = peers.share(
-        "list of checkpoints", checkpoints.steps(folder.path)[-_MOST_LISTED:], STEPS
-    )
+    lists = peers.share("list of checkpoints", own[-_MOST_LISTED:], STEPS)
     for rank, listed in enumerate(lists):
         if max(listed, default=0) > steps:
             raise PeerError(f"rank {rank} gave checkpoints beyond the {steps} steps of the run")
@@ -290,6 +293,11 @@ def _curves(
 
 def _none_first(value: float | None) -> float:
     return -1.0 if value is None else value
+
+
+def _run_id(ledger: Books | None) -> str:
+    """Identity of the run in its ledger; empty where nothing is accounted."""
+    return "" if ledger is None else ledger.own.run_id
 
 
 def record(session: Session, *, whole: bool = False) -> None:
@@ -361,7 +369,8 @@ def save(session: Session) -> None:
     tensors = dict(zip(session.state._fields, session.state, strict=True))
     tensors |= {f"{_WORLD}{name}": value for name, value in session.world.tensors().items()}
     tensors["exchange.bytes_sent"] = torch.from_numpy(session.links.exchange.bytes_sent)
-    saved = Checkpoint(session.step, tensors, session.seconds, session.job.digest)
+    run = _run_id(session.ledger)
+    saved = Checkpoint(session.step, tensors, session.seconds, session.job.digest, run)
     checkpoints.write(session.folder.path, saved, keep=session.kept)
     session.kept = session.peers.saved(session.step)
     checkpoints.discard_set_aside(session.folder.path, until=session.kept)

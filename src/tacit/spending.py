@@ -163,6 +163,8 @@ def affordable(
 ) -> tuple[int, str | None]:
     """The last step that every budget still covers, and why it is not the planned one.
 
+    Where nothing is left, that is the step it stands at: its last checkpoint is the result.
+
     Args:
         plan: of the run.
         before: what the run's own ledger has charged each node.
@@ -171,7 +173,7 @@ def affordable(
             `shared_budgets.check_shared` has admitted it.
 
     Raises:
-        BudgetError: nothing is left.
+        BudgetError: nothing is left, and no step was completed that could be the result.
     """
     limits = [*_own_limits(plan, before, first)]
     if ledger is not None:
@@ -187,11 +189,12 @@ def affordable(
         f"{short.why}; the budget of node {short.node} ({short.budget:g}{short.kept_in}) covers "
         f"steps up to {until} of {plan.steps}"
     )
-    if until <= first:
-        raise BudgetError(
-            f"{reason}: nothing is left to resume with; raise privacy.epsilon in a new run"
-        )
-    return until, reason
+    if until > first:
+        return until, reason
+    if first == 0:
+        remedy = "there is no checkpoint to end with; raise privacy.epsilon in a new run"
+        raise BudgetError(f"{reason}: nothing is left to resume with, and {remedy}")
+    return first, f"{reason}: nothing is left, and the last checkpoint is the result"
 
 
 def _own_limits(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
+import termios
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,7 +43,10 @@ __all__ = [
 def stop_signals(*, hidden: bool = False) -> Iterator[Callable[[], bool]]:
     """Within, the first SIGINT, SIGTERM or SIGHUP asks for a clean stop; a second one interrupts.
 
-    A SIGHUP that this process ignores, as below nohup, stays ignored. `hidden`: nothing is said.
+    So does SIGHUP, of a terminal that is closed, unless it is ignored (`nohup`); a second one says
+    nothing new, since system and shell may each send one.
+
+    `hidden`: nothing is said of it.
 
     Yields what tells whether a stop was asked for.
     """
@@ -50,27 +55,32 @@ def stop_signals(*, hidden: bool = False) -> Iterator[Callable[[], bool]]:
     def ask(number: int, frame: FrameType | None) -> None:
         nonlocal asked
         asked = True
-        signal.signal(number, signal.default_int_handler)
-        if hidden:
-            return
-        try:
+        if number == signal.SIGHUP:
+            _leave_closed_terminal()
+        else:
+            signal.signal(number, signal.default_int_handler)
+        if not hidden:
             sys.stderr.write("\nstopping after this step; once more to interrupt at once\n")
-            sys.stderr.flush()
-        except OSError:  # the terminal was closed, and takes nothing any more
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            for stream in terminals:
-                os.dup2(nowhere, stream)
 
-    terminals = [stream for stream in (1, 2) if os.isatty(stream)]
-    numbers = [signal.SIGINT, signal.SIGTERM]
+    heard = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, ask) for number in numbers}
+        heard.append(signal.SIGHUP)
+    before = {number: signal.signal(number, ask) for number in heard}
     try:
         yield lambda: asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _leave_closed_terminal() -> None:
+    """Standard output and error go nowhere from now on, if they went to a terminal that is gone."""
+    for descriptor in (1, 2):
+        try:
+            termios.tcgetattr(descriptor)
+        except termios.error as error:
+            if error.args[0] == errno.EIO:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 @contextmanager
@@ -102,14 +112,15 @@ def progress_line(
 
     def update(moment: Moment) -> None:
         nonlocal noted
-        if not noted:
-            coming.extend(moment.notes)
-            noted = True
-        while coming:
-            console.print(
-                f"warning: {coming.pop(0)}", markup=False, highlight=False, soft_wrap=True
-            )
-        show(moment)
+        with suppress(OSError):  # whoever read this is gone; the run is not
+            if not noted:
+                coming.extend(moment.notes)
+                noted = True
+            while coming:
+                console.print(
+                    f"warning: {coming.pop(0)}", markup=False, highlight=False, soft_wrap=True
+                )
+            show(moment)
 
     with bar:
         yield update
@@ -184,6 +195,8 @@ def result_table(result: Result) -> None:
     console.print(table)
     if not result.private:
         console.print(f"NOT PRIVATE: {plan.config.not_private_reason}", style="bold red")
+    for note in result.notes:
+        console.print(f"note: {note}", markup=False, highlight=False)
     if result.message is not None:
         console.print(f"{result.status}: {result.message}", highlight=False)
     if result.out is not None:

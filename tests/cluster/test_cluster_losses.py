@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -179,9 +180,16 @@ def test_repeated_steps_count_against_the_budget_of_every_node(tmp_path: Path) -
     assert charged(run) == {node: steps + again for node, steps in before.items()}
     assert_epsilon_is_that_of_the_books(run)
     assert 1.9 < max(content["epsilon"]) <= 2.0
-    answers = train(tmp_path, file, run, 3, "--resume")
-    assert codes(answers) == [3, 3, 3]
-    assert all("nothing is left to resume with" in answer.refusal for answer in answers)
+    # Nothing is left: all agree that what they have is the result, at no further cost.
+    books, parameters = charged(run), nodes_of(run)
+    assert codes(train(tmp_path, file, run, 3, "--resume")) == [0, 0, 0]
+    assert charged(run) == books
+    assert torch.equal(nodes_of(run), parameters)
+    ended = result_of(run)
+    assert {key: ended[key] for key in ("status", "steps", "epsilon")} == {
+        key: content[key] for key in ("status", "steps", "epsilon")
+    }
+    assert "the last checkpoint is the result" in ended["message"]
 
 
 def test_a_run_does_not_go_on_without_the_books_of_a_rank(tmp_path: Path) -> None:
@@ -189,9 +197,7 @@ def test_a_run_does_not_go_on_without_the_books_of_a_rank(tmp_path: Path) -> Non
     die = {1: partial(at_step, 2, partial(raise_signal, signal.SIGKILL))}
     assert codes(train(tmp_path, file, run, 3, tamper=die)) == [4, -signal.SIGKILL, 4]
     before = charged(run)
-    for path in (run / "rank-0002").iterdir():
-        if path.name != "config.toml":
-            path.unlink()
+    shutil.rmtree(run / "rank-0002")
     answers = train(tmp_path, file, run, 3, "--resume")
     assert codes(answers) == [2, 2, 2]
     assert all("rank 2 has no ledger of this run" in answer.refusal for answer in answers)

@@ -51,6 +51,29 @@ def test_mixtures_lie_above_and_below(
         assert excess < 1e-9
 
 
+def test_many_levels_of_little_noise_cost_more_than_one_of_them() -> None:
+    """So little that floating point cannot tell the ends of a bracket apart."""
+    multipliers = np.geomspace(0.02, 0.05, EXACT + 8).tolist()
+    many = SampledGaussian(0.1, multipliers)
+    assert privacy.delta(many, epsilon=1.0) >= privacy.delta(
+        SampledGaussian(0.1, [0.05]), epsilon=1.0
+    )
+    assert privacy.delta(many, epsilon=1.0) > 0.09
+
+
+@pytest.mark.parametrize("mu", [0.3, 3.0, 7.0, 20.0, 100.0])
+def test_weights_are_those_of_the_bracket_where_they_can_be_told(mu: float) -> None:
+    low, high = mu * 0.99, mu * 1.01
+    ends = np.asarray([low]), np.asarray([high]), np.asarray([mu])
+    with mp.workdps(700):
+        first, last, at = (mp.erf(mp.mpf(end) / mp.sqrt(8)) for end in (low, high, mu))
+        truth = float((at - first) / (last - first))
+    (found,) = by_total_variation(*ends).tolist()
+    assert found == (pytest.approx(truth, abs=1e-9) if mu < 70 else 1.0)
+    (below,) = by_tail(*ends, 0.01, 8.0)[0].tolist()
+    assert 0 <= below <= 1
+
+
 def test_the_mixture_below_does_exceed_far_out() -> None:
     """Without the excess it would be no bound: the deduction is needed."""
     low, high, mu = 1.0, 1.5, 1.25

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from tacit import checkpoint as checkpoints
-from tacit.checkpoint import write_atomically
 from tacit.compare.figure import run_digest
 from tacit.config import Config
 from tacit.errors import InputError
 from tacit.metrics import finite_json
+from tacit.private_files import make_private_folder, write_private
+from tacit.report.reading import read_row
 
 __all__ = ["FINAL", "Found", "Store", "read_rows"]
 
@@ -61,15 +62,16 @@ class Store:
         mark = path / _MARK
         try:
             if not os.path.lexists(path):
-                path.mkdir(parents=True)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                make_private_folder(path)
             if not mark.is_file():
                 if not path.is_dir() or any(path.iterdir()):
                     raise InputError(
                         "--out", str(path), "exists, and no comparison made it: name a new folder"
                     )
                 content = {"format": "tacit compare", "format_version": FORMAT_VERSION}
-                write_atomically(mark, json.dumps(content).encode())
-            (path / "runs").mkdir(exist_ok=True)
+                write_private(mark, json.dumps(content).encode())
+            (path / "runs").mkdir(mode=0o700, exist_ok=True)
             found = json.loads(mark.read_text(encoding="utf-8"))
         except OSError as error:
             raise InputError("--out", str(path), f"cannot be used ({error.strerror})") from None
@@ -96,10 +98,14 @@ class Store:
             (path for path in self.folders() if _has_digest(path, digest)),
             key=lambda path: (len(path.name), path.name),
         )
-        for path in tries:
-            result = read_result(path)
-            if result is not None and result.get("status") in FINAL:
-                return Found(path, result, resume=False)
+        results = [(path, read_result(path)) for path in tries]
+        ended = [
+            Found(path, result, resume=False)
+            for path, result in results
+            if result is not None and result.get("status") in FINAL
+        ]
+        if ended:  # a whole run before one that a kill has shortened
+            return max(ended, key=lambda one: (one.result or {}).get("status") == "done")
         for path in reversed(tries):
             if (path / "config.toml").is_file() and checkpoints.latest(path) is not None:
                 return Found(path, None, resume=True)
@@ -123,7 +129,7 @@ class Store:
     def write(self, name: str, text: str) -> Path:
         """A file of the comparison, whole or not at all; that of an earlier one is replaced."""
         target = self.path / name
-        write_atomically(target, text.encode())
+        write_private(target, text.encode())
         return target
 
     def write_json(self, name: str, document: Mapping[str, Any]) -> Path:
@@ -142,17 +148,12 @@ def read_result(path: Path) -> dict[str, Any] | None:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """`metrics.jsonl` in the order of steps; of a step that stands twice the later counts."""
-    rows: dict[int, dict[str, Any]] = {}
     try:
-        text = (path / "metrics.jsonl").read_text(encoding="utf-8")
+        lines = (path / "metrics.jsonl").read_bytes().splitlines()
     except OSError:
         return []
-    for line in text.splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:  # the last line of a run that was killed
-            continue
-        rows[row["step"]] = row
+    # The last line of a run that was killed is torn.
+    rows = {row["step"]: row for row in filter(None, map(read_row, lines))}
     return [rows[step] for step in sorted(rows)]
 
 

@@ -115,22 +115,22 @@ def _execute(
 
     if not (task.resume and _can_go_on(job, Path(task.folder))):
         return attempt(task.instead if task.resume else task.folder, False)
-    try:
-        return attempt(task.folder, True)
-    except BudgetError:  # what was booked before it was cut off has used its budget up
+    outcome = attempt(task.folder, True)
+    if outcome.status != "budget-exhausted":
+        return outcome
+    try:  # what was booked before it was cut off shortened it: whole runs are compared
         return attempt(task.instead, False)
+    except BudgetError:  # of the nodes' data, which have no more for a whole one
+        return outcome
 
 
 def _can_go_on(job: Job, folder: Path) -> bool:
-    """Whether the last checkpoint of a folder is whole and belongs to this plan."""
-    found = checkpoints.latest(folder)
-    if found is None:
-        return False
+    """Whether a checkpoint of a folder is whole, and all of them belong to this plan."""
     try:
-        checkpoints.read(found, job.plan.digest())
-    except InputError:
+        steps, _ = checkpoints.sound(folder, job.digest)
+    except (InputError, OSError):
         return False
-    return True
+    return bool(steps)
 
 
 def run_tasks(

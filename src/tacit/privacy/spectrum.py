@@ -125,7 +125,8 @@ class Spectrum:
         """A delta that the losses do not exceed."""
         smooth = self._smoothing
         found = self._sum(epsilon, smooth) + self._errors(epsilon, smooth)
-        return found + self.infinite + self.slack
+        found += self.infinite + self.slack
+        return math.inf if math.isnan(found) else found  # what cannot be computed is no bound
 
     def lower(self, epsilon: float) -> float:
         """A delta that the losses reach."""

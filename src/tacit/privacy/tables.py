@@ -33,7 +33,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erf, ndtr, ndtri
+from scipy.special import erf, erfc, ndtr, ndtri
 
 from tacit.privacy.atoms import UNIT, atoms
 from tacit.privacy.gaussian import Array, gaussian_profile
@@ -291,9 +291,25 @@ def _interpolated(part: StepsPart, reverse: bool, upper: bool, resolution: Resol
 
 
 def by_total_variation(low: Array, high: Array, mu: Array) -> Array:
-    """Weights of the higher ends with which a mixture of both dominates mu, `[levels]`."""
-    first, last, at = (erf(end / math.sqrt(8)) for end in (low, high, mu))
-    return np.asarray(np.clip((at - first) / (last - first), 0.0, 1.0), dtype=np.float64)
+    """Weights of the higher ends with which a mixture of both dominates mu, `[levels]`.
+
+    Where no difference of the ends can be told, that is 1: the higher end alone dominates.
+    """
+    first, last, at = (end / math.sqrt(8) for end in (low, high, mu))
+    # Beyond 1 the function is so near to 1 that its complement alone tells two values apart.
+    share = np.where(
+        first > 1,
+        _share(-erfc(first), -erfc(last), -erfc(at), 1.0),
+        _share(erf(first), erf(last), erf(at), 1.0),
+    )
+    return np.asarray(share, dtype=np.float64)
+
+
+def _share(first: Array, last: Array, at: Array, otherwise: float) -> Array:
+    """How far `at` is on the way from first to last, from 0 to 1; otherwise where both are one."""
+    way = last - first
+    share = np.divide(at - first, way, out=np.full(way.shape, otherwise), where=way > 0)
+    return np.asarray(np.clip(share, 0.0, 1.0), dtype=np.float64)
 
 
 def by_tail(low: Array, high: Array, mu: Array, rate: float, reach: float) -> tuple[Array, float]:
@@ -308,7 +324,8 @@ def by_tail(low: Array, high: Array, mu: Array, rate: float, reach: float) -> tu
         np.where(end > 0, gaussian_profile(np.maximum(end, 1e-300), far), 0.0)
         for end in (low, high, mu)
     )
-    return np.clip((at - first) / (last - first), 0.0, 1.0), rate * float(last.max()) * (1 + 1e-9)
+    # The lower end alone is dominated.
+    return _share(first, last, at, 0.0), rate * float(last.max()) * (1 + 1e-9)
 
 
 def clear() -> None:

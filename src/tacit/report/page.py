@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from tacit.private_files import plain_errors, write_private
 from tacit.report.charts import Chart
 from tacit.report.figures import gradient_charts, model_charts, network_charts, privacy_charts
 from tacit.report.reading import RunFolder, read_run_folder
@@ -28,21 +27,14 @@ __all__ = ["render_page", "write_report"]
 def write_report(run_folder: Path) -> Path:
     """Write `report.html` into a run folder, from its files alone, and give its path.
 
-    The file appears whole or not at all: it is written beside its place and then renamed.
-    Raises `InputError` where the folder cannot be read, or was written in another format.
+    The file appears whole or not at all, and only its owner can read it: of a simulation it shows
+    what was measured on private records.
+    Raises `InputError` where the folder cannot be read or written, or has another format.
     """
     page = render_page(read_run_folder(run_folder))
     target = run_folder / "report.html"
-    handle, name = tempfile.mkstemp(dir=run_folder, prefix=".report-", suffix=".html")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(page)
-        temporary.chmod(0o644)  # mkstemp lets nobody else read
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with plain_errors("RUN", target):
+        write_private(target, page.encode())
     return target
 
 

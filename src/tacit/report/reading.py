@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tacit.errors import InputError
 from tacit.report.fields import Fields
@@ -23,6 +24,7 @@ __all__ = [
     "Scores",
     "Spread",
     "Topology",
+    "read_row",
     "read_run_folder",
 ]
 
@@ -241,6 +243,16 @@ def _read_measurements(path: Path) -> tuple[Measurement, ...]:
         for number, line in enumerate(complete, start=1)
         if line.strip()
     )
+
+
+def read_row(line: bytes) -> dict[str, Any] | None:
+    """One line of `metrics.jsonl` as it was written; None where it is torn or damaged."""
+    try:
+        row = json.loads(line)
+        _measurement(Fields.of(row, "metrics.jsonl"))
+    except (ValueError, RecursionError):  # an InputError is a ValueError, and so is bad UTF-8
+        return None
+    return dict(row)
 
 
 def _last_of_each_step(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:

@@ -1,0 +1,188 @@
+"""Files that are their owner's alone: readable by nobody else, whole or not there, and durable.
+
+Everything that is written into a run folder passes through here, whatever the umask of the process
+is: files have mode 0600 and folders 0700. A file is written under a temporary name, brought to the
+disk and then renamed, so that a kill, a power cut or a full disk leaves what was there before.
+
+These functions raise `OSError` as the system does; `plain_errors` makes one plain line of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tacit.errors import InputError
+
+__all__ = [
+    "LOCK",
+    "append_line",
+    "locked",
+    "make_private_folder",
+    "plain_errors",
+    "remove_files",
+    "sync_folder",
+    "write_private",
+    "write_together",
+]
+
+LOCK = "lock"
+_FILE, _FOLDER = 0o600, 0o700
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """The whole content or, whenever the process or the machine stops, what was there before."""
+    part = _write_part(path, content)
+    os.replace(part, path)
+    sync_folder(path.parent)
+
+
+def write_together(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Replace several files of a folder as one; the last of them vouches for the others.
+
+    All of them are on the disk before the first is replaced, so that a full disk changes nothing.
+    The last one is removed before, and is there again only when all are: whoever finds it finds
+    the others that were written with it.
+
+    Args:
+        folder: where they lie.
+        contents: of each, by name; the last one vouches.
+    """
+    *others, last = contents
+    parts: list[Path] = []
+    try:
+        for name, content in contents.items():
+            parts.append(_write_part(folder / name, content))
+    except BaseException:
+        for part in parts:
+            _discard(part)
+        raise
+    remove_files(folder, last)
+    for name, part in zip(others, parts, strict=False):
+        os.replace(part, folder / name)
+    sync_folder(folder)
+    os.replace(parts[-1], folder / last)
+    sync_folder(folder)
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Add a line to a file, made if missing; a kill may cost this line, none before or after it."""
+    descriptor = _open_private(path, os.O_APPEND)
+    try:
+        size = os.fstat(descriptor).st_size
+        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        _write_all(descriptor, b"\n" * torn + line + b"\n")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_files(folder: Path, *names: str) -> None:
+    """Remove files of a folder that are there, durably."""
+    found = [name for name in names if os.path.lexists(folder / name)]
+    for name in found:
+        os.unlink(folder / name)
+    if found:
+        sync_folder(folder)
+
+
+def make_private_folder(path: Path) -> None:
+    """Make a folder whose parent exists; one that is there already stays as it is."""
+    try:
+        os.mkdir(path, _FOLDER)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return
+    os.chmod(path, _FOLDER)  # the umask may have taken from it
+
+
+def sync_folder(path: Path) -> None:
+    """Bring to the disk which files a folder has."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock within; the system releases it when the process ends, however it ends.
+
+    Raises:
+        InputError: another process holds it, or the folder cannot be written.
+    """
+    with plain_errors("out", folder):
+        descriptor = _open_private(folder / LOCK, 0)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            taken = error.errno in (errno.EACCES, errno.EAGAIN)
+            reason = f"a run folder that can be locked ({error.strerror})"
+            if taken:
+                reason = "a run folder that no other process uses: one is running it now"
+            raise InputError("out", str(folder), reason) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def plain_errors(where: str, path: Path) -> Iterator[None]:
+    """Say in one plain line that something cannot be written: a full disk, a lost folder.
+
+    Args:
+        where: the key or argument that named the place.
+        path: what is to be written.
+
+    Raises:
+        InputError: in place of every `OSError` within.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(where, str(path), f"cannot be written ({reason})") from None
+
+
+def _write_part(path: Path, content: bytes) -> Path:
+    """The content on the disk under a temporary name, which is given."""
+    part = path.with_name(path.name + ".part")
+    descriptor = _open_private(part, os.O_TRUNC)
+    try:
+        try:
+            _write_all(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except BaseException:
+        _discard(part)
+        raise
+    return part
+
+
+def _open_private(path: Path, flags: int) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | flags, _FILE)
+    try:
+        os.fchmod(descriptor, _FILE)  # one that was there may be anyone's to read
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _discard(path: Path) -> None:
+    with suppress(OSError):
+        os.unlink(path)

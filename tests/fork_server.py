@@ -1,0 +1,251 @@
+"""Runs the command line in forked processes, with faults: importing torch takes seconds, once.
+
+Started as a process of its own, which forks before it has any thread: it reads requests from its
+standard input, one JSON object a line, and answers each when the process has ended. A request has
+`arguments` of the command line, and may have
+
+- `witness`: a file to which every exchange's step is written before it takes place;
+- `kill_after`: seconds until the process gets SIGKILL;
+- `fault`: `[kind, number]`, at the write of this number, from 1: `kill` ends the process with
+  SIGKILL, `fail` lets this write fail for want of room, `full` this and all that follow. What is
+  written to a file is then half written;
+- `largest`: bytes that a file may have (RLIMIT_FSIZE), for SQLite's own writes.
+
+An answer has `code` (minus the signal's number), `out`, `err` and `writes`, how many there were.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import json
+import os
+import resource
+import signal
+import sqlite3
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+COUNTED = ("open", "write", "fsync", "replace", "rename", "mkdir", "unlink", "fchmod", "chmod")
+TRANSACTION = ("BEGIN IMMEDIATE", "COMMIT")
+LIMIT = 60.0  # seconds that a process may take
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended."""
+
+    code: int
+    out: str
+    err: str
+    writes: int
+
+
+class ForkServer:
+    """The server, as tests see it."""
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=LIMIT)
+
+    def tacit(self, *arguments: object, **request: Any) -> Ended:
+        """`tacit` with these arguments, to its end; see the module."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        request["arguments"] = [str(argument) for argument in arguments]
+        self._process.stdin.write(json.dumps(request, default=str) + "\n")
+        self._process.stdin.flush()
+        return Ended(**json.loads(self._process.stdout.readline()))
+
+
+def exchanged(witness: Path) -> Counter[int]:
+    """How often each step was exchanged, from the file of a witness."""
+    content = witness.read_bytes() if witness.exists() else b""
+    return Counter(step for (step,) in struct.iter_unpack(">i", content))
+
+
+# What follows runs in the server and its children.
+
+
+class Writes:
+    """Counts the writes of a run folder, and makes one of them fail."""
+
+    def __init__(self, kind: str | None, number: int) -> None:
+        self.made, self._kind, self._number = 0, kind, number
+
+    def due(self) -> bool:
+        """Count a write; whether it is to fail."""
+        self.made += 1
+        return self.made == self._number or (self._kind == "full" and self.made > self._number > 0)
+
+    def fail(self) -> NoReturn:
+        """End the process, or say that there is no room."""
+        if self._kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class FaultyFiles:
+    """`os`, as the module that writes files sees it."""
+
+    def __init__(self, writes: Writes) -> None:
+        self._writes = writes
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        if name not in COUNTED:
+            return real
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            if self._writes.due():
+                if name == "write":
+                    descriptor, content = arguments
+                    os.write(descriptor, content[: len(content) // 2])
+                self._writes.fail()
+            return real(*arguments, **options)
+
+        return counted
+
+
+class FaultyDatabases:
+    """`sqlite3`, as the ledger sees it."""
+
+    def __init__(self, writes: Writes) -> None:
+        self._writes = writes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sqlite3, name)
+
+    def connect(self, *arguments: Any, **options: Any) -> sqlite3.Connection:
+        writes = self._writes
+
+        class Connection(sqlite3.Connection):
+            def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+                if statement in TRANSACTION and writes.due():
+                    try:
+                        writes.fail()
+                    except OSError:
+                        raise sqlite3.OperationalError("database or disk is full") from None
+                return super().execute(statement, *parameters)
+
+        return sqlite3.connect(*arguments, factory=Connection, **options)
+
+
+def patch(request: dict[str, Any]) -> Writes:
+    """Put the faults and the witness in place."""
+    kind, number = request.get("fault") or (None, 0)
+    writes = Writes(kind, number)
+    files: Any = FaultyFiles(writes)
+    for name in ("tacit.private_files", "tacit.folder"):
+        importlib.import_module(name).os = files  # type: ignore[attr-defined]
+    databases: Any = FaultyDatabases(writes)
+    importlib.import_module("tacit.privacy.ledger_file").sqlite3 = databases  # type: ignore[attr-defined]
+    if request.get("witness"):
+        testify(request["witness"])
+    if request.get("largest") is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest"],) * 2)
+    return writes
+
+
+def testify(path: str) -> None:
+    """Write down every step before its exchange."""
+    from tacit.exchange.in_process import InProcessExchange
+
+    file, real = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), InProcessExchange.mix
+
+    def mix(self: InProcessExchange, k: int, *values: Any, **options: Any) -> Any:
+        os.write(file, struct.pack(">i", k))
+        return real(self, k, *values, **options)
+
+    InProcessExchange.mix = mix  # type: ignore[method-assign]
+
+
+def child(request: dict[str, Any], count: int) -> NoReturn:
+    """The command line; the number of writes goes to the descriptor `count`."""
+    code, writes = 70, None
+    try:
+        writes = patch(request)
+        from tacit import cli
+
+        sys.argv = ["tacit", *request["arguments"]]
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as done:
+            code = int(done.code or 0)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os.write(count, str(writes.made if writes else 0).encode())
+        os._exit(code)
+
+
+def serve(request: dict[str, Any]) -> Ended:
+    """Fork, wait, and say how it ended."""
+    ends = [os.pipe() for _ in range(3)]  # not files, whose size may be bounded
+    began = time.monotonic()
+    process = os.fork()
+    if process == 0:
+        os.dup2(ends[1][1], 1)
+        os.dup2(ends[2][1], 2)
+        child(request, ends[0][1])
+    for _, sending in ends:
+        os.close(sending)
+    left = request.get("kill_after", LIMIT)
+    while (ended := os.waitpid(process, os.WNOHANG))[0] == 0:
+        if time.monotonic() >= began + left:
+            os.kill(process, signal.SIGKILL)
+            ended = os.waitpid(process, 0)
+            break
+        time.sleep(0.001)
+    made, out, err = (os.read(receiving, 1 << 16).decode() for receiving, _ in ends)
+    for receiving, _ in ends:
+        os.close(receiving)
+    return Ended(os.waitstatus_to_exitcode(ended[1]), out, err, int(made or 0))
+
+
+def main() -> None:
+    """Load everything once, then serve until standard input ends."""
+    import torch
+
+    torch.set_num_threads(1)
+    answers = os.fdopen(os.dup(1), "w")
+    import tacit
+
+    for name in ("cli", "terminal", "cli_options", "evaluation", "guarantee"):
+        importlib.import_module(f"tacit.{name}")
+    with tempfile.TemporaryDirectory() as folder:  # loads what is loaded on first use
+        experiment = {"task": {"dataset": "digits", "model": "logistic"}, "train": {"steps": 1}}
+        tacit.train({**experiment, "privacy": {"noise_std": 1.0}}, out=Path(folder, "run"))
+    assert len(os.listdir("/proc/self/task")) == 1, "threads do not survive a fork"
+    for line in sys.stdin:
+        answers.write(json.dumps(vars(serve(json.loads(line)))) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

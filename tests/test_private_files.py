@@ -1,0 +1,105 @@
+"""Private files: whole or not there, nobody else's to read; a lock that dies with its process."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tacit.errors import InputError
+from tacit.private_files import (
+    append_line,
+    locked,
+    make_private_folder,
+    plain_errors,
+    remove_files,
+    write_private,
+    write_together,
+)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_writing_replaces_the_whole_file_or_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_private(path, b"first, and longer")
+    path.chmod(0o644)
+    write_private(path, b"second")
+    assert path.read_bytes() == b"second"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert names(tmp_path) == {"file"}
+    (tmp_path / "file.part").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_private(path, b"after")
+    assert path.read_bytes() == b"second"
+
+
+def test_what_lies_under_the_temporary_name_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"another's")
+    (tmp_path / "file.part").symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="symbolic links"):
+        write_private(tmp_path / "file", b"ours")
+    assert (tmp_path / "other").read_bytes() == b"another's"
+
+
+def test_files_are_replaced_together_or_not_at_all(tmp_path: Path) -> None:
+    write_together(tmp_path, {"a": b"1", "b": b"1", "last": b"1"})
+    (tmp_path / "last.part").mkdir()  # so that the last one cannot be written
+    with pytest.raises(IsADirectoryError):
+        write_together(tmp_path, {"a": b"2", "b": b"2", "last": b"2"})
+    assert {(tmp_path / name).read_bytes() for name in ("a", "b", "last")} == {b"1"}
+    assert names(tmp_path) == {"a", "b", "last", "last.part"}
+
+
+def test_lines_begin_where_lines_begin(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    append_line(path, b"one")
+    with path.open("ab") as file:
+        file.write(b"to")
+    append_line(path, b"three")
+    assert path.read_bytes() == b"one\nto\nthree\n"
+
+
+def test_a_folder_that_is_there_stays_and_a_file_is_no_folder(tmp_path: Path) -> None:
+    make_private_folder(tmp_path / "new")
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+    (tmp_path / "new").chmod(0o750)
+    make_private_folder(tmp_path / "new")
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o750
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(FileExistsError):
+        make_private_folder(tmp_path / "file")
+    remove_files(tmp_path, "file", "missing")
+    assert names(tmp_path) == {"new"}
+
+
+def test_errors_of_the_system_are_one_plain_line(tmp_path: Path) -> None:
+    with (
+        pytest.raises(InputError, match=r"cannot be written \(No such file or directory\)"),
+        plain_errors("out", tmp_path),
+    ):
+        write_private(tmp_path / "missing" / "file", b"")
+
+
+def test_a_lock_is_one_processes_and_dies_with_it(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from tacit.private_files import locked\n"
+        "with locked(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(InputError, match="one is running it now"), locked(tmp_path):
+            pass
+        other.kill()
+        other.wait(timeout=60)
+    with locked(tmp_path), pytest.raises(InputError, match="one is running"), locked(tmp_path):
+        pass
+    assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o600
