@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "colours": {"errors"},
     "free_memory": set(),
     "user_code": {"errors"},
-    "privacy": {"errors"},
+    "privacy": {"errors", "private_files"},
     "topology": {"errors"},
     "data": {"errors", "free_memory", "user_code"},
     "gradients": {"errors", "free_memory"},

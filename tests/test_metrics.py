@@ -127,7 +127,13 @@ def test_private_metrics_are_over_the_records_of_the_batch_alone() -> None:
     assert found.gradient_norm == pytest.approx(
         {"median": 2.0, "p90": np.quantile([1, 2, 3], 0.9), "max": 3.0}
     )
-    assert private_row(Private(found)).keys() == {"train_loss", "gradient_norm", "clip_rate"}
+    assert found.records_left_out == 0
+    assert private_row(Private(found)).keys() == {
+        "train_loss",
+        "gradient_norm",
+        "clip_rate",
+        "records_left_out",
+    }
 
 
 @given(norms=st.lists(st.floats(0, 100, width=32), min_size=1, max_size=30))
@@ -144,7 +150,9 @@ def test_norms_that_are_not_finite_are_left_out() -> None:
     everyone = torch.ones(1, 3, dtype=torch.bool)
     found = measured(batch([[1.0, math.nan, math.inf]], [[1.0] * 3]), everyone, clip=0.5)
     assert found.gradient_norm == {"median": 1.0, "p90": 1.0, "max": 1.0}
+    assert found.records_left_out == 2
     none = measured(batch([[math.nan] * 3], [[1.0] * 3]), everyone, clip=0.5)
+    assert none.records_left_out == 3
     assert (none.train_loss, none.gradient_norm, none.clip_rate) == (1.0, None, None)
 
 

@@ -74,7 +74,8 @@ _ASSUMPTIONS = (
     "extent.",
     "What is released is rounded to a public lattice, and what finite arithmetic adds to epsilon "
     "is part of the figures, as the documentation of tacit.privacy.noise_slack proves and assumes. "
-    "Rounding in the sum of contributions itself is not part of the proof.",
+    "That no record moves a sum by more than its bound, rounding included, is proved in "
+    "docs/proofs/clipped-sums.md, for batches of the same records but one.",
     "Which records joined a step stays secret; the rates, batch sizes, clipping bounds, noise "
     "levels and the number of records J are public and were chosen without looking at the private "
     "records.",

@@ -64,14 +64,18 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class BatchStatistics:
-    """Measured on the private records of one step's batches, over all nodes."""
+    """Measured on the private records of one step's batches, over all nodes.
+
+    Records that are left out have no bound on their gradient, and contributed nothing.
+    """
 
     train_loss: float | None
-    gradient_norm: Mapping[str, float] | None
-    clip_rate: float | None
+    gradient_norm: Mapping[str, float] | None = None
+    clip_rate: float | None = None
+    records_left_out: int | None = None
 
 
-NOTHING_MEASURED = BatchStatistics(None, None, None)
+NOTHING_MEASURED = BatchStatistics(None)
 
 
 def evaluate(
@@ -115,23 +119,24 @@ def evaluate(
 def private_metrics(
     batch: BatchGradient | None, mask: Tensor | None, clip: float | None
 ) -> Private[BatchStatistics]:
-    """Loss, gradient norms and share of clipped records of a step's batches."""
+    """Loss, gradient norms, share of clipped records and left out ones of a step's batches."""
     if batch is None or mask is None or not bool(mask.any()):
         return Private(NOTHING_MEASURED)
     losses = batch.losses[mask].double()
     loss = float(losses.mean())
     if clip is None or not batch.norms.numel():  # not of single records: see `BatchGradient`
-        return Private(BatchStatistics(loss, None, None))
-    norms = batch.norms[mask].double()
-    norms = norms[torch.isfinite(norms)]
+        return Private(BatchStatistics(loss))
+    every = batch.norms[mask].double()
+    norms = every[torch.isfinite(every)]
+    left_out = len(every) - len(norms)
     if not len(norms):
-        return Private(BatchStatistics(loss, None, None))
+        return Private(BatchStatistics(loss, records_left_out=left_out))
     middle, high = torch.quantile(
         norms, torch.tensor([0.5, 0.9], dtype=norms.dtype, device=norms.device)
     ).tolist()
     summary = {"median": middle, "p90": high, "max": float(norms.max())}
     clipped = float((norms > clip).double().mean())
-    return Private(BatchStatistics(loss, summary, clipped))
+    return Private(BatchStatistics(loss, summary, clipped, left_out))
 
 
 def consensus_distance(models: Tensor) -> float:

@@ -44,6 +44,8 @@ class Job:
         outputs: numbers that the model gives for a record.
         placement: which process hosts which node.
         hosted: the nodes of this process, whose records `train` holds, ascending.
+        loaded: `train` as it was before `input_bound`: what ledgers tell records by, so that no
+            other bound makes other records of them. Without a ledger it is `train`.
     """
 
     config: Config
@@ -55,6 +57,7 @@ class Job:
     outputs: int
     placement: Placement
     hosted: tuple[int, ...]
+    loaded: StackedData
 
     @property
     def digest(self) -> str:
@@ -127,7 +130,8 @@ def prepare(
     )
     outputs = engine.outputs(engine.start(1, dtype, device), example.inputs)[0]
     loss.check(outputs, example.targets)
-    train = replace(train, inputs=_bounded(config, train.inputs.to(kind)))
+    loaded = replace(train, inputs=train.inputs.to(kind))
+    train = replace(loaded, inputs=_bounded(config, loaded.inputs))
     _check_records(model, loss, outputs, train, hosted)
     held_out = None
     if public is not None:
@@ -141,7 +145,18 @@ def prepare(
     )
     plans = peers.share("plan", planned(plan), IDENTITY)
     compare(plans)
-    return Job(config, plan, engine, train, held_out, loss, outputs[0].numel(), placement, hosted)
+    return Job(
+        config=config,
+        plan=plan,
+        model=engine,
+        train=train,
+        test=held_out,
+        loss=loss,
+        outputs=outputs[0].numel(),
+        placement=placement,
+        hosted=hosted,
+        loaded=train if config.privacy.ledger is None else loaded,
+    )
 
 
 def _agreed_records(

@@ -1,8 +1,9 @@
 """Files that are their owner's alone: readable by nobody else, whole or not there, and durable.
 
-Everything that is written into a run folder passes through here, whatever the umask of the process
-is: files have mode 0600 and folders 0700. A file is written under a temporary name, brought to the
-disk and then renamed, so that a kill, a power cut or a full disk leaves what was there before.
+Everything that is written into a run folder or a folder of ledgers passes through here, whatever
+the umask of the process is: files have mode 0600 and folders 0700. A file is written under a
+temporary name, brought to the disk and then renamed, so that a kill, a power cut or a full disk
+leaves what was there before.
 
 These functions raise `OSError` as the system does; `plain_errors` makes one plain line of it.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,9 +22,11 @@ from tacit.errors import InputError
 
 __all__ = [
     "LOCK",
+    "appearing",
     "append_line",
     "locked",
     "make_private_folder",
+    "new_private_file",
     "plain_errors",
     "remove_files",
     "sync_folder",
@@ -91,7 +95,8 @@ def remove_files(folder: Path, *names: str) -> None:
 
 
 def make_private_folder(path: Path) -> None:
-    """Make a folder whose parent exists; one that is there already stays as it is."""
+    """Make a folder, and those above it; one that is there already stays as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.mkdir(path, _FOLDER)
     except FileExistsError:
@@ -99,6 +104,30 @@ def make_private_folder(path: Path) -> None:
             raise
         return
     os.chmod(path, _FOLDER)  # the umask may have taken from it
+
+
+def new_private_file(path: str | Path) -> int:
+    """The descriptor of a new, empty file; raises `FileExistsError` where one is there."""
+    return _open_private(Path(path), os.O_EXCL | os.O_CLOEXEC)
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[Path]:
+    """A new file under another name, which has its own name once it is written.
+
+    A kill leaves the whole file or none of that name. It takes a file system with hard links.
+
+    Raises:
+        FileExistsError: the file was there; it is left as it is.
+    """
+    aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
+    os.close(new_private_file(aside))
+    try:
+        yield aside
+        os.link(aside, path)
+    finally:
+        _discard(aside)
+    sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:

@@ -117,7 +117,7 @@ def execute(
         # All processes look through the ledgers before one is made or locked: below, they wait
         # for each other in `_folders`.
         shared = stack.enter_context(
-            open_shared(job.plan, job.train, job.hosted, _session_id(peers))
+            open_shared(job.plan, job.loaded, job.hosted, _session_id(peers))
         )
         if not resume:
             check_shared(job.plan, shared)

@@ -63,13 +63,13 @@ class Draw:
 
 
 def open_shared(
-    plan: Plan, train: StackedData, hosted: Sequence[int] | None, session: str
+    plan: Plan, loaded: StackedData, hosted: Sequence[int] | None, session: str
 ) -> SharedLedgers:
     """The ledgers of the nodes' data; of a run without any, one that allows everything.
 
     Args:
         plan: of the run.
-        train: the records of this process's nodes.
+        loaded: the records of this process's nodes, as they were loaded.
         hosted: the nodes of this process; None: all.
         session: of the run, as its processes have agreed; what they run is part of it as well, so
             that no other process's word makes two different runs one.
@@ -81,13 +81,13 @@ def open_shared(
     if settings.ledger is None or not plan.accounted:
         return SharedLedgers(Path())
     folder = Path(settings.ledger)
-    digests = record_digests(train.inputs, folder_key(folder).salt)
+    digests = record_digests(loaded.inputs, folder_key(folder).salt)
     nothing: Sequence[None] = (None,) * len(plan.nodes)
     asked = (settings.ledger_epsilon, settings.ledger_delta)
     epsilons, deltas = (nothing if value is None else per_node(value) for value in asked)
     budgets = nothing if settings.budget is None else per_node(settings.budget)
     here = range(len(plan.nodes)) if hosted is None else hosted
-    places = zip(here, train.offsets.tolist(), train.sizes.tolist(), strict=True)
+    places = zip(here, loaded.offsets.tolist(), loaded.sizes.tolist(), strict=True)
     wanted = [
         WantedAccount(
             node,

@@ -42,7 +42,12 @@ from tacit.world import StackedWorld
 SIZES = (7, 5, 6, 8)
 SHAPE = (1, 8, 8)
 STEPS = 3
-SEEN_BY_ITS_NODE = ("train_loss", "gradient_norm", "clip_rate")  # marked as private where shown
+SEEN_BY_ITS_NODE = (
+    "train_loss",
+    "gradient_norm",
+    "clip_rate",
+    "records_left_out",
+)  # marked as private where shown
 CLOCKS = ("seconds", "steps_per_second")
 PLACEMENT = Placement((0, 1, 1, 2))
 

@@ -28,7 +28,7 @@ from experiments import SEEDED, write_experiment
 from tacit.config import load_config
 
 NODES, STEPS = 5, 6
-PRIVATE = ("train_loss", "gradient_norm", "clip_rate")
+PRIVATE = ("train_loss", "gradient_norm", "clip_rate", "records_left_out")
 Sections = Mapping[str, Mapping[str, Any]]
 KINDS: Mapping[str, Sections] = {
     "push-sum": {"algorithm": {"name": "dyn-d2p", "momentum": 0.9, "final_mixing": 2}},

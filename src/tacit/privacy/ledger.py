@@ -61,7 +61,7 @@ from tacit.privacy.ledger_records import (
     snapshot,
     step_runs,
 )
-from tacit.privacy.private_files import appearing
+from tacit.private_files import appearing
 
 __all__ = [
     "FORMAT_VERSION",

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import InputError
-from tacit.privacy.private_files import new_private_file
+from tacit.private_files import new_private_file
 
 __all__ = ["InUse", "admission", "declared", "in_use"]
 

@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from tacit.errors import InputError
-from tacit.privacy.private_files import appearing
+from tacit.private_files import appearing
 
 __all__ = ["KEY_FILE", "LedgerKey", "find_key", "fingerprint", "is_signed", "make_key", "new_key"]
 

@@ -31,7 +31,7 @@ from tacit.privacy.ledger_records import (
     data_name,
     read_ledger,
 )
-from tacit.privacy.private_files import make_private_folder
+from tacit.private_files import make_private_folder
 
 __all__ = ["SharedLedgers", "WantedAccount", "account_file", "account_files", "folder_key"]
 

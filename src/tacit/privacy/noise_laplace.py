@@ -43,8 +43,9 @@ fewer than one value in 10^10), the sum is taken in exact rational arithmetic, F
 *Assumed:* AES-256 in counter mode cannot be told from random bits (privacy is computational); IEEE
 754; totals are finite, over the spacing too; b is exactly what the accountant was given.
 
-*Not covered.* The sensitivity of the total itself in floating point. Time: how many words are
-drawn depends on the noise (not on the total), and whoever measures it learns something about |X|.
+*Not covered here.* The sensitivity of the total in floating point (`docs/proofs/clipped-sums.md`).
+Time: how many words are drawn depends on the noise (not on the total), and whoever measures it
+learns something about |X|.
 """
 
 from __future__ import annotations

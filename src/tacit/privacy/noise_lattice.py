@@ -27,9 +27,9 @@ double precision, which is what totals beyond 7,168 lattice points take.)
 *What is proved.* The careful value is not exact either. `tacit.privacy.noise_slack` bounds what
 that adds to epsilon (below 1e-5 for 10^10 values), and says what is assumed.
 
-*Not covered.* The sensitivity of the total itself in floating point: a sum of clipped gradients
-rounds differently when one of them changes. The time a draw takes: recomputing depends on the total
-and the noise.
+*Not covered here.* That one record moves the total by no more than its sensitivity, in floating
+point, is what whoever computes the total has to prove (`docs/proofs/clipped-sums.md` for clipped
+sums). The time a draw takes: recomputing depends on the total and the noise.
 """
 
 from __future__ import annotations
