@@ -18,6 +18,7 @@ from tacit.algorithms import privsgp
 from tacit.colours import Private, Public, Released, opened
 from tacit.errors import LeakError
 from tacit.exchange import BetweenProcesses, Graphs, InProcessExchange
+from tacit.topology import Weights
 
 CPU = torch.device("cpu")
 VALUE = torch.ones(2, 3)
@@ -33,8 +34,8 @@ class Silent:
 
 
 def exchanges() -> list[Any]:
-    both = np.full((2, 2), 0.5)
-    every = np.full((4, 4), 0.25)
+    both = Weights.of_matrix(np.full((2, 2), 0.5))
+    every = Weights.of_matrix(np.full((4, 4), 0.25))
     graphs = Graphs(lambda k: every, 1, "doubly-stochastic")
     channel: Any = Silent()
     return [

@@ -139,7 +139,7 @@ def test_what_is_accepted_is_planned_or_refused_soon() -> None:
         with suppress(TacitError):
             config = load_config(mutated(drawn, known, NUMBERS))
             if config.nodes.count <= 4 and config.train.steps <= 1000:
-                build_plan(config, [50] * config.nodes.count, 5, lambda: 1.0)
+                build_plan(config, [50] * config.nodes.count, 5)
                 planned += 1
     assert planned > 200
 

@@ -59,7 +59,9 @@ def noise(name: str) -> st.SearchStrategy[dict[str, Any]]:
         | some(noise_std=st.floats(0.01, 10), accounting=st.just("certified"), noise_seed=seed)
         | some(epsilon_per_round=st.floats(0.01, 3))
         | st.fixed_dictionaries({"accounting": st.just("none"), "noise_std": st.floats(0.1, 10)})
-        | some(ledger=st.just("books"), ledger_epsilon=budget).filter(lambda said: "ledger" in said)
+        | some(ledger=st.just("/nowhere/books"), ledger_epsilon=budget).filter(
+            lambda said: "ledger" in said
+        )
     )
 
 

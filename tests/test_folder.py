@@ -147,7 +147,7 @@ def test_another_experiment_is_named_by_its_first_key_and_both_values(tmp_path: 
         reopen(folder.path, other)
     assert (caught.value.where, caught.value.value) == ("train.steps", 9)
     added = load_config(experiment(privacy={"epsilon": 9.0}))
-    with pytest.raises(InputError, match="has 'none'") as caught:
+    with pytest.raises(InputError, match="has None") as caught:
         reopen(folder.path, added)
     assert caught.value.where == "privacy.epsilon"
     removed = load_config(experiment(privacy={"noise_seed": None}))

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -29,6 +30,7 @@ from tacit.cluster.gates import Gates
 from tacit.cluster.gathering import Gatherer, LostError
 from tacit.cluster.reports import read_report, write_report
 from tacit.cluster.watch import Heart
+from tacit.colours import Released, opened
 from tacit.config import load_config
 from tacit.errors import InputError, PeerError, TacitError
 from tacit.exchange import BetweenProcesses
@@ -41,8 +43,7 @@ from tacit.metrics import finite_json
 from tacit.peers import Alone
 from tacit.prepare import Job, prepare
 from tacit.privacy import Gaussian, to_statement
-from tacit.privacy.ledger import Account, Ledger
-from tacit.privacy.ledger_shared import SharedLedgers, WantedAccount, account_file
+from tacit.privacy.ledger_shared import SharedLedgers, WantedAccount, folder_key
 from tacit.received import METRICS, Metrics
 from tacit.run import _run_id
 from tacit.session import Session, _agreed_end, _common_checkpoint, _joined, begin, together
@@ -187,7 +188,7 @@ def ended(seat: Seat) -> None:
 
 def gone_on(seat: Seat) -> None:
     """A run goes on from a checkpoint that is here, or from the start."""
-    common, lacking = _common_checkpoint(seat.folder, seat.cluster, 60)
+    common, lacking = _common_checkpoint([20, 40], seat.cluster, 60)
     assert common in (0, 20, 40)
     assert lacking is None or lacking.isprintable()
 
@@ -211,7 +212,7 @@ def named(seat: Seat) -> None:
 
 def identified(seat: Seat) -> None:
     """A run's identity is 32 digits."""
-    found = _run_id(seat.cluster, None, SharedLedgers(Path(), ()))
+    found = _run_id(seat.cluster, None, SharedLedgers(Path()))
     assert found is not None
     assert len(found) == 32
 
@@ -302,7 +303,7 @@ def part_of(job: Job) -> tuple[Metrics, torch.Tensor]:
     """What rank 0 measures; of rank 1 it would be the same but for the nodes."""
     state: Any = None
     models = job.model.start(2, job.dtype, job.device)
-    said, total = measure(job, models, state, local_exchange(job), whole=False)
+    said, total = opened(measure(job, models, state, local_exchange(job), whole=False), "a part")
     bytes_sent = said["bytes"][:2]
     return Metrics.model_validate(finite_json({**said, "bytes": bytes_sent})), total
 
@@ -323,7 +324,8 @@ def test_wrong_metrics_name_their_sender_and_change_no_own_figure(seat: Seat) ->
             check_line(error, "rank 1 sent ")
         else:
             assert found.evaluation is not None
-            figures.add((found.evaluation.loss[:2], found.bytes_sent[:2]))
+            scores = opened(found.evaluation, "scores")
+            figures.add((scores.loss[:2], found.bytes_sent[:2]))
     assert len(figures) == 1
 
 
@@ -400,7 +402,7 @@ def test_wrong_messages_are_dropped_or_end_in_a_peer_error(seat: Seat) -> None:
         refused = 0
         for k in range(400):
             try:
-                (mixed,) = exchange.mix(k, rows)
+                (mixed,) = exchange.mix(k, Released(rows))
             except PeerError as error:
                 check_line(error, f"rank 1 sent a bad message at step {k}")
                 refused += 1
@@ -467,16 +469,19 @@ def run_id_of(known: str | None, books: SharedLedgers) -> str | None:
 
 
 def test_nobody_chooses_the_identity_of_a_run(tmp_path: Path) -> None:
-    nothing = SharedLedgers(Path(), ())
+    nothing = SharedLedgers(Path())
     assert run_id_of(None, nothing) != run_id_of(None, nothing)  # though the other says the same
-    earlier, account = "ab" * 16, Account(0, 1.0, 1e-5)
+    earlier = "ab" * 16
     assert run_id_of(earlier, nothing) == earlier  # its ledger was not made before the kill
     # An earlier run of the ledger of a node's data is none that another may name.
-    Ledger.create_account(account_file(tmp_path, 0), account)
-    statement = {0: to_statement(Gaussian(5.0, 3))}
-    with Ledger.open_account(account_file(tmp_path, 0)) as ledger:
-        ledger.enter(earlier, digest="d", statements=statement)
-    with SharedLedgers.open(tmp_path, [WantedAccount(0, None, None, None, 1e-5)]) as books:
+    digests = np.arange(5, dtype=np.uint64)
+    folder_key(tmp_path)
+    wanted = [WantedAccount(0, digests, 1.0, 1e-5, None, 1e-5)]
+    with SharedLedgers.open(tmp_path, wanted, session="first") as books:
+        statements = {0: to_statement(Gaussian(5.0, 3))}
+        books.enter(earlier, digest="d", statements=statements, sent={})
+        books.reserve(0, 1)
+    with SharedLedgers.open(tmp_path, wanted, session="second") as books:
         with pytest.raises(InputError, match="has booked steps of this run"):
             run_id_of(earlier, books)
         assert run_id_of("cd" * 16, books) == "cd" * 16

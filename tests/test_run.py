@@ -522,7 +522,7 @@ def test_thousands_of_nodes_are_trained(tmp_path: Path) -> None:
     ]
     done = tacit.train(
         {
-            "task": {"model": "logistic"},
+            "task": {"model": "logistic", "outputs": 2},
             "algorithm": {"name": "privsgp", "clip": 1.0},
             "privacy": {"epsilon": 2.0, "delta": 1e-2, "noise_seed": 4},
             "train": {"steps": 2, "batch": "all"},

@@ -83,7 +83,7 @@ def write(path: Path, config: dict[str, Any]) -> Path:
 def given_nodes(
     folder: Path, epsilon: Any, parts: Sequence[tuple[Tensor, Tensor]], budget: Any = 1.2
 ) -> Result:
-    config = settled(folder, epsilon, budget, task={"dataset": None})
+    config = settled(folder, epsilon, budget, task={"dataset": None, "outputs": 10})
     config["nodes"].pop("count")
     return tacit.train(config, nodes=parts)
 

@@ -186,7 +186,8 @@ def tables_built(workload: Workload) -> dict[str, Any]:
     The dense one is that of the same network, written so that no layer can be recognised.
 
     Raises:
-        RuntimeError: the sums of their entries differ by more than 1e-5 of the largest number.
+        RuntimeError: the sums of their entries differ by more than 1e-4 of the largest number: clipping
+            aims lower by what rounding may add, as much as the path needs.
     """
     import torch
     from models import model_of
@@ -232,7 +233,7 @@ def tables_built(workload: Workload) -> dict[str, Any]:
         built.append(sum(held.nbytes for held in table.tensors().values()))
         sums.append(table.total())
     difference = float((sums[0] - sums[1]).abs().max() / sums[1].abs().max())
-    if not difference <= 1e-5:
+    if not difference <= 1e-4:
         raise RuntimeError(f"the two tables' sums differ by {difference:.2g} of the largest number")
     return _row(
         "the same, both really built",

@@ -29,9 +29,9 @@ import tacit
 from tacit import prepare as preparing
 from tacit import privacy
 from tacit.algorithms.variance_reduction import AnchorOptions, anchor_ratio
-from tacit.books import mechanism_words
 from tacit.config import load_config
 from tacit.errors import InputError
+from tacit.ledger_table import mechanism_words
 from tacit.prepare import prepare
 from tacit.privacy import from_statement, to_statement
 from tacit.run import execute
