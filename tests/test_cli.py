@@ -519,8 +519,11 @@ def test_the_first_signal_asks_for_a_stop_and_the_second_interrupts(first: int) 
         assert not requested()
         signal.raise_signal(first)
         assert requested()
-        with pytest.raises(KeyboardInterrupt):
+        if first == signal.SIGHUP:  # system and shell may each send one
             signal.raise_signal(first)
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(first)
     assert list(map(signal.getsignal, SIGNALS)) == before
 
 

@@ -18,7 +18,8 @@ from workloads import Workload
 
 __all__ = ["Outcome", "Protocol", "compare", "disagreement", "line_of"]
 
-AGREEMENT = 1e-4
+# tacit clips to less than the bound by what rounding may add: 1.5e-4 of it for 32 records.
+AGREEMENT = 5e-4
 
 
 @dataclass(frozen=True)

@@ -186,8 +186,8 @@ def tables_built(workload: Workload) -> dict[str, Any]:
     The dense one is that of the same network, written so that no layer can be recognised.
 
     Raises:
-        RuntimeError: the sums of their entries differ by more than 1e-4 of the largest number: clipping
-            aims lower by what rounding may add, as much as the path needs.
+        RuntimeError: the sums of their entries differ by more than 1e-4 of the largest number:
+            clipping aims lower by what rounding may add, as much as the path needs.
     """
     import torch
     from models import model_of

@@ -157,6 +157,8 @@ def begin(
             f"rank {rank} says that the budgets of its nodes cover steps up to {until} of "
             f"{plan.steps}"
         )
+        if until == first:
+            message += ": nothing is left, and the last checkpoint is the result"
     if folder is not None and resume:
         checkpoints.set_aside(folder.path, after=first)
     if front is not None and lacking is not None:
