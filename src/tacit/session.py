@@ -157,7 +157,7 @@ def begin(
             f"rank {rank} says that the budgets of its nodes cover steps up to {until} of "
             f"{plan.steps}"
         )
-        if until == first:
+        if until == first > 0:
             message += ": nothing is left, and the last checkpoint is the result"
     if folder is not None and resume:
         checkpoints.set_aside(folder.path, after=first)
