@@ -67,6 +67,14 @@ def test_without_noise_it_clips_only_if_asked() -> None:
     assert plan.clip == pytest.approx([2.0 * 3.0 ** (-k / STEPS) for k in range(STEPS)])
 
 
+@pytest.mark.parametrize("algorithm", [{"clip": 1e-30}, {"clip": 1e-17, "clip_decay": 1e3}])
+def test_a_bound_that_arithmetic_cannot_keep_is_refused_before_the_first_step(
+    algorithm: dict[str, Any],
+) -> None:
+    with pytest.raises(InputError, match=r"algorithm\.clip = .* between 1e-18 and 1e18"):
+        plan_of([5, 6], epsilon=1.0, algorithm={"name": "dyn-d2p", **algorithm})
+
+
 @pytest.mark.parametrize(
     ("name", "clip"), [("privsgp", 1.0), ("const-d2p", 2.0), ("dyn-mu", 2.0), ("dp2-sgd", 1.0)]
 )

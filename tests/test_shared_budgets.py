@@ -202,6 +202,13 @@ def test_records_by_another_name_are_known_again(tmp_path: Path) -> None:
         tacit.train(own)
 
 
+def test_another_bound_of_inputs_makes_no_other_records(tmp_path: Path) -> None:
+    tacit.train(split(tmp_path, 1.0, nodes=2))
+    scaled = settled(tmp_path, 1.0, nodes={"count": 2}, task={"input_bound": 0.5})
+    with pytest.raises(BudgetError, match="has its records on its books"):
+        tacit.train(scaled)
+
+
 def test_another_partition_is_refused(tmp_path: Path) -> None:
     tacit.train(split(tmp_path, 1.0, nodes=3))
     by_label = {"count": 5, "partition": "shards", "per_node": 2}

@@ -12,6 +12,7 @@ from tacit.algorithms import Activity, Crowd, Facts, Schedules
 from tacit.config import Config
 from tacit.errors import BudgetError, InputError
 from tacit.faults import FaultPlan, fault_plan, taking_part
+from tacit.gradients.clipping import check_clip
 from tacit.plan import NodePlan, Plan
 from tacit.privacy.calibration import least_scale
 from tacit.topology import (
@@ -210,6 +211,9 @@ def _schedules(config: Config, records: Sequence[int]) -> Schedules:
     except OverflowError:
         expected = "the noise grows beyond all numbers by then: fewer steps, or a slower schedule"
         raise InputError("train.steps", config.train.steps, expected) from None
+    if made.clip is not None:  # of every step, before the first one
+        for bound in (made.clip[0], min(made.clip), max(made.clip)):
+            check_clip(bound)
     return made
 
 
