@@ -732,6 +732,7 @@ def test_a_terminal_that_is_closed_stops_a_run_cleanly(long: Long, tmp_path: Pat
     run, (master, slave) = tmp_path / "run", pty.openpty()
 
     def take_terminal() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever these tests were started by
         fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
     process = subprocess.Popen(

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -204,9 +205,11 @@ def sweep(make: Callable[[], Trial], kinds: tuple[str, ...], every: int) -> int:
     return met
 
 
+_NUMBERS = count()  # no two tests share a folder
+
+
 def new(make: Callable[[str], Trial]) -> Callable[[], Trial]:
-    numbers = iter(range(10_000))
-    return lambda: make(f"new-{next(numbers)}")
+    return lambda: make(f"new-{next(_NUMBERS)}")
 
 
 def copies(make: Callable[[str], Trial], name: str, *, stop: int) -> Callable[[], Trial]:

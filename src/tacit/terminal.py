@@ -71,6 +71,7 @@ def stop_signals(*, hidden: bool = False) -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        _leave_closed_terminal()  # where SIGHUP is ignored, nothing else has told
 
 
 def _leave_closed_terminal() -> None:
