@@ -302,6 +302,9 @@ def _add_product(target: Tensor, left: Tensor, right: Tensor, beta: int, depth: 
         target.baddbmm_(left, right, beta=beta)
         return
     step = max(1, _BLOCK_NUMBERS // size)
+    if step >= target.shape[0] and depth == total:
+        _add(target, torch.bmm(left, right), beta)
+        return
     blocks = (torch.split(values, step) for values in (target, left, right))
     for part, one, other in zip(*blocks, strict=True):
         for start in range(0, total, depth):
