@@ -33,6 +33,11 @@ INPUTS = np.full((6, 4), SECRET, np.float64)
 TARGETS = np.array([0, 1, 0, 1, 1, 0])
 
 
+def zipped(content: bytes) -> bytes:
+    """The same bytes at any time: they are part of a test's name."""
+    return gzip.compress(content, mtime=0)
+
+
 @contextmanager
 def little_memory(most: int = 8 * MIB) -> Iterator[None]:
     """What is allocated meanwhile by Python and NumPy stays below a limit."""
@@ -168,13 +173,13 @@ def bomb(start: bytes, count_mib: int = 64) -> bytes:
     ("content", "words"),
     [
         (bomb(idx(4)), "found 13 (trailing data)"),
-        (gzip.compress(idx(2**32 - 1, 2**32 - 1)), "cannot hold"),
-        (gzip.compress(idx(*[2**32 - 1] * 255)), "cannot hold"),
+        (zipped(idx(2**32 - 1, 2**32 - 1)), "cannot hold"),
+        (zipped(idx(*[2**32 - 1] * 255)), "cannot hold"),
         (idx(2**32 - 1, 2**32 - 1), "truncated"),
-        (gzip.compress(idx(5, content=b"1234")), "truncated"),
-        (gzip.compress(idx(4, content=b"12345")), "trailing data"),
+        (zipped(idx(5, content=b"1234")), "truncated"),
+        (zipped(idx(4, content=b"12345")), "trailing data"),
         (idx(4, content=b"12345"), "found 13 (trailing data)"),
-        (gzip.compress(idx(4, content=b"1234"))[:-1], "readable IDX file"),
+        (zipped(idx(4, content=b"1234"))[:-1], "readable IDX file"),
     ],
 )
 def test_no_more_of_an_idx_file_is_read_than_it_announces(
@@ -188,7 +193,7 @@ def test_no_more_of_an_idx_file_is_read_than_it_announces(
 def test_an_idx_file_must_fit_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "images"
     monkeypatch.setattr(bounded, "host_bytes", lambda: 10_000)
-    for content in (idx(9000, content=bytes(9000)), gzip.compress(idx(9000, content=bytes(9000)))):
+    for content in (idx(9000, content=bytes(9000)), zipped(idx(9000, content=bytes(9000)))):
         path.write_bytes(content)
         refused(lambda: read_idx(path), "announces 9 kB, for which 10 kB of memory are too few")
 
@@ -234,7 +239,7 @@ def test_a_batch_of_an_archive_may_not_announce_gigabytes(tmp_path: Path) -> Non
     version = VERSIONS[0]
     member = tarfile.TarInfo(f"{version.folder}/data_batch_1.bin")
     member.size = 2**40
-    (tmp_path / version.archive).write_bytes(gzip.compress(member.tobuf() + bytes(10240)))
+    (tmp_path / version.archive).write_bytes(zipped(member.tobuf() + bytes(10240)))
     refused(lambda: load_cifar10(tmp_path), "announces 1099511627776 bytes")
 
 
@@ -268,9 +273,9 @@ def whole(name: str, tmp_path: Path) -> bytes:
     content = {
         "0.safetensors": save({"inputs": INPUTS, "targets": TARGETS}),
         "images": idx(3, 4, content=bytes(12)),
-        "images.gz": gzip.compress(idx(3, 4, content=bytes(12)), mtime=0),
+        "images.gz": zipped(idx(3, 4, content=bytes(12)), mtime=0),
         "set": lines,
-        "set.gz": gzip.compress(lines, mtime=0),
+        "set.gz": zipped(lines, mtime=0),
         "adult.data": ADULT * 3,
     }
     return (
