@@ -275,7 +275,7 @@ def whole(name: str, tmp_path: Path) -> bytes:
         "images": idx(3, 4, content=bytes(12)),
         "images.gz": zipped(idx(3, 4, content=bytes(12)), mtime=0),
         "set": lines,
-        "set.gz": zipped(lines, mtime=0),
+        "set.gz": zipped(lines),
         "adult.data": ADULT * 3,
     }
     return (
