@@ -273,7 +273,7 @@ def whole(name: str, tmp_path: Path) -> bytes:
     content = {
         "0.safetensors": save({"inputs": INPUTS, "targets": TARGETS}),
         "images": idx(3, 4, content=bytes(12)),
-        "images.gz": zipped(idx(3, 4, content=bytes(12)), mtime=0),
+        "images.gz": zipped(idx(3, 4, content=bytes(12))),
         "set": lines,
         "set.gz": zipped(lines),
         "adult.data": ADULT * 3,
