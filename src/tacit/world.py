@@ -163,7 +163,13 @@ class StackedWorld:
         self._only_l2()
         batch = self._batch(k, 0, False, None, self._members)
         found = clipped_difference(
-            self._model, self._shapes, (at, anchor), batch, self.clip(k), bound
+            self._model,
+            self._shapes,
+            (at, anchor),
+            batch,
+            self.clip(k),
+            bound,
+            self.records.squeeze(1),
         )
         self._seen.keep(found, batch[2])
         return found.total

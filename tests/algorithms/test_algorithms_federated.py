@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 import tacit
+from tacit.algorithms.federated import clipped_rows
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.prepare import prepare
@@ -277,3 +279,17 @@ def test_bad_options_of_one_method(name: str, options: dict[str, Any], key: str)
 def test_disjoint_mini_batches_need_records() -> None:
     options = {"local_steps": 4, "sampling": "disjoint"}
     assert "node 0 has 2" in refused("dp-fedavg", options, batch=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("bound", "size"), [(1e-18, 1e26), (1e-3, 1e37), (1.0, 1e30), (1e-18, 1.0)]
+)
+def test_a_clipped_row_keeps_its_bound_however_small_its_factor(
+    bound: float, size: float, dtype: torch.dtype
+) -> None:
+    draws = torch.Generator().manual_seed(3)
+    rows = (torch.randn(20, 50, generator=draws, dtype=torch.float64) * size).to(dtype)
+    kept = clipped_rows(rows, bound)
+    for row in kept.double().tolist():
+        assert sum(Fraction(value) ** 2 for value in row) <= Fraction(bound) ** 2

@@ -14,6 +14,7 @@ from tacit.gradients import LOSSES, StackedModel, build
 from tacit.gradients.differences import clipped_difference, difference_shapes
 
 CLIP, BOUND, NODES, RECORDS = 0.6, 0.15, 3, 5
+EVERY = torch.full((NODES,), RECORDS)
 
 
 def mlp() -> nn.Module:
@@ -93,7 +94,7 @@ def test_against_single_records(
     module_of: Callable[[], nn.Module], bound: float | None, clip: float | None, memory_bytes: int
 ) -> None:
     module, model, points, batch = made(module_of, torch.float64, memory_bytes)
-    found = clipped_difference(model, difference_shapes(model), points, batch, clip, bound)
+    found = clipped_difference(model, difference_shapes(model), points, batch, clip, bound, EVERY)
     inputs, targets, mask = batch
     right = torch.zeros_like(points[0])
     for node in range(NODES):
@@ -124,7 +125,7 @@ def test_no_record_exceeds_the_bound_in_single_precision(
         alone[:, record] = True
         for bound in (BOUND, 1e-4, 2.0):
             batch = inputs * 10.0**record, targets, alone
-            total = clipped_difference(model, shapes, points, batch, CLIP, bound).total
+            total = clipped_difference(model, shapes, points, batch, CLIP, bound, EVERY).total
             norms = total.double().norm(dim=1) / bound
             assert float(norms.max()) <= 1.0
             largest = max(largest, float(norms.max()))
@@ -139,7 +140,7 @@ def test_a_record_that_is_not_finite_adds_nothing() -> None:
     spoilt[:, 2] = float("nan")
     without[:, 2] = False
     found, right = (
-        clipped_difference(model, shapes, points, batch, CLIP, BOUND).total
+        clipped_difference(model, shapes, points, batch, CLIP, BOUND, EVERY).total
         for batch in ((spoilt, targets, mask), (inputs, targets, without))
     )
     # What clipping aims at follows the number of records, masked or not.
@@ -151,8 +152,8 @@ def test_an_empty_batch_and_bad_bounds() -> None:
     shapes = difference_shapes(model)
     empty = inputs[:, :0], targets[:, :0], mask[:, :0]
     for bound in (None, BOUND):
-        found = clipped_difference(model, shapes, points, empty, CLIP, bound)
+        found = clipped_difference(model, shapes, points, empty, CLIP, bound, EVERY)
         assert not found.total.any()
     for bound in (0.0, float("inf"), float("nan")):
         with pytest.raises(InputError, match=r"algorithm\.clip_difference"):
-            clipped_difference(model, shapes, points, (inputs, targets, mask), CLIP, bound)
+            clipped_difference(model, shapes, points, (inputs, targets, mask), CLIP, bound, EVERY)

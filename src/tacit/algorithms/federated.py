@@ -121,8 +121,9 @@ def clipped_rows(values: Tensor, bound: float | None) -> Tensor:
     # The sum errs by a share of at most d u, u = 2^-53, in whatever order it is taken.
     share = _ROUNDING * torch.finfo(values.dtype).eps + values.shape[1] * 2.0**-53
     aim = bound * (1 - share)
-    factors = (aim / norms).clamp(max=1.0).to(values.dtype)
-    return torch.where(torch.isfinite(norms), values * factors, torch.zeros_like(values))
+    # In double precision: a factor may be too small for the dtype of the values.
+    scaled = (values.double() * (aim / norms).clamp(max=1.0)).to(values.dtype)
+    return torch.where(torch.isfinite(norms), scaled, torch.zeros_like(values))
 
 
 def round_sampling(run: NodeRun) -> tuple[float, int]:

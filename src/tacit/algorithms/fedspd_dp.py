@@ -128,7 +128,7 @@ def step(state: State, k: int, options: FedspdOptions, world: World) -> State:
     )
     divisor = gamma + rho
     unit = 1 / (batch * divisor)
-    radius = resolved_radius(unit, here.clip(k), x_0, options)
+    radius = resolved_radius(unit, gamma, world.steps, here.clip(k), x_0, options)
     x = within(here.take(_STARTS[options.state](state, x_0)), radius)
     dual = within(here.take(state.dual), radius * divisor)
     average = torch.zeros_like(dual)

@@ -130,7 +130,7 @@ def _sensitivity(run: NodeRun, noise_multiplier: float) -> float:
     """
     first, last = (_rounds(run, k, noise_multiplier) for k in (0, run.steps - 1))
     worst = (max(_reach(run, a), _reach(run, b)) for a, b in zip(first, last, strict=True))
-    return min(worst) * (1 + ROUNDING)
+    return min(worst) + ROUNDING
 
 
 def _reach(run: NodeRun, each: _Round) -> float:
@@ -157,6 +157,9 @@ def _public(run: NodeRun) -> privacy.Mechanism:
 ROUNDING = 2.0**-12
 """What the rounding of local steps may add to a sensitivity, as a share of unit C."""
 
+_PRIVATE_ROUNDING, _PRIVATE_SHARE = 2.0**-24, 2.0**-6
+"""The same for a private state, a round; and the most of it after all rounds."""
+
 _NEXT_TO_NOTHING = 1e-200  # a multiplier at which nothing is protected: epsilon is infinite
 
 
@@ -164,9 +167,15 @@ def _private(run: NodeRun) -> privacy.Mechanism:
     """Rounds that were run again are copies of a message, each of which a hit may reach."""
     noise = dict(zip(run.released, run.noise_multiplier, strict=True))
     copies = Counter(run.released)
-    ways = zip(*(_rounds(run, k, noise[k]) for k in sorted(noise)), strict=True)
+    ways = list(zip(*(_rounds(run, k, noise[k]) for k in sorted(noise)), strict=True))
     norms = [_carried(run, way, [(noise[k], copies[k]) for k in sorted(noise)]) for way in ways]
-    rounded = ((1 + ROUNDING) * min(bounds) for bounds in zip(*norms, strict=True))
+    ratio = max(
+        (each.gamma + run.options.penalty) / run.options.penalty for way in ways for each in way
+    )
+    # It stays in the state, and so may be in every later message.
+    rounding = min(_PRIVATE_ROUNDING * (run.steps + 1.0) ** 2 * ratio, _PRIVATE_SHARE)
+    rounding *= math.sqrt(len(run.released)) / min(noise.values())
+    rounded = ((1 + ROUNDING) * min(bounds) + rounding for bounds in zip(*norms, strict=True))
     least = dict(zip(sorted(noise), rounded, strict=True))
     rate, _ = round_sampling(run)
     return privacy.CarriedState(
@@ -262,18 +271,30 @@ def check(facts: Facts) -> tuple[str, ...]:
 
 
 def resolved_radius(
-    unit: Tensor, clip: float | None, x_0: Tensor, options: FedspdOptions
+    unit: Tensor,
+    gamma: Tensor,
+    steps: int,
+    clip: float | None,
+    x_0: Tensor,
+    options: FedspdOptions,
 ) -> Tensor:
-    """How long local changes may be for their rounding to be below `ROUNDING` of unit C.
+    """How long local changes may be for their rounding to be what is accounted.
 
-    A local step in float64 rounds vectors of norm R or less by at most 2^-48 R (some twenty
+    That is `ROUNDING` of unit C, and less for a private state.
+
+    A local step in float64 rounds vectors of norm R' or less by at most 2^-48 R' (some twenty
     operations on up to three of them), the mean of Q of them and the dual step by as much again.
-    Everything in a round is non-expansive, so two neighbours' rounding adds up to at most
-    2^-47 (Q + 2) R. Where x_0 itself is rounded, its norm counts.
+    What begins within R grows to R' = min(Q + 1, (gamma + rho) / rho) R at most, and the message of
+    a private state is (gamma + rho) / rho times as long. Everything in a round is non-expansive, so
+    two neighbours' rounding adds up to at most 2^-47 (Q + 2) R'. In a private state it stays, and
+    the dual variable adds it up again: K^2 (gamma + rho) / rho times as much after K rounds, which
+    is accounted beside every hit. Where x_0 itself is rounded, its norm counts.
 
     Args:
         unit: how far a change moves when the sum over a mini-batch does by one, float64
             `[nodes, 1]`.
+        gamma: of the round, float64 `[nodes, 1]`.
+        steps: K, of the whole run.
         clip: the bound C; None bounds nothing.
         x_0: the server's model, `[1, d]`.
         options: of the algorithm.
@@ -287,7 +308,13 @@ def resolved_radius(
     """
     if clip is None:
         return torch.full_like(unit, math.inf)
-    radius = unit * (clip * ROUNDING * 2.0**47 / (options.local_steps + 2))
+    longer = (gamma + options.penalty) / options.penalty
+    growth = longer.clamp(max=options.local_steps + 1.0)
+    share: float | Tensor = ROUNDING
+    if options.state == "private":
+        growth = growth * longer
+        share = (_PRIVATE_SHARE / (longer * (steps + 1.0) ** 2)).clamp(max=_PRIVATE_ROUNDING)
+    radius = unit * (clip * 2.0**47 / (options.local_steps + 2)) * share / growth
     beside = options.local_steps > 1 or options.regulariser != "none" or options.state == "private"
     length = float(x_0.norm())
     if beside and radius.numel() and not length <= float(radius.min()):

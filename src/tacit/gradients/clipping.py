@@ -83,7 +83,7 @@ def aimed(
     count: Any = counts.double() if isinstance(counts, Tensor) else float(counts)
     chunk: Any = count.clamp(max=CHUNK) if isinstance(count, Tensor) else min(count, CHUNK)
     share = 2 * unit * chunk * (chunk + 8) + count * (8 * unit + 8 * exact)
-    share = share + count * count * (2 * exact / CHUNK)
+    share = share + count * count * (2 * exact)
     if positions > 1:
         share = share + (2 * CANCELLATION * exact) * chunk * (chunk * positions + 16)
     bound: Any = clip.double() if isinstance(clip, Tensor) else clip

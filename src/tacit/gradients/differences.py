@@ -34,6 +34,7 @@ def clipped_difference(
     batch: tuple[Tensor, Tensor, Tensor],
     clip: Clip | None,
     bound: Clip | None,
+    records: Tensor,
 ) -> BatchGradient:
     """Sum over a batch of clipped gradients at one point less those at another.
 
@@ -44,6 +45,8 @@ def clipped_difference(
         batch: inputs, targets and mask `[nodes, b, ...]`.
         clip: bound C of each of the two gradients; None leaves them.
         bound: C_d of each record's difference; None leaves it.
+        records: how many each node has, `[nodes]`: gradients are clipped as in a sum over all of
+            them, so that a snapshot's are the very ones that are subtracted here.
 
     Returns:
         `total` `[nodes, d]`, the sum in float64; norms and losses `[nodes, b]` are those at the
@@ -54,7 +57,7 @@ def clipped_difference(
             `StackedModel.gradient`.
     """
     if bound is None:
-        found, other = (model.gradient(at, *batch, clip) for at in points)
+        found, other = (model.gradient(at, *batch, clip, counts=records) for at in points)
         total = found.total.double().sub_(other.total)
         return BatchGradient(total, found.norms, found.losses)
     check_clip(bound, "algorithm.clip_difference")
@@ -67,6 +70,8 @@ def clipped_difference(
     # New and old, and their difference in float64.
     step = model.records_at_once(at, 2 * numbers + 4 * numbers * 8 // at.element_size())
     # Terms are those of two gradients.
+    if clip is not None:
+        clip = model.aimed(clip, records, at.dtype)
     aim = aimed(bound, mask.sum(dim=1), torch.float64, 2 * model.positions)
     norms, losses = [], []
     for start in range(0, mask.shape[1], step):
@@ -89,7 +94,7 @@ def clipped_difference(
 
 def _entry(found: RecordGradients, shapes: tuple[Shape, ...], inputs: Tensor, at: Tensor) -> Entry:
     given = inputs.to(at) if inputs.is_floating_point() else inputs.to(at.device)
-    kept = keepable(found.parts, shapes, given)
+    kept = keepable(found.parts, shapes, given, clipped=bool(found.norms.numel()))
     parts = found.parts
     if not surely_all(kept):
         parts = [part.cleaned(kept) for part in parts]

@@ -79,7 +79,7 @@ def norm_bounds(sizes: Sequence[Sizes], dtype: torch.dtype) -> Tensor:
     the products of that factor are first rounded to `dtype`. Gradients that cancel to less than
     1/8192 of their terms count as that much.
     """
-    bounds = _summed([size.bounds for size in sizes]).mul_(1 + 2.0**-45).sqrt_()
+    bounds = _summed([size.bounds for size in sizes]).mul_(1 + 2.0**-40).sqrt_()
     cancelling = [size.terms for size in sizes if size.terms is not None]
     if not cancelling:
         return bounds

@@ -25,6 +25,7 @@ With `clip=None` nothing is bounded and a gradient that is not finite shows in `
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -132,6 +133,7 @@ class StackedModel:
         clip: Clip | None,
         out: Tensor | None = None,
         norm: ClipNorm = "l2",
+        counts: Tensor | None = None,
     ) -> BatchGradient:
         """Sums of clipped per-record gradients.
 
@@ -144,14 +146,16 @@ class StackedModel:
                 None for the plain sum.
             out: `[nodes, d]` contiguous, where to write `total`; a new tensor otherwise.
             norm: which norm is bounded, and how; see `clipping`.
+            counts: records that clipping is to allow for, `[nodes]`, where other sums are over more
+                and each record must be clipped alike; by default those of the batch.
 
         Raises:
             InputError: on `algorithm.clip` unless the bound lies between 1e-18 and 1e18; on
                 `torch.set_float32_matmul_precision` if products are not to be in float32.
         """
         if clip is not None:
-            counts = mask.shape[1] if surely_all(mask) else mask.sum(dim=1)
-            clip = self.aimed(clip, counts, parameters.dtype)
+            present = mask.shape[1] if surely_all(mask) else mask.sum(dim=1)
+            clip = self.aimed(clip, present if counts is None else counts, parameters.dtype)
         parameters = parameters.detach()
         total = parameters.new_empty(parameters.shape) if out is None else out
         nodes, count = mask.shape
@@ -356,7 +360,10 @@ def build(
 def _check_products(clip: Clip) -> None:
     """The proof is of IEEE products: neither bfloat16 nor TensorFloat-32 will do."""
     check_clip(clip)
-    precision = torch.get_float32_matmul_precision()
+    try:
+        precision = torch.get_float32_matmul_precision()
+    except RuntimeError:  # backends have settings of their own
+        precision = "mixed"
     if precision != "highest":
         raise InputError(
             "torch.set_float32_matmul_precision",
@@ -400,7 +407,7 @@ def _choose(
             reason = layers
             break
         candidate = TapsPath(exact, loss, layers)
-        reason = _disproof(candidate, probe)
+        reason = _disproof(candidate, probe) or _mixing(candidate, probe)
         if not reason:
             inputs, targets, mask = (
                 part[:, :1] for part in (probe.inputs, probe.targets, probe.mask)
@@ -432,6 +439,38 @@ def _disproof(path: GradientPath, probe: Probe) -> str:
         return f"{error.value}: {error.expected}"
     except Exception as error:
         return describe(error)
+
+
+_EXTREMES = (1e30, -1e30, math.inf)
+
+
+def _mixing(path: GradientPath, probe: Probe) -> str:
+    """Whether an extreme record of one node changes anything of others; empty if it does not."""
+    if not probe.inputs.is_floating_point():
+        return ""
+    others = torch.ones_like(probe.mask)
+    others[0, 0] = False
+    right = _told(path, probe, probe.inputs, others)
+    for extreme in _EXTREMES:
+        inputs = probe.inputs.clone()
+        inputs[0, 0] = extreme
+        try:
+            found = _told(path, probe, inputs, others)
+        except Exception as error:
+            return f"an extreme record ends its forward pass: {describe(error)}"
+        if not all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(found, right, strict=True)):
+            return "an extreme record changes what the module makes of other records"
+    return ""
+
+
+def _told(
+    path: GradientPath, probe: Probe, inputs: Tensor, others: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Losses and sizes of the gradients of some records `[nodes, b]` of the probe's batch."""
+    batch = inputs, probe.targets, probe.mask
+    parts, losses = path.contributions(probe.parameters, *batch, norms=True)
+    sizes = torch.stack([part.sizes().bounds[others] for part in parts])
+    return losses[others], sizes
 
 
 def _counted_outputs(module: nn.Module, inputs: Tensor) -> tuple[Tensor, int]:

@@ -256,7 +256,7 @@ class GradientTable:
         """What entries are clipped to, `[nodes]`, so that C holds for G_k after all steps.
 
         The running total errs by at most J u C a step, the sums of a step's differences by
-        (J / 128 + 4) J u C, and that of a chunk with the record by its own rounding.
+        J^2 u C, and that of a chunk with the record by its own rounding.
         """
         if clip is None:
             return None
@@ -265,7 +265,7 @@ class GradientTable:
         chunk, positions = count.clamp(max=CHUNK), self._model.positions
         terms = 1.0 if positions == 1 else CANCELLATION
         own = 2 * terms * chunk * (2 * chunk * positions + 16)
-        share = 2 * unit * self._steps * (count * (count / CHUNK + 13) + own)
+        share = 2 * unit * self._steps * (count * (count + 13) + own)
         bound = torch.as_tensor(clip, dtype=torch.float64, device=count.device)
         return bound / (1 + share)
 
@@ -307,7 +307,7 @@ class GradientTable:
         """New entries; the inputs of their records; norms, losses and mask."""
         inputs, targets = self._data.gather(torch.where(mask, indices, 0))
         found = self._model.record_gradients(at, inputs, targets, mask, clip)
-        kept = keepable(found.parts, self._shapes, inputs)
+        kept = keepable(found.parts, self._shapes, inputs, clipped=clip is not None)
         parts = found.parts
         if not surely_all(kept):
             parts = [part.cleaned(kept) for part in parts]

@@ -137,7 +137,9 @@ def entries(
     return list(found.values())
 
 
-def keepable(parts: Sequence[Contribution], shapes: Sequence[Shape], records: Tensor) -> Tensor:
+def keepable(
+    parts: Sequence[Contribution], shapes: Sequence[Shape], records: Tensor, *, clipped: bool
+) -> Tensor:
     """Which records a table with these shapes can keep, bool `[nodes, b]`.
 
     Not those for which a layer's input is another than the record, where it was the record when the
@@ -145,7 +147,7 @@ def keepable(parts: Sequence[Contribution], shapes: Sequence[Shape], records: Te
     """
     found = torch.ones(records.shape[:2], dtype=torch.bool, device=records.device)
     # Without clipping a record that is not finite counts, and differs from itself.
-    spoilt = ~torch.isfinite(records.flatten(2)).all(dim=2)
+    spoilt = ~found if clipped else ~torch.isfinite(records.flatten(2)).all(dim=2)
     for part, shape in zip(parts, shapes, strict=True):
         if shape.from_record:
             same = part.outer().inputs == _record_factor(shape, records)
