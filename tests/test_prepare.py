@@ -111,10 +111,14 @@ class Seen(nn.Module):
 
 @pytest.mark.parametrize("public", [None, nodes([6, 2, 1], inputs=7.0)[0]])
 def test_the_model_is_tried_on_no_private_record(public: Any) -> None:
-    Seen.shown = []
-    prepared(nodes([0, 1], [1, 0], inputs=1234.5), {}, model=Seen(), test=public)
-    assert Seen.shown
-    assert all(np.abs(values).max() < 100 for values in Seen.shown)
+    shown = []
+    for inputs in (1234.5, -6789.25):
+        Seen.shown = []
+        prepared(nodes([0, 1], [1, 0], inputs=inputs), {}, model=Seen(), test=public)
+        shown.append(Seen.shown)
+        assert Seen.shown
+        assert not any((values == inputs).any() for values in Seen.shown)
+    assert all(np.array_equal(first, other) for first, other in zip(*shown, strict=True))
 
 
 @pytest.mark.parametrize("values", [0.0, 1e30, -1e-40])
