@@ -37,6 +37,8 @@ from tacit.links import graphs_of
 from tacit.placement import Placement
 from tacit.prepare import Job, prepare
 from tacit.privacy.keys import seeded_keys
+from tacit.report.page import render_page
+from tacit.report.reading import read_run_folder
 from tacit.world import StackedWorld
 
 SIZES = (7, 5, 6, 8)
@@ -94,7 +96,7 @@ def closed_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate, and coins that are the same in every run, which believes them to be secret."""
     monkeypatch.setattr(StackedWorld, "add_noise", gate)
     monkeypatch.setattr(session, "node_keys", lambda plan, hosted: seeded_keys(1, hosted))
-    # A report is drawn from the files that are compared here, and takes longer than the run.
+    # A report takes longer than the run; see `page_for_others`.
     monkeypatch.setattr(run, "write_report", lambda path: path)
 
 
@@ -193,6 +195,28 @@ def test_nothing_that_leaves_depends_on_records(
         assert other.shown == right.shown
     # What is measured on records differs: the data sets do, and the comparison can fail.
     assert found["all"].private != right.private
+
+
+def page_for_others(folder: Path) -> str:
+    """The page of a run folder as other parties have it, without private columns and clocks."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    hidden = dict.fromkeys(SEEN_BY_ITS_NODE)
+    lines = [json.dumps({**row, **hidden, **dict.fromkeys(CLOCKS, 1.0)}) for row in rows]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    result = json.loads((folder / "result.json").read_text())
+    clocks = {key: 1.0 for key in CLOCKS if key in result}
+    (folder / "result.json").write_text(json.dumps({**result, **clocks}))
+    return render_page(read_run_folder(folder)).replace(str(folder), "")
+
+
+@pytest.mark.parametrize("case", ["dyn-d2p", "fedspd-dp"])
+def test_no_page_depends_on_records(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, nodes in DATA.items():
+        what_leaves(config_of(case, "mlp"), nodes, tmp_path / name, monkeypatch)
+    pages = {page_for_others(tmp_path / name) for name in DATA}
+    assert len(pages) == 1
 
 
 # Between processes: the very bytes.

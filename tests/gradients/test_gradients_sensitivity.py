@@ -326,6 +326,35 @@ def test_a_module_in_which_an_extreme_record_changes_others_is_not_tapped(
         moved_by_one(model, examples[1], draws)
 
 
+class Shortened(nn.Module):
+    """Leaves the second half of every text out if one record of the batch is all padding."""
+
+    def __init__(self, blank: int) -> None:
+        super().__init__()
+        self.blank = blank
+        self.words, self.layer = nn.Embedding(9, 4), nn.Linear(4, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        words = self.words(inputs)
+        if bool((inputs == self.blank).all(dim=1).any()):
+            words = words * torch.tensor([1.0, 1.0, 0.0, 0.0]).unsqueeze(1)
+        outputs: Tensor = self.layer(words.mean(dim=1))
+        return outputs
+
+
+def test_a_module_in_which_an_extreme_text_changes_others_is_not_tapped() -> None:
+    examples = 2 + torch.arange(12).view(3, 4) % 5, torch.tensor([0, 1, 2])
+
+    def path_of(blank: int) -> str:
+        loss = LOSSES["cross-entropy"]
+        return build(Shortened(blank), loss, *examples, dtype=FLOAT64, device="cpu").path
+
+    assert path_of(blank=99) == "taps"
+    for blank in (0, 8):
+        with suppress(InputError):  # torch.func may be unable to differentiate it
+            assert path_of(blank) == "functional"
+
+
 def moved_by_one(model: StackedModel, targets: Tensor, draws: torch.Generator) -> None:
     at = model.start(1, FLOAT64, "cpu")
     inputs = torch.randn(1, 4, 6, generator=draws, dtype=FLOAT64)

@@ -407,7 +407,7 @@ def _choose(
             reason = layers
             break
         candidate = TapsPath(exact, loss, layers)
-        reason = _disproof(candidate, probe) or _mixing(candidate, probe)
+        reason = _disproof(candidate, probe) or _mixing(candidate, probe, _extremes(exact, probe))
         if not reason:
             inputs, targets, mask = (
                 part[:, :1] for part in (probe.inputs, probe.targets, probe.mask)
@@ -441,17 +441,20 @@ def _disproof(path: GradientPath, probe: Probe) -> str:
         return describe(error)
 
 
-_EXTREMES = (1e30, -1e30, math.inf)
+def _extremes(module: nn.Module, probe: Probe) -> tuple[float, ...]:
+    """The values of an extreme record: of integers, the ends of what every embedding takes."""
+    if probe.inputs.is_floating_point():
+        return 1e30, -1e30, math.inf
+    sizes = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)]
+    return 0, min(sizes) - 1 if sizes else int(probe.inputs.max())
 
 
-def _mixing(path: GradientPath, probe: Probe) -> str:
+def _mixing(path: GradientPath, probe: Probe, extremes: tuple[float, ...]) -> str:
     """Whether an extreme record of one node changes anything of others; empty if it does not."""
-    if not probe.inputs.is_floating_point():
-        return ""
     others = torch.ones_like(probe.mask)
     others[0, 0] = False
     right = _told(path, probe, probe.inputs, others)
-    for extreme in _EXTREMES:
+    for extreme in extremes:
         inputs = probe.inputs.clone()
         inputs[0, 0] = extreme
         try:
