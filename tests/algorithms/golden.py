@@ -1,0 +1,167 @@
+"""What runs, plans and help pages give: a net under changes that are to change nothing.
+
+`PYTHONPATH=tests python tests/algorithms/golden.py` writes `golden.json` anew. A commit that is
+meant to change a result says why, and holds the new file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+from battery_experiments import experiment, schedule_options
+from battery_table import ROWS
+from torch import Tensor
+
+import tacit
+from experiments import tacit as command_line
+from tacit import cli
+from tacit.compare.figure import load_figure
+from tacit.config import Config
+from tacit.errors import NotPrivateWarning, TacitError
+from tacit.guarantee import statement_document
+from tacit.prepare import prepare
+from tacit.terminal import plan_document
+
+FILE = Path(__file__).with_name("golden.json")
+FIGURES = Path(__file__).resolve().parents[2] / "papers"
+STEPS = 4
+SIZES = (7, 5, 6, 8)
+
+__all__ = ["FILE", "figures", "helped", "planned", "ran", "stated"]
+
+
+def records(seed: int, size: int, classes: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Inputs that are no ties for any order of sums, and labels."""
+    draw = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(size, *shape, generator=draw, dtype=torch.float64)
+    return inputs, torch.randint(classes, (size,), generator=draw)
+
+
+def summary(model: Tensor) -> list[float]:
+    """Norm, weighted sum and first entries: no change of a model leaves all as they are."""
+    weights = torch.linspace(0.5, 1.5, model.numel(), dtype=torch.float64)
+    flat = model.double().flatten()
+    return [flat.norm().item(), (flat @ weights).item(), *flat[:3].tolist()]
+
+
+def ran(case: str, folder: Path) -> dict[str, Any]:
+    """A seeded run of one row of the battery in float64, on mini-batches."""
+    options = {**schedule_options(case, STEPS), **ROWS[case].resumed}
+    settings = experiment(case, model="mlp", steps=STEPS, batch=2, options=options)
+    nodes = [records(node, size, 10, (1, 8, 8)) for node, size in enumerate(SIZES)]
+    test = records(99, 12, 10, (1, 8, 8))
+    with warnings.catch_warnings(action="ignore", category=NotPrivateWarning):
+        result = tacit.train(settings, nodes=nodes, test=test, out=folder)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {
+        "models": [summary(model) for model in result.parameters],
+        "consensus": summary(result.consensus),
+        "epsilon": list(result.epsilon),
+        "claims": [asdict(claim) for claim in result.claims],
+        "bytes_sent": list(result.bytes_sent),
+        "test_loss": dict(result.test_loss or {}),
+        "train_loss": [row["train_loss"] for row in rows],
+        "result.json": sorted(json.loads((folder / "result.json").read_text())),
+        "metrics.jsonl": sorted(rows[0]),
+        "files": sorted(path.name for path in folder.iterdir()),
+    }
+
+
+def stated(folder: Path) -> dict[str, Any]:
+    """What stands in the statement of a private run, whose noise is secret: names alone."""
+    nodes = [records(node, size, 10, (1, 8, 8)) for node, size in enumerate(SIZES)]
+    settings = experiment("privsgp", privacy={"epsilon": 3.0, "delta": 1e-5})
+    tacit.train(settings, nodes=nodes, out=folder)
+    return {"statement": keys(statement_document(folder))}
+
+
+def keys(document: Any) -> Any:
+    """A document with every value that is no mapping or list of them left out."""
+    if isinstance(document, Mapping):
+        return {name: keys(value) for name, value in document.items()}
+    if isinstance(document, list) and document and isinstance(document[0], Mapping):
+        return [keys(document[0])]
+    return None
+
+
+def figures() -> list[str]:
+    """The figure files of the papers, relative to their folder."""
+    return sorted(path.relative_to(FIGURES).as_posix() for path in FIGURES.rglob("*.toml"))
+
+
+def planned(figure: str) -> dict[str, Any]:
+    """The plan of the first line of each algorithm of a figure, on generated records."""
+    found: dict[str, Any] = {}
+    for line in load_figure([FIGURES / figure]).lines:
+        config = _smaller(line.settings[0].runs[0])
+        name = config.algorithm.name
+        if name not in found:
+            try:
+                document = plan_document(prepare(config, **_data(config)))
+            except TacitError as error:
+                found[name] = str(error)
+                continue
+            found[name] = document | {"per_node": document["per_node"][:2]}
+    return found
+
+
+def _smaller(config: Config) -> Config:
+    """The same experiment with few nodes, and a model that is built in no time."""
+    task = {"model": "mlp"} if config.task.model in ("resnet18", "cnn3") else {}
+    federated = config.algorithm.definition.weights == "server"
+    nodes = {} if federated else {"count": min(config.nodes.count, 8)}
+    return config.model_copy(
+        update={
+            "task": config.task.model_copy(update=task),
+            "nodes": config.nodes.model_copy(update=nodes),
+        }
+    )
+
+
+def _data(config: Config) -> Mapping[str, Any]:
+    binary = config.task.loss == "logistic" or config.task.dataset == "adult"
+    shape = (12,) if binary else (1, 28, 28)
+    size = 2000 if binary else 400
+    made = [
+        records(seed, size, 2 if binary else 10, shape) for seed in range(config.nodes.count + 1)
+    ]
+    return {"nodes": made[1:], "test": made[0]}
+
+
+def helped() -> dict[str, str]:
+    """What every command says of itself, eighty columns wide."""
+    os.environ["COLUMNS"] = "80"
+    return {
+        " ".join(words): command_line(*words, "--help").out
+        for words in _commands(typer.main.get_command(cli.app), ())
+    }
+
+
+def _commands(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    yield words
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from _commands(inner, (*words, name))
+
+
+def main() -> None:
+    """Write the file."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        runs = {case: ran(case, Path(folder) / case) for case in ROWS}
+        statement = stated(Path(folder) / "statement")
+    plans = {figure: planned(figure) for figure in figures()}
+    made = {"runs": runs, "statement": statement, "plans": plans, "help": helped()}
+    FILE.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
