@@ -28,6 +28,7 @@ from tacit.folder import read_config
 from tacit.ledger_table import mechanism_words
 from tacit.privacy import from_statement
 from tacit.privacy.ledger_key import fingerprint
+from tacit.privacy.ledger_records import lacking_steps
 from tacit.private_files import plain_errors, write_private
 from tacit.report.statement_page import statement_page
 from tacit.result import FORMAT_VERSION as RESULT_VERSION
@@ -241,6 +242,16 @@ def _nodes(run: Path, result: Mapping[str, Any], ledger: Mapping[str, Any]) -> l
         raise InputError("RUN", str(run), expected)
     if any(row["epsilon"] is None or row["delta"] is None for row in rows):
         raise InputError("RUN", str(run), "has no finite epsilon, so nothing can be stated")
+    # Where one process's nodes diverged, those of another may have been behind.
+    behind = result["status"] == "diverged" and len(ledger["files"]) > 1
+    for row in () if behind else rows:
+        charged = [pair for one in row["releases"] for *pair, _ in one["charged"]]
+        if count := lacking_steps(charged, result["steps"]):
+            expected = (
+                f"the ledger of this run as it was left: {count} of its {result['steps']} steps "
+                f"are not charged to node {row['node']}, so that it is an older copy"
+            )
+            raise InputError("ledger", str(run / row["file"]), expected)
     return [
         {
             "node": row["node"],
