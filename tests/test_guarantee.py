@@ -196,13 +196,17 @@ def test_a_run_without_a_guarantee_is_refused(
     assert "statement.json" not in tree(run)
 
 
-def test_an_older_copy_of_the_ledger_is_no_ground_for_a_statement(tmp_path: Path) -> None:
-    job, run = prepare(load_config(experiment(privacy=PRIVATE))), tmp_path / "run"
+@pytest.mark.parametrize("of", ["run", "books"])
+def test_an_older_copy_of_a_ledger_is_no_ground_for_a_statement(tmp_path: Path, of: str) -> None:
+    """Neither that of the run, nor those of its data."""
+    privacy = {**PRIVATE, "ledger": str(tmp_path / "books")}
+    job, run = prepare(load_config(experiment(privacy=privacy))), tmp_path / "run"
     asked = iter([False, True])
     execute(job, out=run, should_stop=lambda: next(asked))
-    shutil.copy(run / "ledger.sqlite", tmp_path / "older")
+    shutil.copytree(tmp_path / of, tmp_path / "older")
     steps = execute(job, out=run, resume=True).steps
-    shutil.copy(tmp_path / "older", run / "ledger.sqlite")
+    for ledger in (tmp_path / "older").glob("*.sqlite"):
+        shutil.copy(ledger, tmp_path / of)
     said = f"{steps - 2} of its {steps} steps are not charged to node 0, so that it is an older"
     with pytest.raises(InputError, match=said):
         write_statement(run)
