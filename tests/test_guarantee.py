@@ -184,6 +184,7 @@ def test_where_nothing_can_be_written_is_said(run: Path) -> None:
         ({"noise_seed": None, "accounting": "none"}, {}, "the noise is not accounted"),
         ({"noise_std": None, "noise_seed": None}, {"name": "sgp"}, "sgp adds no noise"),
         ({"noise_std": None, "noise_seed": None, "epsilon": "none"}, {}, "no noise is added"),
+        ({"noise_std": 1e-9, "noise_seed": None}, {}, "there is too little noise for any finite"),
     ],
 )
 def test_a_run_without_a_guarantee_is_refused(
@@ -191,6 +192,23 @@ def test_a_run_without_a_guarantee_is_refused(
 ) -> None:
     run = ran(tmp_path / "run", privacy=privacy, algorithm=algorithm)
     with pytest.raises(InputError, match=f"not private, so nothing can be stated: {said}"):
+        write_statement(run)
+    assert "statement.json" not in tree(run)
+
+
+@pytest.mark.parametrize("of", ["run", "books"])
+def test_an_older_copy_of_a_ledger_is_no_ground_for_a_statement(tmp_path: Path, of: str) -> None:
+    """Neither that of the run, nor those of its data."""
+    privacy = {**PRIVATE, "ledger": str(tmp_path / "books")}
+    job, run = prepare(load_config(experiment(privacy=privacy))), tmp_path / "run"
+    asked = iter([False, True])
+    execute(job, out=run, should_stop=lambda: next(asked))
+    shutil.copytree(tmp_path / of, tmp_path / "older")
+    steps = execute(job, out=run, resume=True).steps
+    for ledger in (tmp_path / "older").glob("*.sqlite"):
+        shutil.copy(ledger, tmp_path / of)
+    said = f"{steps - 2} of its {steps} steps are not charged to node 0, so that it is an older"
+    with pytest.raises(InputError, match=said):
         write_statement(run)
     assert "statement.json" not in tree(run)
 

@@ -625,6 +625,21 @@ def test_an_edited_ledger_is_refused(stopped: Path) -> None:
     assert "unedited ledger" in refused_to_resume(stopped)
 
 
+def test_an_older_copy_of_the_ledger_beside_a_later_checkpoint_is_refused(tmp_path: Path) -> None:
+    """Steps that were sent would be missing in what is certified."""
+    sections = experiment(privacy={"noise_seed": None}, train={"steps": 9})
+    run, older = tmp_path / "run", tmp_path / "older"
+    execute(job_of(sections), out=run, should_stop=after(3))
+    shutil.copy(run / "ledger.sqlite", older)
+    execute(job_of(sections), out=run, resume=True, should_stop=after(4))
+    later = (run / "ledger.sqlite").read_bytes()
+    shutil.copy(older, run / "ledger.sqlite")
+    with pytest.raises(InputError, match=r"4 of the 7 steps .* are not in them"):
+        execute(job_of(sections), out=run, resume=True)
+    (run / "ledger.sqlite").write_bytes(later)
+    assert execute(job_of(sections), out=run, resume=True).steps == 9
+
+
 def test_a_checkpoint_or_ledger_of_another_run_is_refused(stopped: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     execute(job_of(experiment(train={"steps": 9})), out=other, should_stop=after(3))

@@ -490,6 +490,10 @@ def test_a_claim_is_about_the_steps_that_ran() -> None:
             {"privacy": {"noise_seed": None, "noise_std": None}, "algorithm": {"name": "sgp"}},
             "sgp adds no noise",
         ),
+        (
+            {"privacy": {"noise_seed": None, "noise_std": 1e-9}},
+            "there is too little noise for any finite epsilon",
+        ),
     ],
 )
 def test_a_run_that_is_not_private_warns_its_caller(

@@ -36,7 +36,8 @@ def train(
     """Train one model across nodes, each within its privacy budget.
 
     A run that guarantees nothing warns with a `NotPrivateWarning`: one whose algorithm adds no
-    noise, or that was asked for with `epsilon = "none"`, `noise_seed` or `accounting = "none"`.
+    noise, that was asked for with `epsilon = "none"`, `noise_seed` or `accounting = "none"`, or
+    whose noise is too small for any finite epsilon.
 
     Args:
         config: a path of an experiment file, the same as a mapping, or a `Config`.

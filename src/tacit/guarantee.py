@@ -28,6 +28,7 @@ from tacit.folder import read_config
 from tacit.ledger_table import mechanism_words
 from tacit.privacy import from_statement
 from tacit.privacy.ledger_key import fingerprint
+from tacit.privacy.ledger_records import lacking_steps
 from tacit.private_files import plain_errors, write_private
 from tacit.report.statement_page import statement_page
 from tacit.result import FORMAT_VERSION as RESULT_VERSION
@@ -170,6 +171,7 @@ def statement_document(run: Path, books: Path | None = None) -> dict[str, Any]:
         "path": "ledger.sqlite" if one else "rank-*/ledger.sqlite",
     }
     nodes = _nodes(run, result, ledger)
+    _check_charged(run, result, ledger, ledger)
     first = from_statement(ledger["mechanisms"][0])
     (entered,) = ledger["runs"]
     data_ledger = None
@@ -179,6 +181,7 @@ def statement_document(run: Path, books: Path | None = None) -> dict[str, Any]:
         if not data_ledger["nodes"]:
             expected = f"the ledger of the data of {run}, which is not entered in it"
             raise InputError("privacy.ledger", str(folder), expected)
+        _check_charged(folder, result, ledger, data_ledger)
     return {
         "kind": KIND,
         "format_version": FORMAT_VERSION,
@@ -253,6 +256,39 @@ def _nodes(run: Path, result: Mapping[str, Any], ledger: Mapping[str, Any]) -> l
         }
         for place, row in enumerate(rows)
     ]
+
+
+def _check_charged(
+    where: Path, result: Mapping[str, Any], own: Mapping[str, Any], ledger: Mapping[str, Any]
+) -> None:
+    """Refuse a ledger, of the run itself or of its data, that lacks steps which the run has made.
+
+    Args:
+        where: it lies.
+        result: of the run.
+        own: the run's ledgers as a document.
+        ledger: what is checked, likewise.
+    """
+    several = len(own["files"]) > 1
+    if several and result["status"] == "diverged":
+        return  # where one process's nodes diverged, those of another may have been behind
+    (entered,) = own["runs"]
+    # The ledgers of other processes' data may lie elsewhere.
+    charged: dict[int, list[tuple[int, int]]] = {}
+    if not several:
+        charged = {row["node"]: [] for row in own["nodes"]}
+    for row in ledger["nodes"]:
+        for release in row["releases"]:
+            if release["run"] == entered["run"]:
+                steps = [(first, until) for first, until, _ in release["charged"]]
+                charged.setdefault(release["node"], []).extend(steps)
+    for node, intervals in charged.items():
+        if count := lacking_steps(intervals, result["steps"]):
+            expected = (
+                f"the ledger as the run left it: {count} of its {result['steps']} steps are not "
+                f"charged to node {node}, so that it is an older copy"
+            )
+            raise InputError("ledger", str(where), expected)
 
 
 def check_statement(path: Path, ledger: Path | None = None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
@@ -114,9 +115,17 @@ class Plan:
         return self.noisy and self.config.privacy.accounting != "none"
 
     @property
+    def not_private_reason(self) -> str | None:
+        """Why a run of it guarantees nothing to somebody; None where it does."""
+        reason = self.config.not_private_reason
+        if reason is None and any(node.epsilon == math.inf for node in self.nodes):
+            return "there is too little noise for any finite epsilon"
+        return reason
+
+    @property
     def not_private_warning(self) -> str | None:
         """What is said first of a run that guarantees nothing; None of one that does."""
-        reason = self.config.not_private_reason
+        reason = self.not_private_reason
         return None if reason is None else f"this run is NOT PRIVATE: {reason}"
 
     @property

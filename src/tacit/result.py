@@ -132,7 +132,7 @@ def document(
     """The content of `result.json`, from which the report is drawn too."""
     plan, config = job.plan, job.config
     algorithm = config.algorithm.definition
-    reason = config.not_private_reason
+    reason = plan.not_private_reason
     scores = None if evaluation is None else opened(evaluation, "the scores of a result")
     formula = algorithm.formula if plan.accounted else None
     last = max(steps - 1, 0)

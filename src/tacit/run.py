@@ -339,7 +339,7 @@ def _finish(session: Session) -> Result:
         ),
         test_accuracy=_scores(summary.test_accuracy),
         test_loss=_scores(summary.test_loss),
-        private=plan.config.not_private_reason is None,
+        private=plan.not_private_reason is None,
         bytes_sent=tuple(sent),
         steps=session.step,
         seconds=seconds,

@@ -22,6 +22,7 @@ from tacit.marks import Measured, combined, measure
 from tacit.peers import Peers
 from tacit.plan import Interval, Plan
 from tacit.prepare import Job
+from tacit.privacy.ledger_records import lacking_steps
 from tacit.received import CHARGED, FLAG, STEP, STEPS
 from tacit.result import Status
 from tacit.spending import Books, affordable, claimed_spent, extremes, node_keys
@@ -114,7 +115,8 @@ def begin(
         anew: whether it does, and this process had no folder of it, or nothing in it.
 
     Raises:
-        InputError: a process had no folder, and steps were made: its books are missing.
+        InputError: a process had no folder, and steps were made: its books are missing; or they
+            lack steps that its checkpoint has made.
     """
     plan, config = job.plan, job.config
     algorithm, options = config.algorithm.definition, config.algorithm.options
@@ -149,6 +151,8 @@ def begin(
             "missing or empty; put the folder back, or start a new run",
             public=True,
         )
+    if folder is not None:
+        _check_booked(folder, own, first)
     # Each process answers for the budgets of its own nodes, from its own books.
     covered, message = affordable(plan, own, first, ledger if resume else None)
     until, rank = _agreed_end(peers, plan, first, covered)
@@ -192,6 +196,18 @@ def begin(
         notes=notes if lacking is None else (*notes, lacking),
         status="done" if message is None else "budget-exhausted",
     )
+
+
+def _check_booked(folder: RunFolder, booked: Mapping[int, Sequence[Interval]], first: int) -> None:
+    """Refuse to go on from a checkpoint whose steps are not on the books: they are older."""
+    for intervals in booked.values():
+        if count := lacking_steps(intervals, first):
+            expected = (
+                f"the books of this run as they were left: {count} of the {first} steps that its "
+                "checkpoint has made are not in them, so that they are an older copy; put the "
+                "later ones back, or start a new run"
+            )
+            raise InputError("ledger", str(folder.ledger), expected, public=True)
 
 
 def together(

@@ -195,7 +195,7 @@ def result_table(result: Result) -> None:
     console = Console()
     console.print(table)
     if not result.private:
-        console.print(f"NOT PRIVATE: {plan.config.not_private_reason}", style="bold red")
+        console.print(f"NOT PRIVATE: {plan.not_private_reason}", style="bold red")
     for note in result.notes:
         console.print(f"note: {note}", markup=False, highlight=False)
     if result.message is not None:

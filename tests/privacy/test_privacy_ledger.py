@@ -221,6 +221,30 @@ def test_an_edited_row_is_refused(path: Path, edit: str, sealed: bool) -> None:
         Ledger.open(path, digest=None)
 
 
+UNDO = """
+CREATE TRIGGER forget AFTER INSERT ON entry BEGIN DELETE FROM entry WHERE id > {last}; END;
+CREATE TRIGGER undo AFTER UPDATE ON seal WHEN new.signature <> x'{signature}'
+BEGIN UPDATE seal SET image = zeroblob(32), signature = x'{signature}'; END;
+"""
+
+
+@pytest.mark.parametrize(
+    "addition", [UNDO, "CREATE TABLE other (id);", "CREATE INDEX other ON entry (content);"]
+)
+def test_nothing_else_may_be_in_the_file(path: Path, addition: str) -> None:
+    """A trigger would undo what is booked, and leave a chain that is sound."""
+    used(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE seal SET image = zeroblob(32)")
+        ((last,),) = connection.execute("SELECT max(id) FROM entry")
+        ((signature,),) = connection.execute("SELECT hex(signature) FROM seal")
+        connection.executescript(addition.format(last=last, signature=signature))
+    connection.close()
+    for opened in (lambda: Ledger.open(path, digest=None), lambda: read_ledger(path)):
+        with pytest.raises(InputError, match="tables, triggers or the like"):
+            opened()
+
+
 def forged(path: Path, key: LedgerKey) -> None:
     """Take the last entry, a settlement, away, and make everything fit again with some key."""
     with sqlite3.connect(path) as connection:
@@ -292,10 +316,10 @@ def test_a_ledger_killed_before_its_seal_opens(path: Path) -> None:
 def test_another_format_version_is_named(path: Path) -> None:
     used(path)
     with sqlite3.connect(path) as connection:
-        edit = CHANGED.format('"format_version": 3', '"format_version": 4', "1")
+        edit = CHANGED.format('"format_version": 4', '"format_version": 5', "1")
         connection.execute(edit)
     connection.close()
-    with pytest.raises(InputError, match="format 3; this is 4"):
+    with pytest.raises(InputError, match="format 4; this is 5"):
         Ledger.open(path, digest="d1")
 
 

@@ -7,6 +7,8 @@ record's input numbers alone:
 - *not of its targets*: a person's record with a corrected label is still that person's record;
 - *not of its shape or type*: the numbers are rounded to float32, so that a set kept in float64, as
   integers, or as images in place of rows is the same set;
+- *not of zeros before its first and after its last other number*: how wide a record is may depend
+  on the records beside it, where a file leaves zeros out or short sequences are filled up;
 - *not of its place*: records with equal inputs have equal digests.
 
 Each of these can only take two records for one, which charges more. What a digest does not see
@@ -48,6 +50,7 @@ def record_digests(inputs: Tensor, key: bytes) -> NDArray[np.uint64]:
         block = rows[first : first + _ROWS].to("cpu", torch.float32) + 0.0  # -0.0 becomes 0.0
         numbers = block.numpy().astype("<f4", copy=False)
         found += [
-            hashlib.blake2b(row.tobytes(), digest_size=_BYTES, key=key).digest() for row in numbers
+            hashlib.blake2b(row.tobytes().strip(b"\0"), digest_size=_BYTES, key=key).digest()
+            for row in numbers
         ]
     return np.frombuffer(b"".join(found), dtype="<u8").astype(np.uint64)

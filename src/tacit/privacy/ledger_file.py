@@ -1,13 +1,15 @@
 """How a ledger lies on disk: a log in one SQLite file, locked, durable, chained and signed.
 
 The log only grows: what a ledger says (`tacit.privacy.ledger_records`) is what its entries say in
-order. Three things tell damage and edits from what this module wrote:
+order. Four things tell damage and edits from what this module wrote:
 
 - every entry has a BLAKE2b digest of itself and of the digest before it; the last one is the
   *head*, which stands for everything in the ledger. All earlier heads stay in the file, so that a
   head which someone noted is found again in every later copy, and in no earlier one;
 - the head is signed with the ledger's key (Ed25519, `tacit.privacy.ledger_key`); the public key is
   in the first entry. Entries cannot be changed or added without the key;
+- the tables are the three that are made here, and nothing else is in the file: no trigger that
+  would undo what is added, no view in a table's place;
 - a digest of the file's bytes, `image`, covers those that hold no value as well. It is written
   after each change but a booking, which must be quick, in a transaction of its own; until then,
   and after a kill, it is all zeros, and the chain alone vouches for the values.
@@ -42,7 +44,7 @@ __all__ = [
     "write_new",
 ]
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 _SCHEMA = (
     "CREATE TABLE entry (id INTEGER PRIMARY KEY, content TEXT NOT NULL, digest BLOB NOT NULL)",
@@ -276,6 +278,9 @@ def verified(connection: sqlite3.Connection, path: str) -> Log:
     if version != FORMAT_VERSION:
         writer = log.entries[0].get("tacit_version")
         expected = f"a ledger of format {FORMAT_VERSION}; this is {version}, of tacit {writer}"
+        raise InputError("ledger", path, expected)
+    if connection.execute("SELECT sql FROM sqlite_master").fetchall() != [(s,) for s in _SCHEMA]:
+        expected = "an unedited ledger: tables, triggers or the like were changed or added"
         raise InputError("ledger", path, expected)
     head = b""
     for place, row in enumerate(connection.execute("SELECT * FROM entry ORDER BY id"), start=1):

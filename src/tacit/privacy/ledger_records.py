@@ -22,6 +22,7 @@ __all__ = [
     "StepRun",
     "check_exists",
     "data_name",
+    "lacking_steps",
     "read_ledger",
     "snapshot",
     "step_runs",
@@ -137,7 +138,7 @@ class Snapshot:
         return self.heads[-1]
 
 
-def step_runs(intervals: Iterable[Interval]) -> tuple[StepRun, ...]:
+def step_runs(intervals: Iterable[tuple[int, int]]) -> tuple[StepRun, ...]:
     """The steps of possibly overlapping intervals with their multiplicity, in order.
 
     The result is disjoint, and neighbours that touch differ in `times`.
@@ -154,6 +155,12 @@ def step_runs(intervals: Iterable[Interval]) -> tuple[StepRun, ...]:
         times += change[step]
         begin = step
     return tuple(runs)
+
+
+def lacking_steps(intervals: Iterable[tuple[int, int]], until: int) -> int:
+    """How many of the steps `0 .. until - 1` are in none of the intervals."""
+    runs = step_runs(intervals)
+    return until - sum(min(run.until, until) - run.first for run in runs if run.first < until)
 
 
 def read_ledger(path: str | Path) -> Snapshot:
