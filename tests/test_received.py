@@ -425,6 +425,10 @@ def test_wrong_messages_are_dropped_or_end_in_a_peer_error(seat: Seat) -> None:
         ('"' + "x" * 17 + '"', received.TOKEN, "match pattern"),
         ("x" * 2**23, received.METRICS, "Invalid JSON"),
         ("x" * 2**25, received.METRICS, "are allowed"),
+        # Told of one by one, these take gigabytes.
+        ("{" + '"" : 0,' * 2_000_000 + '"":0}', received.METRICS, "more than 10000 names"),
+        ('{"identity":{' + '"":[],' * 690_000 + '"":[]}}', received.EXPERIMENT, "10000 names"),
+        ('{"identity":{"a":"' + '\\":' * 10_001 + '"}}', received.EXPERIMENT, "10000 names"),
     ],
 )
 def test_a_wrong_value_is_said_in_one_short_line(
