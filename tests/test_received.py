@@ -485,10 +485,17 @@ def test_nobody_chooses_the_identity_of_a_run(tmp_path: Path) -> None:
         statements = {0: to_statement(Gaussian(5.0, 3))}
         books.enter(earlier, digest="d", statements=statements, sent={})
         books.reserve(0, 1)
-    with SharedLedgers.open(tmp_path, wanted, session="second") as books:
-        with pytest.raises(InputError, match="has booked steps of this run"):
-            run_id_of(earlier, books)
-        assert run_id_of("cd" * 16, books) == "cd" * 16
+    # Nor is it where the data have changed since: two runs of one name would count as one.
+    longer = [WantedAccount(0, np.arange(6, dtype=np.uint64), 1.0, 1e-5, None, 1e-5)]
+    moved = [WantedAccount(3, digests, 1.0, 1e-5, None, 1e-5)]
+    for number, here in enumerate((wanted, longer, moved)):
+        with SharedLedgers.open(tmp_path, here, session=f"later {number}") as books:
+            with pytest.raises(InputError, match="has this run on its books"):
+                run_id_of(earlier, books)
+            assert run_id_of("cd" * 16, books) == "cd" * 16
+    others = [WantedAccount(0, np.arange(7, 9, dtype=np.uint64), 1.0, 1e-5, None, 1e-5)]
+    with SharedLedgers.open(tmp_path, others, session="others") as books:
+        assert run_id_of(earlier, books) == earlier
 
 
 class Echo(Alone):
