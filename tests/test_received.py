@@ -7,6 +7,7 @@ import random
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -45,7 +46,7 @@ from tacit.prepare import Job, prepare
 from tacit.privacy import Gaussian, to_statement
 from tacit.privacy.ledger_shared import SharedLedgers, WantedAccount, folder_key
 from tacit.received import METRICS, Metrics
-from tacit.run import _run_id
+from tacit.run import _folders, _run_id
 from tacit.session import Session, _agreed_end, _common_checkpoint, _joined, begin, together
 from tacit.spending import affordable, epsilon_spent, open_ledger
 
@@ -496,6 +497,27 @@ def test_nobody_chooses_the_identity_of_a_run(tmp_path: Path) -> None:
     others = [WantedAccount(0, np.arange(7, 9, dtype=np.uint64), 1.0, 1e-5, None, 1e-5)]
     with SharedLedgers.open(tmp_path, others, session="others") as books:
         assert run_id_of(earlier, books) == earlier
+
+
+class Second(Alone):
+    """Rank 1 of two, and all say the same."""
+
+    rank, processes = 1, 2
+
+    def share(self, what: str, value: Any, schema: received.Schema[Any]) -> list[Any]:
+        return [value, value]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_name_of_a_folder_that_no_disk_takes_ends_in_one_line(
+    seat: Seat, tmp_path: Path, resume: bool
+) -> None:
+    name = received.FOLDER.read(f'{{"name":"{chr(0x754C) * 100}","resume":false}}', 0, "name").name
+    assert name is not None
+    books = SharedLedgers(Path())
+    with ExitStack() as stack, pytest.raises(InputError, match="cannot be written") as caught:
+        _folders(seat.job, tmp_path / name, resume, Second(), books, stack)
+    check_line(caught.value)
 
 
 class Echo(Alone):

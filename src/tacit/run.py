@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -161,7 +162,8 @@ def _folders(
             front = stack.enter_context(opened(out, job.config))
     # Others wait, so that none writes into a folder that rank 0 refuses.
     peers.share("sign that the run folder is made", out is not None, FLAG)
-    missing = path is not None and (folders.half_made(path) if alone else not path.exists())
+    # Of a name too long, which another may have given, Path.exists raises.
+    missing = path is not None and (folders.half_made(path) if alone else not os.path.lexists(path))
     known = path if resume and not missing else None
     run_id = None if alone else _run_id(peers, known, shared)
     if path is None or out is None:
