@@ -19,6 +19,7 @@ from tacit.errors import LeakError
 from tacit.gradients import LOSSES, BatchGradient, build
 from tacit.metrics import (
     BatchStatistics,
+    Evaluation,
     consensus_distance,
     evaluate,
     finite_json,
@@ -226,3 +227,20 @@ def test_private_models_are_not_scored() -> None:
     models: Any = Private(torch.ones(1, engine.parameters_count, dtype=torch.float64))
     with pytest.raises(LeakError, match="a node's model is a Private"):
         evaluate(engine, loss, models, Released(models.value[0]), test)
+
+
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [
+        ((1.7e308, 1.7e308), 1.7e308),
+        ((-1.7e308, 1.7e308, -1.7e308, -1.7e308), -0.85e308),
+        ((math.inf, -math.inf), math.nan),
+        ((math.inf, 1.7e308), math.inf),
+        ((0.1, 0.2, 0.3), 0.2),
+    ],
+)
+def test_means_over_nodes_are_of_any_numbers(values: tuple[float, ...], mean: float) -> None:
+    found = Evaluation(values, values, 1.0, 1.0)
+    for summary in (found.loss_summary(), found.accuracy_summary()):
+        assert summary is not None
+        assert summary["mean"] == pytest.approx(mean, nan_ok=True)

@@ -7,6 +7,7 @@ import random
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -45,7 +46,7 @@ from tacit.prepare import Job, prepare
 from tacit.privacy import Gaussian, to_statement
 from tacit.privacy.ledger_shared import SharedLedgers, WantedAccount, folder_key
 from tacit.received import METRICS, Metrics
-from tacit.run import _run_id
+from tacit.run import _folders, _run_id
 from tacit.session import Session, _agreed_end, _common_checkpoint, _joined, begin, together
 from tacit.spending import affordable, epsilon_spent, open_ledger
 
@@ -425,6 +426,10 @@ def test_wrong_messages_are_dropped_or_end_in_a_peer_error(seat: Seat) -> None:
         ('"' + "x" * 17 + '"', received.TOKEN, "match pattern"),
         ("x" * 2**23, received.METRICS, "Invalid JSON"),
         ("x" * 2**25, received.METRICS, "are allowed"),
+        # Told of one by one, these take gigabytes.
+        ("{" + '"" : 0,' * 2_000_000 + '"":0}', received.METRICS, "more than 10000 names"),
+        ('{"identity":{' + '"":[],' * 690_000 + '"":[]}}', received.EXPERIMENT, "10000 names"),
+        ('{"identity":{"a":"' + '\\":' * 10_001 + '"}}', received.EXPERIMENT, "10000 names"),
     ],
 )
 def test_a_wrong_value_is_said_in_one_short_line(
@@ -481,10 +486,38 @@ def test_nobody_chooses_the_identity_of_a_run(tmp_path: Path) -> None:
         statements = {0: to_statement(Gaussian(5.0, 3))}
         books.enter(earlier, digest="d", statements=statements, sent={})
         books.reserve(0, 1)
-    with SharedLedgers.open(tmp_path, wanted, session="second") as books:
-        with pytest.raises(InputError, match="has booked steps of this run"):
-            run_id_of(earlier, books)
-        assert run_id_of("cd" * 16, books) == "cd" * 16
+    # Nor is it where the data have changed since: two runs of one name would count as one.
+    longer = [WantedAccount(0, np.arange(6, dtype=np.uint64), 1.0, 1e-5, None, 1e-5)]
+    moved = [WantedAccount(3, digests, 1.0, 1e-5, None, 1e-5)]
+    for number, here in enumerate((wanted, longer, moved)):
+        with SharedLedgers.open(tmp_path, here, session=f"later {number}") as books:
+            with pytest.raises(InputError, match="has this run on its books"):
+                run_id_of(earlier, books)
+            assert run_id_of("cd" * 16, books) == "cd" * 16
+    others = [WantedAccount(0, np.arange(7, 9, dtype=np.uint64), 1.0, 1e-5, None, 1e-5)]
+    with SharedLedgers.open(tmp_path, others, session="others") as books:
+        assert run_id_of(earlier, books) == earlier
+
+
+class Second(Alone):
+    """Rank 1 of two, and all say the same."""
+
+    rank, processes = 1, 2
+
+    def share(self, what: str, value: Any, schema: received.Schema[Any]) -> list[Any]:
+        return [value, value]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_name_of_a_folder_that_no_disk_takes_ends_in_one_line(
+    seat: Seat, tmp_path: Path, resume: bool
+) -> None:
+    name = received.FOLDER.read(f'{{"name":"{chr(0x754C) * 100}","resume":false}}', 0, "name").name
+    assert name is not None
+    books = SharedLedgers(Path())
+    with ExitStack() as stack, pytest.raises(InputError, match="cannot be written") as caught:
+        _folders(seat.job, tmp_path / name, resume, Second(), books, stack)
+    check_line(caught.value)
 
 
 class Echo(Alone):

@@ -48,7 +48,7 @@ class Evaluation:
         if self.accuracy is None or self.consensus_accuracy is None:
             return None
         return {
-            "mean": math.fsum(self.accuracy) / len(self.accuracy),
+            "mean": _mean(self.accuracy),
             "worst": min(self.accuracy),
             "consensus": self.consensus_accuracy,
         }
@@ -56,7 +56,7 @@ class Evaluation:
     def loss_summary(self) -> dict[str, float]:
         """Mean over nodes, worst node, and consensus model."""
         return {
-            "mean": math.fsum(self.loss) / len(self.loss),
+            "mean": _mean(self.loss),
             "worst": max(self.loss),
             "consensus": self.consensus_loss,
         }
@@ -73,6 +73,14 @@ class BatchStatistics:
     gradient_norm: Mapping[str, float] | None = None
     clip_rate: float | None = None
     records_left_out: int | None = None
+
+
+def _mean(values: tuple[float, ...]) -> float:
+    """Of any numbers, whoever gave them: `fsum` raises where they are huge, or both infinities."""
+    try:
+        return math.fsum(values) / len(values)
+    except (OverflowError, ValueError):
+        return sum(value / len(values) for value in values)
 
 
 NOTHING_MEASURED = BatchStatistics(None)

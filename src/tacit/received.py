@@ -12,8 +12,10 @@ gives to the rank, so that nobody can speak of another's nodes.
 
 from __future__ import annotations
 
+import re
 import reprlib
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -52,6 +54,8 @@ _LONGEST_LINE = 1000  # characters of what may reach a terminal
 _MOST_RANKS = 2**20
 _MOST_NODES = 2**20
 _MOST_INTERVALS = 10_000  # of one node; neighbours that touch are one
+_MOST_NAMES = 10_000  # in one text; what is told of one of them that is wrong takes a kilobyte
+_NAME = re.compile(rb'"[ \t\r\n]*:')
 
 T = TypeVar("T")
 Interval: TypeAlias = tuple[int, int]
@@ -96,6 +100,12 @@ class Schema(Generic[T]):
             raise PeerError(
                 f"rank {rank} sent a wrong {what}: it has {len(text)} bytes, and {self.longest} "
                 "are allowed"
+            )
+        # The parser tells of every name that is wrong, all at once, before anything here sees one.
+        plainly = text.encode(errors="replace") if isinstance(text, str) else text
+        if next(islice(_NAME.finditer(plainly), _MOST_NAMES, None), None) is not None:
+            raise PeerError(
+                f"rank {rank} sent a wrong {what}: it has more than {_MOST_NAMES} names"
             )
         try:
             return self.type.validate_json(text, strict=True)

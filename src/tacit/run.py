@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -161,7 +162,8 @@ def _folders(
             front = stack.enter_context(opened(out, job.config))
     # Others wait, so that none writes into a folder that rank 0 refuses.
     peers.share("sign that the run folder is made", out is not None, FLAG)
-    missing = path is not None and (folders.half_made(path) if alone else not path.exists())
+    # Of a name too long, which another may have given, Path.exists raises.
+    missing = path is not None and (folders.half_made(path) if alone else not os.path.lexists(path))
     known = path if resume and not missing else None
     run_id = None if alone else _run_id(peers, known, shared)
     if path is None or out is None:
@@ -200,7 +202,8 @@ def _run_id(peers: Peers, booked: Path | None, shared: SharedLedgers) -> str:
 
     Raises:
         InputError: the processes go on with different runs, or this one has no ledger of a run
-            that the ledgers of its nodes' data know.
+            that the ledgers of its nodes' data know, or of other data with some of their records:
+            what two runs of one identity release of a record is not added up.
     """
     known = None
     if booked is not None and RunFolder(booked).ledger.exists():
@@ -215,14 +218,14 @@ def _run_id(peers: Peers, booked: Path | None, shared: SharedLedgers) -> str:
         return known
     numbers = " ".join(one.random for one in said).encode()
     run_id = next(iter(booked_ids), None) or hashlib.blake2b(numbers, digest_size=16).hexdigest()
-    for node in shared.accounts:
-        if shared.booked(node, run_id):
-            raise InputError(
-                "--resume",
-                True,
-                f"{shared.file(node)} has booked steps of this run, and its folder here has no "
-                "ledger of it: put the folder back, or start a new run",
-            )
+    earlier = shared.entered(run_id)
+    if earlier is not None:
+        raise InputError(
+            "--resume",
+            True,
+            f"{earlier} has this run on its books, and its folder here has no ledger of it: put "
+            "the folder back, or start a new run",
+        )
     return run_id
 
 

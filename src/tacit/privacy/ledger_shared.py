@@ -178,6 +178,13 @@ class SharedLedgers:
         runs = () if known is None else known.runs
         return next((run.charged.get(node, ()) for run in runs if run.run_id == run_id), ())
 
+    def entered(self, run_id: str) -> Path | None:
+        """A ledger that had a run on its books at the start; None: no ledger of these records."""
+        for name, known in self.snapshots.items():
+            if any(run.run_id == run_id for run in known.runs):
+                return account_file(self.folder, name)
+        return None
+
     def enter(
         self,
         run_id: str,
