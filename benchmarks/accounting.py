@@ -30,7 +30,8 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 from tacit import privacy
-from tacit.privacy import SampledGaussian, tables
+from tacit.privacy import SampledGaussian
+from tacit.privacy.accounting import tables
 
 # Distinct levels that dp_accounting is timed on; the rest is extrapolated.
 PLD_LEVELS = 4

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tacit.audit import AuditOptions, audit, audit_table
+from tacit.analysis.audit import AuditOptions, audit, audit_table
 from tacit.config import load_config
 
 

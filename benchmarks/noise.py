@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from tacit.privacy import noise
+from tacit.privacy.noise import draws as noise
 
 ROUNDS = 25
 STD = 0.7

@@ -23,7 +23,7 @@ from unittest.mock import patch
 
 import tomli_w
 
-from tacit import cli
+from tacit.cli import main as cli
 
 Sections = dict[str, dict[str, Any]]
 

@@ -160,10 +160,10 @@ def patch(request: dict[str, Any]) -> Writes:
     kind, number = request.get("fault") or (None, 0)
     writes = Writes(kind, number)
     files: Any = FaultyFiles(writes)
-    for name in ("tacit.private_files", "tacit.folder"):
+    for name in ("tacit.private_files", "tacit.training.run_folder.folder"):
         importlib.import_module(name).os = files  # type: ignore[attr-defined]
     databases: Any = FaultyDatabases(writes)
-    importlib.import_module("tacit.privacy.ledger_file").sqlite3 = databases  # type: ignore[attr-defined]
+    importlib.import_module("tacit.privacy.ledger.file").sqlite3 = databases  # type: ignore[attr-defined]
     if request.get("witness"):
         testify(request["witness"])
     if request.get("largest") is not None:
@@ -173,7 +173,7 @@ def patch(request: dict[str, Any]) -> Writes:
 
 def testify(path: str) -> None:
     """Write down every step before its exchange."""
-    from tacit.exchange.in_process import InProcessExchange
+    from tacit.communication.exchange.in_process import InProcessExchange
 
     file, real = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), InProcessExchange.mix
 
@@ -189,7 +189,7 @@ def child(request: dict[str, Any], count: int) -> NoReturn:
     code, writes = 70, None
     try:
         writes = patch(request)
-        from tacit import cli
+        from tacit.cli import main as cli
 
         sys.argv = ["tacit", *request["arguments"]]
         try:

@@ -10,8 +10,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from tacit.config import Config, load_config
-from tacit.plan import Plan
-from tacit.planning import build_plan
+from tacit.training.plan import Plan
+from tacit.training.planner import build_plan
 
 DELTA = 1e-4
 STEPS = 6

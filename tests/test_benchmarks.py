@@ -24,9 +24,10 @@ from comparisons import Comparison, Ratio, comparisons  # noqa: E402
 from contender import Contender, Worker, started  # noqa: E402
 from interleaved import Protocol, compare, disagreement, line_of  # noqa: E402
 from machine import machine, versions  # noqa: E402
-from models import model_of  # noqa: E402
 from table import Line, formatted, number  # noqa: E402
 from workloads import Workload, records_of  # noqa: E402
+
+from models import model_of  # noqa: E402
 
 SMALL = Workload(
     "small", nodes=3, batch=4, records=12, shape=(1, 4, 4), dataset="generated", clip=0.9

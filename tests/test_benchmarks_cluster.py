@@ -18,9 +18,9 @@ from processes import Timing, _answers, measure  # noqa: E402
 from rows import fitted, predicted  # noqa: E402
 from switch import Lines  # noqa: E402
 
-from tacit.cluster.forecast import COSTS  # noqa: E402
-from tacit.cluster.traffic import traffic  # noqa: E402
-from tacit.placement import place  # noqa: E402
+from tacit.analysis.forecast.forecast import COSTS  # noqa: E402
+from tacit.analysis.forecast.traffic import traffic  # noqa: E402
+from tacit.communication.placement import place  # noqa: E402
 
 
 def test_the_forecast_counts_the_bytes_that_a_real_channel_sends() -> None:

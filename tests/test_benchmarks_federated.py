@@ -19,8 +19,9 @@ import fedspd_sequential  # noqa: E402
 import tacit_federated  # noqa: E402
 from adult import FEDSPD_OPTIONS, clients_of  # noqa: E402
 from gate import Gate  # noqa: E402
-from models import model_of  # noqa: E402
 from workloads import Workload, records_of  # noqa: E402
+
+from models import model_of  # noqa: E402
 
 FEDSPD = Workload(
     "fedspd",

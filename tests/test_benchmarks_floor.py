@@ -14,9 +14,10 @@ sys.path.append(str(SPEED))
 
 import profile_step  # noqa: E402
 from floor import PARTS, Layer, layers_of, parts_of  # noqa: E402
-from models import model_of  # noqa: E402
 from scaling import line_through, linearity, table_bytes, tables_built  # noqa: E402
 from workloads import Workload  # noqa: E402
+
+from models import model_of  # noqa: E402
 
 
 def test_layers_are_found_in_order_with_their_sizes() -> None:

@@ -35,13 +35,13 @@ import tacit
 from experiments import experiment, tree, wait_tacit
 from experiments import tacit as command_line
 from tacit.algorithms import ALGORITHMS, Algorithm
-from tacit.compare import Asked, load_figure
+from tacit.analysis.compare import Asked, load_figure
 from tacit.config import Config, load_config
 from tacit.data import PARTITIONS, SOURCES
 from tacit.gradients import LOSSES
 from tacit.models import MODELS
-from tacit.prepare import prepare
 from tacit.topology import GRAPHS, WEIGHTS
+from tacit.training.prepare import prepare
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [

@@ -14,7 +14,7 @@ from experiments import experiment, tacit, write_experiment, write_module
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.models import input_dtype
-from tacit.prepare import prepare
+from tacit.training.prepare import prepare
 
 VOCABULARY, PLACES, NODES = 12, 8, 4
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tacit.config import load_config
-from tacit.prepare import Job, prepare
+from tacit.training.prepare import Job, prepare
 
 __all__ = ["Work", "job_of"]
 

@@ -17,9 +17,9 @@ from links import LOOPBACK, Link, why_not_shaped
 from processes import Timing, measure
 from scipy.optimize import nnls
 
-from tacit.cluster.forecast import COSTS, Costs, Forecast, Links, forecast
-from tacit.cluster.traffic import MESSAGE_BYTES, traffic
-from tacit.placement import place
+from tacit.analysis.forecast.forecast import COSTS, Costs, Forecast, Links, forecast
+from tacit.analysis.forecast.traffic import MESSAGE_BYTES, traffic
+from tacit.communication.placement import place
 
 __all__ = ["ROWS", "Row", "fitted", "predicted"]
 

@@ -29,12 +29,12 @@ import torch
 import torch.distributed as dist
 from jobs import Work, job_of
 
-from tacit.cli_cluster import Within, block_world
-from tacit.cluster.channel import open_channel
-from tacit.colours import Released
-from tacit.exchange.between import BetweenProcesses, Graphs
-from tacit.placement import place
-from tacit.prepare import Job
+from tacit.cli.forecast import Within, block_world
+from tacit.communication.cluster.channel import open_channel
+from tacit.communication.colours import Released
+from tacit.communication.exchange.between import BetweenProcesses, Graphs
+from tacit.communication.placement import place
+from tacit.training.prepare import Job
 
 __all__ = ["main"]
 

@@ -48,7 +48,7 @@ def clients_of(workload: Workload) -> Records:
 
 def _read(workload: Workload) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """The training records in a random order, dealt out."""
-    from tacit.data.adult import load_adult  # not needed where records are generated
+    from tacit.data.formats.adult import load_adult
 
     train = load_adult(Path(workload.data_dir)).train
     order = np.random.default_rng(workload.seed).permutation(len(train.targets))

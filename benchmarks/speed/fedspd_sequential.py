@@ -24,12 +24,13 @@ from typing import Any
 import numpy as np
 import torch
 from adult import FEDSPD_OPTIONS, clients_of
-from models import model_of
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn import functional
 from workloads import Workload
+
+from models import model_of
 
 __all__ = ["WAYS", "build"]
 

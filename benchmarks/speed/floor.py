@@ -42,9 +42,10 @@ from typing import Any
 
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from models import model_of
 from torch import Tensor, nn
 from workloads import Workload
+
+from models import model_of
 
 __all__ = ["PARTS", "Layer", "Part", "Rates", "floor_of", "layers_of", "parts_of", "rates"]
 

@@ -40,10 +40,11 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, FedAvg
 from flwr.simulation import run_simulation
 from gate import Gate
-from models import model_of
 from numpy.typing import NDArray
 from torch.nn import functional
 from workloads import Workload, records_of
+
+from models import model_of
 
 __all__ = ["build"]
 

@@ -161,6 +161,7 @@ class Node:
         self, workload: Workload, inputs: Tensor, labels: Tensor, way: str = "ghost"
     ) -> None:
         import torch
+
         from models import model_of
 
         self.parts = _PARTS[way]

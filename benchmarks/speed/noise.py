@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit.privacy import noise, noise_lattice
-from tacit.privacy.keys import position
-from tacit.privacy.noise_block import Pieces, SingleBlock
+from tacit.privacy.noise import draws as noise
+from tacit.privacy.noise import gaussian as noise_lattice
+from tacit.privacy.noise.block import Pieces, SingleBlock
+from tacit.privacy.noise.keys import position
 
 __all__ = ["measure"]
 

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import opacus
 import torch
-from models import model_of
 from numpy.typing import NDArray
 from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import (
@@ -33,6 +32,8 @@ from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGr
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import Tensor, nn
 from workloads import Workload, records_of
+
+from models import model_of
 
 __all__ = ["build"]
 

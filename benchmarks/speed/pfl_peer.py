@@ -25,10 +25,11 @@ from typing import Any
 import numpy as np
 import torch
 from gate import Gate
-from models import model_of
 from numpy.typing import NDArray
 from torch.nn import functional
 from workloads import Workload, records_of
+
+from models import model_of
 
 __all__ = ["build"]
 

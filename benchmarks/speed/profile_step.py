@@ -38,14 +38,14 @@ from floor import PARTS, floor_of
 from torch import nn
 from workloads import Workload
 
-from tacit import sampling
+from tacit.communication.exchange import InProcessExchange
 from tacit.data import StackedData
-from tacit.exchange import InProcessExchange
 from tacit.gradients import StackedModel
-from tacit.prepare import Job
-from tacit.run import Progress, execute
-from tacit.sampling import Deal
-from tacit.world import StackedWorld
+from tacit.training import sampling
+from tacit.training.loop import Progress, execute
+from tacit.training.prepare import Job
+from tacit.training.sampling import Deal
+from tacit.training.stacked_context import StackedWorld
 
 __all__ = ["Clocks", "clocked", "profile"]
 

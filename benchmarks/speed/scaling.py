@@ -158,9 +158,9 @@ def table_bytes(workload: Workload) -> tuple[int, int, int]:
     Both with the running sum of each node, float64 `[nodes, d]`.
     """
     import torch
-    from models import model_of
     from workloads import records_of
 
+    from models import model_of
     from tacit import gradients
 
     few = records_of(replace(workload, nodes=1, records=8))
@@ -190,11 +190,11 @@ def tables_built(workload: Workload) -> dict[str, Any]:
             clipping aims lower by what rounding may add, as much as the path needs.
     """
     import torch
-    from models import model_of
     from torch import nn
     from torch.func import functional_call
     from workloads import records_of
 
+    from models import model_of
     from tacit import data, gradients
 
     class Opaque(nn.Module):

@@ -18,20 +18,20 @@ import numpy as np
 import torch
 from adult import FEDSPD_OPTIONS, clients_of
 from gate import Gate
-from models import model_of
 from numpy.typing import NDArray
 from torch import Tensor
 from workloads import Workload
 
 import tacit
+from models import model_of
 from tacit.algorithms import Activity
-from tacit.colours import Outgoing
-from tacit.exchange import InProcessExchange
-from tacit.prepare import Job, prepare
-from tacit.run import execute
-from tacit.sampling import Batch, Deal
-from tacit.spending import node_keys
-from tacit.world import StackedWorld
+from tacit.communication.colours import Outgoing
+from tacit.communication.exchange import InProcessExchange
+from tacit.training.budget import node_keys
+from tacit.training.loop import execute
+from tacit.training.prepare import Job, prepare
+from tacit.training.sampling import Batch, Deal
+from tacit.training.stacked_context import StackedWorld
 
 __all__ = ["build", "job_of"]
 

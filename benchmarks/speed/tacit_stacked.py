@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 from gate import Gate
-from models import model_of
 from numpy.typing import NDArray
 from workloads import Workload, records_of
 
 import tacit
-from tacit.prepare import Job, prepare
-from tacit.run import execute
+from models import model_of
+from tacit.training.loop import execute
+from tacit.training.prepare import Job, prepare
 
 __all__ = ["build", "job_of"]
 

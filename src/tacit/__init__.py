@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tacit.api import train
+    from tacit.analysis.score import load_model
     from tacit.config import Config, load_config
     from tacit.data import Dataset, TaskData
     from tacit.errors import (
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
         PeerError,
         TacitError,
     )
-    from tacit.evaluation import load_model
-    from tacit.result import Claim, Result
+    from tacit.training.api import train
+    from tacit.training.run_folder.result import Claim, Result
 
 __all__ = [
     "BudgetError",
@@ -43,19 +43,19 @@ __all__ = [
 # Loaded on first use, so that `tacit --help` and `tacit.privacy` need not wait for torch.
 _HOMES = {
     "BudgetError": "errors",
-    "Claim": "result",
+    "Claim": "training.run_folder.result",
     "Config": "config",
     "Dataset": "data",
     "DivergenceError": "errors",
     "InputError": "errors",
     "NotPrivateWarning": "errors",
     "PeerError": "errors",
-    "Result": "result",
+    "Result": "training.run_folder.result",
     "TacitError": "errors",
     "TaskData": "data",
     "load_config": "config",
-    "load_model": "evaluation",
-    "train": "api",
+    "load_model": "analysis.score",
+    "train": "training.api",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tacit.cli import main
+from tacit.cli.main import main
 
 if __name__ == "__main__":
     main()

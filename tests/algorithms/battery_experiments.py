@@ -11,12 +11,12 @@ from battery_table import ROWS, Array
 from torch import Tensor
 
 from tacit.algorithms import ALGORITHMS
-from tacit.colours import Outgoing
+from tacit.communication.colours import Outgoing
+from tacit.communication.exchange import InProcessExchange
 from tacit.data import StackedData
-from tacit.exchange import InProcessExchange
-from tacit.prepare import Job
-from tacit.spending import node_keys
-from tacit.world import StackedWorld
+from tacit.training.budget import node_keys
+from tacit.training.prepare import Job
+from tacit.training.stacked_context import StackedWorld
 
 DELTA = 1e-5
 DECAY, GROWTH = 3.0, 4.0

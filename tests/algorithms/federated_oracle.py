@@ -12,8 +12,8 @@ import recursion_oracle as oracle
 import torch
 
 import tacit
-from tacit import sampling
-from tacit.spending import node_keys
+from tacit.training import sampling
+from tacit.training.budget import node_keys
 
 Array = oracle.Array
 Prox = Callable[[Array, float], Array]

@@ -23,13 +23,13 @@ from torch import Tensor
 
 import tacit
 from experiments import tacit as command_line
-from tacit import cli
-from tacit.compare.figure import load_figure
+from tacit.analysis.compare.figure import load_figure
+from tacit.analysis.statement import statement_document
+from tacit.cli import main as cli
+from tacit.cli.tables import plan_document
 from tacit.config import Config
 from tacit.errors import NotPrivateWarning, TacitError
-from tacit.guarantee import statement_document
-from tacit.prepare import prepare
-from tacit.terminal import plan_document
+from tacit.training.prepare import prepare
 
 FILE = Path(__file__).with_name("golden.json")
 FIGURES = Path(__file__).resolve().parents[2] / "papers"

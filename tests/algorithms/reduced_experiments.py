@@ -7,10 +7,10 @@ from typing import Any
 
 from dp_accounting.pld import PLDAccountant
 
-from tacit.exchange import InProcessExchange
-from tacit.prepare import Job
-from tacit.spending import node_keys
-from tacit.world import StackedWorld
+from tacit.communication.exchange import InProcessExchange
+from tacit.training.budget import node_keys
+from tacit.training.prepare import Job
+from tacit.training.stacked_context import StackedWorld
 
 STEPS, RATE, CLIP = 7, 0.3, 0.4
 PRIVATE = {"state": "private"}

@@ -20,8 +20,8 @@ from torch import nn
 import tacit
 from tacit.algorithms import ALGORITHMS
 from tacit.config import load_config
-from tacit.prepare import prepare
-from tacit.run import execute
+from tacit.training.loop import execute
+from tacit.training.prepare import prepare
 
 SIZES = {"logistic": 64 * 10 + 10, "mlp": 64 * 128 + 128 + 128 * 10 + 10}
 EXACT = {"epsilon": "none"}

@@ -16,15 +16,15 @@ import torch
 from battery_experiments import experiment, part_of, quadratic
 from battery_table import ROWS
 
-from cluster.ranks import Outcome, Seat, ThreadChannel, run_threads
+from communication.cluster.ranks import Outcome, Seat, ThreadChannel, run_threads
+from tacit.communication.exchange import BetweenProcesses
+from tacit.communication.exchange.messages import HEADER_BYTES
+from tacit.communication.placement import Placement, place
 from tacit.config import load_config
-from tacit.exchange import BetweenProcesses
-from tacit.exchange.messages import HEADER_BYTES
-from tacit.links import graphs_of, local_exchange
-from tacit.placement import Placement, place
-from tacit.prepare import Job, prepare
-from tacit.spending import node_keys
-from tacit.world import StackedWorld
+from tacit.training.budget import node_keys
+from tacit.training.prepare import Job, prepare
+from tacit.training.processes.communication import graphs_of, local_exchange
+from tacit.training.stacked_context import StackedWorld
 
 NODES, STEPS = 5, 4
 CPU = torch.device("cpu")

@@ -14,14 +14,15 @@ import recursion_oracle as oracle
 import torch
 
 import tacit
-from tacit import compression, sampling
 from tacit.algorithms.do_adp import State, paper_consensus_step
+from tacit.communication import compression
+from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.exchange import InProcessExchange
-from tacit.prepare import Job, prepare
-from tacit.spending import node_keys
-from tacit.world import StackedWorld
+from tacit.training import sampling
+from tacit.training.budget import node_keys
+from tacit.training.prepare import Job, prepare
+from tacit.training.stacked_context import StackedWorld
 
 Array = oracle.Array
 Compress = Callable[[Array, int, int], Array]

@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from tacit.colours import Released
+from tacit.communication.colours import Released
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.plan import Plan
-from tacit.prepare import Job, prepare
 from tacit.privacy.published import do_adp_noise, do_adp_theorem_delta
-from tacit.run import execute
-from tacit.spending import node_keys
-from tacit.world import StackedWorld
+from tacit.training.budget import node_keys
+from tacit.training.loop import execute
+from tacit.training.plan import Plan
+from tacit.training.prepare import Job, prepare
+from tacit.training.stacked_context import StackedWorld
 
 DELTA, STEPS, NODES = 1e-5, 12, 4
 INPUTS = 3

@@ -17,8 +17,8 @@ import tacit
 from tacit.algorithms.federated import clipped_rows
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.prepare import prepare
-from tacit.run import execute
+from tacit.training.loop import execute
+from tacit.training.prepare import prepare
 
 RATE = 0.3
 STEPS = 6

@@ -18,13 +18,14 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from torch import nn
 
-from tacit import privacy, sampling
+from tacit import privacy
 from tacit.algorithms.federated import clipped_rows, round_sampling
+from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
-from tacit.exchange import InProcessExchange
-from tacit.prepare import Job, prepare
-from tacit.spending import node_keys
-from tacit.world import StackedWorld
+from tacit.training import sampling
+from tacit.training.budget import node_keys
+from tacit.training.prepare import Job, prepare
+from tacit.training.stacked_context import StackedWorld
 
 DELTA = 1e-5
 PRIVATE = ("dp-sgd", "dp-fedavg", "dp-admm")

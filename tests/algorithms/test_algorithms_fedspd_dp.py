@@ -18,9 +18,9 @@ import tacit
 from tacit.algorithms.fedspd_dp import FedspdOptions, State, augmented_lagrangian
 from tacit.config import load_config
 from tacit.errors import BudgetError, InputError
-from tacit.prepare import prepare
 from tacit.privacy.published import FedspdRun, fedspd_step_parameter
-from tacit.run import execute
+from tacit.training.loop import execute
+from tacit.training.prepare import prepare
 
 Array = oracle.Array
 STEPS = 6

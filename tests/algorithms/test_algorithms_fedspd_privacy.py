@@ -15,16 +15,17 @@ from dp_accounting.privacy_accountant import NeighboringRelation
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from tacit import data, privacy, sampling
+from tacit import data, privacy
 from tacit.algorithms import NodeRun
 from tacit.algorithms.fedspd_dp import FEDSPD_DP, FedspdOptions, State
 from tacit.algorithms.fedspd_privacy import ROUNDING
+from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
-from tacit.exchange import InProcessExchange
-from tacit.prepare import Job, prepare
 from tacit.privacy import published
-from tacit.spending import node_keys
-from tacit.world import StackedWorld
+from tacit.training import sampling
+from tacit.training.budget import node_keys
+from tacit.training.prepare import Job, prepare
+from tacit.training.stacked_context import StackedWorld
 
 Array = np.ndarray
 CLIP, BATCH, LOCAL, RECORDS = 0.3, 2, 3, 8

@@ -12,8 +12,9 @@ import recursion_oracle as oracle
 from scipy import stats
 
 import tacit
-from tacit import compression, privacy
+from tacit import privacy
 from tacit.algorithms.dpdo import pure_epsilon
+from tacit.communication import compression
 from tacit.errors import InputError
 
 GAMMA, STEPS, NODES = 0.3, 8, 5

@@ -33,7 +33,7 @@ from scipy.stats import kstest, laplace, norm
 import tacit
 from tacit.algorithms import ALGORITHMS
 from tacit.config import load_config
-from tacit.prepare import Job, prepare
+from tacit.training.prepare import Job, prepare
 
 STEPS = 3
 INPUTS = 4000

@@ -23,23 +23,25 @@ from battery_table import ROWS
 from torch import Tensor
 
 import tacit
-from cluster.ranks import Hub, Seat, ThreadChannel, run_threads
-from tacit import marks, run, session
+from communication.cluster.ranks import Hub, Seat, ThreadChannel, run_threads
 from tacit.algorithms import ALGORITHMS
-from tacit.cluster.agreement import planned
-from tacit.colours import Released, opened
+from tacit.analysis.statement import statement_document
+from tacit.communication.colours import Released, opened
+from tacit.communication.exchange import BetweenProcesses, in_process
+from tacit.communication.exchange.protocol import message_values
+from tacit.communication.placement import Placement
 from tacit.config import AlgorithmSection, load_config
 from tacit.errors import TacitError
-from tacit.exchange import BetweenProcesses, in_process
-from tacit.exchange.protocol import message_values
-from tacit.guarantee import statement_document
-from tacit.links import graphs_of
-from tacit.placement import Placement
-from tacit.prepare import Job, prepare
-from tacit.privacy.keys import seeded_keys
+from tacit.privacy.noise.keys import seeded_keys
 from tacit.report.page import render_page
 from tacit.report.reading import read_run_folder
-from tacit.world import StackedWorld
+from tacit.training import evaluation as marks
+from tacit.training import loop as run
+from tacit.training import state as session
+from tacit.training.prepare import Job, prepare
+from tacit.training.processes.agreement import planned
+from tacit.training.processes.communication import graphs_of
+from tacit.training.stacked_context import StackedWorld
 
 SIZES = (7, 5, 6, 8)
 SHAPE = (1, 8, 8)

@@ -26,15 +26,15 @@ from reduced_experiments import (
 from scipy.stats import binom, norm
 
 import tacit
-from tacit import prepare as preparing
 from tacit import privacy
 from tacit.algorithms.variance_reduction import AnchorOptions, anchor_ratio
+from tacit.analysis.ledger_table import mechanism_words
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.ledger_table import mechanism_words
-from tacit.prepare import prepare
 from tacit.privacy import from_statement, to_statement
-from tacit.run import execute
+from tacit.training import prepare as preparing
+from tacit.training.loop import execute
+from tacit.training.prepare import prepare
 
 VARYING = [[(0, 1), (0, 2), (3, 4)], [(1, 3), (2, 0), (4, 0), (4, 1)], [(1, 0), (2, 3), (2, 4)]]
 VARIANTS: Mapping[str, Mapping[str, Any]] = {

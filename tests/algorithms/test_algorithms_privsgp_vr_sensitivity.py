@@ -11,10 +11,10 @@ import torch
 from reduced_experiments import PRIVATE, experiment, world_of
 from torch import Tensor, nn
 
-from tacit import sampling
 from tacit.config import load_config
-from tacit.prepare import Job, prepare
-from tacit.spending import node_keys
+from tacit.training import sampling
+from tacit.training.budget import node_keys
+from tacit.training.prepare import Job, prepare
 
 
 class Squared(nn.Module):

@@ -19,9 +19,9 @@ from torch import nn
 from torch.func import functional_call
 
 import tacit
-from tacit import sampling
 from tacit.algorithms import ALGORITHMS
-from tacit.spending import node_keys
+from tacit.training import sampling
+from tacit.training.budget import node_keys
 
 Array = oracle.Array
 STEPS = 7

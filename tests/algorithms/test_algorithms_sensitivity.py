@@ -18,11 +18,11 @@ from test_algorithms_battery import digits
 from torch import Tensor
 
 from tacit.config import load_config
-from tacit.links import local_exchange
-from tacit.prepare import Job, prepare
-from tacit.privacy.mechanisms import CarriedState, PrivateState, schedule
-from tacit.spending import node_keys
-from tacit.world import StackedWorld
+from tacit.privacy.mechanisms.composed import CarriedState, PrivateState, schedule
+from tacit.training.budget import node_keys
+from tacit.training.prepare import Job, prepare
+from tacit.training.processes.communication import local_exchange
+from tacit.training.stacked_context import StackedWorld
 
 STEPS, RECORDS, RECORD = 4, 7, 2
 

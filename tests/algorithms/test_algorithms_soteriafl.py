@@ -14,11 +14,11 @@ import recursion_oracle as oracle
 import torch
 
 import tacit
-from tacit import compression
+from tacit.communication import compression
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.prepare import prepare
-from tacit.run import execute
+from tacit.training.loop import execute
+from tacit.training.prepare import prepare
 
 STEPS, RATE, CLIP, KEEP = 8, 0.3, 0.4, 0.5
 SEED = 3

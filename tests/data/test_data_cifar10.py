@@ -19,8 +19,8 @@ import torch
 from data_server import Server
 
 from tacit.data import load
-from tacit.data.cifar10 import ARCHIVE, VERSIONS, binary_batch, load_cifar10, python_batch
 from tacit.data.files import MIRROR_VARIABLE
+from tacit.data.formats.cifar10 import ARCHIVE, VERSIONS, binary_batch, load_cifar10, python_batch
 from tacit.errors import InputError
 
 NAMES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
@@ -220,7 +220,7 @@ def test_a_pickle_that_would_run_code_is_refused_before_it_does(
         ("numpy", "load"),
         ("builtins", "getattr"),
         ("__builtin__", "eval"),
-        ("tacit.data.cifar10", "os.system"),
+        ("tacit.data.formats.cifar10", "os.system"),
     ],
 )
 def test_every_other_name_is_refused(module: str, function: str) -> None:

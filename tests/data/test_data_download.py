@@ -14,7 +14,7 @@ from rich.console import Console
 from tacit.data import load, sources
 from tacit.data.download import DownloadError, content_sha256, download
 from tacit.data.files import MIRROR_VARIABLE
-from tacit.data.idx_images import MNIST, load_idx_images
+from tacit.data.formats.idx_images import MNIST, load_idx_images
 from tacit.errors import InputError
 
 

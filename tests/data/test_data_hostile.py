@@ -19,12 +19,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from tacit.data import bounded, load_own, svmlight
-from tacit.data.adult import read_adult
-from tacit.data.cifar10 import python_batch
+from tacit.data import bounded, load_own
 from tacit.data.download import content_sha256
-from tacit.data.idx import read_idx
-from tacit.data.svmlight import load_svmlight
+from tacit.data.formats import svmlight
+from tacit.data.formats.adult import read_adult
+from tacit.data.formats.cifar10 import python_batch
+from tacit.data.formats.idx import read_idx
+from tacit.data.formats.svmlight import load_svmlight
 from tacit.errors import InputError
 
 MIB = 2**20
@@ -234,7 +235,7 @@ def test_a_line_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_batch_of_an_archive_may_not_announce_gigabytes(tmp_path: Path) -> None:
-    from tacit.data.cifar10 import VERSIONS, load_cifar10
+    from tacit.data.formats.cifar10 import VERSIONS, load_cifar10
 
     version = VERSIONS[0]
     member = tarfile.TarInfo(f"{version.folder}/data_batch_1.bin")

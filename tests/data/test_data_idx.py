@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from tacit.data.idx import read_idx, read_labelled_images
+from tacit.data.formats.idx import read_idx, read_labelled_images
 from tacit.errors import InputError
 
 LABELS = np.arange(5, dtype=np.uint8)

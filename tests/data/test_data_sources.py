@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from tacit.data import SOURCES, load
 from tacit.data.download import content_sha256
 from tacit.data.files import MIRROR_VARIABLE
-from tacit.data.idx_images import FASHION_MNIST, MNIST
+from tacit.data.formats.idx_images import FASHION_MNIST, MNIST
 from tacit.errors import InputError
 
 # Records of each digit in MNIST, as published with the data; Fashion-MNIST is balanced.

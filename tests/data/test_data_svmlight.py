@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tacit
-from tacit.data import load, svmlight
+from tacit.data import load
+from tacit.data.formats import svmlight
 from tacit.errors import InputError
 
 TRAIN = "+1 1:0.5 3:2\n-1 2:1 # a comment\n\n-1 5:-1e-3\n"

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.gradients.contributions import Outer
-from tacit.gradients.layers import materialise
+from tacit.gradients.layers.rules import materialise
 from tacit.gradients.layout import Slot
 
 SIZES = st.integers(1, 4)

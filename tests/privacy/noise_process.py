@@ -11,8 +11,8 @@ import sys
 
 import torch
 
-from tacit.privacy import noise
-from tacit.privacy.keys import NodeKeys, seeded_keys
+from tacit.privacy.noise import draws as noise
+from tacit.privacy.noise.keys import NodeKeys, seeded_keys
 
 STEPS, LENGTH, RECORDS = 2, 40_001, 5_000
 

@@ -11,7 +11,7 @@ from privacy_oracles import gaussian_epsilon_exact, gaussian_profile_exact
 from tacit import privacy
 from tacit.errors import BudgetError, InputError
 from tacit.privacy import REPLACE_ONE, FixedBatchGaussian, Gaussian, Mechanism, SampledGaussian
-from tacit.privacy.calibration import TOLERANCE, least_scale
+from tacit.privacy.accounting.calibration import TOLERANCE, least_scale
 
 # What a budget buys at delta = 1e-4 with 3000 records: the multiplier and the noise accumulated
 # over all steps, over the least possible, at epsilon 0.3, 0.7, 1 and 3.

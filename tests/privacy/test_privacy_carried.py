@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from tacit import privacy
 from tacit.errors import InputError
-from tacit.privacy.carried import carried_delta, carried_epsilon
-from tacit.privacy.gaussian import gaussian_delta, gaussian_epsilon
-from tacit.privacy.ledger_records import StepRun
-from tacit.privacy.ledger_spent import released
-from tacit.privacy.mechanisms import REPLACE_ONE, CarriedState, Composed, Gaussian, compose
-from tacit.privacy.primal_dual import ClientRound, carried_norms, energy_norms
+from tacit.privacy.accounting.carried import carried_delta, carried_epsilon
+from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from tacit.privacy.accounting.primal_dual import ClientRound, carried_norms, energy_norms
+from tacit.privacy.ledger.records import StepRun
+from tacit.privacy.ledger.spent import released
+from tacit.privacy.mechanisms.composed import REPLACE_ONE, CarriedState, Composed, Gaussian, compose
+from tacit.privacy.mechanisms.serialise import from_statement, to_statement
 from tacit.privacy.published import FedspdRun, fedspd_sensitivity, fedspd_step_parameter
 from tacit.privacy.published.fedspd_state import fedspd_responses
-from tacit.privacy.statements import from_statement, to_statement
 
 
 def over_all_patterns(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privacy_oracles import gaussian_epsilon_exact, gaussian_profile_exact
 
-from tacit.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_profile
+from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_profile
 
 MUS = [1e-3, 1e-2, 0.1, 0.5, 1.0, 3.0, 10.0, 30.0, 50.0]
 DELTAS = [1e-12, 1e-10, 1e-8, 1e-5, 1e-4, 1e-2, 0.1, 0.5, 0.9]

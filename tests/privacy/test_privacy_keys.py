@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from forked import said_in_fork
 from tacit.errors import InputError
-from tacit.privacy.keys import NodeKeys, aes_ctr, fresh_keys, keystream, position, seeded_keys
+from tacit.privacy.noise.keys import NodeKeys, aes_ctr, fresh_keys, keystream, position, seeded_keys
 
 KEYS = seeded_keys(11, range(4))
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.privacy import Laplace, delta, epsilon
-from tacit.privacy.laplace import laplace_epsilon, laplace_profile
+from tacit.privacy.accounting.laplace import laplace_epsilon, laplace_profile
 
 
 def profile_by_quadrature(rate: float, shift: float, epsilon: float, *, reverse: bool) -> mp.mpf:

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import InputError
-from tacit.privacy.ledger import (
+from tacit.privacy.ledger.key import KEY_FILE, LedgerKey, find_key, new_key
+from tacit.privacy.ledger.ledger import (
     Interval,
     Ledger,
     NodeStatement,
@@ -23,7 +24,6 @@ from tacit.privacy.ledger import (
     read_ledger,
     step_runs,
 )
-from tacit.privacy.ledger_key import KEY_FILE, LedgerKey, find_key, new_key
 
 STATEMENTS = [
     NodeStatement(4, {"kind": "sampled", "sample_rate": 0.01, "clips": [1.0, 0.5]}, 1.0, 1e-5),
@@ -31,7 +31,7 @@ STATEMENTS = [
 ]
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["tacit.privacy.ledger"])
+_processes.set_forkserver_preload(["tacit.privacy.ledger.ledger"])
 
 
 @pytest.fixture

@@ -19,14 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from tacit.privacy.ledger import Interval, Ledger, NodeStatement, read_ledger, step_runs
-from tacit.privacy.ledger_records import data_name
-from tacit.privacy.ledger_shared import (
-    SharedLedgers,
-    WantedAccount,
-    account_file,
-    folder_key,
-)
+from tacit.privacy.ledger.ledger import Interval, Ledger, NodeStatement, read_ledger, step_runs
+from tacit.privacy.ledger.records import data_name
+from tacit.privacy.ledger.shared import SharedLedgers, WantedAccount, account_file, folder_key
 
 BLOCK = 3
 ENDLESS = 1_000_000
@@ -35,7 +30,7 @@ NODES = (0, 1)
 LIMIT = 60.0  # seconds for anything that must happen
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["tacit.privacy.ledger_shared"])
+_processes.set_forkserver_preload(["tacit.privacy.ledger.shared"])
 
 
 def send(

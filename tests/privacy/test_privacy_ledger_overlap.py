@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tacit.privacy import ClientSampling, Composed, Gaussian, Mechanism, SampledGaussian
-from tacit.privacy.ledger_overlap import MOST_HISTORIES, Release, composed, histories, holders
+from tacit.privacy.ledger.overlap import MOST_HISTORIES, Release, composed, histories, holders
 
 PERSONS = 9
 

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from tacit.books import ledger_document
+from tacit.analysis.ledger_report import ledger_document
 from tacit.errors import InputError
 from tacit.privacy import (
     ClientSampling,
@@ -40,7 +40,8 @@ from tacit.privacy import (
     SampledGaussian,
     to_statement,
 )
-from tacit.privacy.ledger import (
+from tacit.privacy.ledger.key import KEY_FILE
+from tacit.privacy.ledger.ledger import (
     DataAccount,
     Interval,
     Ledger,
@@ -49,16 +50,15 @@ from tacit.privacy.ledger import (
     read_ledger,
     step_runs,
 )
-from tacit.privacy.ledger_key import KEY_FILE
-from tacit.privacy.ledger_records import data_name
-from tacit.privacy.ledger_shared import (
+from tacit.privacy.ledger.records import data_name
+from tacit.privacy.ledger.shared import (
     SharedLedgers,
     WantedAccount,
     account_file,
     account_files,
     folder_key,
 )
-from tacit.privacy.ledger_spent import check_agreement, combined, cost, released, run_mechanism
+from tacit.privacy.ledger.spent import check_agreement, combined, cost, released, run_mechanism
 
 STEPS = 10
 MECHANISM = Gaussian(5.0, STEPS)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tacit import privacy
 from tacit.privacy import FixedBatchGaussian, Gaussian, Laplace, SampledGaussian
-from tacit.privacy.ledger_spent import dominating
+from tacit.privacy.ledger.spent import dominating
 
 gaussians = st.builds(
     lambda rate, multipliers: SampledGaussian(rate, multipliers),

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tacit.errors import InputError
-from tacit.privacy import noise_block
-from tacit.privacy.noise import (
+from tacit.privacy.noise import block as noise_block
+from tacit.privacy.noise.block import NormalBlock, Pieces
+from tacit.privacy.noise.draws import (
     _smallest,
     _threshold,
     coins,
@@ -23,7 +24,6 @@ from tacit.privacy.noise import (
     seeded_keys,
     subset,
 )
-from tacit.privacy.noise_block import NormalBlock, Pieces
 
 KEYS = seeded_keys(2024, range(8))
 DTYPES = [torch.float32, torch.float64]

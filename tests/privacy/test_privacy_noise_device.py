@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.privacy import noise_device, noise_lattice
-from tacit.privacy.keys import NodeKeys, seeded_keys
-from tacit.privacy.noise import add_normal
+from tacit.privacy.noise import device as noise_device
+from tacit.privacy.noise import gaussian as noise_lattice
+from tacit.privacy.noise.draws import add_normal
+from tacit.privacy.noise.keys import NodeKeys, seeded_keys
 
 KEYS = seeded_keys(78, range(6))
 DTYPES = [torch.float32, torch.float64]

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from tacit.errors import InputError
-from tacit.privacy import noise_laplace
-from tacit.privacy.keys import NodeKeys, aes_ctr, seeded_keys
-from tacit.privacy.noise_laplace import add_laplace, laplace_slack, laplace_spacing
+from tacit.privacy.noise import laplace as noise_laplace
+from tacit.privacy.noise.keys import NodeKeys, aes_ctr, seeded_keys
+from tacit.privacy.noise.laplace import add_laplace, laplace_slack, laplace_spacing
 
 KEYS = seeded_keys(78, range(8))
 DTYPES = [torch.float32, torch.float64]

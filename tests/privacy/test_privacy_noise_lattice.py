@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tacit.errors import InputError
-from tacit.privacy import noise_block, noise_lattice
-from tacit.privacy.keys import NodeKeys, keystream, position, seeded_keys
-from tacit.privacy.noise import add_normal, normal
-from tacit.privacy.noise_block import Pieces, SingleBlock
-from tacit.privacy.noise_lattice import careful_normals, spacing
+from tacit.privacy.noise import block as noise_block
+from tacit.privacy.noise import gaussian as noise_lattice
+from tacit.privacy.noise.block import Pieces, SingleBlock
+from tacit.privacy.noise.draws import add_normal, normal
+from tacit.privacy.noise.gaussian import careful_normals, spacing
+from tacit.privacy.noise.keys import NodeKeys, keystream, position, seeded_keys
 
 KEYS = seeded_keys(77, range(8))
 DTYPES = [torch.float32, torch.float64]

@@ -13,8 +13,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.privacy import noise
-from tacit.privacy.keys import BLOCK_BYTES, NodeKeys, fresh_keys, keystream, position, seeded_keys
+from tacit.privacy.noise import draws as noise
+from tacit.privacy.noise.keys import (
+    BLOCK_BYTES,
+    NodeKeys,
+    fresh_keys,
+    keystream,
+    position,
+    seeded_keys,
+)
 
 NODES = 6
 SEED = 91

@@ -14,9 +14,9 @@ from scipy import integrate, stats
 
 from tacit import privacy
 from tacit.errors import InputError
-from tacit.privacy import noise_slack
-from tacit.privacy.gaussian import gaussian_delta, gaussian_epsilon
-from tacit.privacy.noise_slack import (
+from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from tacit.privacy.noise import slack as noise_slack
+from tacit.privacy.noise.slack import (
     Slack,
     delta_with_slack,
     delta_without_slack,

@@ -13,8 +13,8 @@ from scipy.stats import norm
 
 from tacit.errors import InputError
 from tacit.privacy import PrivateState, delta, epsilon
-from tacit.privacy.mechanisms import ADD_OR_REMOVE_ONE, REPLACE_ONE, Relation
-from tacit.privacy.private_state import worst_means
+from tacit.privacy.accounting.private_state import worst_means
+from tacit.privacy.mechanisms.composed import ADD_OR_REMOVE_ONE, REPLACE_ONE, Relation
 
 
 def mixtures(rate: float, means: tuple[float, float], ends: np.ndarray) -> np.ndarray:

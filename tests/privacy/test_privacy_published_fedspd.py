@@ -12,7 +12,7 @@ from scipy.special import ndtr
 
 from tacit import privacy
 from tacit.errors import InputError
-from tacit.privacy.gaussian import gaussian_delta
+from tacit.privacy.accounting.gaussian import gaussian_delta
 from tacit.privacy.published import (
     FEDSPD_DP,
     FedspdRun,

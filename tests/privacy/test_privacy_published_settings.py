@@ -8,7 +8,12 @@ from itertools import pairwise
 import pytest
 
 from tacit.privacy import PrivateState
-from tacit.privacy.mechanisms import ClientSampling, FixedBatchGaussian, SampledGaussian, schedule
+from tacit.privacy.mechanisms.composed import (
+    ClientSampling,
+    FixedBatchGaussian,
+    SampledGaussian,
+    schedule,
+)
 from tacit.privacy.published.settings import Setting, paper_settings
 
 SETTINGS = paper_settings()

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from tacit.privacy.accounting import delta
-from tacit.privacy.gaussian import gaussian_delta, gaussian_epsilon
-from tacit.privacy.mechanisms import ADD_OR_REMOVE_ONE, REPLACE_ONE, PrivateState
-from tacit.privacy.revealed import revealed_delta, revealed_epsilon
+from tacit.privacy.accounting.accounting import delta
+from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from tacit.privacy.accounting.revealed import revealed_delta, revealed_epsilon
+from tacit.privacy.mechanisms.composed import ADD_OR_REMOVE_ONE, REPLACE_ONE, PrivateState
 
 
 def over_all_patterns(mechanism: PrivateState, epsilon: float) -> float:

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privacy_oracles import Array, add_profile_exact, remove_profile_exact
 
-from tacit.privacy.atoms import Atoms, Cut, above, atoms, below
-from tacit.privacy.spectrum import Line, Spectrum, mixed, rougher, spectrum, sum_of
-from tacit.privacy.steps import LaplaceStep, NormalStep
+from tacit.privacy.accounting.atoms import Atoms, Cut, above, atoms, below
+from tacit.privacy.accounting.spectrum import Line, Spectrum, mixed, rougher, spectrum, sum_of
+from tacit.privacy.accounting.steps import LaplaceStep, NormalStep
 
 
 def measure(losses: Array, masses: Array, infinite: float = 0.0) -> Atoms:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import InputError
-from tacit.privacy import mechanisms as m
-from tacit.privacy.statements import STATEMENT_VERSION, from_statement, to_statement
+from tacit.privacy.mechanisms import composed as m
+from tacit.privacy.mechanisms.serialise import STATEMENT_VERSION, from_statement, to_statement
 
 RATES = st.sampled_from([1e-9, 1 / 3000, 0.1 + 0.2, 1.0])
 NOISES = st.lists(st.sampled_from([0.3, 1 / 3, 1.0, 1e-7, 4e9]), min_size=1, max_size=12)

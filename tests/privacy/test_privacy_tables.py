@@ -17,10 +17,10 @@ from tacit.privacy import (
     Mechanism,
     PrivateState,
     SampledGaussian,
-    tables,
 )
-from tacit.privacy.parts import Levels
-from tacit.privacy.tables import EXACT, by_tail, by_total_variation
+from tacit.privacy.accounting import tables
+from tacit.privacy.accounting.parts import Levels
+from tacit.privacy.accounting.tables import EXACT, by_tail, by_total_variation
 
 
 @settings(max_examples=40, deadline=None)

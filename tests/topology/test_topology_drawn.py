@@ -15,7 +15,6 @@ import tacit
 from experiments import experiment
 from tacit.config import load_config, to_toml
 from tacit.errors import InputError
-from tacit.planning import build_plan
 from tacit.topology import (
     Graph,
     build_mixing,
@@ -25,6 +24,7 @@ from tacit.topology import (
     contraction,
 )
 from tacit.topology.graphs import complete, erdos_renyi, ring, torus
+from tacit.training.planner import build_plan
 
 PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.colours import Released
+from tacit.communication.colours import Released
+from tacit.communication.exchange import InProcessExchange
 from tacit.errors import InputError
-from tacit.exchange import InProcessExchange
 from tacit.topology import (
     GraphSchedule,
     Mixing,

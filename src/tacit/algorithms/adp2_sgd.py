@@ -40,7 +40,7 @@ from tacit.algorithms.clock import Speeds, waves
 from tacit.algorithms.definition import Algorithm, Options, constant, step_size
 from tacit.algorithms.parts import noised_gradient
 from tacit.algorithms.world import World
-from tacit.colours import Released
+from tacit.communication.colours import Released
 
 __all__ = ["ADP2_SGD", "AsynchronousOptions", "State", "mix", "models", "start", "step"]
 

@@ -35,12 +35,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from tacit import compression
 from tacit.algorithms.accounting import laplace_sums
 from tacit.algorithms.definition import Algorithm, Options, Share, constant, step_size
 from tacit.algorithms.parts import noised_gradient
 from tacit.algorithms.world import World
-from tacit.colours import Released
+from tacit.communication import compression
+from tacit.communication.colours import Released
 
 __all__ = ["CPGT", "State", "TrackingOptions", "mix", "models", "start", "step"]
 

@@ -53,7 +53,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit import compression
 from tacit.algorithms.accounting import NodeRun
 from tacit.algorithms.activity import Activity, Crowd, independent
 from tacit.algorithms.definition import (
@@ -67,7 +66,8 @@ from tacit.algorithms.definition import (
 )
 from tacit.algorithms.parts import heavy_ball, no_momentum, noised_gradient
 from tacit.algorithms.world import World
-from tacit.colours import Released
+from tacit.communication import compression
+from tacit.communication.colours import Released
 from tacit.errors import InputError
 from tacit.privacy.published import DO_ADP as PUBLISHED
 from tacit.privacy.published import DoAdpRun, PublishedFormula

@@ -22,7 +22,7 @@ from torch import Tensor
 from tacit.algorithms.definition import Algorithm, Options, constant, step_size
 from tacit.algorithms.parts import noised_gradient
 from tacit.algorithms.world import World
-from tacit.colours import Released
+from tacit.communication.colours import Released
 
 __all__ = ["DP2_SGD", "State", "mix", "models", "start", "step"]
 

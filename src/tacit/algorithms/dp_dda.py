@@ -37,7 +37,7 @@ from tacit.algorithms.definition import Algorithm, Options, Share, constant
 from tacit.algorithms.parts import noised_gradient
 from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
 from tacit.algorithms.world import World
-from tacit.colours import Released
+from tacit.communication.colours import Released
 
 __all__ = ["DP_DDA", "DualAveragingOptions", "State", "mix", "models", "start", "step"]
 

@@ -80,7 +80,7 @@ from tacit.algorithms.federated import (
 )
 from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
 from tacit.algorithms.world import World
-from tacit.colours import Released
+from tacit.communication.colours import Released
 
 __all__ = ["DP_FEDAVG", "LocalOptions", "local_steps", "mechanism", "schedules", "step"]
 

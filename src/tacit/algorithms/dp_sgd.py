@@ -42,7 +42,7 @@ from tacit.algorithms.federated import (
 from tacit.algorithms.parts import noised_gradient
 from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
 from tacit.algorithms.world import World
-from tacit.colours import Released
+from tacit.communication.colours import Released
 
 __all__ = ["DP_SGD", "ServerStepOptions", "step"]
 

@@ -40,7 +40,7 @@ from tacit.algorithms.accounting import laplace_sums
 from tacit.algorithms.definition import Algorithm, Facts, Options, Schedules, step_size
 from tacit.algorithms.regularisers import Regularisation
 from tacit.algorithms.world import World
-from tacit.colours import Released
+from tacit.communication.colours import Released
 from tacit.errors import InputError
 
 __all__ = ["DPDO", "LaplaceOptions", "State", "mix", "models", "pure_epsilon", "start", "step"]

@@ -21,7 +21,7 @@ from tacit.algorithms.accounting import NodeRun
 from tacit.algorithms.activity import Activity, Crowd, chosen_clients
 from tacit.algorithms.definition import Facts, Options
 from tacit.algorithms.world import World
-from tacit.colours import Outgoing
+from tacit.communication.colours import Outgoing
 from tacit.errors import InputError
 
 __all__ = [

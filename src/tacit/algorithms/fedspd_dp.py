@@ -77,7 +77,7 @@ from tacit.algorithms.fedspd_privacy import (
 )
 from tacit.algorithms.regularisers import prox, value
 from tacit.algorithms.world import World
-from tacit.colours import Released
+from tacit.communication.colours import Released
 from tacit.privacy.published import FEDSPD_DP as PUBLISHED
 
 __all__ = [

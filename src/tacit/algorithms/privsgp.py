@@ -38,7 +38,7 @@ from tacit.algorithms.definition import (
 )
 from tacit.algorithms.parts import heavy_ball, no_momentum, noised_gradient
 from tacit.algorithms.world import World
-from tacit.colours import Public, Released
+from tacit.communication.colours import Public, Released
 from tacit.privacy.published import PRIVSGP as PUBLISHED
 from tacit.privacy.published import Formula
 

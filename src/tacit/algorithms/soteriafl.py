@@ -42,7 +42,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from tacit import compression, privacy
+from tacit import privacy
 from tacit.algorithms.accounting import NodeRun
 from tacit.algorithms.definition import Algorithm, Facts, Options, Share, constant, step_size
 from tacit.algorithms.federated import has_averaged, server_model
@@ -59,7 +59,8 @@ from tacit.algorithms.variance_reduction import (
     table_request,
 )
 from tacit.algorithms.world import World
-from tacit.colours import Released
+from tacit.communication import compression
+from tacit.communication.colours import Released
 from tacit.errors import InputError
 
 __all__ = [

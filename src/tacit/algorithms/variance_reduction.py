@@ -19,11 +19,11 @@ to the sum, with its difference scaled by t in [0, 1]:
 
 *Poisson sampling.* Entries are added up; each is a function of released values and of its own
 record's coins; a record left out (zero-out, J public) adds nothing, whatever its coins; hit, miss
-and noise are planned. So Theorem A holds (`tacit.privacy.private_state`), under `replace-one` in
-its opposed form: amplification by sampling is kept. *Batches of fixed size*: Bound B
-(`tacit.privacy.revealed`), under `replace-one` only: given who was drawn, the sums of neighbouring
-data sets differ in the replaced record alone, by twice hit or miss. *Rate 1*: hit = miss = 1, the
-sum is bounded as that of all gradients is, and the mechanism is Gaussian.
+and noise are planned. So Theorem A holds (`tacit.privacy.accounting.private_state`), under
+`replace-one` in its opposed form: amplification by sampling is kept. *Batches of fixed size*: Bound
+B (`tacit.privacy.accounting.revealed`), under `replace-one` only: given who was drawn, the sums of
+neighbouring data sets differ in the replaced record alone, by twice hit or miss. *Rate 1*: hit =
+miss = 1, the sum is bounded as that of all gradients is, and the mechanism is Gaussian.
 
 *A table over mini-batches* holds the sum of clipped gradients of each fixed group of records, and
 draws whole groups, each by a coin of rate q. A record's part of an entry keeps to the same hit and

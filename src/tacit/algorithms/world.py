@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from tacit.exchange import Exchange
+from tacit.communication.exchange import Exchange
 
 __all__ = ["Table", "World"]
 

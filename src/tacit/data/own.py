@@ -21,7 +21,7 @@ from tacit.data.bounded import UnfitFileError, check_size, read_member
 from tacit.data.datasets import Dataset
 from tacit.data.given import as_dataset, check_dataset
 from tacit.errors import InputError, nearest
-from tacit.user_code import call_function, import_function
+from tacit.models.imports import call_function, import_function
 
 __all__ = ["READERS", "load_own", "record_layout"]
 

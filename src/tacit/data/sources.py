@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from tacit.data.adult import load_adult
-from tacit.data.cifar10 import load_cifar10
 from tacit.data.datasets import Dataset, TaskData
-from tacit.data.digits import load_digits
+from tacit.data.formats.adult import load_adult
+from tacit.data.formats.cifar10 import load_cifar10
+from tacit.data.formats.digits import load_digits
+from tacit.data.formats.idx_images import FASHION_MNIST, MNIST, load_idx_images
+from tacit.data.formats.svmlight import load_svmlight
 from tacit.data.given import as_dataset, check_dataset
-from tacit.data.idx_images import FASHION_MNIST, MNIST, load_idx_images
-from tacit.data.svmlight import load_svmlight
 from tacit.errors import InputError, nearest
-from tacit.user_code import call_function
+from tacit.models.imports import call_function
 
 __all__ = ["SOURCES", "Loader", "Request", "load"]
 

@@ -2,9 +2,9 @@
 
 from tacit.gradients.losses import LOSSES, Loss
 from tacit.gradients.stacked import BatchGradient, StackedModel, build
-from tacit.gradients.table import GradientTable, Replacement
-from tacit.gradients.table_memory import available_bytes
-from tacit.gradients.table_need import TableNeed, entries_of, table_need
+from tacit.gradients.table.memory import available_bytes
+from tacit.gradients.table.need import TableNeed, entries_of, table_need
+from tacit.gradients.table.table import GradientTable, Replacement
 from tacit.gradients.user_losses import loss_from_mean, with_metric
 
 __all__ = [

@@ -15,8 +15,8 @@ from torch import Tensor
 from tacit.gradients.clipping import Clip, aimed, check_clip, clip_factors
 from tacit.gradients.records import RecordGradients, norm_bounds
 from tacit.gradients.stacked import BatchGradient, StackedModel
-from tacit.gradients.table_need import entry_shapes
-from tacit.gradients.table_parts import Entry, Shape, differences, entries, keepable
+from tacit.gradients.table.need import entry_shapes
+from tacit.gradients.table.parts import Entry, Shape, differences, entries, keepable
 from tacit.gradients.waiting import surely_all
 
 __all__ = ["clipped_difference", "difference_shapes"]

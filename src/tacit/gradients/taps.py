@@ -22,7 +22,7 @@ from torch.func import functional_call
 from tacit.errors import InputError
 from tacit.gradients.clipping import Clip, ClipNorm
 from tacit.gradients.contributions import Contribution
-from tacit.gradients.layers import Layer, describe
+from tacit.gradients.layers.rules import Layer, describe
 from tacit.gradients.layout import Layout
 from tacit.gradients.losses import Loss
 from tacit.gradients.records import add_clipped, clip_records

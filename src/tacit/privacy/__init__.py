@@ -16,15 +16,15 @@ Modules: `mechanisms` (frozen statements), `accounting` (certified bounds), `cal
 """
 
 from tacit.privacy import published
-from tacit.privacy.accounting import (
+from tacit.privacy.accounting.accounting import (
     delta,
     delta_bounds,
     epsilon,
     epsilon_bounds,
     epsilon_curve,
 )
-from tacit.privacy.calibration import calibrate
-from tacit.privacy.mechanisms import (
+from tacit.privacy.accounting.calibration import calibrate
+from tacit.privacy.mechanisms.composed import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,
     CarriedState,
@@ -39,7 +39,7 @@ from tacit.privacy.mechanisms import (
     SampledGaussian,
     compose,
 )
-from tacit.privacy.statements import from_statement, to_statement
+from tacit.privacy.mechanisms.serialise import from_statement, to_statement
 
 __all__ = [
     "ADD_OR_REMOVE_ONE",

@@ -52,7 +52,7 @@ def claims_page(document: Mapping[str, Any]) -> str:
     """Give the page of a claims document as HTML.
 
     Args:
-        document: as `tacit.claims.claims_document` makes it.
+        document: as `tacit.analysis.claims.claims_document` makes it.
     """
     sections = [
         _section(index, algorithm, paper, list(rows))

@@ -49,7 +49,7 @@ def compare_page(document: Row) -> str:
     """Give the page of a comparison as HTML.
 
     Args:
-        document: as `tacit.compare.figure_document` makes it.
+        document: as `tacit.analysis.compare.figure_document` makes it.
     """
     title = str(document["title"])
     body = "\n".join(

@@ -97,7 +97,7 @@ def panels(document: Row, axis: str) -> tuple[Panel, ...]:
     """One panel a group of lines, on one axis.
 
     Args:
-        document: as `tacit.compare.figure_document` makes it.
+        document: as `tacit.analysis.compare.figure_document` makes it.
         axis: of `AXIS_TITLES`.
     """
     groups = dict.fromkeys(line["group"] for line in document["lines"])

@@ -29,7 +29,7 @@ def optimise_page(document: Mapping[str, Any]) -> str:
     """Give the page of an optimised plan as HTML.
 
     Args:
-        document: as `tacit.optimise.optimise_document` makes it.
+        document: as `tacit.analysis.optimise.optimise_document` makes it.
     """
     title = f"{document['title']} on {document['dataset']}, {document['nodes']:,} nodes"
     charts = [_bound_chart(document), _waste_chart(document), *_search_charts(document)]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import logsumexp
 
-from tacit.privacy.gaussian import Array, gaussian_delta, gaussian_epsilon
+from tacit.privacy.accounting.gaussian import Array, gaussian_delta, gaussian_epsilon
 from tacit.privacy.published.formula import ClaimedRun, Condition, Formula, one_record, positive
 
 __all__ = [

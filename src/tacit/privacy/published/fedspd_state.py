@@ -48,7 +48,7 @@ import numpy as np
 from scipy.special import log_ndtr, logsumexp
 
 from tacit.errors import InputError
-from tacit.privacy.gaussian import Array
+from tacit.privacy.accounting.gaussian import Array
 from tacit.privacy.published.fedspd import FedspdRun, fedspd_sensitivity, fedspd_step_parameter
 
 __all__ = [

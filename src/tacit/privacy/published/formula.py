@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from tacit.errors import InputError
-from tacit.privacy.gaussian import Array
+from tacit.privacy.accounting.gaussian import Array
 
 __all__ = ["ClaimedRun", "Condition", "Formula", "PublishedFormula", "one_record", "positive"]
 

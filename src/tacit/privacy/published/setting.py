@@ -13,9 +13,9 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from tacit.privacy import accounting
-from tacit.privacy.flip import flip_lower_epsilon
-from tacit.privacy.mechanisms import (
+from tacit.privacy.accounting import accounting
+from tacit.privacy.accounting.flip import flip_lower_epsilon
+from tacit.privacy.mechanisms.composed import (
     REPLACE_ONE,
     FixedBatchGaussian,
     Mechanism,

@@ -12,7 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from tacit.privacy.mechanisms import ClientSampling, FixedBatchGaussian, Mechanism, SampledGaussian
+from tacit.privacy.mechanisms.composed import (
+    ClientSampling,
+    FixedBatchGaussian,
+    Mechanism,
+    SampledGaussian,
+)
 from tacit.privacy.published.do_adp import DO_ADP, DoAdpRun, do_adp_noise, do_adp_theorem_delta
 from tacit.privacy.published.setting import KINDEST, ONE_OF_J, Setting, attained, upper_only
 

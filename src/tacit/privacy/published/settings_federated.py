@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from tacit.privacy.mechanisms import (
+from tacit.privacy.mechanisms.composed import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,
     ClientSampling,

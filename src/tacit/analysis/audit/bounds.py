@@ -1,0 +1,222 @@
+"""From counted guesses to lower bounds: statistics, true with a stated confidence and no proof.
+
+Every bound here is a statement of the form: if the mechanism were (epsilon, delta)-DP, what was
+counted would have a chance of at most 1 - confidence. That is evidence, not a theorem about the
+code: with confidence 0.95 one audit in twenty of a tight mechanism may say more than is true.
+
+An attack guesses which of two neighbouring data sets `D` (positive) and `D'` (negative) it saw. A
+guess counts only if the attack, its threshold included, was fixed before the guess was made.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
+from scipy.stats import beta, binom
+
+from tacit.errors import InputError
+from tacit.privacy.accounting.gaussian import gaussian_epsilon
+
+__all__ = [
+    "MOST_EPSILON",
+    "Counts",
+    "delta_lower",
+    "epsilon_bounds_of",
+    "epsilon_lower",
+    "epsilon_of_mu",
+    "error_rates",
+    "mu_lower",
+    "one_run_epsilon",
+    "one_run_p_value",
+    "rate_above",
+    "rate_below",
+]
+
+Array = NDArray[np.float64]
+ROUNDING = 1e-9  # of the quantiles, to the safe side
+MOST_EPSILON = 500.0
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a fixed attack guessed.
+
+    Args:
+        positives: repetitions on D.
+        true_positives: those of them guessed as D.
+        negatives: repetitions on D'.
+        false_positives: those of them guessed as D.
+    """
+
+    positives: int
+    true_positives: int
+    negatives: int
+    false_positives: int
+
+    def __post_init__(self) -> None:
+        for hits, trials in (
+            (self.true_positives, self.positives),
+            (self.false_positives, self.negatives),
+        ):
+            if not 0 <= hits <= trials:
+                raise InputError("counts", (hits, trials), "needs 0 <= hits <= trials")
+
+
+def _check_confidence(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise InputError("confidence", confidence, "must lie strictly between 0 and 1")
+
+
+def rate_below(hits: ArrayLike, trials: ArrayLike, alpha: float) -> Array:
+    """A rate that the true one exceeds, but for a chance `alpha`: Clopper and Pearson (1934)."""
+    found, total = np.asarray(hits, np.float64), np.asarray(trials, np.float64)
+    low = beta.ppf(alpha, np.maximum(found, 0.5), total - found + 1)
+    return np.where(found > 0, low * (1 - ROUNDING), 0.0)
+
+
+def rate_above(hits: ArrayLike, trials: ArrayLike, alpha: float) -> Array:
+    """A rate that the true one stays below, but for a chance `alpha`: Clopper and Pearson."""
+    found, total = np.asarray(hits, np.float64), np.asarray(trials, np.float64)
+    high = beta.ppf(1 - alpha, found + 1, np.maximum(total - found, 0.5))
+    return np.where(found < total, np.minimum(high * (1 + ROUNDING), 1.0), 1.0)
+
+
+def error_rates(counts: Counts, confidence: float) -> tuple[float, float]:
+    """(true positive rate from below, false positive rate from above), jointly.
+
+    Each is one-sided at half of what the confidence leaves, so both hold together (Bonferroni).
+    """
+    _check_confidence(confidence)
+    alpha = (1 - confidence) / 2
+    return (
+        float(rate_below(counts.true_positives, counts.positives, alpha)),
+        float(rate_above(counts.false_positives, counts.negatives, alpha)),
+    )
+
+
+def epsilon_bounds_of(tpr: ArrayLike, fpr: ArrayLike, delta: float) -> Array:
+    """The least epsilon that allows a true positive rate at a false positive rate, elementwise.
+
+    (epsilon, delta)-DP allows TPR <= e^epsilon FPR + delta, and for the opposite guess
+    1 - FPR <= e^epsilon (1 - TPR) + delta; the larger of the two.
+    """
+    hit, false = np.asarray(tpr, np.float64), np.asarray(fpr, np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        forward = np.log(np.maximum(hit - delta, 0.0)) - np.log(false)
+        backward = np.log(np.maximum(1 - false - delta, 0.0)) - np.log1p(-hit)
+    both = np.fmax(forward, backward)
+    return np.clip(np.where(np.isnan(both), 0.0, both), 0.0, MOST_EPSILON)
+
+
+def epsilon_lower(counts: Counts, *, delta: float, confidence: float) -> float:
+    """An epsilon that the mechanism exceeds at `delta`, at this confidence.
+
+    Args:
+        counts: of guesses whose threshold was fixed beforehand.
+        delta: in [0, 1).
+        confidence: that both error rates lie in their Clopper-Pearson intervals.
+
+    Raises:
+        InputError: a number is outside its range.
+    """
+    if not 0 <= delta < 1:
+        raise InputError("delta", delta, "must lie in [0, 1)")
+    return float(epsilon_bounds_of(*error_rates(counts, confidence), delta))
+
+
+def delta_lower(counts: Counts, *, epsilon: float, confidence: float) -> float:
+    """A delta that the mechanism exceeds at `epsilon`, at this confidence; 0 if none is seen.
+
+    Raises:
+        InputError: epsilon is negative or not finite, or the confidence is outside (0, 1).
+    """
+    if not (epsilon >= 0 and math.isfinite(epsilon)):
+        raise InputError("epsilon", epsilon, "must be 0 or more, and finite")
+    tpr, fpr = error_rates(counts, confidence)
+    factor = math.exp(min(epsilon, MOST_EPSILON))
+    return max(0.0, tpr - factor * fpr, 1 - fpr - factor * (1 - tpr))
+
+
+def mu_lower(counts: Counts, *, confidence: float) -> float:
+    """A Gaussian-DP parameter that the mechanism exceeds, at this confidence.
+
+    A mu-GDP mechanism allows Phi^-1(TPR) - Phi^-1(FPR) <= mu (Dong, Roth and Su, *Gaussian
+    differential privacy*, Def. 2.6), so that a larger difference contradicts mu-GDP whatever the
+    mechanism is. To turn mu into an epsilon, `epsilon_of_mu`, the mechanism must be Gaussian.
+    """
+    tpr, fpr = error_rates(counts, confidence)
+    if tpr <= 0 or fpr >= 1:
+        return 0.0
+    return max(0.0, float(ndtri(tpr) - ndtri(fpr)) * (1 - ROUNDING))
+
+
+def epsilon_of_mu(mu: float, delta: float) -> float:
+    """Epsilon at `delta` of a Gaussian mechanism, rounded down: only for exact Gaussians."""
+    return 0.0 if mu <= 0 else gaussian_epsilon(mu, delta) * (1 - 1e-8)
+
+
+def one_run_p_value(
+    *, canaries: int, guesses: int, correct: int, epsilon: float, delta: float
+) -> float:
+    """Chance bound of `correct` guesses or more in one run of an (epsilon, delta)-DP mechanism.
+
+    Steinke, Nasr and Jagielski, *Privacy Auditing with One (1) Training Run* (NeurIPS 2023),
+    Theorem 5.2. With m canaries, each included by a fair coin of its own, and r guesses (the rest
+    abstained), P[v or more are correct] is at most
+    `f(v) + 2 m delta max_{1 <= i <= v} (f(v - i) - f(v)) / i`, where
+    f(v) = P[Binomial(r, e^epsilon / (1 + e^epsilon)) >= v].
+
+    Args:
+        canaries: m.
+        guesses: r, fixed before the coins are seen.
+        correct: v.
+        epsilon: of the hypothesis, 0 or more.
+        delta: of the hypothesis, in [0, 1].
+
+    Raises:
+        InputError: not 0 <= correct <= guesses <= canaries, or epsilon or delta out of range.
+    """
+    if not 0 <= correct <= guesses <= canaries:
+        raise InputError(
+            "guesses", (correct, guesses, canaries), "needs correct <= guesses <= canaries"
+        )
+    if not (epsilon >= 0 and 0 <= delta <= 1):
+        raise InputError("epsilon, delta", (epsilon, delta), "must be >= 0 and in [0, 1]")
+    accuracy = 1 / (1 + math.exp(-epsilon))
+    tail = float(binom.sf(correct - 1, guesses, accuracy))
+    if delta == 0 or correct == 0:
+        return min(1.0, tail)
+    gains = np.cumsum(binom.pmf(np.arange(correct - 1, -1, -1), guesses, accuracy))
+    worst = float((gains / np.arange(1, correct + 1)).max())
+    return min(1.0, tail + 2 * canaries * delta * worst)
+
+
+def one_run_epsilon(
+    *, canaries: int, guesses: int, correct: int, delta: float, confidence: float
+) -> float:
+    """The largest epsilon that one run refutes at this confidence: a lower bound; 0 if none.
+
+    Raises:
+        InputError: as `one_run_p_value`, or the confidence is outside (0, 1).
+    """
+    _check_confidence(confidence)
+
+    def refuted(epsilon: float) -> bool:
+        p = one_run_p_value(
+            canaries=canaries, guesses=guesses, correct=correct, epsilon=epsilon, delta=delta
+        )
+        return p <= 1 - confidence
+
+    low, high = 0.0, 1.0
+    if not refuted(low):
+        return 0.0
+    while refuted(high) and high < MOST_EPSILON:
+        low, high = high, 2 * high
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low

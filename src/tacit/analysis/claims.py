@@ -1,0 +1,233 @@
+"""What the papers claim against what is certified: `tacit privacy claims`, as data and as a table.
+
+Without a file, the papers' own experiments (`tacit.privacy.published.settings`); with one, the
+plan of that experiment. Certified figures are upper bounds, rounded up; proved lower bounds are
+rounded down; a claim is "does not hold" only where a lower bound lies above it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tacit import privacy
+from tacit.config import load_config
+from tacit.privacy.mechanisms.text import mechanism_text
+from tacit.privacy.published import Condition
+from tacit.privacy.published.settings import Setting, paper_settings
+from tacit.report.claims_page import bound_cells, noise_text, violated_numbers, violations
+from tacit.training.plan import NodePlan, Plan
+from tacit.training.run_folder.metrics import finite_json
+
+__all__ = ["claims_document", "claims_table", "verdict"]
+
+_FORMAT_VERSION = 1
+
+
+def claims_document(file: Path | None = None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Claimed and certified epsilon, row by row, as JSON-ready data.
+
+    Args:
+        file: an experiment file; None takes the papers' own settings.
+        overrides: `section.key=value` strings for the experiment.
+
+    Returns:
+        `source`, `rows` and `format_version`. A row has `paper`, `algorithm`, `experiment`,
+        `reading`, `kindest`, `relation`, `mechanism` (one line), `noise_multiplier` (first and
+        last), `delta`, `claimed`, `certified`, `lower` (proved), `conditions`, `violated` (their
+        texts), `verdict` and `missing`. An infinite number is null, with `claimed_infinite` or
+        `certified_infinite` true.
+
+    Raises:
+        InputError: overrides without a file, or a fault in the experiment.
+        BudgetError: a node's budget cannot be met.
+    """
+    if file is None and not overrides:
+        rows = [_setting_row(setting) for setting in paper_settings()]
+        source = "the papers' own settings"
+    else:
+        # Training libraries are loaded where there is an experiment only.
+        from tacit.training.prepare import prepare
+
+        plan = prepare(load_config({} if file is None else file, overrides=overrides)).plan
+        rows = [_plan_row(plan, nodes) for nodes in _groups(plan)]
+        source = str(file)
+    return {"format_version": _FORMAT_VERSION, "source": source, "rows": rows}
+
+
+def verdict(
+    claimed: float | None, lower: float | None, certified: float | None, missing: str
+) -> str:
+    """What is known about a claim: in two or three words, the same everywhere."""
+    if claimed is None:
+        return "not determined" if missing else "no claim"
+    if lower is not None and lower > claimed:
+        return "does not hold"
+    if certified is not None and certified <= claimed:
+        return "holds"
+    return "not determined" if missing else "not shown"
+
+
+def _setting_row(setting: Setting) -> dict[str, Any]:
+    lower = certified = None
+    if setting.bounds is not None and setting.delta is not None:
+        lower, certified = setting.bounds(setting.delta)
+    return _row(
+        paper=setting.paper,
+        algorithm=setting.algorithm,
+        experiment=setting.experiment,
+        reading=setting.reading,
+        kindest=setting.kindest,
+        relation=setting.relation,
+        mechanism=setting.mechanism,
+        noise_multiplier=setting.noise_multiplier,
+        delta=setting.delta,
+        claimed=setting.claimed,
+        certified=certified,
+        lower=lower,
+        conditions=setting.conditions,
+        missing=setting.missing,
+    )
+
+
+def _groups(plan: Plan) -> list[list[NodePlan]]:
+    """Nodes that differ in nothing but their number, together."""
+    groups: dict[tuple[Any, ...], list[NodePlan]] = {}
+    for node in plan.nodes:
+        key = (node.records, node.noise_scale, node.budget, node.delta, node.epsilon)
+        groups.setdefault(key, []).append(node)
+    return list(groups.values())
+
+
+def _plan_row(plan: Plan, nodes: Sequence[NodePlan]) -> dict[str, Any]:
+    config, node = plan.config, nodes[0]
+    algorithm = config.algorithm.definition
+    mechanism = plan.mechanism(node) if plan.accounted else None
+    lower, multiplier = None, None
+    if mechanism is not None and node.delta is not None:
+        # Messages are the noised sums themselves: linear losses attain their pairs.
+        if algorithm.attained:
+            lower = privacy.epsilon_bounds(mechanism, delta=node.delta)[0]
+        ends = (0, plan.steps - 1)
+        first, last = (plan.noise_multiplier(node, k) for k in ends)
+        multiplier = (first, last)
+    named = f"node {node.node}" if len(nodes) == 1 else f"{len(nodes)} nodes from {node.node}"
+    return _row(
+        paper=algorithm.paper,
+        algorithm=algorithm.title,
+        experiment=f"{config.task.dataset}, {named}, J = {node.records}, K = {plan.steps}",
+        reading="none" if algorithm.formula is None else algorithm.formula.reading,
+        kindest=True,
+        relation=None if mechanism is None else mechanism.relation,
+        mechanism=mechanism,
+        noise_multiplier=multiplier,
+        delta=node.delta,
+        claimed=node.claimed,
+        certified=node.epsilon,
+        lower=lower,
+        conditions=node.conditions,
+        missing="" if plan.accounted else "no noise is accounted",
+    )
+
+
+def _row(
+    *,
+    claimed: float | None,
+    certified: float | None,
+    lower: float | None,
+    mechanism: privacy.Mechanism | None,
+    conditions: Sequence[Condition],
+    missing: str,
+    **words: object,
+) -> dict[str, Any]:
+    """One row, JSON-ready."""
+    listed = [{"text": condition.text, "holds": condition.holds} for condition in conditions]
+    row: dict[str, Any] = finite_json(
+        {
+            **words,
+            "mechanism": None if mechanism is None else mechanism_text(mechanism),
+            "claimed": claimed,
+            "claimed_infinite": claimed == math.inf,
+            "certified": certified,
+            "certified_infinite": certified == math.inf,
+            "lower": lower,
+            "conditions": listed,
+            "violated": [condition.text for condition in conditions if not condition.holds],
+            "verdict": verdict(claimed, lower, certified, missing),
+            "missing": missing,
+        }
+    )
+    return row
+
+
+_HEADINGS = (
+    "experiment",
+    "reading",
+    "delta",
+    "noise multiplier",
+    "claimed",
+    "certified",
+    "at least",
+    "verdict",
+    "violated",
+)
+_RIGHT = ("delta", "claimed", "certified", "at least")
+
+
+def claims_table(document: Mapping[str, Any]) -> None:
+    """Print a claims document: one table for each algorithm, its violated conditions below it."""
+    console = Console()
+    console.print(
+        "certified: an upper bound that is proved; at least: a lower bound that is proved; "
+        "violated: numbers of the conditions below each table",
+        highlight=False,
+    )
+    for (paper, algorithm), group in groupby(document["rows"], key=_algorithm):
+        rows = list(group)
+        table = Table(
+            title=escape(f"{algorithm}  ({paper})"),
+            title_justify="left",
+            box=SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, 1, 0, 0),
+        )
+        for heading in _HEADINGS:
+            table.add_column(
+                heading,
+                justify="right" if heading in _RIGHT else "left",
+                overflow="fold",
+                min_width=max(len(word) for word in heading.split()),
+            )
+        for row in rows:
+            table.add_row(*map(escape, _cells(row)))
+        console.print(table)
+        for number, text in violations(rows):
+            console.print(f"  {number}: {text}", highlight=False, markup=False)
+
+
+def _algorithm(row: Mapping[str, Any]) -> tuple[str, str]:
+    return row["paper"], row["algorithm"]
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    claimed, certified, lower = bound_cells(row)
+    reading = row["missing"] or row["reading"]
+    return (
+        row["experiment"],
+        reading,
+        "-" if row["delta"] is None else f"{row['delta']:.3g}",
+        noise_text(row),
+        claimed,
+        certified,
+        lower,
+        row["verdict"],
+        violated_numbers(row),
+    )

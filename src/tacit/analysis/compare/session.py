@@ -1,0 +1,204 @@
+"""Makes the runs of a figure that are not there yet, and gathers all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tacit.analysis.compare.figure import Figure, Setting, run_digest
+from tacit.analysis.compare.store import FINAL, Found, Store, read_result, read_rows
+from tacit.analysis.compare.work import Outcome, Task, run_tasks
+from tacit.config import Config, to_toml
+
+__all__ = ["Gathered", "Member", "Watch", "gather", "worst_code"]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run of a line.
+
+    Args:
+        config: the resolved experiment.
+        path: its folder.
+        cached: whether it had ended before.
+        result: `result.json` of a run that has ended; None: it has not.
+        rows: `metrics.jsonl`.
+        error: why there is no result, or why it is not that of a whole run.
+        code: the exit code of that error; 0 without.
+    """
+
+    config: Config
+    path: Path
+    cached: bool
+    result: Mapping[str, Any] | None
+    rows: Sequence[Mapping[str, Any]]
+    error: str | None = None
+    code: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is a model at the end, be it that the budget ended the run."""
+        return self.result is not None and self.result["status"] != "diverged"
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """All runs of a figure.
+
+    Args:
+        figure: what was asked for.
+        runs: by line, by setting, by seed.
+        made: how many were run now.
+        cached: how many had ended before.
+        stopped: whether the user ended it.
+    """
+
+    figure: Figure
+    runs: tuple[tuple[tuple[Member, ...], ...], ...]
+    made: int
+    cached: int
+    stopped: bool
+
+    @property
+    def members(self) -> list[Member]:
+        """Every run once a line."""
+        return [run for line in self.runs for setting in line for run in setting]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What the caller hears, and is asked, while runs are made.
+
+    Args:
+        begin: told how many runs there are and how many of them have ended before.
+        step: told the number of runs that were completed, parts of running ones included.
+        done: told the line's name, the run's seed, and how it ended.
+        should_stop: True ends everything cleanly.
+    """
+
+    begin: Callable[[int, int], None] = lambda total, cached: None
+    step: Callable[[float], None] = lambda completed: None
+    done: Callable[[str, int, Outcome], None] = lambda name, seed, outcome: None
+    should_stop: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A run that lines ask for; several may ask for the same."""
+
+    line: str
+    config: Config
+    found: Found
+
+
+def gather(figure: Figure, store: Store, *, jobs: int = 1, watch: Watch = Watch()) -> Gathered:
+    """Run what has not ended yet, and give all runs of the figure.
+
+    A run that fails does not end the others: its error is kept beside it. Runs that book in
+    ledgers of the nodes' data take turns, whatever `jobs` says.
+
+    Args:
+        figure: what to run.
+        store: where.
+        jobs: processes at once.
+        watch: what is told on the way.
+    """
+    wanted: dict[str, _Wanted] = {}
+    for line in figure.lines:
+        for setting in line.settings:
+            for config in setting.runs:
+                digest = run_digest(config)
+                if digest not in wanted:
+                    wanted[digest] = _Wanted(line.name, config, store.find(line.name, config))
+    outcomes = _run(wanted, store, jobs, watch)
+    runs = tuple(
+        tuple(_members(setting, wanted, outcomes) for setting in line.settings)
+        for line in figure.lines
+    )
+    return Gathered(
+        figure=figure,
+        runs=runs,
+        made=sum(one.status in FINAL for one in outcomes.values()),
+        cached=len(wanted) - len(outcomes),
+        stopped=any(one.status in ("stopped", "cancelled") for one in outcomes.values()),
+    )
+
+
+def worst_code(gathered: Gathered) -> int:
+    """The exit code: that of the worst failure, a defect of ours before a lost process and so on.
+
+    A point of a grid that diverges fails nothing while another point of the line is complete.
+    """
+    codes = {0}
+    for line in gathered.runs:
+        found = any(all(run.complete for run in setting) for setting in line)
+        codes |= {
+            run.code
+            for setting in line
+            for run in setting
+            if not (found and run.result is not None and run.result["status"] == "diverged")
+        }
+    return max(codes, key=lambda code: (0, 2, 3, 4, 1).index(code))
+
+
+def _run(
+    wanted: Mapping[str, _Wanted], store: Store, jobs: int, watch: Watch
+) -> dict[str, Outcome]:
+    """The outcomes of the runs that had not ended, by digest."""
+    missing = {digest: one for digest, one in wanted.items() if one.found.result is None}
+    names = list(missing)
+    watch.begin(len(wanted), len(wanted) - len(missing))
+    shares = dict.fromkeys(range(len(names)), 0.0)
+
+    def step(place: int, share: float) -> None:
+        shares[place] = share
+        watch.step(len(wanted) - len(missing) + sum(shares.values()))
+
+    def done(place: int, outcome: Outcome) -> None:
+        one = missing[names[place]]
+        step(place, 1.0)
+        watch.done(one.line, one.config.train.seed, outcome)
+
+    tasks = [_task(one, store) for one in missing.values()]
+    booked = any(one.config.privacy.ledger is not None for one in missing.values())
+    ended = run_tasks(
+        tasks,
+        jobs=1 if booked else jobs,
+        on_step=step,
+        on_done=done,
+        should_stop=watch.should_stop,
+    )
+    return dict(zip(names, ended, strict=True))
+
+
+def _task(one: _Wanted, store: Store) -> Task:
+    path = one.found.path
+    return Task(to_toml(one.config), str(path), one.found.resume, str(store.fresh(path)))
+
+
+def _members(
+    setting: Setting, wanted: Mapping[str, _Wanted], outcomes: Mapping[str, Outcome]
+) -> tuple[Member, ...]:
+    members = []
+    for config in setting.runs:
+        digest = run_digest(config)
+        found, outcome = wanted[digest].found, outcomes.get(digest)
+        members.append(_member(config, found, outcome))
+    return tuple(members)
+
+
+def _member(config: Config, found: Found, outcome: Outcome | None) -> Member:
+    path = found.path if outcome is None else Path(outcome.folder)
+    result = read_result(path)
+    if result is None or result.get("status") not in FINAL:
+        result = None
+    member = Member(config, path, outcome is None, result, read_rows(path))
+    if result is not None and result["status"] == "diverged":
+        return replace(member, error=result["message"], code=2)
+    if result is not None:
+        return replace(member, error=result["message"])
+    if outcome is None or outcome.status in ("stopped", "cancelled"):
+        return replace(member, error="not finished: run the comparison again to go on")
+    return replace(member, error=outcome.message, code=outcome.code)

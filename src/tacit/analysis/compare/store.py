@@ -1,0 +1,166 @@
+"""The folder of a comparison: where its runs lie, and which of them need not be run again.
+
+`format.json` marks it, `runs/` holds one run folder a run, named by the line's name, the seed and
+the digest of the resolved experiment. No run folder is ever overwritten or deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tacit.analysis.compare.figure import run_digest
+from tacit.config import Config
+from tacit.errors import InputError
+from tacit.private_files import make_private_folder, write_private
+from tacit.report.reading import read_row
+from tacit.training.run_folder import checkpoint as checkpoints
+from tacit.training.run_folder.metrics import finite_json
+
+__all__ = ["FINAL", "Found", "Store", "read_rows"]
+
+FORMAT_VERSION = 1
+FINAL = ("done", "budget-exhausted", "diverged")  # a run that ended so is not run again
+_MARK = "format.json"
+_NAME = 60  # characters of a line's name in a folder's
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where a run lies, or is to be made.
+
+    Args:
+        path: its folder.
+        result: of a run that has ended; None: it is still to be run.
+        resume: whether it stands at a checkpoint from which it can go on.
+    """
+
+    path: Path
+    result: Mapping[str, Any] | None
+    resume: bool
+
+
+@dataclass(frozen=True)
+class Store:
+    """An opened comparison folder."""
+
+    path: Path
+
+    @classmethod
+    def open(cls, path: Path) -> Store:
+        """Make the folder, or take up one that an earlier comparison made.
+
+        Raises:
+            InputError: it holds something else, another format version, or cannot be written.
+        """
+        mark = path / _MARK
+        try:
+            if not os.path.lexists(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                make_private_folder(path)
+            if not mark.is_file():
+                if not path.is_dir() or any(path.iterdir()):
+                    raise InputError(
+                        "--out", str(path), "exists, and no comparison made it: name a new folder"
+                    )
+                content = {"format": "tacit compare", "format_version": FORMAT_VERSION}
+                write_private(mark, json.dumps(content).encode())
+            (path / "runs").mkdir(mode=0o700, exist_ok=True)
+            found = json.loads(mark.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError("--out", str(path), f"cannot be used ({error.strerror})") from None
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            raise InputError("--out", str(path), f"its {_MARK} is damaged") from None
+        version = found.get("format_version") if isinstance(found, dict) else None
+        if version != FORMAT_VERSION:
+            raise InputError(
+                "--out",
+                str(path),
+                f"has format version {version}; this is tacit for version {FORMAT_VERSION}",
+            )
+        return cls(path)
+
+    def find(self, line: str, config: Config) -> Found:
+        """A run of this experiment that has ended, else one to go on with, else a new place.
+
+        Args:
+            line: its name; a run that another line or name made of the same experiment counts.
+            config: the resolved experiment.
+        """
+        digest = run_digest(config)
+        tries = sorted(
+            (path for path in self.folders() if _has_digest(path, digest)),
+            key=lambda path: (len(path.name), path.name),
+        )
+        results = [(path, read_result(path)) for path in tries]
+        ended = [
+            Found(path, result, resume=False)
+            for path, result in results
+            if result is not None and result.get("status") in FINAL
+        ]
+        if ended:  # a whole run before one that a kill has shortened
+            return max(ended, key=lambda one: (one.result or {}).get("status") == "done")
+        for path in reversed(tries):
+            if (path / "config.toml").is_file() and checkpoints.latest(path) is not None:
+                return Found(path, None, resume=True)
+        base = f"{_slug(line)}-seed{config.train.seed}-{digest}"
+        return Found(self.fresh(self.path / "runs" / base), None, resume=False)
+
+    def fresh(self, path: Path) -> Path:
+        """The path, or one like it with a number, that nothing has yet."""
+        base = re.sub(r"\.\d+$", "", path.name)
+        number = 1
+        found = path.with_name(base)
+        while os.path.lexists(found):
+            number += 1
+            found = path.with_name(f"{base}.{number}")
+        return found
+
+    def folders(self) -> list[Path]:
+        """Every run folder, those of earlier comparisons and of unfinished runs included."""
+        return sorted(path for path in (self.path / "runs").iterdir() if path.is_dir())
+
+    def write(self, name: str, text: str) -> Path:
+        """A file of the comparison, whole or not at all; that of an earlier one is replaced."""
+        target = self.path / name
+        write_private(target, text.encode())
+        return target
+
+    def write_json(self, name: str, document: Mapping[str, Any]) -> Path:
+        """Likewise, as JSON; numbers that are not finite become null."""
+        return self.write(name, json.dumps(finite_json(document), indent=2, allow_nan=False))
+
+
+def read_result(path: Path) -> dict[str, Any] | None:
+    """`result.json` of a run folder; None where it is not there or not readable."""
+    try:
+        content = json.loads((path / "result.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """`metrics.jsonl` in the order of steps; of a step that stands twice the later counts."""
+    try:
+        lines = (path / "metrics.jsonl").read_bytes().splitlines()
+    except OSError:
+        return []
+    # The last line of a run that was killed is torn.
+    rows = {row["step"]: row for row in filter(None, map(read_row, lines))}
+    return [rows[step] for step in sorted(rows)]
+
+
+def _has_digest(path: Path, digest: str) -> bool:
+    return re.search(rf"-{digest}(\.\d+)?$", path.name) is not None
+
+
+def _slug(name: str) -> str:
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:_NAME].strip("-") or "line"

@@ -1,0 +1,1 @@
+"""How long a step between processes takes, and what it sends."""

@@ -1,0 +1,353 @@
+"""What ledgers say, as JSON: every epsilon recomputed from the files alone.
+
+The document is complete in itself: whoever has it can recompute its figures (`confirm`) without
+the files. Format, version 2:
+
+- `files`: the ledgers it was read from: whose each is (`of`), its `head`, which stands for all that
+  it says and is found again in every later state of it (`check_contained`), and its `public_key`;
+- `mechanisms`: mechanisms as `tacit.privacy.to_statement` writes them;
+- `runs`: each with its identity, the digest of its plan, and the version that entered it;
+- `nodes`: a row for each account: of a run's ledger, one a node (`node`); of ledgers of data, one a
+  set of records (`data`, and how many `records`). Each with its budget, the certified epsilon of
+  all that was released of its records, at `delta`, what that leaves of the budget, and `releases`:
+  which mechanism (a place in `mechanisms`) of which run, at which node of it, from which account,
+  the charged steps as `[first, until, times]`, and the epsilon of that release alone. Accounts that
+  share records share their releases: `histories` lists which of them one record may have been
+  through (`tacit.privacy.ledger.overlap`), and epsilon is that of the worst.
+
+An epsilon is null where no finite one holds. `left` is a plain difference: epsilons of separate
+runs do not add up, so that a further run may fit although its own epsilon is above it, or not fit.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit import __version__
+from tacit.errors import InputError
+from tacit.privacy import from_statement
+from tacit.privacy.ledger.key import fingerprint
+from tacit.privacy.ledger.overlap import Release, composed, histories, holders
+from tacit.privacy.ledger.records import BookedRun, Snapshot, StepRun, read_ledger, step_runs
+from tacit.privacy.ledger.shared import account_files
+from tacit.privacy.ledger.spent import cost, released, run_mechanism
+from tacit.training.run_folder.metrics import finite_json
+
+__all__ = [
+    "check_contained",
+    "confirm",
+    "ledger_document",
+    "node_list",
+]
+
+FORMAT_VERSION = 2
+_SAME_VERSION = 1e-9  # relative: the same code on the same numbers
+_OTHER_VERSION = 1e-2  # a later accountant may bound more tightly
+
+
+def ledger_document(path: Path, run: str | None = None) -> dict[str, Any]:
+    """Everything that ledgers say, recomputed.
+
+    Args:
+        path: a ledger's file, a folder with ledgers of data (`data-NAME.sqlite`, ...), or a run
+            folder, also one with a ledger a process (`rank-0000/ledger.sqlite`, ...). With a
+            ledger of data, those beside it are read too: they may share its records.
+        run: of ledgers of data, only those that this run drew on.
+
+    Returns:
+        The document that the module describes, ready for JSON.
+
+    Raises:
+        InputError: there is no ledger, or one is damaged, edited, or in use by a run.
+    """
+    path = Path(path)
+    snapshots = _snapshots(path)
+    mechanisms: list[Mapping[str, Any]] = []
+    if any(one.data is not None for one in snapshots.values()):
+        beside = snapshots if path.is_dir() else _snapshots(path.parent)
+        rows, used = _data_rows(path, snapshots, beside, mechanisms, run)
+    else:
+        rows, used = _node_rows(path, snapshots, mechanisms), snapshots
+    figures = _figures(mechanisms)
+    released = {release["run"] for row in rows for release in row["releases"]}
+    document = {
+        "format_version": FORMAT_VERSION,
+        "tacit_version": __version__,
+        "path": str(path),
+        "files": [
+            {
+                "file": _name(path, file),
+                "of": _whose(one),
+                "created": one.created,
+                "tacit_version": one.tacit_version,
+                "head": one.head,
+                "public_key": one.public_key,
+            }
+            for file, one in used.items()
+        ],
+        "runs": [one for one in _runs(used.values()) if one["run"] in released],
+        "mechanisms": mechanisms,
+        "nodes": [figures(row) for row in rows],
+    }
+    plain: dict[str, Any] = finite_json(document)
+    return plain
+
+
+def _snapshots(path: Path) -> dict[Path, Snapshot]:
+    return {file: read_ledger(file) for file in _files(path)}
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    if (path / "ledger.sqlite").is_file():
+        return [path / "ledger.sqlite"]
+    found = account_files(path) or sorted(path.glob("rank-*/ledger.sqlite"))
+    if not found:
+        expected = "a ledger, a folder with data-NAME.sqlite and so on, or a run folder"
+        raise InputError("FILE", str(path), expected)
+    return found
+
+
+def _name(path: Path, file: Path) -> str:
+    """A ledger's file as seen from the folder that was asked for."""
+    return str(file.relative_to(path)) if path in file.parents else file.name
+
+
+def _whose(snapshot: Snapshot) -> str:
+    """Whose ledger it is: of which data, or of which nodes of which run."""
+    if snapshot.data is not None:
+        return f"data {snapshot.data.name}"
+    nodes = node_list([account.node for account in snapshot.accounts])
+    return f"run {snapshot.runs[0].run_id}, nodes {nodes}"
+
+
+def _node_rows(
+    path: Path, snapshots: Mapping[Path, Snapshot], mechanisms: list[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """A row for each node of a run."""
+    rows = [
+        {
+            "node": account.node,
+            "file": _name(path, file),
+            "epsilon_budget": account.epsilon_budget,
+            "delta": account.delta,
+            "releases": [_release(run, account.node, "", mechanisms) for run in snapshot.runs],
+            "histories": [list(range(len(snapshot.runs)))],
+        }
+        for file, snapshot in snapshots.items()
+        for account in snapshot.accounts
+    ]
+    return sorted(rows, key=lambda row: row["node"])
+
+
+def _data_rows(
+    path: Path,
+    wanted: Mapping[Path, Snapshot],
+    beside: Mapping[Path, Snapshot],
+    mechanisms: list[Mapping[str, Any]],
+    only: str | None,
+) -> tuple[list[dict[str, Any]], dict[Path, Snapshot]]:
+    """A row for each account of data that is wanted, and all ledgers that say something of it."""
+    known = {one.data.name: (file, one) for file, one in beside.items() if one.data is not None}
+    sets = {name: np.frombuffer(one.digests, "<u8") for name, (_, one) in known.items()}
+    asked = [one for one in wanted.values() if only in {None, *(run.run_id for run in one.runs)}]
+    accounts = sorted((*_first(one), one.data) for one in asked if one.data is not None)
+    held = holders({data.name: sets[data.name] for *_, data in accounts}, sets)
+    involved = {
+        name: list(dict.fromkeys([name, *chain.from_iterable(groups)]))
+        for name, groups in held.items()
+    }
+    used = {name: known[name] for names in involved.values() for name in names}
+    listed = {
+        name: [
+            (
+                Release(run.run_id, name, node, run_mechanism(run, node)),
+                _release(run, node, name, mechanisms),
+            )
+            for run in one.runs
+            for node in run.statements
+        ]
+        for name, (_, one) in used.items()
+    }
+    releases = {name: [release for release, _ in pairs] for name, pairs in listed.items()}
+    rows = []
+    for *_, data in accounts:
+        pairs = [pair for name in involved[data.name] for pair in listed[name]]
+        place = {release: number for number, (release, _) in enumerate(pairs)}
+        found = histories(data.name, held[data.name], releases)
+        rows.append(
+            {
+                "data": data.name,
+                "records": data.records,
+                "file": _name(path, known[data.name][0]),
+                "epsilon_budget": data.epsilon_budget,
+                "delta": data.delta,
+                "releases": [row for _, row in pairs],
+                "histories": [[place[release] for release in history] for history in found],
+            }
+        )
+    return rows, dict(used.values())
+
+
+def _first(snapshot: Snapshot) -> tuple[str, str, int]:
+    """By which the accounts of one run stand together, in the order of its nodes."""
+    if not snapshot.runs:
+        return snapshot.created, "", 0
+    run = snapshot.runs[0]
+    return run.created, run.run_id, min(run.statements)
+
+
+def _release(
+    run: BookedRun, node: int, account: str, mechanisms: list[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What a run released from an account; a new mechanism is added to the list."""
+    statement = run.statements[node]
+    if statement not in mechanisms:
+        mechanisms.append(statement)
+    charged = [list(steps) for steps in step_runs(run.charged[node])]
+    return {
+        "run": run.run_id,
+        "node": node,
+        "data": account,
+        "mechanism": mechanisms.index(statement),
+        "charged": charged,
+    }
+
+
+def _runs(snapshots: Iterable[Snapshot]) -> list[dict[str, str]]:
+    """Each run once, in the order of time."""
+    runs = {run.run_id: run for snapshot in snapshots for run in snapshot.runs}
+    return [
+        {
+            "run": run.run_id,
+            "created": run.created,
+            "tacit_version": run.tacit_version,
+            "plan_digest": run.digest,
+        }
+        for run in sorted(runs.values(), key=lambda run: run.created)
+    ]
+
+
+def _figures(
+    mechanisms: Sequence[Mapping[str, Any]],
+) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """What completes the row of a node with its figures; nodes that agree share the work."""
+    known = [from_statement(statement) for statement in mechanisms]
+    costs = functools.cache(cost)
+
+    def complete(row: Mapping[str, Any]) -> dict[str, Any]:
+        delta, budget = row["delta"], row["epsilon_budget"]
+        releases = []
+        made: list[Release] = []
+        for release in row["releases"]:
+            steps = [StepRun(*run) for run in release["charged"]]
+            mechanism = released(known[release["mechanism"]], steps)
+            made.append(Release(release["run"], release["data"], release["node"], mechanism))
+            epsilon = None if delta is None else costs(mechanism, delta)
+            count = sum((until - first) * times for first, until, times in steps)
+            releases.append({**release, "steps": count, "epsilon": epsilon})
+        whole = [composed(made[place] for place in history) for history in row["histories"]]
+        total = None if delta is None else max(costs(one, delta) for one in whole)
+        left = None if budget is None or total is None else max(0.0, budget - total)
+        return {**row, "epsilon": total, "left": left, "releases": releases}
+
+    return complete
+
+
+def confirm(document: Mapping[str, Any]) -> None:
+    """Recompute every figure of a document from its mechanisms and charged steps.
+
+    Raises:
+        InputError: a figure is not what follows, or something is missing.
+    """
+    same = document.get("tacit_version") == __version__
+    tolerance = _SAME_VERSION if same else _OTHER_VERSION
+    try:
+        figures = _figures(document["mechanisms"])
+        for row in document["nodes"]:
+            _compare(row, finite_json(figures(row)), tolerance, _where(row))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        expected = f"a whole document: {type(error).__name__}: {error}"
+        raise InputError("ledger document", document.get("path"), expected) from None
+
+
+def _compare(
+    row: Mapping[str, Any], again: Mapping[str, Any], tolerance: float, where: str
+) -> None:
+    for key in ("epsilon", "left", "steps"):
+        stated: Any = row.get(key)
+        found: Any = again.get(key)
+        # What is left is a difference of two larger figures.
+        size = max(abs(found or 0.0), row.get("epsilon_budget") or 0.0)
+        finite = stated is not None and found is not None
+        if stated != found and not (finite and abs(stated - found) <= tolerance * size):
+            raise InputError(f"{key} of {where}", stated, f"must be {found}, by its own mechanisms")
+    for release, anew in zip(row.get("releases", ()), again.get("releases", ()), strict=True):
+        _compare(release, anew, tolerance, f"run {release['run'][:8]} at {where}")
+
+
+def _where(row: Mapping[str, Any]) -> str:
+    return f"data {row['data'][:8]}" if "data" in row else f"node {row['node']}"
+
+
+def check_contained(files: Sequence[Mapping[str, Any]], path: Path) -> list[str]:
+    """Refuse ledgers that are older than what a document saw of them.
+
+    Args:
+        files: of the document, as it lists them.
+        path: where the ledgers are now, as for `ledger_document`.
+
+    Returns:
+        The files, as seen now, that contain what the document saw; none where the ledgers are of
+        other runs or data altogether.
+
+    Raises:
+        InputError: a ledger is missing, damaged or in use, is signed with another key, or its chain
+            lacks the head that the document has.
+    """
+    now = {_whose(one): (file, one) for file, one in _snapshots(Path(path)).items()}
+    seen = {file["of"]: file for file in files}
+    missing = [of for of in seen if of not in now]
+    if len(missing) == len(seen):
+        return []
+    if missing and Path(path).is_dir():
+        expected = f"the ledgers that were there: the one of {missing[0]} is missing"
+        raise InputError("--ledger", str(path), expected)
+    for of, (file, one) in now.items():
+        if of not in seen:
+            continue
+        head, key = seen[of]["head"], seen[of]["public_key"]
+        if one.public_key != key:
+            expected = f"a ledger with the key {fingerprint(key)}; it has another"
+            raise InputError("--ledger", str(file), expected)
+        if head not in one.heads:
+            expected = (
+                f"a ledger that goes on from the head {head[:16]}: it does not contain it, so that "
+                "it is an older copy, or was continued from one"
+            )
+            raise InputError("--ledger", str(file), expected)
+    return [str(file) for of, (file, _) in now.items() if of in seen]
+
+
+def node_list(numbers: Sequence[int]) -> str:
+    """Node numbers, neighbours as a range.
+
+    >>> node_list([0, 1, 2, 5])
+    '0-2, 5'
+    """
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)

@@ -1,0 +1,180 @@
+"""What ledgers say, for people at a terminal: spending, runs, and mechanisms in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from tacit.analysis.ledger_report import node_list
+from tacit.privacy import Mechanism, from_statement
+from tacit.privacy.ledger.key import fingerprint
+from tacit.privacy.mechanisms.composed import (
+    CarriedState,
+    ClientSampling,
+    Composed,
+    FixedBatchGaussian,
+    Gaussian,
+    Laplace,
+    PrivateState,
+    SampledGaussian,
+)
+from tacit.report.wording import epsilon_text, number_text
+
+__all__ = ["ledger_table", "mechanism_words"]
+
+_FILES = 6  # of which heads are printed
+_NAMES = 3  # of data in one cell
+
+
+def ledger_table(document: Mapping[str, Any]) -> None:
+    """Print a ledger document for people: what was spent, then the runs, then the heads."""
+    console = Console()
+    of_data = any("data" in row for row in document["nodes"])
+    nodes = Table(box=SIMPLE_HEAD, title=f"spent by {document['path']}", title_justify="left")
+    first = "data" if of_data else "nodes"
+    for heading in (first, "budget", "spent epsilon", "left", "delta", "runs", "steps"):
+        left = heading == first
+        nodes.add_column(heading, justify="left" if left else "right", no_wrap=left)
+    for rows, cells in _grouped(document["nodes"]):
+        nodes.add_row(_named(rows), *cells)
+    console.print(nodes)
+
+    def say(text: str, style: str = "dim") -> None:
+        console.print(text, highlight=False, style=style)
+
+    for run in document["runs"]:
+        entered = run["created"].replace("T", " ")
+        say(
+            f"run {run['run'][:8]}, entered {entered} by tacit {run['tacit_version']}, plan "
+            f"{run['plan_digest'][:8]}: {'; '.join(_words_of(document, run['run']))}"
+        )
+    for file in document["files"][:_FILES]:
+        say(f"{file['file']}: head {file['head']}, key {fingerprint(file['public_key'])}")
+    if len(document["files"]) > _FILES:
+        say(f"and {len(document['files']) - _FILES} more files: --json lists them")
+    more = (
+        " Data that share records share what was spent of them; that of the worst record is shown."
+    )
+    say(
+        "Spent is certified for all runs together, recomputed from the file. Left is the plain "
+        f"difference: epsilons of separate runs do not add up.{more if of_data else ''}",
+        style="",
+    )
+
+
+def _grouped(
+    nodes: Sequence[Mapping[str, Any]],
+) -> list[tuple[list[Mapping[str, Any]], tuple[str, ...]]]:
+    """Neighbours of which the same is to be said, together."""
+    cells = [(row, _cells(row)) for row in nodes]
+    groups = groupby(cells, key=lambda item: item[1])
+    return [([row for row, _ in group], said) for said, group in groups]
+
+
+def _named(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Whose accounts some rows are."""
+    if "node" in rows[0]:
+        return node_list([row["node"] for row in rows])
+    names = [f"{row['data'][:8]} ({row['records']:,} records)" for row in rows]
+    more = len(names) - _NAMES
+    return "\n".join([*names[:_NAMES], *([f"and {more} more"] if more > 0 else [])])
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    spent = "infinite" if row["epsilon"] is None else epsilon_text(row["epsilon"])
+    charged: dict[str, int] = {}
+    for release in row["releases"]:
+        # Of a run that shares records at several nodes, a record was at one of them.
+        steps = max(charged.get(release["run"], 0), release["steps"])
+        charged[release["run"]] = steps
+    return (
+        "-" if row["epsilon_budget"] is None else f"{row['epsilon_budget']:.6g}",
+        spent if row["delta"] is not None else "-",
+        "-" if row["left"] is None else f"{math.floor(1000 * row['left']) / 1000:g}",
+        epsilon_text(row["delta"]),
+        str(sum(1 for steps in charged.values() if steps)),
+        f"{sum(charged.values()):,}",
+    )
+
+
+def _words_of(document: Mapping[str, Any], run: str) -> list[str]:
+    """The mechanisms of a run at its nodes, each once, in words."""
+    used = {
+        release["mechanism"]
+        for row in document["nodes"]
+        for release in row["releases"]
+        if release["run"] == run
+    }
+    words = [mechanism_words(from_statement(document["mechanisms"][place])) for place in used]
+    kinds = sorted(set(words))
+    return kinds if len(kinds) < 3 else [*kinds[:2], f"and {len(kinds) - 2} more kinds"]
+
+
+def mechanism_words(mechanism: Mechanism) -> str:
+    """What is released, in words for someone who has to answer for it."""
+    return _WORDS[type(mechanism)](mechanism)
+
+
+def _noise(mechanism: Any) -> str:
+    """The multipliers of a schedule and its length."""
+    values = mechanism.noise_multiplier
+    low, high = number_text(min(values)), number_text(max(values))
+    size = low if low == high else f"{low} to {high}"
+    steps = len(values)
+    return f"noise multiplier {size}, {steps:,} step{'s' if steps > 1 else ''}"
+
+
+_DRAWN = {
+    "poisson": "Poisson sampling",
+    "fixed": "batches of fixed size",
+    "groups": "in groups, each by a coin",
+}
+
+
+def _private_state_words(mechanism: PrivateState) -> str:
+    drawn = _DRAWN[mechanism.sampling]
+    return (
+        f"Gaussian noise on sums that private state carries on: a record is drawn with probability "
+        f"{number_text(mechanism.sample_rate)} a step ({drawn}), contributes at most "
+        f"{number_text(mechanism.hit)} clipping bounds then and {number_text(mechanism.miss)} at "
+        f"any other step, {_noise(mechanism)}"
+    )
+
+
+_WORDS: Mapping[type, Callable[[Any], str]] = MappingProxyType(
+    {
+        Gaussian: lambda one: (
+            f"Gaussian noise on the sum over every record at every step, {_noise(one)}"
+        ),
+        SampledGaussian: lambda one: (
+            "Gaussian noise on the sum over a random batch, which each record joins with "
+            f"probability {number_text(one.sample_rate)} (Poisson sampling), {_noise(one)}"
+        ),
+        FixedBatchGaussian: lambda one: (
+            f"Gaussian noise on the sum over a random batch of {one.batch:,} of {one.records:,} "
+            f"records, drawn without replacement, {_noise(one)}"
+        ),
+        Laplace: lambda one: (
+            f"Laplace noise on the sum over a batch that each record joins with probability "
+            f"{number_text(one.sample_rate)}, {_noise(one)}"
+        ),
+        PrivateState: _private_state_words,
+        CarriedState: lambda one: (
+            "Gaussian noise on what private state carries on: a record is drawn with probability "
+            f"{number_text(one.sample_rate)} a step and then moves all later messages, "
+            f"{_noise(one)}"
+        ),
+        Composed: lambda one: "; then ".join(dict.fromkeys(map(mechanism_words, one.parts))),
+        ClientSampling: lambda one: (
+            f"{one.rounds:,} rounds, in each of which a client takes part with probability "
+            f"{number_text(one.rate)} and then releases: {mechanism_words(one.participation)}"
+        ),
+    }
+)

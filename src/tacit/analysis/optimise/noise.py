@@ -1,0 +1,188 @@
+"""The noise that a budget really needs, for any number of steps and any batch: sparsely calibrated.
+
+Each point is a plan of its own (`build_plan`), so that what is minimised is the mechanism that
+would run: its sampler, relation, schedules and every node's own budget. Points are few; between
+them the logarithm of the noise is interpolated in that of the steps, to find where the next point
+is worth its cost. What is reported is always a calibrated point, never an interpolated one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from scipy.interpolate import PchipInterpolator
+
+from tacit import privacy
+from tacit.config import Config
+from tacit.training.plan import NodePlan, Plan
+from tacit.training.planner import build_plan
+
+__all__ = [
+    "Batch",
+    "Setting",
+    "adapted",
+    "changed",
+    "geometric_steps",
+    "interpolated_deviation",
+    "least_noise",
+    "setting_of",
+]
+
+Batch = int | Literal["all"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A run of some length, and the certified noise that its nodes' budgets need.
+
+    Args:
+        steps: K.
+        batch: expected records of a step, or `all`.
+        clip: clipping bound at the first step.
+        noise_multiplier: root mean square over nodes and steps of noise standard deviation over
+            the clipping bound, for the sum over a batch.
+        variances: noise variance of one coordinate of the batch mean, mean over steps, `[nodes]`.
+        accumulated: noise standard deviation in the mean over nodes and steps.
+        floor: the least `accumulated` that these budgets allow (`least_noise`).
+        record_gradients: expected gradients of a record that a node computes in all, the most.
+    """
+
+    steps: int
+    batch: Batch
+    clip: float
+    noise_multiplier: float
+    variances: tuple[float, ...]
+    accumulated: float
+    floor: float
+    record_gradients: float
+
+    @property
+    def noise_std(self) -> float:
+        """Root mean square over the nodes of the noise in one coordinate of the batch mean."""
+        return math.sqrt(math.fsum(self.variances) / len(self.variances))
+
+    @property
+    def waste(self) -> float:
+        """Accumulated noise over the least that the budgets allow: at least about 1."""
+        return self.accumulated / self.floor
+
+    def scaled(self, clip: float) -> Setting:
+        """The same with another clipping bound: the multiplier stays, the noise follows it."""
+        factor = clip / self.clip
+        return Setting(
+            steps=self.steps,
+            batch=self.batch,
+            clip=clip,
+            noise_multiplier=self.noise_multiplier,
+            variances=tuple(variance * factor**2 for variance in self.variances),
+            accumulated=self.accumulated * factor,
+            floor=self.floor * factor,
+            record_gradients=self.record_gradients,
+        )
+
+
+def changed(config: Config, **sections: dict[str, Any]) -> Config:
+    """An experiment with some keys of some sections replaced by values that are known to fit."""
+    updates = {
+        name: getattr(config, name).model_copy(update=update) for name, update in sections.items()
+    }
+    return config.model_copy(update=updates)
+
+
+def adapted(
+    config: Config, records: Sequence[int], parameters: int, steps: int, batch: Batch
+) -> Setting:
+    """The setting of an experiment with another number of steps and another batch.
+
+    Args:
+        config: the experiment, with a budget for every node.
+        records: J of each node.
+        parameters: d.
+        steps: K.
+        batch: expected records of a step, or `all`.
+
+    Raises:
+        InputError: the experiment cannot run like that.
+        BudgetError: no noise meets a budget.
+    """
+    train = {"steps": steps, "batch": batch}
+    return setting_of(build_plan(changed(config, train=train), records, parameters))
+
+
+def setting_of(plan: Plan) -> Setting:
+    """What a calibrated plan says of its noise."""
+    unit = replace(plan.nodes[0], noise_scale=1.0)
+    clip = plan.clip or (1.0,) * plan.steps
+    sums = _mean_square(plan.noise_std(unit, k) for k in range(plan.steps))
+    shape = _mean_square(plan.noise_multiplier(unit, k) for k in range(plan.steps))
+    variances = tuple(sums * (node.noise_scale / node.expected_batch) ** 2 for node in plan.nodes)
+    scales = math.fsum(node.noise_scale**2 for node in plan.nodes) / len(plan.nodes)
+    return Setting(
+        steps=plan.steps,
+        batch=plan.config.train.batch,
+        clip=clip[0],
+        noise_multiplier=math.sqrt(scales * shape),
+        variances=variances,
+        accumulated=math.sqrt(math.fsum(variances) / plan.steps) / len(variances),
+        floor=least_noise(plan.nodes, math.fsum(clip) / plan.steps, plan.config.privacy.relation),
+        record_gradients=plan.steps * max(node.expected_batch for node in plan.nodes),
+    )
+
+
+def _mean_square(values: Iterable[float]) -> float:
+    squares = [value * value for value in values]
+    return math.fsum(squares) / len(squares)
+
+
+def least_noise(nodes: Sequence[NodePlan], clip: float, relation: privacy.Relation) -> float:
+    """The least noise standard deviation that budgets allow in the mean over nodes and steps.
+
+    Every node noises for itself and every message is seen. Then node i's contribution to that mean
+    is at best its mean clipped gradient over all its records, released once by a Gaussian:
+    s C / (mu_i J_i), whatever K is, with s the sensitivity's factor of the relation (1, or 2 under
+    replace-one) and C the mean clipping bound; with every record at every step it is attained.
+
+    Args:
+        nodes: with their budgets.
+        clip: mean over steps of the clipping bound.
+        relation: the neighbouring relation.
+    """
+    units = {
+        (node.budget, node.delta): _unit_noise(node.budget or 0.0, node.delta or 0.0, relation)
+        for node in nodes
+    }
+    squares = ((clip * units[node.budget, node.delta] / node.records) ** 2 for node in nodes)
+    return math.sqrt(math.fsum(squares)) / len(nodes)
+
+
+def _unit_noise(epsilon: float, delta: float, relation: privacy.Relation) -> float:
+    """The noise multiplier of one full-batch release."""
+    return privacy.calibrate(
+        lambda scale: privacy.Gaussian(scale, 1, relation=relation), epsilon=epsilon, delta=delta
+    )
+
+
+def geometric_steps(low: float, high: float, points: int) -> list[int]:
+    """About `points` whole numbers from low to high, evenly spaced in the logarithm."""
+    raw = np.geomspace(max(1.0, low), max(1.0, high), points)
+    return sorted({max(1, round(float(value))) for value in raw})
+
+
+def interpolated_deviation(
+    settings: Sequence[Setting],
+) -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
+    """The noise in the batch mean as a function of K between calibrated settings of one batch.
+
+    Monotone cubic in the logarithms; only to choose the next K to calibrate at.
+    """
+    ordered = sorted(settings, key=lambda setting: setting.steps)
+    xs = np.log([setting.steps for setting in ordered])
+    ys = np.log([setting.noise_std for setting in ordered])
+    if len(xs) == 1:
+        return lambda steps: np.full(len(steps), math.exp(ys[0]))
+    curve = PchipInterpolator(xs, ys)
+    return lambda steps: np.asarray(np.exp(curve(np.log(steps))))

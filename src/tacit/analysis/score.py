@@ -1,0 +1,137 @@
+"""Using what was trained: the consensus model of a run folder, and its score on other records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from tacit import data
+from tacit.config import GIVEN, Config
+from tacit.errors import InputError
+from tacit.models import architectures as models
+from tacit.models.losses import find_loss
+from tacit.training.prepare import DTYPES
+from tacit.training.run_folder.folder import read_config
+
+__all__ = ["Score", "evaluate_run", "load_model"]
+
+_RECORDS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class Score:
+    """The consensus model of a run on a data set.
+
+    Args:
+        dataset: which.
+        records: how many.
+        accuracy: share that is right, or the mean of the task's metric; None where the loss has no
+            notion of it and there is no metric.
+        loss: mean over records.
+    """
+
+    dataset: str
+    records: int
+    accuracy: float | None
+    loss: float
+
+
+def load_model(run: str | Path) -> nn.Module:
+    """The consensus model of a run folder, in evaluation mode.
+
+    Raises:
+        InputError: the folder holds no finished model, or its module was passed as an object.
+    """
+    folder = Path(run)
+    config = read_config(folder)
+    if config.task.model == GIVEN:
+        raise InputError(
+            "RUN",
+            str(run),
+            "its model was passed as an object: build it and load model.safetensors into it",
+        )
+    result = _result(folder)
+    if result.get("status") == "diverged":
+        raise InputError("RUN", str(run), "has no model: the run diverged")
+    shape = result["model"]
+    module = models.build_model(
+        config.task.model,
+        input_shape=tuple(shape["input_shape"]),
+        outputs=shape["outputs"],
+        seed=config.train.seed,
+    ).to(DTYPES[config.train.dtype])
+    path = folder / "model.safetensors"
+    try:
+        module.load_state_dict(load_file(path))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError("RUN", str(path), f"cannot be loaded ({reason})") from None
+    return module.eval()
+
+
+def evaluate_run(run: str | Path, dataset: str | None = None, data_dir: str | None = None) -> Score:
+    """Score the consensus model of a run.
+
+    Args:
+        run: the run folder.
+        dataset: whose test records, as `[task].dataset` names them (all records of a data set
+            without a test part); by default those of the run.
+        data_dir: where to look for it; by default the run's `[task].data_dir`.
+
+    Raises:
+        InputError: the folder, the data set, or the fit of the two is wrong.
+    """
+    config = read_config(Path(run))
+    module = load_model(run)
+    name = dataset or config.task.dataset
+    records = _records(config, name, data_dir)
+    expected = tuple(_result(Path(run))["model"]["input_shape"])
+    if tuple(records.inputs.shape[1:]) != expected:
+        raise InputError(
+            "--data",
+            name,
+            f"its records have shape {list(records.inputs.shape[1:])}; the model takes "
+            f"{list(expected)}",
+        )
+    loss = find_loss(config.task.loss, config.task.metric)
+    dtype = DTYPES[config.train.dtype]
+    inputs = records.inputs.to(models.input_dtype(module, records.inputs[:1], dtype))
+    if config.input_bound is not None:
+        inputs = data.bounded_inputs(inputs, config.input_bound)
+    with torch.no_grad():
+        outputs = torch.cat([module(part) for part in torch.split(inputs, _RECORDS_AT_ONCE)])
+    loss.check(outputs, records.targets)
+    accuracy = None
+    if loss.accuracy is not None:
+        accuracy = float(loss.accuracy(outputs, records.targets).mean())
+    mean_loss = float(loss.per_record(outputs, records.targets).mean())
+    return Score(name, len(records), accuracy, mean_loss)
+
+
+def _records(config: Config, name: str, data_dir: str | None) -> data.Dataset:
+    if name == GIVEN:
+        raise InputError("--data", name, "the run's data were passed as objects: name a data set")
+    directory = Path(data_dir or config.task.data_dir)
+    loaded = data.load(name, data_dir=directory, seed=config.train.seed)
+    records = loaded.train if loaded.test is None else loaded.test
+    data.check_dataset(records, "--data", loaded.classes)
+    return records
+
+
+def _result(folder: Path) -> Mapping[str, Any]:
+    path = folder / "result.json"
+    try:
+        content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # missing, not UTF-8, not JSON
+        raise InputError(
+            "RUN", str(folder), "has no result yet: let it finish, or continue it with --resume"
+        ) from None
+    return content

@@ -1,0 +1,84 @@
+"""The command `tacit compare`: parses, calls, prints; decides nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tacit.cli.options import Json, Page, Set, waiting, write_page
+from tacit.errors import InputError
+
+__all__ = ["compare"]
+
+
+def compare(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="Experiment files, each a line, or one with a [figure] section."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="The folder of the comparison; default: runs/compare-NAME."),
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option("--jobs", help="So many runs at once, each in a process of its own.")
+    ] = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The short version that the figure defines.")
+    ] = False,
+    set_: Set = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", help="Repetitions; default: as the figure has them.")
+    ] = None,
+    page: Page = None,
+    as_json: Json = False,
+) -> None:
+    """Run the lines of a figure, and draw them with their true budgets.
+
+    What has run before is taken from the folder; what was cut off goes on.
+    """
+    from tacit.analysis import compare as comparing
+    from tacit.cli.tables import stop_signals
+    from tacit.report.compare_page import compare_page
+    from tacit.report.compare_panels import panels, picture_note
+    from tacit.report.svg_chart import svg_picture
+
+    for name, value in (("--jobs", jobs), ("--seeds", seeds)):
+        if value is not None and not 1 <= value <= 1000:
+            raise InputError(name, value, "must be a whole number from 1 to 1000")
+    figure = comparing.load_figure(files, comparing.Asked(tuple(set_ or ()), quick, seeds))
+    store = comparing.Store.open(out or _folder(files, quick))
+    with (
+        stop_signals() as asked_to_stop,
+        comparing.watching(asked_to_stop, hidden=as_json) as watch,
+    ):
+        gathered = comparing.gather(figure, store, jobs=jobs, watch=watch)
+    with waiting("bounding what all runs cost together", hidden=as_json):
+        document = comparing.figure_document(gathered, store)
+    html = compare_page(document)
+    store.write_json("compare.json", document)
+    written = [store.write("compare.html", html)]
+    for axis in document["x"]:
+        picture = svg_picture(document["title"], panels(document, axis), picture_note(document))
+        written.append(store.write(f"figure-{axis}.svg", picture))
+    if page is not None:
+        write_page(page, html)
+    if as_json:
+        typer.echo(json.dumps({**document, "out": str(store.path)}, indent=2))
+    else:
+        comparing.figure_table(document)
+        for path in written:
+            typer.echo(str(path))
+    code = comparing.worst_code(gathered)
+    if code:
+        raise typer.Exit(code)
+
+
+def _folder(files: list[Path], quick: bool) -> Path:
+    more = f"-and-{len(files) - 1}-more" if len(files) > 1 else ""
+    return Path("runs") / f"compare-{files[0].stem}{more}{'-quick' if quick else ''}"

@@ -1,0 +1,180 @@
+"""What `tacit plan --cluster` shows: a few steps measured here, the rest forecast."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from tacit.analysis.forecast.forecast import Forecast, forecast, parse_links
+from tacit.analysis.forecast.traffic import traffic
+from tacit.communication.compression import Coding
+from tacit.communication.exchange import Exchange
+from tacit.communication.exchange.protocol import Message, message_values
+from tacit.communication.exchange.rows import Mixer, compile_rows
+from tacit.communication.placement import Placement, place
+from tacit.errors import InputError
+from tacit.privacy.noise.keys import seeded_keys
+from tacit.report.wording import bytes_text
+from tacit.training.prepare import Job
+from tacit.training.stacked_context import StackedWorld
+
+__all__ = ["Within", "block_world", "cluster_forecast", "forecast_table", "step_seconds"]
+
+_STEPS, _SECONDS = 20, 3.0  # measured at most; at least one, after one that is not
+
+
+def cluster_forecast(job: Job, asked: str) -> Forecast:
+    """What a step of a job takes on a cluster.
+
+    A few steps of the largest block are run here, on seeded keys: nothing of them is released.
+
+    Args:
+        job: with the records of all nodes.
+        asked: as `--cluster` gives it: `bandwidth=10Gbit,latency=1ms,processes=64`.
+
+    Raises:
+        InputError: on `--cluster`, or on `nodes.placement` where it is for another number of
+            processes.
+    """
+    links, plan = parse_links(asked), job.plan
+    if links.processes > len(plan.nodes):
+        expected = f"must be at most {len(plan.nodes)}, the nodes"
+        raise InputError("--cluster", f"processes={links.processes}", expected)
+    placement = place(len(plan.nodes), links.processes, job.config.nodes.placement)
+    hosted = _largest(placement)
+    return forecast(
+        traffic(plan, placement, job.dtype),
+        links,
+        compute=step_seconds(job, hosted),
+        nodes=len(hosted),
+        steps=plan.steps,
+    )
+
+
+def _largest(placement: Placement) -> tuple[int, ...]:
+    blocks = (placement.hosted(rank) for rank in range(placement.processes))
+    return max(blocks, key=len)
+
+
+def step_seconds(job: Job, hosted: Sequence[int], *, limit: float = _SECONDS) -> float:
+    """Seconds that a step of some nodes takes in this process, without messages: a median.
+
+    Args:
+        job: with the records of all nodes.
+        hosted: which nodes, ascending.
+        limit: seconds after which no further step begins.
+    """
+    algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
+    world = block_world(job, hosted, Within(job, hosted))
+    start = job.model.start(len(hosted), job.dtype, job.device)
+    state = algorithm.step(algorithm.start(start, options, world), 0, options, world)
+    took: list[float] = []
+    while not took or (len(took) < _STEPS and sum(took) < limit):
+        began = _now(job.device)
+        state = algorithm.step(state, min(len(took) + 1, job.plan.steps - 1), options, world)
+        took.append(_now(job.device) - began)
+    return float(np.median(took))
+
+
+def block_world(job: Job, hosted: Sequence[int], exchange: Exchange) -> StackedWorld:
+    """The world of some nodes, on seeded keys: nothing of it may be released.
+
+    Args:
+        job: with the records of all nodes.
+        hosted: which nodes, ascending.
+        exchange: moves messages.
+    """
+    rows = torch.tensor(hosted, device=job.train.offsets.device)
+    # The same records, read at other places.
+    own = replace(job.train, offsets=job.train.offsets[rows], sizes=job.train.sizes[rows])
+    return StackedWorld(job.plan, job.model, own, seeded_keys(0, hosted), exchange, hosted)
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+class Within:
+    """An exchange of some nodes with themselves: the local work of mixing, without messages.
+
+    Args:
+        job: says how they are mixed.
+        hosted: which nodes.
+    """
+
+    def __init__(self, job: Job, hosted: Sequence[int]) -> None:
+        self.bytes_sent: NDArray[np.int64] = np.zeros(len(hosted), np.int64)
+        self.dropped: dict[int, int] = {}
+        self._hosted = hosted
+        self._job = job
+        self._mixers: dict[int, Mixer] = {}
+
+    def mix(self, k: int, *messages: Message, coding: Coding | None = None) -> tuple[Tensor, ...]:
+        """What stays within these nodes."""
+        values = message_values("mix", k, messages)
+        mixer = self._mixer(k % len(self._job.plan.mixing.weights))
+        return tuple(mixer.begin(value) for value in values)
+
+    def _mixer(self, k: int) -> Mixer:
+        if k not in self._mixers:
+            weights, job = self._job.plan.mixing.at(k).among(self._hosted), self._job
+            nodes = range(weights.nodes)
+            self._mixers[k] = compile_rows(weights, nodes=nodes, dtype=job.dtype, device=job.device)
+        return self._mixers[k]
+
+    def swap(self, k: int, partner: Tensor, *messages: Message) -> tuple[Tensor, ...]:
+        """Everyone is paired with itself."""
+        return tuple(value.clone() for value in message_values("swap", k, messages))
+
+    def average(
+        self, k: int, *messages: Message, latest: bool = False, coding: Coding | None = None
+    ) -> tuple[Tensor, ...]:
+        """The mean of these nodes alone."""
+        values = message_values("average", k, messages)
+        return tuple(value.mean(0, keepdim=True).nan_to_num() for value in values)
+
+
+def forecast_table(found: Forecast) -> None:
+    """The forecast for people."""
+    links = found.links
+    title = f"forecast for {links.processes} processes, links of {links.bandwidth / 1e6:g} Mbit/s"
+    title += f" and {links.latency * 1e3:g} ms"
+    table = Table(show_header=False, title=title, title_justify="left")
+    table.add_column()
+    table.add_column(justify="right")
+    for label, seconds in (
+        (f"computing, {found.nodes} nodes a process at most", found.compute),
+        ("handling messages", found.messages),
+        ("copying their bytes", found.copying),
+        ("bytes on the wire", found.transfer),
+        ("latency", found.latency),
+        ("one step", found.seconds_a_step),
+        (f"{found.steps} steps", found.seconds),
+    ):
+        table.add_row(label, _duration(seconds))
+    for label, count in (
+        ("sent a step by the busiest process", found.bytes_out),
+        ("of these, needed by the algorithm", found.bytes_needed),
+        ("sent over the run by all processes", found.bytes_run),
+    ):
+        table.add_row(label, bytes_text(count))
+    Console().print(table)
+
+
+def _duration(seconds: float) -> str:
+    """Three digits, in the unit that suits."""
+    unit, size = next((pair for pair in _UNITS if seconds >= pair[1]), _UNITS[-1])
+    return f"{seconds / size:.3g} {unit}"
+
+
+_UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6))

@@ -1,0 +1,54 @@
+"""The command `tacit launch`: parses, calls, prints; decides nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tacit.cli.options import File, Json, Out, Quiet, Resume, Set
+from tacit.errors import InputError
+
+__all__ = ["launch"]
+
+# Beside [train].timeout, within which the processes notice by themselves: to say so and to end.
+_TO_END = 15.0
+
+
+def launch(
+    file: File,
+    processes: Annotated[
+        int, typer.Option("--processes", help="How many to start; each hosts some of the nodes.")
+    ],
+    set_: Set = None,
+    out: Out = None,
+    resume: Resume = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    restarts: Annotated[
+        int,
+        typer.Option("--restarts", help="Start all again so often if a process is lost (--out)."),
+    ] = 0,
+) -> None:
+    """Train in several processes on this machine; the same run as of `tacit train`."""
+    from tacit.communication.cluster.launch import launch as launch_processes
+    from tacit.config import load_config
+
+    config = load_config(file, overrides=set_ or ())
+    if not 1 <= processes <= config.nodes.count:
+        raise InputError(
+            "--processes",
+            processes,
+            f"must be a whole number from 1 to {config.nodes.count}, the number of nodes",
+        )
+    flags = {"--resume": resume, "--quiet": quiet, "--json": as_json}
+    overrides = [word for value in set_ or () for word in ("--set", value)]
+    code = launch_processes(
+        [*(name for name, given in flags.items() if given), *overrides, "--", str(file)],
+        processes,
+        out=out,
+        restarts=restarts,
+        patience=config.train.timeout + _TO_END,
+    )
+    if code:
+        raise typer.Exit(code)

@@ -1,0 +1,109 @@
+"""The commands `tacit privacy ...`: claims, ledgers, and the statement of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tacit.cli.options import Json, Page, Run, Set, waiting, write_page
+
+__all__ = ["privacy_app"]
+
+privacy_app = typer.Typer(
+    name="privacy",
+    help="What was claimed, what is certified, what was spent, and what can be handed over.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+@privacy_app.command()
+def claims(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]", help="An experiment file; default: the papers' own settings."
+        ),
+    ] = None,
+    set_: Set = None,
+    page: Page = None,
+    as_json: Json = False,
+) -> None:
+    """Print what the papers claim against what is certified, at the same delta."""
+    from tacit.analysis.claims import claims_document, claims_table
+    from tacit.report.claims_page import claims_page
+
+    with waiting("bounding epsilon for every setting", hidden=as_json):
+        document = claims_document(file, set_ or ())
+    if page is not None:
+        write_page(page, claims_page(document))
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        claims_table(document)
+
+
+@privacy_app.command()
+def ledger(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A ledger, or a folder of them.")],
+    as_json: Json = False,
+) -> None:
+    """Recompute what was spent from a ledger alone."""
+    from tacit.analysis.ledger_report import ledger_document
+    from tacit.analysis.ledger_table import ledger_table
+
+    document = ledger_document(file)
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        ledger_table(document)
+
+
+@privacy_app.command()
+def statement(
+    run: Run,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Where to write it; default: the run folder."),
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger", metavar="DIR", help="The ledgers of its data, where they have moved."
+        ),
+    ] = None,
+) -> None:
+    """Write what a run guarantees, to be signed: statement.json and statement.html."""
+    from tacit.analysis.statement import write_statement
+
+    for path in write_statement(run, out, ledger):
+        typer.echo(str(path))
+
+
+@privacy_app.command()
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The statement.json of a run.")],
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger",
+            metavar="PATH",
+            help="A ledger of its run or data, as it is now: is it older than the statement?",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Recompute every epsilon of a statement from the file alone."""
+    from tacit.analysis.statement import check_statement
+
+    document = check_statement(file, ledger)
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        typer.echo(f"{file}: every epsilon in it is confirmed")
+        for path in document["ledgers"] or ():
+            typer.echo(f"{path}: contains what the statement saw of it")

@@ -1,0 +1,391 @@
+"""What the command line shows: the progress line, the tables, and their data as JSON."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import termios
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tacit.algorithms import ALGORITHMS
+from tacit.report.wording import bytes_text, epsilon_text, percent_text
+from tacit.training.plan import NodePlan, Plan
+from tacit.training.prepare import Job
+from tacit.training.run_folder.metrics import finite_json
+from tacit.training.run_folder.result import Result, bytes_per_step, mechanism_line
+
+if TYPE_CHECKING:
+    from tacit.training.loop import Progress as Moment
+
+__all__ = [
+    "algorithms_document",
+    "algorithms_table",
+    "plan_document",
+    "plan_table",
+    "progress_line",
+    "result_table",
+    "stop_signals",
+]
+
+
+@contextmanager
+def stop_signals(*, hidden: bool = False) -> Iterator[Callable[[], bool]]:
+    """Within, the first SIGINT, SIGTERM or SIGHUP asks for a clean stop; a second one interrupts.
+
+    So does SIGHUP, of a terminal that is closed, unless it is ignored (`nohup`); a second one says
+    nothing new, since system and shell may each send one.
+
+    `hidden`: nothing is said of it.
+
+    Yields what tells whether a stop was asked for.
+    """
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        if number == signal.SIGHUP:
+            _leave_closed_terminal()
+        else:
+            signal.signal(number, signal.default_int_handler)
+        if not hidden:
+            sys.stderr.write("\nstopping after this step; once more to interrupt at once\n")
+
+    heard = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        heard.append(signal.SIGHUP)
+    before = {number: signal.signal(number, ask) for number in heard}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        _leave_closed_terminal()  # where SIGHUP is ignored, nothing else has told
+
+
+def _leave_closed_terminal() -> None:
+    """Standard output and error go nowhere from now on, if they went to a terminal that is gone."""
+    for descriptor in (1, 2):
+        try:
+            termios.tcgetattr(descriptor)
+        except termios.error as error:
+            if error.args[0] == errno.EIO:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+@contextmanager
+def progress_line(
+    *, hidden: bool, warnings: Sequence[str] = ()
+) -> Iterator[Callable[[Moment], None]]:
+    """One live line on a terminal; a plain line at every tenth of the run elsewhere.
+
+    Warnings come first, hidden or not, but not before the first step: a run that is refused says
+    one line only.
+    Yields what shows where the run stands.
+    """
+    console = Console(stderr=True)
+    coming = list(warnings)
+    show = _plain_lines() if not hidden else lambda moment: None
+    bar = Progress(
+        TextColumn("step {task.completed}/{task.total}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[state]}"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        disable=hidden or not console.is_terminal,
+        transient=True,
+    )
+    if not bar.disable:
+        show = _live_line(bar)
+
+    noted = hidden
+
+    def update(moment: Moment) -> None:
+        nonlocal noted
+        with suppress(OSError):  # whoever read this is gone; the run is not
+            if not noted:
+                coming.extend(moment.notes)
+                noted = True
+            while coming:
+                console.print(
+                    f"warning: {coming.pop(0)}", markup=False, highlight=False, soft_wrap=True
+                )
+            show(moment)
+
+    with bar:
+        yield update
+
+
+def _live_line(bar: Progress) -> Callable[[Moment], None]:
+    task = bar.add_task("", total=None, state="", visible=False)
+
+    def show(moment: Moment) -> None:
+        state = _state(moment)
+        bar.update(task, completed=moment.step, total=moment.steps, state=state, visible=True)
+
+    return show
+
+
+def _plain_lines() -> Callable[[Moment], None]:
+    shown = -1
+
+    def show(moment: Moment) -> None:
+        nonlocal shown
+        tenth = 10 * moment.step // moment.steps
+        if tenth == shown:
+            return
+        shown = tenth
+        remaining = (moment.steps - moment.step) / max(moment.steps_per_second, 1e-9)
+        sys.stderr.write(
+            f"step {moment.step}/{moment.steps}  {_state(moment)}  {remaining:.0f} s left\n"
+        )
+
+    return show
+
+
+def _state(moment: Moment) -> str:
+    parts = [
+        None if moment.loss is None else f"loss {moment.loss:.4f}",
+        None if moment.accuracy is None else f"accuracy {percent_text(moment.accuracy)}",
+        None if moment.epsilon is None else f"epsilon {epsilon_text(moment.epsilon)}",
+        f"{moment.steps_per_second:.1f} steps/s",
+    ]
+    return "  ".join(part for part in parts if part)
+
+
+def result_table(result: Result) -> None:
+    """The short table at the end of a run."""
+    plan = result.plan
+    rows: list[tuple[str, str]] = []
+    if result.test_accuracy is not None:
+        for key, label in (("mean", "mean over nodes"), ("worst", "worst node")):
+            rows.append((f"test accuracy, {label}", percent_text(result.test_accuracy[key])))
+        rows.append(
+            ("test accuracy, consensus model", percent_text(result.test_accuracy["consensus"]))
+        )
+    elif result.test_loss is not None:
+        rows.append(("test loss, mean over nodes", f"{result.test_loss['mean']:.4f}"))
+    spent = [value for value in result.epsilon if value is not None]
+    if spent:
+        deltas = sorted({node.delta for node in plan.nodes if node.delta is not None})
+        at = f" (delta {_spread(deltas, '{:g}'.format)})"
+        rows.append((f"epsilon certified, most{at}", epsilon_text(max(spent))))
+        rows.append(("epsilon certified, least", epsilon_text(min(spent))))
+        rows.append(("epsilon claimed by the paper, same noise", _claims(result)))
+    rows.append(("bytes sent a node", bytes_text(sum(result.bytes_sent) / len(result.bytes_sent))))
+    rows.append(("steps", f"{result.steps} of {plan.steps} in {result.seconds:.1f} s"))
+    title = f"{plan.config.algorithm.definition.title} on {plan.config.task.dataset}, "
+    title += f"{len(plan.nodes)} nodes"
+    table = Table(title=title, show_header=False, title_justify="left")
+    table.add_column()
+    table.add_column(justify="right")
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    if not result.private:
+        console.print(f"NOT PRIVATE: {plan.not_private_reason}", style="bold red")
+    for note in result.notes:
+        console.print(f"note: {note}", markup=False, highlight=False)
+    if result.message is not None:
+        console.print(f"{result.status}: {result.message}", highlight=False)
+    if result.out is not None:
+        console.print(f"report: {result.out / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+def _claims(result: Result) -> str:
+    claims = sorted({row.claimed for row in result.claims if row.claimed is not None})
+    return _spread(claims, epsilon_text) if claims else "no claim"
+
+
+def _spread(values: Sequence[float], text: Callable[[float], str]) -> str:
+    if not values:
+        return "-"
+    low, high = text(min(values)), text(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def plan_document(job: Job) -> dict[str, Any]:
+    """The plan as JSON-ready data."""
+    plan = job.plan
+    per_step = bytes_per_step(plan, _message_numbers(plan), job.dtype.itemsize)
+    last = plan.steps - 1
+    document: dict[str, Any] = finite_json(
+        {
+            "algorithm": plan.config.algorithm.name,
+            "dataset": plan.config.task.dataset,
+            "nodes": len(plan.nodes),
+            "parameters": plan.parameters,
+            "steps": plan.steps,
+            "relation": plan.config.privacy.relation if plan.accounted else None,
+            "mechanism": mechanism_line(plan),
+            "clip": None if plan.clip is None else [plan.clip[0], plan.clip[last]],
+            "graph": plan.mixing.schedule.name,
+            "mixing": plan.mixing.kind,
+            "contraction": plan.contraction,
+            "spectral_gap": None if plan.contraction is None else 1 - plan.contraction,
+            "bytes_per_step": per_step.mean().item(),
+            "gradient_path": job.model.path,
+            "warnings": list(plan.warnings),
+            "notes": list(plan.notes),
+            "per_node": [
+                {
+                    **asdict(node),
+                    "noise_multiplier": [
+                        plan.noise_multiplier(node, 0),
+                        plan.noise_multiplier(node, last),
+                    ],
+                    "noise_std": [
+                        plan.noise_std(node, 0) / node.expected_batch,
+                        plan.noise_std(node, last) / node.expected_batch,
+                    ],
+                }
+                for node in plan.nodes
+            ],
+        }
+    )
+    return document
+
+
+def plan_table(job: Job) -> None:
+    """The plan for people: what is common to all nodes, then a row for each kind of node."""
+    plan = job.plan
+    content = plan_document(job)
+    console = Console()
+    about = Table(show_header=False, title=f"plan of {plan.config.algorithm.definition.title}")
+    about.add_column()
+    about.add_column()
+    clip = content["clip"]
+    rows = (
+        ("data set, model", f"{plan.config.task.dataset}, {plan.config.task.model}"),
+        ("trained parameters", f"{plan.parameters:,} (gradients by {job.model.path})"),
+        ("steps", str(plan.steps)),
+        ("graph", f"{content['graph']}, {content['mixing']} weights"),
+        ("contraction a step", _contraction(plan.contraction)),
+        ("bytes sent a node and step", bytes_text(content["bytes_per_step"])),
+        ("clipping bound", "none" if clip is None else _first_last(clip)),
+        ("mechanism", content["mechanism"] or "no noise: NOT PRIVATE"),
+        ("relation", content["relation"] or "-"),
+    )
+    for row in rows:
+        about.add_row(*row)
+    console.print(about)
+    headings = ("nodes", "records", "rate", "noise multiplier", "noise in mean")
+    table = _table((*headings, "budget", "certified epsilon", "claimed epsilon"), justify="right")
+    for numbers, node in _groups(plan.nodes):
+        table.add_row(*_plan_row(plan, numbers, node))
+    console.print(table)
+    for note in plan.notes:
+        console.print(note, highlight=False)
+    for warning in plan.warnings:
+        console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _table(headings: Sequence[str], justify: Literal["left", "right"] = "left") -> Table:
+    """A table that a narrow terminal folds, and never shortens."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in headings:
+        longest = max(len(word) for word in heading.split())
+        table.add_column(heading, justify=justify, overflow="fold", min_width=longest)
+    return table
+
+
+def _plan_row(plan: Plan, numbers: Sequence[int], node: NodePlan) -> tuple[str, ...]:
+    last = plan.steps - 1
+    multipliers = [plan.noise_multiplier(node, k) for k in (0, last)]
+    stds = [plan.noise_std(node, k) / node.expected_batch for k in (0, last)]
+    return (
+        _numbers(numbers),
+        str(node.records),
+        f"{node.rate:.4g}",
+        _first_last(multipliers),
+        _first_last(stds),
+        _budget(node),
+        "-" if node.epsilon is None else epsilon_text(node.epsilon),
+        "no claim" if node.claimed is None else epsilon_text(node.claimed),
+    )
+
+
+def _budget(node: NodePlan) -> str:
+    """Epsilon and delta that must hold; a dash for what was not asked."""
+    epsilon = "-" if node.budget is None else f"{node.budget:g}"
+    return "-" if node.delta is None else f"({epsilon}, {epsilon_text(node.delta)})"
+
+
+def _groups(nodes: Iterable[NodePlan]) -> list[tuple[list[int], NodePlan]]:
+    """Nodes that differ in nothing but their number, together."""
+    groups: dict[tuple[Any, ...], list[NodePlan]] = {}
+    for node in nodes:
+        key = (node.records, node.noise_scale, node.budget, node.delta, node.epsilon)
+        groups.setdefault(key, []).append(node)
+    return [([node.node for node in group], group[0]) for group in groups.values()]
+
+
+def _numbers(nodes: Sequence[int]) -> str:
+    """Node numbers in runs: `0-7, 9`."""
+    runs: list[list[int]] = []
+    for node in nodes:
+        if runs and node == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], node]
+        else:
+            runs.append([node])
+    return ", ".join("-".join(str(end) for end in run) for run in runs)
+
+
+def _contraction(factor: float | None) -> str:
+    return "not known" if factor is None else f"{factor:.4f} (spectral gap {1 - factor:.4f})"
+
+
+def _first_last(values: Sequence[float]) -> str:
+    first, last = f"{values[0]:.4g}", f"{values[-1]:.4g}"
+    return first if first == last else f"{first} to {last}"
+
+
+def _message_numbers(plan: Plan) -> float:
+    """Numbers in one message, compression counted."""
+    chosen = plan.config.algorithm
+    return chosen.definition.message_numbers(chosen.options, plan.parameters)
+
+
+def algorithms_document() -> list[dict[str, Any]]:
+    """The table of algorithms as JSON-ready data."""
+    return [
+        {
+            "name": row.name,
+            "title": row.title,
+            "paper": row.paper,
+            "summary": row.summary,
+            "setting": row.setting,
+            "weights": row.weights,
+            "private": row.private,
+            "claim": None if row.formula is None else row.formula.statement,
+            "options": {key: field.default for key, field in row.options.model_fields.items()},
+        }
+        for row in ALGORITHMS.values()
+    ]
+
+
+def algorithms_table() -> None:
+    """The table of algorithms for people."""
+    table = _table(("name", "private", "what it is", "mixing stochastic", "paper", "its claim"))
+    for row in ALGORITHMS.values():
+        table.add_row(
+            row.name,
+            "yes" if row.private else "no",
+            row.summary,
+            row.weights.removesuffix("-stochastic"),
+            row.paper,
+            "-" if row.formula is None else row.formula.source,
+        )
+    Console().print(table)

@@ -1,0 +1,1 @@
+"""What leaves a node: how values are exchanged between nodes, and between processes."""

@@ -1,0 +1,8 @@
+"""Many processes: finding one another, watching one another, agreeing; nothing of training."""
+
+from __future__ import annotations
+
+from tacit.communication.cluster.cluster import Cluster
+from tacit.communication.cluster.connect import connect
+
+__all__ = ["Cluster", "connect"]

@@ -1,0 +1,262 @@
+"""The processes of a run as one of them sees the others: agreeing, and finding out who failed."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tacit.communication.cluster.blame import culprit
+from tacit.communication.cluster.gates import Gates
+from tacit.communication.cluster.reports import describe_rank, write_report
+from tacit.communication.cluster.store import Board
+from tacit.communication.cluster.watch import Watch
+from tacit.communication.received import STEP, Schema
+from tacit.errors import PeerError, TacitError
+
+__all__ = ["START_UP", "Cluster", "Place"]
+
+T = TypeVar("T")
+
+START_UP = 600.0  # seconds that ranks may be apart while they load data and models
+_LOOKS = 3  # of the watch, before somebody is blamed
+
+
+@dataclass(frozen=True)
+class Place:
+    """A process' place among the others.
+
+    Attributes:
+        rank: from 0.
+        processes: how many there are.
+        address: of the rendezvous, as a number.
+        port: of the rendezvous.
+        keeps_store: whether rank 0 keeps the store of the rendezvous, not a launcher.
+        run_id: of the launcher.
+        restart: how many times this machine's launcher has started its processes again.
+        settings: to be set in the environment before a process group is made.
+    """
+
+    rank: int
+    processes: int
+    address: str
+    port: int
+    keeps_store: bool
+    run_id: str
+    restart: int
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+class Cluster:
+    """The one object that a run of several processes holds; made by `connect`.
+
+    Attributes:
+        place: of this process.
+        rank, processes, run_id, restart, settings: of the place.
+        timeout: seconds, `[train].timeout`.
+        hosts: of each rank, the nodes that it hosts, for messages; to be set when known.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        board: Board,
+        lasting: Board,
+        watch: Watch,
+        *,
+        timeout: float,
+        server: object = None,
+    ) -> None:
+        self.place, self.timeout = place, timeout
+        self.rank, self.processes = place.rank, place.processes
+        self.run_id, self.restart, self.settings = place.run_id, place.restart, place.settings
+        self._board, self._lasting, self._watch = board, lasting, watch
+        self._server = server  # kept alive: with it goes the store
+        self._rounds: Counter[str] = Counter()
+        self._gates: Gates | None = None
+
+    @property
+    def hosts(self) -> Sequence[Sequence[int]]:
+        """See above."""
+        return self._watch.hosts
+
+    @hosts.setter
+    def hosts(self, hosts: Sequence[Sequence[int]]) -> None:
+        self._watch.hosts = hosts
+
+    @property
+    def to_blame(self) -> float:
+        """Seconds that `blame` may take: part of the timeout."""
+        return min(2.0, self.timeout / 4)
+
+    def share(
+        self, what: str, value: T, schema: Schema[T], *, limit: float | None = None
+    ) -> list[T]:
+        """Every rank's value, in rank order; each rank calls it, and waits for all.
+
+        The value of this rank is the one given: what stands in the store is not read back.
+
+        Args:
+            what: is shared; the same word may be used again, in the same order on every rank.
+            value: of this rank.
+            schema: what every value must be.
+            limit: seconds to wait; None: as long as starting may take.
+
+        Raises:
+            PeerError: a rank did not come in time, was lost, or gave what the schema refuses.
+            TacitError: what another rank reported, or the value is too long to be shared.
+        """
+        text = schema.write(value)
+        keys = [f"share/{what}/{self._rounds[what]}/{rank}" for rank in range(self.processes)]
+        self._rounds[what] += 1
+        self._board.set(keys[self.rank], text)
+        limit = max(self.timeout, START_UP) if limit is None else limit
+        self._until(lambda: self._board.has(keys), limit, lambda: self._late(what, keys, limit))
+        return [
+            value if rank == self.rank else schema.read(text, rank, what)
+            for rank, text in enumerate(self._board.get_all(keys))
+        ]
+
+    def report(self, error: BaseException) -> None:
+        """Tell the others why this rank ends; they raise the same kind, `rank 2: <message>`.
+
+        The first report of a run stands. Where the store has gone there is nobody to tell.
+        """
+        try:
+            self._watch.end(write_report(error, self.rank), self._board)
+        except PeerError:
+            return
+
+    def at(self, step: int) -> None:
+        """Say in the heartbeat which step this rank has begun."""
+        self._watch.step = step
+
+    def waiting(self, rank: int | None) -> None:
+        """Say in the heartbeat for whom this rank waits; None: for nobody."""
+        self._watch.waiting = rank
+
+    def check(self) -> None:
+        """Raise why the run ends, if it does, as far as the watch has seen; asks no network.
+
+        Raises:
+            PeerError: a rank or the rendezvous was lost.
+            TacitError: what another rank reported.
+        """
+        failure = self._watch.failure()
+        if failure is not None:
+            raise failure
+
+    def blame(self, waiting_for: int, reason: str) -> TacitError:
+        """The error to raise when a message did not come, the same on every rank if possible.
+
+        What another rank reported, or the rank whose heart stopped; else the one at the end of
+        the chain of those that wait for one another. Takes at most 2 s or a quarter of the
+        timeout, the less of both, for the heartbeats to tell.
+
+        Args:
+            waiting_for: the rank whose message did not come.
+            reason: how the wait ended, in words.
+        """
+        self.waiting(waiting_for)
+        enough = self._watch.looks + _LOOKS
+        deadline = time.monotonic() + self.to_blame
+        while self._watch.looks < enough and time.monotonic() < deadline:
+            failure = self._watch.failure()
+            if failure is not None:
+                return failure
+            time.sleep(self._watch.beat / 5)
+        error = culprit(self.rank, waiting_for, reason, self._watch.seen, self.hosts)
+        return self._verdict(error)
+
+    def saved(self, step: int) -> int:
+        """Say that this rank has a checkpoint of a step.
+
+        Returns:
+            The last step of which every rank is known to have one; 0 before there is any.
+        """
+        keys = [f"saved/{rank}" for rank in range(self.processes)]
+        self._board.set(keys[self.rank], STEP.write(step))
+        if not self._board.has(keys):
+            return 0
+        return min(
+            step if rank == self.rank else STEP.read(text, rank, "step of a checkpoint")
+            for rank, text in enumerate(self._board.get_all(keys))
+        )
+
+    def begin(self, first: int) -> None:
+        """Say at which step the run begins, before `agreed_stop` is asked; the same on all."""
+        self._gates = Gates(self.rank, first, self._board, read=self._gate, passed=self._least_step)
+
+    def agreed_stop(self, step: int, asked: bool) -> bool:
+        """Whether to stop before this step: the same answer on every rank; see `Gates`.
+
+        Args:
+            step: which is next; every step from the first on, in order, and after `at(step)`.
+            asked: whether this process was asked to stop.
+
+        Raises:
+            PeerError: a rank or the rendezvous was lost.
+        """
+        assert self._gates is not None, "begin first"
+        return self._gates.stop(step, asked)
+
+    def note(self, name: str, text: str) -> None:
+        """Leave a text that later attempts of the same launcher's run will find."""
+        self._lasting.set(name, text)
+
+    def noted(self, name: str) -> str | None:
+        """The text left under a name, also by an earlier attempt; None without one.
+
+        Whoever can reach the store may have left it: parse it.
+        """
+        return self._lasting.get(name)
+
+    def close(self) -> None:
+        """End the watch, within a second; the others do not miss a rank that has closed.
+
+        Where rank 0 keeps the store, it waits for the others to close first, up to 2 s: they
+        could not read why it ended otherwise.
+        """
+        self._watch.close(2.0 if self._server is not None else 0.0)
+        self._lasting.close()
+        self._board.close()
+        self._server = None
+
+    def _verdict(self, error: PeerError) -> TacitError:
+        try:
+            return self._watch.end(write_report(error), self._board)
+        except PeerError as gone:
+            return self._watch.failure() or gone
+
+    def _until(
+        self, found: Callable[[], bool], limit: float, late: Callable[[], TacitError]
+    ) -> None:
+        deadline = time.monotonic() + limit
+        pause = 0.002
+        while not found():
+            self.check()
+            if time.monotonic() > deadline:
+                raise late()
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+
+    def _late(self, what: str, keys: Sequence[str], limit: float) -> TacitError:
+        missing = [rank for rank, key in enumerate(keys) if not self._board.has([key])]
+        named = ", ".join(describe_rank(rank, self.hosts) for rank in missing)
+        return self._verdict(PeerError(f"{named} did not send the {what} within {limit:g} s"))
+
+    def _gate(self, key: str) -> str:
+        if not self._board.has([key]):
+            self.waiting(0)
+            self._until(
+                lambda: self._board.has([key]),
+                self.timeout,
+                lambda: self.blame(0, f"no word from it for {self.timeout:g} s"),
+            )
+            self.waiting(None)
+        return self._board.get_all([key])[0]
+
+    def _least_step(self) -> int:
+        return min(seen.heart.step for seen in self._watch.seen)

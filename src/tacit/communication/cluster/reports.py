@@ -1,0 +1,102 @@
+"""Why a run ends, in words that travel: an error of one rank comes out as the same kind on others.
+
+The text of an error leaves its process only where it is known to be public (`TacitError.public`):
+one that a process meets on its own data may quote a label, a path or a number of a record. Of all
+others, the kind and the rank are told, and that the rest stands on that process's own screen.
+
+A report is JSON, `{"kind": ..., "line": ...}`; whatever else is read is a lost peer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tacit.communication.received import REPORT, Report, plain
+from tacit.errors import BudgetError, DivergenceError, InputError, PeerError, TacitError
+
+__all__ = ["ReportedInputError", "describe_rank", "lost", "read_report", "write_report"]
+
+_LISTED = 8  # nodes that a message lists
+
+RESUME = "what was done is kept: start all processes again with --resume"
+
+
+class ReportedInputError(InputError):
+    """What the user gave is wrong, as another process found it.
+
+    Args:
+        line: the message.
+    """
+
+    def __init__(self, line: str) -> None:
+        super().__init__("another process", line, line, public=True)
+        self.args = (line,)
+
+
+_KINDS: Mapping[type[TacitError], Callable[[str], TacitError]] = {
+    InputError: ReportedInputError,
+    BudgetError: BudgetError,
+    PeerError: PeerError,
+    DivergenceError: DivergenceError,
+    TacitError: TacitError,
+}
+
+_SCREEN = "see its own screen"
+_UNTOLD: Mapping[type[TacitError], str] = {
+    InputError: f"its own data or settings were refused; {_SCREEN}",
+    BudgetError: f"a budget of its nodes forbids it; {_SCREEN}",
+    PeerError: f"it lost a peer; {_SCREEN}",
+    DivergenceError: f"the model of one of its nodes is no longer finite; {_SCREEN}",
+    TacitError: f"it ended with an error of its own; {_SCREEN}",
+}
+
+
+def write_report(error: BaseException, rank: int | None = None) -> str:
+    """The report of an error.
+
+    Args:
+        error: why a rank ends; one that tacit did not raise on purpose is a defect, exit code 1.
+        rank: the rank that it happened to, which the line then begins with.
+    """
+    kind = next((kind for kind in type(error).__mro__ if kind in _KINDS), TacitError)
+    said = (error.told() if isinstance(error, TacitError) else None) or _UNTOLD[kind]
+    line = plain(said if rank is None else f"rank {rank}: {said}")
+    return REPORT.write(Report.model_validate({"kind": kind.__name__, "line": line}))
+
+
+def read_report(text: str) -> TacitError:
+    """The error that a report tells of; whoever can reach the store may have written it."""
+    try:
+        report = REPORT.read(text, 0, "report")
+    except PeerError:
+        return PeerError("another process ended the run, with a reason that cannot be read")
+    kinds = {kind.__name__: make for kind, make in _KINDS.items()}
+    return kinds[report.kind](plain(report.line))
+
+
+def lost(rank: int, hosts: Sequence[Sequence[int]], what: str) -> PeerError:
+    """The error of a rank that failed the others.
+
+    Args:
+        rank: the rank.
+        hosts: of each rank, the nodes that it hosts; empty where that is not known.
+        what: happened, following the rank's name.
+    """
+    return PeerError(plain(f"{describe_rank(rank, hosts)} {what}; {RESUME}"))
+
+
+def describe_rank(rank: int, hosts: Sequence[Sequence[int]]) -> str:
+    """A rank with its nodes.
+
+    >>> describe_rank(1, [[0, 1, 2], [3, 4, 5]])
+    'rank 1 (nodes 3 to 5)'
+    """
+    nodes = list(hosts[rank]) if rank < len(hosts) else []
+    if not nodes:
+        return f"rank {rank}"
+    if len(nodes) == 1:
+        return f"rank {rank} (node {nodes[0]})"
+    if nodes == list(range(nodes[0], nodes[-1] + 1)):
+        return f"rank {rank} (nodes {nodes[0]} to {nodes[-1]})"
+    listed = ", ".join(map(str, nodes[:_LISTED])) + (", ..." if len(nodes) > _LISTED else "")
+    return f"rank {rank} (nodes {listed})"

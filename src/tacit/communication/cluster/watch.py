@@ -1,0 +1,202 @@
+"""Heartbeats: a thread that tells the others that this rank lives, and sees who does not.
+
+Heartbeats go through the store, not between ranks: a rank that waits for a message, computes or
+loads data beats all the same, and one whose process ended, was stopped or lost its network does
+not. The first rank to be sure writes why the run ends; all others read it, and so agree.
+
+Every rank reads every heartbeat: n^2 short texts each beat, 128 KB/s for 64 ranks.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tacit.communication.cluster.reports import lost, read_report, write_report
+from tacit.communication.cluster.store import Board
+from tacit.communication.received import HEARTBEAT
+from tacit.errors import PeerError, TacitError
+
+__all__ = ["Heart", "Watch", "beat_of", "silence_of"]
+
+_END = "end"
+
+
+@dataclass(frozen=True)
+class Heart:
+    """What a heartbeat says.
+
+    Attributes:
+        beat: its number.
+        step: that the rank is at; -1 before the first.
+        waiting: for which rank it waits; None: for nobody.
+        done: whether the rank has ended as it should.
+    """
+
+    beat: int = -1
+    step: int = -1
+    waiting: int | None = None
+    done: bool = False
+
+    def text(self) -> str:
+        """As it is written in the store."""
+        return HEARTBEAT.write((self.beat, self.step, self.waiting, self.done))
+
+    @classmethod
+    def read(cls, text: str, rank: int) -> Heart:
+        """What such a text says; a heart that never beats where it says nothing."""
+        try:
+            return cls(*HEARTBEAT.read(text, rank, "heartbeat"))
+        except PeerError:
+            return cls()
+
+
+@dataclass
+class Seen:
+    """What is known of a rank.
+
+    Attributes:
+        heart: the latest heartbeat; its number is -1 where none was read yet.
+        missed: how often in a row a look found no new heartbeat.
+        quiet: seconds for which that has gone on.
+    """
+
+    heart: Heart = field(default_factory=Heart)
+    missed: int = 0
+    quiet: float = 0.0
+
+
+def beat_of(timeout: float) -> float:
+    """Seconds between heartbeats: four in the time that `Cluster.blame` may take."""
+    return min(max(timeout / 20, 0.05), 0.5)
+
+
+def silence_of(timeout: float) -> float:
+    """Seconds without a heartbeat after which a rank is lost."""
+    return max(timeout / 4, 5 * beat_of(timeout))
+
+
+class Watch:
+    """The heartbeats of all ranks, and why the run ends if it must.
+
+    Attributes:
+        step, waiting: what this rank's heartbeat says; to be set.
+        hosts: of each rank, the nodes that it hosts, for messages; to be set.
+        seen: of each rank.
+        looks: how many times the others' heartbeats have been read.
+
+    Args:
+        board: a connection of its own.
+        rank: of this process.
+        processes: how many there are.
+        timeout: seconds, `[train].timeout`.
+        kept_by_rank_0: whether the store goes when rank 0 ends.
+    """
+
+    def __init__(
+        self, board: Board, rank: int, processes: int, timeout: float, *, kept_by_rank_0: bool
+    ) -> None:
+        self.step = -1
+        self.waiting: int | None = None
+        self.hosts: Sequence[Sequence[int]] = ()
+        self.seen = [Seen() for _ in range(processes)]
+        self.looks = 0
+        self.beat, self.silence = beat_of(timeout), silence_of(timeout)
+        self._board, self._rank, self._kept_by_rank_0 = board, rank, kept_by_rank_0
+        self._beats = 0
+        self._end = ""
+        self._lost: PeerError | None = None
+        self._done = False
+        self._wake, self._ending = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tacit-watch", daemon=True)
+        self._thread.start()
+
+    def failure(self) -> TacitError | None:
+        """Why the run ends, as far as this rank has seen; None: it does not."""
+        return read_report(self._end) if self._end else self._lost
+
+    def end(self, report: str, board: Board) -> TacitError:
+        """Write why the run ends, unless another has; returns the reason that stands.
+
+        Args:
+            report: of `write_report`.
+            board: the connection to write with.
+        """
+        self._end = board.first(_END, report)
+        return read_report(self._end)
+
+    def close(self, linger: float) -> None:
+        """Say that this rank is done, and end the thread.
+
+        Args:
+            linger: seconds to wait, at most, for the others to be done.
+        """
+        self._done = True
+        self._wake.set()
+        deadline = time.monotonic() + linger
+        while time.monotonic() < deadline and self._thread.is_alive() and not self._all_done():
+            time.sleep(0.01)
+        self._ending.set()
+        self._wake.set()
+        self._thread.join(0.8)
+        self._board.close()
+
+    def _all_done(self) -> bool:
+        others = [seen for rank, seen in enumerate(self.seen) if rank != self._rank]
+        return all(seen.heart.done or seen.quiet > self.silence for seen in others)
+
+    def _run(self) -> None:
+        before = time.monotonic()
+        try:
+            while not self._ending.is_set():
+                self._say()
+                now = time.monotonic()
+                # This process may itself have been stopped, or slow: that is nobody's silence.
+                self._look(min(now - before, 2 * self.beat))
+                before = now
+                self._wake.wait(self.beat)
+                self._wake.clear()
+            self._say()
+        except PeerError as error:
+            # Where rank 0 keeps the store and has ended as it should, nothing was lost.
+            if not (self._kept_by_rank_0 and self.seen[0].heart.done):
+                self._lost = error
+
+    def _say(self) -> None:
+        self._beats += 1
+        heart = Heart(self._beats, self.step, self.waiting, self._done)
+        self.seen[self._rank].heart = heart
+        self._board.set(_heart(self._rank), heart.text())
+
+    def _look(self, passed: float) -> None:
+        self._end = self._board.first(_END, "") or self._end
+        others = [rank for rank in range(len(self.seen)) if rank != self._rank]
+        present = [rank for rank in others if self._has_come(rank)]
+        texts = self._board.get_all([_heart(rank) for rank in present])
+        for rank, text in zip(present, texts, strict=True):
+            seen, heart = self.seen[rank], Heart.read(text, rank)
+            moved = heart != seen.heart
+            seen.heart = heart
+            seen.missed = 0 if moved else seen.missed + 1
+            seen.quiet = 0.0 if moved else seen.quiet + passed
+        self.looks += 1
+        silent = [rank for rank in present if self.seen[rank].quiet > self.silence]
+        for rank in silent:
+            heart = self.seen[rank].heart
+            if not heart.done and not self._end:
+                self.end(write_report(self._silent(rank)), self._board)
+
+    def _has_come(self, rank: int) -> bool:
+        return self.seen[rank].heart.beat >= 0 or self._board.has([_heart(rank)])
+
+    def _silent(self, rank: int) -> PeerError:
+        step = self.seen[rank].heart.step
+        at = f", last seen at step {step}" if step >= 0 else ""
+        said = f"was lost{at}: it has given no sign of life for {self.silence:g} s"
+        return lost(rank, self.hosts, said)
+
+
+def _heart(rank: int) -> str:
+    return f"heart/{rank}"

@@ -1,0 +1,97 @@
+"""The exchange of the simulator: all nodes are rows of the same tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacit.communication.compression import Coding
+from tacit.communication.exchange.counting import Active, everybody, sizes
+from tacit.communication.exchange.protocol import Message, message_values
+from tacit.communication.exchange.rows import Mixer, compile_rows
+from tacit.communication.exchange.server import Server
+from tacit.topology.weights import Weights
+
+__all__ = ["InProcessExchange"]
+
+
+class InProcessExchange:
+    """Mixes rows of stacked tensors, and counts what each node would have sent.
+
+    Args:
+        weights: of one period, one for each of its graphs; or a function of the step, where no two
+            need be the same.
+        dtype: of the values to be mixed.
+        device: of the values to be mixed.
+        active: who sends at a step, bool `[nodes]`; None: everybody.
+        arrives: whose messages reach the server at a step, likewise.
+
+    Attributes:
+        bytes_sent: see `Exchange`.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[Weights] | Callable[[int], Weights],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        active: Active = everybody,
+        arrives: Active = everybody,
+    ) -> None:
+        self._dtype, self._device = dtype, device
+        self._active, self._arrives = active, arrives
+        self._changing = weights if callable(weights) else None
+        listed = [weights(0)] if callable(weights) else list(weights)
+        self._steps = [self._compiled(one) for one in listed]
+        self._server = Server(listed[0].nodes)
+        self.dropped: dict[int, int] = {}
+        self.bytes_sent: NDArray[np.int64] = np.zeros(listed[0].nodes, dtype=np.int64)
+
+    def mix(self, k: int, *messages: Message, coding: Coding | None = None) -> tuple[Tensor, ...]:
+        """Weighted sums over the in-neighbours of step k; see `Exchange.mix`."""
+        values = message_values("mix", k, messages)
+        if self._changing is not None:
+            mixer, degrees = self._compiled(self._changing(k))
+        else:
+            mixer, degrees = self._steps[k % len(self._steps)]
+        self.bytes_sent += sizes(values, coding) * degrees
+        return tuple(mixer.begin(value) for value in values)
+
+    def swap(self, k: int, partner: Tensor, *messages: Message) -> tuple[Tensor, ...]:
+        """What each node's partner holds; see `Exchange.swap`."""
+        values = message_values("swap", k, messages)
+        paired = partner.cpu().numpy() != np.arange(len(partner))
+        self.bytes_sent += sizes(values, None) * paired
+        return tuple(value.index_select(0, partner) for value in values)
+
+    def average(
+        self, k: int, *messages: Message, latest: bool = False, coding: Coding | None = None
+    ) -> tuple[Tensor, ...]:
+        """The server's mean, for everyone; see `Exchange.average`."""
+        values = message_values("average", k, messages)
+        nodes = np.arange(len(self.bytes_sent))
+        active, arrived = self._active(k), self._arrives(k)
+        sending = nodes if active is None else np.flatnonzero(active)
+        rows = nodes if latest else sending
+        if arrived is not None and active is not None:
+            arrived = arrived & active
+        self.bytes_sent[sending] += _of(sizes(values, coding), sending, len(values[0]))
+        return tuple(
+            self._server.mean(position, value, rows[: len(value)], arrived, latest=latest)
+            for position, value in enumerate(values)
+        )
+
+    def _compiled(self, weights: Weights) -> tuple[Mixer, NDArray[np.int64]]:
+        everyone = range(weights.nodes)
+        mixer = compile_rows(weights, nodes=everyone, dtype=self._dtype, device=self._device)
+        return mixer, weights.out_degrees
+
+
+def _of(each: NDArray[np.int64], chosen: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+    """Sizes of the chosen nodes' messages, from those of all rows, of the chosen, or of each."""
+    return each[chosen] if len(each) == rows > len(chosen) else each

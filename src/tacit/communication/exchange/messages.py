@@ -1,0 +1,166 @@
+"""What goes from one process to another: a header that says what it is, then the rows.
+
+Everything here came over a network and is believed by nobody: the length, what the header says,
+and that every number is finite are checked before a row is mixed. Nothing is unpickled.
+
+| bytes | what |
+|---|---|
+| 0-7 | `tacit`, and the version of this format |
+| 8-11 | rank of the sender |
+| 12-15 | kind of exchange: 1 mix, 2 swap, 3 average, 4 a mean from rank 0, 5 a sum for it |
+| 16-23 | step k |
+| 24-31 | how many exchanges the sender has had before this one |
+| 32-35 | code of the dtype |
+| 36-39 | rows |
+| 40-47 | numbers in a row, of all values together |
+| 48-55 | bytes after the header |
+| 56-63 | zero |
+
+Then, little-endian: each value's rows, `[rows, ...]`, in ascending order of their nodes; or, where
+messages are compressed, the message of each node, one after the other
+(`tacit.communication.compression.Coding`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from tacit.errors import InputError, PeerError
+
+__all__ = ["HEADER_BYTES", "Envelope", "Kind", "Layout", "check", "read_header", "write_header"]
+
+Kind = Literal["mix", "swap", "average", "mean", "total"]
+
+HEADER_BYTES = 64
+_HEADER = struct.Struct("<8sIIqqIIqq8x")
+_MAGIC = b"tacit\x00\x00\x01"
+_KINDS: Mapping[Kind, int] = MappingProxyType(
+    {"mix": 1, "swap": 2, "average": 3, "mean": 4, "total": 5}
+)
+_DTYPES: Mapping[torch.dtype, int] = MappingProxyType({torch.float32: 1, torch.float64: 2})
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The rows of one message.
+
+    Args:
+        shapes: of one row of each value.
+        dtype: of all of them.
+        nodes: whose rows, ascending.
+        sizes: bytes of each node's message where they are compressed; None: whole rows.
+    """
+
+    shapes: tuple[torch.Size, ...]
+    dtype: torch.dtype
+    nodes: tuple[int, ...]
+    sizes: tuple[int, ...] | None = None
+
+    @property
+    def numbers(self) -> int:
+        """In a row, of all values."""
+        return sum(shape.numel() for shape in self.shapes)
+
+    @property
+    def payload(self) -> int:
+        """Bytes after the header."""
+        if self.sizes is not None:
+            return sum(self.sizes)
+        return len(self.nodes) * self.numbers * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """What a header says, or must say.
+
+    Args:
+        sender: its rank.
+        kind: of exchange.
+        step: k.
+        turn: how many exchanges there were before.
+        layout: of the rows.
+    """
+
+    sender: int
+    kind: Kind
+    step: int
+    turn: int
+    layout: Layout
+
+    @property
+    def size(self) -> int:
+        """Of the whole message, in bytes."""
+        return HEADER_BYTES + self.layout.payload
+
+    def fields(self) -> Mapping[str, int]:
+        """The fields of the header by name, as numbers."""
+        layout = self.layout
+        return {
+            "sender": self.sender,
+            "kind of exchange": _KINDS[self.kind],
+            "step": self.step,
+            "number of exchanges before": self.turn,
+            "dtype": _DTYPES[layout.dtype],
+            "rows": len(layout.nodes),
+            "numbers in a row": layout.numbers,
+            "bytes": layout.payload,
+        }
+
+
+def write_header(envelope: Envelope) -> bytes:
+    """The 64 bytes before the rows."""
+    return _HEADER.pack(_MAGIC, *envelope.fields().values())
+
+
+def read_header(message: bytes) -> tuple[int, ...] | None:
+    """The fields of a header, in the order of `Envelope.fields`; None if it is none of ours."""
+    if len(message) < HEADER_BYTES:
+        return None
+    magic, *fields = _HEADER.unpack(message[:HEADER_BYTES])
+    return tuple(fields) if magic == _MAGIC else None
+
+
+def check(message: Tensor, expected: Envelope) -> None:
+    """Refuse a message that is not the expected one, but for its numbers.
+
+    Args:
+        message: uint8 `[n]`, as it came.
+        expected: what it must be.
+
+    Raises:
+        PeerError: naming the sender, and what is wrong.
+    """
+    where = f"rank {expected.sender} sent a bad message at step {expected.step}"
+    found = read_header(message[:HEADER_BYTES].cpu().numpy().tobytes())
+    if found is None:
+        raise PeerError(f"{where}: it does not begin as messages of this version of tacit do")
+    for (name, right), value in zip(expected.fields().items(), found, strict=True):
+        if value != right:
+            raise PeerError(f"{where}: its {name} is {value} and must be {right}")
+    if len(message) != expected.size:
+        raise PeerError(f"{where}: it holds {len(message)} bytes and must hold {expected.size}")
+
+
+def unfinite(values: Sequence[Tensor]) -> list[int]:
+    """Rows of values `[rows, ...]` in which a number is not finite."""
+    rows = len(values[0])
+    # One pass; a finite sum can only come of finite numbers.
+    if all(bool(torch.isfinite(value.sum())) for value in values):
+        return []
+    good = torch.ones(rows, dtype=torch.bool, device=values[0].device)
+    for value in values:
+        good &= torch.isfinite(value.reshape(rows, -1)).all(1)
+    found: list[int] = (~good).nonzero().flatten().tolist()
+    return found
+
+
+def refused(error: InputError, sender: int, step: int) -> PeerError:
+    """What is said of a compressed message that cannot be read."""
+    return PeerError(f"rank {sender} sent a bad message at step {step}: {error}")

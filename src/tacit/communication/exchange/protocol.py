@@ -1,0 +1,135 @@
+"""What an algorithm may ask of an exchange: all that differs between one process and many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacit.communication.colours import Outgoing, opened
+from tacit.communication.compression import Coding
+
+__all__ = ["Arrival", "Channel", "Exchange", "Message", "message_values"]
+
+Message: TypeAlias = Outgoing[Tensor]
+"""A value of a message, which says that it may leave its node."""
+
+
+def message_values(verb: str, k: int, values: Sequence[Message]) -> tuple[Tensor, ...]:
+    """The plain tensors of a message that is about to be sent.
+
+    Args:
+        verb: what the algorithm asked for, such as `mix`.
+        k: the step.
+        values: of the message.
+
+    Raises:
+        LeakError: one of them is neither `Public` nor `Released`.
+    """
+    return tuple(
+        opened(value, f"value {place} that exchange.{verb} was given at step {k}")
+        for place, value in enumerate(values)
+    )
+
+
+class Exchange(Protocol):
+    """Moves messages along the edges of step k, or between clients and their server.
+
+    It takes values that are `Public` or `Released`, raises `LeakError` for any other before it
+    sends anything, and gives plain tensors back.
+
+    Attributes:
+        bytes_sent: int64 `[nodes]` of this process, so far: a message to every out-neighbour other
+            than the node itself, or to the partner, or to the server. What a server sends back is
+            not counted.
+        dropped: how many rows of each node were bad, and left out here; none in one process.
+    """
+
+    @property
+    def bytes_sent(self) -> NDArray[np.int64]:
+        """See above."""
+
+    @property
+    def dropped(self) -> Mapping[int, int]:
+        """See above."""
+
+    def mix(self, k: int, *values: Message, coding: Coding | None = None) -> tuple[Tensor, ...]:
+        """Weighted sums over in-neighbours: row i becomes `sum_j P^k[i, j] values[j]`.
+
+        Args:
+            k: the step, which selects the mixing matrix.
+            values: tensors `[nodes, ...]` of the nodes of this process, sent together as one
+                message.
+            coding: how a message is written, where that is not all of its numbers (of a single
+                value; a node that is not active then sends nothing).
+
+        Returns:
+            New tensors of the same shapes.
+        """
+
+    def swap(self, k: int, partner: Tensor, *values: Message) -> tuple[Tensor, ...]:
+        """What each node's partner holds: row i becomes `values[partner[i]]`.
+
+        Args:
+            k: the step.
+            partner: int64 `[nodes]`, numbers of nodes; one paired with itself sends nothing.
+            values: tensors `[nodes, ...]`, sent together as one message.
+        """
+
+    def average(
+        self, k: int, *values: Message, latest: bool = False, coding: Coding | None = None
+    ) -> tuple[Tensor, ...]:
+        """The server's mean of what clients send, which everyone gets.
+
+        Args:
+            k: the step, which says who is active: only active clients send.
+            values: tensors `[active clients of this process, ...]`; with `latest`, `[clients of
+                this process, ...]`, each one's latest message.
+            latest: whether the mean is over every client's latest message, which the server keeps,
+                in place of those sent now.
+            coding: as in `mix`.
+
+        Returns:
+            New tensors `[1, ...]`.
+        """
+
+
+class Arrival(Protocol):
+    """A message that is on its way."""
+
+    def wait(self) -> Tensor:
+        """The bytes that came, uint8 `[at most the size announced]`.
+
+        Raises:
+            PeerError: nothing came in time, or the peer was lost; names the lost rank.
+        """
+
+
+class Channel(Protocol):
+    """Point-to-point messages between processes; between two of them, in order.
+
+    Attributes:
+        rank: of this process.
+        processes: how many there are.
+        bytes_sent: on the wire, so far, by this process.
+    """
+
+    rank: int
+    processes: int
+    bytes_sent: int
+
+    def envelope(self, size: int) -> Tensor:
+        """A new uint8 `[size]` on the channel's device to write a message in, aligned to 16."""
+
+    def send(self, rank: int, message: Tensor) -> None:
+        """Begin to send uint8 `[n]` on the channel's device; it must not be changed later.
+
+        Raises:
+            PeerError: an earlier message to the same process could not be sent in time.
+        """
+
+    def receive(self, rank: int, size: int) -> Arrival:
+        """Begin to receive one message of at most `size` bytes."""

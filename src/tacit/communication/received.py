@@ -1,0 +1,242 @@
+"""The one border for what comes from other processes: every value is parsed into a bounded type.
+
+What stands in the store, what peers share and what is gathered came over a network, from whoever
+can reach its ports. Here it becomes a value of a known type whose numbers are bounded, whose
+floats are finite and whose texts and lists are short, or a `PeerError` that names the rank. JSON
+only: nothing is unpickled, and nothing is nested deeper than the parser allows. What a value must
+be *in this run* (a step of the plan, as many entries as a rank has nodes) its reader checks.
+
+No value names the nodes that it is about: a list has one entry for each node that the placement
+gives to the rank, so that nobody can speak of another's nodes.
+"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from dataclasses import dataclass
+from itertools import islice
+from typing import Annotated, Generic, Literal, TypeAlias, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from tacit.errors import PeerError, TacitError
+
+__all__ = [
+    "CHARGED",
+    "EXPERIMENT",
+    "FLAG",
+    "FOLDER",
+    "GATE",
+    "HEARTBEAT",
+    "IDENTITY",
+    "METRICS",
+    "REPORT",
+    "RUN_ID",
+    "SESSION_ID",
+    "STEP",
+    "STEPS",
+    "SUMMARY",
+    "TOKEN",
+    "TOKENS",
+    "Experiment",
+    "Metrics",
+    "Report",
+    "RunFolder",
+    "RunId",
+    "Schema",
+    "Summary",
+    "plain",
+]
+
+_LARGEST = 4 * 2**20  # bytes of one text in the store, which cuts the connection above 8 MiB
+_LONGEST_LINE = 1000  # characters of what may reach a terminal
+_MOST_RANKS = 2**20
+_MOST_NODES = 2**20
+_MOST_INTERVALS = 10_000  # of one node; neighbours that touch are one
+_MOST_NAMES = 10_000  # in one text; what is told of one of them that is wrong takes a kilobyte
+_NAME = re.compile(rb'"[ \t\r\n]*:')
+
+T = TypeVar("T")
+Interval: TypeAlias = tuple[int, int]
+Scalar: TypeAlias = str | int | float
+
+
+@dataclass(frozen=True)
+class Schema(Generic[T]):
+    """What one kind of value must be.
+
+    Args:
+        type: parses it, strictly.
+        longest: bytes that it may have as JSON.
+    """
+
+    type: TypeAdapter[T]
+    longest: int = _LARGEST
+
+    def write(self, value: T) -> str:
+        """The value as JSON; a float that is not finite becomes null.
+
+        Raises:
+            TacitError: it is longer than the others would read.
+        """
+        text = self.type.dump_json(value, warnings=False).decode()
+        if len(text) > self.longest:
+            raise TacitError(f"{len(text)} bytes are to be shared, and {self.longest} can be")
+        return text
+
+    def read(self, text: str | bytes, rank: int, what: str) -> T:
+        """The value that a text holds.
+
+        Args:
+            text: as it came.
+            rank: who sent it, for the error.
+            what: it is, for the error: "last step".
+
+        Raises:
+            PeerError: it is no such value; one plain line.
+        """
+        if len(text) > self.longest:
+            raise PeerError(
+                f"rank {rank} sent a wrong {what}: it has {len(text)} bytes, and {self.longest} "
+                "are allowed"
+            )
+        # The parser tells of every name that is wrong, all at once, before anything here sees one.
+        plainly = text.encode(errors="replace") if isinstance(text, str) else text
+        if next(islice(_NAME.finditer(plainly), _MOST_NAMES, None), None) is not None:
+            raise PeerError(
+                f"rank {rank} sent a wrong {what}: it has more than {_MOST_NAMES} names"
+            )
+        try:
+            return self.type.validate_json(text, strict=True)
+        except ValidationError as error:
+            raise PeerError(plain(f"rank {rank} sent a wrong {what}{_reason(error)}")) from None
+
+
+def plain(line: str) -> str:
+    """One printable line of bounded length: what others say must not move a terminal's cursor."""
+    words = " ".join(line[: 10 * _LONGEST_LINE].split())
+    return "".join(character for character in words if character.isprintable())[:_LONGEST_LINE]
+
+
+def _reason(error: ValidationError) -> str:
+    """The first thing that is wrong with a value, the value cut short."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    where = "".join(f"[{str(part)[:40]}]" for part in first["loc"])
+    at = f" (at {where})" if where else ""
+    return f"{at}: {first['msg']}; it is {reprlib.repr(first['input'])}"
+
+
+_Step = Annotated[int, Field(ge=0, le=2**53)]
+_Beat = Annotated[int, Field(ge=-1, le=2**53)]
+_Rank = Annotated[int, Field(ge=0, lt=_MOST_RANKS)]
+_Node = Annotated[int, Field(ge=0, lt=_MOST_NODES)]
+_Count = Annotated[int, Field(ge=1, le=2**53)]
+_Integer = Annotated[int, Field(gt=-(2**63), lt=2**63)]
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Short = Annotated[str, Field(max_length=200)]
+_Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9_. -]{1,80}$")]
+_Token = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+_Id = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+_Interval = tuple[_Step, _Step]
+_Identity = Annotated[dict[_Key, _Short | _Integer | _Finite], Field(max_length=1000)]
+_Scores = Annotated[dict[_Key, _Finite | None], Field(max_length=20)]
+
+# A list is given up at its first wrong entry: the errors of millions would take all memory.
+_of_nodes = Field(max_length=_MOST_NODES, fail_fast=True)
+_Numbers = Annotated[list[_Finite | None], _of_nodes]
+_Sizes = Annotated[list[_Step], _of_nodes]
+
+
+class _Model(BaseModel):
+    """Exactly these fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Experiment(_Model):
+    """What a process runs, and how many records each of its nodes has."""
+
+    identity: _Identity
+    records: Annotated[list[_Count], _of_nodes]
+
+
+class RunId(_Model):
+    """The identity of the run in a process's ledger, if that is there, and a random number."""
+
+    known: _Id | None
+    random: _Id
+
+
+class RunFolder(_Model):
+    """What the folder of the run is called, and whether its run goes on; said by rank 0."""
+
+    name: Annotated[str, Field(pattern=r"^\w[\w. -]{0,99}$")] | None
+    resume: bool
+
+
+class Summary(_Model):
+    """What rank 0 wrote down of the whole run; None from the others."""
+
+    test_accuracy: _Scores | None
+    test_loss: _Scores | None
+    bytes_sent_by_node: _Sizes | None
+
+
+class Scores(_Model):
+    """Of a process's nodes, on public test records; None where a number is not finite."""
+
+    accuracy: _Numbers | None
+    loss: _Numbers
+    consensus_accuracy: _Finite | None
+    consensus_loss: _Finite | None
+
+
+class Metrics(_Model):
+    """What a process measured of its nodes; see `tacit.training.evaluation.measure`."""
+
+    nodes: Annotated[list[_Node], _of_nodes]
+    bytes: _Sizes
+    dropped: _Step
+    mass: Annotated[float, Field(ge=0, le=2**53)] | None
+    scores: Scores | None
+    equal: bool
+    spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
+
+
+class Report(_Model):
+    """Why a run ends."""
+
+    kind: Literal["InputError", "BudgetError", "PeerError", "DivergenceError", "TacitError"]
+    line: Annotated[str, Field(max_length=_LONGEST_LINE)]
+
+
+FLAG = Schema(TypeAdapter(bool), 10)
+STEP = Schema(TypeAdapter[int](_Step), 20)
+STEPS = Schema(
+    TypeAdapter[list[int]](Annotated[list[_Step], Field(max_length=1000, fail_fast=True)]), 2**16
+)
+TOKEN = Schema(TypeAdapter[str](_Token), 20)
+TOKENS = Schema(
+    TypeAdapter[list[str]](Annotated[list[_Token], Field(max_length=_MOST_RANKS, fail_fast=True)])
+)
+CHARGED = Schema(
+    TypeAdapter[list[list[tuple[int, int]]]](
+        Annotated[
+            list[Annotated[list[_Interval], Field(max_length=_MOST_INTERVALS, fail_fast=True)]],
+            _of_nodes,
+        ]
+    )
+)
+IDENTITY = Schema(TypeAdapter[dict[str, str | int | float]](_Identity), 2**19)
+EXPERIMENT = Schema(TypeAdapter(Experiment))
+RUN_ID = Schema(TypeAdapter(RunId), 200)
+SESSION_ID = Schema(TypeAdapter[str](_Id), 40)
+FOLDER = Schema(TypeAdapter(RunFolder), 1000)
+SUMMARY = Schema(TypeAdapter(Summary))
+METRICS = Schema(TypeAdapter(Metrics), 16 * 2**20)
+REPORT = Schema(TypeAdapter(Report), 2**14)
+HEARTBEAT = Schema(
+    TypeAdapter[tuple[int, int, int | None, bool]](tuple[_Beat, _Beat, _Rank | None, bool]), 100
+)
+GATE = Schema(TypeAdapter[tuple[int, bool]](tuple[_Step, bool]), 40)

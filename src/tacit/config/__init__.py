@@ -1,0 +1,29 @@
+"""The experiment file: its sections, how it is read, and what is refused."""
+
+from tacit.config.load import (
+    GIVEN,
+    AlgorithmSection,
+    Config,
+    Faults,
+    Nodes,
+    Privacy,
+    Task,
+    Topology,
+    Train,
+    load_config,
+    to_toml,
+)
+
+__all__ = [
+    "GIVEN",
+    "AlgorithmSection",
+    "Config",
+    "Faults",
+    "Nodes",
+    "Privacy",
+    "Task",
+    "Topology",
+    "Train",
+    "load_config",
+    "to_toml",
+]

@@ -1,0 +1,151 @@
+"""What in an experiment contradicts itself: noise, budgets, books and faults, key by key."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from tacit.config.schema import AlgorithmSection, Faults, Nodes, Privacy, Train
+from tacit.errors import InputError
+
+__all__ = ["check"]
+
+
+def check(
+    nodes: Nodes, algorithm: AlgorithmSection, privacy: Privacy, train: Train, faults: Faults
+) -> None:
+    """Refuse an experiment whose settings contradict each other.
+
+    Raises:
+        InputError: naming the key, its value and what would be right.
+    """
+    _check_nodes(nodes)
+    _check_privacy(algorithm, privacy, train)
+    _check_budgets(privacy, nodes.count)
+    _check_ledger(privacy)
+    _check_faults(faults, nodes.count)
+
+
+def _check_nodes(nodes: Nodes) -> None:
+    if nodes.data == "by-rank" and nodes.source is None:
+        raise InputError(
+            "nodes.source",
+            None,
+            "must say where a node's own records are: a path with {node} in it, or module:function",
+        )
+    if nodes.data == "split" and nodes.source is not None:
+        raise InputError(
+            "nodes.source", nodes.source, "goes with nodes.data = 'by-rank': set that, or drop it"
+        )
+
+
+def _check_budgets(privacy: Privacy, count: int) -> None:
+    for key in ("epsilon", "delta", "ledger_epsilon", "ledger_delta"):
+        value = getattr(privacy, key)
+        if isinstance(value, tuple) and len(value) != count:
+            raise InputError(
+                f"privacy.{key}",
+                f"a list of {len(value)}",
+                f"needs one number for each of the {count} nodes",
+            )
+
+
+def _check_ledger(privacy: Privacy) -> None:
+    """Refuse books that would say less than was leaked."""
+    if privacy.ledger is None:
+        for key in ("ledger_epsilon", "ledger_delta"):
+            if getattr(privacy, key) is not None:
+                raise InputError(
+                    f"privacy.{key}",
+                    getattr(privacy, key),
+                    "is the budget of a ledger: name its folder in privacy.ledger",
+                )
+        return
+    reasons = {
+        "without noise nothing bounds what leaves a node": not privacy.noisy,
+        "privacy.accounting = 'none' leaves nothing to book": privacy.accounting == "none",
+        "privacy.noise_seed lets anyone subtract the noise": privacy.noise_seed is not None,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            expected = f"keeps a budget that such a run would betray: {reason}; change one of them"
+            raise InputError("privacy.ledger", privacy.ledger, expected)
+
+
+def _check_privacy(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> None:
+    """Refuse settings of noise, sampling and accounting that contradict each other."""
+    algorithm = chosen.definition
+    if privacy.noisy and not algorithm.private:
+        key = "epsilon" if privacy.budget is not None else "noise_std"
+        key = "epsilon_per_round" if privacy.epsilon_per_round is not None else key
+        raise InputError(
+            f"privacy.{key}",
+            getattr(privacy, key),
+            f"{algorithm.name} adds no noise: leave it out, or choose a private algorithm",
+        )
+    per_round = privacy.epsilon_per_round
+    if per_round is not None and privacy.noise_std is not None:
+        raise InputError(
+            "privacy.epsilon_per_round",
+            per_round,
+            "sets the noise, and so does noise_std: give one",
+        )
+    if per_round is not None and privacy.budget is not None:
+        raise InputError(
+            "privacy.epsilon_per_round", per_round, "sets the noise, and so does epsilon: give one"
+        )
+    if privacy.accounting == "none" and (privacy.budget is not None or per_round is not None):
+        raise InputError(
+            "privacy.accounting",
+            "none",
+            "keeps a given noise: give noise_std, not epsilon (epsilon = 'none' for no noise)",
+        )
+    if privacy.accounting == "published" and privacy.noise_std is not None:
+        raise InputError(
+            "privacy.accounting",
+            "published",
+            "takes the noise from the paper's formula and epsilon: leave noise_std out",
+        )
+    if privacy.accounting == "published" and algorithm.formula is None and algorithm.private:
+        raise InputError(
+            "privacy.accounting",
+            "published",
+            f"the papers print no formula for {algorithm.name}: use 'certified'",
+        )
+    fixed = train.sampling == "fixed" and train.batch != "all"
+    accounted = privacy.noisy and privacy.accounting != "none"
+    if fixed and accounted and privacy.relation != "replace-one":
+        raise InputError(
+            "train.sampling",
+            "fixed",
+            "a batch of fixed size is accounted under privacy.relation = 'replace-one' only, since "
+            "another record moves in for the one left out; use 'poisson', or that relation",
+        )
+
+
+def _check_faults(faults: Faults, count: int) -> None:
+    """Refuse faults of nodes that there are not, that never happen, or that are said twice."""
+    ends = [(source, target) for source, target, _ in faults.drop_edges]
+    slow = [(node,) for node, _ in faults.slow]
+    named: Mapping[str, Sequence[tuple[int, ...]]] = {
+        "drop_edges": ends,
+        "down": [(node,) for node, _, _ in faults.down],
+        "slow": slow,
+    }
+    for key, entries in named.items():
+        highest = max((max(nodes) for nodes in entries), default=0)
+        if highest >= count:
+            expected = f"is none of the {count} nodes: they are 0 to {count - 1}"
+            raise InputError(f"faults.{key}", f"node {highest}", expected)
+    for source, target in ends:
+        if source == target:
+            expected = "is no edge: what a node keeps of its own is never lost"
+            raise InputError("faults.drop_edges", (source, target), expected)
+    for node, first, until in faults.down:
+        if first >= until:
+            expected = "must be [node, first step, step after the last], the first one lower"
+            raise InputError("faults.down", (node, first, until), expected)
+    for key in ("drop_edges", "slow"):
+        for nodes, times in Counter(named[key]).items():
+            if times > 1:
+                raise InputError(f"faults.{key}", nodes, f"is given {times} times: give it once")

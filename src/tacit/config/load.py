@@ -1,0 +1,246 @@
+"""The experiment file: TOML, or the same as a mapping, into one frozen and validated `Config`.
+
+Every key is optional but `[task].dataset`; an unknown one is an error that names the nearest known
+key. A `Config` is always resolved and free of contradictions, however it was made: what was left
+out holds its default, so that writing it out (`to_toml`) tells the whole experiment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from tacit.config.checks import check
+from tacit.config.schema import (
+    GIVEN,
+    AlgorithmSection,
+    Faults,
+    Nodes,
+    Privacy,
+    Section,
+    Task,
+    Topology,
+    Train,
+)
+from tacit.errors import InputError, nearest
+
+__all__ = [
+    "GIVEN",
+    "AlgorithmSection",
+    "Config",
+    "Faults",
+    "Nodes",
+    "Privacy",
+    "Task",
+    "Topology",
+    "Train",
+    "load_config",
+    "to_toml",
+]
+
+_MOST_BYTES = 2**24
+# What tomllib takes for a dotted key grows with the square of its parts; no key here has three.
+_LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:"[^"\n]*"|'[^'\n]*'|[\w-]++)[ \t]*+\.[ \t]*+){30}""")
+DEFAULT_EPSILON = 3.0
+DEFAULT_GRAPH = {
+    "column-stochastic": "exponential",
+    "doubly-stochastic": "ring",
+    "server": "star",
+}
+
+
+class Config(Section):
+    """A whole experiment.
+
+    Each section may be left out, given as an object, or as a mapping of what a file has in it.
+
+    Raises:
+        InputError: naming the key, its value and what would be right.
+    """
+
+    task: Task
+    nodes: Nodes
+    topology: Topology
+    algorithm: AlgorithmSection
+    privacy: Privacy
+    train: Train
+    faults: Faults
+
+    def __init__(self, /, **sections: Any) -> None:
+        kinds: dict[str, Any] = {
+            name: field.annotation for name, field in type(self).model_fields.items()
+        }
+        for name in sections:
+            if name not in kinds:
+                raise InputError(f"[{name}]", "", f"unknown section; {nearest(name, kinds)}")
+        made = {name: kind.model_validate(sections.get(name, {})) for name, kind in kinds.items()}
+        definition, privacy = made["algorithm"].definition, made["privacy"]
+        if made["topology"].graph is None:
+            graph = DEFAULT_GRAPH[definition.weights]
+            made["topology"] = made["topology"].model_copy(update={"graph": graph})
+        # No noise at all is only had by `epsilon = "none"`.
+        if definition.private and privacy.epsilon is None and not privacy.noisy:
+            made["privacy"] = privacy.model_copy(update={"epsilon": DEFAULT_EPSILON})
+        super().__init__(**made)
+        check(self.nodes, self.algorithm, self.privacy, self.train, self.faults)
+
+    @property
+    def input_bound(self) -> float | None:
+        """The l2 norm that no record's inputs exceed: as given, or as the algorithm needs it."""
+        if self.task.input_bound is not None:
+            return self.task.input_bound
+        return self.algorithm.definition.input_bound(self.algorithm.options)
+
+    def per_node(self, values: float | tuple[float, ...]) -> tuple[float, ...]:
+        """One value a node, of a number or a list."""
+        return values if isinstance(values, tuple) else (values,) * self.nodes.count
+
+    @property
+    def not_private_reason(self) -> str | None:
+        """Why a run of it guarantees nothing to anybody; None where it does."""
+        privacy = self.privacy
+        if not self.algorithm.definition.private:
+            return f"{self.algorithm.name} adds no noise"
+        if not privacy.noisy:
+            return "no noise is added"
+        if privacy.noise_seed is not None:
+            return "seeded noise: anyone who knows the seed can subtract it"
+        if privacy.accounting == "none":
+            return "the noise is not accounted, and nothing is certified"
+        return None
+
+
+def load_config(
+    source: str | Path | Mapping[str, Any] | Config,
+    *,
+    overrides: Iterable[str] = (),
+    count: int | None = None,
+    given_model: bool = False,
+    saved: bool = False,
+    folder: Path | None = None,
+) -> Config:
+    """Read, complete and validate an experiment.
+
+    `privacy.ledger` becomes absolute: the budgets of an experiment file lie where the file says,
+    wherever it is run from.
+
+    Args:
+        source: a path of a TOML file, the same as a mapping, or a `Config`.
+        overrides: `section.key=value` strings, the value in TOML (a bare word is a string).
+        count: the number of nodes whose data were passed as objects; `[nodes].count` and
+            `[task].dataset` then follow it.
+        given_model: whether the model was passed as an object.
+        saved: whether this is the file of a run folder, whose data may have been objects.
+        folder: that a relative `privacy.ledger` is seen from; by default that of the file, and the
+            current one for a mapping and for overrides.
+
+    Raises:
+        InputError: naming the key, its value and what would be right.
+    """
+    raw = _read(source)
+    here = Path()
+    of_file = Path(source).parent if isinstance(source, (str, Path)) else here
+    _place_ledger(raw, of_file if folder is None else folder)
+    for override in overrides:
+        _apply(raw, override)
+    _place_ledger(raw, here)
+    own = raw.get("nodes", {}).get("data") == "by-rank"
+    if count is not None:
+        raw.setdefault("nodes", {})["count"] = count
+        task = raw.setdefault("task", {})
+        if task.setdefault("dataset", GIVEN) != GIVEN:
+            raise InputError("task.dataset", task["dataset"], "leave it out where nodes= is passed")
+    elif not (saved or own) and raw.get("task", {}).get("dataset", GIVEN) == GIVEN:
+        raise InputError(
+            "task.dataset", raw.get("task", {}).get("dataset"), "name a data set, such as 'digits'"
+        )
+    if given_model:
+        raw.setdefault("task", {})["model"] = GIVEN
+    if "figure" in raw:
+        raise InputError("[figure]", "", "this file holds a figure: run it with `tacit compare`")
+    return Config(**raw)
+
+
+def to_toml(config: Config) -> str:
+    """The resolved experiment as TOML, which `load_config` reads back to the same `Config`."""
+    return tomli_w.dumps(_plain(config))
+
+
+def _plain(config: Config) -> dict[str, Any]:
+    """The experiment as nested dictionaries, without what is not set."""
+    plain = config.model_dump(mode="json", exclude_none=True)
+    chosen = plain["algorithm"]
+    return {**plain, "algorithm": {"name": chosen["name"], **chosen["options"]}}
+
+
+def _read(source: str | Path | Mapping[str, Any] | Config) -> dict[str, Any]:
+    if isinstance(source, Config):
+        return _plain(source)
+    if isinstance(source, Mapping):
+        sections = {}
+        for name, section in source.items():
+            if not isinstance(section, Mapping):
+                raise InputError(str(name), section, "must be a section with keys of its own")
+            sections[str(name)] = dict(section)
+        return sections
+    path = Path(source)
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        text = content.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+        raise InputError(
+            "experiment file", str(path), f"{reason}: give a readable TOML file"
+        ) from None
+    if len(content) > _MOST_BYTES:
+        raise InputError("experiment file", str(path), f"must be at most {_MOST_BYTES:,} bytes")
+    try:
+        return _read(_toml(text))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError("experiment file", str(path), f"is not valid TOML: {error}") from None
+
+
+def _apply(raw: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    section, dot, name = key.strip().partition(".")
+    if not (equals and dot and section and name):
+        raise InputError("--set", override, "must read section.key=value")
+    try:
+        parsed = _toml(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    raw.setdefault(section, {})[name] = parsed
+
+
+def _place_ledger(raw: dict[str, Any], folder: Path) -> None:
+    """Make the path of the ledgers absolute, as seen from a folder; an absolute one stays."""
+    privacy = raw.get("privacy")
+    ledger = privacy.get("ledger") if isinstance(privacy, Mapping) else None
+    if isinstance(ledger, str) and ledger:
+        path = os.path.abspath(folder / os.path.expanduser(ledger))
+        raw["privacy"] = {**raw["privacy"], "ledger": path}
+
+
+def _toml(text: str) -> dict[str, Any]:
+    """Read TOML.
+
+    Raises:
+        TOMLDecodeError: it is none, or none that is sensible here.
+    """
+    if _LONG_KEY.search(text):
+        raise tomllib.TOMLDecodeError("it has a key of too many parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("it is nested too deeply") from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:
+        raise tomllib.TOMLDecodeError("it has an integer of thousands of digits") from None

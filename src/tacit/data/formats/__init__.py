@@ -1,0 +1,1 @@
+"""Readers of data sets in their published formats."""

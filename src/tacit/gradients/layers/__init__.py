@@ -1,0 +1,1 @@
+"""The layers that taps know, one file a kind."""

@@ -1,0 +1,1 @@
+"""Gradients of every record, kept from step to step."""

@@ -1,0 +1,347 @@
+"""One stored gradient a record, for variance reduction (PrivSGP-VR and its kin).
+
+In units of a sum over the batch, with rate q, clipping bound C and table entries old_j:
+
+    G_k = sum_{j in batch} clip_diff(new_j - old_j) + q * sum_{all j} old_j
+
+with new_j = clip_C(grad_j), and afterwards old_j := new_j for j in the batch.
+`GradientTable.replace` is the first sum and the renewal, `GradientTable.total` the second sum.
+`clip_diff` scales the difference of two clipped gradients to norm C_d at most, or does nothing.
+
+**What an entry can do.** Its norm is at most C, as it is kept: rounded to the run's dtype, clip
+factor included. A gradient that is not finite, or has no bound, is kept as zero and contributes
+zero. So, for one record's presence against a null record (zero-out), the record moves G_k by at
+most (2 - q) C when drawn, C_d + q C where the difference is clipped, and q C when not drawn: the
+shifts A and c of the private-state theorem for Poisson sampling, which needs record-wise coins.
+Differences, running total and G_k are in float64, and entries are clipped to a little less than C,
+by what rounding may add over all steps: `docs/proofs/clipped-sums.md`.
+
+**Mini-batches.** An entry may stand for a fixed mini-batch of m records, with the sum of their
+clipped gradients; the draw is then of whole mini-batches. The same (2 - q) C and q C hold for one
+record, without a clipped difference. With one, it clips the difference of the *sums*; projection
+onto a ball being non-expansive, a record moves it by at most min(2 C, 2 C_d). But what the other
+records of a mini-batch do depends on the same coin as what the record does: the private-state
+theorem, which asks that the null record's run does not, cannot be used; bound the shifts given
+the pattern of draws.
+
+**The running total** is kept in float64 and follows every renewal by new - old, which is formed
+in float64 too. It drifts from the true sum by at most 2^-53 of J C a step.
+
+A table is private state: it must not leave its node, and epsilon does not cover it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tacit.errors import InputError
+from tacit.gradients.clipping import CANCELLATION, Clip, aimed, check_clip, clip_factors
+from tacit.gradients.contributions import CHUNK, Dense
+from tacit.gradients.records import norm_bounds
+from tacit.gradients.stacked import BatchGradient, StackedModel
+from tacit.gradients.table.memory import available_bytes, mapped
+from tacit.gradients.table.need import TableNeed, entries_of, entry_shapes, table_need
+from tacit.gradients.table.parts import (
+    Entry,
+    Shape,
+    add,
+    differences,
+    entries,
+    keepable,
+    read,
+    write,
+)
+from tacit.gradients.waiting import surely_all
+
+__all__ = [
+    "GradientTable",
+    "Records",
+    "Replacement",
+    "TableNeed",
+    "available_bytes",
+    "entries_of",
+    "table_need",
+]
+
+TOTAL = "total"
+
+
+class Records(Protocol):
+    """The records of all nodes, as `tacit.data.StackedData` has them."""
+
+    @property
+    def offsets(self) -> Tensor:
+        """Where each node's records start, int64 `[nodes]`."""
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many records each node has, int64 `[nodes]`."""
+
+    def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets `[nodes, width, ...]` of local record numbers `[nodes, width]`."""
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What `GradientTable.replace` found.
+
+    Attributes:
+        difference: float64 `[nodes, d]`, the sum over the batch of clipped differences new - old.
+        batch: norms `[nodes, r]` before clipping and losses `[nodes, r]` of the records that were
+            evaluated; its `total` is `difference`.
+        mask: `[nodes, r]`, True for those records. r is the width of the batch, times m with
+            mini-batches of m.
+    """
+
+    difference: Tensor
+    batch: BatchGradient
+    mask: Tensor
+
+
+class GradientTable:
+    """The stored gradients of all nodes' records; made by `build`.
+
+    Its state is `tensors()`; records, model and weights are not part of it.
+    """
+
+    def __init__(
+        self,
+        model: StackedModel,
+        data: Records,
+        shapes: Sequence[Shape],
+        fields: Mapping[str, Tensor],
+        running: Tensor,
+        dtype: torch.dtype,
+        mini_batch: int | None,
+        steps: int,
+    ) -> None:
+        self._model = model
+        self._data = data
+        self._shapes = tuple(shapes)
+        self._fields = dict(fields)
+        self._running = running
+        self._dtype = dtype
+        self._mini_batch = mini_batch
+        counts = entries_of(data.sizes.tolist(), mini_batch)
+        self._counts = torch.tensor(counts, device=running.device)
+        self._offsets = self._counts.cumsum(0) - self._counts
+        self._steps = steps
+        self._evaluate = self._records if mini_batch is None else self._mini_batches
+        numbers = sum(
+            math.prod(shape.gradients) + math.prod(shape.inputs or (0,)) for shape in shapes
+        )
+        # For each entry: new and old, their difference in float64, and that weighted.
+        self._beside = 2 * numbers + 4 * numbers * 8 // dtype.itemsize
+
+    @staticmethod
+    def build(
+        model: StackedModel,
+        data: Records,
+        at: Tensor,
+        clip: Clip | None,
+        *,
+        steps: int,
+        mini_batch: int | None = None,
+        directory: Path | None = None,
+    ) -> GradientTable:
+        """A table of every record's clipped gradient at `at`, computed in chunks.
+
+        Args:
+            model: computes the gradients.
+            data: every node's records.
+            at: `[nodes, d]`, each node's weights; the table has their dtype and device.
+            clip: bound C on each record's gradient, or None.
+            steps: how often entries will be renewed, at most: rounding adds up.
+            mini_batch: records in a mini-batch; None for one entry a record.
+            directory: where to keep the entries in memory-mapped files, which replace files of
+                the same names; None for tensors on the device. They hold private gradients.
+
+        Raises:
+            InputError: on `algorithm.table_directory` if the files cannot be made there; on
+                `algorithm.table_batch` if it is below 1; on `algorithm.clip`.
+        """
+        shapes = entry_shapes(model, mini_batch)
+        count = sum(entries_of(data.sizes.tolist(), mini_batch))
+        kept = {name: (count, *rest) for shape in shapes for name, rest in shape.fields.items()}
+        fields = (
+            {name: torch.zeros(s, dtype=at.dtype, device=at.device) for name, s in kept.items()}
+            if directory is None
+            else mapped(directory, kept, at.dtype)
+        )
+        running = torch.zeros(at.shape, dtype=torch.float64, device=at.device)
+        table = GradientTable(model, data, shapes, fields, running, at.dtype, mini_batch, steps + 1)
+        # A table of zeros, of which every entry is renewed.
+        most, step = int(table._counts.max()), table._at_once(at)
+        for start in range(0, most, step):
+            numbers = torch.arange(start, min(start + step, most), device=at.device)
+            mask = numbers < table._counts.unsqueeze(1)
+            table.replace(at, numbers * mask, mask, clip, None)
+        return table
+
+    def total(self) -> Tensor:
+        """The sum of each node's entries, float64 `[nodes, d]`, a new tensor."""
+        return self._running.clone()
+
+    def replace(
+        self,
+        at: Tensor,
+        indices: Tensor,
+        mask: Tensor,
+        clip: Clip | None,
+        clip_difference: Clip | None,
+    ) -> Replacement:
+        """Sum the differences between a batch's gradients at `at` and its entries; renew these.
+
+        Args:
+            at: `[nodes, d]`, each node's weights.
+            indices: int64 `[nodes, b]`, numbers of entries within each node, each at most once;
+                masked slots may hold anything from 0 to the node's number of entries.
+            mask: bool `[nodes, b]`, True for entries of the batch.
+            clip: bound C on each record's gradient, or None; entries keep to the C they came with.
+            clip_difference: bound C_d on each entry's difference, or None. The running total
+                follows the differences as they are.
+
+        Raises:
+            InputError: on `algorithm.clip` or `algorithm.clip_difference` unless positive and
+                finite.
+            ValueError: an entry does not exist, or is twice in the batch.
+        """
+        for key, bound in (("clip", clip), ("clip_difference", clip_difference)):
+            if bound is not None:
+                check_clip(bound, f"algorithm.{key}")
+        self._check(indices, mask)
+        sums = torch.empty_like(self._running)
+        width, step = indices.shape[1], self._at_once(at)
+        found = []
+        clip = self._aimed(clip)
+        aim: Clip | None = None
+        if clip_difference is not None:
+            aim = aimed(clip_difference, mask.sum(dim=1), torch.float64, 2 * self._model.positions)
+        for start in range(0, width, step):
+            part = slice(start, start + step)
+            chunk = indices[:, part], mask[:, part]
+            found.append(self._renew(at, *chunk, clip, aim, sums, fresh=start == 0))
+        if not found:
+            empty = at.new_zeros(at.shape[0], 0)
+            return Replacement(sums.zero_(), BatchGradient(sums, empty, empty), mask)
+        norms, losses, evaluated = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+        return Replacement(sums, BatchGradient(sums, norms, losses), evaluated)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state, by name, not copied: private, and as large as the table."""
+        return {**self._fields, TOTAL: self._running}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over the state `tensors` of a table for the same model, records and options.
+
+        Raises:
+            InputError: on `checkpoint` if names or shapes are not those of this table.
+        """
+        own = self.tensors()
+        given = {name: tuple(values.shape) for name, values in tensors.items()}
+        right = {name: tuple(values.shape) for name, values in own.items()}
+        if given != right:
+            raise InputError("checkpoint", given, f"this gradient table holds {right}")
+        for name, values in own.items():
+            values.copy_(tensors[name])
+
+    def _aimed(self, clip: Clip | None) -> Tensor | None:
+        """What entries are clipped to, `[nodes]`, so that C holds for G_k after all steps.
+
+        The running total errs by at most J u C a step, the sums of a step's differences by
+        J^2 u C, and that of a chunk with the record by its own rounding.
+        """
+        if clip is None:
+            return None
+        unit = torch.finfo(torch.float64).eps / 2
+        count = self._counts.double()
+        chunk, positions = count.clamp(max=CHUNK), self._model.positions
+        terms = 1.0 if positions == 1 else CANCELLATION
+        own = 2 * terms * chunk * (2 * chunk * positions + 16)
+        share = 2 * unit * self._steps * (count * (count + 13) + own)
+        bound = torch.as_tensor(clip, dtype=torch.float64, device=count.device)
+        return bound / (1 + share)
+
+    def _at_once(self, at: Tensor) -> int:
+        return self._model.records_at_once(at, self._beside)
+
+    def _renew(
+        self,
+        at: Tensor,
+        indices: Tensor,
+        mask: Tensor,
+        clip: Clip | None,
+        aim: Clip | None,
+        sums: Tensor,
+        *,
+        fresh: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`replace` for a chunk, added to `sums` unless `fresh`; both bounds are aimed at.
+
+        Returns norms, losses and mask of the chunk's records.
+        """
+        new, records, seen = self._evaluate(at, indices, mask, clip)
+        with torch.no_grad():
+            rows = self._offsets.unsqueeze(1) + torch.where(mask, indices, 0)
+            old = read(self._fields, self._shapes, rows, records)
+            parts = differences(new, old, self._shapes)
+            everything = mask.to(torch.float64)
+            weights = everything
+            if aim is not None:
+                bounds = norm_bounds([part.sizes() for part in parts], torch.float64)
+                weights = clip_factors(bounds, mask, aim, torch.float64)[0]
+            add(parts, weights, everything, sums, self._running, fresh=fresh)
+            write(self._fields, self._shapes, rows, mask, new)
+        return seen
+
+    def _records(
+        self, at: Tensor, indices: Tensor, mask: Tensor, clip: Clip | None
+    ) -> tuple[Entry, Tensor, tuple[Tensor, Tensor, Tensor]]:
+        """New entries; the inputs of their records; norms, losses and mask."""
+        inputs, targets = self._data.gather(torch.where(mask, indices, 0))
+        found = self._model.record_gradients(at, inputs, targets, mask, clip)
+        kept = keepable(found.parts, self._shapes, inputs, clipped=clip is not None)
+        parts = found.parts
+        if not surely_all(kept):
+            parts = [part.cleaned(kept) for part in parts]
+        new = entries(parts, self._shapes, found.factors * kept, inputs)
+        norms = (
+            found.norms.masked_fill(~kept & mask, math.inf) if found.norms.numel() else found.norms
+        )
+        return new, inputs, (norms, found.losses, mask)
+
+    def _mini_batches(
+        self, at: Tensor, indices: Tensor, mask: Tensor, clip: Clip | None
+    ) -> tuple[Entry, Tensor, tuple[Tensor, Tensor, Tensor]]:
+        """As `_records`, where entries are mini-batches."""
+        assert self._mini_batch is not None
+        within = torch.arange(self._mini_batch, device=at.device)
+        found: list[BatchGradient] = []
+        masks: list[Tensor] = []
+        for slot in range(indices.shape[1]):
+            numbers = indices[:, slot, None] * self._mini_batch + within
+            present = mask[:, slot, None] & (numbers < self._data.sizes.unsqueeze(1))
+            inputs, targets = self._data.gather(torch.where(present, numbers, 0))
+            found.append(self._model.gradient(at, inputs, targets, present, clip))
+            masks.append(present)
+        sums = Dense(self._shapes[0].slot, torch.stack([batch.total for batch in found], dim=1))
+        new = entries([sums], self._shapes, mask.to(self._dtype), at)
+        norms, losses = (
+            torch.cat([getattr(batch, name) for batch in found], dim=1)
+            for name in ("norms", "losses")
+        )
+        return new, at, (norms, losses, torch.cat(masks, dim=1))
+
+    def _check(self, indices: Tensor, mask: Tensor) -> None:
+        if bool((mask & ((indices < 0) | (indices >= self._counts.unsqueeze(1)))).any()):
+            raise ValueError("a batch names an entry that its node does not have")
+        rows = (self._offsets.unsqueeze(1) + indices)[mask]
+        if len(torch.unique(rows)) < len(rows):
+            raise ValueError("a batch names an entry twice")

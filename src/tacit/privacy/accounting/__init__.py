@@ -1,0 +1,1 @@
+"""What mechanisms cost: epsilon and delta that provably hold."""

@@ -1,0 +1,353 @@
+"""Certified accounting: bounds on epsilon and delta that provably hold for a mechanism.
+
+`epsilon` and `delta` are upper bounds; `epsilon_bounds` and `delta_bounds` add a lower bound that
+the mechanism's worst instance reaches. What they rest on:
+
+- `Gaussian` (and a sampling rate of 1): the closed form, exact.
+- `SampledGaussian`, `Laplace`, `PrivateState` with Poisson sampling (Theorem A), and compositions
+  of them: the pair that dominates each step (`parts`), cut into cells from above and from below
+  (`atoms`), composed on a line of the complex plane with every error bounded (`spectrum`). The
+  larger of the two directions is taken after composition. The gap is some 0.03 % of epsilon; where
+  there are more than 32 different noise levels, that of `tables` adds to it.
+- `FixedBatchGaussian`: above, the same engine on the pointwise maximum of both directions of each
+  step; below, one direction. Composed, there is a gap between what the two prove.
+- `PrivateState` with a fixed batch size or groups: above, Bound B (`revealed`), which gives up
+  amplification; below, Theorem A's pair, which the instance where all other records contribute
+  nothing reaches.
+- `CarriedState`: above, Bound B with hits that add up (`carried`); below, nothing is proved.
+- `ClientSampling`: participation is seen, so a round's loss is a mixture, exactly.
+
+The bounds are for ideal noise where a mechanism states no `coordinates`. What a run releases is
+that, rounded to a public lattice (`noise_lattice`); what finite arithmetic may change is bounded in
+`noise_slack`, and part of every bound of a mechanism that states how many numbers it releases.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import accumulate
+from typing import Any
+
+from tacit.errors import InputError
+from tacit.privacy.accounting.carried import carried_delta, carried_epsilon
+from tacit.privacy.accounting.engine import about, delta_bound, epsilon_bound, is_symmetric
+from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from tacit.privacy.accounting.parts import (
+    GaussianPart,
+    Part,
+    largest_level,
+    parts_of,
+    pure_epsilon,
+    softened,
+    total_variation,
+)
+from tacit.privacy.accounting.revealed import revealed_delta, revealed_epsilon
+from tacit.privacy.mechanisms.composed import (
+    CarriedState,
+    ClientSampling,
+    Composed,
+    Mechanism,
+    PrivateState,
+    Scheduled,
+    released_values,
+    schedule,
+)
+from tacit.privacy.noise.slack import (
+    delta_with_slack,
+    delta_without_slack,
+    epsilon_without_slack,
+    with_slack,
+)
+
+__all__ = ["delta", "delta_bounds", "epsilon", "epsilon_bounds", "epsilon_curve", "rough_epsilon"]
+
+
+def epsilon(mechanism: Mechanism, *, delta: float) -> float:
+    """An epsilon that holds for the mechanism at `delta`: an upper bound, never an estimate.
+
+    Infinite where none is known to hold.
+
+    Args:
+        mechanism: what is released.
+        delta: in (0, 1).
+
+    Raises:
+        InputError: delta is outside its range, or no bound is known for the mechanism.
+    """
+    _check_delta(delta)
+    return _epsilon(mechanism, delta)
+
+
+def epsilon_bounds(mechanism: Mechanism, *, delta: float) -> tuple[float, float]:
+    """Two epsilons at `delta`: below the lower one none holds, the upper one does. Both proved.
+
+    Raises:
+        InputError: delta is outside its range, or no bound is known for the mechanism.
+    """
+    upper = epsilon(mechanism, delta=delta)
+    below = partial(_method(mechanism).epsilon_below, mechanism, near=upper)
+    values = released_values(mechanism)
+    lower = epsilon_without_slack(below, values, delta) if values else below(delta)
+    return min(upper, lower), upper
+
+
+def delta(mechanism: Mechanism, *, epsilon: float) -> float:
+    """A delta that holds for the mechanism at `epsilon` >= 0: an upper bound.
+
+    Raises:
+        InputError: epsilon is negative or not finite, or no bound is known for the mechanism.
+    """
+    _check_epsilon(epsilon)
+    ideal = partial(_method(mechanism).delta, mechanism)
+    values = released_values(mechanism)
+    return delta_with_slack(ideal, values, epsilon) if values else ideal(epsilon)
+
+
+def delta_bounds(mechanism: Mechanism, *, epsilon: float) -> tuple[float, float]:
+    """Two deltas at `epsilon`: below the lower one none holds, the upper one does. Both proved.
+
+    Raises:
+        InputError: epsilon is negative or not finite, or no bound is known for the mechanism.
+    """
+    upper = delta(mechanism, epsilon=epsilon)
+    below = partial(_method(mechanism).delta_below, mechanism)
+    values = released_values(mechanism)
+    lower = delta_without_slack(below, values, epsilon) if values else below(epsilon)
+    return min(upper, lower), upper
+
+
+def epsilon_curve(mechanism: Mechanism, marks: Sequence[int], *, delta: float) -> tuple[float, ...]:
+    """Epsilon after the first `m` steps, for each `m` of the ascending `marks`; 0 after none.
+
+    Each is an upper bound as `epsilon` gives.
+
+    Args:
+        mechanism: one with a schedule.
+        marks: numbers of steps.
+        delta: in (0, 1).
+
+    Raises:
+        InputError: delta is outside its range, a mark is not a number of steps, or the mechanism
+            has no schedule.
+    """
+    _check_delta(delta)
+    if not isinstance(mechanism, Scheduled):
+        raise InputError("mechanism", type(mechanism).__name__, "needs a schedule of steps")
+    multipliers = schedule(mechanism)
+    if any(not 0 <= mark <= len(multipliers) for mark in marks) or list(marks) != sorted(marks):
+        raise InputError("marks", list(marks), f"must ascend within 0..{len(multipliers)}")
+    first = {
+        mark: replace(mechanism, noise_multiplier=multipliers[:mark], steps=None)
+        for mark in set(marks)
+        if mark
+    }
+    bounds = {mark: epsilon(steps, delta=delta) for mark, steps in first.items()}
+    # Epsilon never falls from step to step, so a later bound holds for an earlier mark as well.
+    curve = list(accumulate((bounds.get(mark, 0.0) for mark in reversed(marks)), min))
+    return tuple(reversed(curve))
+
+
+def rough_epsilon(mechanism: Mechanism, *, delta: float) -> float:
+    """About what `epsilon` will say, where that is much faster: to search with, never to report."""
+    _check_delta(delta)
+    if _method(mechanism) is not _COMPOSED:
+        return epsilon(mechanism, delta=delta)
+    parts = parts_of(mechanism, upper=True)
+    if _closed_mu(parts) is not None or not 1e-6 < largest_level(parts) < _LARGEST:
+        return epsilon(mechanism, delta=delta)
+    if total_variation(parts) <= delta:
+        return 0.0
+    return min(about(parts, math.log(delta)), pure_epsilon(parts))
+
+
+def _check_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise InputError("delta", delta, "must lie strictly between 0 and 1")
+
+
+def _check_epsilon(epsilon: float) -> None:
+    if not (epsilon >= 0 and math.isfinite(epsilon)):
+        raise InputError("epsilon", epsilon, "must be 0 or more, and finite")
+
+
+@lru_cache(maxsize=64)
+def _epsilon(mechanism: Mechanism, delta: float) -> float:
+    ideal = partial(_method(mechanism).epsilon, mechanism)
+    values = released_values(mechanism)
+    return with_slack(ideal, values, delta) if values else ideal(delta)
+
+
+@dataclass(frozen=True)
+class _Method:
+    """How bounds are found.
+
+    Args:
+        epsilon: upper, of a mechanism and delta.
+        epsilon_below: lower, of a mechanism and delta; `near` is about what the upper one is.
+        delta: upper, of a mechanism and epsilon.
+        delta_below: lower, of a mechanism and epsilon.
+    """
+
+    epsilon: Callable[[Any, float], float]
+    epsilon_below: Callable[..., float]
+    delta: Callable[[Any, float], float]
+    delta_below: Callable[[Any, float], float]
+
+
+def _directions(parts: tuple[Part, ...]) -> tuple[bool, ...]:
+    return (False,) if is_symmetric(parts) else (False, True)
+
+
+def _closed_mu(parts: tuple[Part, ...]) -> float | None:
+    """The Gaussian-DP parameter where all parts are Gaussian; else None."""
+    if not all(isinstance(part, GaussianPart) for part in parts):
+        return None
+    return math.sqrt(math.fsum(part.square for part in parts if isinstance(part, GaussianPart)))
+
+
+def _composed_epsilon(mechanism: Mechanism, delta: float) -> float:
+    parts = parts_of(mechanism, upper=True)
+    mu = _closed_mu(parts)
+    if mu is not None:
+        return gaussian_epsilon(mu, delta)
+    if total_variation(parts) <= delta:
+        return 0.0
+    bound, pure = 0.0, pure_epsilon(parts)
+    if largest_level(parts) > _LARGEST:
+        return pure
+    for reverse in _directions(parts):
+        bound = max(bound, epsilon_bound(parts, reverse, True, math.log(delta), enough=bound))
+    return min(bound, pure)
+
+
+def _composed_epsilon_below(mechanism: Mechanism, delta: float, *, near: float) -> float:
+    """Of the direction that comes closer to the upper bound; either is a lower bound."""
+    parts = parts_of(mechanism, upper=False)
+    mu = _closed_mu(parts)
+    if mu is not None:
+        return gaussian_epsilon(mu, delta, upper=False)
+    if near == 0:
+        return 0.0
+    found = _reached(parts, delta, min(near, _FAR)) if largest_level(parts) <= _LARGEST else 0.0
+    if found < near / 2 and largest_level(parts) > _CLEAR:
+        # Where single losses are huge the line is too short for a lower bound: one for more noise.
+        found = max(found, _reached(softened(parts, _CLEAR), delta, None))
+    return found
+
+
+def _reached(parts: tuple[Part, ...], delta: float, near: float | None) -> float:
+    """The larger of both directions' lower bounds; of the first alone where that is close."""
+    found = 0.0
+    for reverse in _directions(parts):
+        if near is None or found < _CLOSE * near:
+            bound = epsilon_bound(parts, reverse, False, math.log(delta), guess=near)
+            found = max(found, bound)
+    return found
+
+
+def _composed_delta(mechanism: Mechanism, epsilon: float) -> float:
+    parts = parts_of(mechanism, upper=True)
+    mu = _closed_mu(parts)
+    if mu is not None:
+        return gaussian_delta(mu, epsilon)
+    most = 0.0 if epsilon >= pure_epsilon(parts) else total_variation(parts)
+    if most == 0 or largest_level(parts) > _LARGEST:
+        return most
+    found = max(delta_bound(parts, reverse, True, epsilon) for reverse in _directions(parts))
+    return min(most, found)
+
+
+def _composed_delta_below(mechanism: Mechanism, epsilon: float) -> float:
+    parts = parts_of(mechanism, upper=False)
+    mu = _closed_mu(parts)
+    if mu is not None:
+        return gaussian_delta(mu, epsilon, upper=False)
+    if largest_level(parts) > _LARGEST:
+        return 0.0
+    return max(delta_bound(parts, reverse, False, epsilon) for reverse in _directions(parts))
+
+
+_CLOSE = 0.995  # of the upper bound: what the other direction could add is not worth it
+_CLEAR = 40.0  # a distance of means over the noise that no lower bound is lost to
+_LARGEST = 3e3  # a distance of means over the noise beyond which nothing is left to protect
+_FAR = 1e9  # an epsilon from which a search starts where none is known to hold
+_COMPOSED = _Method(
+    _composed_epsilon, _composed_epsilon_below, _composed_delta, _composed_delta_below
+)
+# A batch of fixed size, or of groups, draws one given record with independent coins all the same,
+# so that the mechanism with Poisson sampling is an instance: the other records contribute nothing.
+_REVEALED = _Method(
+    lambda mechanism, delta: revealed_epsilon(mechanism, delta),
+    lambda mechanism, delta, *, near: _composed_epsilon_below(
+        replace(mechanism, sampling="poisson"), delta, near=near
+    ),
+    lambda mechanism, epsilon: revealed_delta(mechanism, epsilon),
+    lambda mechanism, epsilon: _composed_delta_below(
+        replace(mechanism, sampling="poisson"), epsilon
+    ),
+)
+
+
+_CARRIED = _Method(
+    carried_epsilon,
+    lambda mechanism, delta, *, near: 0.0,
+    carried_delta,
+    lambda mechanism, epsilon: 0.0,
+)
+
+
+def _method(mechanism: Mechanism) -> _Method:
+    """The method for a mechanism.
+
+    Raises:
+        InputError: a private state that is accounted by itself only is part of something else.
+    """
+    own = _alone(mechanism)
+    if own is not None:
+        return own.method
+    for leaf in _leaves(mechanism):
+        part = _alone(leaf)
+        if part is not None:
+            raise InputError(
+                *part.what,
+                "a private state like this is accounted by itself only: no bound is known that "
+                f"composes it with others; {part.instead}",
+            )
+    return _COMPOSED
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """A mechanism that no bound composes with others.
+
+    Args:
+        method: its own.
+        what: key and value that are at fault where it is composed.
+        instead: what to do.
+    """
+
+    method: _Method
+    what: tuple[str, str]
+    instead: str
+
+
+def _alone(mechanism: Mechanism) -> _Alone | None:
+    if isinstance(mechanism, CarriedState):
+        return _Alone(_CARRIED, ("mechanism", "carried state"), "use a public state")
+    if isinstance(mechanism, PrivateState) and mechanism.sampling != "poisson":
+        return _Alone(_REVEALED, ("sampling", "fixed"), "use Poisson sampling")
+    return None
+
+
+def _leaves(mechanism: Mechanism) -> list[Mechanism]:
+    inner = _INNER.get(type(mechanism), lambda _: ())(mechanism)
+    return [leaf for one in inner for leaf in _leaves(one)] if inner else [mechanism]
+
+
+_INNER: Mapping[type[Mechanism], Callable[[Any], Sequence[Mechanism]]] = {
+    Composed: lambda mechanism: mechanism.parts,
+    ClientSampling: lambda mechanism: (mechanism.participation,),
+}

@@ -1,0 +1,119 @@
+"""Calibration: the least noise with which a mechanism meets a budget, rounded to the safe side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tacit.errors import BudgetError, InputError
+from tacit.privacy.accounting import accounting
+from tacit.privacy.mechanisms.composed import Mechanism
+
+__all__ = ["calibrate", "least_scale"]
+
+TOLERANCE = 1e-3
+_ROUGH = 2e-3  # a search for where to search
+
+
+def calibrate(
+    mechanism: Callable[[float], Mechanism],
+    *,
+    epsilon: float,
+    delta: float,
+    tolerance: float = TOLERANCE,
+    start: float = 1.0,
+) -> float:
+    """The smallest scale `s`, within `tolerance`, for which `mechanism(s)` meets the budget.
+
+    Args:
+        mechanism: a mechanism for each noise scale; its epsilon must fall as the scale rises.
+        epsilon: the budget, positive.
+        delta: the budget, in (0, 1).
+        tolerance: relative; the answer is never below the true one, and at most this far above.
+        start: a first guess.
+
+    Returns:
+        A scale whose **certified** epsilon is at most `epsilon`.
+
+    Raises:
+        InputError: epsilon is not positive and finite, or delta outside (0, 1).
+        BudgetError: no scale up to 1e9 meets the budget.
+    """
+    if not (epsilon > 0 and math.isfinite(epsilon)):
+        raise InputError("epsilon", epsilon, "must be positive and finite")
+    if mechanism(start).rate == 1:
+        tolerance = min(tolerance, 1e-9)  # a closed form costs nothing
+    near = least_scale(
+        lambda scale: accounting.rough_epsilon(mechanism(scale), delta=delta),
+        target=epsilon,
+        tolerance=max(tolerance, _ROUGH),
+        start=start,
+    )
+    return least_scale(
+        lambda scale: accounting.epsilon(mechanism(scale), delta=delta),
+        target=epsilon,
+        tolerance=tolerance,
+        start=near,
+        factor=1 + 3 * max(tolerance, _ROUGH),
+    )
+
+
+def least_scale(
+    cost: Callable[[float], float],
+    *,
+    target: float,
+    tolerance: float = TOLERANCE,
+    start: float = 1.0,
+    factor: float = 1.3,
+) -> float:
+    """The smallest scale, within a relative tolerance, at which a falling cost is <= `target`.
+
+    Regula falsi in the logarithms of both, kept inside a bracket: a cost takes long to compute,
+    and is close to a power of the scale.
+
+    Raises:
+        BudgetError: the cost stays above the target up to a scale of 1e9.
+    """
+    low, high = start, start  # cost(low) > target >= cost(high)
+    value = cost(start)
+    low_cost = high_cost = value
+    first = factor
+    while low_cost <= target:
+        high, high_cost = low, low_cost
+        low /= factor
+        if low < 1e-9:
+            return high
+        low_cost = cost(low)
+        factor = min(factor * factor, 8.0)
+    factor = first
+    while high_cost > target:
+        low, low_cost = high, high_cost
+        high *= factor
+        if high > 1e9:
+            raise BudgetError(f"no noise scale up to 1e9 brings the cost down to {target:g}")
+        high_cost = cost(high)
+        factor = min(factor * factor, 8.0)
+    for attempt in range(200):
+        if high <= low * (1 + tolerance):
+            break
+        bracket = (low, low_cost, high, high_cost)
+        middle = _between(bracket, target, tolerance, bisect=attempt % 3 == 2)
+        value = cost(middle)
+        if value <= target:
+            high, high_cost = middle, value
+        else:
+            low, low_cost = middle, value
+    return high
+
+
+def _between(
+    bracket: tuple[float, float, float, float], target: float, tolerance: float, *, bisect: bool
+) -> float:
+    """A point strictly inside the bracket: interpolated a hair to the safe side, or the middle."""
+    low, low_cost, high, high_cost = bracket
+    share = 0.5
+    if not bisect and 0 < high_cost < low_cost < math.inf:
+        share = math.log(low_cost / target) / math.log(low_cost / high_cost)
+    guess: float = low * math.pow(high / low, share) * (1 + 0.4 * tolerance)
+    margin = 1 + 0.45 * tolerance
+    return min(max(guess, low * margin), high / margin)

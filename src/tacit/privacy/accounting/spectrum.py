@@ -1,0 +1,350 @@
+r"""From transforms of privacy losses to delta, by a sum whose every error is bounded.
+
+Let M(z) = E[e^(z L)] be the transform of the losses L of one direction of a composition: the
+product of its steps'. For any theta > 0, with z = theta + i t,
+
+    delta(eps) = (1 / 2 pi) * integral of e^(-z eps) M(z) / (z (z + 1)) dt
+
+(the inverse Laplace transform of (1 - e^-y)+). It is summed at t = 0, h, 2 h, ..., T:
+
+- *Aliases*. By Poisson's formula the infinite sum is delta(eps) plus, for every integer m but 0,
+  e^(theta m W) delta(eps + m W), W = 2 pi / h: more than delta, never less. Each alias is bounded
+  by Chernoff, delta(eps) <= M(s) k(s) e^(-s eps) with k(s) = s^s / (1+s)^(1+s) (the maximum of
+  (1 - e^-y) e^(-s y)), at an order s above theta for m > 0, below it for m < 0.
+- *Truncation*. Losses are smoothed by a further Gaussian step of parameter s, whose transform is
+  e^(s^2 z (z+1) / 2): what lies beyond T is at most e^(-s^2 T^2 / 2) in all. One more step can
+  only raise delta, by order s^2: the upper bound. For the lower one, let f_s be the smoothed
+  profile, f_s(a) = E f(a Y) with log Y ~ N(-s^2/2, s^2). Then
+
+      f >= 2 f_s - f_r   for   r = s (1 + e^(r^2 / 8)).
+
+  *Proof.* f is convex, so it is enough that (delta_1 + law of Y_r) / 2 exceeds the law of Y_s in
+  convex order: means agree, and C_r(k) - C_s(k) >= C_s(k) - C_0(k) for calls C_s(k) = E(Y_s - k)+
+  at every k > 0. Now dC/ds = n(-log k / s + s/2) = c exp(-(log k)^2 / (2 s^2) - s^2 / 8), n the
+  normal density and c free of s. The first factor rises with s, so the left side is at least
+  (r - s) e^(-r^2/8) v and the right one at most s v, where v = c exp(-(log k)^2 / (2 s^2)).
+- *Rounding*. M(z) of one step is a sum of non-negative weights w_j = mass_j e^(theta loss_j) times
+  phases e^(i t loss_j). What rounding may have moved in each mass is known (`steps`) and weighed
+  likewise; a loss that is off moves its term by |z| of that; summing n terms and forming phases by
+  repeated products add some n + 32 log2 n units of roundoff. With many steps these relative
+  errors add up; |M(z)| <= M(theta) carries them through the sum over t.
+
+Weights e^(theta loss) put the masses that matter in the middle: errors are relative to Chernoff's
+bound on delta, about ten times delta itself, however small that is. theta is chosen near
+Chernoff's best.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.privacy.accounting.atoms import UNIT, Atoms, log_moments, tilted_errors
+from tacit.privacy.accounting.gaussian import Array
+
+__all__ = [
+    "SMOOTHEST",
+    "Line",
+    "Spectrum",
+    "Transform",
+    "log_chernoff",
+    "mixed",
+    "rougher",
+    "spectrum",
+    "sum_of",
+    "transform",
+]
+
+Complex = NDArray[np.complex128]
+SMOOTHEST = 0.5  # above it no r of the module's docstring may exist
+
+
+@dataclass(frozen=True)
+class Line:
+    """Where transforms are taken.
+
+    Args:
+        tilt: theta, positive.
+        step: h, the distance of two points on the line.
+        count: how many points there are after the first; T = count x step.
+        smooth: s of the smoothing step.
+        above: an order above theta for Chernoff's bound on the aliases.
+        below: one below, 0 or more.
+    """
+
+    tilt: float
+    step: float
+    count: int
+    smooth: float
+    above: float
+    below: float
+
+    @cached_property
+    def points(self) -> Complex:
+        """Theta + i t for every t, then the two orders, `[count + 3]`."""
+        along = self.tilt + 1j * self.step * np.arange(self.count + 1)
+        return np.concatenate((along, [self.above, self.below]))
+
+    @property
+    def window(self) -> float:
+        """W, the distance of a loss from its alias."""
+        return 2 * math.pi / self.step
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """The logarithm of a transform on a line, and what is known of its error.
+
+    Args:
+        line: where.
+        log: log E[e^(z loss); loss finite] at each of the line's points (any branch).
+        rounding: relative error of the transform, to be multiplied by 1 and by |z|.
+        infinite: mass at infinite loss.
+        slack: absolute error of delta from elsewhere.
+        gaussian: mu^2 of the Gaussian steps that are part of it: |M(z)| falls with t at least as
+            fast as e^(-mu^2 t^2 / 2).
+    """
+
+    line: Line
+    log: Complex
+    rounding: tuple[float, float] = (0.0, 0.0)
+    infinite: float = 0.0
+    slack: float = 0.0
+    gaussian: float = 0.0
+
+    @cached_property
+    def size(self) -> float:
+        """Log M(theta)."""
+        return float(self.log[0].real)
+
+    def upper(self, epsilon: float) -> float:
+        """A delta that the losses do not exceed."""
+        smooth = self._smoothing
+        found = self._sum(epsilon, smooth) + self._errors(epsilon, smooth)
+        found += self.infinite + self.slack
+        return math.inf if math.isnan(found) else found  # what cannot be computed is no bound
+
+    def lower(self, epsilon: float) -> float:
+        """A delta that the losses reach."""
+        smooth = self._smoothing
+        found = self._sum(epsilon, smooth) - self._aliases(epsilon, smooth)
+        errors = self._errors(epsilon, smooth)
+        if smooth == 0:
+            return found - errors - self.slack
+        if smooth > SMOOTHEST:
+            return -math.inf
+        rough = rougher(smooth)
+        other = self._sum(epsilon, rough) + self._errors(epsilon, rough)
+        return 2 * (found - errors) - other - self.slack
+
+    def bend(self, epsilon: float) -> float:
+        """By what share of delta doubling the smoothing would change it: no bound, a check."""
+        smooth = self._smoothing
+        found = self._sum(epsilon, smooth)
+        return abs(self._sum(epsilon, 2 * smooth) - found) / found if found > 0 else 0.0
+
+    @property
+    def _smoothing(self) -> float:
+        """The line's, unless Gaussian steps smooth as much already."""
+        return self.line.smooth if self.gaussian < self.line.smooth**2 else 0.0
+
+    def _gain(self, smooth: float) -> Array:
+        """Logarithm of |smoothing step's transform| on the line, at most, `[count + 1]`."""
+        t = self.line.points[: self.line.count + 1].imag
+        tilt = self.line.tilt
+        return np.asarray((tilt * (tilt + 1) - t * t) * (smooth * smooth / 2))
+
+    def _weights(self, smooth: float) -> Complex:
+        z = self.line.points[: self.line.count + 1]
+        return _trapezoid(self.line) * np.exp(
+            self.log[: len(z)] - self.size + z * (z + 1) * (smooth * smooth / 2)
+        )
+
+    @cached_property
+    def _kept(self) -> dict[float, Complex]:
+        return {}
+
+    def _sum(self, epsilon: float, smooth: float) -> float:
+        weights = self._kept.setdefault(smooth, np.empty(0, dtype=np.complex128))
+        if not len(weights):
+            weights = self._kept[smooth] = self._weights(smooth)
+        t = self.line.points[: self.line.count + 1].imag
+        phases = np.exp(-1j * epsilon * t)
+        return _exp(self.size - self.line.tilt * epsilon) * float((weights * phases).sum().real)
+
+    def _errors(self, epsilon: float, smooth: float) -> float:
+        """Truncation and rounding."""
+        line = self.line
+        z = np.abs(line.points[: line.count + 1])
+        relative, steep = self.rounding
+        # Forming and adding the terms, and the phase of e^(-z eps).
+        relative += (line.count + 64 + 4 * (abs(self.size) + line.tilt * abs(epsilon))) * UNIT
+        steep += 4 * UNIT * (1 + abs(epsilon))
+        carried = np.exp(
+            self._gain(math.sqrt(smooth * smooth + self.gaussian))
+            - self._gain(math.sqrt(self.gaussian))[0]
+        )
+        rounding = float((np.abs(_trapezoid(line)) * carried * (relative + steep * z)).sum())
+        # The terms beyond T fall with t: their sum is less than the integral from T on.
+        spread = smooth * smooth + self.gaussian
+        top = line.count * line.step
+        tail = smooth * smooth * line.tilt * (line.tilt + 1) / 2 - spread * top * top / 2
+        cut = _exp(tail) / (math.pi * top) * min(1.0, 1 / max(1e-300, spread * top * top))
+        return _exp(self.size - line.tilt * epsilon) * (rounding + cut)
+
+    def _aliases(self, epsilon: float, smooth: float) -> float:
+        line, total = self.line, 0.0
+        for order, log in (
+            (line.above, float(self.log[-2].real)),
+            (line.below, float(self.log[-1].real)),
+        ):
+            log += smooth * smooth * order * (order + 1) / 2
+            falling = abs(order - line.tilt) * line.window
+            first = log_chernoff(log, order, epsilon) - falling
+            total += _exp(first) / -math.expm1(-falling)
+        infinite = self.infinite * math.exp(-line.tilt * line.window)
+        return total * (1 + 1e-6) + infinite
+
+
+def rougher(smooth: float) -> float:
+    """An r with r >= s (1 + e^(r^2 / 8)), hardly above the least one; s at most `SMOOTHEST`."""
+    rough = 2 * smooth
+    while rough < smooth * (1 + math.exp(rough * rough / 8)) * (1 + 1e-12):
+        rough = smooth * (1 + math.exp(rough * rough / 8)) * (1 + 1e-9)
+    return rough
+
+
+def log_chernoff(log_moment: float, order: float, epsilon: float) -> float:
+    """Logarithm of Chernoff's bound on delta at an order of 0 or more."""
+    if order == 0:
+        return 0.0
+    return log_moment - order * (epsilon + math.log1p(1 / order)) - math.log1p(order)
+
+
+def _exp(exponent: float) -> float:
+    return math.exp(exponent) if exponent < 700 else math.inf
+
+
+@lru_cache(maxsize=64)
+def _trapezoid(line: Line) -> Complex:
+    """H / pi / (z (z + 1)) at each point, the first one counted half."""
+    z = line.points[: line.count + 1]
+    weights = np.asarray(line.step / math.pi / (z * (z + 1)), dtype=np.complex128)
+    weights[0] /= 2
+    return weights
+
+
+@dataclass(frozen=True, eq=False)
+class Transform:
+    """The transform of one step's losses on a line, and what is known of its error.
+
+    Args:
+        values: E[e^(z loss); loss finite] e^-scale at theta + i t for every t, `[count + 1]`.
+        scale: a logarithm.
+        anchors: its logarithm at the two orders, `[2]`.
+        rounding: relative error, to be multiplied by 1 and by |z|.
+        infinite: mass at infinite loss.
+    """
+
+    values: Complex
+    scale: float
+    anchors: Array
+    rounding: tuple[float, float]
+    infinite: float
+
+
+def transform(measure: Atoms, line: Line) -> Transform:
+    """The transform of one step's losses.
+
+    With t = (a B + b) h the phase is a product of two, so that the sum over atoms is a product of
+    two matrices, `[A, atoms] x [atoms, B]`.
+    """
+    losses = measure.losses
+    with np.errstate(divide="ignore"):
+        exponents = np.log(measure.masses) + line.tilt * losses
+    top = float(exponents.max())
+    fine = 1 << max(0, math.ceil(math.log2(line.count + 1) / 2))
+    coarse = -(-(line.count + 1) // fine)
+    slow = _powers(losses * (line.step * fine), coarse)
+    slow *= np.exp(exponents - top)
+    values = (slow @ _powers(losses * line.step, fine).T).ravel()[: line.count + 1]
+    moved, steep = tilted_errors(measure, line.tilt)
+    # Phases are products of at most 2 log2(count) factors; sums add one unit for each atom.
+    relative = moved + len(losses) + 16 * math.log2(line.count + 2) + 64
+    # A transform of exactly 0 is raised by less than its rounding, so that it has a logarithm.
+    values = np.where(values == 0, 1e-300, values)
+    return Transform(
+        values,
+        top,
+        log_moments(measure, np.asarray([line.above, line.below])),
+        (UNIT * relative, UNIT * steep),
+        measure.infinite,
+    )
+
+
+def spectrum(measure: Atoms, line: Line) -> Spectrum:
+    """The spectrum of one step's losses."""
+    found = transform(measure, line)
+    log: Complex = np.concatenate((np.log(found.values) + found.scale, found.anchors + 0j))
+    return Spectrum(line, log, rounding=found.rounding, infinite=found.infinite)
+
+
+def _powers(angles: Array, count: int) -> Complex:
+    """e^(i k angle) for k = 0..count - 1, by doubling, `[count, angles]`."""
+    powers = np.empty((count, len(angles)), dtype=np.complex128)
+    powers[0] = 1.0
+    done = 1
+    while done < count:
+        more = min(done, count - done)
+        np.multiply(powers[:more], np.exp(1j * done * angles), out=powers[done : done + more])
+        done += more
+    return powers
+
+
+def sum_of(parts: list[tuple[Spectrum, int]]) -> Spectrum:
+    """The spectrum of independent losses, each so many times over."""
+    line = parts[0][0].line
+    log = np.zeros(line.count + 3, dtype=np.complex128)
+    for part, count in parts:
+        log += part.log * count
+    steps = sum(count for _, count in parts)
+    return Spectrum(
+        line,
+        log,
+        rounding=(
+            sum(part.rounding[0] * count for part, count in parts)
+            + 8 * UNIT * (steps + len(parts) + sum(abs(part.size) * n for part, n in parts)),
+            sum(part.rounding[1] * count for part, count in parts),
+        ),
+        infinite=min(1.0, math.fsum(part.infinite * count for part, count in parts)),
+        slack=math.fsum(part.slack * count for part, count in parts),
+        gaussian=math.fsum(part.gaussian * count for part, count in parts),
+    )
+
+
+def mixed(inner: Spectrum, share: float, times: int) -> Spectrum:
+    """Losses of rounds in which `inner` is released with a chance, visibly, and nothing else."""
+    log = inner.log
+    mixed_log = np.where(
+        log.real > 0,
+        log + np.log(share + (1 - share) * np.exp(-np.maximum(log.real, 0) - 1j * log.imag)),
+        np.log((1 - share) + share * np.exp(np.minimum(log.real, 0) + 1j * log.imag)),
+    )
+    return sum_of(
+        [
+            (
+                replace(
+                    inner,
+                    log=mixed_log,
+                    infinite=share * inner.infinite,
+                    slack=share * inner.slack,
+                    gaussian=0.0,
+                ),
+                times,
+            )
+        ]
+    )

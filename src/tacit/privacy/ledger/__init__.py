@@ -1,0 +1,1 @@
+"""What was spent, on the disk before it is sent."""

@@ -1,0 +1,299 @@
+"""How a ledger lies on disk: a log in one SQLite file, locked, durable, chained and signed.
+
+The log only grows: what a ledger says (`tacit.privacy.ledger.records`) is what its entries say in
+order. Four things tell damage and edits from what this module wrote:
+
+- every entry has a BLAKE2b digest of itself and of the digest before it; the last one is the
+  *head*, which stands for everything in the ledger. All earlier heads stay in the file, so that a
+  head which someone noted is found again in every later copy, and in no earlier one;
+- the head is signed with the ledger's key (Ed25519, `tacit.privacy.ledger.key`); the public key is
+  in the first entry. Entries cannot be changed or added without the key;
+- the tables are the three that are made here, and nothing else is in the file: no trigger that
+  would undo what is added, no view in a table's place;
+- a digest of the file's bytes, `image`, covers those that hold no value as well. It is written
+  after each change but a booking, which must be quick, in a transaction of its own; until then,
+  and after a kill, it is all zeros, and the chain alone vouches for the values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tacit.errors import InputError
+from tacit.privacy.ledger.key import LedgerKey, find_key, is_signed
+
+__all__ = [
+    "FORMAT_VERSION",
+    "Log",
+    "append",
+    "connecting",
+    "entered",
+    "in_transaction",
+    "lock",
+    "read_log",
+    "verified",
+    "write_new",
+]
+
+FORMAT_VERSION = 4
+
+_SCHEMA = (
+    "CREATE TABLE entry (id INTEGER PRIMARY KEY, content TEXT NOT NULL, digest BLOB NOT NULL)",
+    "CREATE TABLE records (digests BLOB NOT NULL)",
+    "CREATE TABLE seal (image BLOB NOT NULL, signature BLOB NOT NULL)",
+)
+_UNSEALED = bytes(32)
+_SIGNED = b"head of a tacit ledger: "
+_SIZE = ("count", "size")
+_PATIENCE = 0.3  # seconds: a reader is done by then, a run is not
+_EDITED = "an unedited ledger: entry {}, or what stands before it, was changed"
+
+
+class Log(NamedTuple):
+    """What is in a ledger's file.
+
+    Args:
+        entries: in order; the first tells of the ledger itself.
+        heads: the head of the chain after each of them, hexadecimal.
+        records: 64-bit digests of records, little-endian, ascending; of a run's ledger, none.
+    """
+
+    entries: tuple[Mapping[str, Any], ...]
+    heads: tuple[str, ...]
+    records: bytes
+
+
+@contextlib.contextmanager
+def _plain_errors(path: str) -> Iterator[None]:
+    """Say in plain words what SQLite cannot do with the file."""
+    try:
+        yield
+    # SQLite quotes damaged text in its messages, which Python then cannot decode.
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+        expected = (
+            "a ledger that no other process runs: one is running it now"
+            if busy
+            else f"an undamaged ledger that can be read and written: {error}"
+        )
+        raise InputError("ledger", path, expected) from error
+
+
+@contextlib.contextmanager
+def connecting(path: str) -> Iterator[sqlite3.Connection]:
+    """A connection without implicit transactions, closed again if what follows fails.
+
+    Raises:
+        InputError: what follows meets an error of SQLite, a lock of another process included.
+    """
+    with _plain_errors(path):
+        # One thread at a time uses a connection, but not always the one that made it.
+        connection = sqlite3.connect(
+            path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
+        )
+        try:
+            # EXTRA, not FULL: with a rollback journal, FULL can lose the last commit in a power
+            # cut, since the journal's removal need not be on the disk yet.
+            for pragma in ("page_size = 512", "journal_mode = DELETE", "synchronous = EXTRA"):
+                connection.execute(f"PRAGMA {pragma}")
+            connection.execute("PRAGMA fullfsync = ON")
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+
+
+def lock(connection: sqlite3.Connection) -> None:
+    """Hold the file's exclusive lock from now until the connection, or the process, ends."""
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    connection.execute("BEGIN EXCLUSIVE")
+    connection.execute("COMMIT")
+
+
+@contextlib.contextmanager
+def in_transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing, and on the disk when it ends."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def entered() -> dict[str, str]:
+    """When something is entered, and by which version."""
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "tacit_version": metadata.version("tacit"),
+    }
+
+
+def write_new(
+    connection: sqlite3.Connection,
+    path: str,
+    key: LedgerKey,
+    entries: Iterable[Mapping[str, Any]],
+    records: bytes = b"",
+) -> None:
+    """Fill an empty file with a ledger, durably.
+
+    Args:
+        connection: to the file.
+        path: of the file, for messages.
+        key: that signs it.
+        entries: which follow the ledger's own.
+        records: digests, as in `Log`.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    first = {
+        "kind": "ledger",
+        "format_version": FORMAT_VERSION,
+        "public_key": key.public,
+        **entered(),
+    }
+    with _plain_errors(path):
+        with in_transaction(connection):
+            for statement in _SCHEMA:
+                connection.execute(statement)
+            connection.execute("INSERT INTO records VALUES (?)", (records,))
+            connection.execute("INSERT INTO seal VALUES (?, ?)", (_UNSEALED, bytes(64)))
+            _extend(connection, key, [first, *entries])
+        _seal_image(connection)
+
+
+def append(
+    connection: sqlite3.Connection,
+    path: str,
+    key: LedgerKey,
+    entries: Iterable[Mapping[str, Any]],
+    *,
+    seal: bool = True,
+) -> None:
+    """Add entries to the log, durably when this returns, all or none.
+
+    Args:
+        connection: to the ledger.
+        path: its file, for messages.
+        key: that signs it.
+        entries: data that JSON can hold.
+        seal: whether the file's bytes are digested as well, which takes as long again.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    with _plain_errors(path):
+        with in_transaction(connection):
+            _extend(connection, key, entries)
+        if seal:
+            _seal_image(connection)
+
+
+def _extend(
+    connection: sqlite3.Connection, key: LedgerKey, entries: Iterable[Mapping[str, Any]]
+) -> None:
+    """Lengthen the chain and sign its new head."""
+    last = "SELECT id, digest FROM entry ORDER BY id DESC LIMIT 1"
+    number, head = connection.execute(last).fetchone() or (0, b"")
+    for entry in entries:
+        number += 1
+        content = json.dumps(dict(entry), sort_keys=True, allow_nan=False)
+        head = _digest(head, number, content)
+        connection.execute("INSERT INTO entry VALUES (?, ?, ?)", (number, content, head))
+    signature = key.sign(_SIGNED + head)
+    connection.execute("UPDATE seal SET image = ?, signature = ?", (_UNSEALED, signature))
+
+
+def _digest(previous: bytes, number: int, content: str) -> bytes:
+    message = previous + ascii((number, content)).encode()
+    return hashlib.blake2b(message, digest_size=32).digest()
+
+
+def _seal_image(connection: sqlite3.Connection) -> None:
+    """Note the digest of the file as it is, after a change is committed."""
+    with in_transaction(connection):
+        digest = _image_digest(connection, _UNSEALED)
+        connection.execute("UPDATE seal SET image = ?", (digest,))
+        # Noting it must not move other bytes. SQLite overwrites a value of equal length in place,
+        # but does not promise to: better no seal than one that would refuse a sound ledger.
+        if not _image_is_sound(connection, digest):
+            connection.execute("UPDATE seal SET image = ?", (_UNSEALED,))
+
+
+def _image_is_sound(connection: sqlite3.Connection, noted: bytes) -> bool:
+    return noted in (_UNSEALED, _image_digest(connection, noted))
+
+
+def _image_digest(connection: sqlite3.Connection, noted: bytes) -> bytes:
+    """Digest of the file's bytes, but for the `noted` digest and SQLite's change counters."""
+    image = bytearray(connection.serialize())
+    for counter in (slice(24, 28), slice(92, 100)):
+        image[counter] = bytes(counter.stop - counter.start)
+    return hashlib.blake2b(image.replace(noted, _UNSEALED), digest_size=32).digest()
+
+
+def read_log(connection: sqlite3.Connection) -> Log:
+    """What is in the file of an open, verified ledger."""
+    rows = connection.execute("SELECT content, digest FROM entry ORDER BY id").fetchall()
+    ((records,),) = connection.execute("SELECT digests FROM records").fetchall()
+    entries = tuple(json.loads(content) for content, _ in rows)
+    return Log(entries, tuple(digest.hex() for _, digest in rows), records)
+
+
+def verified(connection: sqlite3.Connection, path: str) -> Log:
+    """What is in a file, which is refused unless this module wrote it with its key.
+
+    Raises:
+        InputError: the file is damaged or edited, is signed with another key than that which lies
+            beside it, or has another format version.
+    """
+    (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != "ok":
+        raise InputError("ledger", path, f"an undamaged ledger: {found}")
+    (pages,), (size,) = (connection.execute(f"PRAGMA page_{of}").fetchone() for of in _SIZE)
+    if os.stat(path).st_size != pages * size:  # SQLite takes what is missing of a page for zeros
+        raise InputError("ledger", path, f"an undamaged ledger, of {pages * size} bytes")
+    try:
+        log = read_log(connection)
+        ((image, signature),) = connection.execute(
+            "SELECT cast(image AS BLOB), cast(signature AS BLOB) FROM seal"
+        ).fetchall()
+        version, public = log.entries[0]["format_version"], log.entries[0].get("public_key", "")
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        expected = f"an undamaged ledger: {type(error).__name__}: {error}"
+        raise InputError("ledger", path, expected) from None
+    if version != FORMAT_VERSION:
+        writer = log.entries[0].get("tacit_version")
+        expected = f"a ledger of format {FORMAT_VERSION}; this is {version}, of tacit {writer}"
+        raise InputError("ledger", path, expected)
+    if connection.execute("SELECT sql FROM sqlite_master").fetchall() != [(s,) for s in _SCHEMA]:
+        expected = "an unedited ledger: tables, triggers or the like were changed or added"
+        raise InputError("ledger", path, expected)
+    head = b""
+    for place, row in enumerate(connection.execute("SELECT * FROM entry ORDER BY id"), start=1):
+        head = _digest(head, row[0], row[1])
+        if (row[0], row[2]) != (place, head):
+            raise InputError("ledger", path, _EDITED.format(place))
+    if not is_signed(public, _SIGNED + head, signature):
+        expected = "an unedited ledger: its last entries were changed, or its signature was"
+        raise InputError("ledger", path, expected)
+    key = find_key(Path(path).parent)
+    if key is not None and key.public != public:
+        expected = "a ledger that is signed with the key beside it; it is signed with another"
+        raise InputError("ledger", path, expected)
+    if len(image) != len(_UNSEALED) or not _image_is_sound(connection, image):
+        raise InputError("ledger", path, "an undamaged ledger: bytes without a value were changed")
+    return log

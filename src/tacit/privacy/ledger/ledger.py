@@ -1,0 +1,386 @@
+"""The ledger: what each node has spent, on file before a message leaves.
+
+One SQLite file holds accounts with their budgets, runs with the mechanism that each node releases,
+and the blocks of steps that were booked. It is used in two ways:
+
+- the ledger of *a run*: one run, one account for each node of the process (`Ledger.create`);
+- the ledger of *data*, which outlives runs: one account, the digests of its records, one run after
+  the other (`Ledger.create_account`, `Ledger.open_account`, `Ledger.enter`).
+
+A block is booked durably *before* its first message leaves, and counts in full until a clean stop
+settles it. So a process that is killed at any instant may have booked more than it sent, never
+less; and anyone can recompute every epsilon from the file alone.
+
+What the file defends against, and what not:
+
+- Two processes at once: an open ledger is locked by the operating system, and the lock dies with
+  its process. A *copy* of the file is another ledger: nothing here can tell.
+- Damage and edits: entries are only ever added, each with a digest of all before it, and the last
+  digest is signed with a key beside the file. Nobody without that key can change what is written.
+  Who has it (whoever may read the owner's private files) can.
+- An older copy put in the ledger's place: it is sound by itself. Who kept a later head of the
+  chain, as every statement does, finds that the copy lacks it.
+
+While a ledger is open, do not open its file by other means in the same process: on POSIX systems,
+closing that second handle would release the lock.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tacit.errors import InputError
+from tacit.privacy.ledger.file import (
+    FORMAT_VERSION,
+    append,
+    connecting,
+    entered,
+    lock,
+    read_log,
+    verified,
+    write_new,
+)
+from tacit.privacy.ledger.key import LedgerKey, find_key, make_key, new_key
+from tacit.privacy.ledger.records import (
+    Account,
+    BookedRun,
+    DataAccount,
+    Interval,
+    NodeStatement,
+    Snapshot,
+    StepRun,
+    check_exists,
+    read_ledger,
+    snapshot,
+    step_runs,
+)
+from tacit.private_files import appearing
+
+__all__ = [
+    "FORMAT_VERSION",
+    "Account",
+    "BookedRun",
+    "DataAccount",
+    "Interval",
+    "Ledger",
+    "NodeStatement",
+    "Snapshot",
+    "StepRun",
+    "read_ledger",
+    "step_runs",
+]
+
+
+class Ledger:
+    """An open ledger, closed by `close`.
+
+    It is a context manager. Leaving it closes the file and settles nothing: blocks that were not
+    settled count in full.
+    """
+
+    def __init__(
+        self, connection: sqlite3.Connection, path: str, key: LedgerKey, run_id: str | None
+    ) -> None:
+        """Take over a connection whose content is verified; use the class methods instead.
+
+        Args:
+            connection: to a ledger, locked unless it is in memory.
+            path: its file, for messages.
+            key: that signs it.
+            run_id: of the run to book for; None until `enter` says.
+        """
+        self._connection = connection
+        self._path = path
+        self._key = key
+        self._run_id = run_id
+        self._session = self.snapshot().sessions + 1
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        *,
+        digest: str,
+        statements: Sequence[NodeStatement],
+        run_id: str | None = None,
+    ) -> Self:
+        """A new ledger of a run in a new file, whole or not at all, durable when this returns.
+
+        Args:
+            path: a file that does not exist, in a folder that does, on a file system with hard
+                links. The key that signs it lies beside it, and is made if there is none.
+            digest: identifies the plan: a run is only ever continued under the same one.
+            statements: one for each node that this ledger books for.
+            run_id: of the run, where several ledgers are of one; by default a new one.
+
+        Raises:
+            InputError: the file exists or cannot be written, or the statements are unusable.
+        """
+        entries = _run_entries(digest, statements, run_id or secrets.token_hex(16))
+        with _plain_os_errors(path):
+            if Path(path).exists():
+                raise FileExistsError
+            key = make_key(Path(path).parent)
+            with appearing(Path(path)) as aside, connecting(str(aside)) as connection:
+                write_new(connection, str(aside), key, entries)
+                connection.close()
+        return cls.open(path, digest=digest)
+
+    @classmethod
+    def open(cls, path: str | Path, *, digest: str | None) -> Self:
+        """The ledger of a run's earlier session, to be continued.
+
+        Args:
+            path: a ledger's file.
+            digest: the plan's; None accepts any.
+
+        Raises:
+            InputError: the file or its key is missing, is no ledger of a run, is damaged or edited,
+                has another format version, belongs to another plan, or is in use by another
+                process.
+        """
+        ledger = cls.open_account(path)
+        try:
+            runs = ledger.snapshot().runs
+            if len(runs) != 1:
+                raise InputError("ledger", str(path), f"the ledger of one run; it has {len(runs)}")
+            if digest not in (None, runs[0].digest):
+                expected = f"the ledger of this plan ({digest}); it is that of {runs[0].digest}"
+                raise InputError("ledger", str(path), expected)
+            ledger._run_id = runs[0].run_id
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
+    @classmethod
+    def in_memory(cls, *, digest: str, statements: Sequence[NodeStatement]) -> Self:
+        """A run's ledger without a file, for a run without a folder: it dies with the process.
+
+        Raises:
+            InputError: the statements are unusable.
+        """
+        run_id = secrets.token_hex(16)
+        entries = _run_entries(digest, statements, run_id)
+        with connecting(":memory:") as connection:
+            key = new_key()
+            write_new(connection, ":memory:", key, entries)
+            return cls(connection, ":memory:", key, run_id)
+
+    @classmethod
+    def create_account(
+        cls, path: str | Path, key: LedgerKey, account: DataAccount, digests: bytes
+    ) -> None:
+        """Make the ledger of some data, whole or not at all; it does not stay open.
+
+        Args:
+            path: a file that does not exist, in a folder that does, on a file system with hard
+                links.
+            key: that signs it.
+            account: the data's name and budget.
+            digests: of its records, as in `Snapshot`.
+
+        Raises:
+            InputError: the file exists or cannot be written.
+        """
+        entry = {"kind": "data", **account._asdict()}
+        with (
+            _plain_os_errors(path),
+            appearing(Path(path)) as aside,
+            connecting(str(aside)) as connection,
+        ):
+            write_new(connection, str(aside), key, [entry], digests)
+            connection.close()
+
+    @classmethod
+    def open_account(cls, path: str | Path) -> Self:
+        """A ledger; where it is one of data, `enter` says for which run it is to book.
+
+        Raises:
+            InputError: the file or its key is missing, is no ledger, is damaged or edited, has
+                another format version, or is in use by another process.
+        """
+        check_exists(path)
+        with connecting(str(path)) as connection:
+            lock(connection)
+            snapshot(verified(connection, str(path)), str(path))
+            key = find_key(Path(path).parent)
+            if key is None:
+                expected = "a ledger with its key beside it: without it nothing can be booked"
+                raise InputError("ledger", str(path), expected)
+            return cls(connection, str(path), key, None)
+
+    def enter(
+        self, run_id: str, *, digest: str, statements: Mapping[int, Mapping[str, Any]]
+    ) -> None:
+        """Book for this run from now on; a run that is on file already is continued.
+
+        Args:
+            run_id: the identity that its own ledger has.
+            digest: of its plan.
+            statements: its mechanism at each of its nodes that hold these data.
+
+        Raises:
+            InputError: the run is on file with another plan or mechanism, or the file cannot be
+                written.
+        """
+        texts = _all_texts(statements)
+        if not texts:
+            raise InputError("ledger", list(texts), "a mechanism for each node of these data")
+        known = {run.run_id: run for run in self.snapshot().runs}
+        if run_id not in known:
+            self._append(_run_entry(run_id, digest, statements))
+        elif (known[run_id].digest, _all_texts(known[run_id].statements)) != (digest, texts):
+            expected = f"the run as it was entered in {self._path}: its plan has changed"
+            raise InputError("run", run_id, expected)
+        self._run_id = run_id
+
+    @property
+    def run_id(self) -> str:
+        """Random identity of the run, 32 hexadecimal digits."""
+        return self._current().run_id
+
+    @property
+    def digest(self) -> str:
+        """Digest of the plan that this ledger books for."""
+        return self._current().digest
+
+    @property
+    def statements(self) -> tuple[NodeStatement, ...]:
+        """What each node runs and may spend, by node."""
+        booked = self._current().statements
+        accounts = self.snapshot().accounts
+        return tuple(NodeStatement(node, booked[node], *budget) for node, *budget in accounts)
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The nodes this ledger books for, in order."""
+        return tuple(self._current().statements)
+
+    def snapshot(self) -> Snapshot:
+        """All that the ledger says now."""
+        return snapshot(read_log(self._connection), self._path)
+
+    def reserve(self, first_step: int, until: int) -> None:
+        """Book steps `first_step .. until - 1` for every node, durably, before they are sent.
+
+        Steps that were booked before are booked again: a repeated step is charged twice.
+
+        Raises:
+            InputError: the interval is empty or begins below 0, no run was entered, or the file
+                cannot be written.
+        """
+        if not 0 <= first_step < until:
+            expected = "steps first_step .. until - 1, at least one, from 0 on"
+            raise InputError("ledger", (first_step, until), expected)
+        steps = {"session": self._session, "first": first_step, "until": until}
+        # Sealing the bytes would take as long again: it waits for the settlement.
+        self._append({"kind": "reserve", "run": self._entered(), **steps}, seal=False)
+
+    def settle(self, used_until: int) -> None:
+        """Close this session's open blocks at a clean stop: steps from `used_until` on were unused.
+
+        No message of a step >= `used_until` may have left since those blocks were booked. Blocks
+        of earlier sessions that were killed stay as they are: they count in full.
+
+        Raises:
+            InputError: `used_until` is negative, or the file cannot be written.
+        """
+        if used_until < 0:
+            raise InputError("ledger", used_until, "a number of steps, at least 0")
+        self._append({"kind": "settle", "session": self._session, "until": used_until})
+
+    def charged(self) -> dict[int, tuple[Interval, ...]]:
+        """The run's booked intervals at each node, in the order of booking, repeats included."""
+        return dict(self._current().charged)
+
+    def charged_steps(self, node: int) -> tuple[StepRun, ...]:
+        """The steps charged to `node` with their multiplicity, for an accountant to compose.
+
+        Raises:
+            InputError: the ledger does not book for this node.
+        """
+        if node not in self.nodes:
+            raise InputError("ledger", node, f"one of the ledger's nodes, {list(self.nodes)}")
+        return step_runs(self.charged()[node])
+
+    def _append(self, entry: Mapping[str, Any], *, seal: bool = True) -> None:
+        append(self._connection, self._path, self._key, [entry], seal=seal)
+
+    def _entered(self) -> str:
+        if self._run_id is None:
+            raise InputError("ledger", self._path, "needs to know which run it books for: enter it")
+        return self._run_id
+
+    def _current(self) -> BookedRun:
+        """The run that this ledger books for."""
+        run_id = self._entered()
+        return next(run for run in self.snapshot().runs if run.run_id == run_id)
+
+    def close(self) -> None:
+        """Close the file and release the lock; closing twice is harmless."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@contextmanager
+def _plain_os_errors(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError:
+        raise InputError("ledger", str(path), "a file that does not exist yet") from None
+    except OSError as error:
+        expected = f"a file that can be written: {error.strerror}"
+        raise InputError("ledger", str(path), expected) from None
+
+
+def _run_entries(
+    digest: str, statements: Sequence[NodeStatement], run_id: str
+) -> list[dict[str, Any]]:
+    """What a run's ledger begins with: the accounts of its nodes, and the run."""
+    nodes = [statement.node for statement in statements]
+    if not nodes or min(nodes) < 0 or len(set(nodes)) < len(nodes):
+        raise InputError("ledger", nodes, "one statement a node, of at least one node, from 0 on")
+    accounts = [
+        {"kind": "account", **Account(one.node, one.epsilon_budget, one.delta)._asdict()}
+        for one in statements
+    ]
+    run = _run_entry(run_id, digest, {one.node: one.statement for one in statements})
+    return [*accounts, run]
+
+
+def _run_entry(
+    run_id: str, digest: str, statements: Mapping[int, Mapping[str, Any]]
+) -> dict[str, Any]:
+    _all_texts(statements)
+    mechanisms = {str(node): dict(statement) for node, statement in statements.items()}
+    return {"kind": "run", "run": run_id, "digest": digest, "mechanisms": mechanisms, **entered()}
+
+
+def _all_texts(statements: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
+    return {node: _text(node, statement) for node, statement in statements.items()}
+
+
+def _text(node: int, statement: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(dict(statement), sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        expected = f"a statement that JSON can hold, with finite numbers: {error}"
+        raise InputError(f"mechanism of node {node}", statement, expected) from None

@@ -1,0 +1,326 @@
+"""The ledgers of data: a folder with one file a node's data, which outlives every run.
+
+A file is found by its records (`account_file`), never by the number of a node. Runs draw on one
+budget where they have the same set of records, and on the budgets of all accounts that share some
+(`tacit.privacy.ledger.overlap`). In the folder lie `data-NAME.sqlite`, an account each, and the key
+`ledger.key`, without which no record can be told from another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import InputError
+from tacit.privacy.ledger.admission import InUse, admission, declared, in_use
+from tacit.privacy.ledger.key import KEY_FILE, LedgerKey, find_key, make_key
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.overlap import Held, holders
+from tacit.privacy.ledger.records import DataAccount, Interval, Snapshot, data_name, read_ledger
+from tacit.private_files import make_private_folder
+
+__all__ = ["SharedLedgers", "WantedAccount", "account_file", "account_files", "folder_key"]
+
+_T = TypeVar("_T")
+_THREADS = 8  # they wait for the disk, not for a core
+
+
+@dataclass(frozen=True, eq=False)
+class WantedAccount:
+    """The budget that a run expects of a node's data.
+
+    Args:
+        node: the node.
+        digests: of its records, `[records]`, in any order.
+        epsilon: what the budget must be; None takes the one on file.
+        delta: likewise.
+        new_epsilon: the budget of a new file where `epsilon` is None; None: there is none.
+        new_delta: likewise.
+    """
+
+    node: int
+    digests: NDArray[np.uint64]
+    epsilon: float | None
+    delta: float | None
+    new_epsilon: float | None
+    new_delta: float
+
+    @property
+    def content(self) -> bytes:
+        """The digests as a ledger holds them."""
+        return np.sort(self.digests).astype("<u8").tobytes()
+
+
+def account_file(folder: Path, name: str) -> Path:
+    """Where the ledger of the data of a name lies."""
+    return folder / f"data-{name[:16]}.sqlite"
+
+
+def account_files(folder: Path) -> list[Path]:
+    """All ledgers of data in a folder."""
+    return sorted(folder.glob("data-*.sqlite"))
+
+
+def folder_key(folder: Path) -> LedgerKey:
+    """The key of a folder of ledgers; folder and key are made if there is none.
+
+    Raises:
+        InputError: there are ledgers without their key, or the folder cannot be written.
+    """
+    if find_key(folder) is None and account_files(folder):
+        expected = f"ledgers with their key: without {KEY_FILE} no record can be told from another"
+        raise InputError("privacy.ledger", str(folder), expected)
+    try:
+        make_private_folder(folder)
+    except OSError as error:
+        expected = f"a folder that can be made: {error.strerror}"
+        raise InputError("privacy.ledger", str(folder), expected) from None
+    return make_key(folder)
+
+
+class SharedLedgers:
+    """The ledgers of the data of a run's nodes, which no other run draws on until it is closed.
+
+    Without nodes it is the shared ledger of a run that has none: it allows and books nothing.
+
+    Attributes:
+        folder: where they lie.
+        accounts: of each node's data; those of two nodes with equal records are the same.
+        snapshots: what each account that holds some of the records said at the start, by name.
+        held: which accounts hold the records of each node.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Draw on nothing; see `open`."""
+        self.folder = folder
+        self.accounts: Mapping[int, DataAccount] = {}
+        self.snapshots: Mapping[str, Snapshot] = {}
+        self.held: Mapping[int, Held] = {}
+        self._nodes: dict[str, list[int]] = {}
+        self._contents: Mapping[str, bytes] = {}
+        self._ledgers: dict[str, Ledger] = {}
+        self._stack = ExitStack()
+
+    @classmethod
+    def open(cls, folder: Path, wanted: Sequence[WantedAccount], *, session: str) -> Self:
+        """Keep other runs from these records, read what was spent of them, and agree on budgets.
+
+        It makes no account yet, and locks none: processes of one run, which look through the same
+        accounts, have all to be here before one of them enters.
+
+        Args:
+            folder: of the ledgers; its key must be there.
+            wanted: the nodes of this process.
+            session: the same for all processes of the run, and for no other run. Processes of one
+                run have different nodes, and so different records, also where some are equal.
+
+        Raises:
+            InputError: the records are in use, a ledger is damaged or has another budget than is
+                wanted, or a new one needs a budget and none was given.
+        """
+        shared = cls(folder)
+        contents = {one.node: one.content for one in wanted}
+        names = {node: data_name(content) for node, content in contents.items()}
+        every = np.concatenate([np.zeros(0, np.uint64), *(one.digests for one in wanted)])
+        mine = InUse(session, frozenset(names), frozenset(names.values()), np.unique(every))
+        with shared._stack as stack:
+            with admission(folder):
+                others = in_use(folder)
+                _check_free(folder, mine, others)
+                # What another run draws on shares nothing with this one, and cannot be read now.
+                apart = {
+                    name for other in others if other.session != session for name in other.accounts
+                }
+                known = _read_accounts(folder, apart)
+                shared.accounts = {
+                    one.node: _agreed(one, names[one.node], known, folder) for one in wanted
+                }
+                for node, account in shared.accounts.items():
+                    shared._nodes.setdefault(account.name, []).append(node)
+                _check_one_budget(shared.accounts)
+                stack.enter_context(declared(folder, mine))
+            sets = {name: np.frombuffer(one.digests, "<u8") for name, one in known.items()}
+            held = holders({str(one.node): one.digests for one in wanted}, sets)
+            shared.held = {int(node): groups for node, groups in held.items()}
+            touched = {
+                name for groups in held.values() for group in groups for name in group
+            } | mine.accounts
+            shared.snapshots = {name: one for name, one in known.items() if name in touched}
+            shared._contents = {names[node]: content for node, content in contents.items()}
+            shared._stack = stack.pop_all()
+        return shared
+
+    def file(self, node: int) -> Path:
+        """Where the ledger of a node's data lies."""
+        return account_file(self.folder, self.accounts[node].name)
+
+    def mates(self, node: int) -> list[int]:
+        """The nodes of this process that have the same records as a node, itself included."""
+        return self._nodes[self.accounts[node].name]
+
+    def booked(self, node: int, run_id: str | None) -> tuple[Interval, ...]:
+        """What the ledger of a node's data had charged a run there at the start."""
+        known = self.snapshots.get(self.accounts[node].name)
+        runs = () if known is None else known.runs
+        return next((run.charged.get(node, ()) for run in runs if run.run_id == run_id), ())
+
+    def entered(self, run_id: str) -> Path | None:
+        """A ledger that had a run on its books at the start; None: no ledger of these records."""
+        for name, known in self.snapshots.items():
+            if any(run.run_id == run_id for run in known.runs):
+                return account_file(self.folder, name)
+        return None
+
+    def enter(
+        self,
+        run_id: str,
+        *,
+        digest: str,
+        statements: Mapping[int, Mapping[str, Any]],
+        sent: Mapping[int, Sequence[Interval]],
+    ) -> None:
+        """Enter a run into every ledger, or go on with it where it was entered before.
+
+        Args:
+            run_id: the identity that the run's own ledger has.
+            digest: of its plan.
+            statements: its mechanism at each node.
+            sent: what the run's own ledger has charged each node so far.
+
+        Raises:
+            InputError: the run has sent more than is on these books, or a file cannot be written.
+        """
+        for node in self.accounts:
+            self._check_sent(node, run_id, sent.get(node, ()))
+        accounts = {account.name: account for account in self.accounts.values()}
+        key = find_key(self.folder)
+
+        def enter(account: DataAccount) -> None:
+            path = account_file(self.folder, account.name)
+            if account.name not in self._ledgers:
+                if account.name not in self.snapshots:
+                    assert key is not None
+                    Ledger.create_account(path, key, account, self._contents[account.name])
+                ledger = Ledger.open_account(path)
+                self._ledgers[account.name] = self._stack.enter_context(ledger)
+            mechanisms = {node: statements[node] for node in self._nodes[account.name]}
+            self._ledgers[account.name].enter(run_id, digest=digest, statements=mechanisms)
+
+        _at_once(enter, accounts.values())
+
+    def _check_sent(self, node: int, run_id: str, sent: Sequence[Interval]) -> None:
+        """Refuse to go on with a run elsewhere, on other data, or on an older copy of its books."""
+        before, now = _steps(sent), _steps(self.booked(node, run_id))
+        if before > now:
+            raise InputError(
+                "privacy.ledger",
+                str(self.file(node)),
+                f"the books of this run and of its data: they have {now} of the {before} steps "
+                "that it was charged",
+            )
+
+    def reserve(self, first_step: int, until: int) -> None:
+        """Book steps on every ledger, durably; see `Ledger.reserve`."""
+        _at_once(lambda ledger: ledger.reserve(first_step, until), self._ledgers.values())
+
+    def settle(self, used_until: int) -> None:
+        """Give back what was booked and not used; see `Ledger.settle`."""
+        _at_once(lambda ledger: ledger.settle(used_until), self._ledgers.values())
+
+    def close(self) -> None:
+        """Close the files and release their locks; closing twice is harmless."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _check_free(folder: Path, mine: InUse, others: Sequence[InUse]) -> None:
+    """Refuse records that another run draws on now."""
+    for other in others:
+        if other.session == mine.session and not mine.nodes & other.nodes:
+            both = sorted(mine.accounts & other.accounts)
+            if both:
+                expected = "data of one node alone: another process of this run has the same"
+                raise InputError("privacy.ledger", str(account_file(folder, both[0])), expected)
+        elif count := int(np.isin(mine.digests, other.digests).sum()):
+            expected = (
+                f"records that no other run draws on: one is running it now, on {count} of the "
+                f"{len(mine.digests)} different records of this run"
+            )
+            raise InputError("privacy.ledger", str(folder), expected)
+
+
+def _check_one_budget(accounts: Mapping[int, DataAccount]) -> None:
+    """Refuse two budgets for one set of records."""
+    first: dict[str, int] = {}
+    for node, account in accounts.items():
+        other = first.setdefault(account.name, node)
+        if accounts[other] != account:
+            expected = f"one budget for nodes {other} and {node}, which have the same records"
+            raise InputError("privacy.ledger_epsilon", account.epsilon_budget, expected)
+
+
+def _read_accounts(folder: Path, apart: Collection[str]) -> dict[str, Snapshot]:
+    """All accounts in a folder, by name, but for some."""
+    skipped = {account_file(folder, name) for name in apart}
+    files = [path for path in account_files(folder) if path not in skipped]
+    found = {}
+    for path in files:
+        known = read_ledger(path)
+        if known.data is None or account_file(folder, known.data.name) != path:
+            raise InputError("ledger", str(path), "the ledger of the data that it is named after")
+        found[known.data.name] = known
+    return found
+
+
+def _at_once(change: Callable[[_T], None], items: Collection[_T]) -> None:
+    """Do something for every item, several at a time; every one is waited for."""
+    if items:
+        with ThreadPoolExecutor(min(_THREADS, len(items))) as pool:
+            list(pool.map(change, items))
+
+
+def _steps(intervals: Sequence[Interval]) -> int:
+    return sum(until - first for first, until in intervals)
+
+
+def _agreed(
+    wanted: WantedAccount, name: str, known: Mapping[str, Snapshot], folder: Path
+) -> DataAccount:
+    """The account on file, if it has the budget that is wanted; or one that is yet to be made."""
+    path = account_file(folder, name)
+    account = known[name].data if name in known else None
+    if account is None:
+        epsilon = wanted.new_epsilon if wanted.epsilon is None else wanted.epsilon
+        delta = wanted.new_delta if wanted.delta is None else wanted.delta
+        if epsilon is None:
+            expected = f"is needed to make {path}, since privacy.epsilon gives no budget"
+            raise InputError("privacy.ledger_epsilon", None, expected)
+        return DataAccount(name, len(wanted.digests), epsilon, delta)
+    asked = {"epsilon": wanted.epsilon, "delta": wanted.delta}
+    kept = {"epsilon": account.epsilon_budget, "delta": account.delta}
+    for key, value in asked.items():
+        if value is not None and value != kept[key]:
+            raise InputError(
+                f"privacy.ledger_{key}",
+                value,
+                f"the budget in {path} was set to {kept[key]!r} when it was made: leave this out",
+            )
+    return account

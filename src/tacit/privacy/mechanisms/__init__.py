@@ -1,0 +1,1 @@
+"""What is released, stated as data that an accountant can read."""

@@ -1,0 +1,1 @@
+"""Noise that is drawn on a lattice, from keys that are secret."""

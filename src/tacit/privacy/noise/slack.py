@@ -1,0 +1,202 @@
+"""How far noise in finite arithmetic may lie from ideal noise: a bound that enters epsilon.
+
+Without rounding errors, what `tacit.privacy.noise.gaussian` releases is a function of the analysed
+mechanism. This module bounds what the errors may add, for every total and adaptively.
+
+*A pair.* Couple the words of a pair to ideal uniforms (radius R = sqrt(-2 ln U), angle): the value
+computed with care and the ideal normal differ, in each coordinate, by at most
+
+    e = 4.5 * 2^-50 R + 2^-60 + 2^-62 / (U R)      (the last term only where U > 2^-17),
+
+except with probability 2^-524. The first terms are the arithmetic: in units of 2^-50 R, 1.7 for the
+radius, 1 for the angle, 1 for sine and cosine, 0.4 for the product and the sum. The last is the
+resolution of the radius's word. So e <= 7 * 2^-50 R where R >= 2^-6, and below that
+e <= 7 * 2^-56 + 2^-61 / R.
+
+*A pair of lattice points*, given everything before, is a square of side w = spacing / std, between
+2^-7 and 2^-6, wherever the total lies. Its probability differs from the ideal one by at most the
+mass of the strip of width e around its border, with R the square's farthest point relatively
+
+    4 (e/w + e^2/w^2) exp(sqrt(2) (w + 2e) R):
+
+never above h = 2^-32 (R <= 27, which holds unless U < 2^-524), with mean square below k = 2^-75
+(E R^2 = 2). Near R = 0 the strip's area is below 2^-53.6, relatively 2^-39.6.
+
+*All pairs.* Let the ratio of the two laws of a pair be 1 + xi, |xi| <= h, E xi = 0, E xi^2 <= k. By
+Taylor's theorem E (1 + xi)^a <= 1 + a (a-1)/2 e^{a h} k, and likewise E (1 + xi)^(1-a) with
+e^{(a+1) h / (1-h)}: for a h <= 1/4 both Renyi divergences of order a are below a k. They add up
+over N pairs, adaptively. So both hockey-stick divergences at N a k + ln(1/delta) / (a - 1) are at
+most delta + N 2^-523 (Mironov, CSF 2017, propositions 1 and 3).
+
+*Assumed:* AES-256 in counter mode is indistinguishable from random bits, so privacy is
+computational; IEEE 754; logarithm, sine and cosine err by at most 4 units in the last place: those
+of NumPy in both precisions (tested, not proved), and those in double precision of a device on which
+noise is added (`tacit.privacy.noise.device`; NVIDIA states 2); totals are finite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tacit.errors import InputError
+
+__all__ = [
+    "Slack",
+    "delta_with_slack",
+    "delta_without_slack",
+    "epsilon_without_slack",
+    "slack",
+    "with_slack",
+]
+
+# Bounds of a pair's relative deviation and of its mean square: h and k above.
+_RATIO = 2.0**-32
+_SQUARED_RATIO = 2.0**-75
+_LOST = 2.0**-523
+# Above this, e^epsilon times what is lost is no longer nothing.
+_LARGEST_EPSILON = 300.0
+# Of delta, for the arithmetic; more where that is not enough.
+_FIRST_SHARE = 2.0**-20
+
+
+@dataclass(frozen=True)
+class Slack:
+    """What finite arithmetic may add to a mechanism's (epsilon, delta).
+
+    The law of what is released and the ideal one are (`epsilon`, `delta`)-close, both ways round.
+
+    Args:
+        epsilon: of one exchange of laws.
+        delta: of one exchange of laws.
+    """
+
+    epsilon: float
+    delta: float
+
+    def total_epsilon(self, epsilon: float) -> float:
+        """Epsilon of what runs, if the ideal mechanism has `epsilon`: two exchanges."""
+        return math.nextafter(epsilon + 2.0 * self.epsilon, math.inf)
+
+    def total_delta(self, epsilon: float, delta: float) -> float:
+        """Delta of what runs at `total_epsilon(epsilon)`, if the ideal one has (epsilon, delta)."""
+        own = (1.0 + math.exp(epsilon + self.epsilon)) * self.delta
+        return (math.exp(self.epsilon) * delta + own) * (1.0 + 1e-14)
+
+
+def slack(draws: int, delta: float) -> Slack:
+    """How far the law of `draws` noised values may lie from the ideal one, at most.
+
+    If the ideal mechanism is (epsilon, delta)-DP, what runs is (`total_epsilon(epsilon)`,
+    `total_delta(epsilon, delta)`)-DP: from the law that runs to the ideal one, through the
+    mechanism, and back. Trust model: every value of every step is seen, and later steps may depend
+    on earlier ones. Theorem: see the module.
+
+    Args:
+        draws: noised values of one node in all steps, d times K.
+        delta: what to spend on it; epsilon grows with the root of its logarithm only.
+
+    Raises:
+        InputError: `draws` is not in 0 .. 2^60, or `delta` not in (2^-1000, 1).
+    """
+    if not 0 <= draws <= 1 << 60:
+        raise InputError("draws", draws, "a number of values from 0 to 2^60")
+    if not 2.0**-1000 < delta < 1.0:
+        raise InputError("delta", delta, "a probability between 2^-1000 and 1")
+    if draws == 0:
+        return Slack(0.0, 0.0)
+    # A row of odd length leaves half a pair, so there are never more pairs than values.
+    pairs, log = float(draws), -math.log(delta)
+    order = 1.0 + min(0.2 / _RATIO, math.sqrt(log / (pairs * _SQUARED_RATIO)))
+    epsilon = pairs * order * _SQUARED_RATIO + log / (order - 1.0)
+    return Slack(epsilon * (1.0 + 1e-9), delta + pairs * _LOST)
+
+
+def with_slack(epsilon_at: Callable[[float], float], draws: int, delta: float) -> float:
+    """Epsilon at `delta` of what runs in finite arithmetic: an upper bound that holds.
+
+    A share of delta, a millionth where that is enough, pays for the arithmetic.
+
+    Args:
+        epsilon_at: the ideal mechanism's epsilon at a delta, an upper bound.
+        draws: noised values of one node in all steps, d times K.
+        delta: in (0, 1).
+
+    Returns:
+        The bound; infinity where the ideal epsilon is above 300, for which none is proved.
+
+    Raises:
+        InputError: `draws` is not in 0 .. 2^60.
+    """
+    share = _FIRST_SHARE
+    while share < 0.5:
+        kept = delta * (1.0 - share)
+        ideal = epsilon_at(kept)
+        if not ideal <= _LARGEST_EPSILON:
+            break
+        own = _paid(draws, delta * share, ideal)
+        if own.total_delta(ideal, kept) <= delta:
+            return own.total_epsilon(ideal)
+        share = max(2.0 * share, 2.0 * own.epsilon)
+    return math.inf
+
+
+def epsilon_without_slack(
+    epsilon_below: Callable[[float], float], draws: int, delta: float
+) -> float:
+    """An epsilon at `delta` below which what runs does not stay: a lower bound that holds.
+
+    If what runs were (e, delta)-DP with e up to 300, the ideal mechanism would be
+    (`total_epsilon(e)`, `total_delta(e, delta)`)-DP: the two laws are exchanged once more.
+
+    Args:
+        epsilon_below: a lower bound of the ideal mechanism's epsilon at a delta.
+        draws: noised values of one node in all steps, d times K.
+        delta: in (0, 1).
+    """
+    own = slack(draws, _spent_at(_LARGEST_EPSILON))
+    ideal = epsilon_below(min(own.total_delta(_LARGEST_EPSILON, delta), math.nextafter(1.0, 0.0)))
+    return min(_LARGEST_EPSILON, max(0.0, (ideal - 2.0 * own.epsilon) * (1.0 - 1e-15)))
+
+
+def delta_with_slack(delta_at: Callable[[float], float], draws: int, epsilon: float) -> float:
+    """Delta at `epsilon` of what runs in finite arithmetic: an upper bound that holds.
+
+    Below epsilon 0 the ideal delta is read off that at 0: H_a <= 1 - a + H_1 for a < 1.
+
+    Args:
+        delta_at: the ideal mechanism's delta at an epsilon, an upper bound.
+        draws: noised values of one node in all steps, d times K.
+        epsilon: 0 or more; above 300 the bound is that at 300.
+    """
+    kept = min(epsilon, _LARGEST_EPSILON)
+    own = slack(draws, _spent_at(kept))
+    ideal = kept - 2.0 * own.epsilon
+    below = -math.expm1(min(ideal, 0.0))
+    return min(1.0, own.total_delta(kept, below + delta_at(max(ideal, 0.0))))
+
+
+def delta_without_slack(delta_below: Callable[[float], float], draws: int, epsilon: float) -> float:
+    """A delta at `epsilon` below which what runs does not stay: a lower bound that holds.
+
+    Args:
+        delta_below: a lower bound of the ideal mechanism's delta at an epsilon.
+        draws: noised values of one node in all steps, d times K.
+        epsilon: 0 or more; above 300 the bound is 0.
+    """
+    if epsilon > _LARGEST_EPSILON:
+        return 0.0
+    own = slack(draws, _spent_at(epsilon))
+    ideal = delta_below(own.total_epsilon(epsilon)) - own.total_delta(epsilon, 0.0)
+    return max(0.0, ideal * math.exp(-own.epsilon) * (1.0 - 1e-14))
+
+
+def _spent_at(epsilon: float) -> float:
+    """A delta for the arithmetic that is nothing beside any other, e^epsilon included."""
+    return 1e-30 * math.exp(-epsilon)
+
+
+def _paid(draws: int, share: float, epsilon: float) -> Slack:
+    """The slack for which this share of delta pays at an epsilon."""
+    return slack(draws, share / 4.0 * math.exp(-epsilon - 1.0))

@@ -1,0 +1,1 @@
+"""One run: prepared, planned, trained, and written down."""

@@ -1,0 +1,84 @@
+"""Training in one call: what `tacit train` does, for Python."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from tacit.communication.peers import ALONE, Peers
+from tacit.config import Config, load_config
+from tacit.errors import InputError, NotPrivateWarning
+from tacit.training.loop import execute
+from tacit.training.prepare import prepare
+from tacit.training.processes.join import agreed_folder, joined
+from tacit.training.run_folder import folder as folders
+from tacit.training.run_folder.result import Result
+
+__all__ = ["train"]
+
+
+def train(
+    config: str | Path | Mapping[str, Any] | Config,
+    *,
+    model: nn.Module | None = None,
+    nodes: Sequence[Any] | None = None,
+    test: Any = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    distributed: bool = False,
+    allow_insecure_network: bool = False,
+) -> Result:
+    """Train one model across nodes, each within its privacy budget.
+
+    A run that guarantees nothing warns with a `NotPrivateWarning`: one whose algorithm adds no
+    noise, that was asked for with `epsilon = "none"`, `noise_seed` or `accounting = "none"`, or
+    whose noise is too small for any finite epsilon.
+
+    Args:
+        config: a path of an experiment file, the same as a mapping, or a `Config`.
+        model: a module whose present weights are every node's start; by default `[task].model`.
+        nodes: each node's `(inputs, targets)` or `Dataset`; by default `[task].dataset` is loaded
+            and split.
+        test: public test records, likewise; by default those of `[task].dataset`.
+        out: a new run folder; by default nothing is written.
+        resume: continue the run in `out`.
+        distributed: take part in a run of several processes, as torchrun started this one; the
+            result has the models of this process's nodes, and the common one.
+        allow_insecure_network: whether they may talk in clear over a public address.
+
+    Raises:
+        InputError: something given is wrong; names it.
+        BudgetError: a node's budget cannot be met.
+        DivergenceError: the model of a node left the finite numbers.
+        PeerError: another process was lost.
+    """
+    if nodes is not None and not len(nodes):
+        raise InputError("nodes", "[]", "needs one data set a node")
+    if model is not None and not isinstance(model, nn.Module):
+        raise InputError("model", model, "must be a torch.nn.Module")
+    parsed = load_config(
+        config, count=None if nodes is None else len(nodes), given_model=model is not None
+    )
+    path = None if out is None else Path(out)
+    if path is not None and not resume and not distributed:
+        folders.check_new(path)
+    with ExitStack() as stack:
+        cluster = None
+        if distributed:
+            insecure = allow_insecure_network
+            cluster = stack.enter_context(
+                joined(parsed.train.timeout, allow_insecure_network=insecure)
+            )
+        peers: Peers = ALONE if cluster is None else cluster
+        if path is not None:
+            # After a restart by torchrun, the arguments are as they were.
+            path, resume = agreed_folder(cluster, path, resume, lambda: Path("runs"))
+        job = prepare(parsed, model=model, nodes=nodes, test=test, peers=peers)
+        if job.plan.not_private_warning is not None:
+            warnings.warn(job.plan.not_private_warning, NotPrivateWarning, stacklevel=2)
+        return execute(job, out=path, resume=resume, cluster=cluster)

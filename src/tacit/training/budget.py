@@ -1,0 +1,282 @@
+"""What a run may spend, and what it has spent: keys, books, and the end a budget allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tacit.errors import BudgetError, InputError
+from tacit.privacy import to_statement
+from tacit.privacy.ledger import ledger as books
+from tacit.privacy.ledger.shared import SharedLedgers
+from tacit.privacy.noise.keys import NodeKeys, fresh_keys, seeded_keys
+from tacit.training.plan import Interval, NodePlan, Plan
+from tacit.training.run_folder.folder import RunFolder
+from tacit.training.shared_budgets import draws
+from tacit.training.shared_budgets import kind as _kind
+
+__all__ = [
+    "Books",
+    "affordable",
+    "claimed_spent",
+    "epsilon_spent",
+    "extremes",
+    "node_keys",
+    "open_ledger",
+]
+
+
+@dataclass(frozen=True)
+class Books:
+    """The ledger of a run, and those of its nodes' data.
+
+    Args:
+        own: the run's.
+        shared: of the data; they never have less of this run than its own.
+    """
+
+    own: books.Ledger
+    shared: SharedLedgers
+
+    def reserve(self, first_step: int, until: int) -> None:
+        """Book steps in every ledger, durably, before they are sent."""
+        self.shared.reserve(first_step, until)
+        self.own.reserve(first_step, until)
+
+    def settle(self, used_until: int) -> None:
+        """Give back what this session booked and did not use, at a clean stop."""
+        self.own.settle(used_until)
+        self.shared.settle(used_until)
+
+    def charged(self) -> dict[int, tuple[books.Interval, ...]]:
+        """The booked intervals of each node, repeats included."""
+        return self.own.charged()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.own.close()
+        self.shared.close()
+
+
+def open_ledger(
+    plan: Plan,
+    folder: RunFolder | None,
+    resume: bool,
+    shared: SharedLedgers | None = None,
+    hosted: Sequence[int] | None = None,
+    run_id: str | None = None,
+) -> Books | None:
+    """The books of an accounted run: its own in its folder, or in memory without one.
+
+    Args:
+        plan: of the run.
+        folder: of the run.
+        resume: whether the run goes on.
+        shared: the ledgers of the nodes' data, into which the run is entered; `Books` closes them.
+        hosted: the nodes of this process; by default all.
+        run_id: of a new run that several processes book; by default one of its own.
+
+    Raises:
+        InputError: a ledger cannot be opened or made, or is that of another run or other nodes.
+    """
+    if not plan.accounted:
+        return None
+    here = range(len(plan.nodes)) if hosted is None else hosted
+    statements = [
+        books.NodeStatement(node.node, to_statement(plan.booked(node)), node.budget, node.delta)
+        for node in (plan.nodes[number] for number in here)
+    ]
+    digest = plan.digest()
+    if folder is None:
+        own = books.Ledger.in_memory(digest=digest, statements=statements)
+    elif resume:
+        own = books.Ledger.open(folder.ledger, digest=digest)
+    else:
+        own = books.Ledger.create(
+            folder.ledger, digest=digest, statements=statements, run_id=run_id
+        )
+    shared = shared or SharedLedgers(Path())
+    try:
+        if own.nodes != tuple(here):
+            expected = f"began here with nodes {list(own.nodes)}: resume it as it was placed"
+            raise InputError("nodes.placement", list(here), expected)
+        shared.enter(
+            own.run_id,
+            digest=digest,
+            statements={one.node: one.statement for one in statements},
+            sent=own.charged(),
+        )
+    except BaseException:
+        own.close()
+        raise
+    return Books(own, shared)
+
+
+def node_keys(plan: Plan, hosted: Sequence[int] | None = None) -> NodeKeys:
+    """Keys from the operating system, unless nothing rests on them or the user asked otherwise.
+
+    Of the nodes of this process (`hosted`; by default all): no other process has them.
+    """
+    settings = plan.config.privacy
+    here = range(len(plan.nodes)) if hosted is None else hosted
+    if settings.noise_seed is not None:
+        return seeded_keys(settings.noise_seed, here)
+    if not plan.noisy:
+        return seeded_keys(plan.config.train.seed, here)
+    return fresh_keys(here)
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """A budget that a node, and those like it, must keep.
+
+    Args:
+        node: the first of them.
+        budget: epsilon.
+        cost: its epsilon if steps up to the given one are run.
+        why: what is charged beside the steps to come.
+        kept_in: where the budget stands.
+    """
+
+    node: int
+    budget: float
+    cost: Callable[[int], float]
+    why: str = "steps that were booked before the run was cut off are charged on top"
+    kept_in: str = ""
+
+
+def affordable(
+    plan: Plan,
+    before: Mapping[int, Sequence[Interval]],
+    first: int,
+    ledger: Books | None = None,
+) -> tuple[int, str | None]:
+    """The last step that every budget still covers, and why it is not the planned one.
+
+    Where nothing is left, that is the step it stands at: its last checkpoint is the result.
+
+    Args:
+        plan: of the run.
+        before: what the run's own ledger has charged each node.
+        first: the step that the run stands at.
+        ledger: its books, for the budgets of the nodes' data; a new run needs none, since
+            `shared_budgets.check_shared` has admitted it.
+
+    Raises:
+        BudgetError: nothing is left, and no step was completed that could be the result.
+    """
+    limits = [*_own_limits(plan, before, first)]
+    if ledger is not None:
+        limits += _data_limits(plan, ledger.shared, first, ledger.own.run_id)
+    until, short = plan.steps, None
+    for limit in limits:
+        covered = _covered(limit, first, until)
+        if covered < until:
+            until, short = covered, limit
+    if short is None:
+        return until, None
+    reason = (
+        f"{short.why}; the budget of node {short.node} ({short.budget:g}{short.kept_in}) covers "
+        f"steps up to {until} of {plan.steps}"
+    )
+    if until > first:
+        return until, reason
+    if first == 0:
+        remedy = "there is no checkpoint to end with; raise privacy.epsilon in a new run"
+        raise BudgetError(f"{reason}: nothing is left to resume with, and {remedy}")
+    return first, f"{reason}: nothing is left, and the last checkpoint is the result"
+
+
+def _own_limits(
+    plan: Plan, before: Mapping[int, Sequence[Interval]], first: int
+) -> Sequence[_Limit]:
+    """The run's own budgets, where something was spent of them already."""
+    if plan.config.privacy.accounting != "certified":
+        return ()
+    limits = []
+    nodes = {
+        (_kind(plan, node), node.budget, tuple(before.get(node.node, ()))): node
+        for node in plan.nodes
+    }
+    for node in nodes.values():
+        charged = list(before.get(node.node, ()))
+        if node.budget is None or not charged:
+            continue
+
+        def total(end: int, node: NodePlan = node, charged: Sequence[Interval] = charged) -> float:
+            return plan.epsilon(node, [*charged, (first, end)]) or 0.0
+
+        limits.append(_Limit(node.node, node.budget, total))
+    return limits
+
+
+def _data_limits(
+    plan: Plan, shared: SharedLedgers, first: int, run_id: str | None
+) -> Sequence[_Limit]:
+    """The budgets of the nodes' data, one limit for nodes whose books agree."""
+    why = "steps of this run that were booked before, and all other runs, are charged as well"
+    return [
+        _Limit(
+            draw.node,
+            draw.account.epsilon_budget,
+            draw.cost,
+            why,
+            f", in {draw.file}",
+        )
+        for draw in draws(plan, shared, first, run_id)
+    ]
+
+
+def _covered(limit: _Limit, first: int, until: int) -> int:
+    """The largest end within [first, until] for which a node's epsilon stays in its budget."""
+    low, high = first, until
+    if limit.cost(high) <= limit.budget:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = limit.cost(middle) <= limit.budget
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def epsilon_spent(
+    plan: Plan, charged: Mapping[int, Sequence[Interval]]
+) -> tuple[float | None, ...]:
+    """Certified epsilon of what is on the books, one a node."""
+    known: dict[tuple[Any, ...], float | None] = {}
+    found = []
+    for node in plan.nodes:
+        intervals = tuple(charged.get(node.node, ()))
+        kind = (_kind(plan, node), intervals)
+        if kind not in known:
+            known[kind] = plan.epsilon(node, intervals)
+        found.append(known[kind])
+    return tuple(found)
+
+
+def claimed_spent(plan: Plan, steps: int) -> tuple[float | None, ...]:
+    """What the paper's formula says of the steps that were completed, one a node."""
+    known = {_kind(plan, node): plan.claimed(node, steps) for node in _distinct(plan)}
+    return tuple(known[_kind(plan, node)] for node in plan.nodes)
+
+
+def _distinct(plan: Plan) -> list[NodePlan]:
+    """One node of each kind and budget: with a given noise, one kind may have several budgets."""
+    return list({(_kind(plan, node), node.budget): node for node in plan.nodes}.values())
+
+
+def extremes(plan: Plan, nodes: Sequence[int] | None = None) -> dict[str, NodePlan]:
+    """Of these nodes, by default all, those whose whole plan costs most and least."""
+    chosen = plan.nodes if nodes is None else [plan.nodes[node] for node in nodes]
+    ranked = sorted(chosen, key=lambda node: node.epsilon or 0.0)
+    return {"most": ranked[-1], "least": ranked[0]}

@@ -1,0 +1,198 @@
+"""Where a run is measured: what each process knows of its own nodes, and the row made of all.
+
+What is measured on private records never leaves its process: of a run of many, the common
+`metrics.jsonl` has none of it, and each process writes its own beside its ledger.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tacit.algorithms.definition import common_mean
+from tacit.communication.colours import Released
+from tacit.communication.exchange import Exchange
+from tacit.errors import PeerError
+from tacit.training.prepare import Job
+from tacit.training.run_folder import metrics as measured
+from tacit.training.run_folder.metrics import Evaluation
+
+__all__ = ["Measured", "Part", "combined", "consensus_of", "measure", "models_public"]
+
+Part = tuple[Mapping[str, Any], Tensor]
+"""What one process says at a mark: a JSON object, and the sum of its nodes' models, `[d]`."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What all nodes came to at a mark.
+
+    Args:
+        evaluation: on public test records; None without any. Where nodes' models are private,
+            every node has the scores of the common model.
+        consensus_distance: root mean square over nodes of the distance to their mean; None where
+            models are private, or, across processes, are not added up.
+        bytes_sent: by each node.
+        notes: of bad messages that were dropped, if any were, for people.
+    """
+
+    evaluation: Released[Evaluation] | None
+    consensus_distance: float | None
+    bytes_sent: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+
+
+def measure(
+    job: Job, models: Tensor, state: Any, exchange: Exchange, *, whole: bool
+) -> Released[Part]:
+    """What this process may tell of its nodes.
+
+    Models that are private are not looked at: in their place stands the common model.
+
+    Args:
+        job: of the run.
+        models: of its nodes, `[nodes, d]`, or `[1, d]` where all have the same.
+        state: of the algorithm.
+        exchange: which has counted bytes, and rows that were bad.
+        whole: on all test records, in place of the first.
+    """
+    count, weights = len(job.hosted), getattr(state, "w", None)
+    consensus = consensus_of(job, models, state)
+    if not job.config.algorithm.definition.released_models:
+        models = consensus.unsqueeze(0)
+    said: dict[str, Any] = {
+        "nodes": list(job.hosted),
+        "bytes": exchange.bytes_sent.tolist(),
+        "dropped": sum(exchange.dropped.values()),
+        "mass": None if weights is None else float(weights.sum()),
+        "scores": None,
+        "equal": len(models) == 1,
+    }
+    if job.test is not None:
+        records = None if whole else job.config.train.evaluate_records
+        found = measured.evaluate(
+            job.model,
+            job.loss,
+            Released(models),
+            Released(consensus),
+            job.test,
+            records,
+            nodes=count,
+        ).value
+        said["scores"] = {
+            "accuracy": found.accuracy,
+            "loss": found.loss,
+            "consensus_accuracy": found.consensus_accuracy,
+            "consensus_loss": found.consensus_loss,
+        }
+    alone, total = job.placement.processes == 1, models.new_empty(0)
+    said["spread"] = 0.0
+    if alone or models_public(job):
+        said["spread"] = measured.consensus_distance(models) ** 2 * count
+    if models_public(job) and not alone:
+        total = models.sum(0) * (count / len(models))
+    return Released((said, total))
+
+
+def combined(job: Job, parts: Sequence[Part], *, whole: bool) -> Measured:
+    """What all processes' parts come to; in the process that writes them down.
+
+    Raises:
+        PeerError: a part does not speak of the nodes of its process.
+    """
+    for rank, (said, _) in enumerate(parts):
+        _check(rank, said, job)
+    scores = [said["scores"] for said, _ in parts]
+    bytes_sent = _by_node([(said["nodes"], said["bytes"]) for said, _ in parts])
+    distance: float | None = None
+    if job.config.algorithm.definition.released_models:
+        distance = math.sqrt(parts[0][0]["spread"] / len(job.hosted))
+    own = scores[0]
+    if len(parts) > 1:
+        equal = distance is not None and all(said.get("equal") for said, _ in parts)
+        distance = 0.0 if equal else None
+        if models_public(job):
+            distance, own = _around(job, parts, whole)
+    notes = _notes(job, [said for said, _ in parts])
+    if job.test is None:
+        return Measured(None, distance, tuple(bytes_sent), notes)
+    loss = _by_node([(said["nodes"], said["scores"]["loss"]) for said, _ in parts])
+    accuracy = None
+    if own["accuracy"] is not None:
+        accuracy = tuple(
+            _by_node([(said["nodes"], said["scores"]["accuracy"]) for said, _ in parts])
+        )
+    evaluation = Evaluation(accuracy, tuple(loss), own["consensus_accuracy"], own["consensus_loss"])
+    return Measured(Released(evaluation), distance, tuple(bytes_sent), notes)
+
+
+def consensus_of(job: Job, models: Tensor, state: Any) -> Tensor:
+    """The common model `[d]` as far as this process knows it: of its own nodes, or the server's."""
+    common: Tensor = job.config.algorithm.definition.consensus(models, state)
+    return common
+
+
+def models_public(job: Job) -> bool:
+    """Whether nodes' models are added up: they are where their mean is the common model."""
+    return job.config.algorithm.definition.consensus is common_mean
+
+
+def _around(job: Job, parts: Sequence[Part], whole: bool) -> tuple[float, Mapping[str, Any] | None]:
+    """Distance of all models to their mean, and what that mean scores."""
+    counts = [len(said["nodes"]) for said, _ in parts]
+    every = sum(counts)
+    means = [total.double() / count for (_, total), count in zip(parts, counts, strict=True)]
+    mean = torch.stack([m * c for m, c in zip(means, counts, strict=True)]).sum(0) / every
+    between = [
+        count * float((own - mean).square().sum()) for own, count in zip(means, counts, strict=True)
+    ]
+    within = [float(said["spread"]) for said, _ in parts]
+    distance = math.sqrt(sum([*between, *within]) / every)  # of what is huge, infinity
+    if job.test is None:
+        return distance, None
+    records = None if whole else job.config.train.evaluate_records
+    model = mean.to(job.device, job.dtype)
+    found = measured.evaluate(
+        job.model, job.loss, Released(model.unsqueeze(0)), Released(model), job.test, records
+    ).value
+    return distance, {
+        **parts[0][0]["scores"],
+        "consensus_accuracy": found.consensus_accuracy,
+        "consensus_loss": found.consensus_loss,
+    }
+
+
+def _notes(job: Job, said: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """What bad messages that were dropped have cost."""
+    dropped = sum(one["dropped"] for one in said)
+    masses = [mass for one in said if (mass := one.get("mass")) is not None]
+    if not dropped:
+        return ()
+    note = f"rows of bad messages that were dropped: {dropped:,}"
+    if len(masses) < len(said):
+        return (note,)
+    every = len(job.plan.nodes)
+    return (f"{note}; the push-sum mass is {math.fsum(masses):.6g} of {every} since",)
+
+
+def _by_node(rows: Sequence[tuple[Sequence[int], Sequence[Any]]]) -> list[Any]:
+    """Values in the order of nodes."""
+    found = {node: value for nodes, own in rows for node, value in zip(nodes, own, strict=True)}
+    return [found[node] for node in sorted(found)]
+
+
+def _check(rank: int, said: Mapping[str, Any], job: Job) -> None:
+    """Refuse what is not of the nodes of its process; its form was checked when it came."""
+    own, scores = list(job.placement.hosted(rank)), said["scores"] or {}
+    lists = [said["bytes"]]
+    if job.test is not None:
+        lists.append(scores.get("loss"))
+        if job.loss.accuracy is not None:
+            lists.append(scores.get("accuracy"))
+    if said["nodes"] != own or any(one is None or len(one) != len(own) for one in lists):
+        raise PeerError(f"rank {rank} sent metrics that are not those of its nodes")

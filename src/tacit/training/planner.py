@@ -1,0 +1,416 @@
+"""Making a plan: from an experiment and the sizes of the nodes' data, or a refusal."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tacit import privacy
+from tacit.algorithms import Activity, Crowd, Facts, Schedules
+from tacit.config import Config
+from tacit.errors import BudgetError, InputError
+from tacit.gradients.clipping import check_clip
+from tacit.privacy.accounting.calibration import least_scale
+from tacit.topology import (
+    Mixing,
+    build_mixing,
+    build_schedule,
+    check_column_stochastic,
+    check_doubly_stochastic,
+    check_strongly_connected,
+    contraction,
+    server_averaging,
+)
+from tacit.training.faults import FaultPlan, fault_plan, taking_part
+from tacit.training.plan import NodePlan, Plan
+
+__all__ = ["build_plan"]
+
+_CHECKS = {
+    "column-stochastic": check_column_stochastic,
+    "doubly-stochastic": check_doubly_stochastic,
+}
+_CONVEX_MODELS = ("logistic", "linear")
+
+
+def build_plan(config: Config, records: Sequence[int], parameters: int) -> Plan:
+    """Decide everything, and refuse what cannot be.
+
+    Args:
+        config: the experiment.
+        records: J of each node.
+        parameters: d.
+
+    Raises:
+        InputError: the settings contradict each other or the data.
+        BudgetError: a node's budget cannot be met.
+    """
+    mixing = _mixing(config)
+    schedules = _schedules(config, records)
+    nodes = tuple(_sampling(config, schedules, *pair) for pair in enumerate(records))
+    faults = fault_plan(config, mixing)
+    activity = taking_part(_activity(config, mixing), faults, config.train.steps)
+    plan = Plan(
+        config=config,
+        parameters=parameters,
+        nodes=nodes,
+        clip=schedules.clip,
+        noise_shape=schedules.noise_shape,
+        mixing=mixing,
+        contraction=contraction(mixing),
+        local_steps=schedules.local_steps,
+        disjoint=schedules.disjoint,
+        activity=activity,
+        faults=faults,
+        notes=_notes(config, activity, faults),
+    )
+    warnings = _checked(plan)
+    if plan.noisy:
+        plan = replace(plan, nodes=_noised(plan))
+        warnings += _warnings(plan)
+    first = plan.not_private_warning
+    return replace(plan, warnings=warnings if first is None else (first, *warnings))
+
+
+def _mixing(config: Config) -> Mixing:
+    topology, algorithm = config.topology, config.algorithm.definition
+    graph = str(topology.graph)  # of a whole experiment it is set
+    schedule = build_schedule(
+        graph,
+        config.nodes.count,
+        degree=topology.degree,
+        shape=topology.shape,
+        probability=topology.probability,
+        seed=config.train.seed,
+    )
+    if algorithm.weights == "doubly-stochastic" and schedule.directed:
+        raise InputError(
+            "topology.graph",
+            graph,
+            f"is directed, and {algorithm.name} needs symmetric weights: choose an undirected "
+            "graph (ring, complete, k-regular, star) or a push-sum method (privsgp, dyn-d2p)",
+        )
+    if algorithm.weights == "server":
+        if graph != "star" or topology.mixing is not None:
+            raise InputError(
+                "topology.graph" if graph != "star" else "topology.mixing",
+                graph if graph != "star" else topology.mixing,
+                f"{algorithm.name} has a server, which averages: leave it out (graph = 'star')",
+            )
+        return server_averaging(config.nodes.count)
+    if algorithm.fixed_graph and schedule.period > 1:
+        raise InputError(
+            "topology.graph",
+            graph,
+            f"changes from step to step, and {algorithm.name} needs the same neighbours at every "
+            "step: choose a fixed graph (ring, complete, k-regular, torus)",
+        )
+    check_strongly_connected(schedule)
+    mixing = build_mixing(schedule, topology.mixing)
+    check = _CHECKS[algorithm.weights]
+    for weights in mixing.weights:
+        check(weights, "topology.mixing")
+    return mixing
+
+
+def _sampling(config: Config, schedules: Schedules, node: int, records: int) -> NodePlan:
+    batch = config.train.batch
+    size = records if batch == "all" else min(batch, records)
+    if batch != "all" and schedules.local_steps > 1 and schedules.disjoint:
+        size = min(size, records // schedules.local_steps)
+        if size == 0:
+            raise InputError(
+                "algorithm.local_steps",
+                schedules.local_steps,
+                f"mini-batches that share no record need as many records: node {node} has "
+                f"{records}",
+            )
+    return NodePlan(node=node, records=records, rate=size / records, expected_batch=float(size))
+
+
+def _activity(config: Config, mixing: Mixing) -> Activity | None:
+    """Who takes part when, from the public seed."""
+    first = mixing.schedule.at(0)
+    near: list[list[int]] = [[] for _ in range(first.nodes)]
+    for source, target in zip(first.sources.tolist(), first.targets.tolist(), strict=True):
+        near[target].append(source)
+    crowd = Crowd(
+        nodes=config.nodes.count,
+        steps=config.train.steps,
+        seed=config.train.seed,
+        neighbours=tuple(map(tuple, near)),
+    )
+    chosen = config.algorithm
+    return chosen.definition.activity(chosen.options, crowd)
+
+
+def _notes(config: Config, activity: Activity | None, faults: FaultPlan | None) -> tuple[str, ...]:
+    simulated = () if faults is None else (faults.note,)
+    if config.input_bound is not None:
+        source = "task.input_bound" if config.task.input_bound is not None else "the algorithm"
+        simulated = (
+            f"inputs longer than {config.input_bound:.6g} in the l2 norm are scaled down to it: a "
+            f"public bound, set by {source}",
+            *simulated,
+        )
+    if activity is None:
+        return simulated
+    counts = activity.active.sum(axis=0)
+    share = counts.mean() / len(activity.active)
+    took = f"{counts.min()} to {counts.max()}" if len(set(counts)) > 1 else f"{counts[0]}"
+    said = [f"{name}: {value}" for name, value in activity.notes.items()]
+    return (
+        f"steps in which a node takes part: {took} of {len(activity.active)} ({share:.1%})",
+        *said,
+        *simulated,
+    )
+
+
+def _checked(plan: Plan) -> tuple[str, ...]:
+    """What the algorithm itself has to say of its settings."""
+    config = plan.config
+    chosen = config.algorithm
+    facts = Facts(
+        options=chosen.options,
+        nodes=len(plan.nodes),
+        steps=plan.steps,
+        records=[node.records for node in plan.nodes],
+        parameters=plan.parameters,
+        model=config.task.model,
+        loss=config.task.loss,
+        accounted=plan.accounted,
+        relation=config.privacy.relation,
+        sampling=config.train.sampling,
+        input_bound=config.input_bound,
+    )
+    warnings = chosen.definition.check(facts)
+    if chosen.definition.convex and config.task.model not in _CONVEX_MODELS:
+        warnings += (
+            f"{chosen.definition.title} is proved to converge for convex losses: "
+            f"task.model = '{config.task.model}' is not convex",
+        )
+    return warnings
+
+
+def _schedules(config: Config, records: Sequence[int]) -> Schedules:
+    """Clip and noise shape as they will run."""
+    batch, largest = config.train.batch, max(records)
+    if batch != "all" and batch > largest:
+        raise InputError(
+            "train.batch", batch, f"is above every node's records: at most {largest}, or 'all'"
+        )
+    chosen, settings = config.algorithm, config.privacy
+    accounted = settings.noisy and settings.accounting != "none"
+    clip = chosen.options.clip
+    if clip is None and accounted:
+        clip = chosen.definition.default_clip
+    try:
+        made: Schedules = chosen.definition.schedules(chosen.options, clip, config.train.steps)
+    except OverflowError:
+        expected = "the noise grows beyond all numbers by then: fewer steps, or a slower schedule"
+        raise InputError("train.steps", config.train.steps, expected) from None
+    if made.clip is not None:  # of every step, before the first one
+        for bound in (made.clip[0], min(made.clip), max(made.clip)):
+            check_clip(bound)
+    return made
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What decides a node's noise: nodes that agree in it share the work."""
+
+    records: int
+    budget: float | None
+    delta: float
+    released: tuple[tuple[float, int], ...]
+
+
+def _released(plan: Plan, node: NodePlan) -> tuple[tuple[float, int], ...]:
+    """Noise shapes of the steps in which a node takes part, each with how many: order is free.
+
+    Of an algorithm whose steps are dated, their numbers.
+    """
+    if plan.activity is None:
+        return ()
+    chosen = plan.config.algorithm
+    if chosen.definition.dated(chosen.options):
+        return tuple((float(step), 1) for step in plan.released(node))
+    return tuple(sorted(Counter(plan.noise_shape[step] for step in plan.released(node)).items()))
+
+
+def _noised(plan: Plan) -> tuple[NodePlan, ...]:
+    """The nodes with their noise scale, and what it costs."""
+    settings, per_node = plan.config.privacy, plan.config.per_node
+    budgets: Sequence[float | None] = (None,) * len(plan.nodes)
+    if settings.budget is not None:
+        budgets = per_node(settings.budget)
+    wanted = [
+        _Wanted(node.records, budget, delta, _released(plan, node))
+        for node, budget, delta in zip(plan.nodes, budgets, per_node(settings.delta), strict=True)
+    ]
+    costs: dict[_Wanted, NodePlan] = {}
+    failures: list[str] = []
+    like: NodePlan | None = None  # in the order of rates: each scale is a guess for the next
+    order = sorted(
+        zip(plan.nodes, wanted, strict=True), key=lambda row: (row[0].rate, row[1].released)
+    )
+    for node, want in order:
+        if want in costs:
+            continue
+        delta = want.delta if plan.accounted else None
+        try:
+            costs[want] = _costed(plan, replace(node, budget=want.budget, delta=delta), like)
+        except BudgetError as error:
+            same = [index for index, other in enumerate(wanted) if other == want]
+            failures.append(f"{_listed(same)}: {error}")
+            costs[want] = node
+        like = costs[want] if costs[want].noise_scale else like
+    if failures:
+        more = f"; and {len(failures) - 3} more groups of nodes" if len(failures) > 3 else ""
+        raise BudgetError("; ".join(failures[:3]) + more)
+    return tuple(replace(costs[want], node=node) for node, want in enumerate(wanted))
+
+
+def _costed(plan: Plan, node: NodePlan, like: NodePlan | None) -> NodePlan:
+    """A node with its noise scale, certified epsilon and claim; `like` is one that has them."""
+    node = replace(node, noise_scale=_noise_scale(plan, node, like))
+    if node.delta is None:
+        return node
+    certified = plan.epsilon(node, [(0, plan.steps)]) or 0.0
+    settings = plan.config.privacy
+    if settings.noise_std is not None and node.budget is not None and certified > node.budget:
+        enough = _calibrated(plan, node, node.noise_scale, node.budget) / node.noise_scale
+        raise BudgetError(
+            f"privacy.noise_std = {settings.noise_std:g} costs epsilon {_up(certified)} in "
+            f"{plan.steps} steps, above the budget of {node.budget:g}: noise_std = "
+            f"{_up(settings.noise_std * enough)} or fewer steps would keep it"
+        )
+    formula = plan.config.algorithm.definition.formula
+    if formula is None:
+        return replace(node, epsilon=certified)
+    return replace(
+        node,
+        epsilon=certified,
+        claimed=plan.claimed(node),
+        conditions=formula.conditions(plan.claimed_run(node)),
+    )
+
+
+def _noise_scale(plan: Plan, node: NodePlan, like: NodePlan | None) -> float:
+    """What the noise shape is multiplied by: given, calibrated, or as the paper prints it."""
+    settings = plan.config.privacy
+    if settings.noise_std is not None:
+        # The standard deviation in the batch mean at the first step.
+        unit = plan.noise_std(replace(node, noise_scale=1.0), 0)
+        return settings.noise_std * node.expected_batch / unit
+    per_round, definition = settings.epsilon_per_round, plan.config.algorithm.definition
+    budget, formula = node.budget, definition.formula
+    claim = None if formula is None else formula.epsilon
+    if per_round is not None:
+        budget, claim = per_round, definition.claimed_round
+    if settings.accounting == "published" and claim is not None and budget is not None:
+        printed = claim
+        return least_scale(
+            lambda scale: printed(plan.claimed_run(replace(node, noise_scale=scale))),
+            target=budget,
+            tolerance=1e-9,
+        )
+    if per_round is not None:
+        return _calibrated_rounds(plan, node, like, per_round)
+    return _calibrated(plan, node, 1.0 if like is None else like.noise_scale, node.budget)
+
+
+def _calibrated_rounds(plan: Plan, node: NodePlan, like: NodePlan | None, target: float) -> float:
+    """The least noise scale for which no step of a node alone costs more than `target`.
+
+    The step of the least noise is the dearest of its kind; the first two steps are of different
+    kinds where a method has several (anchors and what lies between them).
+
+    Where these steps are, with the noise of `like`, the very mechanisms that they are for `like`,
+    its scale is this node's: nodes that only differ in how often they take part share one search
+    (100 clients of Adult: 2 in place of 34).
+    """
+    near = 1.0
+    if like is not None:
+        near = like.noise_scale
+        alike = replace(node, noise_scale=near)
+        if like.delta == node.delta and _dearest(plan, like) == _dearest(plan, alike):
+            return near
+    return max(
+        _calibrated(plan, node, near, target, [(step, step + 1)]) for step in _telling(plan, node)
+    )
+
+
+def _telling(plan: Plan, node: NodePlan) -> list[int]:
+    """The steps of a node among which is the dearest, each once."""
+    own = plan.released(node) or [0]
+    least = min(own, key=lambda step: plan.noise_shape[step])
+    return list(dict.fromkeys([least, *own[:2]]))
+
+
+def _dearest(plan: Plan, node: NodePlan) -> list[privacy.Mechanism]:
+    """What these steps release, each alone; without repeats."""
+    found: list[privacy.Mechanism] = []
+    for step in _telling(plan, node):
+        alone = plan.mechanism(node, [(step, step + 1)])
+        found += [alone] if alone not in found else []
+    return found
+
+
+def _calibrated(
+    plan: Plan,
+    node: NodePlan,
+    near: float,
+    target: float | None,
+    released: Sequence[tuple[int, int]] | None = None,
+) -> float:
+    """The least noise scale whose certified epsilon is within a node's budget.
+
+    Args:
+        plan: that of the node.
+        node: with its delta.
+        near: a guess.
+        target: epsilon.
+        released: (first, until) pairs of steps; by default all.
+    """
+    if target is None or node.delta is None:
+        raise InputError("privacy.epsilon", target, "is needed to calibrate the noise")
+    return privacy.calibrate(
+        lambda scale: plan.mechanism(replace(node, noise_scale=scale), released),
+        epsilon=target,
+        delta=node.delta,
+        start=near,
+    )
+
+
+def _warnings(plan: Plan) -> tuple[str, ...]:
+    """What is allowed, but seldom meant."""
+    found = []
+    loose = [
+        node for node in plan.nodes if node.delta is not None and node.delta * node.records >= 1
+    ]
+    if loose:
+        found.append(
+            f"privacy.delta = {loose[0].delta:g} is at least 1 / J at "
+            f"{_listed([node.node for node in loose])}: publishing one record at random, noise or "
+            "no noise, would satisfy it"
+        )
+    return tuple(found)
+
+
+def _listed(nodes: Sequence[int]) -> str:
+    """Name a few nodes: `node 3`, `nodes 0, 1, 2 and 13 more`."""
+    if len(nodes) == 1:
+        return f"node {nodes[0]}"
+    shown = ", ".join(str(node) for node in nodes[:3])
+    return f"nodes {shown}" + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+
+
+def _up(value: float) -> str:
+    """Three significant digits, never rounded down."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 2)
+    return f"{math.ceil(value / unit - 1e-9) * unit:.6g}"

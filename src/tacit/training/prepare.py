@@ -1,0 +1,367 @@
+"""From an experiment to all that a run needs: data on every node, the model, and the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tacit import data, gradients
+from tacit.communication.peers import ALONE, Peers
+from tacit.communication.placement import Placement, place
+from tacit.communication.received import EXPERIMENT, IDENTITY, Experiment
+from tacit.config import GIVEN, Config
+from tacit.data import Dataset, StackedData
+from tacit.errors import InputError, RecordsError
+from tacit.gradients import Loss, StackedModel
+from tacit.gradients.table.table import available_bytes, table_need
+from tacit.models import architectures as models
+from tacit.models.losses import find_loss
+from tacit.training.plan import Plan
+from tacit.training.planner import build_plan
+from tacit.training.processes.agreement import compare, counts, identity, planned
+
+__all__ = ["DTYPES", "Job", "prepare"]
+
+_EXAMPLES = 8  # records that the gradient engine tries itself on
+_EXAMPLE_SEED = 22
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that could start now.
+
+    Args:
+        config: the experiment.
+        plan: what will happen, and what it costs.
+        model: the gradient engine of the user's module.
+        train: every node's records, stacked.
+        test: public test data on the run's device, or None.
+        loss: of the task.
+        outputs: numbers that the model gives for a record.
+        placement: which process hosts which node.
+        hosted: the nodes of this process, whose records `train` holds, ascending.
+        loaded: `train` as it was before `input_bound`: what ledgers tell records by, so that no
+            other bound makes other records of them. Without a ledger it is `train`.
+    """
+
+    config: Config
+    plan: Plan
+    model: StackedModel
+    train: StackedData
+    test: Dataset | None
+    loss: Loss
+    outputs: int
+    placement: Placement
+    hosted: tuple[int, ...]
+    loaded: StackedData
+
+    @property
+    def digest(self) -> str:
+        """Identifies what runs here: the plan, and which of its nodes."""
+        own = self.plan.digest()
+        everyone = len(self.hosted) == len(self.plan.nodes)
+        return own if everyone else f"{own} {' '.join(map(str, self.hosted))}"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The floating-point type of parameters and inputs."""
+        return DTYPES[self.config.train.dtype]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the run computes."""
+        return torch.device(self.config.train.device)
+
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def prepare(
+    config: Config,
+    *,
+    model: nn.Module | None = None,
+    nodes: Sequence[Any] | None = None,
+    test: Any = None,
+    peers: Peers = ALONE,
+) -> Job:
+    """Load and split the data, build the model, make the plan; agree on it with other processes.
+
+    Args:
+        config: the experiment.
+        model: a module whose present weights are every node's start; None builds
+            `[task].model`.
+        nodes: each node's records, those of other processes too (they are left alone); None loads
+            `[task].dataset` and splits it, or the own data of the nodes of this process.
+        test: public test records; None takes the data set's own, if any.
+        peers: the other processes.
+
+    Raises:
+        InputError: something is wrong with the settings, the data or the model, or processes do
+            not agree on them.
+        BudgetError: a node's budget cannot be met.
+        PeerError: another process was lost.
+    """
+    # A simulator has all nodes, wherever they would be placed.
+    wanted = "blocks" if peers.processes == 1 else config.nodes.placement
+    placement = place(config.nodes.count, peers.processes, wanted)
+    hosted = placement.hosted(peers.rank)
+    device = _device(config.train.device)
+    dtype = DTYPES[config.train.dtype]
+    train, public, classes = _records(config, nodes, dtype, device, hosted)
+    if test is not None:
+        public = data.as_dataset(test, "test")
+    if public is not None:
+        _check_public(public, train)
+    loss = find_loss(config.task.loss, config.task.metric)
+    if model is None:
+        model = _build_model(config, loss, public, train, classes)
+    layout = data.record_layout(data.Dataset(train.inputs[:1], train.targets[:1]))
+    # What is tried out, and may be refused for what comes of it, are no private records.
+    example = _made(model, loss, train) if public is None else _few(public)
+    kind = models.input_dtype(model, example.inputs, dtype)
+    kind = dtype if train.inputs.is_floating_point() else kind
+    example = _on_device(example, kind, dtype, device)
+    engine = gradients.build(
+        model, loss, example.inputs, example.targets, dtype=dtype, device=device
+    )
+    outputs = engine.outputs(engine.start(1, dtype, device), example.inputs)[0]
+    loss.check(outputs, example.targets)
+    loaded = replace(train, inputs=train.inputs.to(kind))
+    train = replace(loaded, inputs=_bounded(config, loaded.inputs))
+    _check_records(model, loss, outputs, train, hosted)
+    held_out = None
+    if public is not None:
+        held_out = _on_device(public, kind, dtype, device)
+        held_out = replace(held_out, inputs=_bounded(config, held_out.inputs))
+        loss.check(outputs, held_out.targets)
+    records = _agreed_records(config, engine, train, dtype, placement, peers, layout)
+    plan = build_plan(config, records, engine.parameters_count)
+    plan = replace(
+        plan, notes=plan.notes + _table_notes(config, engine, train.sizes.tolist(), dtype)
+    )
+    plans = peers.share("plan", planned(plan), IDENTITY)
+    compare(plans)
+    return Job(
+        config=config,
+        plan=plan,
+        model=engine,
+        train=train,
+        test=held_out,
+        loss=loss,
+        outputs=outputs[0].numel(),
+        placement=placement,
+        hosted=hosted,
+        loaded=train if config.privacy.ledger is None else loaded,
+    )
+
+
+def _agreed_records(
+    config: Config,
+    model: StackedModel,
+    train: StackedData,
+    dtype: torch.dtype,
+    placement: Placement,
+    peers: Peers,
+    layout: Mapping[str, str],
+) -> list[int]:
+    """How many records every node holds, once all processes have said the same experiment."""
+    start = model.start(1, dtype, "cpu")[0]
+    shapes = {slot.name: slot.shape for slot in model.layout.slots}
+    computed = {"gradient path": model.path, "device": train.inputs.device.type}
+    said = identity(config, layout=shapes, start=start, dtype=dtype)
+    own = Experiment(identity={**said, **layout, **computed}, records=train.sizes.tolist())
+    experiments = peers.share("experiment", own, EXPERIMENT)
+    compare([one.identity for one in experiments])
+    return counts([one.records for one in experiments], placement)
+
+
+def _table_notes(
+    config: Config, model: StackedModel, records: Sequence[int], dtype: torch.dtype
+) -> tuple[str, ...]:
+    """What the gradient table will take, if there is one; refused where it does not fit."""
+    chosen = config.algorithm
+    request = chosen.definition.table(chosen.options)
+    if request is None:
+        return ()
+    need = table_need(model, records, dtype, mini_batch=request.mini_batch)
+    free = available_bytes(config.train.device)
+    if request.directory is None and need.bytes > free:
+        raise InputError(
+            "algorithm.state",
+            "private",
+            f"its gradient table would take {need.bytes / 2**30:.3g} GiB of memory, and "
+            f"{free / 2**30:.3g} are available: keep it on disk (algorithm.table_directory), store "
+            "mini-batches in place of records (algorithm.table_batch), or use state = 'public'",
+        )
+    return (need.describe(),)
+
+
+def _check_public(public: Dataset, train: StackedData) -> None:
+    """Public test records must be shaped as the nodes'."""
+    data.check_dataset(public, "test")
+    if public.inputs.shape[1:] != train.inputs.shape[1:]:
+        raise InputError(
+            "test",
+            f"records of shape {list(public.inputs.shape[1:])}",
+            f"must be shaped as the nodes' records: {list(train.inputs.shape[1:])}",
+        )
+
+
+def _few(public: Dataset) -> Dataset:
+    """Some public records, from all over: where they are sorted, the first may be equal."""
+    rows = torch.linspace(0, len(public) - 1, _EXAMPLES).long()
+    return data.Dataset(public.inputs[rows], public.targets[rows])
+
+
+def _made(model: nn.Module, loss: Loss, train: StackedData) -> Dataset:
+    """Records of the shape and type of the nodes', drawn from a seed that everyone knows.
+
+    Numbers are normal; integers may be ids, and lie in the smallest embedding; targets are
+    labels 0 and 1, or lie between them.
+    """
+    generator = torch.Generator().manual_seed(_EXAMPLE_SEED)
+    shape = (_EXAMPLES, *train.inputs.shape[1:])
+    rows = [
+        module.num_embeddings
+        for module in model.modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag)
+    ]
+    inputs = torch.randn(shape, generator=generator)
+    if not train.inputs.is_floating_point():
+        inputs = torch.randint(min(rows, default=2), shape, generator=generator)
+    targets = torch.rand(_EXAMPLES, *train.targets.shape[1:], generator=generator)
+    if loss.labels or not train.targets.is_floating_point():
+        targets = targets.round()
+    return data.Dataset(inputs.to(train.inputs.dtype), targets.to(train.targets.dtype))
+
+
+def _on_device(
+    records: Dataset, kind: torch.dtype, dtype: torch.dtype, device: torch.device
+) -> Dataset:
+    """Records on the run's device, inputs in the type that the model takes."""
+    alone = data.stack([records], dtype, device)
+    return data.Dataset(alone.inputs.to(kind), alone.targets)
+
+
+def _bounded(config: Config, inputs: Tensor) -> Tensor:
+    """Inputs within the public bound, if there is one."""
+    bound = config.input_bound
+    if bound is None:
+        return inputs
+    if not inputs.is_floating_point():
+        raise InputError("task.input_bound", bound, "is for numbers; these records are ids")
+    return data.bounded_inputs(inputs, bound)
+
+
+def _check_records(
+    model: nn.Module, loss: Loss, outputs: Tensor, train: StackedData, hosted: Sequence[int]
+) -> None:
+    """Ask every node's records for the public rules, before anything is sent.
+
+    Raises:
+        RecordsError: naming the node and the rule, and how many records break it.
+    """
+    ends = zip(hosted, train.offsets.tolist(), train.sizes.tolist(), strict=True)
+    for node, start, size in ends:
+        rows = slice(start, start + size)
+        try:
+            loss.check_records(outputs, train.targets[rows])
+        except RecordsError as error:
+            where = f"{error.where} of node {node}"
+            raise RecordsError(where, str(error.value), error.expected) from None
+        if train.inputs.is_floating_point():
+            continue
+        wrong = models.failures(model, train.inputs[rows])
+        if wrong:
+            rule = "every id must have a row in the model's embeddings"
+            found = f"{wrong:,} of {size:,} records"
+            raise RecordsError(f"task.dataset of node {node}", found, rule)
+
+
+def _load(config: Config) -> data.TaskData:
+    return data.load(
+        config.task.dataset, data_dir=Path(config.task.data_dir), seed=config.train.seed
+    )
+
+
+def _records(
+    config: Config,
+    nodes: Sequence[Any] | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    hosted: Sequence[int],
+) -> tuple[StackedData, Dataset | None, int | None]:
+    """The records of this process's nodes, stacked; public test records; classes as declared."""
+    wanted = config.nodes
+    if nodes is not None:
+        local = [data.as_dataset(nodes[node], f"nodes[{node}]") for node in hosted]
+        for node, records in zip(hosted, local, strict=True):
+            data.check_dataset(records, f"nodes[{node}]")
+        return data.stack(local, dtype, device), None, None
+    if wanted.data == "by-rank":
+        assert wanted.source is not None
+        own_records = data.stack(data.load_own(wanted.source, hosted), dtype, device)
+        if config.task.dataset == GIVEN:
+            return own_records, None, None
+        named = _load(config)
+        return own_records, named.test, named.classes
+    loaded = _load(config)  # checked there
+    parts = data.partition(
+        wanted.partition,
+        loaded,
+        wanted.count,
+        config.train.seed,
+        alpha=wanted.alpha,
+        per_node=wanted.per_node,
+    )
+    own = [parts[node] for node in hosted]
+    stacked = data.stack_parts(loaded.train, own, dtype, device)
+    return stacked, loaded.test, loaded.classes
+
+
+def _build_model(
+    config: Config,
+    loss: Loss,
+    public: Dataset | None,
+    train: StackedData,
+    classes: int | None,
+) -> nn.Module:
+    if config.task.model == GIVEN:
+        raise InputError("task.model", GIVEN, "pass the module as model=, or name a model")
+    return models.build_model(
+        config.task.model,
+        input_shape=tuple(train.inputs.shape[1:]),
+        outputs=config.task.outputs or _outputs(loss, public, train, classes),
+        seed=config.train.seed,
+    )
+
+
+def _outputs(loss: Loss, public: Dataset | None, train: StackedData, classes: int | None) -> int:
+    """Numbers that the model gives for a record: what is declared, or what public records show."""
+    shown = train.targets[:0] if public is None else public.targets  # of no private label
+    found = loss.outputs(shown, classes)
+    if found is None:
+        raise InputError(
+            "task.outputs",
+            None,
+            "write how many classes there are, such as task.outputs = 10: neither the data set nor "
+            "public test records say it, and labels of the nodes' own records are private",
+        )
+    return found
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()  # "meta" and the like hold no numbers
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            "train.device", name, f"cannot be used here ({reason}); try 'cpu'"
+        ) from None
+    return device

@@ -1,0 +1,1 @@
+"""A run over several processes: how they join, agree, and speak to each other."""

@@ -1,0 +1,257 @@
+"""Agreement at the start: what all processes must have in common, compared before a step is made.
+
+Each process says what it runs as a small JSON object (`identity`, `planned`, and the layout of its
+records) and how many records its own nodes hold (`counts`). Every process gets what all have said
+and judges it alone; since all judge the same, all end with the same error, which names what
+differs. What others have said has passed `tacit.communication.received`: keys and texts are short
+and plain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacit import __version__
+from tacit.communication.placement import Placement
+from tacit.config import Config, to_toml
+from tacit.errors import InputError, PeerError
+from tacit.training.plan import Plan
+
+__all__ = ["SITE_KEYS", "Scalar", "compare", "counts", "identity", "planned"]
+
+Scalar = str | int | float
+
+SITE_KEYS = frozenset(
+    {
+        "algorithm.table_directory",
+        "nodes.source",
+        "privacy.ledger",
+        "task.data_dir",
+        "train.device",
+        "train.timeout",
+    }
+)
+"""Keys that say where a site keeps its things and how it computes; all others must be equal."""
+
+_ORDER = ("tacit", "torch", ".", "record", "model", "plan")  # first words of what is compared
+_LONGEST = 200  # characters of a text; a longer one is stated by its beginning and a digest
+_SHOWN = 3  # ranks that an error lists before it counts the others
+_DROPPED_BITS = 36  # of the 52 of a fraction: leaves a precision of 8e-6
+
+
+def identity(
+    config: Config,
+    *,
+    layout: Mapping[str, Sequence[int]],
+    start: Tensor,
+    dtype: torch.dtype,
+) -> dict[str, Scalar]:
+    """What all processes must have in common before they make a plan.
+
+    Args:
+        config: the resolved experiment.
+        layout: name and shape of each trainable parameter, in the order of the flat vector.
+        start: every node's start, `[d]`, on any device.
+        dtype: in which the run computes.
+
+    Returns:
+        A flat JSON object, the same on every process: versions, one entry an experiment key that
+        is set and not one of `SITE_KEYS`, and the model by its size and digests.
+    """
+    values = start.detach().to("cpu", dtype).contiguous()
+    shapes = [[name, list(shape)] for name, shape in layout.items()]
+    return {
+        "tacit version": __version__,
+        # What follows a plus says for which device torch was built.
+        "torch version": torch.__version__.partition("+")[0],
+        **_experiment(config),
+        "model size": start.numel(),
+        "model dtype": str(dtype).removeprefix("torch."),
+        "model layout": _digest([json.dumps(shapes).encode()]),
+        "model start": _digest([values.numpy().tobytes()]),
+    }
+
+
+def planned(plan: Plan) -> dict[str, Scalar]:
+    """What all processes must have in common once they have made a plan.
+
+    Noise and clipping bounds are compared to five digits: another processor may round the last
+    bits otherwise, and each node's noise is what its own process certifies.
+
+    Returns:
+        A flat JSON object of digests: the graph schedule with its weights, who takes part when,
+        and the noise and the clipping bound of every node and step.
+    """
+    mixing, activity = plan.mixing, plan.activity
+    drawn = () if activity is None else (activity.active, activity.partner)
+    scales = [node.noise_scale for node in plan.nodes]
+    expected = [node.expected_batch for node in plan.nodes]
+    return {
+        "plan graph schedule": _digest([mixing.kind.encode(), *map(str.encode, mixing.digests())]),
+        "plan activity": _digest(_bytes(array) for array in drawn if array is not None),
+        "plan batches": _digest([_rounded(expected)]),
+        "plan noise": _digest([_rounded(scales), _rounded(plan.noise_shape)]),
+        "plan clip": _digest([] if plan.clip is None else [_rounded(plan.clip)]),
+    }
+
+
+def compare(identities: Sequence[Mapping[str, Scalar]]) -> None:
+    """Refuse processes that do not run the same experiment.
+
+    Args:
+        identities: what each rank has said of itself, by rank.
+
+    Raises:
+        InputError: two of them differ; names the first two things that differ, who has what, and
+            how many more there are. The same on every process.
+    """
+    names = sorted({name for said in identities for name in said}, key=_place)
+    differing = [
+        name for name in names if len({_written(said.get(name)) for said in identities}) > 1
+    ]
+    if not differing:
+        return
+    first, *others = (_difference(name, identities) for name in differing)
+    clauses = [first.who]
+    if others:
+        clauses.append(f"also {others[0].name} = {_short(others[0].value)}: {others[0].who}")
+    if len(others) > 1:
+        clauses.append(f"and {len(others) - 1} more")
+    reason = "; ".join(clauses)
+    raise InputError(
+        first.name,
+        first.value,
+        f"{reason}; all processes must run the same experiment",
+        public=True,
+    )
+
+
+def counts(shared: Sequence[Sequence[int]], placement: Placement) -> list[int]:
+    """How many records each node holds, of what each rank has said of its own nodes.
+
+    Args:
+        shared: by rank, the number of records of each of its nodes, ascending.
+        placement: which rank hosts which node.
+
+    Returns:
+        J of every node, `[nodes]`.
+
+    Raises:
+        PeerError: a rank has not given one number for each of its nodes; names the rank.
+    """
+    records = [0] * len(placement.ranks)
+    for rank, said in enumerate(shared):
+        own = placement.hosted(rank)
+        if len(said) != len(own):
+            raise PeerError(f"rank {rank} gave {len(said)} record counts, and has {len(own)} nodes")
+        for node, count in zip(own, said, strict=True):
+            records[node] = count
+    if len(shared) != placement.processes:
+        raise PeerError(
+            f"record counts came from {len(shared)} of {placement.processes} ranks: all must give "
+            "theirs"
+        )
+    return records
+
+
+def _experiment(config: Config) -> dict[str, Scalar]:
+    flat = {
+        f"{section}.{key}": value
+        for section, values in tomllib.loads(to_toml(config)).items()
+        for key, value in values.items()
+    }
+    return {key: _scalar(value) for key, value in flat.items() if key not in SITE_KEYS}
+
+
+def _scalar(value: Any) -> Scalar:
+    """A value of the experiment as a number or a text of bounded length."""
+    bounded = type(value) is int and abs(value) < 2**63
+    if bounded or (type(value) is float and math.isfinite(value)):
+        return value  # type: ignore[no-any-return]
+    text = value if isinstance(value, str) else json.dumps(value)
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[: _LONGEST // 4]}... (digest {_digest([text.encode()])})"
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    """A digest of the parts and of where one ends."""
+    whole = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        whole.update(hashlib.blake2b(part, digest_size=16).digest())
+    return whole.hexdigest()
+
+
+def _bytes(array: NDArray[Any]) -> bytes:
+    return f"{array.dtype.str} {array.shape} ".encode() + array.tobytes()
+
+
+def _rounded(values: Sequence[float]) -> bytes:
+    """Float64 numbers, each rounded to the 16 leading bits of its fraction."""
+    bits = np.array(values, dtype=np.float64).view(np.int64)
+    return _bytes((bits + (1 << (_DROPPED_BITS - 1))) >> _DROPPED_BITS)
+
+
+def _place(name: str) -> tuple[int, str]:
+    """Causes before effects: versions, keys of the experiment, then what follows from them."""
+    word = "." if "." in name else name.partition(" ")[0]
+    return (_ORDER.index(word) if word in _ORDER else len(_ORDER), name)
+
+
+def _written(value: Scalar | None) -> str:
+    """As JSON, where 1, 1.0 and "1" are three things, and None is what was not said."""
+    return json.dumps(value)
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """One thing that not all processes have in common.
+
+    Attributes:
+        name: of it.
+        value: of the first rank that differs from rank 0; None where that has none.
+        who: who has that, and who has what else, in words.
+    """
+
+    name: str
+    value: Scalar | None
+    who: str
+
+
+def _difference(name: str, identities: Sequence[Mapping[str, Scalar]]) -> _Difference:
+    values = [said.get(name) for said in identities]
+    holders: dict[str, list[int]] = {}
+    for rank, value in enumerate(values):
+        holders.setdefault(_written(value), []).append(rank)
+    of_rank_0, differing, *rest = holders.values()
+    listed = [f"{_short(values[ranks[0]])} on {_ranks(ranks)}" for ranks in (of_rank_0, *rest[:1])]
+    if rest[1:]:
+        listed.append(f"others on {_ranks(sorted(chain(*rest[1:])))}")
+    who = f"on {_ranks(differing)}, but {', '.join(listed)}"
+    return _Difference(name, values[differing[0]], who)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    listed = [str(rank) for rank in ranks[:_SHOWN]]
+    if len(ranks) > _SHOWN:
+        listed.append(f"{len(ranks) - _SHOWN} more")
+    *before, last = listed
+    return f"ranks {', '.join(before)} and {last}" if before else f"rank {last}"
+
+
+def _short(value: object) -> str:
+    """A value on one line, whatever it is."""
+    shown = repr(value)
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."

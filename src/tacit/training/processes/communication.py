@@ -1,0 +1,206 @@
+"""How the processes of a run are linked: the exchange, and where metrics are brought together."""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+
+from tacit.communication.colours import Outgoing, opened
+from tacit.communication.exchange import BetweenProcesses, Exchange, Graphs, InProcessExchange
+from tacit.communication.exchange.counting import Active, everybody
+from tacit.communication.received import METRICS, TOKEN, Metrics
+from tacit.training.evaluation import Part
+from tacit.training.faults import effective
+from tacit.training.prepare import Job
+from tacit.training.run_folder.metrics import finite_json
+
+if TYPE_CHECKING:
+    from tacit.communication.cluster import Cluster
+    from tacit.communication.cluster.gathering import Gatherer
+
+__all__ = ["Links", "graphs_of", "linked", "local_exchange"]
+
+
+_MEASURED = "what a process measured of its nodes"
+
+
+class Links(Protocol):
+    """What a run's steps and marks go through; it takes what is `Public` or `Released`.
+
+    Attributes:
+        exchange: for the algorithm.
+    """
+
+    @property
+    def exchange(self) -> Exchange:
+        """For the algorithm."""
+
+    def put(self, step: int, part: Outgoing[Part]) -> None:
+        """Hand over what this process measured after `step` steps; returns at once."""
+
+    def ready(self) -> list[tuple[int, list[Part]]]:
+        """Steps of which all processes' parts have come, in order; only at rank 0."""
+
+    def finish(self) -> None:
+        """Wait, within limits, for all that was handed over."""
+
+    def mean(self, models: Outgoing[Tensor]) -> Tensor:
+        """The mean `[d]` of all nodes' models, given those of this process `[nodes, d]`."""
+
+
+class _Local:
+    """All nodes are here."""
+
+    def __init__(self, job: Job) -> None:
+        self.exchange: Exchange = local_exchange(job)
+        self._parts: list[tuple[int, list[Part]]] = []
+
+    def put(self, step: int, part: Outgoing[Part]) -> None:
+        """Its part is all there is."""
+        self._parts.append((step, [opened(part, _MEASURED)]))
+
+    def ready(self) -> list[tuple[int, list[Part]]]:
+        """What was put since."""
+        parts, self._parts = self._parts, []
+        return parts
+
+    def finish(self) -> None:
+        """Nothing is under way."""
+
+    def mean(self, models: Outgoing[Tensor]) -> Tensor:
+        """Of the rows."""
+        return opened(models, "a node's model").mean(0)
+
+
+class _Between:
+    """Nodes are in several processes."""
+
+    def __init__(self, job: Job, exchange: BetweenProcesses, gatherer: Gatherer[Metrics]) -> None:
+        self.exchange: Exchange = exchange
+        self._mean = exchange.mean_of_all
+        self._gatherer = gatherer
+        self._limit = job.config.train.timeout
+
+    def put(self, step: int, part: Outgoing[Part]) -> None:
+        """Sent to rank 0 by a thread."""
+        said, total = opened(part, _MEASURED)
+        self._gatherer.put(step, Metrics.model_validate(finite_json(said)), total)
+
+    def ready(self) -> list[tuple[int, list[Part]]]:
+        """Complete steps."""
+        return [
+            (step, [(_measured(document), total) for document, total in parts])
+            for step, parts in self._gatherer.ready()
+        ]
+
+    def finish(self) -> None:
+        """All that was put has left, and at rank 0 has come."""
+        self._gatherer.finish(self._limit)
+
+    def mean(self, models: Outgoing[Tensor]) -> Tensor:
+        """By way of rank 0."""
+        return self._mean(models)
+
+
+@contextmanager
+def linked(job: Job, cluster: Cluster | None) -> Iterator[Links]:
+    """Links between the processes of a run, closed at the end; without a cluster, of one."""
+    if cluster is None:
+        yield _Local(job)
+        return
+    from tacit.communication.cluster.channel import open_channel
+    from tacit.communication.cluster.gathering import open_gatherer
+
+    timeout = job.config.train.timeout
+    with ExitStack() as stack:
+        os.environ.update(cluster.settings)  # which interface gloo binds to
+        cluster.hosts = [job.placement.hosted(one) for one in range(cluster.processes)]
+        store, rank, processes = _store(cluster), cluster.rank, cluster.processes
+        channel = open_channel(
+            store,
+            rank,
+            processes,
+            job.device,
+            timeout,
+            cluster.blame,
+            cluster.waiting,
+            patience=timeout - cluster.to_blame,
+        )
+        stack.callback(channel.close)
+        gatherer = open_gatherer(store, rank, processes, METRICS, timeout, cluster.blame)
+        stack.callback(gatherer.close)
+        exchange = BetweenProcesses(
+            channel,
+            job.placement.ranks,
+            graphs_of(job),
+            dtype=job.dtype,
+            device=job.device,
+            tolerate=job.config.faults.tolerate,
+        )
+        yield _Between(job, exchange, gatherer)
+
+
+def _store(cluster: Cluster) -> Any:
+    """Where the process groups of this attempt find each other."""
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+    place, (token, *_) = cluster.place, cluster.share("process group", secrets.token_hex(8), TOKEN)
+    limit = timedelta(seconds=cluster.timeout)
+    own = TCPStore(
+        place.address, place.port, is_master=False, wait_for_workers=False, timeout=limit
+    )
+    return PrefixStore(f"tacit/{token}", own)
+
+
+def local_exchange(job: Job) -> InProcessExchange:
+    """The exchange of a run in one process, faults that are simulated included."""
+    plan = job.plan
+    lossy = plan.faults is not None and plan.faults.lossy
+    return InProcessExchange(
+        effective(plan.mixing, plan.faults) if lossy else plan.mixing.weights,
+        dtype=job.dtype,
+        device=job.device,
+        active=plan.active,
+        arrives=_arrives(job),
+    )
+
+
+def graphs_of(job: Job) -> Graphs:
+    """Who talks to whom, as the plan says."""
+    plan = job.plan
+    lossy = plan.faults is not None and plan.faults.lossy
+    return Graphs(
+        weights=effective(plan.mixing, plan.faults),
+        period=None if lossy else len(plan.mixing.weights),
+        kind=plan.mixing.kind,
+        active=plan.active,
+        arrives=_arrives(job),
+    )
+
+
+def _measured(document: Metrics) -> dict[str, Any]:
+    """As `tacit.training.evaluation.measure` makes it: what was not finite is no number again."""
+    said = document.model_dump()
+    if said["spread"] is None:
+        said["spread"] = math.inf
+    scores = said["scores"]
+    if scores is not None:
+        for name in ("accuracy", "loss"):
+            values = scores[name]
+            if values is not None:
+                scores[name] = [math.nan if value is None else value for value in values]
+        if scores["consensus_loss"] is None:
+            scores["consensus_loss"] = math.nan
+    return said
+
+
+def _arrives(job: Job) -> Active:
+    """Whose messages reach the server."""
+    return everybody if job.plan.faults is None else job.plan.faults.arrives

@@ -1,0 +1,254 @@
+"""The run folder: what a run leaves behind, and how it is found again.
+
+`config.toml` (everything resolved), `metrics.jsonl`, `result.json`, `ledger.sqlite`,
+`checkpoint-*.safetensors`, `model.safetensors` (the consensus model's `state_dict`),
+`nodes.safetensors` (every node's model), `report.html`, `lock`. A folder that exists is never
+reused, appears whole or not at all, and is one process's while it is open. `result.json` is there
+only beside the models that it speaks of.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import secrets
+import shutil
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+from torch import Tensor
+
+from tacit.config import Config, load_config, to_toml
+from tacit.errors import InputError
+from tacit.private_files import (
+    append_line,
+    locked,
+    make_private_folder,
+    plain_errors,
+    remove_files,
+    sync_folder,
+    write_private,
+    write_together,
+)
+from tacit.report.reading import read_row
+from tacit.training.run_folder.metrics import finite_json
+
+__all__ = ["RunFolder", "check_new", "created", "half_made", "read_config", "reopened"]
+
+MODEL, NODES, RESULT, REPORT = (
+    "model.safetensors",
+    "nodes.safetensors",
+    "result.json",
+    "report.html",
+)
+
+# Keys that change what is recorded or how fast it is computed, never what is released.
+FREE_KEYS = (
+    ("train", "evaluate_every"),
+    ("train", "evaluate_records"),
+    ("train", "checkpoint_every"),
+    ("train", "device"),
+    ("train", "timeout"),
+    ("task", "data_dir"),
+    ("nodes", "source"),
+    ("faults", "slow"),
+    ("faults", "tolerate"),
+)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths and writers of one run's folder."""
+
+    path: Path
+
+    @property
+    def ledger(self) -> Path:
+        """The spending of the run's nodes."""
+        return self.path / "ledger.sqlite"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line; of a step that stands twice, after a resume, the later counts."""
+        return self.path / "metrics.jsonl"
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Add one row; a kill may cost the last line, never an earlier one."""
+        with plain_errors("out", self.metrics):
+            append_line(self.metrics, json.dumps(finite_json(row)).encode())
+
+    def set_aside_metrics(self) -> None:
+        """Copy the rows as they are to `metrics.earlier-1.jsonl`, or the next number."""
+        if self.metrics.exists():
+            number = 1
+            while (copy := self.path / f"metrics.earlier-{number}.jsonl").exists():
+                number += 1
+            with plain_errors("out", copy):
+                write_private(copy, self.metrics.read_bytes())
+
+    def keep_metrics(self, until: int) -> list[dict[str, Any]]:
+        """Rows up to a step, in order; later, torn or damaged ones are dropped."""
+        if not self.metrics.exists():
+            return []
+        with plain_errors("out", self.metrics):
+            before = self.metrics.read_bytes()
+            found = filter(None, map(read_row, before.splitlines()))
+            rows = [row for row in found if row["step"] <= until]
+            content = "".join(json.dumps(finite_json(row)) + "\n" for row in rows).encode()
+            if content != before:
+                write_private(self.metrics, content)
+        return rows
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        """A JSON file, whole or not at all; non-finite numbers become null."""
+        with plain_errors("out", self.path / name):
+            write_private(self.path / name, _json(value))
+
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """A safetensors file, whole or not at all."""
+        with plain_errors("out", self.path / name):
+            write_private(self.path / name, _safetensors(tensors))
+
+    def write_result(
+        self, result: Mapping[str, Any], models: Mapping[str, Mapping[str, Tensor]]
+    ) -> None:
+        """`result.json` and the models that it speaks of: all of them, or no result.
+
+        Args:
+            result: the content of `result.json`.
+            models: files of tensors, by name.
+        """
+        contents = {name: _safetensors(tensors) for name, tensors in models.items()}
+        with plain_errors("out", self.path / RESULT):
+            write_together(self.path, {**contents, RESULT: _json(result)})
+
+    def withdraw_result(self) -> None:
+        """Remove the result of an earlier session: the run goes on, and will have spent more."""
+        with plain_errors("out", self.path / RESULT):
+            remove_files(self.path, RESULT, REPORT)
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(finite_json(value), indent=2, allow_nan=False).encode()
+
+
+def _safetensors(tensors: Mapping[str, Tensor]) -> bytes:
+    content = {key: value.detach().contiguous().cpu() for key, value in tensors.items()}
+    return save(content, {"format_version": "1"})
+
+
+def check_new(path: Path) -> None:
+    """Refuse a folder that exists, before any work is done for it."""
+    if os.path.lexists(path):  # False, where Path.exists raises, for a name too long
+        raise InputError(
+            "out",
+            str(path),
+            "exists already: name a new folder, or continue it with --resume",
+            public=True,
+        )
+
+
+def _nothing(folder: RunFolder) -> None:
+    """Nothing besides."""
+
+
+@contextmanager
+def created(
+    path: Path, config: Config, fill: Callable[[RunFolder], None] = _nothing
+) -> Iterator[RunFolder]:
+    """A new run folder, held by this process within.
+
+    It is made under a temporary name beside its place and then renamed: it appears with all that
+    `fill` puts into it, or not at all. What a process that was killed left half made is removed.
+
+    Args:
+        path: of the folder.
+        config: the resolved experiment.
+        fill: writes what the folder must never be without.
+
+    Raises:
+        InputError: it exists, or cannot be made.
+    """
+    check_new(path)
+    with plain_errors("out", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for left in _half_made(path):
+            with suppress(InputError), locked(left):  # one that is held is being made just now
+                shutil.rmtree(left)
+        half = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
+        make_private_folder(half)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(half))
+            with plain_errors("out", path):
+                write_private(half / "config.toml", to_toml(config).encode())
+                fill(RunFolder(half))
+                sync_folder(half)
+                check_new(path)  # a rename would replace an empty folder
+                os.rename(half, path)
+                sync_folder(path.parent)
+        except BaseException:
+            shutil.rmtree(half, ignore_errors=True)
+            raise
+        yield RunFolder(path)
+
+
+@contextmanager
+def reopened(path: Path, config: Config) -> Iterator[RunFolder]:
+    """The folder of a run that is to go on with the same experiment, held by this process within.
+
+    Raises:
+        InputError: there is none, it holds another experiment (names the first key that differs),
+            or another process runs it.
+    """
+    saved = path / "config.toml"
+    if not os.path.isfile(saved):
+        raise InputError("out", str(path), "holds no run to resume: config.toml is missing")
+    before, now = _flat(load_config(saved, saved=True)), _flat(config)
+    for key in sorted(before.keys() | now.keys()):
+        if key not in FREE_KEYS and before.get(key) != now.get(key):
+            raise InputError(
+                ".".join(key),
+                now.get(key),
+                f"the run in {path} has {before.get(key)!r}: a run resumes as it began",
+            )
+    with locked(path):
+        yield RunFolder(path)
+
+
+def half_made(path: Path) -> bool:
+    """Whether a process was ended while it made this folder: nothing was sent, or booked."""
+    return not os.path.lexists(path) and bool(_half_made(path))
+
+
+def _half_made(path: Path) -> list[Path]:
+    pattern = f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}.new"
+    return sorted(path.parent.glob(pattern))
+
+
+def _flat(config: Config) -> dict[tuple[str, str], Any]:
+    """What a resumed run must have in common with the first one, and what it may change.
+
+    The ledgers of the data may have moved (they know the run again), but not have come or gone.
+    """
+    privacy = config.privacy.model_copy(update={"ledger": config.privacy.ledger and "a folder"})
+    config = config.model_copy(update={"privacy": privacy})
+    return {
+        (section, key): value
+        for section, values in tomllib.loads(to_toml(config)).items()
+        for key, value in values.items()
+    }
+
+
+def read_config(path: Path) -> Config:
+    """The resolved experiment of a run folder."""
+    saved = path / "config.toml"
+    if not os.path.isfile(saved):
+        raise InputError("RUN", str(path), "is not a run folder: config.toml is missing")
+    return load_config(saved, saved=True)

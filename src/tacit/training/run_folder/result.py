@@ -1,0 +1,265 @@
+"""What a run gives back: trained models, recorded series, and what was leaked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacit import __version__
+from tacit.algorithms.accounting import noised_sums
+from tacit.communication.colours import Outgoing, opened
+from tacit.errors import InputError
+from tacit.privacy.mechanisms.text import mechanism_text
+from tacit.privacy.published import Condition
+from tacit.training.plan import Plan
+from tacit.training.prepare import Job
+from tacit.training.run_folder.metrics import Evaluation
+
+__all__ = ["Claim", "Result", "Status", "document"]
+
+FORMAT_VERSION = 1
+Status = Literal["done", "stopped", "diverged", "budget-exhausted"]
+
+NOT_COVERED = (
+    "training loss, gradient norms and share of clipped records: measured on private records, "
+    "for the eyes of their node only",
+    "checkpoints: a node's own, never to be shared",
+    "how many records a node holds: public by the relation",
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One row of the table of claims: what is said of a node's epsilon, at `delta`.
+
+    Args:
+        node: its number.
+        claimed: by the paper's formula for the noise that ran; None: no claim.
+        certified: what provably holds for what ran; None: nothing is accounted.
+        audited: what an attack extracted; None: no attack was run.
+        budget: the epsilon asked for; None: none was.
+        delta: at which all of them are stated.
+    """
+
+    node: int
+    claimed: float | None
+    certified: float | None
+    audited: float | None
+    budget: float | None
+    delta: float | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished, stopped or ended run.
+
+    Args:
+        parameters: models of this process's nodes, de-biased, `[nodes, d]`, in the order of
+            `model.parameters()` (those that are trained). Of an algorithm whose nodes' models are
+            not released (FedSPD-DP) they are private: each is for the eyes of its node only.
+        consensus: their mean, `[d]`.
+        metrics: the recorded series, a list a name, all of one length.
+        epsilon: certified, spent, one a node; None where nothing is accounted.
+        claims: claimed, certified and audited epsilon, one row a node.
+        test_accuracy: mean over nodes, worst node, consensus model, all of the consensus model
+            where nodes' models are private; None without test records.
+        test_loss: likewise.
+        private: whether epsilon means anything: noise from secret keys, and accounted.
+        bytes_sent: by each node.
+        steps: completed.
+        seconds: of training.
+        status: `done`, `stopped`, or `budget-exhausted`.
+        message: why it ended early, if it did.
+        notes: what else happened to it, each one line.
+        plan: what was planned.
+        out: the run folder, if one was written.
+        job: what was run.
+    """
+
+    parameters: Tensor
+    consensus: Tensor
+    metrics: Mapping[str, list[Any]]
+    epsilon: tuple[float | None, ...]
+    claims: tuple[Claim, ...]
+    test_accuracy: Mapping[str, float] | None
+    test_loss: Mapping[str, float] | None
+    private: bool
+    bytes_sent: tuple[int, ...]
+    steps: int
+    seconds: float
+    status: Status
+    message: str | None
+    notes: tuple[str, ...]
+    plan: Plan
+    out: Path | None
+    job: Job
+
+    def model(self, node: int | Literal["consensus"] = "consensus") -> nn.Module:
+        """A trained copy of the module: a node's, or of the consensus.
+
+        Raises:
+            InputError: on `node`, if another process hosts it.
+        """
+        if node == "consensus":
+            return self.job.model.module(self.consensus)
+        hosted = self.job.hosted
+        if node not in range(-len(hosted), 0) and node not in hosted:
+            raise InputError("node", node, f"must be one of this process's nodes: {list(hosted)}")
+        row = node if node < 0 else hosted.index(node)
+        return self.job.model.module(self.parameters[row])
+
+
+def document(
+    job: Job,
+    *,
+    status: Status,
+    message: str | None,
+    steps: int,
+    epsilon: Sequence[float | None],
+    claimed: Sequence[float | None],
+    evaluation: Outgoing[Evaluation] | None,
+    bytes_sent: Sequence[int],
+    seconds: float,
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The content of `result.json`, from which the report is drawn too."""
+    plan, config = job.plan, job.config
+    algorithm = config.algorithm.definition
+    reason = plan.not_private_reason
+    scores = None if evaluation is None else opened(evaluation, "the scores of a result")
+    formula = algorithm.formula if plan.accounted else None
+    last = max(steps - 1, 0)
+    schedule = plan.mixing.schedule
+    return {
+        "format_version": FORMAT_VERSION,
+        "tacit_version": __version__,
+        "status": status,
+        "message": message,
+        "private": reason is None,
+        "not_private_reason": reason,
+        "algorithm": {
+            "name": algorithm.name,
+            "title": algorithm.title,
+            "paper": algorithm.paper,
+        },
+        "task": {
+            "dataset": config.task.dataset,
+            "model": config.task.model,
+            "loss": config.task.loss,
+        },
+        "model": {"input_shape": list(job.train.inputs.shape[1:]), "outputs": job.outputs},
+        "nodes": len(plan.nodes),
+        "parameters": plan.parameters,
+        "steps": steps,
+        "planned_steps": plan.steps,
+        "relation": config.privacy.relation if plan.accounted else None,
+        "trust_model": plan.trust_model if plan.accounted else None,
+        "accounting": config.privacy.accounting,
+        "mechanism": mechanism_line(plan),
+        "epsilon": list(epsilon),
+        "epsilon_budget": [node.budget for node in plan.nodes],
+        "delta": [node.delta for node in plan.nodes],
+        "claimed_epsilon": list(claimed),
+        "claim": {
+            "formula": None if formula is None else f"{formula.statement} ({formula.source})",
+            "reading": None if formula is None else formula.reading,
+            "conditions": [vars(condition) for condition in shared_conditions(plan)],
+            "infinite": math.inf in claimed,
+        },
+        "audited_epsilon": None,
+        "audit": None,
+        "test_accuracy": None if scores is None else scores.accuracy_summary(),
+        "test_loss": None if scores is None else scores.loss_summary(),
+        "test_accuracy_by_node": None if scores is None else scores.accuracy,
+        "bytes_sent": sum(bytes_sent) / len(bytes_sent),
+        "bytes_sent_by_node": list(bytes_sent),
+        "seconds": seconds,
+        "steps_per_second": steps / seconds if seconds > 0 else 0.0,
+        "records": [node.records for node in plan.nodes],
+        "sampling_rate": [node.rate for node in plan.nodes],
+        "expected_batch": [node.expected_batch for node in plan.nodes],
+        "noise_multiplier": {
+            "first": [plan.noise_multiplier(node, 0) for node in plan.nodes],
+            "last": [plan.noise_multiplier(node, last) for node in plan.nodes],
+        },
+        "topology": {
+            "graph": schedule.name,
+            "directed": schedule.directed,
+            "period": schedule.period,
+            "contraction": plan.contraction,
+            "edges": [
+                np.stack([graph.sources, graph.targets], axis=1).tolist()
+                for graph in schedule.graphs
+            ],
+        },
+        "gradient_path": job.model.path,
+        "warnings": list(plan.warnings),
+        "notes": [*plan.notes, *notes],
+        "not_covered": [*NOT_COVERED, *algorithm.not_covered] if plan.accounted else [],
+    }
+
+
+def mechanism_line(plan: Plan) -> str | None:
+    """The mechanism of a node in one line, for people."""
+    if not plan.noisy:
+        return None
+    rates = [node.rate for node in plan.nodes]
+    if min(rates) == 1:
+        sampling = "Gaussian on every record at every step"
+    elif plan.config.train.sampling == "fixed":
+        sampling = "Gaussian on batches of fixed size without replacement"
+    else:
+        sampling = f"Poisson-sampled Gaussian, rate {_range(rates)}"
+    first = [plan.noise_multiplier(node, 0) for node in plan.nodes]
+    last = [plan.noise_multiplier(node, plan.steps - 1) for node in plan.nodes]
+    multiplier = _range(first)
+    if last != first:
+        multiplier += f" {'rising' if last[0] > first[0] else 'falling'} to {_range(last)}"
+    definition = plan.config.algorithm.definition
+    if definition.mechanism is not noised_sums:
+        # Where nothing is accounted, relation and sampling need not have a mechanism.
+        seen = f"{definition.noise} noise, not accounted"
+        if plan.accounted:
+            seen = mechanism_text(plan.mechanism(plan.nodes[0]))
+        return f"{seen}, noise multiplier {multiplier}"
+    return f"{sampling}, noise multiplier {multiplier}, {plan.steps} steps"
+
+
+def shared_conditions(plan: Plan) -> tuple[Condition, ...]:
+    """The conditions of the published formula at the node where the fewest hold."""
+    return min(
+        (node.conditions for node in plan.nodes),
+        key=lambda conditions: sum(condition.holds for condition in conditions),
+    )
+
+
+def bytes_per_step(plan: Plan, numbers: float, size: int) -> Tensor:
+    """Bytes each node sends in a step, mean over the run, `[nodes]` float64.
+
+    Over the graph's period and over the steps in which it takes part; with a partner or a server,
+    one message each time.
+    """
+    period = plan.mixing.schedule.period
+    degrees = torch.stack([torch.as_tensor(plan.mixing.out_degrees(k)) for k in range(period)])
+    sent = degrees.double().mean(0)
+    activity = plan.activity
+    if plan.mixing.kind == "server" or (activity is not None and activity.partner is not None):
+        sent = torch.ones(len(plan.nodes), dtype=torch.float64)
+    if activity is not None:
+        paired = activity.active
+        if activity.partner is not None:
+            paired = activity.partner != np.arange(activity.partner.shape[1])
+        sent = sent * torch.as_tensor(paired.mean(axis=0), dtype=torch.float64)
+    return sent * (numbers * size)
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"

@@ -1,0 +1,174 @@
+"""Which records join a step: drawn as the plan says, from each node's secret coins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacit.privacy.noise import draws as noise
+from tacit.training.plan import NodePlan, Plan
+
+__all__ = ["Batch", "Deal", "deal", "draw", "draw_units", "everything"]
+
+PURPOSE = "sampling"
+DEALING = "dealing"
+
+# Local record numbers of one node, ascending.
+Records: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A padded batch: local record numbers `[nodes, width]`, and which slots hold a record."""
+
+    indices: Tensor
+    mask: Tensor
+
+
+@dataclass(frozen=True, repr=False)
+class Deal:
+    """The records of one step for some nodes: what its mini-batches are read from.
+
+    Args:
+        plan: says how.
+        keys: the nodes' secret keys.
+        step: whose records.
+        device: of the batches.
+        rows: the nodes, in the order of the rows.
+        hands: where the mini-batches share no record: of each node, those of each part.
+    """
+
+    plan: Plan
+    keys: noise.NodeKeys
+    step: int
+    device: torch.device
+    rows: tuple[NodePlan, ...]
+    hands: tuple[Sequence[Records], ...] | None
+
+    def batch(self, part: int = 0) -> Batch:
+        """The padded mini-batch of one part of the step."""
+        if self.hands is not None:
+            return _padded([hands[part] for hands in self.hands], self.device)
+        drawn = _fixed if self.plan.config.train.sampling == "fixed" else _coins
+        return _padded(drawn(self.rows, self.keys, self.step, part), self.device)
+
+
+def deal(
+    plan: Plan,
+    keys: noise.NodeKeys,
+    k: int,
+    device: torch.device,
+    *,
+    nodes: Sequence[NodePlan] | None = None,
+) -> Deal:
+    """The records of step k, for some nodes of the plan, once for all its mini-batches.
+
+    Poisson: independent coins, never likelier than the planned rate. Fixed: a uniform subset of
+    the planned size. A node at rate 1 takes every record. Where a step has several mini-batches
+    that share no record, the step's records are drawn first, and then dealt out, here.
+
+    Args:
+        plan: says how.
+        keys: the nodes' secret keys.
+        k: the step.
+        device: of the batches.
+        nodes: of the plan, in the order of the rows; by default all.
+    """
+    rows = plan.nodes if nodes is None else tuple(nodes)
+    hands = None
+    if plan.local_steps > 1 and plan.disjoint:
+        dealt = _dealt_fixed if plan.config.train.sampling == "fixed" else _dealt_coins
+        hands = tuple(dealt(node, keys, k, plan.local_steps) for node in rows)
+    return Deal(plan, keys, k, device, rows, hands)
+
+
+def draw(
+    plan: Plan,
+    keys: noise.NodeKeys,
+    k: int,
+    device: torch.device,
+    *,
+    nodes: Sequence[NodePlan] | None = None,
+    part: int = 0,
+) -> Batch:
+    """One mini-batch of step k: `deal(...).batch(part)`. For several, deal once."""
+    return deal(plan, keys, k, device, nodes=nodes).batch(part)
+
+
+def everything(
+    plan: Plan, device: torch.device, *, nodes: Sequence[NodePlan] | None = None
+) -> Batch:
+    """Every record of some nodes of the plan (by default all)."""
+    rows = plan.nodes if nodes is None else nodes
+    return _padded([np.arange(node.records) for node in rows], device)
+
+
+def draw_units(
+    nodes: Sequence[NodePlan], keys: noise.NodeKeys, k: int, device: torch.device, size: int
+) -> Batch:
+    """Numbers of the fixed mini-batches of `size` records that step k draws, of some nodes.
+
+    Each by a coin of its own, never likelier than the planned rate, whatever `train.sampling` says.
+    """
+    return _padded([_units(keys, node, k, -(-node.records // size)) for node in nodes], device)
+
+
+def _units(keys: noise.NodeKeys, node: NodePlan, k: int, count: int) -> Records:
+    if node.rate == 1:
+        return np.arange(count)
+    return np.flatnonzero(noise.coins(keys, node.node, PURPOSE, k, count, node.rate))
+
+
+def _coins(rows: Sequence[NodePlan], keys: noise.NodeKeys, k: int, part: int) -> list[Records]:
+    return [
+        np.arange(node.records)
+        if node.rate == 1
+        else np.flatnonzero(noise.coins(keys, node.node, PURPOSE, k, node.records, node.rate, part))
+        for node in rows
+    ]
+
+
+def _fixed(rows: Sequence[NodePlan], keys: noise.NodeKeys, k: int, part: int) -> list[Records]:
+    return [
+        np.arange(node.records)
+        if node.rate == 1
+        else noise.subset(keys, node.node, PURPOSE, k, node.records, int(node.expected_batch), part)
+        for node in rows
+    ]
+
+
+def _dealt_coins(node: NodePlan, keys: noise.NodeKeys, k: int, parts: int) -> Sequence[Records]:
+    """The disjoint mini-batches of a step; at rate 1 each holds all records."""
+    if node.rate == 1:
+        return [np.arange(node.records)] * parts
+    rate = min(1.0, parts * node.rate)
+    chosen = np.flatnonzero(noise.coins(keys, node.node, PURPOSE, k, node.records, rate))
+    hands = noise.choices(keys, node.node, DEALING, k, node.records, parts)[chosen]
+    # Stable: within a hand, records stay in order.
+    order = np.argsort(hands, kind="stable")
+    ends = np.cumsum(np.bincount(hands, minlength=parts))
+    return np.split(chosen[order], ends[:-1])
+
+
+def _dealt_fixed(node: NodePlan, keys: noise.NodeKeys, k: int, parts: int) -> Sequence[Records]:
+    """The same of fixed sizes."""
+    if node.rate == 1:
+        return [np.arange(node.records)] * parts
+    size = int(node.expected_batch)
+    chosen = noise.subset(keys, node.node, PURPOSE, k, node.records, parts * size)
+    order = noise.permutation(keys, node.node, DEALING, k, len(chosen))
+    return list(np.sort(chosen[order].reshape(parts, size), axis=1))
+
+
+def _padded(records: Sequence[Records], device: torch.device) -> Batch:
+    lengths = np.fromiter(map(len, records), np.int64, len(records))
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    indices = np.zeros(mask.shape, np.int64)
+    indices[mask] = np.concatenate(records)
+    return Batch(torch.from_numpy(indices).to(device), torch.from_numpy(mask).to(device))

@@ -1,0 +1,299 @@
+"""The world of a step where all nodes are stacked in one process: it does what the plan says."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.communication.exchange import Exchange
+from tacit.data import StackedData
+from tacit.errors import InputError
+from tacit.gradients import BatchGradient, StackedModel
+from tacit.gradients.differences import clipped_difference, difference_shapes
+from tacit.gradients.table.parts import Shape
+from tacit.privacy.noise import draws as noise
+from tacit.privacy.noise.laplace import add_laplace
+from tacit.training import sampling
+from tacit.training.gradient_table import StackedTable
+from tacit.training.plan import NodePlan, Plan
+
+__all__ = ["StackedWorld"]
+
+_ADDERS: Mapping[str, Callable[..., Tensor]] = {
+    "gaussian": noise.add_normal,
+    "laplace": add_laplace,
+}
+
+
+class StackedWorld:
+    """What `tacit.algorithms.World` asks for, from the plan.
+
+    Args:
+        plan: decides sampling, clipping and noise.
+        model: computes clipped gradients for the stack.
+        data: the nodes' records.
+        keys: the nodes' secret keys.
+        exchange: moves messages.
+        hosted: numbers of the nodes of this process, ascending, of which are the data and keys;
+            by default all of the plan.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: StackedModel,
+        data: StackedData,
+        keys: noise.NodeKeys,
+        exchange: Exchange,
+        hosted: Sequence[int] | None = None,
+    ) -> None:
+        self.exchange = exchange
+        self.count = len(plan.nodes)
+        self.steps = plan.steps
+        self.seed = plan.config.train.seed
+        self._seen = _Seen()
+        self._deal: sampling.Deal | None = None
+        self._plan = plan
+        self._model = model
+        self._data = data
+        self._keys = keys
+        self._device = data.inputs.device
+        self._clip_norm = plan.config.algorithm.options.clip_norm
+        self._add = _ADDERS[plan.config.algorithm.definition.noise]
+        self._all = self
+        here = plan.nodes if hosted is None else tuple(plan.nodes[node] for node in hosted)
+        self._settle(here, None)
+
+    def _settle(self, members: tuple[NodePlan, ...], places: Tensor | None) -> None:
+        """Be of some nodes: `places` are their rows in the data; None for all."""
+        self._members, self._places = members, places
+        self._last_part: tuple[int, tuple[Tensor | None, tuple[NodePlan, ...]]] | None = None
+        self.nodes = tuple(node.node for node in members)
+        self.batch_size = self._column([node.expected_batch for node in members])
+        self.records = self._column([float(node.records) for node in members])
+        # In float64, which the plan's rate is: rounded up, it would be more than is accounted.
+        rates = [node.rate for node in members]
+        self.rate = torch.tensor(rates, dtype=torch.float64, device=self._device).unsqueeze(1)
+
+    @property
+    def last(self) -> BatchGradient | None:
+        """Gradient norms and losses of the last batch, on private records.
+
+        For the progress line and the private part of the metrics, never for a message.
+        """
+        return self._seen.batch
+
+    @property
+    def last_mask(self) -> Tensor | None:
+        """Which slots of the last batch hold a record."""
+        return self._seen.mask
+
+    @cached_property
+    def table(self) -> StackedTable:
+        """The gradient table, made when it is first filled or restored."""
+        self._only_l2()
+        nodes = self._all._members
+        return StackedTable(self._plan, self._model, self._data, self._keys, self._seen.keep, nodes)
+
+    def active(self, k: int) -> Tensor:
+        """Which nodes take part in step k, bool `[nodes, 1]`."""
+        rows, _ = self._taking_part(k)
+        if rows is None:
+            return torch.ones(len(self.nodes), 1, dtype=torch.bool, device=self._device)
+        flags = torch.zeros(len(self.nodes), 1, dtype=torch.bool, device=self._device)
+        return flags.index_fill_(0, rows, True)
+
+    def among(self, k: int) -> StackedWorld:
+        """The world of those nodes alone that take part in step k."""
+        rows, nodes = self._taking_part(k)
+        if rows is None:
+            return self
+        part = copy.copy(self)
+        part._settle(nodes, rows)
+        return part
+
+    def take(self, values: Tensor) -> Tensor:
+        """The rows of this world's nodes, of `values` `[nodes of the process, d]`."""
+        return values if self._places is None else values[self._places]
+
+    def put(self, values: Tensor, rows: Tensor) -> Tensor:
+        """`values` `[nodes of the process, d]` with new rows of this world's nodes, in place."""
+        return rows if self._places is None else values.index_copy_(0, self._places, rows)
+
+    def partner(self, k: int) -> Tensor:
+        """The number of the node that each is paired with at step k, int64 `[nodes]`."""
+        activity = self._plan.activity
+        if activity is None or activity.partner is None:
+            return torch.tensor(self.nodes, device=self._device)
+        return torch.from_numpy(activity.partner[k][self._rows()]).to(self._device)
+
+    def clip(self, k: int) -> float | None:
+        """The clipping bound of step k; None: nothing is clipped."""
+        return None if self._plan.clip is None else self._plan.clip[k]
+
+    def batch_gradient(
+        self, at: Tensor, k: int, *, part: int = 0, whole: bool = False, clipped: bool = True
+    ) -> Tensor:
+        """Sum of clipped record gradients over step k's batch, `[nodes, d]`."""
+        rows, nodes = self._taking_part(k)
+        if not nodes:
+            return at.new_zeros(at.shape)
+        inputs, targets, mask = self._batch(k, part, whole, rows, nodes)
+        found = self._model.gradient(
+            at if rows is None else at[rows],
+            inputs,
+            targets,
+            mask,
+            self.clip(k) if clipped else None,
+            norm=self._clip_norm,
+        )
+        self._seen.keep(found, mask)
+        if rows is None:
+            return found.total
+        return at.new_zeros(at.shape).index_copy_(0, rows, found.total)
+
+    def batch_difference(self, at: Tensor, anchor: Tensor, k: int, bound: float | None) -> Tensor:
+        """Sum over step k's batch of clipped gradients at `at` less those at `anchor`."""
+        self._only_l2()
+        batch = self._batch(k, 0, False, None, self._members)
+        found = clipped_difference(
+            self._model,
+            self._shapes,
+            (at, anchor),
+            batch,
+            self.clip(k),
+            bound,
+            self.records.squeeze(1),
+        )
+        self._seen.keep(found, batch[2])
+        return found.total
+
+    def add_noise(
+        self, total: Tensor, k: int, *, scale: float | Tensor = 1.0, part: int = 0
+    ) -> Tensor:
+        """`total` plus step k's noise, on a public lattice, in place; as it is without noise."""
+        if not self._plan.noisy:
+            return total
+        rows, nodes = self._taking_part(k)
+        if not nodes:
+            return total
+        factors = torch.as_tensor(scale, dtype=torch.float64).expand(len(total), 1)[:, 0].tolist()
+        chosen = range(len(total)) if rows is None else rows.tolist()
+        stds = [
+            self._plan.noise_std(node, k) * factors[row]
+            for row, node in zip(chosen, nodes, strict=True)
+        ]
+        numbers = [node.node for node in nodes]
+        if rows is None:
+            return self._add(total, stds, self._keys, numbers, "noise", k, part=part)
+        released = self._add(total[rows], stds, self._keys, numbers, "noise", k, part=part)
+        return total.index_copy_(0, rows, released)
+
+    def noise_std(self, k: int) -> Tensor:
+        """Standard deviation of step k's noise in a sum, float64 `[nodes, 1]`; 0 without noise."""
+        stds = [
+            self._plan.noise_std(node, k) if self._plan.noisy else 0.0 for node in self._members
+        ]
+        return torch.tensor(stds, dtype=torch.float64, device=self._device).unsqueeze(1)
+
+    def divide(self, total: Tensor) -> Tensor:
+        """`total` over each node's expected batch size, in place."""
+        return total.div_(self.batch_size)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Private state beside the algorithm's own, for a checkpoint."""
+        return dict(self.table.tensors()) if self._has_table else {}
+
+    def load(self, tensors: Mapping[str, Tensor], at: Tensor) -> None:
+        """Go on from what a checkpoint held; `at` `[nodes, d]` only gives shapes."""
+        if self._has_table:
+            self.table.load(tensors, at)
+
+    @property
+    def _has_table(self) -> bool:
+        chosen = self._plan.config.algorithm
+        return chosen.definition.table(chosen.options) is not None
+
+    def _column(self, values: list[float]) -> Tensor:
+        kind = getattr(torch, self._plan.config.train.dtype)
+        return torch.tensor(values, dtype=kind, device=self._device).unsqueeze(1)
+
+    def _rows(self) -> np.ndarray:
+        """Columns of the plan's activity that these nodes are."""
+        activity = self._plan.activity
+        return np.asarray(self.nodes, np.int64) % (
+            1 if activity is None else activity.active.shape[1]
+        )
+
+    def _only_l2(self) -> None:
+        if self._clip_norm != "l2":
+            raise InputError(
+                "algorithm.clip_norm",
+                self._clip_norm,
+                "must be 'l2' where an algorithm keeps or subtracts the gradients of records",
+            )
+
+    def _taking_part(self, k: int) -> tuple[Tensor | None, tuple[NodePlan, ...]]:
+        """Rows and plans of the nodes that are active; None for all rows."""
+        if self._last_part is None or self._last_part[0] != k:  # asked several times a step
+            self._last_part = k, self._found_part(k)
+        return self._last_part[1]
+
+    def _found_part(self, k: int) -> tuple[Tensor | None, tuple[NodePlan, ...]]:
+        flags = self._plan.active(k)
+        if flags is None:
+            return None, self._members
+        chosen = np.flatnonzero(flags[self._rows()])
+        if len(chosen) == len(self._members):
+            return None, self._members
+        rows = torch.from_numpy(chosen).to(self._device)
+        return rows, tuple(self._members[row] for row in chosen)
+
+    @cached_property
+    def _shapes(self) -> tuple[Shape, ...]:
+        """The form of record gradients whose differences are clipped."""
+        return difference_shapes(self._model)
+
+    @cached_property
+    def _whole(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Every record of every node, gathered once."""
+        batch = sampling.everything(self._plan, self._device, nodes=self._members)
+        return (*self._data.gather(batch.indices), batch.mask)
+
+    def _batch(
+        self,
+        k: int,
+        part: int,
+        whole: bool,
+        rows: Tensor | None,
+        nodes: tuple[NodePlan, ...],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs, targets and mask of some rows' batch; None for all rows of this world."""
+        places = self._places if rows is None else rows if self._places is None else None
+        if whole or all(node.rate == 1 for node in self._plan.nodes):
+            inputs, targets, mask = self._all._whole
+            if places is None:
+                return inputs, targets, mask
+            return inputs[places], targets[places], mask[places]
+        # Mini-batches of one step that share no record are dealt once.
+        if self._deal is None or (self._deal.step, self._deal.rows) != (k, nodes):
+            self._deal = sampling.deal(self._plan, self._keys, k, self._device, nodes=nodes)
+        batch = self._deal.batch(part)
+        return (*self._data.gather(batch.indices, places), batch.mask)
+
+
+@dataclass
+class _Seen:
+    """Norms and losses of the last batch, without its sum; shared by a world and its parts."""
+
+    batch: BatchGradient | None = None
+    mask: Tensor | None = None
+
+    def keep(self, batch: BatchGradient, mask: Tensor) -> None:
+        self.batch, self.mask = replace(batch, total=batch.total.new_empty(0)), mask

@@ -1,0 +1,406 @@
+"""Where a run stands: its one mutable object, how it begins or goes on, how it is measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tacit.communication.colours import Private, Released, opened
+from tacit.communication.peers import Peers
+from tacit.communication.received import CHARGED, FLAG, STEP, STEPS
+from tacit.config import Config
+from tacit.errors import InputError, PeerError
+from tacit.privacy.ledger.records import lacking_steps
+from tacit.training.budget import Books, affordable, claimed_spent, extremes, node_keys
+from tacit.training.evaluation import Measured, combined, measure
+from tacit.training.plan import Interval, Plan
+from tacit.training.prepare import Job
+from tacit.training.processes.communication import Links
+from tacit.training.run_folder import checkpoint as checkpoints
+from tacit.training.run_folder import metrics as measured
+from tacit.training.run_folder.checkpoint import Checkpoint
+from tacit.training.run_folder.folder import RunFolder
+from tacit.training.run_folder.result import Status
+from tacit.training.stacked_context import StackedWorld
+
+__all__ = ["Session", "begin", "record", "save", "share_of", "take_rows", "together"]
+
+EVALUATIONS = 20  # by default, over a run
+_MOST_LISTED = 1000  # checkpoints, of which there are few unless a process writes none
+_MOST_REPEATS = 100  # of all steps of a run: more than that no resumed run has booked
+_WORLD = "world."  # of what a checkpoint holds beside the algorithm's state
+
+
+@dataclass
+class Session:
+    """The one mutable object of a run: where it stands.
+
+    `folder` holds what is this process's own (ledger, checkpoints, its nodes' models); `front` is
+    the folder of the whole run in the process that writes it, None in others. In a run of one
+    process they are the same.
+    """
+
+    job: Job
+    peers: Peers
+    links: Links
+    folder: RunFolder | None
+    front: RunFolder | None
+    ledger: Books | None
+    world: StackedWorld
+    state: Any
+    first: int
+    until: int
+    step: int
+    seconds_before: float
+    marks: tuple[int, ...]
+    curves: dict[str, tuple[float | None, ...]]
+    rows: list[dict[str, Any]]
+    status: Status = "done"
+    message: str | None = None
+    notes: tuple[str, ...] = ()  # what people should know of how it went on
+    measured: Measured | None = None
+    started: bool = False  # whether the state before the first step was measured
+    kept: int = 0  # the last step of which every process is known to have a checkpoint
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def plan(self) -> Plan:
+        """What was decided before the first step."""
+        return self.job.plan
+
+    @property
+    def seconds(self) -> float:
+        """Of training, over all sessions."""
+        return self.seconds_before + time.perf_counter() - self.began
+
+    @property
+    def models(self) -> Tensor:
+        """De-biased models of this process's nodes, `[nodes, d]`; `[1, d]` where all are equal."""
+        models: Tensor = self.job.config.algorithm.definition.models(self.state)
+        return models
+
+    def spent(self, which: str, step: int) -> float | None:
+        """Epsilon of the node that spends `most` or `least`: an upper bound after `step` steps."""
+        curve = self.curves[which]
+        return next(
+            (value for mark, value in zip(self.marks, curve, strict=True) if mark >= step),
+            curve[-1],
+        )
+
+
+def begin(
+    job: Job,
+    peers: Peers,
+    links: Links,
+    folders: tuple[RunFolder | None, RunFolder | None],
+    ledger: Books | None,
+    *,
+    resume: bool,
+    anew: bool = False,
+) -> Session:
+    """Start, or pick up at the last step of which every process has a checkpoint.
+
+    Args:
+        job: what runs.
+        peers: the other processes.
+        links: to them.
+        folders: of this process, and of the whole run where this process writes it.
+        ledger: the books of this process's nodes.
+        resume: whether the run goes on.
+        anew: whether it does, and this process had no folder of it, or nothing in it.
+
+    Raises:
+        InputError: a process had no folder, and steps were made: its books are missing; or they
+            lack steps that its checkpoint has made.
+    """
+    plan, config = job.plan, job.config
+    algorithm, options = config.algorithm.definition, config.algorithm.options
+    folder, front = folders
+    keys = node_keys(plan, job.hosted)
+    world = StackedWorld(plan, job.model, job.train, keys, links.exchange, job.hosted)
+    origin = job.model.start(len(job.hosted), job.dtype, job.device)
+    state = algorithm.start(origin.clone(), options, world)
+    first, seconds = 0, 0.0
+    lacking = None
+    notes: tuple[str, ...] = ()
+    if folder is not None and resume:
+        kept, damaged = checkpoints.sound(folder.path, job.digest, _run_id(ledger))
+        first, lacking = _common_checkpoint(kept, peers, plan.steps)
+        notes = tuple(f"{name} is damaged, and was not used" for name in damaged)
+    if folder is not None and first:
+        saved = checkpoints.read(checkpoints.file_of(folder.path, first), job.digest)
+        seconds = saved.seconds
+        tensors = {name: value.to(job.device) for name, value in saved.tensors.items()}
+        links.exchange.bytes_sent[:] = tensors.pop("exchange.bytes_sent").cpu().numpy()
+        inner = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_WORLD)}
+        world.load({name.removeprefix(_WORLD): value for name, value in inner.items()}, origin)
+        state = type(state)(**tensors)
+    own = {} if ledger is None else ledger.charged()
+    charged = together(peers, "list of booked steps", job, own)
+    missing = [rank for rank, new in enumerate(peers.share("new folder", anew, FLAG)) if new]
+    if missing and (first or any(charged.values())):
+        raise InputError(
+            "--resume",
+            True,
+            f"rank {missing[0]} has no ledger of this run, and steps were made: its folder is "
+            "missing or empty; put the folder back, or start a new run",
+            public=True,
+        )
+    if folder is not None:
+        _check_booked(folder, own, first)
+    # Each process answers for the budgets of its own nodes, from its own books.
+    covered, message = affordable(plan, own, first, ledger if resume else None)
+    until, rank = _agreed_end(peers, plan, first, covered)
+    if until < covered:
+        message = (
+            f"rank {rank} says that the budgets of its nodes cover steps up to {until} of "
+            f"{plan.steps}"
+        )
+        if until == first > 0:
+            message += ": nothing is left, and the last checkpoint is the result"
+    if folder is not None and resume:
+        checkpoints.set_aside(folder.path, after=first)
+    if front is not None and lacking is not None:
+        front.set_aside_metrics()
+    rows = front.keep_metrics(first) if front is not None and resume else []
+    if front is not None and until > first:
+        front.withdraw_result()
+    # Of all processes or of none: rows are made of what every one says. And nobody begins before
+    # all have set aside what is to be run again.
+    known, *_ = peers.share("rows known", bool(rows), FLAG)
+    marks = _marks(config, first, until)
+    peers.begin(first)
+    return Session(
+        job=job,
+        peers=peers,
+        links=links,
+        folder=folder,
+        front=front,
+        ledger=ledger,
+        world=world,
+        state=state,
+        first=first,
+        until=until,
+        step=first,
+        seconds_before=seconds,
+        marks=marks,
+        curves=_curves(job, charged, first, marks),
+        rows=rows,
+        started=known,
+        message=message,
+        notes=notes if lacking is None else (*notes, lacking),
+        status="done" if message is None else "budget-exhausted",
+    )
+
+
+def _check_booked(folder: RunFolder, booked: Mapping[int, Sequence[Interval]], first: int) -> None:
+    """Refuse to go on from a checkpoint whose steps are not on the books: they are older."""
+    for intervals in booked.values():
+        if count := lacking_steps(intervals, first):
+            expected = (
+                f"the books of this run as they were left: {count} of the {first} steps that its "
+                "checkpoint has made are not in them, so that they are an older copy; put the "
+                "later ones back, or start a new run"
+            )
+            raise InputError("ledger", str(folder.ledger), expected, public=True)
+
+
+def together(
+    peers: Peers, what: str, job: Job, own: Mapping[int, Sequence[Interval]]
+) -> dict[int, tuple[Interval, ...]]:
+    """The booked intervals of every node: of this process's own as they are, of others as reported.
+
+    Each process gives one list for each of its nodes and names none, so that it cannot speak of
+    another's; which nodes are its own, the placement says.
+
+    Raises:
+        PeerError: a process has not as many lists as nodes, or lists what cannot have been booked.
+    """
+    listed = [_joined(own.get(node, ())) for node in job.hosted]
+    found = {node: tuple(own.get(node, ())) for node in job.hosted}
+    steps = job.plan.steps
+    for rank, lists in enumerate(peers.share(what, listed, CHARGED)):
+        if rank == peers.rank:
+            continue
+        nodes = job.placement.hosted(rank)
+        if len(lists) != len(nodes):
+            raise PeerError(
+                f"rank {rank} gave booked steps of {len(lists)} nodes, not {len(nodes)}"
+            )
+        for node, intervals in zip(nodes, lists, strict=True):
+            total = sum(until - first for first, until in intervals)
+            if total > _MOST_REPEATS * steps or not all(
+                0 <= first < until <= steps for first, until in intervals
+            ):
+                raise PeerError(f"rank {rank} gave booked steps that a run of {steps} cannot have")
+            found[node] = tuple(intervals)
+    return found
+
+
+def _joined(intervals: Sequence[Interval]) -> list[Interval]:
+    """The same steps in the same order, where intervals that follow each other are one."""
+    joined: list[Interval] = []
+    for first, until in intervals:
+        if first == until:
+            continue
+        if joined and joined[-1][1] == first:
+            joined[-1] = (joined[-1][0], until)
+        else:
+            joined.append((first, until))
+    return joined
+
+
+def _common_checkpoint(own: list[int], peers: Peers, steps: int) -> tuple[int, str | None]:
+    """The last step of which every process has a checkpoint, or 0; and who lacks a later one."""
+    lists = peers.share("list of checkpoints", own[-_MOST_LISTED:], STEPS)
+    for rank, listed in enumerate(lists):
+        if max(listed, default=0) > steps:
+            raise PeerError(f"rank {rank} gave checkpoints beyond the {steps} steps of the run")
+    common = max(set.intersection(*map(set, lists)), default=0)
+    newest = max((step for listed in lists for step in listed), default=0)
+    if newest == common:
+        return common, None
+    lacking = ", ".join(str(rank) for rank, listed in enumerate(lists) if newest not in listed)
+    start = f"from step {common}" if common else "from the start"
+    return common, (
+        f"no checkpoint of step {newest} on rank {lacking}: the run goes on {start}, and later "
+        "checkpoints are set aside (checkpoint-*.earlier-*) until all processes have got as far"
+    )
+
+
+def _agreed_end(peers: Peers, plan: Plan, first: int, own: int) -> tuple[int, int]:
+    """The step where the first process has to end, and its rank: nobody can end it later."""
+    ends = peers.share("last step", own, STEP)
+    for rank, end in enumerate(ends):
+        if not first <= end <= plan.steps:
+            raise PeerError(
+                f"rank {rank} ends the run at step {end}: it goes on from step {first}, and has "
+                f"{plan.steps} steps"
+            )
+    until = min(ends)
+    return (until, peers.rank) if until == own else (until, ends.index(until))
+
+
+def _curves(
+    job: Job, charged: Mapping[int, Sequence[Interval]], first: int, marks: Sequence[int]
+) -> dict[str, tuple[float | None, ...]]:
+    """The most and the least that a node has spent by each mark.
+
+    The nodes of this process count beside the extremes of all, since what others have booked is
+    their word.
+    """
+
+    def curves(which: str) -> list[tuple[float | None, ...]]:
+        nodes = {extremes(plan, chosen)[which].node for chosen in (None, job.hosted)}
+        return [
+            plan.epsilon_curve(plan.nodes[node], charged.get(node, ()), first, marks)
+            for node in sorted(nodes)
+        ]
+
+    plan = job.plan
+    return {
+        "most": tuple(max(row, key=_none_first) for row in zip(*curves("most"), strict=True)),
+        "least": tuple(min(row, key=_none_first) for row in zip(*curves("least"), strict=True)),
+    }
+
+
+def _none_first(value: float | None) -> float:
+    return -1.0 if value is None else value
+
+
+def _run_id(ledger: Books | None) -> str:
+    """Identity of the run in its ledger; empty where nothing is accounted."""
+    return "" if ledger is None else ledger.own.run_id
+
+
+def record(session: Session, *, whole: bool = False) -> None:
+    """Measure where the run stands; the row follows when all processes have said theirs."""
+    job, models = session.job, session.models
+    part = measure(job, models, session.state, session.links.exchange, whole=whole)
+    session.links.put(session.step, part)
+    if session.folder is not None and session.folder is not session.front:
+        session.folder.append_metrics({"step": session.step, **_private(session, session.step)})
+    take_rows(session, whole=whole)
+
+
+def take_rows(session: Session, *, whole: bool = False) -> None:
+    """Append the rows for which all parts have come to the series; in the process that writes."""
+    for step, parts in session.links.ready():
+        session.measured = combined(session.job, parts, whole=whole)
+        row = opened(_row(session, step, session.measured), "a row of metrics")
+        row = {**row, **_shown(session, step)}
+        session.rows = [kept for kept in session.rows if kept["step"] < step] + [row]
+        if session.front is not None:
+            session.front.append_metrics(row)
+
+
+def _private(session: Session, step: int) -> dict[str, Any]:
+    """What is measured on private records, of this process's nodes: for their own file."""
+    clip = None if session.plan.clip is None else session.plan.clip[max(step - 1, 0)]
+    seen = measured.private_metrics(session.world.last, session.world.last_mask, clip)
+    return measured.private_row(seen)
+
+
+def _shown(session: Session, step: int) -> dict[str, Any]:
+    """The private part of a row that all share: shown in a simulation, empty across processes."""
+    if session.peers.processes == 1:
+        return _private(session, step)
+    return measured.private_row(Private(measured.NOTHING_MEASURED))
+
+
+def _row(session: Session, step: int, found: Measured) -> Released[dict[str, Any]]:
+    """What everyone may know of where the run stands."""
+    plan = session.plan
+    k = max(step - 1, 0)
+    noise = [plan.noise_std(node, k) / node.expected_batch for node in plan.nodes]
+    claims = [claim for claim in claimed_spent(plan, step) if claim is not None]
+    most, least = session.spent("most", step), session.spent("least", step)
+    scores = None if found.evaluation is None else found.evaluation.value
+    row = {
+        "step": step,
+        "test_accuracy": scores and scores.accuracy_summary(),
+        "test_loss": scores and scores.loss_summary(),
+        "consensus_distance": found.consensus_distance,
+        "clip": None if plan.clip is None else plan.clip[k],
+        "noise_std": sum(noise) / len(noise) if plan.noisy else None,
+        "epsilon": None if most is None else {"max": most, "min": least},
+        "claimed_epsilon": {"max": max(claims), "min": min(claims)} if claims else None,
+        "bytes_sent": sum(found.bytes_sent) / len(found.bytes_sent),
+        "seconds": session.seconds,
+    }
+    return Released(row)
+
+
+def save(session: Session) -> None:
+    """Write a checkpoint of this process's nodes; older ones stay until all have one as new."""
+    if session.folder is None:
+        return
+    if session.front is not None:
+        # Rows of steps before a checkpoint stand before it does: they are not measured again.
+        session.links.finish()
+        take_rows(session)
+    tensors = dict(zip(session.state._fields, session.state, strict=True))
+    tensors |= {f"{_WORLD}{name}": value for name, value in session.world.tensors().items()}
+    tensors["exchange.bytes_sent"] = torch.from_numpy(session.links.exchange.bytes_sent)
+    run = _run_id(session.ledger)
+    saved = Checkpoint(session.step, tensors, session.seconds, session.job.digest, run)
+    checkpoints.write(session.folder.path, saved, keep=session.kept)
+    session.kept = session.peers.saved(session.step)
+    checkpoints.discard_set_aside(session.folder.path, until=session.kept)
+
+
+def _marks(config: Config, first: int, until: int) -> tuple[int, ...]:
+    """The steps after which the run is evaluated, its last one included."""
+    every = config.train.evaluate_every or share_of(config.train.steps, EVALUATIONS)
+    inner = [step for step in range(first, until) if step % every == 0]
+    return (*inner, until)
+
+
+def share_of(steps: int, parts: int) -> int:
+    """Steps between two of about `parts` events."""
+    return max(1, -(-steps // parts))

@@ -1,0 +1,138 @@
+"""Defects of the kind that leak, planted by replacing the code that executes a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tacit.config import load_config
+from tacit.privacy.noise import draws as noise
+from tacit.privacy.noise.keys import NodeKeys
+from tacit.training.prepare import Job, prepare
+from tacit.training.stacked_context import StackedWorld
+
+NODES = 8
+
+
+def job_of(
+    *,
+    records: int = 40,
+    nodes: int = NODES,
+    algorithm: Mapping[str, Any] | None = None,
+    privacy: Mapping[str, Any] | None = None,
+    topology: Mapping[str, Any] | None = None,
+    **train: Any,
+) -> Job:
+    """An experiment on records that do not matter: an audit brings its own."""
+    config = load_config(
+        {
+            "task": {"loss": "mse"},
+            "topology": topology or {},
+            "algorithm": {"name": "privsgp", **(algorithm or {})},
+            "privacy": {"epsilon": 1.0, "delta": 1e-3, **(privacy or {})},
+            "train": {"steps": 6, "batch": 10, **train},
+        },
+        count=nodes,
+        given_model=True,
+    )
+    data = (torch.zeros(records, 1), torch.zeros(records, 1))
+    return prepare(config, model=nn.Linear(1, 1), nodes=[data] * nodes)
+
+
+class NoiseHalved(StackedWorld):
+    """Half of the noise that the plan says."""
+
+    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
+        quiet = super().add_noise(torch.zeros_like(total), k)
+        return total.add_(quiet, alpha=0.5)
+
+
+class ClippedAfterAveraging(StackedWorld):
+    """The mean over the batch is clipped, not each record's gradient."""
+
+    def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
+        inputs, targets, mask = self._batch(k, 0, False, None, self._plan.nodes)
+        assert self._plan.clip is not None
+        found = self._model.gradient(at, inputs, targets, mask, None)
+        self._seen.keep(found, mask)
+        mean = found.total / self.batch_size
+        norm = mean.norm(dim=1, keepdim=True)
+        return mean * (self._plan.clip[k] / norm).clamp(max=1).nan_to_num(1.0) * self.batch_size
+
+
+class RealisedBatch(StackedWorld):
+    """Sums are divided by how many records were drawn."""
+
+    def divide(self, total: Tensor) -> Tensor:
+        assert self.last_mask is not None
+        return total.div_(self.last_mask.sum(1, keepdim=True).clamp(min=1))
+
+
+class NoiseReused(StackedWorld):
+    """Every step adds the normals of step 0."""
+
+    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
+        return _with_noise(self, total, k, step=0, shift=0)
+
+
+class NoiseReusedInPairs(StackedWorld):
+    """Steps 2 m and 2 m + 1 add the same normals."""
+
+    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
+        return _with_noise(self, total, k, step=k - k % 2, shift=0)
+
+
+class NeighboursNoise(StackedWorld):
+    """Every node with an odd number draws the noise of the node before it."""
+
+    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
+        return _with_noise(self, total, k, step=k, shift=1)
+
+
+class NeighboursKey(StackedWorld):
+    """Every node with an odd number uses the key of the node before it, for coins as well."""
+
+    def __init__(self, plan: Any, model: Any, data: Any, keys: NodeKeys, exchange: Any) -> None:
+        shared = {node: keys.secret[node - node % 2] for node in keys.nodes}
+        super().__init__(plan, model, data, NodeKeys(shared, seeded=True), exchange)
+
+
+class Unclipped(StackedWorld):
+    """No clipping at all."""
+
+    def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
+        inputs, targets, mask = self._batch(k, 0, False, None, self._plan.nodes)
+        found = self._model.gradient(at, inputs, targets, mask, None)
+        self._seen.keep(found, mask)
+        return found.total
+
+
+class EveryRecord(StackedWorld):
+    """Every record joins every step, whatever the sampling rate."""
+
+    def __init__(self, plan: Any, *others: Any) -> None:
+        whole = tuple(replace(node, rate=1.0) for node in plan.nodes)
+        super().__init__(replace(plan, nodes=whole), *others)
+
+
+class NoiseOfTheMean(StackedWorld):
+    """A batch mean's noise, added to the sum: too little by the size of the batch."""
+
+    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
+        quiet = super().add_noise(torch.zeros_like(total), k)
+        return total.add_(quiet / self.batch_size)
+
+
+def _with_noise(world: StackedWorld, total: Tensor, k: int, *, step: int, shift: int) -> Tensor:
+    plan = world._plan
+    sources = [node.node - shift * (node.node % 2) for node in plan.nodes]
+    rows = [
+        noise.normal(world._keys, [source], "noise", step, total.shape[1], dtype=total.dtype)
+        for source in sources
+    ]
+    stds = torch.tensor([[plan.noise_std(node, k)] for node in plan.nodes], dtype=total.dtype)
+    return total.add_(torch.cat(rows) * stds)

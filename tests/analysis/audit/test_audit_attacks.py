@@ -1,0 +1,261 @@
+"""Whole audits: of every algorithm, both relations and both samplers; claims that do not hold."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from audit_bugs import job_of
+
+from experiments import write_experiment
+from tacit import privacy
+from tacit.analysis import audit as auditing
+from tacit.analysis.audit import AuditOptions, AuditReport, audit_job
+from tacit.config import load_config
+from tacit.errors import InputError
+
+QUICK = AuditOptions(repetitions=1000, canaries=0)
+RING = {"graph": "ring"}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "topology"),
+    [
+        ({"name": "privsgp", "momentum": 0.5, "final_mixing": 2}, {}),
+        ({"name": "dyn-d2p", "clip_decay": 4.0, "budget_growth": 3.0}, {}),
+        ({"name": "const-d2p"}, {"graph": "directed-ring"}),
+        ({"name": "dp2-sgd"}, RING),
+    ],
+    ids=lambda value: value.get("name", ""),
+)
+@pytest.mark.parametrize(
+    ("relation", "sampling", "batch"),
+    [
+        ("add-or-remove-one", "poisson", 8),
+        ("add-or-remove-one", "poisson", "all"),
+        ("replace-one", "poisson", 8),
+        ("replace-one", "fixed", 8),
+    ],
+)
+def test_what_is_certified_is_never_exceeded(
+    algorithm: dict[str, Any], topology: dict[str, Any], relation: str, sampling: str, batch: Any
+) -> None:
+    job = job_of(
+        algorithm=algorithm,
+        topology=topology,
+        privacy={"epsilon": 3.0, "relation": relation},
+        sampling=sampling,
+        batch=batch,
+        steps=3,
+        records=32,
+    )
+    report = audit_job(job, options=QUICK)
+    assert not report.defect
+    assert 0.0 < report.epsilon <= report.certified == pytest.approx(3.0, rel=2e-3)
+    assert report.relation == relation
+    assert report.nodes == tuple(range(8))
+
+
+def test_a_gaussian_is_found_out_almost_entirely() -> None:
+    """Rate 1: with many repetitions the Gaussian-DP fit comes close to what is certified."""
+    job = job_of(batch="all", steps=1, privacy={"epsilon": 3.0}, nodes=4)
+    report = audit_job(job, options=AuditOptions(repetitions=20_000, canaries=0))
+    found = {attack.method: attack for attack in report.attacks}
+    assert report.epsilon == found["gaussian-dp"].epsilon
+    assert 0.8 * report.certified < report.epsilon <= report.certified
+    multiplier = job.plan.noise_multiplier(job.plan.nodes[0], 0)
+    assert found["gaussian-dp"].guesses["mu"] == pytest.approx(1 / multiplier, rel=0.12)
+    assert found["gaussian-dp"].guesses["mu"] <= 1 / multiplier
+
+
+def test_the_published_noise_of_privsgp_breaks_its_claim() -> None:
+    job = job_of(
+        records=100,
+        batch=1,
+        steps=8,
+        privacy={"epsilon": 1.0, "delta": 1e-3, "accounting": "published"},
+    )
+    report = audit_job(job, options=AuditOptions(repetitions=3000, canaries=0))
+    assert report.claimed == pytest.approx(1.0)
+    assert report.claim_violated
+    assert report.claim_verdict == "claim VIOLATED at 95 % confidence"
+    assert 1.0 < report.epsilon <= report.certified
+    assert not report.defect
+
+
+def test_the_published_noise_of_dyn_d2p_breaks_its_claim() -> None:
+    """As Algorithm 1 of the paper draws: one record of J a step, another one in its place."""
+    job = job_of(
+        records=20,
+        batch=1,
+        steps=4,
+        sampling="fixed",
+        algorithm={"name": "dyn-d2p"},
+        privacy={
+            "epsilon": 1.0,
+            "delta": 1e-3,
+            "accounting": "published",
+            "relation": "replace-one",
+        },
+    )
+    report = audit_job(job, options=AuditOptions(repetitions=4000, canaries=0))
+    assert report.claimed == pytest.approx(1.0)
+    assert report.claim_violated
+    assert 1.0 < report.epsilon <= report.certified
+    assert not report.defect
+
+
+def test_without_a_formula_there_is_no_claim() -> None:
+    job = job_of(algorithm={"name": "dp2-sgd"}, topology=RING, batch="all", steps=1)
+    report = audit_job(job, options=AuditOptions(repetitions=200, canaries=0))
+    assert report.claimed is None
+    assert report.claim_violated is None
+    assert report.claim_verdict == "no claim"
+
+
+def test_fewer_steps_are_held_against_their_own_certificate() -> None:
+    job = job_of(batch="all", steps=8, algorithm={"name": "dyn-d2p"})
+    options = AuditOptions(repetitions=200, canaries=0, steps=3, delta=0.01)
+    report = audit_job(job, options=options)
+    mechanism = job.plan.mechanism(job.plan.nodes[0], [(0, 3)])
+    assert report.steps == 3
+    assert report.delta == 0.01
+    assert report.certified == privacy.epsilon(mechanism, delta=0.01)
+    assert report.certified < job.plan.nodes[0].epsilon  # type: ignore[operator]
+
+
+def test_the_most_exposed_nodes_are_attacked() -> None:
+    budgets = [1.0, 3.0, 1.0, 3.0]
+    job = job_of(nodes=4, batch="all", steps=2, privacy={"epsilon": budgets, "delta": 1e-3})
+    report = audit_job(job, options=QUICK)
+    assert report.nodes == (1, 3)
+    assert 0.5 < report.epsilon <= report.certified == pytest.approx(3.0, rel=1e-3)
+
+
+def test_an_audit_can_be_repeated_and_another_seed_is_another_audit() -> None:
+    job = job_of(batch="all", steps=2, nodes=3)
+    first, again, other = (
+        audit_job(job, options=AuditOptions(repetitions=300, canaries=0, seed=seed))
+        for seed in (0, 0, 1)
+    )
+    assert first.attacks == again.attacks
+    assert first.attacks != other.attacks
+
+
+def test_few_repetitions_of_a_large_graph_prove_little_but_are_counted() -> None:
+    job = job_of(nodes=64, batch="all", steps=1, records=4)
+    report = audit_job(job, options=AuditOptions(repetitions=100, canaries=0))
+    assert not report.defect
+    assert [attack.repetitions for attack in report.attacks] == [77, 77, 77, 2]
+
+
+def test_one_node_alone_can_be_audited() -> None:
+    report = audit_job(job_of(nodes=1, batch="all", steps=2, privacy={"epsilon": 4.0}))
+    assert 0.5 < report.epsilon <= report.certified
+    assert {found.name for found in report.attacks} == {
+        "worst-case gradient",
+        "one training, mislabelled records",
+    }
+
+
+def small(folder: Path, **privacy: Any) -> Path:
+    settings = {"noise_std": None, "epsilon": 8.0, "delta": 1e-4, **privacy}
+    return write_experiment(folder, privacy=settings, train={"steps": 2})
+
+
+def test_an_experiment_file_is_audited_with_overrides(tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    report = auditing.audit_file(
+        small(tmp_path),
+        ["train.steps=3", "nodes.count=2"],
+        AuditOptions(repetitions=500, canaries=100),
+        progress=lambda *what: told.append(what),
+    )
+    assert report.steps == 3
+    assert [attack.method for attack in report.attacks] == [
+        "clopper-pearson",
+        "any-delta",
+        "gaussian-dp",
+        "any-delta",
+        "one-run",
+    ]
+    # Each attack gets its share of what the confidence leaves.
+    assert [attack.confidence for attack in report.attacks] == [pytest.approx(0.99)] * 5
+    assert ("one training", 3, 3) in told
+    assert told[-1] == ("worst-case gradient", 1, 1)
+    assert not report.defect
+
+
+def test_the_report_as_json_and_as_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = load_config(small(tmp_path))
+    report = auditing.audit(config, options=AuditOptions(repetitions=300, canaries=40))
+    content = auditing.audit_document(report)
+    assert content["format_version"] == 1
+    assert content["audited_epsilon"] == report.epsilon
+    assert content["certified_epsilon"] == report.certified
+    assert content["claimed_epsilon"] == report.claimed
+    assert content["defect"] is False
+    assert content["attacks"][-1]["guesses"]["guessed"] == 8
+    auditing.audit_table(report)
+    shown = capsys.readouterr().out
+    assert "certified not exceeded at 95 % confidence" in shown
+    assert "privsgp, 2 steps, add-or-remove-one" in shown
+    assert "of 8" in shown
+
+
+def test_progress_is_for_terminals_only(capsys: pytest.CaptureFixture[str]) -> None:
+    with auditing.audit_progress() as progress:
+        progress("worst-case gradient", 1, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_infinite_bounds_are_null_in_json() -> None:
+    comparison = auditing.Comparison(1e-3, 2.0, math.inf)
+    attack = auditing.Attack("a", "b", "any-delta", 2.0, comparison, 0.95, 10, {})
+    report = AuditReport(
+        "privsgp", "replace-one", "m", (0,), 1, 1e-3, 0.95, math.inf, math.inf, (attack,), 0, 1.0
+    )
+    content = auditing.audit_document(report)
+    assert content["certified_epsilon"] is None
+    assert content["claimed_epsilon"] is None
+    assert content["attacks"][0]["hardest"]["certified"] is None
+    assert not report.defect
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"repetitions": 99}, "repetitions"),
+        ({"steps": 0}, "steps"),
+        ({"confidence": 1.0}, "confidence"),
+        ({"delta": 0.0}, "delta"),
+        ({"canaries": -1}, "canaries"),
+        ({"seed": 2**31}, "seed"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        AuditOptions(**options)
+
+
+def test_what_cannot_be_audited_is_refused() -> None:
+    silent = job_of(algorithm={"name": "sgp"}, privacy={"epsilon": "none"}, batch="all")
+    with pytest.raises(InputError, match="no noise"):
+        audit_job(silent)
+    with pytest.raises(InputError, match="the plan has 6"):
+        audit_job(job_of(batch="all"), options=AuditOptions(steps=7))
+    with pytest.raises(InputError, match="two records"):
+        audit_job(job_of(records=1, batch="all"))
+    given = {"noise_std": 0.1, "accounting": "none", "epsilon": "none"}
+    with pytest.raises(InputError, match=r"algorithm\.clip"):
+        audit_job(job_of(batch="all", privacy=given))
+    assert np.isfinite(
+        audit_job(
+            job_of(batch="all", privacy=given, algorithm={"clip": 1.0}), options=QUICK
+        ).certified
+    )

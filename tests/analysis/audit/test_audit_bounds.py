@@ -1,0 +1,184 @@
+"""The lower bounds: against exact tails, by simulation of coverage, and at their edges."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.analysis.audit import bounds
+from tacit.analysis.audit.bounds import Counts
+from tacit.errors import InputError
+from tacit.privacy.accounting.gaussian import gaussian_delta
+
+
+def tail(trials: int, rate: mpmath.mpf, least: int) -> mpmath.mpf:
+    """P[Binomial(trials, rate) >= least], summed term by term."""
+    return mpmath.fsum(
+        mpmath.binomial(trials, i) * rate**i * (1 - rate) ** (trials - i)
+        for i in range(least, trials + 1)
+    )
+
+
+@pytest.mark.parametrize(("hits", "trials"), [(1, 20), (7, 20), (20, 20), (3, 400), (399, 400)])
+@pytest.mark.parametrize("alpha", [0.025, 1e-4])
+def test_clopper_pearson_solves_the_binomial_tails(hits: int, trials: int, alpha: float) -> None:
+    low = float(bounds.rate_below(hits, trials, alpha))
+    assert float(tail(trials, mpmath.mpf(low), hits)) == pytest.approx(alpha, rel=1e-5)
+    assert tail(trials, mpmath.mpf(low), hits) <= alpha
+    high = float(bounds.rate_above(trials - hits, trials, alpha))
+    missed = 1 - tail(trials, mpmath.mpf(high), trials - hits + 1)
+    assert float(missed) == pytest.approx(alpha, rel=1e-3)
+    assert float(missed) <= alpha * (1 + 1e-12)
+
+
+def test_no_hits_and_all_hits_prove_nothing_on_one_side() -> None:
+    assert float(bounds.rate_below(0, 50, 0.05)) == 0.0
+    assert float(bounds.rate_above(50, 50, 0.05)) == 1.0
+    assert float(bounds.rate_above(0, 50, 0.05)) == pytest.approx(1 - 0.05 ** (1 / 50), rel=1e-6)
+
+
+def test_both_error_rates_hold_jointly_at_the_stated_confidence() -> None:
+    rng, trials, confidence = np.random.default_rng(3), 200, 0.8
+    tpr, fpr = 0.35, 0.06
+    missed = 0
+    draws = 4000
+    hits = rng.binomial(trials, tpr, draws)
+    false = rng.binomial(trials, fpr, draws)
+    for a, b in zip(hits, false, strict=True):
+        low, high = bounds.error_rates(Counts(trials, int(a), trials, int(b)), confidence)
+        missed += low > tpr or high < fpr
+    assert missed / draws <= 1 - confidence
+    assert missed / draws >= 0.05  # and not by being wide of the mark
+
+
+def test_epsilon_takes_the_better_direction() -> None:
+    counts = Counts(1000, 400, 1000, 10)
+    tpr, fpr = bounds.error_rates(counts, 0.95)
+    forward = math.log((tpr - 1e-3) / fpr)
+    assert bounds.epsilon_lower(counts, delta=1e-3, confidence=0.95) == pytest.approx(forward)
+    mirrored = Counts(1000, 990, 1000, 600)
+    found = bounds.epsilon_lower(mirrored, delta=1e-3, confidence=0.95)
+    assert found == pytest.approx(forward, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "counts", [Counts(100, 0, 100, 0), Counts(100, 100, 100, 100), Counts(100, 5, 100, 50)]
+)
+def test_an_attack_that_fails_proves_nothing(counts: Counts) -> None:
+    assert bounds.epsilon_lower(counts, delta=1e-3, confidence=0.95) == 0.0
+    assert bounds.mu_lower(counts, confidence=0.95) == 0.0
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    hits=st.integers(0, 500),
+    false=st.integers(0, 500),
+    delta=st.floats(0, 0.3),
+    confidence=st.floats(0.5, 0.999),
+)
+def test_delta_and_epsilon_are_inverse(
+    hits: int, false: int, delta: float, confidence: float
+) -> None:
+    counts = Counts(500, hits, 500, false)
+    epsilon = bounds.epsilon_lower(counts, delta=delta, confidence=confidence)
+    if epsilon > 0:
+        found = bounds.delta_lower(counts, epsilon=epsilon, confidence=confidence)
+        assert found == pytest.approx(delta, abs=1e-9)
+    assert bounds.delta_lower(counts, epsilon=epsilon + 0.01, confidence=confidence) <= delta
+
+
+def test_the_gaussian_fit_covers_a_gaussian() -> None:
+    rng, mu, trials, draws = np.random.default_rng(1), 1.2, 2000, 400
+    above = 0
+    for _ in range(draws):
+        hits = int((rng.normal(size=trials) + mu > 0.7).sum())
+        false = int((rng.normal(size=trials) > 0.7).sum())
+        found = bounds.mu_lower(Counts(trials, hits, trials, false), confidence=0.9)
+        above += found > mu
+        assert found > 0.9
+    assert above / draws <= 0.1
+
+
+def test_epsilon_of_mu_lies_just_below_the_closed_form() -> None:
+    for mu, delta in ((0.3, 1e-3), (1.0, 1e-5), (4.0, 1e-2)):
+        epsilon = bounds.epsilon_of_mu(mu, delta)
+        assert gaussian_delta(mu, epsilon) >= delta
+        assert gaussian_delta(mu, epsilon * (1 + 1e-6)) <= delta
+    assert bounds.epsilon_of_mu(0.0, 1e-3) == 0.0
+
+
+def one_run_by_definition(m: int, r: int, v: int, epsilon: float, delta: float) -> mpmath.mpf:
+    """Theorem 5.2 of Steinke et al., term by term."""
+    accuracy = mpmath.e**epsilon / (1 + mpmath.e**epsilon)
+
+    def f(least: int) -> mpmath.mpf:
+        return tail(r, accuracy, max(0, least))
+
+    worst = max((f(v - i) - f(v)) / i for i in range(1, m + 1))
+    return f(v) + 2 * m * mpmath.mpf(delta) * worst
+
+
+@pytest.mark.parametrize(
+    ("m", "r", "v", "epsilon", "delta"),
+    [
+        (30, 20, 15, 0.5, 0.0),
+        (30, 20, 15, 0.5, 1e-3),
+        (40, 40, 38, 2.0, 1e-5),
+        (25, 10, 10, 1.0, 1e-2),
+        (12, 6, 1, 0.0, 1e-4),
+    ],
+)
+def test_the_one_run_p_value_is_that_of_the_theorem(
+    m: int, r: int, v: int, epsilon: float, delta: float
+) -> None:
+    found = bounds.one_run_p_value(canaries=m, guesses=r, correct=v, epsilon=epsilon, delta=delta)
+    right = min(mpmath.mpf(1), one_run_by_definition(m, r, v, epsilon, delta))
+    assert found == pytest.approx(float(right), rel=1e-9)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.0), (1.5, 0.0), (1.0, 0.02)])
+def test_the_one_run_bound_covers_randomised_response(epsilon: float, delta: float) -> None:
+    """Of m bits; with probability delta a bit is shown as it is: (epsilon, delta)-DP, tight."""
+    rng, m, runs, confidence = np.random.default_rng(7), 300, 1500, 0.9
+    accuracy = delta + (1 - delta) / (1 + math.exp(-epsilon))
+    drawn = rng.binomial(m, accuracy, runs)
+    bound = {
+        correct: bounds.one_run_epsilon(
+            canaries=m, guesses=m, correct=int(correct), delta=delta, confidence=confidence
+        )
+        for correct in set(drawn)
+    }
+    found = [bound[correct] for correct in drawn]
+    assert np.mean(np.asarray(found) > epsilon) <= 1 - confidence
+    if delta == 0:
+        assert np.median(found) > epsilon / 2
+
+
+def test_the_one_run_bound_inverts_the_p_value() -> None:
+    epsilon = bounds.one_run_epsilon(
+        canaries=1000, guesses=200, correct=160, delta=1e-5, confidence=0.95
+    )
+    known = {"canaries": 1000, "guesses": 200, "correct": 160, "delta": 1e-5}
+    assert bounds.one_run_p_value(epsilon=epsilon, **known) <= 0.05
+    assert bounds.one_run_p_value(epsilon=epsilon + 1e-6, **known) > 0.05
+    assert bounds.one_run_epsilon(confidence=0.95, **{**known, "correct": 100}) == 0.0
+
+
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(InputError, match="hits <= trials"):
+        Counts(10, 11, 10, 0)
+    with pytest.raises(InputError, match="confidence"):
+        bounds.error_rates(Counts(10, 1, 10, 0), 1.0)
+    with pytest.raises(InputError, match="delta"):
+        bounds.epsilon_lower(Counts(10, 1, 10, 0), delta=1.0, confidence=0.9)
+    with pytest.raises(InputError, match="epsilon"):
+        bounds.delta_lower(Counts(10, 1, 10, 0), epsilon=-1, confidence=0.9)
+    with pytest.raises(InputError, match="guesses"):
+        bounds.one_run_p_value(canaries=5, guesses=6, correct=1, epsilon=1, delta=0)
+    with pytest.raises(InputError, match="epsilon, delta"):
+        bounds.one_run_p_value(canaries=5, guesses=5, correct=1, epsilon=-1, delta=0)

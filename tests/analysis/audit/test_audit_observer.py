@@ -1,0 +1,265 @@
+"""What the auditor sees is what was sent, and the data it plants are what it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from audit_bugs import job_of
+from scipy.stats import norm
+
+from tacit.analysis.audit import canaries, statistics
+from tacit.analysis.audit.bounds import epsilon_lower
+from tacit.analysis.audit.canaries import (
+    ALONE,
+    BARE,
+    OPPOSED,
+    REPLACED,
+    REPLACED_IN_BATCH,
+    WIDTH,
+    Problem,
+)
+from tacit.analysis.audit.guessing import LEARNING_SHARE, epsilon_merit, excess_merit, fix_and_count
+from tacit.analysis.audit.laboratory import Laboratory, Observed, set_up
+from tacit.analysis.audit.statistics import Known
+from tacit.analysis.audit.transcript import RecordingExchange, noised_gradients
+from tacit.communication.colours import Released
+from tacit.communication.exchange import InProcessExchange
+from tacit.errors import InputError
+from tacit.topology import Weights
+from tacit.training.stacked_context import StackedWorld
+
+
+class Watched(StackedWorld):
+    """Keeps the noised means that the nodes compute, which the observer has to work out."""
+
+    seen: list[torch.Tensor]
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        Watched.seen = []
+
+    def divide(self, total: torch.Tensor) -> torch.Tensor:
+        mean = super().divide(total)
+        Watched.seen.append(mean.clone())
+        return mean
+
+
+def laboratory(world: type[StackedWorld] = StackedWorld, **settings: Any) -> Laboratory:
+    job = job_of(**{"nodes": 4, "steps": 3, "dtype": "float64", **settings})
+    return set_up(job.plan, job.plan.steps, 40, world)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "graph"),
+    [
+        ({"name": "privsgp"}, "exponential"),
+        ({"name": "privsgp", "momentum": 0.9}, "directed-ring"),
+        ({"name": "dyn-d2p", "clip_decay": 5.0}, "exponential"),
+        ({"name": "dp2-sgd", "learning_rate": 0.3}, "ring"),
+    ],
+)
+def test_the_observer_works_out_every_noised_gradient(
+    algorithm: dict[str, Any], graph: str
+) -> None:
+    lab = laboratory(Watched, algorithm=algorithm, topology={"graph": graph})
+    observed = lab.observe(ALONE, 5)
+    truth = torch.stack(Watched.seen).numpy()
+    plan = lab.plan
+    for k in range(3):
+        for number in range(observed.y.shape[1]):
+            node = plan.nodes[number % 4]
+            unit = plan.noise_std(node, k) / node.expected_batch
+            np.testing.assert_allclose(
+                observed.y[k, number], truth[k, number] / unit, rtol=1e-9, atol=1e-9
+            )
+
+
+def test_bare_directions_show_noise_of_the_planned_size() -> None:
+    lab = laboratory(steps=6)
+    bare = np.concatenate([lab.observe(ALONE, seed).y[:, :, BARE].ravel() for seed in range(3)])
+    assert abs(bare.mean()) < 5 / np.sqrt(bare.size)
+    assert bare.std() == pytest.approx(1.0, abs=0.02)
+
+
+def mean_along(problem: Problem, side: bool, **settings: Any) -> np.ndarray:
+    """The mean sum of a batch, noise averaged away, in clipping bounds: `[2]`."""
+    lab = laboratory(privacy={"epsilon": 5000.0, **settings.pop("privacy", {})}, **settings)
+    multiplier = lab.plan.noise_multiplier(lab.plan.nodes[0], 0)
+    seen = lab.observe(problem, 1)
+    kept = seen.y[:, seen.inserted == side, : BARE.start]
+    return np.asarray(kept.mean((0, 1)) * multiplier)
+
+
+@pytest.mark.parametrize(
+    ("problem", "inside", "outside"),
+    [
+        (ALONE, (1, 39), (0, 39)),
+        (OPPOSED, (0, 38), (0, 39)),
+        (REPLACED, (1, 39), (-1, 39)),
+        (REPLACED_IN_BATCH, (-38, 0), (-40, 0)),
+    ],
+)
+def test_a_canary_moves_the_sum_by_the_clipping_bound(
+    problem: Problem, inside: tuple[float, float], outside: tuple[float, float]
+) -> None:
+    for side, right in ((True, inside), (False, outside)):
+        found = mean_along(problem, side, batch="all", records=40)
+        np.testing.assert_allclose(found, right, atol=0.05)
+
+
+def test_a_fair_coin_decides_which_nodes_hold_the_canary() -> None:
+    lab = laboratory()
+    inserted = np.concatenate([lab.observe(ALONE, seed).inserted for seed in range(10)])
+    assert abs(inserted.mean() - 0.5) < 4 * 0.5 / np.sqrt(len(inserted))
+    assert np.array_equal(lab.observe(ALONE, 3).inserted, inserted[120:160])
+
+
+def test_the_graph_is_copied_and_the_stack_kept_within_bounds() -> None:
+    plan = job_of(nodes=4, steps=2, batch="all").plan
+    # 1024 nodes at most, and a million steps of nodes.
+    assert set_up(plan, 2, 40, StackedWorld).copies == 10
+    assert set_up(plan, 2, 10**6, StackedWorld).copies == 256
+    assert set_up(plan, 2, 1, StackedWorld).copies == 1
+    assert set_up(plan, 100_000, 10**6, StackedWorld).copies == 2
+
+
+def test_nodes_do_not_mix_across_copies() -> None:
+    lab = laboratory(nodes=3, steps=1)
+    values = torch.arange(3 * lab.copies, dtype=torch.float64)[:, None]
+    (mixed,) = lab.exchange.mix(0, Released(values))
+    (alone,) = InProcessExchange(
+        lab.plan.mixing.weights, dtype=torch.float64, device=torch.device("cpu")
+    ).mix(0, Released(values[3:6]))
+    torch.testing.assert_close(mixed[3:6], alone)
+
+
+def test_a_message_is_recorded_as_it_was() -> None:
+    exchange = InProcessExchange(
+        [Weights.of_matrix(np.eye(2))], dtype=torch.float64, device=torch.device("cpu")
+    )
+    recorder = RecordingExchange(exchange)
+    value = torch.ones(2, 3, dtype=torch.float64)
+    (mixed,) = recorder.mix(4, Released(value))
+    value.zero_()
+    assert recorder.sent[0][0] == 4
+    assert torch.equal(recorder.sent[0][1][0], torch.ones(2, 3, dtype=torch.float64))
+    assert torch.equal(mixed, torch.ones(2, 3, dtype=torch.float64))
+
+
+def test_an_algorithm_without_an_observer_is_refused() -> None:
+    algorithm = job_of().config.algorithm.definition
+    unknown = replace(algorithm, step=lambda *arguments: None)
+    with pytest.raises(InputError, match="cannot be audited yet"):
+        noised_gradients(unknown, None)  # type: ignore[arg-type]
+
+
+def test_the_linear_model_has_constant_gradients_clipped_to_the_bound() -> None:
+    model = canaries.linear_model(torch.float64, torch.device("cpu"))
+    inserted = torch.tensor([True, False])
+    data = canaries.stack_records(ALONE, [3, 3], inserted, 2.0, torch.float64, torch.device("cpu"))
+    inputs, targets = data.gather(torch.tensor([[0, 1, 2], [0, 1, 1]]))
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    for weights in (torch.zeros(2, WIDTH), torch.full((2, WIDTH), 7.0)):
+        found = model.gradient(weights.double(), inputs, targets, mask, 2.0).total
+        np.testing.assert_allclose(found[0, :3], [2, 4, 0], atol=1e-6)
+        np.testing.assert_allclose(found[1, :3], [0, 4, 0], atol=1e-12)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.3, 1e-3])
+def test_the_likelihood_ratio_is_that_of_the_densities(rate: float) -> None:
+    y, mu = np.random.default_rng(0).normal(size=(4, 5)), np.array([0.5, 1.0, 2.0, 9.0])
+    on = (1 - rate) * norm.pdf(y) + rate * norm.pdf(y - mu[:, None])
+    right = np.log(on / norm.pdf(y)).sum(0)
+    np.testing.assert_allclose(statistics.mixture_ratio(y, rate, mu), right, rtol=1e-9, atol=1e-12)
+
+
+def test_every_statistic_is_larger_where_the_canary_is_hit() -> None:
+    known = Known(0.25, 2.0, np.full(2, 3.0))
+    base = {ALONE: 0.0, REPLACED: 0.0, REPLACED_IN_BATCH: -6.0}
+    for problem, centre in base.items():
+        y = np.zeros((2, 2, WIDTH))
+        y[:, :, 0] = centre
+        y[1, 0, 0] += 3.0
+        for name, statistic in statistics.statistics_of(problem).items():
+            hit, missed = statistic(y, known)
+            assert hit > missed, name
+    y = np.zeros((2, 2, WIDTH))
+    y[:, :, 1] = 6.0
+    y[1, 0, 1] -= 3.0
+    for name, statistic in statistics.statistics_of(OPPOSED).items():
+        hit, missed = statistic(y, known)
+        assert hit > missed, name
+
+
+def test_noise_that_is_met_twice_is_seen_and_no_other() -> None:
+    rng = np.random.default_rng(2)
+    y = rng.normal(size=(4, 6, WIDTH))  # two copies of a graph of three
+    assert statistics.repeated_noises(y, 2) == 0
+    across_steps, across_nodes, across_copies = y.copy(), y.copy(), y.copy()
+    across_steps[3, 1, BARE] = y[0, 1, BARE]
+    across_nodes[2, 5, BARE] = y[1, 3, BARE] + 1e-6
+    across_copies[0, 5, BARE] = y[0, 0, BARE]
+    assert statistics.repeated_noises(across_steps, 2) == 1
+    assert statistics.repeated_noises(across_nodes, 2) == 1
+    assert statistics.repeated_noises(across_copies, 2) == 0
+
+
+def test_only_usable_nodes_are_compared_with() -> None:
+    y = np.random.default_rng(4).normal(size=(2, 1, 3, WIDTH))
+    y[:, :, 1, BARE] = y[:, :, 0, BARE]
+    y[:, :, 1, 0] = y[:, :, 0, 0] - 4.0
+    target = np.array([0])
+    usable = np.array([[True, True, True]])
+    assert statistics.between_nodes(y, target, usable) == pytest.approx([4.0])
+    usable[0, 1] = False
+    assert statistics.between_nodes(y, target, usable) == pytest.approx([0.0])
+
+
+def test_what_is_counted_took_no_part_in_the_choice() -> None:
+    """Scores that tell D from D' in the first part only prove nothing."""
+    rng, count = np.random.default_rng(6), 2000
+    inserted = rng.random(count) < 0.5
+    learning = int(LEARNING_SHARE * count)
+    scores = rng.normal(size=count)
+    scores[:learning] += 10 * inserted[:learning]
+    fixed = fix_and_count(
+        {"lucky": scores, "noise": rng.normal(size=count)},
+        inserted,
+        merit=epsilon_merit(1e-3),
+        confidence=0.95,
+    )
+    assert fixed.statistic == "lucky"
+    assert fixed.counts.positives + fixed.counts.negatives == count - learning
+    assert fixed.counts.true_positives <= 0.01 * count
+
+
+def test_bounds_of_a_true_null_are_covered() -> None:
+    """On data that hold no secret, attacks that choose freely seldom prove anything."""
+    rng, accused = np.random.default_rng(8), 0
+    merit = excess_merit({0.01: 0.0, 0.2: 0.0})
+    for _ in range(200):
+        inserted = rng.random(400) < 0.5
+        scores = {name: rng.normal(size=400) for name in "abc"}
+        counts = fix_and_count(scores, inserted, merit=merit, confidence=0.9).counts
+        accused += epsilon_lower(counts, delta=0.01, confidence=0.9) > 0
+    assert accused / 200 <= 0.1
+
+
+@pytest.mark.parametrize("count", [400, 2, 0])
+def test_a_constant_score_or_none_proves_nothing(count: int) -> None:
+    inserted = np.arange(count) % 2 == 0
+    fixed = fix_and_count(
+        {"constant": np.zeros(count)}, inserted, merit=epsilon_merit(0.0), confidence=0.9
+    )
+    assert epsilon_lower(fixed.counts, delta=0.0, confidence=0.9) == 0.0
+
+
+def test_an_observation_says_which_copy_a_node_is_of() -> None:
+    seen = laboratory(nodes=4).observe(ALONE, 0)
+    assert isinstance(seen, Observed)
+    assert seen.y.shape == (3, 40, WIDTH)
+    assert seen.copies == 10

@@ -1,0 +1,160 @@
+"""The figure as data: means, deviations, the best of a grid, against plain recomputation."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments import experiment, strict_json, write_module
+from tacit.analysis.compare.document import figure_document, mean_and_deviation
+from tacit.analysis.compare.figure import Asked, load_figure
+from tacit.analysis.compare.session import gather
+from tacit.analysis.compare.store import Store
+
+FIGURE = {
+    "title": "A figure",
+    "seeds": 2,
+    "line": [
+        {
+            "name": "gridded",
+            "grid": {"algorithm.learning_rate": [1e-9, 0.5]},
+            "published": {"test_accuracy": 80.0},
+        },
+        {
+            "name": "bare",
+            "group": "without noise",
+            "set": {
+                "algorithm.name": "sgp",
+                "privacy.noise_std": "unset",
+                "privacy.noise_seed": "unset",
+            },
+        },
+        {"name": "wrong", "set": {"train.batch": 5000}},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """The document of a small figure, and its folder."""
+    folder = tmp_path_factory.mktemp("figure")
+    path = folder / "fig.toml"
+    secret = experiment(privacy={"noise_seed": None, "noise_std": 0.01})
+    path.write_text(tomli_w.dumps({**secret, "figure": FIGURE}), encoding="utf-8")
+    store = Store.open(folder / "out")
+    document = figure_document(gather(load_figure([path]), store), store)
+    return document, store.path
+
+
+def runs(document: dict[str, Any], line: int, point: int, out: Path) -> list[Path]:
+    return [out / one["folder"] for one in document["lines"][line]["points"][point]["runs"]]
+
+
+def results(document: dict[str, Any], line: int, point: int, out: Path) -> list[Any]:
+    return [
+        strict_json((path / "result.json").read_text()) for path in runs(document, line, point, out)
+    ]
+
+
+def test_figures_are_those_of_the_runs(made: tuple[dict[str, Any], Path]) -> None:
+    document, out = made
+    for line, point in ((0, 0), (0, 1), (1, 0)):
+        found = document["lines"][line]["points"][point]
+        ends = results(document, line, point, out)
+        for key, part in (("test_accuracy", "mean"), ("test_loss", "mean")):
+            values = [end[key][part] for end in ends]
+            assert found["figures"][key] == pytest.approx(
+                {"mean": statistics.mean(values), "deviation": statistics.stdev(values)}
+            )
+        worst = [end["test_accuracy"]["worst"] for end in ends]
+        assert found["figures"]["worst"]["mean"] == pytest.approx(statistics.mean(worst))
+        spent = [value for end in ends for value in end["epsilon"]]
+        assert found["epsilon"] == (None if None in spent else max(spent))
+        assert found["complete"] == 2
+
+
+def test_the_best_of_a_grid_is_drawn(made: tuple[dict[str, Any], Path]) -> None:
+    document, out = made
+    line = document["lines"][0]
+    ends = [point["figures"]["test_accuracy"]["mean"] for point in line["points"]]
+    best = ends.index(max(ends))
+    assert len(set(ends)) == len(ends) == 2
+    assert line["chosen"] == best
+    assert line["difference"] == pytest.approx(100 * ends[best] - 80.0)
+    rows = [
+        [json.loads(text) for text in (path / "metrics.jsonl").read_text().splitlines()]
+        for path in runs(document, 0, best, out)
+    ]
+    assert len(line["curve"]) == len(rows[0]) == 7
+    for point, *measured in zip(line["curve"], *rows, strict=True):
+        assert {row["step"] for row in measured} == {point["step"]}
+        values = [row["test_accuracy"]["mean"] for row in measured]
+        assert point["mean"] == pytest.approx(statistics.mean(values))
+        assert point["deviation"] == pytest.approx(statistics.stdev(values))
+        assert point["epsilon"] == max(row["epsilon"]["max"] for row in measured)
+        assert point["bytes"] == pytest.approx(
+            statistics.mean(row["bytes_sent"] for row in measured)
+        )
+
+
+def test_a_line_without_noise_or_runs_says_so(made: tuple[dict[str, Any], Path]) -> None:
+    document, _ = made
+    bare, wrong = document["lines"][1:]
+    assert bare["points"][0]["private"] is False
+    assert {point["epsilon"] for point in bare["curve"]} == {None}
+    assert wrong["curve"] == []
+    assert wrong["points"][0]["private"] is None
+    assert "train.batch" in wrong["points"][0]["runs"][0]["error"]
+    assert (document["runs"], document["complete"], document["made"]) == (8, 6, 6)
+
+
+def test_what_all_runs_cost_is_in_the_document(made: tuple[dict[str, Any], Path]) -> None:
+    document, _ = made
+    (row,) = document["together"]
+    assert (row["runs"], row["not_private"]) == (4, 2)
+    assert row["epsilon"] > document["lines"][0]["points"][0]["epsilon"]
+    assert any("All 4 runs" in sentence for sentence in document["sentences"])
+    strict_json(json.dumps(document))
+
+
+def test_an_accuracy_that_nothing_has_gives_way_to_the_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = write_module(
+        tmp_path,
+        """
+        def load():
+            inputs = torch.linspace(-1, 1, 40).reshape(20, 2)
+            records = (inputs, inputs.sum(1, keepdim=True))
+            return records, records
+        """,
+    )
+    path = tmp_path / "numbers.toml"
+    task = {"dataset": f"{name}:load", "model": "linear", "loss": "mse"}
+    path.write_text(tomli_w.dumps(experiment(task=task, train={"steps": 2})), encoding="utf-8")
+    store = Store.open(tmp_path / "out")
+    document = figure_document(gather(load_figure([path], Asked()), store), store)
+    assert document["y"] == "test_loss"
+    (line,) = document["lines"]
+    assert line["curve"][-1]["mean"] == pytest.approx(
+        line["points"][0]["figures"]["test_loss"]["mean"]
+    )
+    assert line["points"][0]["figures"]["test_accuracy"] is None
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=9))
+def test_mean_and_deviation(values: list[float]) -> None:
+    found = mean_and_deviation(values)
+    assert found == pytest.approx(
+        {"mean": statistics.mean(values), "deviation": statistics.stdev(values)}, abs=1e-6
+    )
+    assert mean_and_deviation(values[:1]) == {"mean": values[0], "deviation": None}
+    assert mean_and_deviation([]) is None

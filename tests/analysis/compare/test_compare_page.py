@@ -1,0 +1,255 @@
+"""Page, table and pictures of a comparison: the same numbers in all of them, and valid markup."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from copy import deepcopy
+from io import StringIO
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from tacit.analysis.compare.table import figure_table
+from tacit.report.compare_page import COLUMNS, compare_page, line_cells
+from tacit.report.compare_panels import panels, picture_note
+from tacit.report.svg_chart import svg_picture, ticks
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def spread(mean: float | None, deviation: float | None = None) -> dict[str, Any] | None:
+    return None if mean is None else {"mean": mean, "deviation": deviation}
+
+
+def line(name: str, **changes: Any) -> dict[str, Any]:
+    """A line with three points on its curve, and one point of a grid."""
+    point = {
+        "choice": {},
+        "name": "",
+        "complete": 2,
+        "figures": {
+            "test_accuracy": spread(0.8123, 0.0149),
+            "worst": spread(0.75, 0.02),
+            "consensus": spread(0.83, 0.01),
+            "test_loss": spread(0.5, 0.1),
+            "train_loss": None,
+            "consensus_distance": spread(0.1, 0.1),
+            "bytes_sent": spread(2e6, 0.0),
+            "seconds": spread(12.0, 1.0),
+        },
+        "private": True,
+        "epsilon": 2.9912,
+        "claimed_epsilon": 1.0,
+        "delta": 1e-5,
+        "runs": [
+            {"folder": "runs/a", "seed": seed, "status": "done", "cached": False, "error": None}
+            for seed in (0, 1)
+        ],
+    }
+    curve = [
+        {"step": step, "bytes": 1e6 * step, "epsilon": eps, "mean": mean, "deviation": 0.1}
+        for step, eps, mean in ((0, 0.0, 0.1), (1, 2.0, 0.5), (2, 2.9912, 0.8123))
+    ]
+    made = {
+        "name": name,
+        "group": "",
+        "algorithm": "privsgp",
+        "published": {"test_accuracy": 74.65},
+        "difference": 6.58,
+        "points": [point],
+        "chosen": 0,
+        "curve": curve,
+    }
+    return {**made, **changes}
+
+
+def document(*lines: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "format_version": 1,
+        "tacit_version": "0.0.0",
+        "title": "Figure <3>",
+        "source": "Doe & Roe",
+        "notes": ["K is not printed"],
+        "quick": False,
+        "x": ["steps", "bytes", "epsilon"],
+        "y": "test_accuracy",
+        "seeds": 2,
+        "runs": 4,
+        "complete": 4,
+        "made": 4,
+        "cached": 0,
+        "stopped": False,
+        "other_versions": [],
+        "lines": list(lines),
+        "together": [],
+        "sentences": ["All 4 runs cost <much>."],
+    }
+    return {**made, **changes}
+
+
+def bare(name: str) -> dict[str, Any]:
+    """A line without noise."""
+    made = line(name, group="other", published={}, difference=None)
+    made["points"][0] |= {"private": False, "epsilon": None, "claimed_epsilon": None}
+    made["curve"] = [{**point, "epsilon": None} for point in made["curve"]]
+    return made
+
+
+def plotted(page: str) -> dict[str, Any]:
+    """The plotly figures of a page by key."""
+    pattern = r'<figure id="([^"]+)">.*?<script type="application/json">(.*?)</script>'
+    return {key: json.loads(text) for key, text in re.findall(pattern, page, re.DOTALL)}
+
+
+def test_cells_round_to_the_safe_side() -> None:
+    cells = dict(zip(COLUMNS, line_cells(line("one")), strict=True))
+    assert cells["certified epsilon"] == "3.00"  # up
+    assert cells["test accuracy"].replace("\u202f", " ").replace("\xa0", " ") == "81.2 % ± 1.5"
+    assert cells["published"] == "74.65 %"
+    assert cells["difference"] == "+6.58"
+    cells = dict(zip(COLUMNS, line_cells(bare("none")), strict=True))
+    assert cells["certified epsilon"] == cells["claimed epsilon"] == "not private"
+
+
+def test_panels_are_groups_on_an_axis() -> None:
+    made = document(line("one"), bare("none"), line("two"))
+    first, other = panels(made, "epsilon")
+    assert [curve.name for curve in first.curves] == ["one", "two"]
+    assert first.curves[0].x == (0.0, 2.0, 2.9912)
+    assert first.curves[0].low == pytest.approx((0.0, 0.4, 0.7123))
+    assert first.curves[0].high == pytest.approx((0.2, 0.6, 0.9123))
+    assert first.curves[0].published == pytest.approx(0.7465)
+    assert first.curves[0].colour != first.curves[1].colour
+    assert (other.curves, other.absent) == ((), ("none",))
+    assert panels(made, "bytes")[1].curves[0].x == (0.0, 1e6, 2e6)
+
+
+def test_lines_are_told_apart_even_if_there_are_many() -> None:
+    (panel,) = panels(document(*(line(f"line {turn}") for turn in range(20))), "steps")
+    styles = {(curve.colour, curve.dash) for curve in panel.curves}
+    assert len(styles) == 20
+
+
+def test_a_wide_range_is_drawn_on_logarithmic_axes() -> None:
+    steep = line("steep", published={})
+    for point, mean in zip(steep["curve"], (100.0, 1.0, 0.01), strict=True):
+        point |= {"mean": mean, "deviation": 2.0}
+    far = deepcopy(steep) | {"name": "far"}
+    for point in far["curve"]:
+        point["bytes"] *= 1000
+    (panel,) = panels(document(steep, far, y="test_loss"), "bytes")
+    assert panel.log_x
+    assert panel.log_y
+    for curve in panel.curves:
+        assert all(value > 0 for value in (*curve.x, *curve.low))
+        assert len(curve.x) == len(curve.y) == len(curve.low) == 2  # zero bytes cannot be shown
+    ElementTree.fromstring(svg_picture("log", [panel]))
+
+
+def test_the_page_shows_what_the_document_says() -> None:
+    made = document(line("<one>"), bare("none"))
+    page = compare_page(made)
+    assert "All 4 runs cost &lt;much&gt;." in page
+    assert "Figure &lt;3&gt;" in page
+    assert "Doe &amp; Roe" in page
+    assert "K is not printed" in page
+    assert "<one>" not in page
+    assert "https://" not in page.replace("https://plotly.com", "").split("<body>")[1]
+    figures = plotted(page)
+    assert set(figures) == {f"compare-{axis}-{group}" for axis in made["x"] for group in (0, 1)} - {
+        "compare-epsilon-1"
+    }
+    band, mean, printed = figures["compare-steps-0"]["data"]
+    assert mean["y"] == [0.1, 0.5, 0.8123]
+    assert band["fill"] == "toself"
+    assert printed["y"] == [0.7465, 0.7465]
+    assert "no run here has an epsilon" in page
+
+
+def test_missing_runs_are_listed_and_an_empty_figure_is_a_page() -> None:
+    made = line("late", published={}, difference=None, curve=[])
+    made["points"][0]["runs"][0]["error"] = "train.batch = 5000: is too large"
+    made["points"][0]["private"] = None
+    made["points"][0]["figures"] = dict.fromkeys(made["points"][0]["figures"])
+    page = compare_page(document(made, sentences=[]))
+    assert "late, seed 0: train.batch = 5000" in page
+    assert "What all runs cost" not in page
+    picture = svg_picture("empty", panels(document(made), "steps"))
+    assert "nothing to draw" in picture
+
+
+def test_pictures_are_valid_and_hold_every_line() -> None:
+    made = document(line("one & all"), line("two"), bare("none"))
+    text = svg_picture(made["title"], panels(made, "steps"), picture_note(made))
+    root = ElementTree.fromstring(text)
+    assert root.tag == f"{SVG}svg"
+    lines = root.findall(f".//{SVG}polyline")
+    assert len(lines) == 3
+    assert len(root.findall(f".//{SVG}polygon")) == 3
+    words = [node.text for node in root.iter(f"{SVG}text")]
+    assert {"Figure <3>", "one & all", "two", "none", "one & all, published"} <= set(words)
+    assert "bands: standard deviation over 2 seeds; dotted: published figures" in words
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    for node in lines:
+        for pair in node.attrib["points"].split():
+            x, y = map(float, pair.split(","))
+            assert 0 <= x <= width
+            assert 0 <= y <= height
+    # The curve rises: later points lie further right and higher up.
+    xs, ys = zip(
+        *(map(float, pair.split(",")) for pair in lines[0].attrib["points"].split()), strict=True
+    )
+    assert list(xs) == sorted(xs)
+    assert list(ys) == sorted(ys, reverse=True)
+    assert ys[1] - ys[0] == pytest.approx((ys[2] - ys[0]) * 0.4 / 0.7123, abs=0.2)
+    assert "script" not in text
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
+def test_ticks_are_round_and_inside(low: float, width: float) -> None:
+    high = low + width
+    found = ticks(low, high)
+    room = 1e-6 * max(abs(low), abs(high), width)
+    assert 2 <= len(found) <= 7
+    assert all(low - room <= value <= high + room for value in found)
+    steps = [b - a for a, b in itertools.pairwise(found)]
+    assert steps == pytest.approx([steps[0]] * len(steps), rel=1e-6, abs=room)
+    digits = steps[0] / 10 ** math.floor(math.log10(steps[0] * (1 + 1e-6)))
+    assert min(abs(digits - one) for one in (1, 2, 5)) < 1e-2 + room / steps[0]
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1.5, 1e8))
+def test_logarithmic_ticks(low: float, factor: float) -> None:
+    found = ticks(low, low * factor, log=True)
+    assert found == sorted(set(found))
+    assert all(low * (1 - 1e-6) <= value <= low * factor * (1 + 1e-6) for value in found)
+    assert len(found) <= 7
+
+
+def test_the_table_has_every_line_on_a_narrow_terminal() -> None:
+    out = StringIO()
+    gridded = line("one", group="first group")
+    gridded["points"] = [{**gridded["points"][0], "name": f"clip {clip}"} for clip in (1.0, 2.0)]
+    made = document(gridded, bare("none"), other_versions=["0.0.1"], stopped=True)
+    figure_table(made, Console(file=out, width=80))
+    text = out.getvalue().replace("\u202f", " ").replace("\xa0", " ")
+    for words in (
+        "81.2 % ± 1.5",
+        "3.00",
+        "not private",
+        "+6.58",
+        "grid of one",
+        "clip 1.0 (shown)",
+    ):
+        assert words in text
+    assert "note: All 4 runs cost <much>." in text
+    assert "tacit 0.0.1" in text
+    assert "run it again" in text
+    assert "…" not in text

@@ -1,0 +1,118 @@
+"""What all runs cost together: against closed forms, the accountant, and the folders of runs."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tacit
+from experiments import experiment
+from tacit import privacy
+from tacit.analysis.compare.together import sentences, spent_together, together
+from tacit.privacy import Composed, Gaussian, Laplace, SampledGaussian
+from tacit.privacy.ledger.spent import dominating
+
+DELTA = 1e-5
+
+
+def test_runs_of_equal_nodes_are_composed() -> None:
+    runs = [SampledGaussian(0.1, 2.0, 30), SampledGaussian(0.2, 3.0, 20)]
+    epsilon, composed = together([[run] * 3 for run in runs], DELTA)
+    assert composed
+    assert epsilon == privacy.epsilon(Composed(runs), delta=DELTA)
+    assert epsilon < sum(privacy.epsilon(run, delta=DELTA) for run in runs)
+
+
+def test_gaussians_add_up_as_their_closed_form_does() -> None:
+    """Every record at every step: mu^2 adds up over runs, steps and the worst node of each."""
+    runs = [[Gaussian(4.0, 8), Gaussian(5.0, 8)], [Gaussian(3.0, 2)]]
+    mu = math.sqrt(8 / 16 + 2 / 9)
+    epsilon, composed = together(runs, DELTA)
+    assert composed
+    assert epsilon == pytest.approx(privacy.epsilon(Gaussian(1 / mu, 1), delta=DELTA), rel=1e-9)
+
+
+def test_what_cannot_be_composed_is_summed_at_shares_of_delta() -> None:
+    apart = [Laplace(8.0), Laplace(4.0)]
+    one = SampledGaussian(0.1, 2.0, 10)
+    epsilon, composed = together([apart, [one]], DELTA)
+    assert not composed
+    expected = max(privacy.epsilon(node, delta=DELTA / 2) for node in apart)
+    assert epsilon == expected + privacy.epsilon(one, delta=DELTA / 2)
+
+
+def train(folder: Path, name: str, **changes: Any) -> tacit.Result:
+    return tacit.train(experiment(**changes), out=folder / name)
+
+
+SECRET = {"noise_seed": None}
+
+
+def test_folders_are_read_by_their_ledgers(tmp_path: Path) -> None:
+    """Batch "all": the closed form again; nodes of 449 or 450 records add the same noise."""
+    results = [
+        train(tmp_path, f"run{seed}", privacy=SECRET, train={"seed": seed}) for seed in range(2)
+    ]
+    train(tmp_path, "seeded")
+    (row,) = spent_together(sorted(tmp_path.iterdir()))
+    assert (row["runs"], row["not_private"], row["unreadable"]) == (2, 1, 0)
+    worst = [dominating([run.plan.mechanism(node) for node in run.plan.nodes]) for run in results]
+    expected = privacy.epsilon(Composed([one for one in worst if one is not None]), delta=1e-5)
+    assert row["epsilon"] == pytest.approx(expected, rel=1e-9)
+    assert (row["relation"], row["unit"]) == ("add-or-remove-one", "record")
+    assert row["epsilon"] > max(value for run in results for value in run.epsilon if value)
+
+
+def test_runs_that_were_cut_off_count(tmp_path: Path) -> None:
+    train(tmp_path, "whole", privacy=SECRET)
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    (tmp_path / "cut" / "result.json").unlink()
+    (row,) = spent_together(sorted(tmp_path.iterdir()))
+    assert row["runs"] == 2
+    (alone,) = spent_together([tmp_path / "whole"])
+    assert row["epsilon"] > alone["epsilon"]
+
+
+def test_relations_are_kept_apart_and_damage_is_told(tmp_path: Path) -> None:
+    train(tmp_path, "a", privacy=SECRET)
+    train(tmp_path, "b", privacy={**SECRET, "relation": "replace-one"})
+    train(tmp_path, "c", privacy=SECRET)
+    (tmp_path / "c" / "ledger.sqlite").write_bytes(b"no ledger")
+    (tmp_path / "d").mkdir()
+    rows = spent_together(sorted(tmp_path.iterdir()))
+    known = {row["relation"]: row for row in rows if row["dataset"] == "digits"}
+    assert set(known) == {"add-or-remove-one", "replace-one"}
+    assert {row["runs"] for row in known.values()} == {1}
+    assert {row["unreadable"] for row in known.values()} == {1}
+    said = sentences({"together": rows, "lines": [], "seeds": 1})
+    assert any("cannot be read" in sentence for sentence in said)
+
+
+def test_the_words_say_what_was_spent() -> None:
+    row = {
+        "dataset": "adult",
+        "relation": "replace-one",
+        "unit": "client",
+        "trust_model": "server-sees-all",
+        "runs": 6,
+        "epsilon": 3.1416,
+        "delta": 1e-5,
+        "composed": True,
+        "not_private": 2,
+        "unreadable": 0,
+    }
+    document = {"together": [row], "lines": [{"points": [1, 2]}], "seeds": 3}
+    said = " ".join(sentences(document))
+    assert "All 6 runs on the records of adult together cost certified epsilon 3.15" in said
+    assert "replacing one client" in said
+    assert "server-sees-all" in said
+    assert "are in no total: 2." in said
+    assert "chosen among several" in said
+    nothing = {"together": [{**row, "runs": 1, "not_private": 0}], "lines": [{"points": [1]}]}
+    assert sentences({**nothing, "seeds": 1}) == []
+    infinite = {**document, "together": [{**row, "epsilon": None}]}
+    assert "no finite epsilon holds" in " ".join(sentences(infinite))

@@ -1,0 +1,338 @@
+"""Optimised plans: against closed forms of full batches, exhaustive search, and PRIVACY's table."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from optimise_cases import CONSTANTS, bound_of, config_of, numerator, words
+from planning_cases import gaussian_mu, plan_of
+from rich.console import Console
+
+from experiments import strict_json
+from tacit.analysis.optimise import (
+    OptimiseOptions,
+    OptimisePlan,
+    optimise,
+    optimise_document,
+    optimise_table,
+)
+from tacit.analysis.optimise.noise import adapted, setting_of
+from tacit.config import load_config
+from tacit.errors import InputError
+from tacit.training.prepare import prepare
+
+GIVEN = OptimiseOptions(constants=CONSTANTS)
+PARAMETERS = 650
+
+
+@pytest.fixture(scope="module")
+def full() -> OptimisePlan:
+    """Every record at every step: the noise has a closed form."""
+    return optimise(config_of(), GIVEN)
+
+
+@pytest.fixture(scope="module")
+def sampled() -> OptimisePlan:
+    """A batch of 4 of 360: few hits, much wasted."""
+    return optimise(config_of(train={"batch": 4, "steps": 20}), GIVEN)
+
+
+def squares_a_step(records: tuple[int, ...], mus: list[float], clip: float = 1.0) -> float:
+    """Sum over nodes of sigma_i^2 / K = (C / (mu_i J_i))^2."""
+    return sum((clip / (mu * count)) ** 2 for mu, count in zip(mus, records, strict=True))
+
+
+def closed_form(records: tuple[int, ...], mus: list[float]) -> tuple[float, float]:
+    """K* and the bound there, for full batches: A / s, and 2 A / sqrt(n K*)."""
+    nodes = len(records)
+    share = 24 * CONSTANTS["L"] * PARAMETERS / nodes * squares_a_step(records, mus)
+    steps = numerator() / share
+    return steps, 2 * numerator() / math.sqrt(nodes * steps)
+
+
+def test_full_batches_reach_the_closed_form_optimum(full: OptimisePlan) -> None:
+    steps, bound = closed_form(full.records, [gaussian_mu(1.0, 1e-4)] * 4)
+    assert full.best.setting.steps == pytest.approx(steps, rel=0.1)
+    assert bound * (1 - 1e-6) <= full.best.bound <= bound * 1.003
+    # The bound at other lengths is that of the closed form too.
+    mus = [gaussian_mu(1.0, 1e-4)] * 4
+    for choice in full.curve:
+        count = choice.setting.steps
+        variances = tuple(
+            count * (1 / (mu * j)) ** 2 for mu, j in zip(mus, full.records, strict=True)
+        )
+        assert choice.bound == pytest.approx(bound_of(variances, count, PARAMETERS), rel=1e-6)
+        assert choice.setting.waste == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "factor"),
+    [
+        ({"epsilon": [0.5, 1.0, 2.0, 4.0], "delta": [1e-3, 1e-4, 1e-5, 1e-4]}, 1.0),
+        ({"relation": "replace-one"}, 2.0),  # twice the sensitivity
+    ],
+)
+def test_each_nodes_own_budget_counts(privacy: dict[str, object], factor: float) -> None:
+    found = optimise(config_of(privacy=privacy), GIVEN)
+    mus = [gaussian_mu(b.epsilon, b.delta) / factor for b in found.budgets]
+    steps, bound = closed_form(found.records, mus)
+    assert found.best.setting.steps == pytest.approx(steps, rel=0.1)
+    assert found.best.bound == pytest.approx(bound, rel=3e-3)
+
+
+def test_sampled_batches_match_an_exhaustive_search(sampled: OptimisePlan) -> None:
+    best = sampled.best
+    tried = {
+        steps: adapted(sampled.config, sampled.records, PARAMETERS, steps, 4)
+        for steps in {round(best.setting.steps * factor) for factor in np.geomspace(0.2, 5, 9)}
+    }
+    bounds = [bound_of(s.variances, steps, PARAMETERS) for steps, s in tried.items()]
+    assert best.bound <= min(bounds) * 1.003
+    assert best.bound == min(choice.bound for choice in sampled.curve)
+    assert best.bound == pytest.approx(
+        bound_of(best.setting.variances, best.setting.steps, PARAMETERS)
+    )
+    # Few hits need more noise than many, so that the least is never undercut.
+    assert all(choice.setting.waste >= 1 - 1e-6 for choice in sampled.curve)
+
+
+def test_the_curve_holds_what_runs(sampled: OptimisePlan) -> None:
+    """Every point is a plan within the budget, and its noise is the plan's."""
+    for choice in sampled.curve[::4]:
+        flags = (f"train.steps={choice.setting.steps}",)
+        job = prepare(config_of(train={"batch": 4, "steps": 20}, overrides=flags))
+        assert choice.setting == setting_of(job.plan)
+        for node, variance in zip(job.plan.nodes, choice.setting.variances, strict=True):
+            assert node.epsilon is not None
+            assert node.epsilon <= 1.0
+            std = job.plan.noise_std(node, 0) / node.expected_batch
+            assert variance == pytest.approx(std**2, rel=1e-12)
+
+
+def test_varying_noise_counts_with_its_mean_square() -> None:
+    plan = plan_of(
+        [50, 60],
+        algorithm={"name": "dyn-d2p", "clip": 3.0, "clip_decay": 4.0, "budget_growth": 2.0},
+        epsilon=1.0,
+    )
+    found = setting_of(plan)
+    for node, variance in zip(plan.nodes, found.variances, strict=True):
+        stds = [plan.noise_std(node, k) / node.expected_batch for k in range(plan.steps)]
+        assert variance == pytest.approx(np.square(stds).mean())
+    assert found.clip == 3.0
+    # With mean clip C the mean over steps can be released at C / (mu J) at best.
+    assert plan.clip is not None
+    mean = sum(plan.clip) / plan.steps
+    least = math.sqrt(squares_a_step((50, 60), [gaussian_mu(1.0, 1e-4)] * 2, mean)) / 2
+    assert found.floor == pytest.approx(least, rel=1e-6)
+    assert found.waste > 1
+
+
+# What a budget buys: n = 20, J = 3000, delta = 1e-4 (rows: batch, steps; z and waste at eps
+# 0.3, 0.7, 1 and 3). The last z is 0.4048 to more digits.
+TABLE = [
+    (3000, 50, (65.6, 30.9, 22.5, 8.65), (1, 1, 1, 1)),
+    (300, 300, (16.2, 7.67, 5.63, 2.29), (1.01, 1.01, 1.02, 1.08)),
+    (150, 600, (11.4, 5.45, 4.02, 1.69), (1.01, 1.02, 1.03, 1.13)),
+    (30, 1000, (3.06, 1.59, 1.25, 0.76), (1.04, 1.15, 1.25, 1.95)),
+    (1, 1000, (0.58, 0.51, 0.49, 0.4048), (5.9, 11.2, 14.6, 31.4)),
+]
+
+
+@pytest.mark.parametrize(("batch", "steps", "noise", "waste"), TABLE)
+def test_what_a_budget_buys(
+    batch: int, steps: int, noise: tuple[float, ...], waste: tuple[float, ...]
+) -> None:
+    for epsilon, z, over in zip((0.3, 0.7, 1.0, 3.0), noise, waste, strict=True):
+        plan = plan_of([3000] * 20, epsilon=epsilon, train={"batch": batch, "steps": steps})
+        found = setting_of(plan)
+        assert found.noise_multiplier == pytest.approx(z, abs=half_a_digit(z))
+        assert found.waste == pytest.approx(over, abs=half_a_digit(over))
+
+
+def half_a_digit(printed: float) -> float:
+    """How far a figure may be from what is printed: half its last digit, and the calibration's."""
+    digits = len(str(printed).partition(".")[2])
+    return 0.5 * 10.0**-digits + 1.5e-3 * printed
+
+
+def test_purchases_change_one_thing(sampled: OptimisePlan) -> None:
+    rows = {row.change: row for row in sampled.purchases}
+    now = rows["as it stands"]
+    assert now.setting == sampled.as_is.setting
+    assert now.bound == sampled.as_is.bound
+    settings = {change: row.setting for change, row in rows.items()}
+    own = now.setting
+    # A node like the others: the noise of the mean falls with the square root of their number.
+    more = settings["one more node"]
+    assert len(more.variances) == 5
+    assert more.noise_std == pytest.approx(own.noise_std)
+    assert more.accumulated == pytest.approx(own.accumulated * math.sqrt(4 / 5))
+    assert more.waste == pytest.approx(own.waste)
+    # The others are plans of their own.
+    doubled = [2 * count for count in sampled.records]
+    expected = adapted(sampled.config, doubled, PARAMETERS, 20, 4)
+    assert settings["twice the records"] == expected
+    assert settings["twice the steps"].steps == 40
+    assert settings["four times the batch"].batch == 16
+    assert settings["half the epsilon"].noise_multiplier > own.noise_multiplier
+    half = config_of(train={"batch": 4, "steps": 20}, privacy={"epsilon": 0.5})
+    assert settings["half the epsilon"].variances == pytest.approx(
+        setting_of(prepare(half).plan).variances, rel=2e-3
+    )
+    for row in sampled.purchases:
+        bound = bound_of(row.setting.variances, row.setting.steps, PARAMETERS)
+        assert row.bound == pytest.approx(bound)
+
+
+def test_large_batches_are_the_first_advice(full: OptimisePlan, sampled: OptimisePlan) -> None:
+    assert sampled.as_is.setting.waste > 1.5
+    assert optimise_document(sampled)["advice"][0].startswith("larger batches first")
+    assert full.as_is.setting.waste < 1.5
+    assert "larger batches" not in words(full)
+
+
+def test_the_published_optimum_beside_what_its_steps_need(sampled: OptimisePlan) -> None:
+    claim = sampled.claim
+    total = sum(math.log(1 / b.delta) / (b.epsilon * b.records) ** 2 for b in sampled.budgets)
+    exact = numerator() * 4 / (216 * CONSTANTS["L"] * PARAMETERS * total)
+    assert claim.exact == pytest.approx(exact)
+    assert abs(claim.steps - exact) < 1
+    assert claim.certified is not None
+    assert claim.one_record is not None
+    assert (claim.certified.setting.steps, claim.certified.setting.batch) == (claim.steps, 4)
+    assert (claim.one_record.setting.steps, claim.one_record.setting.batch) == (claim.steps, 1)
+    assert claim.one_record.setting.noise_std > claim.noise_std
+    assert sampled.best.bound <= claim.certified.bound * 1.003
+    bounds = dict(sampled.claimed_curve)
+    assert bounds[claim.steps] == pytest.approx(claim.bound)
+    assert min(bounds.values()) >= claim.bound * (1 - 1e-9)
+    constant = optimise(config_of(privacy={"published_constant": 2.0}), GIVEN).claim
+    assert constant.exact == pytest.approx(exact / 4, rel=1e-3)
+
+
+def test_a_longest_run_is_respected() -> None:
+    found = optimise(
+        config_of(), OptimiseOptions(constants={**CONSTANTS, "F0": 1e6}, most_steps=40)
+    )
+    assert max(choice.setting.steps for choice in found.curve) == 40
+    assert found.best.setting.steps == 40
+    assert "the longest run that was tried" in words(found)
+    assert found.claim.steps > 40
+    assert found.claim.certified is None
+    assert optimise_document(found)["published"]["certified"] is None
+
+
+def test_the_range_follows_the_optimum() -> None:
+    """Two records a step: the optimum lies far above that of full batches."""
+    config = config_of(train={"batch": 2, "steps": 20}, privacy={"epsilon": 2.0})
+    found = optimise(config, GIVEN)
+    steps = [choice.setting.steps for choice in found.curve]
+    assert steps[0] < found.best.setting.steps < steps[-1]
+    assert found.best.bound == min(choice.bound for choice in found.curve)
+
+
+def test_batch_and_clip_are_chosen_where_asked() -> None:
+    config = config_of(train={"batch": 30, "steps": 20})
+    found = optimise(config, OptimiseOptions(constants=CONSTANTS, batch=True, clip=True))
+    tried = [choice.setting.batch for choice in found.batches]
+    assert tried == [30, 4, 18, 72, "all"]
+    least = min(choice.bound for choice in found.batches)
+    (chosen,) = {choice.setting.batch for choice in found.clips}
+    (row,) = (choice for choice in found.batches if choice.setting.batch == chosen)
+    assert row.bound <= 1.05 * least
+    cheaper = [
+        choice
+        for choice in found.batches
+        if choice.setting.record_gradients < row.setting.record_gradients
+    ]
+    assert all(choice.bound > 1.05 * least for choice in cheaper)
+    # Clips: noise follows the clip, the bias is the squared mean excess of the norms.
+    norms = np.asarray(found.estimates.norms)
+    assert len(norms) > 100
+    for choice in found.clips:
+        assert choice.setting.batch == chosen
+        excess = np.maximum(0, norms - choice.setting.clip).mean()
+        assert choice.clipping_bias == pytest.approx(excess**2)
+        like = adapted(config, found.records, PARAMETERS, choice.setting.steps, chosen)
+        ratio = choice.setting.clip / like.clip
+        assert choice.setting.noise_std == pytest.approx(like.noise_std * ratio, rel=2e-3)
+    assert found.best.objective == min(choice.objective for choice in found.clips)
+    # The flags give just that run.
+    flags = [flag.removeprefix("--set ") for flag in optimise_document(found)["flags"]]
+    applied = prepare(load_config(config, overrides=flags)).plan
+    assert setting_of(applied).noise_std == pytest.approx(found.best.setting.noise_std, rel=2e-3)
+    assert applied.steps == found.best.setting.steps
+
+
+def test_published_noise_in_the_file_is_not_what_is_optimised() -> None:
+    found = optimise(config_of(privacy={"accounting": "published"}), GIVEN)
+    assert found.best == optimise(config_of(), GIVEN).best
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"algorithm": {"name": "sgp"}, "privacy": {"epsilon": None}}, "no budget to plan for"),
+        ({"privacy": {"epsilon": None, "noise_std": 0.1}}, "give the budget to plan for"),
+        (
+            {"algorithm": {"name": "dyn-general", "noise_schedule": [1.0] * 6}},
+            "one number of steps",
+        ),
+    ],
+)
+def test_without_a_budget_there_is_nothing_to_plan(
+    sections: dict[str, dict[str, object]], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        optimise(config_of(**sections), GIVEN)
+
+
+@pytest.mark.parametrize("key", ["records", "most_steps"])
+def test_options_are_checked(key: str) -> None:
+    with pytest.raises(InputError, match=key):
+        optimise(config_of(), OptimiseOptions(**{key: 0}))
+
+
+def test_private_constants_are_said_loudly(full: OptimisePlan) -> None:
+    found = optimise(config_of(), OptimiseOptions(source="train"))
+    text = printed(found, width=100)
+    assert "NOT PRIVATE" in text
+    assert "NO EPSILON COVERS THEM" in text
+    assert text.count("PRIVATE RECORDS") == 3
+    rows = {row["name"]: row["private"] for row in optimise_document(found)["constants"]}
+    assert rows == {"L": False, "b2": False, "F0": False, "x0": True, "G": True}
+    assert optimise_document(full)["warning"] is None
+    assert "NOT PRIVATE" not in printed(full, width=100)
+
+
+def printed(plan: OptimisePlan, width: int) -> str:
+    out = io.StringIO()
+    optimise_table(plan, Console(file=out, width=width))
+    return out.getvalue()
+
+
+def test_a_narrow_terminal_folds_and_shortens_nothing(sampled: OptimisePlan) -> None:
+    wide, narrow = printed(sampled, 140), printed(sampled, 60)
+    assert "…" not in wide + narrow
+    tables = narrow.split("advice:")[0].splitlines()
+    assert max(map(len, tables)) <= 60
+    for word in ("published", "certified", "optimum", "twice", "epsilon", "Hessian's", "given"):
+        assert (word in wide) == (word in narrow)
+    assert f"apply: --set train.steps={sampled.best.setting.steps}" in narrow
+
+
+def test_the_document_is_json(full: OptimisePlan, sampled: OptimisePlan) -> None:
+    for plan in (full, sampled):
+        text = json.dumps(optimise_document(plan), allow_nan=False)
+        content = strict_json(text)
+        assert content["certified"]["steps"] == plan.best.setting.steps
+        assert content["theorem"]["excluded"] is True
+        assert content["learning_rate"] == pytest.approx(math.sqrt(4 / plan.best.setting.steps))
+        steps = [row["steps"] for row in content["curve"]]
+        assert steps == sorted(set(steps))
+        assert plan.as_is.setting.steps in steps

@@ -1,0 +1,209 @@
+"""`tacit privacy claims`: of the papers, and of an experiment."""
+
+from __future__ import annotations
+
+import json
+import math
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from experiments import strict_json, write_experiment
+from tacit.analysis import claims
+from tacit.analysis.claims import claims_document, claims_table, verdict
+from tacit.config import load_config
+from tacit.errors import InputError
+from tacit.privacy.published.settings import Setting, paper_settings
+from tacit.report.claims_page import claims_page
+from tacit.training.prepare import prepare
+
+Row = dict[str, Any]
+
+
+# One experiment of each, of those that take no second.
+SAMPLE = (
+    "MNIST, n = 50, K = 575 = K*",
+    "MNIST, n = 50, ring",
+    "CIFAR-10, n = 8 to 64",
+    "CIFAR-10, n = 20, K = 1000, eps = 1",
+    "MNIST, n = 20, T = 1000, eps = 1, p = 1, k/d = 1",
+    "epsilon set, n = 20",
+    "Adult, K = 100 of 100, total",
+    "Adult, eps = 1 a round",
+)
+
+
+def is_sample(setting: Setting) -> bool:
+    """Whether the setting is of the sample; Dyn-D2P's many noise levels are not."""
+    growing = setting.algorithm.startswith("Dyn-D2P, Dyn[mu]")
+    return setting.experiment.startswith(SAMPLE) and not growing
+
+
+@pytest.fixture(scope="module")
+def papers() -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        sample = tuple(filter(is_sample, paper_settings()))
+        patch.setattr(claims, "paper_settings", lambda: sample)
+        return claims_document()
+
+
+def printed(document: dict[str, Any], width: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the table prints on a terminal of a width."""
+    out = StringIO()
+    monkeypatch.setattr(claims, "Console", lambda: Console(file=out, width=width))
+    claims_table(document)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("claimed", "lower", "certified", "missing", "expected"),
+    [
+        (1.0, 1.1, 2.0, "", "does not hold"),
+        (1.0, 1.0, 2.0, "", "not shown"),
+        (1.0, None, 1.0, "", "holds"),
+        (1.0, None, 1.1, "", "not shown"),
+        (1.0, None, math.inf, "", "not shown"),
+        (math.inf, 3.0, 4.0, "", "holds"),
+        (1.0, None, None, "K is not printed", "not determined"),
+        (None, 1.0, 2.0, "", "no claim"),
+        (None, None, None, "K is not printed", "not determined"),
+    ],
+)
+def test_verdict(
+    claimed: float | None,
+    lower: float | None,
+    certified: float | None,
+    missing: str,
+    expected: str,
+) -> None:
+    assert verdict(claimed, lower, certified, missing) == expected
+
+
+def test_every_row_is_consistent(papers: dict[str, Any]) -> None:
+    assert papers["rows"]
+    for row in papers["rows"]:
+        if row["lower"] is not None and row["certified"] is not None:
+            assert row["lower"] <= row["certified"], row
+        assert row["violated"] == [c["text"] for c in row["conditions"] if not c["holds"]]
+        assert row["certified"] is not None or row["certified_infinite"] or row["missing"]
+        if row["verdict"] == "does not hold":
+            assert row["lower"] > row["claimed"]
+    json.dumps(papers, allow_nan=False)
+
+
+def test_what_the_papers_claim_and_what_holds(papers: dict[str, Any]) -> None:
+    """Privacy lost under the kindest reading; nothing is said against what is not claimed."""
+    found: dict[str, set[str]] = {}
+    for row in papers["rows"]:
+        if row["kindest"]:
+            found.setdefault(row["algorithm"], set()).add(row["verdict"])
+    assert found["PrivSGP-VR"] == {"does not hold"}
+    assert "does not hold" in found["PrivSGP"]
+    assert found["Const-D2P, Dyn[C]-D2P"] == {"does not hold"}
+    assert found["Dyn-D2P, general form"] == {"does not hold"}
+    assert found["DO-ADP"] == {"holds"}
+    assert "does not hold" in found["FedSPD-DP"]
+    assert found["DP2-SGD"] == found["DP-FedAvg"] == {"no claim"}
+    assert found["CPGT"] == found["DPDO"] == {"not determined"}
+
+
+@pytest.mark.parametrize("width", [60, 110])
+def test_a_narrow_terminal_folds_and_shortens_nothing(
+    papers: dict[str, Any], width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {**papers, "rows": [row for row in papers["rows"] if row["algorithm"] == "PrivSGP"]}
+    text = printed(few, width, monkeypatch)
+    assert "…" not in text
+    assert "5.65" in text
+    assert "eps < c1 K / J^2" in " ".join(text.split())
+
+
+def test_the_table_names_every_algorithm(
+    papers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = " ".join(printed(papers, 140, monkeypatch).split())
+    for row in papers["rows"]:
+        assert f"{row['algorithm']} ({row['paper']})" in text
+        assert row["verdict"] in text
+
+
+def test_the_page_holds_every_section(papers: dict[str, Any]) -> None:
+    page = claims_page(papers)
+    algorithms = {row["algorithm"] for row in papers["rows"]}
+    assert page.count("<section>") >= len(algorithms)
+    assert page.count("<tr>") >= len(papers["rows"])
+
+
+def test_the_plan_of_an_experiment(tmp_path: Path) -> None:
+    file = write_experiment(
+        tmp_path,
+        privacy={"noise_std": None, "epsilon": [1.0, 1.0, 2.0, 2.0], "delta": 1e-5},
+    )
+    document = strict_json(json.dumps(claims_document(file)))
+    plan = prepare(load_config(file)).plan
+    groups = {(node.records, node.budget): node for node in reversed(plan.nodes)}
+    nodes = sorted(groups.values(), key=lambda node: node.node)
+    assert 1 < len(nodes) == len(document["rows"])
+    for row, node in zip(document["rows"], nodes, strict=True):
+        assert f"J = {node.records}, K = 6" in row["experiment"]
+        assert row["certified"] == node.epsilon
+        assert row["claimed"] == node.claimed
+        assert row["certified"] <= node.budget
+        assert row["lower"] == pytest.approx(row["certified"], rel=1e-5)
+        assert row["noise_multiplier"][0] == pytest.approx(plan.noise_multiplier(node, 0))
+        assert "printed for one record a step" in row["violated"][-1]
+        assert row["relation"] == "add-or-remove-one"
+
+
+def test_overrides_and_sampling(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path)
+    document = claims_document(file, ["train.batch=32", "train.steps=3", "privacy.delta=1e-4"])
+    row = document["rows"][0]
+    assert "Poisson-sampled Gaussian" in row["mechanism"]
+    assert "3 steps" in row["mechanism"]
+    assert row["delta"] == 1e-4
+    assert row["lower"] <= row["certified"] <= row["lower"] * 1.02
+
+
+def test_no_noise_is_not_determined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_experiment(
+        tmp_path, privacy={"epsilon": "none", "noise_std": None, "noise_seed": None}
+    )
+    document = claims_document(file)
+    assert {row["verdict"] for row in document["rows"]} == {"not determined"}
+    assert "no noise is" in " ".join(printed(document, 100, monkeypatch).split())
+    claims_page(document)
+
+
+def test_brackets_are_printed(papers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What looks like the terminal's markup is a name: Dyn[mu], [privacy].published_constant."""
+    words = {
+        "algorithm": "Dyn-D2P, Dyn[mu]-D2P",
+        "reading": "c2 is [privacy].x",
+        "experiment": "[red]",
+    }
+    row = {**papers["rows"][0], **words}
+    text = printed({**papers, "rows": [row]}, 200, monkeypatch)
+    for word in words.values():
+        assert word in text
+
+
+def test_an_infinite_claim_is_null_and_said(tmp_path: Path) -> None:
+    file = write_experiment(
+        tmp_path,
+        algorithm={"name": "const-d2p"},
+        privacy={"noise_std": 1e-4, "noise_seed": 7},
+    )
+    for row in strict_json(json.dumps(claims_document(file), allow_nan=False))["rows"]:
+        assert row["claimed"] is None
+        assert row["claimed_infinite"]
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="missing"):
+        claims_document(tmp_path / "missing.toml")
+    with pytest.raises(InputError):
+        claims_document(None, ["train.steps=3"])

@@ -1,0 +1,299 @@
+"""What ledgers say: every epsilon recomputed from the files alone, and from the document alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from experiments import strict_json
+from tacit.analysis import ledger_report as books
+from tacit.analysis.ledger_report import check_contained, confirm, ledger_document, node_list
+from tacit.errors import InputError
+from tacit.privacy import (
+    Gaussian,
+    Mechanism,
+    SampledGaussian,
+    epsilon,
+    from_statement,
+    to_statement,
+)
+from tacit.privacy.ledger.ledger import Ledger, NodeStatement, read_ledger
+from tacit.privacy.ledger.shared import SharedLedgers, WantedAccount, account_files, folder_key
+
+MECHANISMS = (Gaussian(9.0, 20), Gaussian(6.0, 20), Gaussian(9.0, 20))
+BUDGETS = (2.0, 3.0, None)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A run's ledger on three nodes: 12 steps, of which 4 were repeated after a kill."""
+    path = tmp_path / "ledger.sqlite"
+    statements = [
+        NodeStatement(node, to_statement(mechanism), budget, 1e-5)
+        for node, (mechanism, budget) in enumerate(zip(MECHANISMS, BUDGETS, strict=True))
+    ]
+    with Ledger.create(path, digest="plan", statements=statements) as ledger:
+        ledger.reserve(0, 10)
+    with Ledger.open(path, digest="plan") as ledger:
+        ledger.reserve(6, 16)
+        ledger.settle(12)
+    return path
+
+
+def share(
+    folder: Path, run: str, mechanism: Mechanism, steps: int, nodes: int = 7, by: int = 10
+) -> None:
+    """A run on the ledgers of its nodes' data, each of which has `by` records."""
+    folder_key(folder)
+    wanted = [
+        WantedAccount(
+            node, np.arange(by * node, by * (node + 1), dtype=np.uint64), None, None, 4.0, 1e-5
+        )
+        for node in range(nodes)
+    ]
+    with SharedLedgers.open(folder, wanted, session=run) as shared:
+        statements = dict.fromkeys(range(nodes), to_statement(mechanism))
+        shared.enter(run, digest=f"plan of {run}", statements=statements, sent={})
+        shared.reserve(0, 20)
+        shared.settle(steps)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """The ledgers of seven nodes' data, on which two runs were made."""
+    folder = tmp_path / "books"
+    share(folder, "one", MECHANISMS[0], 20)
+    share(folder, "two", MECHANISMS[1], 5)
+    return folder
+
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
+    low, high = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
+    return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high))
+
+
+def test_a_runs_ledger_is_recomputed(own: Path) -> None:
+    document = ledger_document(own)
+    assert document["path"] == str(own)
+    (file,), (run,) = document["files"], document["runs"]
+    with Ledger.open(own, digest=None) as ledger:
+        assert run["run"] == ledger.run_id
+    assert run["plan_digest"] == "plan"
+    assert file["file"] == "ledger.sqlite"
+    found = read_ledger(own)
+    assert (file["head"], file["public_key"]) == (found.head, found.public_key)
+    assert file["of"] == f"run {run['run']}, nodes 0-2"
+    assert [from_statement(one) for one in document["mechanisms"]] == [*MECHANISMS[:2]]
+    for node, z in enumerate((9.0, 6.0, 9.0)):
+        row = document["nodes"][node]
+        (release,) = row["releases"]
+        assert (row["node"], row["file"], row["delta"]) == (node, "ledger.sqlite", 1e-5)
+        assert release["charged"] == [[0, 6, 1], [6, 10, 2], [10, 12, 1]]
+        assert release["steps"] == 16
+        assert release["epsilon"] == row["epsilon"]
+        assert gaussian_delta(row["epsilon"], 4 / z) == pytest.approx(1e-5, rel=1e-6)
+        budget = BUDGETS[node]
+        assert row["left"] == (None if budget is None else budget - row["epsilon"])
+
+
+def test_a_folder_of_ledgers_is_composed_over_runs(shared: Path) -> None:
+    document = ledger_document(shared)
+    files = account_files(shared)
+    assert sorted(file["file"] for file in document["files"]) == [file.name for file in files]
+    for node, row in enumerate(document["nodes"]):
+        assert [release["node"] for release in row["releases"]] == [node, node]
+        assert row["records"] == 10
+        assert row["file"] == f"data-{row['data'][:16]}.sqlite"
+    assert [run["run"] for run in document["runs"]] == ["one", "two"]
+    mu = math.sqrt(20 / 9.0**2 + 5 / 6.0**2)
+    for row in document["nodes"]:
+        assert [release["steps"] for release in row["releases"]] == [20, 5]
+        assert gaussian_delta(row["epsilon"], mu) == pytest.approx(1e-5, rel=1e-6)
+        assert row["epsilon"] < sum(release["epsilon"] for release in row["releases"])
+        assert row["left"] == 4.0 - row["epsilon"]
+
+
+def test_one_file_of_a_folder_and_a_run_folder_are_read(shared: Path, own: Path) -> None:
+    sixth = ledger_document(shared)["nodes"][5]
+    (row,) = ledger_document(shared / sixth["file"])["nodes"]
+    assert row == sixth
+    assert ledger_document(own.parent)["nodes"] == ledger_document(own)["nodes"]
+
+
+def test_reading_changes_nothing(shared: Path) -> None:
+    before = {path.name: path.read_bytes() for path in shared.iterdir()}
+    assert ledger_document(shared) == ledger_document(shared)
+    assert {path.name: path.read_bytes() for path in shared.iterdir()} == before
+
+
+def test_data_that_share_records_share_what_was_spent(shared: Path) -> None:
+    """Seven nodes of ten records, then two of thirty: the first had those of three nodes each."""
+    share(shared, "three", MECHANISMS[1], 10, nodes=2, by=30)
+    document = ledger_document(shared)
+    before, third = 20 / 9.0**2 + 5 / 6.0**2, 10 / 6.0**2
+    assert [row["records"] for row in document["nodes"]] == [10] * 7 + [30] * 2
+    for place, row in enumerate(document["nodes"]):
+        mu = math.sqrt(before + third * (place < 6 or place >= 7))
+        assert gaussian_delta(row["epsilon"], mu) == pytest.approx(1e-5, rel=1e-6)
+    wide = document["nodes"][7]
+    assert {(one["run"], one["node"]) for one in wide["releases"]} == {
+        ("three", 0), *((run, node) for run in ("one", "two") for node in range(3)),
+    }  # fmt: skip
+    assert len(wide["histories"]) == 1  # all its records have been through the same
+    confirm(document)
+    # Of one run only what it drew on, with what else was spent of that.
+    (first, second) = ledger_document(shared, "three")["nodes"]
+    assert (first, second) == tuple(
+        {**row, "releases": found["releases"]}
+        for row, found in zip(document["nodes"][7:], (first, second), strict=True)
+    )
+    assert ledger_document(shared, "four")["nodes"] == []
+
+
+def test_a_run_that_goes_on_is_left_alone(shared: Path) -> None:
+    digests = np.arange(30, 40, dtype=np.uint64)
+    wanted = [WantedAccount(3, digests, None, None, None, 1e-5)]
+    with SharedLedgers.open(shared, wanted, session="three") as running:
+        statements = {3: to_statement(MECHANISMS[0])}
+        running.enter("three", digest="d", statements=statements, sent={})
+        with pytest.raises(InputError, match=r"data-[0-9a-f]{16}\.sqlite.*one is running it now"):
+            ledger_document(shared)
+        running.reserve(0, 4)
+    assert ledger_document(shared)["nodes"][3]["releases"][2]["steps"] == 4
+
+
+# Older copies.
+
+
+def test_an_older_copy_is_found(shared: Path, own: Path, tmp_path: Path) -> None:
+    shutil.copytree(shared, tmp_path / "older")
+    share(shared, "three", MECHANISMS[1], 3)
+    seen = ledger_document(shared)["files"]
+    assert len(check_contained(seen, shared)) == 7
+    share(shared, "four", MECHANISMS[1], 3)
+    assert len(check_contained(seen, shared)) == 7
+    one = account_files(shared)[4]
+    assert check_contained(seen, one) == [str(one)]
+    with pytest.raises(InputError, match=r"--ledger .* an older copy, or was continued from one"):
+        check_contained(seen, tmp_path / "older")
+    # Going on from the copy makes another chain.
+    share(tmp_path / "older", "another", MECHANISMS[1], 3)
+    with pytest.raises(InputError, match=r"an older copy, or was continued from one"):
+        check_contained(seen, tmp_path / "older")
+    one.unlink()
+    with pytest.raises(InputError, match=r"the one of data [0-9a-f]{32} is missing"):
+        check_contained(seen, shared)
+    assert check_contained(seen, own) == []
+
+
+def test_a_ledger_of_another_key_is_found(shared: Path, tmp_path: Path) -> None:
+    seen = ledger_document(shared)["files"]
+    share(tmp_path / "again", "one", MECHANISMS[0], 20)
+    with pytest.raises(InputError, match="it has another"):
+        check_contained(seen, tmp_path / "again")
+
+
+def test_what_is_no_ledger_is_refused(tmp_path: Path, own: Path) -> None:
+    with pytest.raises(InputError, match="the file of an existing ledger"):
+        ledger_document(tmp_path / "missing.sqlite")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"FILE = .*a folder with data-NAME\.sqlite"):
+        ledger_document(tmp_path / "empty")
+    own.write_bytes(own.read_bytes()[:-600])
+    with pytest.raises(InputError, match="ledger"):
+        ledger_document(own)
+
+
+def test_an_epsilon_that_is_not_finite_is_null(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(books, "cost", lambda mechanism, delta: math.inf)
+    path = tmp_path / "ledger.sqlite"
+    statement = to_statement(MECHANISMS[0])
+    rows = [
+        NodeStatement(0, statement, 1.0, 1e-5),
+        NodeStatement(1, statement, None, None),
+    ]
+    with Ledger.create(path, digest="plan", statements=rows) as ledger:
+        ledger.reserve(0, 3)
+    document = ledger_document(path)
+    first, second = document["nodes"]
+    assert (first["epsilon"], first["left"]) == (None, 0.0)
+    assert (second["epsilon"], second["left"]) == (None, None)
+    confirm(document)
+
+
+# The document proves itself.
+
+
+def test_a_document_confirms_itself(own: Path, shared: Path) -> None:
+    for path in (own, shared):
+        document = strict_json(json.dumps(ledger_document(path)))
+        confirm(document)
+        confirm({**document, "tacit_version": "0.0.1"})
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda row: row.update(epsilon=row["epsilon"] - 0.01), "epsilon of data"),
+        (lambda row: row.update(epsilon=row["epsilon"] + 0.01), "epsilon of data"),
+        (lambda row: row.update(epsilon=None), "epsilon of data"),
+        (lambda row: row.update(left=2.0), "left of data"),
+        (lambda row: row.update(delta=1e-4), "epsilon of data"),
+        (lambda row: row.update(releases=row["releases"][:1]), "a whole document"),
+        (lambda row: row["releases"][1].update(charged=[[0, 4, 1]]), "epsilon of data"),
+        (lambda row: row["releases"][1].update(steps=4), "steps of run two at data"),
+        (lambda row: row.update(histories=[[0]]), "epsilon of data"),
+        (lambda row: row.update(histories=[]), "a whole document"),
+        (lambda row: row["releases"][1].update(mechanism=0), "epsilon of data"),
+        (lambda row: row["releases"][1].update(mechanism=9), "a whole document"),
+        (lambda row: row["releases"][1].update(charged=[[0, 99, 1]]), "must lie below 20"),
+        (lambda row: row["releases"][1].update(charged="all"), "a whole document"),
+        (lambda row: row.pop("epsilon"), "epsilon of data"),
+        (lambda row: row.pop("releases"), "a whole document"),
+    ],
+)
+def test_an_edited_document_is_refused(shared: Path, edit: Any, said: str) -> None:
+    document = ledger_document(shared)
+    confirm(document)
+    edited = deepcopy(document)
+    edit(edited["nodes"][1])
+    with pytest.raises(InputError, match=said):
+        confirm(edited)
+
+
+def test_edited_mechanisms_are_refused(own: Path) -> None:
+    document = ledger_document(own)
+    document["mechanisms"][0]["noise_multiplier"] = [[9.1, 20]]
+    with pytest.raises(InputError, match="epsilon of node 0"):
+        confirm(document)
+    document["mechanisms"][0]["kind"] = "magic"
+    with pytest.raises(InputError, match="magic"):
+        confirm(document)
+    with pytest.raises(InputError, match="a whole document"):
+        confirm({})
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [([], ""), ([4], "4"), ([0, 1, 2, 5], "0-2, 5"), ([3, 1, 2, 7, 8], "1-3, 7-8")],
+)
+def test_node_numbers_are_listed_in_ranges(numbers: list[int], said: str) -> None:
+    assert node_list(numbers) == said
+
+
+def test_the_figure_is_that_of_the_accountant(tmp_path: Path) -> None:
+    """Sampled batches: the books give what the accountant gives for the planned mechanism."""
+    mechanism = SampledGaussian(0.1, [1.0 + 0.1 * step for step in range(20)])
+    share(tmp_path / "books", "one", mechanism, 20, nodes=1)
+    (row,) = ledger_document(tmp_path / "books")["nodes"]
+    assert row["epsilon"] == epsilon(mechanism, delta=1e-5)

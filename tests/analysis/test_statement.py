@@ -1,0 +1,349 @@
+"""Statements: what was charged is what is stated, and the JSON proves itself."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import norm
+
+from experiments import experiment, strict_json, tree
+from tacit.analysis import ledger_report as books
+from tacit.analysis.statement import check_statement, write_statement
+from tacit.config import load_config
+from tacit.errors import InputError
+from tacit.privacy import from_statement
+from tacit.privacy.ledger.key import fingerprint
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.training.loop import execute
+from tacit.training.prepare import prepare
+
+PRIVATE = {"noise_std": None, "noise_seed": None, "epsilon": 2.0}
+
+
+def ran(run: Path, **changes: Any) -> Path:
+    execute(prepare(load_config(experiment(**{"privacy": PRIVATE, **changes}))), out=run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six steps of PrivSGP on every record, within a budget of 2."""
+    return ran(tmp_path_factory.mktemp("finished") / "run")
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """The run folder, for one test alone."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def stated(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = strict_json((folder / "statement.json").read_text())
+    return content
+
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
+    low, high = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
+    return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high))
+
+
+def test_a_statement_says_what_ran(run: Path) -> None:
+    assert write_statement(run) == (run / "statement.json", run / "statement.html")
+    document = stated(run)
+    result = strict_json((run / "result.json").read_text())
+    with Ledger.open(run / "ledger.sqlite", digest=None) as ledger:
+        assert document["run"]["run"] == ledger.run_id
+        assert document["run"]["plan_digest"] == ledger.digest
+        said = ledger.snapshot()
+        assert document["run"]["ledger_head"] == said.head
+        assert document["run"]["ledger_key"] == fingerprint(said.public_key)
+        mechanisms = [from_statement(one.statement) for one in ledger.statements]
+    assert document["run"]["status"] == "done"
+    assert document["relation"]["name"] == "add-or-remove-one"
+    assert (document["unit"]["name"], document["trust_model"]["name"]) == (
+        "record",
+        "all-messages",
+    )
+    assert document["not_covered"] == result["not_covered"]
+    assert document["data_ledger"] is None
+    assert len(document["nodes"]) == 4
+    for node, row in enumerate(document["nodes"]):
+        z = mechanisms[node].noise_multiplier[0]  # type: ignore[union-attr,index]
+        assert gaussian_delta(row["epsilon"], math.sqrt(6) / z) == pytest.approx(1e-5, rel=1e-5)
+        assert row["epsilon"] == pytest.approx(result["epsilon"][node], rel=1e-9)
+        assert row["claimed"] == result["claimed_epsilon"][node]
+        assert row["records"] == result["records"][node]
+        assert (row["budget"], row["delta"], row["audited"]) == (2.0, 1e-5, None)
+    text = " ".join(document["assumptions"])
+    for word in ("clipped", "keystream", "lattice", "J are public", "one process", "ledger"):
+        assert word in text
+
+
+def test_a_statement_is_confirmed_by_itself(run: Path, tmp_path: Path) -> None:
+    path, _ = write_statement(run)
+    alone = tmp_path / "sent.json"
+    shutil.move(path, alone)
+    shutil.rmtree(run)
+    found = check_statement(alone)
+    document = strict_json(alone.read_text())
+    assert found["nodes"] == 4
+    assert found["epsilon"] == max(row["epsilon"] for row in document["nodes"]) <= 2.0
+    assert (found["delta"], found["data_epsilon"]) == (1e-5, None)
+    assert found["run"] == document["run"]["run"]
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_steps_that_a_killed_session_booked_are_in_it(run: Path) -> None:
+    before = strict_json((run / "result.json").read_text())["epsilon"][0]
+    with Ledger.open(run / "ledger.sqlite", digest=None) as ledger:
+        ledger.reserve(3, 6)
+        z = from_statement(ledger.statements[0].statement).noise_multiplier[0]  # type: ignore
+    write_statement(run)
+    row = stated(run)["nodes"][0]
+    assert row["epsilon"] > before
+    assert gaussian_delta(row["epsilon"], 3 / z) == pytest.approx(1e-5, rel=1e-5)
+    assert check_statement(run / "statement.json")["epsilon"] > 2.0
+
+
+def test_a_published_noise_is_stated_with_what_is_proved(tmp_path: Path) -> None:
+    run = ran(tmp_path / "run", privacy={**PRIVATE, "accounting": "published"})
+    write_statement(run)
+    for row in stated(run)["nodes"]:
+        assert row["claimed"] == pytest.approx(2.0, rel=1e-6)
+        assert row["epsilon"] != pytest.approx(2.0, rel=1e-3)
+    assert stated(run)["accounting"] == "published"
+
+
+def test_other_relations_and_samplers_are_stated(tmp_path: Path) -> None:
+    run = ran(
+        tmp_path / "run",
+        privacy={**PRIVATE, "relation": "replace-one"},
+        train={"batch": 8, "sampling": "fixed"},
+    )
+    write_statement(run)
+    assert stated(run)["relation"]["name"] == "replace-one"
+    assert "drawn without replacement" in stated(run)["mechanisms_in_words"][0]
+    assert check_statement(run / "statement.json")["epsilon"] <= 2.0
+
+
+# Where it is written.
+
+
+def test_writing_again_changes_nothing(run: Path) -> None:
+    paths = write_statement(run)
+    before = [path.read_bytes() for path in paths]
+    document = stated(run)
+    assert write_statement(run) == paths
+    assert [path.read_bytes() for path in paths] == before
+    # A page that is lost is made again, with the date that the statement has.
+    paths[1].unlink()
+    write_statement(run)
+    assert [path.read_bytes() for path in paths] == before
+    assert stated(run) == document
+
+
+@pytest.mark.parametrize("name", ["statement.json", "statement.html"])
+def test_other_files_are_never_overwritten(run: Path, tmp_path: Path, name: str) -> None:
+    (run / name).write_text("{}")
+    before = tree(run)
+    with pytest.raises(InputError, match=f"{name}.* says something else"):
+        write_statement(run)
+    assert (run / name).read_text() == "{}"
+    assert tree(run) == before
+    paths = write_statement(run, tmp_path / "else" / "where")
+    assert [path.parent for path in paths] == [tmp_path / "else" / "where"] * 2
+    assert check_statement(paths[0])["nodes"] == 4
+
+
+def test_an_older_statement_is_kept(run: Path) -> None:
+    write_statement(run)
+    with Ledger.open(run / "ledger.sqlite", digest=None) as ledger:
+        ledger.reserve(5, 6)
+    with pytest.raises(InputError, match="says something else"):
+        write_statement(run)
+
+
+def test_where_nothing_can_be_written_is_said(run: Path) -> None:
+    with pytest.raises(InputError, match=r"config\.toml.* cannot be written"):
+        write_statement(run, run / "config.toml" / "below")
+
+
+# What cannot be stated.
+
+
+@pytest.mark.parametrize(
+    ("privacy", "algorithm", "said"),
+    [
+        ({**PRIVATE, "noise_seed": 3}, {}, "seeded noise: anyone who knows the seed"),
+        ({"noise_seed": None, "accounting": "none"}, {}, "the noise is not accounted"),
+        ({"noise_std": None, "noise_seed": None}, {"name": "sgp"}, "sgp adds no noise"),
+        ({"noise_std": None, "noise_seed": None, "epsilon": "none"}, {}, "no noise is added"),
+        ({"noise_std": 1e-9, "noise_seed": None}, {}, "there is too little noise for any finite"),
+    ],
+)
+def test_a_run_without_a_guarantee_is_refused(
+    tmp_path: Path, privacy: dict[str, Any], algorithm: dict[str, Any], said: str
+) -> None:
+    run = ran(tmp_path / "run", privacy=privacy, algorithm=algorithm)
+    with pytest.raises(InputError, match=f"not private, so nothing can be stated: {said}"):
+        write_statement(run)
+    assert "statement.json" not in tree(run)
+
+
+@pytest.mark.parametrize("of", ["run", "books"])
+def test_an_older_copy_of_a_ledger_is_no_ground_for_a_statement(tmp_path: Path, of: str) -> None:
+    """Neither that of the run, nor those of its data."""
+    privacy = {**PRIVATE, "ledger": str(tmp_path / "books")}
+    job, run = prepare(load_config(experiment(privacy=privacy))), tmp_path / "run"
+    asked = iter([False, True])
+    execute(job, out=run, should_stop=lambda: next(asked))
+    shutil.copytree(tmp_path / of, tmp_path / "older")
+    steps = execute(job, out=run, resume=True).steps
+    for ledger in (tmp_path / "older").glob("*.sqlite"):
+        shutil.copy(ledger, tmp_path / of)
+    said = f"{steps - 2} of its {steps} steps are not charged to node 0, so that it is an older"
+    with pytest.raises(InputError, match=said):
+        write_statement(run)
+    assert "statement.json" not in tree(run)
+
+
+def test_no_finite_epsilon_is_no_statement(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(books, "cost", lambda mechanism, delta: math.inf)
+    with pytest.raises(InputError, match="has no finite epsilon"):
+        write_statement(run)
+
+
+def test_what_is_no_finished_run_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"has no result\.json"):
+        write_statement(tmp_path / "missing")
+    with (
+        Ledger.open(run / "ledger.sqlite", digest=None),
+        pytest.raises(InputError, match="one is running it now"),
+    ):
+        write_statement(run)
+    for content, said in (("{}", "whole"), ("[]", "whole"), ('{"format', "whole")):
+        (run / "result.json").write_text(content)
+        with pytest.raises(InputError, match=said):
+            write_statement(run)
+    (run / "result.json").write_text('{"format_version": 99, "private": true}')
+    with pytest.raises(InputError, match="this is 99"):
+        write_statement(run)
+
+
+# With a ledger of the nodes' data.
+
+
+def test_all_runs_on_the_data_are_stated(tmp_path: Path) -> None:
+    privacy = {**PRIVATE, "epsilon": 1.0, "ledger": str(tmp_path / "books"), "ledger_epsilon": 4.0}
+    first, second = (ran(tmp_path / name, privacy=privacy) for name in ("first", "second"))
+    write_statement(second)
+    found = check_statement(second / "statement.json")
+    assert found["epsilon"] <= 1.0 < found["data_epsilon"] < 2.0
+    ledger = stated(second)["data_ledger"]
+    assert [len(row["releases"]) for row in ledger["nodes"]] == [2] * 4
+    assert "whatever else was released" in stated(second)["assumptions"][-1]
+    assert ledger["path"] == "books"
+    assert len(ledger["files"]) == 4
+    page = (second / "statement.html").read_text()
+    assert "All runs on the same data" in page
+    # A statement of the first run, from other books than its own, is refused.
+    shutil.rmtree(tmp_path / "books")
+    ran(tmp_path / "third", privacy=privacy)
+    with pytest.raises(InputError, match="which is not entered in it"):
+        write_statement(first)
+
+
+def test_a_ledger_that_is_older_than_the_statement_is_found(tmp_path: Path) -> None:
+    privacy = {**PRIVATE, "epsilon": 1.0, "ledger": str(tmp_path / "books"), "ledger_epsilon": 4.0}
+    run = ran(tmp_path / "run", privacy=privacy)
+    shutil.copytree(tmp_path / "books", tmp_path / "copy")
+    ran(tmp_path / "again", privacy=privacy)
+    write_statement(tmp_path / "again")
+    statement = tmp_path / "again" / "statement.json"
+    found = check_statement(statement, tmp_path / "books")["ledgers"]
+    assert found == [str(tmp_path / "books" / file["file"]) for file in files_of(statement)]
+    assert check_statement(statement, tmp_path / "again")["ledgers"] == [
+        str(tmp_path / "again" / "ledger.sqlite")
+    ]
+    assert check_statement(statement)["ledgers"] is None
+    # Later runs are no matter; the copy of before is found out, and so is another run's ledger.
+    ran(tmp_path / "later", privacy=privacy)
+    assert check_statement(statement, tmp_path / "books")["ledgers"] == found
+    with pytest.raises(InputError, match="it is an older copy"):
+        check_statement(statement, tmp_path / "copy")
+    with pytest.raises(InputError, match="it is neither"):
+        check_statement(statement, run)
+    # Where the ledgers have moved, the statement is told so.
+    shutil.move(tmp_path / "books", tmp_path / "moved")
+    with pytest.raises(InputError, match="the file of an existing ledger"):
+        write_statement(run)
+    write_statement(run, ledger=tmp_path / "moved")
+
+
+def files_of(statement: Path) -> list[dict[str, Any]]:
+    files: list[dict[str, Any]] = strict_json(statement.read_text())["data_ledger"]["files"]
+    return sorted(files, key=lambda file: file["file"])
+
+
+# Tampering.
+
+
+def edited(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    document = strict_json(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda d: d["nodes"][2].update(epsilon=0.5), "epsilon of node 2 = 0.5: must be"),
+        (lambda d: d["nodes"][2].update(delta=1e-9), "delta of node 2"),
+        (lambda d: d["nodes"].pop(), "a whole statement"),
+        (lambda d: d["ledger"]["nodes"][1].update(epsilon=0.5), "epsilon of node 1"),
+        (lambda d: d["ledger"]["nodes"][1]["releases"][0].update(charged=[[0, 5, 1]]), "node 1"),
+        (lambda d: d["ledger"]["mechanisms"][0].update(noise_multiplier=[[99.0, 6]]), "node 0"),
+        (lambda d: d["relation"].update(name="replace-one"), "relation = 'replace-one'"),
+        (lambda d: d["unit"].update(name="client"), "unit = 'client'"),
+        (lambda d: d["nodes"][0].update(records=10), "its digest does not match"),
+        (lambda d: d["assumptions"].pop(), "its digest does not match"),
+        (lambda d: d["not_covered"].clear(), "its digest does not match"),
+        (lambda d: d.update(date="2020-01-01T00:00:00+00:00"), "its digest does not match"),
+        (lambda d: d["run"].update(status="stopped"), "its digest does not match"),
+        (lambda d: d.pop("digest"), "a whole statement"),
+        (lambda d: d.pop("ledger"), "a whole statement"),
+        (lambda d: d.update(format_version=9), "this is 9"),
+        (lambda d: d.update(kind="a poem"), "a JSON of the kind"),
+    ],
+)
+def test_a_tampered_statement_is_refused(
+    run: Path, change: Callable[[dict[str, Any]], object], said: str
+) -> None:
+    path, _ = write_statement(run)
+    check_statement(path)
+    with pytest.raises(InputError, match=said):
+        check_statement(edited(path, change))
+
+
+def test_the_layout_of_the_file_does_not_matter(run: Path) -> None:
+    path, _ = write_statement(run)
+    document = strict_json(path.read_text())
+    path.write_text(json.dumps(dict(reversed(document.items()))))
+    check_statement(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"\xff\xfe", b"{'kind': 1}"])
+def test_what_is_no_statement_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "statement.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="statement"):
+        check_statement(path)
+    with pytest.raises(InputError, match="statement"):
+        check_statement(tmp_path / "missing.json")

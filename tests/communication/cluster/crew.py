@@ -1,0 +1,248 @@
+"""Crews: `tacit train` in real processes that are ranks of one run, started in a moment.
+
+Every rank is forked from a server that has imported all of tacit already, and calls the entry of
+the command line in an environment as `tacit launch` sets it. This process keeps the store. All are
+killed when the block ends, whatever happened, and every wait has a limit.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from communication.cluster import ranks
+from communication.cluster.joined import kept_store, variables
+from experiments import Answer, strict_json, tacit
+from tacit.analysis.ledger_report import ledger_document
+from tacit.cli.main import main
+from tacit.privacy.ledger.ledger import read_ledger, step_runs
+
+__all__ = [
+    "EXACT",
+    "LIMIT",
+    "Member",
+    "charged",
+    "checkpoints",
+    "crew",
+    "nodes_of",
+    "result_of",
+    "rows_of",
+    "simulated",
+    "train",
+    "until",
+]
+
+EXACT = {"rtol": 1e-12, "atol": 1e-14}
+LIMIT = 60.0  # seconds for anything that must end
+
+_PRELOADED = (
+    "hypothesis.strategies",
+    "pytest",
+    "scipy.stats",
+    "sqlite3",
+    "tacit.algorithms",
+    "tacit.cli.main",
+    "tacit.communication.cluster",
+    "tacit.communication.cluster.channel",
+    "tacit.communication.cluster.gathering",
+    "tacit.config",
+    "tacit.data.formats.digits",
+    "tacit.communication.exchange",
+    "tacit.training.processes.join",
+    "tacit.training.prepare",
+    "tacit.training.loop",
+    "tacit.cli.tables",
+)
+_forks = ranks._forks  # one server for all tests of a process
+_forks.set_forkserver_preload(list(_PRELOADED))
+
+
+@dataclass(frozen=True)
+class Member:
+    """One rank.
+
+    Attributes:
+        process: which it is.
+        home: its working directory.
+    """
+
+    process: BaseProcess
+    home: Path
+
+    def end(self, limit: float = LIMIT) -> Answer:
+        """How it ended; of a signal, minus its number."""
+        self.process.join(limit)
+        assert self.process.exitcode is not None, f"{self.home.name} hangs: {self.said('err')}"
+        return Answer(self.process.exitcode, self.said("out"), self.said("err"))
+
+    def said(self, stream: str) -> str:
+        """What it wrote to `out` or `err`."""
+        return (self.home / f"said.{stream}").read_text()
+
+
+@contextmanager
+def crew(
+    folder: Path,
+    processes: int,
+    arguments: Callable[[int], Sequence[object]],
+    *,
+    tamper: Mapping[int, Callable[[], None]] | None = None,
+    homes: Sequence[Path] = (),
+) -> Iterator[list[Member]]:
+    """Ranks that run `tacit` with their arguments; none is left afterwards.
+
+    Args:
+        folder: where their working directories are made.
+        processes: how many.
+        arguments: of the command line, by rank.
+        tamper: by rank, what is called before the command line.
+        homes: their working directories, where they are there already.
+    """
+    token = secrets.token_hex(4)
+    members: list[Member] = []
+    with kept_store() as port:
+        try:
+            for rank in range(processes):
+                home = homes[rank] if homes else folder / f"home-{token}-{rank}"
+                home.mkdir(parents=True, exist_ok=True)
+                words = [str(word) for word in arguments(rank)]
+                call = (variables(rank, processes, port), home, words, (tamper or {}).get(rank))
+                process = _forks.Process(target=_rank, args=call, daemon=True)
+                process.start()
+                members.append(Member(process, home))
+            yield members
+        finally:
+            for member in members:
+                member.process.kill()
+            for member in members:
+                member.process.join(10)
+            assert not any(member.process.is_alive() for member in members)
+
+
+def train(
+    folder: Path,
+    file: Path,
+    out: Path,
+    processes: int,
+    *more: str,
+    tamper: Mapping[int, Callable[[], None]] | None = None,
+) -> list[Answer]:
+    """How all ranks of a training ended, within limits."""
+    words = ("train", file, "--quiet", "--out", out, *more)
+    with crew(folder, processes, lambda _: words, tamper=tamper) as members:
+        return [member.end() for member in members]
+
+
+def _rank(
+    environment: Mapping[str, str],
+    home: Path,
+    words: Sequence[str],
+    tamper: Callable[[], None] | None,
+) -> None:
+    os.chdir(home)
+    for number, stream in ((1, "out"), (2, "err")):
+        file = os.open(f"said.{stream}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, number)
+        os.close(file)
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    sys.argv = ["tacit", *words]
+    if tamper is not None:
+        tamper()
+    main()
+
+
+def simulated(file: Path, run: Path) -> Path:
+    """The same run in this process alone, without interruption."""
+    assert tacit("train", file, "--quiet", "--out", run).code == 0
+    return run
+
+
+def result_of(run: Path) -> dict[str, Any]:
+    """What `result.json` says."""
+    content: dict[str, Any] = strict_json((run / "result.json").read_text())
+    return content
+
+
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    """The lines of `metrics.jsonl`."""
+    return [strict_json(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def nodes_of(run: Path) -> torch.Tensor:
+    """The models of all nodes, as the ranks of a run in blocks wrote them, or as one process."""
+    folders = sorted(run.glob("rank-*")) or [run]
+    return torch.cat([load_file(one / "nodes.safetensors")["parameters"] for one in folders])
+
+
+def charged(run: Path) -> dict[int, Counter[int]]:
+    """How often each step was charged to each node, from the ledgers of a run alone."""
+    found: dict[int, Counter[int]] = {}
+    for file in sorted(run.glob("rank-*/ledger.sqlite")) or [run / "ledger.sqlite"]:
+        (one,) = read_ledger(file).runs
+        for node, intervals in one.charged.items():
+            assert node not in found
+            found[node] = Counter(
+                {
+                    step: times
+                    for first, until, times in step_runs(intervals)
+                    for step in range(first, until)
+                }
+            )
+    return found
+
+
+def checkpoints(run: Path) -> list[set[int]]:
+    """The steps of which each rank has a checkpoint."""
+    names = [[path.stem for path in one.glob("checkpoint-*")] for one in sorted(run.glob("rank-*"))]
+    return [{int(name.removeprefix("checkpoint-")) for name in own} for own in names]
+
+
+def until(condition: Callable[[], bool], limit: float = LIMIT) -> None:
+    """Wait, a limited time, for something that another process does."""
+    deadline = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def assert_ends_as(run: Path, alone: Path, measured: Iterable[int] = ()) -> None:
+    """A run that was continued ended where an uninterrupted one does.
+
+    Args:
+        run: of several processes.
+        alone: in one process, without interruption.
+        measured: steps at which only the first was measured, for it was stopped there.
+    """
+    torch.testing.assert_close(nodes_of(run), nodes_of(alone), **EXACT)
+    found, right = result_of(run), result_of(alone)
+    for key in ("status", "steps", "bytes_sent_by_node"):
+        assert found[key] == right[key]
+    rows, rights = ({row["step"]: row["test_loss"] for row in rows_of(one)} for one in (run, alone))
+    assert rows.keys() == rights.keys() | set(measured)
+    for step, losses in rights.items():
+        assert rows[step] == (losses and pytest.approx(losses, rel=1e-12))
+
+
+def assert_epsilon_is_that_of_the_books(run: Path) -> None:
+    """As each owner of a node can recompute it from the ledger of its own process."""
+    stated = result_of(run)["epsilon"]
+    documents = [ledger_document(home) for home in sorted(run.glob("rank-*"))]
+    assert len({one["run"] for document in documents for one in document["runs"]}) == 1
+    for document in documents:
+        for row in document["nodes"]:
+            assert math.isclose(row["epsilon"], stated[row["node"]], rel_tol=1e-9)

@@ -1,0 +1,156 @@
+"""What ranks of a crew do to themselves, at a step that is known: die, hang, fail, send nonsense.
+
+What happens next does not depend on how fast this machine is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import struct
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tacit.communication.cluster import Cluster
+from tacit.communication.cluster.channel import TorchChannel
+from tacit.communication.cluster.store import Board
+from tacit.communication.exchange.messages import HEADER_BYTES, read_header
+
+__all__ = [
+    "BAD",
+    "Tamper",
+    "around",
+    "at_step",
+    "corrupt",
+    "fail",
+    "lie",
+    "overheard",
+    "raise_signal",
+]
+
+Tamper = Callable[[], None]
+
+
+def raise_signal(number: int) -> None:
+    """As if another had sent it."""
+    os.kill(os.getpid(), number)
+
+
+def fail() -> None:
+    """A defect."""
+    raise RuntimeError("something nobody thought of")
+
+
+def at_step(step: int, act: Tamper) -> None:
+    """Do something before a step."""
+    told = Cluster.at
+
+    def at(self: Cluster, k: int) -> None:
+        told(self, k)
+        if k == step:
+            act()
+
+    Cluster.at = at  # type: ignore[method-assign]
+
+
+def around(module: str, name: str, act: Tamper, *, after: bool) -> None:
+    """Do something before or after a function is called."""
+    where = importlib.import_module(module)
+    function = getattr(where, name)
+
+    def acting(*arguments: Any, **named: Any) -> Any:
+        if not after:
+            act()
+        value = function(*arguments, **named)
+        act()
+        return value
+
+    setattr(where, name, acting)
+
+
+def wrap_send(change: Callable[[int, tuple[int, ...], Tensor], Tensor]) -> None:
+    """Pass every message of the algorithm, with its header's fields, through a function."""
+    send = TorchChannel.send
+
+    def changed(self: TorchChannel, rank: int, message: Tensor) -> None:
+        header = read_header(message[:HEADER_BYTES].numpy().tobytes())
+        of_algorithm = header is not None  # not metrics on their way to rank 0
+        send(self, rank, change(rank, header, message) if of_algorithm else message)
+
+    TorchChannel.send = changed  # type: ignore[method-assign]
+
+
+def overheard(file: Path, lethal: int | None) -> None:
+    """Write down what is sent, and die in the middle of the exchange of a step."""
+
+    def hear(rank: int, header: tuple[int, ...], message: Tensor) -> Tensor:
+        _, kind, step, *_ = header
+        digest = sha256(message[HEADER_BYTES:].numpy().tobytes()).hexdigest()
+        if step == lethal:
+            raise_signal(signal.SIGKILL)
+        with file.open("a") as lines:
+            lines.write(json.dumps([[kind, step, rank], digest]) + "\n")
+        return message
+
+    wrap_send(hear)
+
+
+def field(at: int, form: str, value: int) -> Callable[[Tensor], Tensor]:
+    """Puts another value into a header."""
+
+    def change(message: Tensor) -> Tensor:
+        raw = bytearray(struct.pack(form, value))
+        message[at : at + len(raw)] = torch.frombuffer(raw, dtype=torch.uint8)
+        return message
+
+    return change
+
+
+def filled(value: int) -> Callable[[Tensor], Tensor]:
+    """Fills all that follows the header."""
+
+    def change(message: Tensor) -> Tensor:
+        message[HEADER_BYTES:] = value
+        return message
+
+    return change
+
+
+BAD: Mapping[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "not finite": (filled(0xFF), "are not finite"),
+    "another dtype": (field(32, "<I", 1), "its dtype is 1 and must be 2"),
+    "more rows": (field(36, "<I", 3), "its rows is 3 and must be"),
+    "another step": (field(16, "<q", 9), "its step is 9 and must be"),
+    "another sender": (field(8, "<I", 0), "its sender is 0 and must be 1"),
+    "another format": (field(0, "<q", 0), "it does not begin as messages of this version"),
+    "short": (lambda message: message[:-8].clone(), "bytes and must hold"),
+    "empty": (lambda message: message[:0].clone(), "it does not begin as"),
+}
+
+
+def corrupt(*which: str, first: int) -> None:
+    """Spoil the messages of some steps, each in its way."""
+
+    def change(rank: int, header: tuple[int, ...], message: Tensor) -> Tensor:
+        place = header[2] - first
+        return BAD[which[place]][0](message) if 0 <= place < len(which) else message
+
+    wrap_send(change)
+
+
+def lie(words: Mapping[str, str]) -> None:
+    """Put other texts into the store than this process means: of what is shared, or under a key."""
+    write = Board.set
+
+    def told(self: Board, key: str, text: str) -> None:
+        shared, what, *_ = *key.split("/"), ""
+        write(self, key, words.get(what if shared == "share" else key, text))
+
+    Board.set = told  # type: ignore[method-assign]

@@ -1,0 +1,417 @@
+"""The channel: what was sent comes out, in order, and a lost peer is named in time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ranks import (
+    CPU,
+    Hub,
+    Outcome,
+    Seat,
+    ThreadChannel,
+    lost,
+    rendezvous,
+    run_ranks,
+    run_threads,
+    started,
+    take_seat,
+)
+from torch import Tensor
+
+from tacit.communication.cluster import channel as module
+from tacit.communication.cluster.channel import HEAD, TorchChannel, open_channel
+from tacit.communication.cluster.gathering import open_gatherer
+from tacit.communication.received import METRICS, Metrics
+from tacit.errors import PeerError
+
+SIZES = [0, 1, 10**6, 17, 0, 4096]
+LARGE = 30 * 10**6
+NOTHING = Metrics(nodes=[], bytes=[], dropped=0, mass=None, scores=None, equal=True, spread=0.0)
+
+
+def bytes_of(label: str, size: int) -> bytes:
+    """Bytes that no other message has."""
+    return hashlib.shake_128(label.encode()).digest(size)
+
+
+def message(label: str, size: int) -> Tensor:
+    return torch.frombuffer(bytearray(bytes_of(label, size) + b"."), dtype=torch.uint8)[:size]
+
+
+def seen(arrived: Tensor) -> list[Any]:
+    """Length and digest."""
+    return [len(arrived), hashlib.blake2b(arrived.numpy().tobytes()).hexdigest()]
+
+
+def expected(label: str, size: int) -> list[Any]:
+    return [size, hashlib.blake2b(bytes_of(label, size)).hexdigest()]
+
+
+def talk(seat: Seat) -> dict[str, Any]:
+    """All that ranks in a ring say to each other when nobody is lost."""
+    rank, channel, count = seat.rank, seat.channel, seat.processes
+    after, before = (rank + 1) % count, (rank - 1) % count
+    found: dict[str, Any] = {}
+
+    # One after another around the ring; the receives announce more than what comes.
+    found["sizes"] = []
+    for position, size in enumerate(SIZES):
+        arrival = channel.receive(before, size + 1000 * (position % 2))
+        channel.send(after, message(f"{rank} {position}", size))
+        found["sizes"].append(seen(arrival.wait()))
+        assert arrival.wait() is arrival.wait()
+
+    # Many to one process, who looks later.
+    if rank == 0:
+        for number in range(7):
+            channel.send(1, message(f"order {number}", 1000 * (7 - number)))
+    if rank == 1:
+        time.sleep(0.05)
+        arrivals = [channel.receive(0, 8000) for _ in range(7)]
+        found["order"] = [seen(arrival.wait()) for arrival in arrivals]
+
+    # Both directions at once, to both neighbours, more than any buffer of the system holds.
+    peers = [other for other in range(count) if other != rank]
+    for peer in peers:
+        channel.send(peer, torch.full((LARGE,), 16 * rank + peer, dtype=torch.uint8))
+    large = [channel.receive(peer, LARGE) for peer in peers]
+    found["large"] = [
+        len(came) == LARGE and bool((came == 16 * peer + rank).all())
+        for peer, came in zip(peers, (arrival.wait() for arrival in large), strict=True)
+    ]
+
+    # One envelope for everybody, written as numbers of eight bytes, read as such.
+    shared = channel.envelope(80)
+    shared.view(torch.float64).copy_(torch.arange(10) + 100.0 * rank)
+    for peer in peers:
+        channel.send(peer, shared)
+    found["shared"] = [
+        channel.receive(peer, 80).wait().view(torch.float64).tolist() for peer in peers
+    ]
+    channel.finish()
+    found["sent"] = channel.bytes_sent
+    found["waited"] = sorted({peer for peer in seat.waited if peer is not None})
+    found["waits for nobody"] = seat.waited[-1:]
+
+    # Rank 0 goes home; that is no concern of those who have nothing more to say to it.
+    if rank == 0:
+        return found
+    time.sleep(0.3)
+    other = 3 - rank
+    channel.send(other, message("late", 5000))
+    found["late"] = seen(channel.receive(other, 5000).wait())
+    channel.finish()
+    return found
+
+
+def check_talk(outcomes: list[Outcome], head: int) -> None:
+    assert [outcome.code for outcome in outcomes] == [0, 0, 0], outcomes
+    for rank, found in enumerate(outcome.value for outcome in outcomes):
+        before = (rank - 1) % 3
+        peers = [other for other in range(3) if other != rank]
+        assert found["sizes"] == [
+            expected(f"{before} {position}", size) for position, size in enumerate(SIZES)
+        ]
+        assert found["large"] == [True, True]
+        assert found["shared"] == [[100.0 * peer + j for j in range(10)] for peer in peers]
+        ordered = 1000 * 28 + 7 * head if rank == 0 else 0
+        once = sum(size + head for size in SIZES)
+        assert found["sent"] == once + ordered + 2 * (LARGE + head) + 2 * (80 + head)
+    first, second, third = (outcome.value for outcome in outcomes)
+    assert second["order"] == [expected(f"order {n}", 1000 * (7 - n)) for n in range(7)]
+    assert second["late"] == third["late"] == expected("late", 5000)
+    assert "late" not in first
+
+
+def test_processes_get_what_was_sent_to_them() -> None:
+    outcomes = run_ranks(talk, 3)
+    check_talk(outcomes, HEAD)
+    for rank, found in enumerate(outcome.value for outcome in outcomes):
+        assert found["waited"] == [other for other in range(3) if other != rank]
+        assert found["waits for nobody"] == [None]
+
+
+def test_threads_that_stand_for_ranks_do_as_well() -> None:
+    check_talk(run_threads(talk, 3), 0)
+
+
+# What a survivor sees: one interpreter of its own, which must also end by itself.
+
+
+def survive(port: int) -> None:
+    """Rank 0, which loses rank 1 (killed) and then rank 2 (stopped), and ends with code 4."""
+    killing = take_seat(0, 3, port, 30.0)
+    stopping = take_seat(0, 3, port, 2.0, name="stopping")
+    gatherer = open_gatherer(stopping.store, 0, 3, METRICS, 30.0, lost)
+    gatherer.put(0, NOTHING, torch.zeros(3))  # its thread waits for rank 2 until the very end
+
+    def tell(action: Callable[[], object]) -> None:
+        try:
+            action()
+        except PeerError as error:
+            print(json.dumps(str(error)), flush=True)
+
+    killing.channel.send(1, torch.zeros(LARGE, dtype=torch.uint8))
+    tell(killing.channel.receive(1, LARGE).wait)
+    tell(killing.channel.finish)
+    tell(lambda: killing.channel.receive(1, 1).wait())
+    for _ in range(2):
+        stopping.channel.send(2, torch.zeros(LARGE, dtype=torch.uint8))
+    arrival = stopping.channel.receive(2, LARGE)
+    tell(lambda: stopping.channel.send(2, torch.zeros(1, dtype=torch.uint8)))
+    tell(arrival.wait)
+    tell(lambda: gatherer.finish(0.2))
+    print(json.dumps([stopping.waited, killing.waited]), flush=True)
+    for thing in (stopping.channel, killing.channel, gatherer):
+        thing.close()
+    print(json.dumps("closed"), flush=True)
+    with pytest.raises(ValueError, match="closed"):
+        stopping.channel.send(1, torch.zeros(1, dtype=torch.uint8))
+    sys.exit(4)
+
+
+def be_lost(seat: Seat) -> None:
+    """Ranks 1 and 2 of `survive`; they take nothing of what is sent to them."""
+    again = take_seat(seat.rank, 3, seat.store.port, 30.0, name="stopping")
+    gatherer = open_gatherer(seat.store, seat.rank, 3, METRICS, 30.0, lost)
+    if seat.rank == 1:
+        gatherer.put(0, NOTHING, torch.zeros(3))
+        gatherer.finish(30.0)
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert again.rank == 2
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_a_lost_peer_is_named_in_time_and_the_process_ends_by_itself() -> None:
+    here = str(Path(__file__).parent)
+    code = "import sys, test_cluster_channel as t; t.survive(int(sys.argv[1]))"
+    with rendezvous() as port, started(be_lost, [1, 2], 3, port, 30.0) as running:
+        survivor = subprocess.Popen(
+            [sys.executable, "-c", code, str(port)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1"},
+        )
+        try:
+            output, _ = survivor.communicate(timeout=90)
+        finally:
+            survivor.kill()
+            survivor.wait(10)
+        killed, stopped = (process for process, _ in running)
+        assert killed.exitcode == -signal.SIGKILL
+        assert stopped.exitcode is None
+    assert survivor.returncode == 4
+    died, died_sending, later, silent, torn, gathered, waited, closed = map(
+        json.loads, output.splitlines()
+    )
+    closed_text = "rank 1 was lost: its connection was closed"
+    # A closed connection is noticed as such; one that is only silent at its timeout.
+    assert died == died_sending == later == closed_text
+    assert silent == "rank 2 was lost: nothing came to or from it within 2 s"
+    assert torn.startswith("rank 2 was lost: ")
+    assert gathered == "rank 2 was lost: its metrics did not move in 0.2 s"
+    assert 2 in waited[0]
+    assert 1 in waited[1]
+    assert waited[0][-1] is waited[1][-1] is None
+    assert closed == "closed"
+
+
+def test_a_process_that_does_not_come_is_named() -> None:
+    with rendezvous() as port:
+        store = module.dist.TCPStore("127.0.0.1", port, is_master=False)
+        store.set("tacit-channel/here/1", "")
+        with pytest.raises(PeerError, match=r"rank 2 was lost: it did not come .* within 0\.2 s"):
+            open_channel(store, 0, 4, CPU, 0.2, lost, lambda _: None)
+
+
+def test_threads_name_a_lost_rank() -> None:
+    def silent(seat: Seat) -> None:
+        if seat.rank == 0:
+            seat.channel.receive(1, 10).wait()
+        time.sleep(0.5 * seat.rank)
+
+    def leaves(seat: Seat) -> None:
+        if seat.rank == 0:
+            seat.channel.receive(1, 10).wait()
+
+    assert run_threads(silent, 2, timeout=0.2)[0] == Outcome(
+        4, "rank 1 was lost: nothing came from it"
+    )
+    assert run_threads(leaves, 2, timeout=20)[0] == Outcome(
+        4, "rank 1 was lost: its connection was closed"
+    )
+
+
+# What goes on the wire, seen by a group that keeps it.
+
+
+class Done:
+    def wait(self, timeout: object) -> bool:
+        return True
+
+
+class Wire:
+    """A group of torch.distributed that keeps what is sent, and delivers what it is told to."""
+
+    def __init__(self, delivered: bytes = b"") -> None:
+        self.sent: list[Tensor] = []
+        self.delivered = delivered
+
+    def send(self, tensors: list[Tensor], rank: int, tag: int) -> Done:
+        self.sent.extend(tensors)
+        return Done()
+
+    def recv(self, tensors: list[Tensor], rank: int, tag: int) -> Done:
+        came = torch.frombuffer(bytearray(self.delivered), dtype=torch.uint8)
+        tensors[0][: len(came)] = came
+        return Done()
+
+    def abort(self) -> None:
+        """Nothing is under way."""
+
+
+def over(wire: Wire, waiting: Callable[[int | None], None] = lambda _: None) -> TorchChannel:
+    return TorchChannel(
+        wire,
+        wire,
+        rank=1,
+        processes=3,
+        device=CPU,
+        timeout=1.0,
+        blame=lost,
+        waiting=waiting,
+    )
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200))
+def test_a_message_is_a_head_of_16_bytes_and_its_payload(payload: bytes) -> None:
+    wire = Wire()
+    content = torch.frombuffer(bytearray(payload + b"."), dtype=torch.uint8)[: len(payload)]
+    over(wire).send(0, content)
+    head = b"tacit\x00\x00\x01" + struct.pack("<Q", len(payload))
+    assert wire.sent[0].numpy().tobytes() == head + payload
+    assert over(Wire(head + payload)).receive(0, 200).wait().tolist() == list(payload)
+
+
+def test_an_envelope_is_not_copied_and_anything_else_is() -> None:
+    wire = Wire()
+    channel = over(wire)
+    envelope = channel.envelope(8)
+    assert envelope.data_ptr() % 16 == 0
+    envelope.zero_()
+    channel.send(0, envelope)
+    channel.send(2, envelope)
+    other = torch.zeros(8, dtype=torch.uint8)
+    channel.send(0, other)
+    channel.send(2, envelope[:4])
+    starts = [sent[HEAD:].data_ptr() for sent in wire.sent]
+    assert starts[0] == starts[1] == envelope.data_ptr()
+    assert starts[2] != other.data_ptr()
+    assert starts[3] != envelope.data_ptr()
+    assert [len(sent) for sent in wire.sent] == [24, 24, 24, 20]
+    assert channel.bytes_sent == 92
+
+
+@pytest.mark.parametrize(
+    ("delivered", "said"),
+    [
+        (b"tacit\x00\x00\x01" + struct.pack("<Q", 9), "rank 2 sent a message of 9 bytes, where 8"),
+        (b"tacit\x00\x00\x01" + b"\xff" * 8, "rank 2 sent a message of 18446744073709551615 bytes"),
+        (b"tacit\x00\x00\x02" + struct.pack("<Q", 8), "rank 2 sent a message that is none of"),
+        (b"\x00" * 24, "rank 2 sent a message that is none of"),
+    ],
+)
+def test_a_wrong_head_names_the_sender(delivered: bytes, said: str) -> None:
+    arrival = over(Wire(delivered)).receive(2, 8)
+    with pytest.raises(PeerError, match=said):
+        arrival.wait()
+
+
+@pytest.mark.parametrize("peer", [1, -1, 3])
+def test_no_messages_to_oneself_or_to_nobody(peer: int) -> None:
+    channel = over(Wire())
+    with pytest.raises(ValueError, match="no channel to"):
+        channel.send(peer, torch.zeros(1, dtype=torch.uint8))
+    with pytest.raises(ValueError, match="no channel to"):
+        channel.receive(peer, 1)
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(3), torch.zeros(2, 2, dtype=torch.uint8)])
+def test_a_message_is_bytes_in_a_row(wrong: Tensor) -> None:
+    with pytest.raises(ValueError, match="a message is uint8"):
+        over(Wire()).send(0, wrong)
+
+
+@pytest.mark.parametrize(
+    ("thrown", "said"),
+    [
+        ("[pair.cc:553] Connection closed by peer [127.0.0.1]:1", "its connection was closed"),
+        ("[pair.cc:1] Timed out waiting 1000ms for recv", "nothing came to or from it within 1 s"),
+        ("Application timeout caused pair closure", "all connections were given up after a wait"),
+        ("{an odd} one", "RuntimeError: {an odd} one"),
+    ],
+)
+def test_what_gloo_throws_becomes_the_blame(thrown: str, said: str) -> None:
+    def fail(*_: object) -> Done:
+        raise RuntimeError(thrown)
+
+    wire, told = Wire(), []
+    wire.send = wire.recv = fail  # type: ignore[method-assign]
+    channel = over(wire, waiting=told.append)
+    for action in (
+        lambda: channel.receive(2, 1),
+        lambda: channel.send(2, torch.zeros(1, dtype=torch.uint8)),
+    ):
+        with pytest.raises(PeerError) as caught:
+            action()
+        assert str(caught.value).startswith(f"rank 2 was lost: {said}")
+    assert told == [2, None, 2, None]
+    assert channel.bytes_sent == 0
+
+
+def test_nothing_that_lay_in_memory_passes_for_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    stale = torch.frombuffer(bytearray(b"tacit\0\0\1" + bytes(108)), dtype=torch.uint8)
+    monkeypatch.setattr(module.torch, "empty", lambda size, **_: stale[:size])
+    with pytest.raises(PeerError, match="none of tacit"):
+        over(Wire(b"t")).receive(0, 100).wait()
+
+
+class Handing(ThreadChannel):
+    """A channel whose sends wait until they are taken: connections that both ends make."""
+
+    def send(self, rank: int, message: Tensor) -> None:
+        super().send(rank, message)
+        self.finish()
+
+
+def test_greeting_waits_in_no_ring() -> None:
+    def greet(seat: Seat) -> int:
+        module._greet(seat.channel)
+        return seat.channel.bytes_sent
+
+    outcomes = run_threads(greet, 5, timeout=5.0, channel=Handing)
+    assert outcomes == [Outcome(0, 0)] * 5
+
+
+def test_the_waits_of_threads_are_bounded_in_number() -> None:
+    channel = ThreadChannel(Hub(2), 0, 0.05)
+    channel.send(1, torch.zeros(1, dtype=torch.uint8))
+    with pytest.raises(PeerError, match="rank 1 was lost"):
+        channel.finish()

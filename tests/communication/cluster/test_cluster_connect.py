@@ -1,0 +1,329 @@
+"""Meeting, sharing, reporting and stopping together: threads as ranks over a real store."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+
+import pytest
+from joined import LIMIT, at_once, clusters, kept_store, meet_at, until, variables
+from pydantic import JsonValue, TypeAdapter
+
+from tacit.communication.cluster import Cluster, connect
+from tacit.communication.cluster.connect import read_place
+from tacit.communication.cluster.meeting import meet
+from tacit.communication.cluster.reports import read_report, write_report
+from tacit.communication.cluster.store import Board, open_board
+from tacit.communication.received import STEP, Schema
+from tacit.errors import (
+    BudgetError,
+    DivergenceError,
+    InputError,
+    PeerError,
+    RecordsError,
+    TacitError,
+)
+
+ANYTHING = Schema(TypeAdapter(JsonValue))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def board_at(port: int, limit: float = LIMIT) -> Board:
+    return open_board("127.0.0.1", port, prefix="t/", keeper="it", opening=LIMIT, limit=limit)
+
+
+@pytest.mark.parametrize("environment", [{}, {"RANK": "0"}, {"WORLD_SIZE": "1", "RANK": "0"}])
+def test_one_process_has_no_cluster(environment: dict[str, str]) -> None:
+    assert connect(environment, timeout=1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RANK", "2"),
+        ("RANK", "-1"),
+        ("RANK", "one"),
+        ("WORLD_SIZE", "two"),
+        ("WORLD_SIZE", "0"),
+        ("MASTER_ADDR", ""),
+        ("MASTER_PORT", "0"),
+        ("MASTER_PORT", "65536"),
+        ("MASTER_PORT", "²"),
+        ("TORCHELASTIC_RESTART_COUNT", "x"),
+    ],
+)
+def test_a_wrong_variable_is_named(name: str, value: str) -> None:
+    environment = {**variables(1, 2, 1234), name: value}
+    with pytest.raises(InputError, match=name):
+        read_place(environment, allow_insecure_network=False)
+
+
+def test_a_missing_variable_is_named() -> None:
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        environment = variables(1, 2, 1234)
+        del environment[name]
+        with pytest.raises(InputError, match=f"{name} = None"):
+            read_place(environment, allow_insecure_network=False)
+
+
+def test_a_public_rendezvous_is_refused_before_anything_is_tried() -> None:
+    with pytest.raises(InputError, match="allow-insecure-network"):
+        connect({**variables(0, 2, 9), "MASTER_ADDR": "8.8.8.8"}, timeout=1.0)
+
+
+def test_the_place_is_read() -> None:
+    place = read_place(
+        variables(1, 3, 1234, TORCHELASTIC_RESTART_COUNT="2"), allow_insecure_network=False
+    )
+    assert place is not None
+    assert (place.rank, place.processes, place.address, place.port) == (1, 3, "127.0.0.1", 1234)
+    assert (place.run_id, place.restart, place.keeps_store) == ("a-run", 2, False)
+
+
+def test_values_are_shared_in_rank_order_as_often_as_asked() -> None:
+    with clusters(3) as ranks:
+        for turn in range(2):
+
+            def share(rank: int, turn: int = turn) -> object:
+                return ranks[rank].share("plan", {"n": [rank, turn]}, ANYTHING)
+
+            shared = at_once(share, range(3))
+            assert shared == [[{"n": [rank, turn]} for rank in range(3)]] * 3
+        big = "x" * 2**20
+        assert at_once(lambda r: ranks[r].share("big", big, ANYTHING), range(3)) == [[big] * 3] * 3
+        with pytest.raises(TacitError, match="are to be shared"):
+            ranks[0].share("too big", "x" * (4 * 2**20), ANYTHING)
+
+
+def test_a_rank_that_shares_nothing_is_named_by_all() -> None:
+    with clusters(3) as ranks:
+        for cluster in ranks:
+            cluster.hosts = [[0], [1], [2, 3]]
+        errors = at_once(lambda r: ranks[r].share("plan", 0, STEP, limit=0.3), [0, 1])
+        assert [type(error) for error in errors] == [PeerError] * 2
+        assert {str(error) for error in errors} == {
+            "rank 2 (nodes 2 to 3) did not send the plan within 0.3 s"
+        }
+
+
+REPORTED = [
+    (BudgetError("node 3 has no budget left"), BudgetError, 3),
+    (PeerError("rank 1 sent a number that is not finite"), PeerError, 4),
+    (InputError("out", "runs/1", "exists already", public=True), InputError, 2),
+]
+UNTOLD = [
+    (InputError("nodes[1]", "label 'HIV'", "must be a number"), InputError, 2),
+    (DivergenceError("node 1 left the numbers at record 17"), DivergenceError, 2),
+    (TacitError("record 17 is odd"), TacitError, 1),
+    (ZeroDivisionError("record 17"), TacitError, 1),
+]
+
+
+@pytest.mark.parametrize(("error", "kind", "code"), REPORTED)
+def test_a_public_error_comes_out_as_its_kind(error: Exception, kind: type, code: int) -> None:
+    read = read_report(write_report(error, 2))
+    assert isinstance(read, kind)
+    assert read.exit_code == code
+    assert str(read) == f"rank 2: {error}"
+
+
+@pytest.mark.parametrize(("error", "kind", "code"), UNTOLD)
+def test_of_any_other_error_the_kind_and_the_rank_alone_are_told(
+    error: Exception, kind: type, code: int
+) -> None:
+    text = write_report(error, 2)
+    read = read_report(text)
+    assert isinstance(read, kind)
+    assert read.exit_code == code
+    assert str(read).startswith("rank 2: ")
+    assert str(read).endswith("; see its own screen")
+    others = [write_report(type(error)(*["x"] * 3 if kind is InputError else "x"), 2)]
+    assert others == [text]  # nothing of it depends on what the error says
+
+
+def test_of_records_that_break_a_rule_the_rule_alone_is_told() -> None:
+    read = str(read_report(write_report(RecordsError("nodes[3]", "2 of 57", "be finite"), 2)))
+    assert read == "rank 2: its own records break a rule: be finite"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "3", '{"kind": "SystemExit", "line": ""}', "[" * 10**5]
+)
+def test_a_report_that_makes_no_sense_is_a_lost_peer(text: str) -> None:
+    assert type(read_report(text)) is PeerError
+
+
+def test_a_report_is_one_printable_line() -> None:
+    text = json.dumps({"kind": "PeerError", "line": "a\nb\x1b[2Jc\r" + "x" * 900})
+    line = str(read_report(text))
+    assert line.startswith("a b[2Jc x")
+    assert line.isprintable()
+    long = json.dumps({"kind": "PeerError", "line": "x" * 10**6})
+    assert "cannot be read" in str(read_report(long))
+
+
+def test_a_reported_error_ends_checks_and_waits_of_the_others() -> None:
+    with clusters(3) as ranks:
+        sharing = [0, 1]
+
+        def work(rank: int) -> object:
+            if rank == 2:
+                return ranks[2].report(REPORTED[0][0])
+            return ranks[rank].share("plan", rank, STEP)
+
+        errors = at_once(work, [*sharing, 2])[:2]
+        assert [type(error) for error in errors] == [BudgetError] * 2
+        for cluster in ranks[:2]:
+            with pytest.raises(BudgetError, match=r"^rank 2: node 3 has no budget left$"):
+                cluster.check()
+        # The first report stands.
+        ranks[1].report(PeerError("because rank 2 has ended"))
+        assert str(ranks[0].blame(1, "closed")) == "rank 2: node 3 has no budget left"
+
+
+def test_all_stop_at_the_same_step() -> None:
+    with clusters(3) as ranks:
+
+        def steps(rank: int) -> int:
+            cluster = ranks[rank]
+            cluster.begin(5)
+            for step in range(5, 100_000):
+                cluster.at(step)
+                cluster.check()
+                if cluster.agreed_stop(step, rank == 1 and step >= 20):
+                    return step
+                time.sleep(0.001 * (rank + 1))
+            raise AssertionError("never")
+
+        stops = at_once(steps, range(3))
+        assert len(set(stops)) == 1
+        assert stops[0] >= 20
+
+
+def test_a_gate_that_rank_0_never_writes_is_put_down_to_it() -> None:
+    with clusters(2, timeout=1.0) as ranks:
+        ranks[1].begin(0)
+        assert not ranks[1].agreed_stop(0, False)
+        with pytest.raises(PeerError, match=r"^rank 0 .*no word from it for 1 s"):
+            ranks[1].agreed_stop(1, False)
+
+
+def test_a_restart_finds_notes_and_nothing_else_of_before() -> None:
+    with kept_store() as port:
+        before = meet_at(port, 2)
+        at_once(lambda r: before[r].share("plan", "old", ANYTHING), range(2))
+        assert before[1].noted("folder") is None
+        before[0].note("folder", "runs/7")
+        before[1].report(PeerError("old"))
+        for cluster in before:
+            cluster.close()
+        # As agents of several machines count: rank 0's has seen no failure of its own.
+        counts = ["0", "1"]
+
+        def again(rank: int) -> Cluster | None:
+            environment = variables(rank, 2, port, TORCHELASTIC_RESTART_COUNT=counts[rank])
+            return connect(environment, timeout=10.0, start_up=LIMIT)
+
+        after = at_once(again, range(2))
+        shared = at_once(lambda r: after[r].share("plan", f"new {r}", ANYTHING), range(2))
+        assert shared == [["new 0", "new 1"]] * 2
+        assert [cluster.noted("folder") for cluster in after] == ["runs/7"] * 2
+        for cluster in after:
+            cluster.check()
+            cluster.close()
+
+
+def test_a_meeting_waits_for_who_is_alive_and_names_who_is_not() -> None:
+    with kept_store() as port:
+        boards = [board_at(port) for _ in range(3)]
+        first = at_once(lambda r: meet(boards[r], r, 3, LIMIT), range(3))
+        assert len(set(first)) == 1
+        # Rank 2 does not come again: what it left is not taken for it.
+        errors = at_once(lambda r: meet(boards[r], r, 3, 0.5), [0, 1])
+        assert [type(error) for error in errors] == [PeerError] * 2
+        assert str(errors[0]) == "rank 2 did not come to the rendezvous within 0.5 s"
+        second = at_once(lambda r: meet(boards[r], r, 3, LIMIT), range(3))
+        assert len(set(second)) == 1
+        assert second[0] != first[0]
+
+
+def test_rank_0_keeps_the_store_where_no_launcher_does() -> None:
+    port = free_port()
+
+    def one(rank: int) -> list[int]:
+        environment = variables(rank, 2, port, TORCHELASTIC_USE_AGENT_STORE="False")
+        cluster = connect(environment, timeout=10.0, start_up=LIMIT)
+        assert cluster is not None
+        shared = cluster.share("plan", rank, STEP)
+        if rank == 0:
+            cluster.report(BudgetError("no"))
+        else:
+            until(lambda: type(failure(cluster)) is BudgetError)
+        cluster.close()
+        return shared
+
+    def failure(cluster: Cluster) -> Exception | None:
+        try:
+            cluster.check()
+        except TacitError as error:
+            return error
+        return None
+
+    assert at_once(one, range(2)) == [[0, 1]] * 2
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with kept_store() as port:
+        environment = variables(0, 2, port, TORCHELASTIC_USE_AGENT_STORE="False")
+        with pytest.raises(InputError, match=rf"MASTER_PORT = '127.0.0.1:{port}'"):
+            connect(environment, timeout=1.0, start_up=1.0)
+
+
+def test_nobody_at_the_rendezvous_is_said() -> None:
+    with pytest.raises(PeerError, match=r"nothing answers at MASTER_ADDR:MASTER_PORT = 127\.0"):
+        connect(variables(1, 2, free_port()), timeout=0.2, start_up=0.2)
+
+
+def test_a_store_that_does_not_answer_is_lost_within_the_limit() -> None:
+    with socket.socket() as silent:  # connections are accepted, and nothing is ever said
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+
+        def never() -> object:
+            connection = socket.create_connection(silent.getsockname())
+            connection.settimeout(5.0)
+            return connection.recv(1)
+
+        with pytest.raises(PeerError, match=f"the rendezvous at {place} was lost: it, which keeps"):
+            Board(never, place=place, keeper="it", opening=0.2, limit=0.2)
+
+
+def test_a_board_writes_reads_and_forgets() -> None:
+    with kept_store() as port:
+        board, other = board_at(port), board_at(port)
+        assert board.get("a") is None
+        board.set("a", "é")
+        assert other.get("a") == "é"
+        assert (board.first("b", ""), board.first("b", "x"), other.first("b", "y")) == (
+            "",
+            "x",
+            "x",
+        )
+        many = [f"k{i}" for i in range(600)]
+        for key in many:
+            board.set(key, key)
+        assert other.get_all(many) == many
+        assert not other.has([*many, "none"])
+        board.delete("a")
+        assert other.get("a") is None
+        board.close()
+        with pytest.raises(PeerError):
+            board.get("a")
+        other.close()

@@ -1,0 +1,231 @@
+"""Real processes give the numbers of the simulator, keep their own to themselves, and agree."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from communication.cluster.crew import (
+    EXACT,
+    charged,
+    crew,
+    nodes_of,
+    result_of,
+    rows_of,
+    simulated,
+    train,
+)
+from experiments import SEEDED, write_experiment
+from tacit.config import load_config
+
+NODES, STEPS = 5, 6
+PRIVATE = ("train_loss", "gradient_norm", "clip_rate", "records_left_out")
+Sections = Mapping[str, Mapping[str, Any]]
+KINDS: Mapping[str, Sections] = {
+    "push-sum": {"algorithm": {"name": "dyn-d2p", "momentum": 0.9, "final_mixing": 2}},
+    "gossip, compressed": {
+        "algorithm": {
+            "name": "do-adp", "compressor": "top-k", "keep": 0.3, "momentum": 0.5,
+            "activation": 0.8,
+        },
+    },
+    "server": {"algorithm": {"name": "dp-fedavg", "clients_per_round": 3, "local_steps": 2}},
+    "server, primal and dual": {
+        "algorithm": {"name": "fedspd-dp", "clients_per_round": 2, "penalty": 20.0}
+    },
+    "asynchronous": {"algorithm": {"name": "adp2-sgd", "stragglers": 0.3}},
+}  # fmt: skip
+CASES = [(name, NODES if name == "push-sum" else 3) for name in KINDS]
+
+
+def flat(value: Any) -> list[float | None]:
+    """The numbers of a part of a row, in order."""
+    inner = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, (dict, list)):
+        return [value]
+    return [number for one in inner for number in flat(one)]
+
+
+def close(found: Any, right: Any) -> bool:
+    """Whether all numbers are the same, in float64."""
+    pairs = zip(flat(found), flat(right), strict=True)
+    return all(
+        a is b if a is None or b is None else math.isclose(a, b, rel_tol=1e-12, abs_tol=1e-14)
+        for a, b in pairs
+    )
+
+
+def assert_same_run(run: Path, alone: Path, *, server: bool = False) -> None:
+    """What processes wrote is what the simulator wrote: models, metrics, epsilon, bytes, books."""
+    torch.testing.assert_close(nodes_of(run), nodes_of(alone), **EXACT)
+    models = [load_file(folder / "model.safetensors") for folder in (run, alone)]
+    assert models[0].keys() == models[1].keys()
+    for name, right in models[1].items():
+        torch.testing.assert_close(models[0][name], right, **EXACT)
+    found, right = result_of(run), result_of(alone)
+    for key in ("status", "steps", "epsilon", "claimed_epsilon", "bytes_sent_by_node"):
+        assert found[key] == right[key], key
+    for key in ("test_accuracy", "test_loss"):
+        assert close(found[key], right[key]), key
+    assert charged(run) == charged(alone)
+    rows, rights = rows_of(run), rows_of(alone)
+    assert [row["step"] for row in rows] == [row["step"] for row in rights]
+    for row, wanted in zip(rows, rights, strict=True):
+        assert row.keys() == wanted.keys()
+        unknown = set() if row["consensus_distance"] is not None else {"consensus_distance"}
+        assert not unknown or server
+        for key in row.keys() - {"seconds", *PRIVATE} - unknown:
+            assert close(row[key], wanted[key]), (key, row, wanted)
+
+
+@pytest.mark.parametrize(("kind", "processes"), CASES)
+def test_processes_give_the_numbers_of_the_simulator(
+    kind: str, processes: int, tmp_path: Path
+) -> None:
+    file = write_experiment(
+        tmp_path,
+        nodes={"count": NODES},
+        train={"steps": STEPS, "batch": 16, "dtype": "float64", "evaluate_every": 2},
+        **KINDS[kind],
+    )
+    answers = train(tmp_path, file, tmp_path / "run", processes)
+    assert [answer.code for answer in answers] == [0] * processes, answers
+    # Only rank 0 speaks: of a run that is not private, that it is none.
+    reason = load_config(file).not_private_reason
+    warning = "" if reason is None else f"warning: this run is NOT PRIVATE: {reason}\n"
+    assert [answer.err for answer in answers] == [warning, *[""] * (processes - 1)]
+    assert [answer.out for answer in answers] == [f"{tmp_path / 'run'}\n", *[""] * (processes - 1)]
+    simulated(file, tmp_path / "alone")
+    # What clients are apart is not known of a server's methods: their models stay with them.
+    assert_same_run(tmp_path / "run", tmp_path / "alone", server="server" in kind)
+    assert_private_metrics_stay_home(tmp_path / "run", rows_of(tmp_path / "alone"))
+
+
+def assert_private_metrics_stay_home(run: Path, alone: list[dict[str, Any]]) -> None:
+    """What was measured on a rank's records is in one file of its own, and in nothing else."""
+    assert all(row[key] is None for row in rows_of(run) for key in PRIVATE)
+    texts = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    losses = []
+    for home in sorted(run.glob("rank-*")):
+        own = rows_of(home)
+        assert all(row.keys() == {"step", *PRIVATE} for row in own)
+        assert [row["step"] for row in own] == [row["step"] for row in rows_of(run)]
+        losses.append([row["train_loss"] for row in own])
+        secrets = [number for row in own for key in PRIVATE for number in flat(row[key])]
+        # But for the loss of the model of zeros, which all have at first.
+        told = [n for n in secrets if n is not None and abs(n - math.log(10)) > 1e-6]
+        long = [repr(number) for number in told if len(repr(number)) > 12]
+        assert len(long) >= 3
+        for path, text in texts.items():
+            assert path == home / "metrics.jsonl" or not any(n.encode() in text for n in long)
+    # They are those of its own nodes: together they enclose what the simulator has of all.
+    for place, row in enumerate(alone):
+        own = [of_rank[place] for of_rank in losses if of_rank[place] is not None]
+        assert bool(own) == (row["train_loss"] is not None)
+        assert not own or min(own) - 1e-12 < row["train_loss"] < max(own) + 1e-12
+
+
+# Own data.
+
+
+def own_files(folder: Path, nodes: range) -> None:
+    """The records of some nodes, each in a file of its own: more of them, the higher its number."""
+    folder.mkdir()
+    for node in nodes:
+        generator = np.random.default_rng(node)
+        inputs = generator.normal(size=(20 + 4 * node, 3))
+        targets = (inputs.sum(1) + generator.normal(size=len(inputs)) > 0).astype(np.int64)
+        np.savez(folder / f"records-{node}.npz", inputs=inputs, targets=targets)
+
+
+OWN: Sections = {
+    "task": {"dataset": None, "model": "logistic", "outputs": 2},
+    "nodes": {"count": NODES, "data": "by-rank", "source": "records-{node}.npz"},
+    "train": {"dtype": "float64"},
+}
+BLOCKS = (range(2), range(2, 4), range(4, 5))
+
+
+def test_each_process_has_the_records_of_its_own_nodes_and_no_others(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, **OWN)
+    homes = [tmp_path / f"site-{rank}" for rank in range(3)]
+    for home, nodes in zip(homes, BLOCKS, strict=True):
+        own_files(home, nodes)
+    words = ("train", file, "--quiet", "--out", tmp_path / "run")
+    with crew(tmp_path, 3, lambda _: words, homes=homes) as members:
+        answers = [member.end() for member in members]
+    assert [(answer.code, answer.err) for answer in answers] == [(0, SEEDED), (0, ""), (0, "")]
+    own_files(tmp_path / "all", range(NODES))
+    with chdir(tmp_path / "all"):
+        simulated(file, tmp_path / "alone")
+    assert_same_run(tmp_path / "run", tmp_path / "alone")
+    # None wrote anything where it was started.
+    for home, nodes in zip(homes, BLOCKS, strict=True):
+        left = {path.name for path in home.iterdir()} - {"said.out", "said.err"}
+        assert left == {f"records-{node}.npz" for node in nodes}
+
+
+def test_a_missing_file_ends_all_and_names_node_and_path(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, **OWN)
+    homes = [tmp_path / f"site-{rank}" for rank in range(3)]
+    for home, nodes in zip(homes, BLOCKS, strict=True):
+        own_files(home, nodes)
+    (homes[1] / "records-3.npz").unlink()
+    words = ("train", file, "--quiet", "--out", tmp_path / "run")
+    with crew(tmp_path, 3, lambda _: words, homes=homes) as members:
+        answers = [member.end() for member in members]
+    assert [answer.code for answer in answers] == [2] * 3
+    said = "nodes.source = 'records-{node}.npz': node 3: there is no file records-3.npz\n"
+    told = "tacit: rank 1: its own data or settings were refused; see its own screen\n"
+    assert [answer.refusal for answer in answers] == [told, f"tacit: {said}", told]
+    assert not (tmp_path / "run").exists()
+
+
+# Disagreement.
+
+
+@pytest.mark.parametrize(
+    ("odd", "override", "named"),
+    [
+        (2, "train.steps=7", "train.steps"),
+        (0, "privacy.delta=1e-6", "privacy.delta"),
+        (1, "privacy.noise_seed=8", "privacy.noise_seed"),
+    ],
+)
+def test_processes_that_disagree_end_before_the_first_step(
+    odd: int, override: str, named: str, tmp_path: Path
+) -> None:
+    file, run = write_experiment(tmp_path), tmp_path / "run"
+
+    def words(rank: int) -> list[object]:
+        more = ["--set", override] if rank == odd else []
+        return ["train", file, "--quiet", "--out", run, *more]
+
+    with crew(tmp_path, 3, words) as members:
+        answers = [member.end() for member in members]
+    assert [answer.code for answer in answers] == [2] * 3
+    for answer in answers:
+        assert named in answer.refusal
+        others = " and ".join(str(rank) for rank in range(3) if rank != odd)
+        assert f"rank {odd}" in answer.refusal
+        assert others in answer.refusal
+    assert not run.exists()
+
+
+def test_a_run_folder_that_exists_is_refused_by_all(tmp_path: Path) -> None:
+    file, run = write_experiment(tmp_path), tmp_path / "run"
+    run.mkdir()
+    (run / "mine.json").write_text(json.dumps("kept"))
+    answers = train(tmp_path, file, run, 3)
+    assert [answer.code for answer in answers] == [2] * 3
+    assert all("exists already" in answer.refusal for answer in answers)
+    assert [path.name for path in run.iterdir()] == ["mine.json"]

@@ -1,0 +1,197 @@
+"""Ranks that die, hang or end, and a rendezvous that goes: everybody finds out, and says the same.
+
+Real processes where a process must die: all are started at once, as loading torch takes them long.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from joined import LIMIT, at_once, clusters, kept_store, until, variables
+
+from tacit.communication.cluster import Cluster, connect
+from tacit.communication.cluster.watch import beat_of, silence_of
+from tacit.communication.received import STEP
+from tacit.errors import PeerError, TacitError
+
+TIMEOUT = 16.0
+HOSTS = [[0, 1, 2], [3, 4], [5]]
+
+PEER = """
+import os, time
+from tacit.communication.cluster import connect
+from tacit.errors import TacitError
+for run in ("stopped", "killed"):
+    environment = {**os.environ, "TORCHELASTIC_RUN_ID": run}
+    cluster = connect(environment, timeout=float(os.environ["TIMEOUT"]), start_up=60.0)
+    cluster.at(7)
+    print("ready", flush=True)
+    for _ in range(6000):
+        try:
+            cluster.check()
+        except TacitError as error:
+            print(error, flush=True)
+            break
+        time.sleep(0.01)
+    cluster.close()
+"""
+KEEPER = """
+import time
+from tacit.communication.cluster.store import host_store
+server = host_store("127.0.0.1", 0, 30.0)
+print(server.port, flush=True)
+time.sleep(60)
+"""
+
+
+def start(code: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    """The next line that a process prints, within the limit."""
+    killer = threading.Timer(LIMIT, process.kill)
+    killer.start()
+    try:
+        assert process.stdout is not None
+        return process.stdout.readline().strip()
+    finally:
+        killer.cancel()
+
+
+class Started:
+    """Processes that the tests of this file hurt, and the port of a store that stays."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.peer = start(PEER, {**variables(2, 3, port), "TIMEOUT": str(TIMEOUT)})
+        self.keeper = start(KEEPER, {})
+
+    def join(self, run: str) -> list[Cluster]:
+        """Ranks 0 and 1 of a run whose rank 2 is the peer."""
+
+        def one(rank: int) -> Cluster | None:
+            environment = variables(rank, 3, self.port, TORCHELASTIC_RUN_ID=run)
+            return connect(environment, timeout=TIMEOUT, start_up=60.0)
+
+        ranks = at_once(one, range(2))
+        for cluster in ranks:
+            cluster.hosts = HOSTS
+        assert line_of(self.peer) == "ready"
+        # Its heartbeat has told them where it is.
+        until(lambda: all(cluster._watch.seen[2].heart.step == 7 for cluster in ranks))
+        return ranks
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Started]:
+    with kept_store() as port:
+        processes = Started(port)
+        try:
+            yield processes
+        finally:
+            for process in (processes.peer, processes.keeper):
+                process.kill()
+                process.wait(LIMIT)
+                assert process.stdout is not None
+                process.stdout.close()
+
+
+def failure(cluster: Cluster) -> TacitError | None:
+    try:
+        cluster.check()
+    except TacitError as error:
+        return error
+    return None
+
+
+def test_a_rank_that_stops_and_then_one_that_dies_is_named_by_all(started: Started) -> None:
+    ranks = started.join("stopped")
+    started.peer.send_signal(signal.SIGSTOP)
+    until(lambda: all(failure(cluster) for cluster in ranks))
+    lines = {str(failure(cluster)) for cluster in ranks}
+    assert len(lines) == 1
+    line = lines.pop()
+    assert line.startswith("rank 2 (node 5) was lost, last seen at step 7: it has given no")
+    started.peer.send_signal(signal.SIGCONT)
+    assert line_of(started.peer) == line  # it wakes, and learns that it was given up
+    close(ranks)
+
+    ranks = started.join("killed")
+    started.peer.kill()
+    errors = at_once(lambda rank: ranks[rank].blame(2, "connection closed"), range(2))
+    assert {str(error) for error in errors} == {str(errors[0])}
+    assert type(errors[0]) is PeerError
+    assert str(errors[0]).startswith("rank 2 (node 5) was lost, last seen at step 7: it ")
+    assert "--resume" in str(errors[0])
+    close(ranks)
+
+
+def test_a_rendezvous_that_hangs_is_lost(started: Started) -> None:
+    port = int(line_of(started.keeper))
+    ranks = at_once(lambda rank: connect(variables(rank, 2, port), timeout=2.0), range(2))
+    started.keeper.send_signal(signal.SIGSTOP)
+    rendezvous_is_lost(ranks, port)
+
+
+def test_a_rendezvous_that_ends_is_lost() -> None:
+    with kept_store() as port:
+        ranks = at_once(lambda rank: connect(variables(rank, 2, port), timeout=2.0), range(2))
+    rendezvous_is_lost(ranks, port)
+
+
+def rendezvous_is_lost(ranks: list[Cluster], port: int) -> None:
+    until(lambda: all(failure(cluster) for cluster in ranks))
+    for cluster in ranks:
+        line = str(failure(cluster))
+        assert line.startswith(f"the rendezvous at 127.0.0.1:{port} was lost: the launcher")
+        assert str(cluster.blame(0, "closed")) == line
+        with pytest.raises(PeerError, match="rendezvous"):
+            cluster.share("plan", 1, STEP)
+        cluster.report(PeerError("nobody hears it"))
+    close(ranks)
+
+
+def close(ranks: list[Cluster]) -> None:
+    """Each on a thread, so that one that hangs is a failure."""
+    at_once(lambda rank: ranks[rank].close(), range(len(ranks)))
+
+
+def test_a_rank_that_has_closed_is_not_missed() -> None:
+    timeout = 4.0  # a busy machine must not make the others seem silent
+    with clusters(3, timeout=timeout) as ranks:
+        ranks[2].close()
+        looks = [cluster._watch.looks for cluster in ranks]
+        wanted = 2 * silence_of(timeout) / beat_of(timeout)
+        until(lambda: all(ranks[rank]._watch.looks > looks[rank] + wanted for rank in (0, 1)))
+        assert [failure(cluster) for cluster in ranks[:2]] == [None, None]
+        assert "rank 2 has ended" in str(ranks[0].blame(2, "closed"))
+
+
+def test_the_last_of_a_chain_of_waits_is_blamed_by_all() -> None:
+    with clusters(3, timeout=4.0) as ranks:
+        ranks[2].at(17)
+        ranks[1].waiting(2)
+        errors = at_once(lambda rank: ranks[rank].blame(rank + 1, "nothing for 4 s"), [0, 1])
+        assert {str(error) for error in errors} == {str(errors[0])}
+        assert str(errors[0]).startswith("rank 2 is alive at step 17, but has sent nothing (")
+        # The rank that is blamed, should it come back, learns why it is alone.
+        until(lambda: failure(ranks[2]) is not None)
+        assert str(failure(ranks[2])) == str(errors[0])
+
+
+@pytest.mark.parametrize("timeout", [0.1, 1.0, 5.0, 20.0, 60.0, 3600.0])
+def test_a_silence_is_noticed_within_the_timeout(timeout: float) -> None:
+    assert beat_of(timeout) <= 0.5
+    assert 5 * beat_of(timeout) <= silence_of(timeout) <= max(timeout / 4, 0.25)

@@ -1,0 +1,586 @@
+"""The border: ten thousand wrong values end a run in one plain line at most, and change nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save
+
+from communication.cluster.ranks import Hub, ThreadChannel, lost
+from experiments import experiment
+from tacit.communication import received
+from tacit.communication.cluster import Cluster
+from tacit.communication.cluster.cluster import Place
+from tacit.communication.cluster.gates import Gates
+from tacit.communication.cluster.gathering import Gatherer, LostError
+from tacit.communication.cluster.reports import read_report, write_report
+from tacit.communication.cluster.watch import Heart
+from tacit.communication.colours import Released, opened
+from tacit.communication.exchange import BetweenProcesses
+from tacit.communication.exchange.messages import HEADER_BYTES
+from tacit.communication.peers import Alone
+from tacit.communication.received import METRICS, Metrics
+from tacit.config import load_config
+from tacit.errors import InputError, PeerError, TacitError
+from tacit.privacy import Gaussian, to_statement
+from tacit.privacy.ledger.shared import SharedLedgers, WantedAccount, folder_key
+from tacit.training.budget import affordable, epsilon_spent, open_ledger
+from tacit.training.evaluation import combined, measure
+from tacit.training.loop import _folders, _run_id
+from tacit.training.prepare import Job, prepare
+from tacit.training.processes.agreement import compare, counts
+from tacit.training.processes.communication import _measured, graphs_of, linked, local_exchange
+from tacit.training.processes.join import agreed_folder
+from tacit.training.run_folder import checkpoint as checkpoints
+from tacit.training.run_folder.folder import RunFolder
+from tacit.training.run_folder.metrics import finite_json
+from tacit.training.state import Session, _agreed_end, _common_checkpoint, _joined, begin, together
+
+VALUES = 10_000
+LIMIT = 60.0  # seconds; a tenth of it suffices
+
+EVIL: Sequence[str] = (
+    "null", "true", "false", "0", "-1", "-0.0", "1.0", "1e15", "-1e9", "1e999", "-1e999", "NaN",
+    "Infinity", "1000000000000000", "-1000000000000000000", "9007199254740993", str(2**64),
+    "9" * 4000, "9" * 5000, '""', '"0"', '"\\u001b[2J\\u0007"', '"a\\nb"', '"\\ud800"',
+    '"' + "x" * 10**5 + '"', "1e308", "-1e308",
+    '"../../etc"', '"/tmp/x"', "[]", "[[]]", "{}", "[0,0]", "[[[0,1000000000000000]]]",
+    "[" * 10**5, "[" * 150 + "]" * 150, '{"a":' * 10**4, "[" + "0," * 10**4 + "0]", "nil", "",
+    "[[[0,5],[0,5]],[[0,5]]]", "[[[5,0]]]", "[[[0,0]]]", "[40,20]",
+)  # fmt: skip
+
+
+def mutated(text: str, draw: random.Random) -> str:
+    """A text that was right, changed somewhere; now and then as it was."""
+    kind = draw.random()
+    if kind < 0.05:
+        return text
+    if kind < 0.25 and text:
+        at = draw.randrange(len(text))
+        return draw.choice(
+            [text[:at], text[at:], text[:at] + chr(draw.randrange(0x2FF)) + text[at:]]
+        )
+    if kind < 0.4:
+        return draw.choice(EVIL)
+    mark = "*mark*"
+    changed = _with_mark(json.loads(text), mark, draw)
+    return json.dumps(changed).replace(f'"{mark}"', draw.choice(EVIL))
+
+
+def _with_mark(value: Any, mark: str, draw: random.Random) -> Any:
+    """A JSON value with one place in it marked, left out, put in, doubled or renamed."""
+    if isinstance(value, dict) and value and draw.random() < 0.85:
+        key = draw.choice(list(value))
+        kind = draw.random()
+        if kind < 0.1:
+            return {name: value[name] for name in value if name != key}
+        if kind < 0.2:
+            return {**value, draw.choice(["extra", "\x1b[2J", "", key.upper()]): mark}
+        return {**value, key: _with_mark(value[key], mark, draw)}
+    if isinstance(value, list) and value and draw.random() < 0.85:
+        at = draw.randrange(len(value))
+        kind = draw.random()
+        if kind < 0.15:
+            return value[:at] + value[at + 1 :]
+        if kind < 0.3:
+            return [*value, mark, value[at]]
+        return [*value[:at], _with_mark(value[at], mark, draw), *value[at + 1 :]]
+    return mark
+
+
+@dataclass
+class Outsider:
+    """A store into which others write what they like, over what this process wrote as well."""
+
+    draw: random.Random
+    texts: dict[str, str] = field(default_factory=dict)
+    honest: bool = False
+
+    def set(self, key: str, text: str) -> None:
+        self.texts[key] = text
+
+    def has(self, keys: Sequence[str]) -> bool:
+        return True
+
+    def get(self, key: str) -> str | None:
+        return self.get_all([key])[0]
+
+    def first(self, key: str, text: str) -> str:
+        return text
+
+    def get_all(self, keys: Sequence[str]) -> list[str]:
+        return [self._of(key) for key in keys]
+
+    def _of(self, key: str) -> str:
+        own = key.rpartition("/")[0] + "/0"
+        text = self.texts.get(key, self.texts.get(own, '{"name": "x", "resume": false}'))
+        return text if self.honest else mutated(text, self.draw)
+
+
+class Quiet:
+    """A watch that sees nothing wrong."""
+
+    hosts: Sequence[Sequence[int]] = ()
+
+    def failure(self) -> None:
+        """The run goes on."""
+
+
+@dataclass
+class Seat:
+    """Rank 0 of two, and the store that lies to it."""
+
+    cluster: Cluster
+    outsider: Outsider
+    job: Job
+    folder: RunFolder
+    charged: Mapping[int, tuple[tuple[int, int], ...]]
+
+
+@pytest.fixture(scope="module")
+def seat(tmp_path_factory: pytest.TempPathFactory) -> Seat:
+    outsider = Outsider(random.Random(12), honest=True)
+    place = Place(0, 2, "127.0.0.1", 1, keeps_store=False, run_id="a-run", restart=0)
+    stand_in: Any = outsider
+    watch: Any = Quiet()
+    cluster = Cluster(place, stand_in, stand_in, watch, timeout=5.0)
+    changes = {"noise_std": None, "noise_seed": None, "epsilon": 1.0}
+    config = load_config(experiment(privacy=changes, train={"steps": 60}))
+    job = prepare(config, peers=cluster)
+    folder = tmp_path_factory.mktemp("run")
+    for step in (20, 40):
+        content = save({"x": torch.full((3,), float(step))})
+        checkpoints.file_of(folder, step).write_bytes(content)
+    outsider.honest = False
+    return Seat(cluster, outsider, job, RunFolder(folder), dict.fromkeys((0, 1), ((0, 43),)))
+
+
+def booked(seat: Seat) -> None:
+    """Whatever is said, the books of the nodes here are those of the ledger here."""
+    found = together(seat.cluster, "charged", seat.job, seat.charged)
+    assert {node: found[node] for node in (0, 1)} == seat.charged
+    assert all(0 <= first < until <= 60 for pairs in found.values() for first, until in pairs)
+    if seat.outsider.draw.random() < 0.05:
+        epsilon = epsilon_spent(seat.job.plan, found)
+        assert epsilon[:2] == epsilon_spent(seat.job.plan, seat.charged)[:2]
+
+
+def ended(seat: Seat) -> None:
+    """Nobody ends a run later than its own budget does, nor before it goes on."""
+    own = 51
+    until, rank = _agreed_end(seat.cluster, seat.job.plan, 40, own)
+    assert 40 <= until <= own
+    assert (rank == 0) == (until == own)
+
+
+def gone_on(seat: Seat) -> None:
+    """A run goes on from a checkpoint that is here, or from the start."""
+    common, lacking = _common_checkpoint([20, 40], seat.cluster, 60)
+    assert common in (0, 20, 40)
+    assert lacking is None or lacking.isprintable()
+
+
+def agreed(seat: Seat) -> None:
+    """The own record counts stand, whatever others have."""
+    own = received.Experiment(identity={"train.steps": 60}, records=[449, 449])
+    shared = seat.cluster.share("experiment", own, received.EXPERIMENT)
+    compare([one.identity for one in shared])
+    assert counts([one.records for one in shared], seat.job.placement)[:2] == [449, 449]
+
+
+def named(seat: Seat) -> None:
+    """The folder is the one that the user named, or lies in runs/."""
+    out, _ = agreed_folder(seat.cluster, Path("/here/mine"), False, Path)
+    assert out == Path("/here/mine")
+    out, _ = agreed_folder(seat.cluster, None, False, lambda: Path("runs/new"))
+    assert out.parent == Path("runs")
+    assert out.name not in ("", ".", "..")
+
+
+def identified(seat: Seat) -> None:
+    """A run's identity is 32 digits."""
+    found = _run_id(seat.cluster, None, SharedLedgers(Path()))
+    assert found is not None
+    assert len(found) == 32
+
+
+def saved(seat: Seat) -> None:
+    """No step that all have reached lies beyond the own one."""
+    assert 0 <= seat.cluster.saved(40) <= 40
+
+
+def stopped(seat: Seat) -> None:
+    """A gate lies ahead, whatever it says."""
+    gates = Gates(1, 0, seat.outsider, read=lambda key: mutated("[7, false]", seat.outsider.draw))  # type: ignore[arg-type]
+    assert not gates.stop(0, False)
+    assert gates.stop(1, False) in (True, False)
+
+
+def reported(seat: Seat) -> None:
+    """A report is an error in one plain line."""
+    text = write_report(PeerError("rank 1 was lost"), 1)
+    error = read_report(mutated(text, seat.outsider.draw))
+    assert isinstance(error, TacitError)
+    assert str(error).isprintable()
+
+
+def beaten(seat: Seat) -> None:
+    """A heartbeat is one of bounded numbers, or none."""
+    heart = Heart.read(mutated(Heart(3, 7, 2, False).text(), seat.outsider.draw), 1)
+    assert -1 <= heart.step <= 2**53
+
+
+def told(seat: Seat) -> None:
+    """What rank 0 says of the result has the form of a result."""
+    own = received.Summary(test_accuracy={"mean": 0.5}, test_loss=None, bytes_sent_by_node=[1] * 4)
+    assert seat.cluster.share("summary", own, received.SUMMARY)[0] is own
+
+
+READERS: Sequence[Callable[[Seat], None]] = (
+    booked, ended, gone_on, agreed, named, identified, saved, stopped, reported, beaten, told,
+)  # fmt: skip
+
+
+def check_line(error: TacitError, begin: str = "") -> None:
+    """An error of the right kind, in one plain line of bounded length."""
+    line = str(error)
+    assert type(error) in (PeerError, InputError), error
+    assert line.startswith(begin)
+    assert line.isprintable(), line
+    assert len(line) <= 1000
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def limited() -> Iterator[None]:
+    begun = time.monotonic()
+    yield
+    assert time.monotonic() - begun < LIMIT, "it hangs"
+
+
+@pytest.mark.usefixtures("limited")
+def test_ten_thousand_wrong_values_change_nothing_of_ones_own(seat: Seat, tmp_path: Path) -> None:
+    before, here = tree(seat.folder.path), set(tmp_path.iterdir())
+    refused = 0
+    for number in range(VALUES):
+        try:
+            READERS[number % len(READERS)](seat)
+        except TacitError as error:
+            refused += 1
+            check_line(error)
+    assert refused > VALUES // 3
+    assert tree(seat.folder.path) == before
+    assert set(tmp_path.iterdir()) == here
+
+
+def test_what_is_right_passes_all_readers(seat: Seat) -> None:
+    seat.outsider.honest = True
+    try:
+        for reader in READERS:
+            if reader not in (stopped, reported, beaten):  # these change their texts themselves
+                reader(seat)
+    finally:
+        seat.outsider.honest = False
+
+
+def part_of(job: Job) -> tuple[Metrics, torch.Tensor]:
+    """What rank 0 measures; of rank 1 it would be the same but for the nodes."""
+    state: Any = None
+    models = job.model.start(2, job.dtype, job.device)
+    said, total = opened(measure(job, models, state, local_exchange(job), whole=False), "a part")
+    bytes_sent = said["bytes"][:2]
+    return Metrics.model_validate(finite_json({**said, "bytes": bytes_sent})), total
+
+
+@pytest.mark.usefixtures("limited")
+def test_wrong_metrics_name_their_sender_and_change_no_own_figure(seat: Seat) -> None:
+    draw, (own, total) = random.Random(5), part_of(seat.job)
+    right = METRICS.write(own.model_copy(update={"nodes": [2, 3]}))
+    figures = set()
+    for _ in range(1500):
+        text = mutated(right, draw)
+        try:
+            theirs = METRICS.read(text, 1, "document of metrics")
+            scale = draw.choice([1.0, 1.0, 1e300, -1e308])
+            parts = [(_measured(own), total), (_measured(theirs), (total + 1).double() * scale)]
+            found = combined(seat.job, parts, whole=False)
+        except PeerError as error:
+            check_line(error, "rank 1 sent ")
+        else:
+            assert found.evaluation is not None
+            scores = opened(found.evaluation, "scores")
+            figures.add((scores.loss[:2], found.bytes_sent[:2]))
+    assert len(figures) == 1
+
+
+@pytest.mark.usefixtures("limited")
+def test_wrong_parts_on_their_way_end_in_a_peer_error(seat: Seat) -> None:
+    draw, (own, _) = random.Random(6), part_of(seat.job)
+    right = METRICS.write(own).encode()
+    for _ in range(300):
+        text = mutated(right.decode(), draw).encode("utf-8", "surrogatepass")
+        head = [7, len(text), 3]
+        if draw.random() < 0.3:
+            head[draw.randrange(3)] = draw.choice([-1, 0, 2**62, -(2**63), 5])
+        body = (
+            text
+            + bytes(-len(text) % 8)
+            + struct.pack("<3d", 1, 2, draw.choice([3, 1e308, float("nan")]))
+        )
+        hub = Hub(2)
+        here, there = (ThreadChannel(hub, rank, 5.0, LostError) for rank in (0, 1))
+        for part in (struct.pack("<qqq", *head), body[: draw.choice([len(body), len(body) // 2])]):
+            there.send(0, torch.frombuffer(bytearray(part), dtype=torch.uint8))
+        there.close()
+        gatherer = Gatherer(here, METRICS, 5.0, lost)
+        gatherer.put(7, own, torch.zeros(3))
+        try:
+            gatherer.finish(5.0)
+        except PeerError as error:
+            check_line(error, "rank 1 ")
+        gatherer.close()
+
+
+class Spoilt:
+    """A channel whose other end sends what this one sends, as if it were its own, spoilt."""
+
+    rank, processes = 0, 2
+
+    def __init__(self, draw: random.Random) -> None:
+        self.draw, self.last = draw, torch.empty(0, dtype=torch.uint8)
+
+    def envelope(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8)
+
+    def send(self, rank: int, message: torch.Tensor) -> None:
+        raw = bytearray(message.numpy().tobytes())
+        raw[8:12] = struct.pack("<I", 1)  # its sender
+        kind = self.draw.random()
+        if kind < 0.5:
+            at = self.draw.randrange(HEADER_BYTES)
+            raw[at] ^= 1 << self.draw.randrange(8)
+        elif kind < 0.7:
+            del raw[self.draw.randrange(len(raw)) :]
+        elif kind < 0.9:
+            at = HEADER_BYTES + 4 * self.draw.randrange((len(raw) - HEADER_BYTES) // 4)
+            raw[at : at + 4] = struct.pack("<f", self.draw.choice([float("inf"), float("nan")]))
+        self.last = torch.frombuffer(raw, dtype=torch.uint8) if raw else self.last[:0]
+
+    def receive(self, rank: int, size: int) -> Any:
+        return self
+
+    def wait(self) -> torch.Tensor:
+        return self.last
+
+
+@pytest.mark.usefixtures("limited")
+def test_wrong_messages_are_dropped_or_end_in_a_peer_error(seat: Seat) -> None:
+    job = seat.job
+    rows = torch.ones(2, job.plan.parameters, dtype=job.dtype)
+    for tolerate in (False, True):
+        channel: Any = Spoilt(random.Random(7))
+        exchange = BetweenProcesses(
+            channel, job.placement.ranks, graphs_of(job), dtype=job.dtype, device=job.device,
+            tolerate=tolerate,
+        )  # fmt: skip
+        refused = 0
+        for k in range(400):
+            try:
+                (mixed,) = exchange.mix(k, Released(rows))
+            except PeerError as error:
+                check_line(error, f"rank 1 sent a bad message at step {k}")
+                refused += 1
+            else:
+                assert bool(torch.isfinite(mixed).all())
+        assert bool(exchange.dropped) == tolerate
+        assert bool(refused) != tolerate
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "said"),
+    [
+        ("[" * 10**6, received.CHARGED, "recursion limit"),
+        ("[[" + "[0,1]," * 600_000 + "[0,1]]]", received.CHARGED, "at most 10000 items"),
+        ("[[[0,1000000000000000000]]]", received.CHARGED, "less than or equal to 9007199254740992"),
+        ("-1000000000", received.STEP, "greater than or equal to 0; it is -1000000000"),
+        ("Infinity", received.STEP, "valid integer"),
+        ("[1, 2, null, 0]", received.HEARTBEAT, "valid boolean"),
+        ("9" * 100, received.STEP, "it has 100 bytes, and 20 are allowed"),
+        ('"' + "x" * 17 + '"', received.TOKEN, "match pattern"),
+        ("x" * 2**23, received.METRICS, "Invalid JSON"),
+        ("x" * 2**25, received.METRICS, "are allowed"),
+        # Told of one by one, these take gigabytes.
+        ("{" + '"" : 0,' * 2_000_000 + '"":0}', received.METRICS, "more than 10000 names"),
+        ('{"identity":{' + '"":[],' * 690_000 + '"":[]}}', received.EXPERIMENT, "10000 names"),
+        ('{"identity":{"a":"' + '\\":' * 10_001 + '"}}', received.EXPERIMENT, "10000 names"),
+    ],
+)
+def test_a_wrong_value_is_said_in_one_short_line(
+    text: str, schema: received.Schema[Any], said: str
+) -> None:
+    with pytest.raises(PeerError) as caught:
+        schema.read(text, 1, "word")
+    line = str(caught.value)
+    assert line.startswith("rank 1 sent a wrong word")
+    assert said in line
+    assert line.isprintable()
+    assert len(line) < 300
+
+
+class Told(Alone):
+    """Rank 1 of two says one thing."""
+
+    processes = 2
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def share(self, what: str, value: Any, schema: received.Schema[Any]) -> list[Any]:
+        return [value, schema.read(self.word, 1, what)]
+
+
+def test_an_end_that_is_said_by_another_is_never_later_than_the_own(seat: Seat) -> None:
+    """The budget of the nodes here, from their own books, decides when the run ends here."""
+    own, _ = affordable(seat.job.plan, seat.charged, 40)
+    assert 40 < own < 60
+    for word, until in (("60", own), (str(own), own), ("41", 41), ("40", 40)):
+        assert _agreed_end(Told(word), seat.job.plan, 40, own)[0] == until
+    for word in ("39", "61", "-1000000000"):
+        with pytest.raises(PeerError, match="rank 1 "):
+            _agreed_end(Told(word), seat.job.plan, 40, own)
+
+
+def run_id_of(known: str | None, books: SharedLedgers) -> str | None:
+    """The identity of a run, as a process without a ledger of it takes it from the other's word."""
+    word = received.RunId(known=known, random="0" * 32)
+    return _run_id(Told(received.RUN_ID.write(word)), None, books)
+
+
+def test_nobody_chooses_the_identity_of_a_run(tmp_path: Path) -> None:
+    nothing = SharedLedgers(Path())
+    assert run_id_of(None, nothing) != run_id_of(None, nothing)  # though the other says the same
+    earlier = "ab" * 16
+    assert run_id_of(earlier, nothing) == earlier  # its ledger was not made before the kill
+    # An earlier run of the ledger of a node's data is none that another may name.
+    digests = np.arange(5, dtype=np.uint64)
+    folder_key(tmp_path)
+    wanted = [WantedAccount(0, digests, 1.0, 1e-5, None, 1e-5)]
+    with SharedLedgers.open(tmp_path, wanted, session="first") as books:
+        statements = {0: to_statement(Gaussian(5.0, 3))}
+        books.enter(earlier, digest="d", statements=statements, sent={})
+        books.reserve(0, 1)
+    # Nor is it where the data have changed since: two runs of one name would count as one.
+    longer = [WantedAccount(0, np.arange(6, dtype=np.uint64), 1.0, 1e-5, None, 1e-5)]
+    moved = [WantedAccount(3, digests, 1.0, 1e-5, None, 1e-5)]
+    for number, here in enumerate((wanted, longer, moved)):
+        with SharedLedgers.open(tmp_path, here, session=f"later {number}") as books:
+            with pytest.raises(InputError, match="has this run on its books"):
+                run_id_of(earlier, books)
+            assert run_id_of("cd" * 16, books) == "cd" * 16
+    others = [WantedAccount(0, np.arange(7, 9, dtype=np.uint64), 1.0, 1e-5, None, 1e-5)]
+    with SharedLedgers.open(tmp_path, others, session="others") as books:
+        assert run_id_of(earlier, books) == earlier
+
+
+class Second(Alone):
+    """Rank 1 of two, and all say the same."""
+
+    rank, processes = 1, 2
+
+    def share(self, what: str, value: Any, schema: received.Schema[Any]) -> list[Any]:
+        return [value, value]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_name_of_a_folder_that_no_disk_takes_ends_in_one_line(
+    seat: Seat, tmp_path: Path, resume: bool
+) -> None:
+    name = received.FOLDER.read(f'{{"name":"{chr(0x754C) * 100}","resume":false}}', 0, "name").name
+    assert name is not None
+    books = SharedLedgers(Path())
+    with ExitStack() as stack, pytest.raises(InputError, match="cannot be written") as caught:
+        _folders(seat.job, tmp_path / name, resume, Second(), books, stack)
+    check_line(caught.value)
+
+
+class Echo(Alone):
+    """Rank 1 of two says what rank 0 says, but for some words."""
+
+    processes = 2
+
+    def __init__(self, words: Mapping[str, str]) -> None:
+        self.words = words
+
+    def share(self, what: str, value: Any, schema: received.Schema[Any]) -> list[Any]:
+        return [value, schema.read(self.words.get(what, schema.write(value)), 1, what)]
+
+
+def begun(seat: Seat, words: Mapping[str, str], booked: int) -> Session:
+    """A run that goes on from the start, of whose nodes here so many steps were booked."""
+    job = seat.job
+    ledger = open_ledger(job.plan, None, False, None, job.hosted)
+    assert ledger is not None
+    with ledger, linked(job, None) as links:
+        if booked:
+            ledger.reserve(0, booked)
+        return begin(job, Echo(words), links, (None, None), ledger, resume=True)
+
+
+def test_who_ends_a_run_earlier_is_named_and_it_is_not_done(seat: Seat) -> None:
+    own = begun(seat, {}, booked=30)
+    assert own.status == "budget-exhausted"
+    assert own.message is not None
+    assert "the budget of node 0 (1) covers steps up to" in own.message
+    for word in (own.until - 1, 0):
+        session = begun(seat, {"last step": str(word)}, booked=30)
+        assert (session.until, session.marks[-1]) == (word, word)
+        assert session.status == "budget-exhausted"
+        assert session.message == (
+            f"rank 1 says that the budgets of its nodes cover steps up to {word} of 60"
+        )
+    assert begun(seat, {"last step": "60"}, booked=30).until == own.until
+    fresh = begun(seat, {"last step": "20"}, booked=0)
+    assert (fresh.until, fresh.status) == (20, "budget-exhausted")
+
+
+def test_what_others_have_booked_changes_nothing_that_the_own_nodes_have_spent(seat: Seat) -> None:
+    plan = seat.job.plan
+    own = begun(seat, {}, booked=30)
+    right = plan.epsilon_curve(plan.nodes[0], [(0, 30)], 0, own.marks)
+    denied = begun(seat, {"list of booked steps": "[[], []]"}, booked=30)
+    assert (denied.until, denied.message) == (own.until, own.message)
+    assert denied.curves["most"] == right
+    more = begun(seat, {"list of booked steps": "[[[0, 60]], [[0, 60], [0, 60]]]"}, booked=30)
+    assert (more.until, more.message) == (own.until, own.message)
+    assert all(m > r for m, r in zip(more.curves["most"], right, strict=True))
+    assert more.curves["least"] == right
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted), max_size=12))
+def test_intervals_that_are_joined_are_the_same_steps_in_the_same_order(
+    pairs: list[list[int]],
+) -> None:
+    intervals = [(first, until) for first, until in pairs]
+    joined = _joined(intervals)
+    steps = [[k for pair in listed for k in range(*pair)] for listed in (intervals, joined)]
+    assert steps[0] == steps[1]
+    assert all(first < until for first, until in joined)
+    assert all(one[1] != other[0] for one, other in pairwise(joined))
+    assert received.CHARGED.read(received.CHARGED.write([joined]), 1, "list") == [joined]

@@ -1,0 +1,87 @@
+"""The folder of a run of many processes: each writes where its own user said, or to runs/NAME."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit.communication.received import FOLDER, RunFolder
+from tacit.errors import InputError, PeerError
+from tacit.training.processes.join import agreed_folder
+
+
+class Said:
+    """A cluster in which rank 0, or whoever left a note, says one thing."""
+
+    processes = 2
+
+    def __init__(self, rank: int, text: str, note: str | None = None) -> None:
+        self.rank, self.text, self.note_left = rank, text, note
+
+    def noted(self, name: str) -> str | None:
+        return self.note_left
+
+    def note(self, name: str, text: str) -> None:
+        self.note_left = text
+
+    def share(self, what: str, value: Any, schema: Any) -> list[Any]:
+        return [value if self.rank == 0 else schema.read(self.text, 0, what)]
+
+
+def folder_of(
+    rank: int, said: str, out: str | None = None, note: str | None = None
+) -> tuple[Path, bool]:
+    cluster: Any = Said(rank, said, note)
+    new: Callable[[], Path] = lambda: Path("runs/new name+1")  # noqa: E731
+    return agreed_folder(cluster, None if out is None else Path(out), False, new)
+
+
+def text(name: str | None, resume: bool = False) -> str:
+    return FOLDER.write(RunFolder.model_construct(name=name, resume=resume))
+
+
+def test_others_give_a_name_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert folder_of(1, text("x-1")) == (Path("runs/x-1"), False)
+    assert folder_of(1, text("x-1"), "/data/x-1") == (Path("/data/x-1"), False)
+    for name in ("/tmp/x", "..", "../x", "a/b", "", ".hidden", "-x", "a\x00b", "a\nb", "n" * 200):
+        for out in (None, "/data/x-1"):
+            with pytest.raises(PeerError, match="rank 0 sent a wrong run folder"):
+                folder_of(1, text(name), out)
+    with pytest.raises(PeerError, match="rank 0 named no run folder"):
+        folder_of(1, text(None))
+
+
+def test_a_name_that_nobody_gave_here_must_be_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    with pytest.raises(InputError, match="exists already"):
+        folder_of(1, text("mine"))
+    assert folder_of(1, text("mine", resume=True)) == (Path("runs/mine"), True)
+
+
+def test_users_who_name_different_folders_are_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--out = '/data/y': rank 0 writes to a folder called"):
+        folder_of(1, text("x"), "/data/y")
+
+
+def test_rank_0_goes_on_with_its_own_folder_or_the_one_that_was_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert folder_of(0, "") == (Path("runs/new name-1"), False)
+    assert folder_of(0, "", "/data/a run (1)") == (Path("/data/a run (1)"), False)
+    # After a restart: only what was begun is continued.
+    assert folder_of(0, "", note=text("before")) == (Path("runs/before"), False)
+    (tmp_path / "runs" / "before").mkdir(parents=True)
+    (tmp_path / "runs" / "before" / "config.toml").touch()
+    assert folder_of(0, "", note=text("before")) == (Path("runs/before"), True)
+    assert folder_of(0, "", "runs/before", note=text("other")) == (Path("runs/before"), False)
+    for note in ("/tmp/x", "../x", "runs/x"):
+        with pytest.raises(PeerError, match="wrong run folder"):
+            folder_of(0, "", note=text(note))

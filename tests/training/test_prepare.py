@@ -1,0 +1,130 @@
+"""What a run is prepared from: what is public is declared, and private records decide nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from experiments import write_module
+from tacit.config import load_config
+from tacit.errors import InputError, RecordsError
+from tacit.training.prepare import Job, prepare
+
+SETTINGS: Mapping[str, Any] = {
+    "algorithm": {"name": "privsgp"},
+    "privacy": {"noise_std": 1.0, "noise_seed": 1},
+    "train": {"steps": 1, "batch": "all"},
+}
+
+
+def nodes(*labels: list[int], inputs: float = 1.0) -> list[tuple[Tensor, Tensor]]:
+    return [(torch.full((len(own), 3), inputs), torch.tensor(own)) for own in labels]
+
+
+def prepared(data: Any, task: Mapping[str, Any], **rest: Any) -> Job:
+    given = {"model": "linear", **task}
+    config = load_config({**SETTINGS, "task": given}, count=len(data), given_model="model" in rest)
+    return prepare(config, nodes=data, **rest)
+
+
+SMALL, LARGE = nodes([0, 1], [1, 0]), nodes([0, 5], [1, 3])
+
+
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+def test_outputs_are_what_is_declared_whatever_the_labels(data: Any) -> None:
+    public = nodes([6, 2])[0]
+    assert prepared(data, {"outputs": 9}, test=public).outputs == 9
+    assert prepared(data, {}, test=public).outputs == 7
+    assert prepared(data, {}, model=nn.Linear(3, 8)).outputs == 8
+    with pytest.raises(InputError, match=r"task\.outputs = None: write how many classes"):
+        prepared(data, {})
+
+
+def test_outputs_of_numbers_are_their_width() -> None:
+    data = [(torch.ones(2, 3), torch.rand(2, 4))] * 2
+    assert prepared(data, {"loss": "mse"}).outputs == 4
+    assert prepared(nodes([0, 1], [1, 1]), {"loss": "logistic"}).outputs == 1
+
+
+@pytest.mark.parametrize(("classes", "outputs"), [("classes=4", 4), ("classes=None", None)])
+def test_a_data_set_may_declare_its_classes(
+    classes: str, outputs: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = write_module(
+        tmp_path,
+        f"""
+        def make():
+            train = Dataset(torch.zeros(6, 3), torch.tensor([0, 1, 2, 0, 1, 2]))
+            return TaskData("mine", train, {classes})
+        """,
+    )
+    task = {"dataset": f"{name}:make", "model": "linear"}
+    config = load_config({**SETTINGS, "task": task, "nodes": {"count": 2}})
+    if outputs is None:
+        with pytest.raises(InputError, match=r"task\.outputs"):
+            prepare(config)
+    else:
+        assert prepare(config).outputs == outputs
+
+
+def test_built_in_data_sets_declare_their_classes() -> None:
+    task = {"dataset": "digits", "model": "linear"}
+    config = load_config({**SETTINGS, "task": task, "nodes": {"count": 2}})
+    assert prepare(config).outputs == 10
+
+
+@pytest.mark.parametrize("label", [5, 6, -1])
+def test_a_label_that_was_not_declared_is_refused_and_not_told(label: int) -> None:
+    with pytest.raises(RecordsError) as refused:
+        prepared(nodes([0, 1], [label, 3, label]), {"outputs": 5})
+    assert str(refused.value) == (
+        "task.dataset of node 1 = '2 of 3 records': the model has 5 outputs, so classes must lie "
+        "in 0..4"
+    )
+    assert refused.value.told() == (
+        "its own records break a rule: the model has 5 outputs, so classes must lie in 0..4"
+    )
+
+
+class Seen(nn.Module):
+    """A linear model that keeps what it is shown."""
+
+    shown: ClassVar[list[np.ndarray]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 8)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if not torch._C._functorch.is_functorch_wrapped_tensor(inputs):
+            Seen.shown.append(inputs.detach().double().numpy())
+        scores: Tensor = self.layer(inputs)
+        return scores
+
+
+@pytest.mark.parametrize("public", [None, nodes([6, 2, 1], inputs=7.0)[0]])
+def test_the_model_is_tried_on_no_private_record(public: Any) -> None:
+    shown = []
+    for inputs in (1234.5, -6789.25):
+        Seen.shown = []
+        prepared(nodes([0, 1], [1, 0], inputs=inputs), {}, model=Seen(), test=public)
+        shown.append(Seen.shown)
+        assert Seen.shown
+        assert not any((values == inputs).any() for values in Seen.shown)
+    assert all(np.array_equal(first, other) for first, other in zip(*shown, strict=True))
+
+
+@pytest.mark.parametrize("values", [0.0, 1e30, -1e-40])
+def test_what_is_prepared_does_not_depend_on_records(values: float) -> None:
+    task = {"outputs": 3, "model": "mlp"}
+    right = prepared(nodes([0, 1], [1, 2]), task)
+    found = prepared(nodes([2, 2], [0, 0], inputs=values), task)
+    assert found.plan.digest() == right.plan.digest()
+    assert (found.model.path, found.outputs) == (right.model.path, right.outputs)

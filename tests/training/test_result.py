@@ -1,0 +1,94 @@
+"""What a result says of a plan: whether it is private, by which mechanism, at what traffic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from experiments import experiment
+from tacit.config import load_config
+from tacit.training.plan import Plan
+from tacit.training.planner import build_plan
+from tacit.training.run_folder.result import bytes_per_step, mechanism_line, shared_conditions
+
+NO_NOISE = {"algorithm": {"name": "sgp"}, "privacy": {"noise_std": None}}
+FIXED = {
+    "privacy": {"relation": "replace-one"},
+    "train": {"batch": 10, "sampling": "fixed"},
+}
+
+
+def plan_of(records: list[int] | None = None, **changes: dict[str, Any]) -> Plan:
+    return build_plan(load_config(experiment(**changes)), records or [50, 50, 50, 50], 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "private", "reason"),
+    [
+        ({"privacy": {"noise_seed": None}}, True, None),
+        ({}, False, "seeded noise"),
+        ({"privacy": {"noise_seed": None, "accounting": "none"}}, False, "not accounted"),
+        (NO_NOISE, False, "adds no noise"),
+        (
+            {"privacy": {"noise_std": None, "noise_seed": None, "epsilon": "none"}},
+            False,
+            "no noise",
+        ),
+    ],
+)
+def test_private_is_noise_from_secret_keys_that_is_accounted(
+    changes: dict[str, Any], private: bool, reason: str | None
+) -> None:
+    plan = plan_of(**changes)
+    why = plan.config.not_private_reason
+    assert (why is None) == private
+    assert [warning for warning in plan.warnings if "NOT PRIVATE" in warning] == (
+        [] if private else [f"this run is NOT PRIVATE: {why}"]
+    )
+    assert (why is None) if reason is None else (why is not None and reason in why)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (NO_NOISE, None),
+        ({}, "Gaussian on every record at every step, noise multiplier 2.5, 6 steps"),
+        (
+            {"train": {"batch": 10}},
+            "Poisson-sampled Gaussian, rate 0.2, noise multiplier 0.5, 6 steps",
+        ),
+        (
+            FIXED,
+            "Gaussian on batches of fixed size without replacement, noise multiplier 0.5, 6 steps",
+        ),
+    ],
+)
+def test_the_mechanism_in_one_line(changes: dict[str, Any], line: str | None) -> None:
+    assert mechanism_line(plan_of(**changes)) == line
+
+
+def test_a_schedule_and_unequal_nodes_are_told_by_their_ends() -> None:
+    falling = plan_of(
+        [25, 50, 100, 200], algorithm={"name": "dyn-mu", "clip": 1}, train={"batch": 20}
+    )
+    line = mechanism_line(falling)
+    assert line is not None
+    assert "rate 0.1 to 0.8" in line
+    assert "noise multiplier 1 falling to" in line  # 0.05 in the mean of 20, at every node
+
+
+def test_traffic_is_the_mean_over_the_graphs_period() -> None:
+    numbers, size = 6, 4
+    one_peer = bytes_per_step(plan_of(), numbers, size)
+    assert one_peer.tolist() == [24.0] * 4
+    complete = bytes_per_step(plan_of(topology={"graph": "complete"}), numbers, size)
+    assert complete.tolist() == [3 * 24.0] * 4
+    star = plan_of(algorithm={"name": "dp2-sgd"}, topology={"graph": "star"})
+    assert sorted(bytes_per_step(star, numbers, size).tolist()) == [24.0, 24.0, 24.0, 72.0]
+
+
+def test_conditions_are_those_of_the_node_where_fewest_hold() -> None:
+    plan = plan_of([20, 50, 500, 5000], algorithm={"name": "dyn-d2p"})
+    held = [sum(condition.holds for condition in node.conditions) for node in plan.nodes]
+    assert sum(condition.holds for condition in shared_conditions(plan)) == min(held)

@@ -1,0 +1,183 @@
+"""Which records join a step: the planned rates are realised, and nothing else decides."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tacit.config import load_config
+from tacit.privacy.noise import draws as noise
+from tacit.training import sampling
+from tacit.training.plan import Plan
+from tacit.training.planner import build_plan
+
+CPU = torch.device("cpu")
+RECORDS = (40, 8, 25, 5, 1)
+BATCH = 8
+
+
+def plan_of(records: tuple[int, ...] = RECORDS, **train: Any) -> Plan:
+    config = load_config(
+        {
+            "algorithm": {"name": "privsgp"},
+            "privacy": {"epsilon": "none"},
+            "train": {"batch": BATCH, **train},
+        },
+        count=len(records),
+    )
+    return build_plan(config, records, 3)
+
+
+def keys_of(plan: Plan, seed: int = 11) -> noise.NodeKeys:
+    return noise.seeded_keys(seed, range(len(plan.nodes)))
+
+
+def chosen(batch: sampling.Batch) -> list[list[int]]:
+    """The record numbers of each node."""
+    return [indices[mask].tolist() for indices, mask in zip(batch.indices, batch.mask, strict=True)]
+
+
+def inclusions(plan: Plan, steps: int) -> list[np.ndarray]:
+    """For each node, which record joined which step: `[steps, records]` of 0 and 1."""
+    keys = keys_of(plan)
+    found = [np.zeros((steps, node.records)) for node in plan.nodes]
+    for k in range(steps):
+        for node, records in enumerate(chosen(sampling.draw(plan, keys, k, CPU))):
+            found[node][k, records] += 1
+    return found
+
+
+def test_poisson_coins_have_the_planned_rate_for_every_record() -> None:
+    plan, steps = plan_of(), 1500
+    for node, joined in zip(plan.nodes, inclusions(plan, steps), strict=True):
+        rate = min(BATCH, node.records) / node.records
+        assert node.rate == rate
+        assert set(np.unique(joined)) <= {0.0, 1.0}
+        if rate == 1:
+            assert joined.all()
+            continue
+        error = math.sqrt(rate * (1 - rate) / steps)
+        assert np.abs(joined.mean(axis=0) - rate).max() < 4.5 * error
+        assert abs(joined.mean() - rate) < 4 * error / math.sqrt(node.records)
+        # Independent coins: batch sizes vary as a binomial's.
+        sizes = joined.sum(axis=1)
+        variance = node.records * rate * (1 - rate)
+        assert sizes.mean() == pytest.approx(BATCH, abs=4 * math.sqrt(variance / steps))
+        assert sizes.var() == pytest.approx(variance, rel=4 * math.sqrt(2 / steps) + 0.02)
+
+
+def test_fixed_batches_are_uniform_subsets_of_the_planned_size() -> None:
+    plan, steps = plan_of(sampling="fixed"), 1500
+    for node, joined in zip(plan.nodes, inclusions(plan, steps), strict=True):
+        size = min(BATCH, node.records)
+        assert joined.max() == 1.0  # no record twice
+        assert (joined.sum(axis=1) == size).all()
+        rate = size / node.records
+        error = math.sqrt(rate * (1 - rate) / steps)
+        assert np.abs(joined.mean(axis=0) - rate).max() <= 4.5 * error
+
+
+@pytest.mark.parametrize("method", ["poisson", "fixed"])
+def test_records_are_distinct_ascending_and_within_the_node(method: str) -> None:
+    plan = plan_of(sampling=method)
+    for k in range(50):
+        for node, records in zip(
+            plan.nodes, chosen(sampling.draw(plan, keys_of(plan), k, CPU)), strict=True
+        ):
+            assert records == sorted(set(records))
+            assert all(0 <= record < node.records for record in records)
+
+
+@pytest.mark.parametrize("method", ["poisson", "fixed"])
+def test_all_means_every_record_at_every_step(method: str) -> None:
+    plan = plan_of(batch="all", sampling=method)
+    every = [list(range(count)) for count in RECORDS]
+    for k in range(3):
+        assert chosen(sampling.draw(plan, keys_of(plan), k, CPU)) == every
+    assert chosen(sampling.everything(plan, CPU)) == every
+    assert chosen(sampling.everything(plan_of(sampling=method), CPU)) == every
+
+
+def test_hidden_slots_hold_a_readable_record() -> None:
+    plan = plan_of()
+    batch = sampling.draw(plan, keys_of(plan), 0, CPU)
+    assert batch.indices.dtype == torch.int64
+    assert batch.mask.dtype == torch.bool
+    assert batch.indices.shape == batch.mask.shape
+    assert batch.mask.shape[1] == int(batch.mask.sum(dim=1).max())
+    assert bool((batch.indices[~batch.mask] == 0).all())
+    assert not bool(batch.mask.all())
+
+
+@pytest.mark.parametrize("method", ["poisson", "fixed"])
+def test_a_draw_depends_on_key_and_step_and_on_no_other_node(method: str) -> None:
+    plan = plan_of((40, 40, 40), sampling=method)
+    keys = keys_of(plan)
+    draws = [chosen(sampling.draw(plan, keys, k, CPU)) for k in range(4)]
+    rows = [tuple(records) for step in draws for records in step]
+    assert len(set(rows)) == len(rows)
+    assert chosen(sampling.draw(plan, keys, 2, CPU)) == draws[2]
+    assert chosen(sampling.draw(plan, keys_of(plan, seed=12), 2, CPU)) != draws[2]
+    for node in range(3):
+        alone = replace(plan, nodes=(plan.nodes[node],))
+        found = chosen(sampling.draw(alone, keys.subset([node]), 2, CPU))
+        assert found == [draws[2][node]]
+
+
+def test_coins_do_not_follow_the_noise() -> None:
+    """Sampling and noise of one step come from different streams of the node's key."""
+    plan = plan_of((4000,), batch=2000)
+    keys = keys_of(plan)
+    joined = np.zeros(4000)
+    joined[chosen(sampling.draw(plan, keys, 0, CPU))[0]] = 1
+    normals = noise.normal(keys, [0], "noise", 0, 4000, dtype=torch.float64)[0].numpy()
+    for values in (normals, np.abs(normals)):
+        assert abs(np.corrcoef(joined, values)[0, 1]) < 4 / math.sqrt(4000)
+
+
+def test_a_batch_may_be_empty() -> None:
+    plan = plan_of((6,), batch=1)
+    batches = [sampling.draw(plan, keys_of(plan), k, CPU) for k in range(40)]
+    empty = [batch for batch in batches if batch.indices.numel() == 0]
+    # (1 - 1/6)^6 is about a third.
+    assert 4 <= len(empty) <= 24
+    assert all(batch.indices.shape == batch.mask.shape == (1, 0) for batch in empty)
+
+
+@pytest.mark.parametrize("method", ["poisson", "fixed"])
+def test_one_deal_makes_all_mini_batches_of_a_step(method: str) -> None:
+    """Disjoint, ascending, each as drawn alone; and by the definition, record by record."""
+    plan = replace(plan_of((60, 41), sampling=method, batch=5), local_steps=4)
+    keys = keys_of(plan)
+    for k in range(20):
+        deal = sampling.deal(plan, keys, k, CPU)
+        parts = [chosen(deal.batch(part)) for part in range(4)]
+        for part in range(4):
+            assert parts[part] == chosen(sampling.draw(plan, keys, k, CPU, part=part))
+        for row, node in enumerate(plan.nodes):
+            hands = [part[row] for part in parts]
+            assert all(hand == sorted(hand) for hand in hands)
+            together = sorted(record for hand in hands for record in hand)
+            assert len(set(together)) == len(together)
+            if method == "fixed":
+                assert [len(hand) for hand in hands] == [5] * 4
+                continue
+            coins = noise.coins(keys, row, "sampling", k, node.records, 4 * node.rate)
+            dealt = noise.choices(keys, row, "dealing", k, node.records, 4)
+            for part, hand in enumerate(hands):
+                assert hand == [j for j in range(node.records) if coins[j] and dealt[j] == part]
+
+
+def test_a_deal_of_some_nodes_is_theirs() -> None:
+    plan = replace(plan_of((60, 41, 33), batch=5), local_steps=3)
+    keys = keys_of(plan)
+    whole = sampling.deal(plan, keys, 4, CPU)
+    some = sampling.deal(plan, keys, 4, CPU, nodes=[plan.nodes[2], plan.nodes[0]])
+    for part in range(3):
+        every = chosen(whole.batch(part))
+        assert chosen(some.batch(part)) == [every[2], every[0]]

@@ -1,0 +1,365 @@
+"""A budget belongs to records: whoever holds them, however they are dealt, they spend it once.
+
+On real digits. Every record joins every step, so that what one has paid is a Gaussian's mu: the
+root of the sum, over runs, of steps / z^2 of the node that held it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.stats import norm
+from torch import Tensor
+
+import tacit
+from experiments import experiment, wait_tacit
+from experiments import tacit as command
+from tacit.analysis.ledger_report import ledger_document
+from tacit.config import load_config
+from tacit.data import load
+from tacit.errors import BudgetError
+from tacit.privacy.ledger.ledger import read_ledger
+from tacit.privacy.ledger.shared import account_files
+from tacit.training.loop import execute
+from tacit.training.plan import Plan
+from tacit.training.prepare import prepare
+from tacit.training.run_folder.result import Result
+
+DIGITS = load("digits", data_dir=Path("data"), seed=0).train
+PAIRS = list[tuple[Tensor, Tensor]]
+
+
+def epsilon_of(mu: float, delta: float = 1e-5) -> float:
+    """Balle and Wang: of a Gaussian mechanism, solved for epsilon."""
+
+    def beyond(epsilon: float) -> float:
+        low, high = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
+        return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high)) - delta
+
+    return float(brentq(beyond, 0.0, 50.0)) if mu and beyond(0.0) > 0 else 0.0
+
+
+def settled(
+    folder: Path,
+    epsilon: float | list[float],
+    budget: float | list[float] | None = 1.2,
+    **sections: Any,
+) -> dict[str, Any]:
+    """An experiment whose data have a budget in a folder."""
+    privacy = {
+        "noise_std": None,
+        "noise_seed": None,
+        "epsilon": epsilon,
+        "ledger": str(folder / "books"),
+        "ledger_epsilon": budget,
+        **sections.pop("privacy", {}),
+    }
+    train = {"steps": 2, **sections.pop("train", {})}
+    task = {"dataset": "digits", "model": "logistic", **sections.pop("task", {})}
+    return experiment(task=task, privacy=privacy, train=train, **sections)
+
+
+def split(folder: Path, epsilon: Any, budget: Any = 1.2, *, nodes: int, seed: int = 0) -> Any:
+    return settled(folder, epsilon, budget, nodes={"count": nodes}, train={"seed": seed})
+
+
+def write(path: Path, config: dict[str, Any]) -> Path:
+    path.write_text(tomli_w.dumps(config), encoding="utf-8")
+    return path
+
+
+def given_nodes(
+    folder: Path, epsilon: Any, parts: Sequence[tuple[Tensor, Tensor]], budget: Any = 1.2
+) -> Result:
+    config = settled(folder, epsilon, budget, task={"dataset": None, "outputs": 10})
+    config["nodes"].pop("count")
+    return tacit.train(config, nodes=parts)
+
+
+def parts(*ranges: Sequence[int]) -> PAIRS:
+    return [(DIGITS.inputs[list(one)], DIGITS.targets[list(one)]) for one in ranges]
+
+
+# The two programs that once spent a budget twice.
+
+
+def test_another_seed_with_swapped_budgets_is_refused(tmp_path: Path) -> None:
+    """Of the records that move between the nodes, the budgets would be exceeded."""
+    first = tmp_path / "first.toml", [1.1, 0.4]
+    second = tmp_path / "second.toml", [0.4, 1.1]
+    for seed, (path, budgets) in enumerate((first, second)):
+        write(path, split(tmp_path, budgets, budgets, nodes=2, seed=seed))
+    run = tmp_path / "run"
+    assert command("train", first[0], "--out", run, "--quiet").code == 0
+    spent = ledger_document(tmp_path / "books")
+    again = command("train", second[0], "--out", tmp_path / "again", "--quiet")
+    assert again.code == 3
+    said = re.fullmatch(
+        r"tacit: node 0: the budget of its data is epsilon 0\.4 at delta 1e-05 \(in "
+        r".*data-[0-9a-f]{16}\.sqlite\), 1\.1 is spent, and this run would bring it to 1\.2: "
+        r"nothing is left for a run of this many steps; run ([0-9a-f]{8}), entered ([-\d]+ [:\d]+)"
+        r"\+00:00, has 569 of its 719 records on its books; it is one of 2 nodes with .*\n",
+        again.err,
+    )
+    assert said is not None, again.err
+    (entered,) = spent["runs"]
+    assert said[1] == entered["run"][:8]
+    assert said[2] == entered["created"].replace("T", " ").removesuffix("+00:00")
+    listed = command("privacy", "ledger", tmp_path / "books").out
+    assert f"run {said[1]}, entered {said[2]}" in " ".join(listed.split())
+    assert not (tmp_path / "again").exists()
+    assert ledger_document(tmp_path / "books") == spent
+
+
+def test_two_nodes_and_then_six_are_refused(tmp_path: Path) -> None:
+    tacit.train(split(tmp_path, 1.0, nodes=2))
+    with pytest.raises(BudgetError, match=r"1 is spent, and this run would bring it to 1\.4") as no:
+        tacit.train(split(tmp_path, 1.0, nodes=6))
+    said = re.search(r"privacy\.epsilon = ([\d.]+) would still fit", str(no.value))
+    assert said is not None
+    assert "one of 6 nodes" in str(no.value)
+    fits = float(said[1])
+    with pytest.raises(BudgetError):
+        tacit.train(split(tmp_path, 1.05 * fits, nodes=6))
+    tacit.train(split(tmp_path, fits, nodes=6))
+    document = ledger_document(tmp_path / "books")
+    records = sorted(row["records"] for row in document["nodes"])
+    assert records == [239] * 3 + [240] * 3 + [718, 719]
+    for row in document["nodes"]:
+        assert 1.1 < row["epsilon"] <= 1.2
+
+
+# However the same records come.
+
+
+def held(folder: Path) -> PAIRS:
+    """Two nodes have spent 1.0 of 1.2, of 40 records each."""
+    given = parts(range(40), range(40, 80))
+    given_nodes(folder, 1.0, given)
+    return given
+
+
+def reordered(pairs: PAIRS) -> PAIRS:
+    return [(inputs.flip(0), targets.flip(0)) for inputs, targets in pairs[::-1]]
+
+
+def relabelled(pairs: PAIRS) -> PAIRS:
+    return [(inputs, 9 - targets) for inputs, targets in pairs]
+
+
+def as_images(pairs: PAIRS) -> PAIRS:
+    return [(inputs.double().reshape(-1, 1, 8, 8), targets) for inputs, targets in pairs]
+
+
+def dealt_anew(pairs: PAIRS) -> PAIRS:
+    inputs, targets = (torch.cat(values) for values in zip(*pairs, strict=True))
+    return [(inputs[first::4], targets[first::4]) for first in range(4)]
+
+
+def extended(pairs: PAIRS) -> PAIRS:
+    more = parts(range(80, 120), range(120, 160))
+    return [
+        (torch.cat([inputs, new]), torch.cat([targets, labels]))
+        for (inputs, targets), (new, labels) in zip(pairs, more, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("change", [reordered, relabelled, as_images, dealt_anew, extended])
+def test_the_same_records_are_known_again(tmp_path: Path, change: Any) -> None:
+    given = held(tmp_path)
+    with pytest.raises(BudgetError, match=r"1 is spent, and this run would bring it to 1\.4"):
+        given_nodes(tmp_path, 1.0, change(given))
+    # Others are others, and have a budget of their own.
+    given_nodes(tmp_path, 1.0, parts(range(200, 240), range(240, 280)))
+
+
+def test_records_by_another_name_are_known_again(tmp_path: Path) -> None:
+    """Split by tacit, passed in Python, and read from files of each node's own."""
+    tacit.train(split(tmp_path, 1.0, nodes=3))
+    with pytest.raises(
+        BudgetError, match=r"node 0: .*; run \w+, entered .* has its records on its"
+    ):
+        given_nodes(tmp_path, 1.0, parts(range(30), range(700, 730)))
+    for node, one in enumerate((range(40), range(40, 80))):
+        (pair,) = parts(one)
+        arrays = dict(zip(("inputs", "targets"), (value.numpy() for value in pair), strict=True))
+        np.savez(tmp_path / f"own-{node}.npz", **arrays)
+    nodes = {"count": 2, "data": "by-rank", "source": str(tmp_path / "own-{node}.npz")}
+    own = settled(tmp_path, 1.0, nodes=nodes)
+    with pytest.raises(BudgetError, match="has its records on its books"):
+        tacit.train(own)
+
+
+def test_another_bound_of_inputs_makes_no_other_records(tmp_path: Path) -> None:
+    tacit.train(split(tmp_path, 1.0, nodes=2))
+    scaled = settled(tmp_path, 1.0, nodes={"count": 2}, task={"input_bound": 0.5})
+    with pytest.raises(BudgetError, match="has its records on its books"):
+        tacit.train(scaled)
+
+
+def test_another_partition_is_refused(tmp_path: Path) -> None:
+    tacit.train(split(tmp_path, 1.0, nodes=3))
+    by_label = {"count": 5, "partition": "shards", "per_node": 2}
+    with pytest.raises(BudgetError, match=r"has .* records on its books"):
+        tacit.train(settled(tmp_path, 1.0, nodes=by_label))
+
+
+def test_where_a_run_has_some_of_the_records_it_is_said_which(tmp_path: Path) -> None:
+    given_nodes(tmp_path, 1.0, parts(range(40), range(40, 80)))
+    with pytest.raises(BudgetError) as refused:
+        given_nodes(tmp_path, 1.0, parts(range(300, 350), range(70, 100)), [3.0, 3.0])
+    said = str(refused.value)
+    assert "node 1: the budget of 10 of its 30 records is epsilon 1.2 at delta 1e-05" in said
+    assert "has 10 of its 30 records on its books" in said
+    assert "one of" not in said
+
+
+def test_nodes_with_equal_records_keep_their_own_budgets(tmp_path: Path) -> None:
+    """Some records are alike; the same data again are the same nodes' again."""
+    same = range(5)
+    given = parts([*same, *range(10, 40)], [*same, *range(50, 80)])
+    given_nodes(tmp_path, [0.3, 1.0], given, [0.6, 1.5])
+    given_nodes(tmp_path, [0.2, 0.5], given, [0.6, 1.5])
+    first, second = ledger_document(tmp_path / "books")["nodes"]
+    assert first["epsilon"] < 0.6 < 1.0 < second["epsilon"]
+    # Dealt anew, anyone may have been at the node that spent most.
+    with pytest.raises(BudgetError):
+        given_nodes(tmp_path, 0.2, parts([*same, *range(10, 41)], range(90, 99)), 0.6)
+
+
+def test_whole_clients_must_stay_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another client's data could change several clients of the earlier run at once."""
+    stated = Plan.mechanism
+
+    def of_clients(*arguments: Any) -> Any:
+        return replace(stated(*arguments), unit="client")
+
+    monkeypatch.setattr(Plan, "mechanism", of_clients)
+    together = parts(range(30), range(30, 60))
+    given_nodes(tmp_path, 0.5, together)
+    given_nodes(tmp_path, 0.3, together)
+    with pytest.raises(BudgetError, match="whole clients are protected here, and some of its"):
+        given_nodes(tmp_path, 0.1, parts(range(20), range(20, 60)))
+
+
+# Many runs: nobody pays more than their budgets allow.
+
+
+@settings(
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 2), min_size=12, max_size=12),
+            st.lists(st.sampled_from([0.3, 0.6, 1.0]), min_size=3, max_size=3),
+        ),
+        min_size=3,
+        max_size=4,
+    )
+)
+def test_no_record_pays_more_than_a_budget_it_belongs_to(
+    tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[list[int], list[float]]]
+) -> None:
+    """A register of its own keeps what was released of each record, and what it may pay."""
+    folder = tmp_path_factory.mktemp("runs")
+    paid, allowed = [0.0] * 12, [math.inf] * 12
+    for places, wanted in runs:
+        groups = [[who for who in range(12) if places[who] == node] for node in range(3)]
+        epsilons = [one for one, group in zip(wanted, groups, strict=True) if group]
+        groups = [group for group in groups if group]
+        if len(groups) < 2:
+            continue
+        try:
+            result = given_nodes(folder, epsilons, parts(*groups))
+        except BudgetError:
+            # Refused with reason: some record would have paid more than it may.
+            mus = [solved(epsilon) for epsilon in epsilons]
+            would = [
+                epsilon_of(math.hypot(paid[who], mu))
+                for group, mu in zip(groups, mus, strict=True)
+                for who in group
+            ]
+            assert max(would) > 1.2 - 1e-3
+            continue
+        for group, node in zip(groups, result.plan.nodes, strict=True):
+            for who in group:
+                paid[who] = math.hypot(paid[who], math.sqrt(2) / node.noise_scale)
+                allowed[who] = 1.2
+    for mu, most in zip(paid, allowed, strict=True):
+        assert epsilon_of(mu) <= most + 1e-9 or not mu
+    rows = ledger_document(folder / "books")["nodes"] if any(paid) else []
+    for row in rows:
+        assert row["epsilon"] <= 1.2
+    # The books' worst is the register's worst: they exaggerate nothing here either.
+    worst = max((row["epsilon"] for row in rows), default=0.0)
+    assert worst == pytest.approx(epsilon_of(max(paid)), rel=1e-3)
+
+
+def solved(epsilon: float) -> float:
+    """The mu of a run that was calibrated to an epsilon."""
+    return float(brentq(lambda mu: epsilon_of(mu) - epsilon, 1e-3, 3.0))
+
+
+# Several processes, which share a folder.
+
+
+def test_processes_of_a_run_draw_on_one_folder_and_each_books_its_own(tmp_path: Path) -> None:
+    """An earlier run dealt the records to two nodes; now four are at two processes."""
+    tacit.train(split(tmp_path, 0.5, nodes=2))
+    file = split(tmp_path, 0.5, nodes=4)
+    path = write(tmp_path / "four.toml", file)
+    launched = wait_tacit("launch", path, "--processes", 2, "--out", tmp_path / "run", "--quiet")
+    assert (launched.code, launched.err) == (0, "")
+    document = ledger_document(tmp_path / "books")
+    assert sorted(row["records"] for row in document["nodes"]) == [359] * 3 + [360, 718, 719]
+    mu = math.hypot(solved(0.5), solved(0.5))
+    for row in document["nodes"]:
+        assert row["epsilon"] == pytest.approx(epsilon_of(mu), rel=2e-3)
+    with pytest.raises(BudgetError, match="has its records on its books, as 1 more has"):
+        tacit.train(file | {"privacy": file["privacy"] | {"epsilon": 1.0}})
+    assert ledger_document(tmp_path / "books") == document
+    # Every process's ledger is signed with a key of its own.
+    keys = {path.read_bytes() for path in tmp_path.glob("run/rank-*/ledger.key")}
+    assert len(keys) == 2
+
+
+# Where the ledgers are.
+
+
+def test_the_ledgers_lie_beside_the_experiment_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    file = write(tmp_path / "project" / "experiment.toml", split(Path(), 0.5, nodes=2))
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+        monkeypatch.chdir(tmp_path / place)
+        assert command("train", file, "--out", "run", "--quiet").code == 0
+        assert list(Path().iterdir()) == [Path("run")]
+    books = tmp_path / "project" / "books"
+    assert [len(read_ledger(one).runs) for one in account_files(books)] == [2, 2]
+    assert command("privacy", "statement", "run").code == 0
+
+
+def test_a_run_goes_on_where_its_ledgers_have_moved(tmp_path: Path) -> None:
+    config = split(tmp_path, 1.0, nodes=2)
+    run, steps = tmp_path / "run", iter([False, True])
+    execute(prepare(load_config(config)), out=run, should_stop=lambda: next(steps, True))
+    (tmp_path / "books").rename(tmp_path / "moved")
+    moved = load_config(config, overrides=[f"privacy.ledger={tmp_path / 'moved'}"])
+    none = load_config(config, overrides=[f"privacy.ledger={tmp_path / 'none'}"])
+    assert prepare(moved).plan.digest() == prepare(none).plan.digest()
+    assert execute(prepare(moved), out=run, resume=True).steps == 2

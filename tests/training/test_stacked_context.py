@@ -1,0 +1,256 @@
+"""The stacked world does what the plan says, step by step."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from forked import said_in_fork
+from tacit import data
+from tacit.communication.exchange import InProcessExchange
+from tacit.config import load_config
+from tacit.privacy.noise import draws as noise
+from tacit.training import sampling
+from tacit.training.prepare import Job, prepare
+from tacit.training.stacked_context import StackedWorld
+
+RECORDS = (6, 3, 9)
+STEPS = 4
+
+
+def records(seed: int = 5) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    draw = torch.Generator().manual_seed(seed)
+    return [
+        (
+            torch.randn(count, 2, generator=draw, dtype=torch.float64),
+            torch.randn(count, 1, generator=draw, dtype=torch.float64),
+        )
+        for count in RECORDS
+    ]
+
+
+def job_of(
+    *, privacy: dict[str, Any] | None = None, algorithm: dict[str, Any] | None = None, **train: Any
+) -> Job:
+    config = load_config(
+        {
+            "task": {"loss": "mse"},
+            "algorithm": algorithm
+            if algorithm and "name" in algorithm
+            else {"name": "dyn-d2p", "clip_decay": 4.0, **(algorithm or {})},
+            "privacy": privacy or {"epsilon": "none"},
+            "train": {"steps": STEPS, "batch": "all", "dtype": "float64", **train},
+        },
+        count=len(RECORDS),
+        given_model=True,
+    )
+    return prepare(config, model=nn.Linear(2, 1), nodes=records())
+
+
+def world_of(job: Job, keys: noise.NodeKeys | None = None) -> StackedWorld:
+    exchange = InProcessExchange(job.plan.mixing.weights, dtype=job.dtype, device=job.device)
+    return StackedWorld(job.plan, job.model, job.train, keys or keys_of(), exchange)
+
+
+def keys_of(seed: int = 1) -> noise.NodeKeys:
+    return noise.seeded_keys(seed, range(len(RECORDS)))
+
+
+def points(dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """A different model for every node, `[nodes, 3]`: two weights and a bias."""
+    return torch.randn(len(RECORDS), 3, generator=torch.Generator().manual_seed(8)).to(dtype)
+
+
+def gradient_sum(
+    node: int, at: np.ndarray, clip: float | None, chosen: list[int] | None = None
+) -> np.ndarray:
+    """Sum over records of the clipped gradient of (w x + b - y)^2, record by record."""
+    inputs, targets = (values.numpy() for values in records()[node])
+    total = np.zeros(3)
+    for record in range(len(inputs)) if chosen is None else chosen:
+        residual = inputs[record] @ at[:2] + at[2] - targets[record, 0]
+        gradient = 2 * residual * np.append(inputs[record], 1.0)
+        length = np.linalg.norm(gradient)
+        total += gradient if clip is None or length <= clip else gradient * clip / length
+    return total
+
+
+@pytest.mark.parametrize("clip", [None, 1.5])
+def test_the_batch_gradient_sums_records_clipped_at_the_steps_own_bound(clip: float | None) -> None:
+    job = job_of(algorithm={} if clip is None else {"clip": clip})
+    world, at = world_of(job), points()
+    for k in (0, 3, 1):
+        bound = None if clip is None else clip * 4.0 ** (-k / STEPS)
+        found = world.batch_gradient(at, k).numpy().copy()
+        right = [gradient_sum(node, at[node].numpy(), bound) for node in range(len(RECORDS))]
+        np.testing.assert_allclose(found, right, rtol=1e-11, atol=1e-12)
+        if bound is not None:
+            assert all(
+                np.linalg.norm(row) <= count * bound * (1 + 1e-12)
+                for row, count in zip(found, RECORDS, strict=True)
+            )
+
+
+def test_the_batch_gradient_takes_the_drawn_records_only() -> None:
+    job = job_of(batch=2)
+    world, at, keys = world_of(job), points(), keys_of()
+    sizes = set()
+    for k in range(STEPS):
+        batch = sampling.draw(job.plan, keys, k, job.device)
+        found = world.batch_gradient(at, k).numpy().copy()
+        for node in range(len(RECORDS)):
+            chosen = batch.indices[node][batch.mask[node]].tolist()
+            sizes.add(len(chosen))
+            right = gradient_sum(node, at[node].numpy(), None, chosen)
+            np.testing.assert_allclose(found[node], right, rtol=1e-11, atol=1e-12)
+        assert world.last_mask is not None
+        assert torch.equal(world.last_mask, batch.mask)
+    assert len(sizes) > 2
+
+
+def test_a_step_where_no_node_draws_a_record_sums_to_zero() -> None:
+    job = job_of(batch=1)
+    quiet = replace(
+        job, plan=replace(job.plan, nodes=tuple(replace(n, rate=1e-12) for n in job.plan.nodes))
+    )
+    world = world_of(quiet)
+    total = world.batch_gradient(points(), 0)
+    assert total.shape == (len(RECORDS), 3)
+    assert not bool(total.any())
+    assert torch.equal(world.divide(total), torch.zeros(len(RECORDS), 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"), [("all", [6, 3, 9]), (4, [4, 3, 4]), (1, [1, 1, 1])]
+)
+def test_sums_are_divided_by_the_expected_batch_in_place(
+    batch: int | str, expected: list[int]
+) -> None:
+    world = world_of(job_of(batch=batch))
+    total = torch.ones(len(RECORDS), 3, dtype=torch.float64)
+    found = world.divide(total)
+    assert found.data_ptr() == total.data_ptr()
+    np.testing.assert_allclose(found.numpy(), [[1 / size] * 3 for size in expected], rtol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_noise_is_each_nodes_own_normals_times_the_planned_deviation(dtype: str) -> None:
+    job = job_of(
+        privacy={"epsilon": [0.5, 1.0, 2.0], "delta": 1e-4}, algorithm={"clip": 2.0}, dtype=dtype
+    )
+    world, keys = world_of(job), keys_of()
+    seen = []
+    for k in range(STEPS):
+        total = torch.full((len(RECORDS), 3), 0.25, dtype=job.dtype)
+        found = world.add_noise(total, k)
+        assert found.data_ptr() == total.data_ptr()
+        for node, plan in enumerate(job.plan.nodes):
+            clip = 2.0 * 4.0 ** (-k / STEPS)
+            # Dyn-D2P: the multiplier falls by budget_growth = 2 over the run.
+            std = plan.noise_scale * 2.0 ** (-k / STEPS) * clip
+            normals = noise.normal(keys, [node], "noise", k, 3, dtype=job.dtype)[0].numpy()
+            # The nearest point of a lattice finer than std / 64.
+            ideal = 0.25 + std * normals
+            np.testing.assert_allclose(found[node].numpy(), ideal, rtol=0, atol=std / 127)
+            seen.append(tuple(normals))
+    assert len(set(seen)) == len(seen)
+    scales = [node.noise_scale for node in job.plan.nodes]
+    assert scales[0] > scales[1] > scales[2] > 0
+
+
+def test_a_plan_without_noise_adds_none() -> None:
+    total = torch.full((len(RECORDS), 3), 0.25, dtype=torch.float64)
+    found = world_of(job_of()).add_noise(total, 0)
+    assert torch.equal(found, torch.full((len(RECORDS), 3), 0.25, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("batch", ["all", 2], ids=["whole", "sampled"])
+@pytest.mark.parametrize("node", range(len(RECORDS)))
+def test_a_node_alone_computes_what_it_computes_in_the_stack(node: int, batch: int | str) -> None:
+    job = job_of(
+        privacy={"noise_std": 0.1, "accounting": "none"}, algorithm={"clip": 1.0}, batch=batch
+    )
+    alone = replace(
+        job,
+        plan=replace(job.plan, nodes=(job.plan.nodes[node],)),
+        train=data.stack([data.Dataset(*records()[node])], job.dtype, job.device),
+    )
+    at = points()
+    together, single = world_of(job), world_of(alone, keys_of().subset([node]))
+    for k in range(STEPS):
+        right = together.add_noise(together.batch_gradient(at, k), k)[node].clone()
+        found = single.add_noise(single.batch_gradient(at[node : node + 1], k), k)[0]
+        torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-12)
+
+
+def test_the_last_batch_is_kept_for_the_progress_line() -> None:
+    world, at = world_of(job_of(algorithm={"clip": 1.0})), points()
+    assert world.last is None
+    world.batch_gradient(at, 0)
+    assert world.last is not None
+    assert world.last_mask is not None
+    assert world.last_mask.sum(dim=1).tolist() == list(RECORDS)
+    for node, (inputs, targets) in enumerate(records()):
+        residuals = inputs @ at[node, :2] + at[node, 2] - targets[:, 0]
+        losses = world.last.losses[node][world.last_mask[node]]
+        torch.testing.assert_close(losses, residuals.square(), rtol=1e-11, atol=1e-12)
+
+
+def federated_world(active: int | None) -> StackedWorld:
+    options = {} if active is None else {"clients_per_round": active}
+    job = job_of(
+        algorithm={"name": "dp-sgd", **options},
+        privacy={"noise_std": 0.5, "accounting": "none"},
+        batch=2,
+    )
+    return world_of(job)
+
+
+@pytest.mark.parametrize("k", range(STEPS))
+def test_the_world_of_active_nodes_has_their_rows_of_the_whole(k: int) -> None:
+    world, alone = federated_world(2), federated_world(2)
+    here = alone.among(k)
+    rows = world.active(k)[:, 0].nonzero().flatten()
+    assert here.nodes == tuple(rows.tolist())
+    assert len(here.nodes) == 2
+    at = points()
+    assert torch.equal(here.take(at), at[rows])
+    gradient = world.batch_gradient(at, k)
+    assert torch.equal(here.batch_gradient(at[rows], k), gradient[rows])
+    assert torch.equal(gradient[~world.active(k)[:, 0]], torch.zeros(len(at) - 2, 3).double())
+    assert alone.last is not None
+    assert alone.last.losses.shape[0] == 2
+    released = world.add_noise(gradient.clone(), k)
+    assert torch.equal(here.add_noise(gradient[rows], k), released[rows])
+    for name in ("batch_size", "records", "rate"):
+        assert torch.equal(getattr(here, name), getattr(world, name)[rows])
+    assert torch.equal(here.noise_std(k), world.noise_std(k)[rows])
+    put = here.put(at.clone(), -at[rows])
+    expected = at.clone()
+    expected[rows] *= -1
+    assert torch.equal(put, expected)
+
+
+def test_where_all_are_active_their_world_is_the_whole() -> None:
+    world = federated_world(None)
+    at = points()
+    assert world.among(0) is world
+    assert world.take(at) is at
+    assert world.put(at, -at) is not at
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_draws_no_noise_of_the_world_it_came_with() -> None:
+    job = job_of(privacy={"noise_std": 0.5, "delta": 1e-5})
+    world = world_of(job)
+    zeros = torch.zeros(len(RECORDS), 3, dtype=torch.float64)
+    drawn = world.add_noise(zeros.clone(), 0)
+    said = said_in_fork(lambda: world.add_noise(zeros.clone(), 0))
+    assert said.startswith("InputError: noise keys = 'process ")
+    assert torch.equal(world.add_noise(zeros.clone(), 0), drawn)
