@@ -49,8 +49,8 @@ def texts(seed: int, count: int = 60) -> tuple[np.ndarray, np.ndarray]:
     draw = np.random.default_rng(seed)
     labels = draw.integers(0, 2, count)
     words = draw.integers(0, VOCABULARY, (count, PLACES))
-    telling = draw.random((count, PLACES)) < 0.5
-    return np.where(telling, 5 * labels[:, None] + 1, words), labels
+    distinguishing = draw.random((count, PLACES)) < 0.5
+    return np.where(distinguishing, 5 * labels[:, None] + 1, words), labels
 
 
 def counted(given: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

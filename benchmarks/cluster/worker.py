@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 from jobs import Work, job_of
 
-from tacit.cli.forecast import Within, block_world
+from tacit.cli.forecast import Within, block_context
 from tacit.communication.cluster.channel import open_channel
 from tacit.communication.colours import Released
 from tacit.communication.exchange.between import BetweenProcesses, Graphs
@@ -136,13 +136,13 @@ Kind = tuple[Step, Step, Summary]
 
 def _steps(job: Job, hosted: tuple[int, ...], exchange: Any) -> Step:
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
-    world = block_world(job, hosted, exchange)
+    context = block_context(job, hosted, exchange)
     start = job.model.start(len(hosted), job.dtype, job.device)
-    state, k = algorithm.start(start, options, world), 0
+    state, k = algorithm.start(start, options, context), 0
 
     def again() -> None:
         nonlocal state, k
-        state = algorithm.step(state, k % job.plan.steps, options, world)
+        state = algorithm.step(state, k % job.plan.steps, options, context)
         k += 1
 
     return again

@@ -10,7 +10,7 @@ clock of a part stops while another part runs inside it, so that parts add up to
 | forward | the module's call inside `TapsPath` |
 | backward | `torch.autograd.grad` |
 | norms and clipped sum | the rest of the engine's `accumulate` |
-| noise | `StackedWorld.add_noise` |
+| noise | `StackedContext.add_noise` |
 | mix | what the exchange does |
 | update | the rest of a step: the algorithm's own arithmetic, and the loop around it |
 
@@ -45,7 +45,7 @@ from tacit.training import sampling
 from tacit.training.loop import Progress, execute
 from tacit.training.prepare import Job
 from tacit.training.sampling import Deal
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 __all__ = ["Clocks", "clocked", "profile"]
 
@@ -105,7 +105,7 @@ def clocked(job: Job, clocks: Clocks) -> Iterator[None]:
         (StackedModel, "gradient", "gather"),
         (engine, "accumulate", "norms and clipped sum"),
         (torch.autograd, "grad", "backward"),
-        (StackedWorld, "add_noise", "noise"),
+        (StackedContext, "add_noise", "noise"),
         (InProcessExchange, "mix", "mix"),
         (InProcessExchange, "swap", "mix"),
         (InProcessExchange, "average", "mix"),

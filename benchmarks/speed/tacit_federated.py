@@ -31,7 +31,7 @@ from tacit.training.budget import node_keys
 from tacit.training.loop import execute
 from tacit.training.prepare import Job, prepare
 from tacit.training.sampling import Batch, Deal
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 __all__ = ["build", "job_of"]
 
@@ -135,10 +135,10 @@ class _Federated:
         exchange = _Recording(
             plan.mixing.weights, dtype=job.dtype, device=job.device, active=plan.active
         )
-        world = StackedWorld(plan, job.model, job.train, node_keys(plan), exchange)
+        context = StackedContext(plan, job.model, job.train, node_keys(plan), exchange)
         start = job.model.start(few, job.dtype, job.device)
         with patch.object(Deal, "batch", _agreed(workload.batch)):
-            algorithm.step(algorithm.start(start, options, world), 0, options, world)
+            algorithm.step(algorithm.start(start, options, context), 0, options, context)
         found: NDArray[np.float32] = exchange.messages.float().numpy()
         return found
 

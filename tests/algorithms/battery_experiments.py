@@ -16,7 +16,7 @@ from tacit.communication.exchange import InProcessExchange
 from tacit.data import StackedData
 from tacit.training.budget import node_keys
 from tacit.training.prepare import Job
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 DELTA = 1e-5
 DECAY, GROWTH = 3.0, 4.0
@@ -117,11 +117,11 @@ def single_step(job: Job, k: int) -> tuple[Any, Any, list[Array]]:
     exchange = OpenExchange(
         plan.mixing.weights, dtype=job.dtype, device=job.device, active=plan.active
     )
-    world = StackedWorld(plan, job.model, job.train, node_keys(plan), exchange)
+    context = StackedContext(plan, job.model, job.train, node_keys(plan), exchange)
     before = algorithm.start(
-        job.model.start(len(plan.nodes), job.dtype, job.device), options, world
+        job.model.start(len(plan.nodes), job.dtype, job.device), options, context
     )
-    after = algorithm.step(before, k, options, world)
+    after = algorithm.step(before, k, options, context)
     return before, after, exchange.messages
 
 

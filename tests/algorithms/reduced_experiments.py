@@ -1,4 +1,4 @@
-"""Experiments with `privsgp-vr`, a world to run its steps in, and other accountants."""
+"""Experiments with `privsgp-vr`, a context to run its steps in, and other accountants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dp_accounting.pld import PLDAccountant
 from tacit.communication.exchange import InProcessExchange
 from tacit.training.budget import node_keys
 from tacit.training.prepare import Job
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 STEPS, RATE, CLIP = 7, 0.3, 0.4
 PRIVATE = {"state": "private"}
@@ -29,9 +29,9 @@ def experiment(options: Mapping[str, Any], **sections: Mapping[str, Any]) -> dic
     return made
 
 
-def world_of(job: Job) -> StackedWorld:
+def world_of(job: Job) -> StackedContext:
     exchange = InProcessExchange(job.plan.mixing.weights, dtype=job.dtype, device=job.device)
-    return StackedWorld(job.plan, job.model, job.train, node_keys(job.plan), exchange)
+    return StackedContext(job.plan, job.model, job.train, node_keys(job.plan), exchange)
 
 
 def least_epsilon(delta_at: Any, delta: float) -> float:

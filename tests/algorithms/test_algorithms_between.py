@@ -24,7 +24,7 @@ from tacit.config import load_config
 from tacit.training.budget import node_keys
 from tacit.training.prepare import Job, prepare
 from tacit.training.processes.communication import graphs_of, local_exchange
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 NODES, STEPS = 5, 4
 CPU = torch.device("cpu")
@@ -41,11 +41,11 @@ def run(job: Job, exchange: Any, hosted: Sequence[int]) -> tuple[Any, Any]:
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
     model = copy.deepcopy(job.model)
     keys = node_keys(job.plan, hosted)
-    world = StackedWorld(job.plan, model, part_of(job.train, hosted), keys, exchange, hosted)
-    state = algorithm.start(model.start(len(hosted), job.dtype, CPU), options, world)
+    context = StackedContext(job.plan, model, part_of(job.train, hosted), keys, exchange, hosted)
+    state = algorithm.start(model.start(len(hosted), job.dtype, CPU), options, context)
     for k in range(STEPS):
-        state = algorithm.step(state, k, options, world)
-    state = algorithm.mix(state, STEPS, world)
+        state = algorithm.step(state, k, options, context)
+    state = algorithm.mix(state, STEPS, context)
     return state, exchange
 
 

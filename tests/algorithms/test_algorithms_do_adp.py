@@ -22,7 +22,7 @@ from tacit.errors import InputError
 from tacit.training import sampling
 from tacit.training.budget import node_keys
 from tacit.training.prepare import Job, prepare
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 Array = oracle.Array
 Compress = Callable[[Array, int, int], Array]
@@ -219,12 +219,12 @@ def walk(job: Job, steps: int) -> tuple[list[State], InProcessExchange]:
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
     plan = job.plan
     exchange = InProcessExchange(plan.mixing.weights, dtype=job.dtype, device=job.device)
-    world = StackedWorld(plan, job.model, job.train, node_keys(plan), exchange)
+    context = StackedContext(plan, job.model, job.train, node_keys(plan), exchange)
     states = [
-        algorithm.start(job.model.start(len(plan.nodes), job.dtype, job.device), options, world)
+        algorithm.start(job.model.start(len(plan.nodes), job.dtype, job.device), options, context)
     ]
     for k in range(steps):
-        states.append(algorithm.step(states[-1], k, options, world))
+        states.append(algorithm.step(states[-1], k, options, context))
     return states, exchange
 
 

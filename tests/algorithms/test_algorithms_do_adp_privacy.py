@@ -24,7 +24,7 @@ from tacit.training.budget import node_keys
 from tacit.training.loop import execute
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job, prepare
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 DELTA, STEPS, NODES = 1e-5, 12, 4
 INPUTS = 3
@@ -192,9 +192,9 @@ def test_noise_of_active_nodes_alone() -> None:
     seen = set()
     for k in range(4):
         exchange = Recorder(plan)
-        world = StackedWorld(plan, job.model, job.train, node_keys(plan), exchange)
+        context = StackedContext(plan, job.model, job.train, node_keys(plan), exchange)
         zeros = torch.zeros(NODES, job.plan.parameters, dtype=torch.float64)
-        state = definition.step(definition.start(zeros, options, world), k, options, world)
+        state = definition.step(definition.start(zeros, options, context), k, options, context)
         for node, active in enumerate(plan.activity.active[k].tolist()):
             row, sent = state.x[node].numpy(), exchange.sent[-1][node]
             seen.add(active)
@@ -237,8 +237,10 @@ def clipped(gradient: np.ndarray, clip_norm: str, bound: float) -> np.ndarray:
 
 
 def sum_of(job: Job, at: torch.Tensor) -> np.ndarray:
-    world = StackedWorld(job.plan, job.model, job.train, node_keys(job.plan), Recorder(job.plan))
-    return np.asarray(world.batch_gradient(at, 0).numpy())
+    context = StackedContext(
+        job.plan, job.model, job.train, node_keys(job.plan), Recorder(job.plan)
+    )
+    return np.asarray(context.batch_gradient(at, 0).numpy())
 
 
 @pytest.mark.parametrize("clip_norm", NORMS)
@@ -287,12 +289,14 @@ def test_one_record_moves_the_sum_by_the_bound_at_most(
 
 def test_stored_and_subtracted_gradients_are_clipped_in_l2_only() -> None:
     job = job_of(clip_norm="l1", clip=0.8)
-    world = StackedWorld(job.plan, job.model, job.train, node_keys(job.plan), Recorder(job.plan))
+    context = StackedContext(
+        job.plan, job.model, job.train, node_keys(job.plan), Recorder(job.plan)
+    )
     at = torch.zeros(NODES, WIDTH, dtype=torch.float64)
     with pytest.raises(InputError, match=r"algorithm\.clip_norm = 'l1': must be 'l2'"):
-        world.batch_difference(at, at, 0, None)
+        context.batch_difference(at, at, 0, None)
     with pytest.raises(InputError, match=r"algorithm\.clip_norm"):
-        world.table.fill(at)
+        context.table.fill(at)
 
 
 # Resuming.

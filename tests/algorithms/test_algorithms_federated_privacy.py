@@ -25,7 +25,7 @@ from tacit.config import load_config
 from tacit.training import sampling
 from tacit.training.budget import node_keys
 from tacit.training.prepare import Job, prepare
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 DELTA = 1e-5
 PRIVATE = ("dp-sgd", "dp-fedavg", "dp-admm")
@@ -68,10 +68,10 @@ def after_one_step(job: Job, k: int) -> torch.Tensor:
         job.plan,
     )
     exchange = InProcessExchange(plan.mixing.weights, dtype=job.dtype, device=job.device)
-    world = StackedWorld(plan, job.model, job.train, node_keys(plan), exchange)
+    context = StackedContext(plan, job.model, job.train, node_keys(plan), exchange)
     start = job.model.start(len(plan.nodes), job.dtype, job.device)
-    state = algorithm.start(start.clone(), options, world)
-    return algorithm.models(algorithm.step(state, k, options, world)) - start
+    state = algorithm.start(start.clone(), options, context)
+    return algorithm.models(algorithm.step(state, k, options, context)) - start
 
 
 # Sensitivity: the release of a single client, with the same coins on both data sets.

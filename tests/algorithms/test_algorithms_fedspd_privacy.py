@@ -25,7 +25,7 @@ from tacit.privacy import published
 from tacit.training import sampling
 from tacit.training.budget import node_keys
 from tacit.training.prepare import Job, prepare
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 Array = np.ndarray
 CLIP, BATCH, LOCAL, RECORDS = 0.3, 2, 3, 8
@@ -54,12 +54,12 @@ def job_of(
     return prepare(load_config(config, count=len(records)), nodes=records)
 
 
-def world_of(job: Job, records: list[data.Dataset]) -> StackedWorld:
-    """The job's world, on other records of the same sizes: the coins are the same."""
+def world_of(job: Job, records: list[data.Dataset]) -> StackedContext:
+    """The job's context, on other records of the same sizes: the coins are the same."""
     plan = job.plan
     exchange = InProcessExchange(plan.mixing.weights, dtype=job.dtype, device=job.device)
     stacked = data.stack(records, job.dtype, job.device)
-    return StackedWorld(plan, job.model, stacked, node_keys(plan), exchange)
+    return StackedContext(plan, job.model, stacked, node_keys(plan), exchange)
 
 
 def one_client(draw: np.random.Generator, inputs: int = 2) -> data.Dataset:
@@ -81,12 +81,12 @@ def smoothness(*records: data.Dataset) -> float:
 
 def messages(job: Job, records: data.Dataset, broadcasts: Array) -> list[Array]:
     """What the client sends in each round, for the same broadcasts: a transcript that is given."""
-    world, options = world_of(job, [records]), job.config.algorithm.options
+    context, options = world_of(job, [records]), job.config.algorithm.options
     server = [torch.from_numpy(row)[None] for row in broadcasts]
-    state = FEDSPD_DP.start(server[0].clone(), options, world)
+    state = FEDSPD_DP.start(server[0].clone(), options, context)
     sent = []
     for k, x_0 in enumerate(server):
-        state = FEDSPD_DP.step(state._replace(server=x_0), k, options, world)
+        state = FEDSPD_DP.step(state._replace(server=x_0), k, options, context)
         sent.append(state.message[0].numpy())
     return sent
 
@@ -317,9 +317,9 @@ def test_noise_of_the_planned_size_is_on_what_is_sent(state: str) -> None:
     ]
     options = {"state": state, "local_steps": 2, "inverse_step": 3.0, "penalty": 2.0}
     job = job_of(nodes, options, {"noise_std": 0.05, "accounting": "none"}, loss="mse")
-    world, options = world_of(job, nodes), job.config.algorithm.options
+    context, options = world_of(job, nodes), job.config.algorithm.options
     x = job.model.start(2, job.dtype, job.device)
-    after = FEDSPD_DP.step(FEDSPD_DP.start(x, options, world), 0, options, world)
+    after = FEDSPD_DP.step(FEDSPD_DP.start(x, options, context), 0, options, context)
     assert isinstance(after, State)
     unit = 1 / (3.0 + 2.0)
     for row, node in zip(after.message.numpy(), job.plan.nodes, strict=True):

@@ -1,6 +1,6 @@
 """All that leaves a node is a function of public and noised values: shown to the byte.
 
-The one gate, `World.add_noise`, is replaced by one that ignores what it is given and returns
+The one gate, `StepContext.add_noise`, is replaced by one that ignores what it is given and returns
 numbers of (node, step, part) alone. If records reach anything that leaves by any other way, a
 message, a score, a shape, a row of metrics, a result or an error differs between two data sets
 that have nothing in common but what is public: how many records there are, and their kind.
@@ -41,7 +41,7 @@ from tacit.training import state as session
 from tacit.training.prepare import Job, prepare
 from tacit.training.processes.agreement import planned
 from tacit.training.processes.communication import graphs_of
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 SIZES = (7, 5, 6, 8)
 SHAPE = (1, 8, 8)
@@ -83,7 +83,7 @@ TEST = records(99, 12)
 
 
 def gate(
-    self: StackedWorld, total: Tensor, k: int, *, scale: float | Tensor = 1.0, part: int = 0
+    self: StackedContext, total: Tensor, k: int, *, scale: float | Tensor = 1.0, part: int = 0
 ) -> Tensor:
     """In place, as the gate is; what is given is not looked at, but for its shape."""
     for row, node, takes_part in zip(total, self.nodes, self.active(k)[:, 0].tolist(), strict=True):
@@ -96,7 +96,7 @@ def gate(
 @pytest.fixture(autouse=True)
 def closed_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate, and coins that are the same in every run, which believes them to be secret."""
-    monkeypatch.setattr(StackedWorld, "add_noise", gate)
+    monkeypatch.setattr(StackedContext, "add_noise", gate)
     monkeypatch.setattr(session, "node_keys", lambda plan, hosted: seeded_keys(1, hosted))
     # A report takes longer than the run; see `page_for_others`.
     monkeypatch.setattr(run, "write_report", lambda path: path)
@@ -246,17 +246,17 @@ def ran(job: Job, seat: Seat) -> list[Any]:
         seat.channel, PLACEMENT.ranks, graphs_of(job), dtype=job.dtype, device=device
     )
     keys = seeded_keys(1, hosted)
-    world = StackedWorld(job.plan, model, job.train, keys, exchange, hosted)
+    context = StackedContext(job.plan, model, job.train, keys, exchange, hosted)
     state = chosen.definition.start(
-        model.start(len(hosted), job.dtype, device), chosen.options, world
+        model.start(len(hosted), job.dtype, device), chosen.options, context
     )
     told: list[Any] = []
     for k in range(STEPS):
-        state = chosen.definition.step(state, k, chosen.options, world)
+        state = chosen.definition.step(state, k, chosen.options, context)
         models = chosen.definition.models(state)
         said, total = opened(marks.measure(job, models, state, exchange, whole=True), "a part")
         told.append((json.dumps(said), written(total)))
-    state = chosen.definition.mix(state, STEPS, world)
+    state = chosen.definition.mix(state, STEPS, context)
     if marks.models_public(job):
         exchange.mean_of_all(Released(chosen.definition.models(state)))
     return [seat.channel.tapped, told]

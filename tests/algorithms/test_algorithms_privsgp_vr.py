@@ -306,11 +306,14 @@ def test_noise_of_the_planned_size_enters_anchors_and_differences(dtype: str) ->
         config = load_config(experiment({"clip": clip, **options}, **sections), count=1)
         job = prepare(config, nodes=nodes)
         algorithm, chosen = job.config.algorithm.definition, job.config.algorithm.options
-        world = world_of(job)
-        state, found = algorithm.start(job.model.start(1, job.dtype, job.device), chosen, world), []
+        context = world_of(job)
+        state, found = (
+            algorithm.start(job.model.start(1, job.dtype, job.device), chosen, context),
+            [],
+        )
         for k in range(8):
             before = algorithm.models(state)
-            state = algorithm.step(state, k, chosen, world)
+            state = algorithm.step(state, k, chosen, context)
             found.append(((before - algorithm.models(state)) / RATE).numpy()[0])
         return found
 

@@ -111,8 +111,8 @@ class Released:
     """Runs the estimator of `privsgp-vr` on given models, without noise, and keeps its sums."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.world = job, world_of(job)
-        self.world.add_noise = self._keep  # type: ignore[method-assign]
+        self.job, self.context = job, world_of(job)
+        self.context.add_noise = self._keep  # type: ignore[method-assign]
 
     def _keep(self, total: Tensor, k: int, *, scale: Any = 1.0, part: int = 0) -> Tensor:
         self.total = total.clone()
@@ -120,12 +120,12 @@ class Released:
 
     def begin(self, at: Tensor) -> None:
         chosen = self.job.config.algorithm
-        self.state = chosen.definition.start(at, chosen.options, self.world)
+        self.state = chosen.definition.start(at, chosen.options, self.context)
 
     def step(self, at: Tensor, k: int) -> Tensor:
         chosen = self.job.config.algorithm
         given = self.state._replace(x=at, w=torch.ones_like(self.state.w))
-        self.state = chosen.definition.step(given, k, chosen.options, self.world)
+        self.state = chosen.definition.step(given, k, chosen.options, self.context)
         return self.total
 
     def draws(self, k: int, group: int | None) -> list[bool]:

@@ -22,7 +22,7 @@ from tacit.privacy.mechanisms.composed import CarriedState, PrivateState, schedu
 from tacit.training.budget import node_keys
 from tacit.training.prepare import Job, prepare
 from tacit.training.processes.communication import local_exchange
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 STEPS, RECORDS, RECORD = 4, 7, 2
 
@@ -60,13 +60,15 @@ def noised(job: Job) -> Noised:
         return total
 
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
-    world = StackedWorld(job.plan, job.model, job.train, node_keys(job.plan), local_exchange(job))
-    world._add = ignoring
+    context = StackedContext(
+        job.plan, job.model, job.train, node_keys(job.plan), local_exchange(job)
+    )
+    context._add = ignoring
     state = algorithm.start(
-        job.model.start(len(job.plan.nodes), job.dtype, job.device), options, world
+        job.model.start(len(job.plan.nodes), job.dtype, job.device), options, context
     )
     for k in range(STEPS):
-        state = algorithm.step(state, k, options, world)
+        state = algorithm.step(state, k, options, context)
     return found
 
 

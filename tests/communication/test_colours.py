@@ -90,8 +90,8 @@ def test_the_mean_of_all_models_is_of_released_ones() -> None:
 def test_an_algorithm_that_hands_over_plain_tensors_is_a_defect(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def pushed(state: Any, g: Any, k: int, options: Any, world: Any) -> Any:
-        return world.exchange.mix(k, state.x)
+    def pushed(state: Any, g: Any, k: int, options: Any, context: Any) -> Any:
+        return context.exchange.mix(k, state.x)
 
     monkeypatch.setattr(privsgp, "pushed", pushed)
     with pytest.raises(LeakError, match=r"value 0 that exchange.mix was given at step 0"):

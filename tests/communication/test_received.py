@@ -25,10 +25,10 @@ from experiments import experiment
 from tacit.communication import received
 from tacit.communication.cluster import Cluster
 from tacit.communication.cluster.cluster import Place
-from tacit.communication.cluster.gates import Gates
 from tacit.communication.cluster.gathering import Gatherer, LostError
 from tacit.communication.cluster.reports import read_report, write_report
-from tacit.communication.cluster.watch import Heart
+from tacit.communication.cluster.stop_barrier import StopBarrier
+from tacit.communication.cluster.watch import Heartbeat
 from tacit.communication.colours import Released, opened
 from tacit.communication.exchange import BetweenProcesses
 from tacit.communication.exchange.messages import HEADER_BYTES
@@ -225,7 +225,9 @@ def saved(seat: Seat) -> None:
 
 def stopped(seat: Seat) -> None:
     """A gate lies ahead, whatever it says."""
-    gates = Gates(1, 0, seat.outsider, read=lambda key: mutated("[7, false]", seat.outsider.draw))  # type: ignore[arg-type]
+    gates = StopBarrier(
+        1, 0, seat.outsider, read=lambda key: mutated("[7, false]", seat.outsider.draw)
+    )  # type: ignore[arg-type]
     assert not gates.stop(0, False)
     assert gates.stop(1, False) in (True, False)
 
@@ -240,8 +242,8 @@ def reported(seat: Seat) -> None:
 
 def beaten(seat: Seat) -> None:
     """A heartbeat is one of bounded numbers, or none."""
-    heart = Heart.read(mutated(Heart(3, 7, 2, False).text(), seat.outsider.draw), 1)
-    assert -1 <= heart.step <= 2**53
+    heartbeat = Heartbeat.read(mutated(Heartbeat(3, 7, 2, False).text(), seat.outsider.draw), 1)
+    assert -1 <= heartbeat.step <= 2**53
 
 
 def told(seat: Seat) -> None:

@@ -183,7 +183,7 @@ def test_labels_count_from_the_lowest_of_both_files(tmp_path: Path) -> None:
         ("", "holds no record"),
         ("# only a comment\n", "holds no record"),
         ("1\n-1\n", "no record has a feature"),
-        ("hello world\n", "must hold lines such as '1 1:0.5 3:2'"),
+        ("hello context\n", "must hold lines such as '1 1:0.5 3:2'"),
         ("1 1:2 x:3\n", "must hold lines"),
         ("1 1 2 3\n", "must hold lines"),
         ("1,2 1:1\n", "must hold lines"),

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tacit import privacy
 from tacit.errors import InputError
-from tacit.privacy.accounting.carried import carried_delta, carried_epsilon
 from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from tacit.privacy.accounting.persistent_state import carried_delta, carried_epsilon
 from tacit.privacy.accounting.primal_dual import ClientRound, carried_norms, energy_norms
 from tacit.privacy.ledger.records import StepRun
 from tacit.privacy.ledger.spent import released

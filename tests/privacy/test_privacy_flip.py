@@ -8,8 +8,8 @@ import pytest
 
 from tacit.errors import InputError
 from tacit.privacy.accounting.accounting import delta
-from tacit.privacy.accounting.flip import flip_lower_delta, flip_lower_epsilon
-from tacit.privacy.accounting.revealed import revealed_delta, revealed_epsilon
+from tacit.privacy.accounting.revealed_participation import revealed_delta, revealed_epsilon
+from tacit.privacy.accounting.table_lower_bound import flip_lower_delta, flip_lower_epsilon
 from tacit.privacy.mechanisms.composed import ADD_OR_REMOVE_ONE, REPLACE_ONE, PrivateState, Relation
 
 

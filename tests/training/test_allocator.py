@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tacit.training import allocator as memory
-from tacit.training.allocator import kept_memory
+from tacit.training.allocator import retain_allocations
 
 glibc = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="not glibc")
 # The numbers of malloc.h.
@@ -35,7 +35,7 @@ def test_what_is_set_is_set_back(fails: bool, monkeypatch: pytest.MonkeyPatch) -
     within: dict[int, int] = {}
     error: Exception | None = None
     try:
-        with kept_memory():
+        with retain_allocations():
             within.update(now)
             if fails:
                 raise ArithmeticError
@@ -61,7 +61,7 @@ def test_the_c_library_takes_every_setting(monkeypatch: pytest.MonkeyPatch) -> N
         return int(taken[-1])
 
     monkeypatch.setattr(memory, "_mallopt", lambda: mallopt)
-    with kept_memory():
+    with retain_allocations():
         pass
     assert taken == [1] * 7
 
@@ -76,7 +76,7 @@ def test_numbers_are_the_same_in_kept_memory() -> None:
         return state
 
     apart = steps()
-    with kept_memory():
+    with retain_allocations():
         kept = steps()
     assert torch.equal(kept, apart)
     assert torch.equal(steps(), apart)
@@ -87,5 +87,5 @@ def test_it_does_nothing_without_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError
 
     monkeypatch.setattr(memory.ctypes, "CDLL", no_library)
-    with kept_memory():
+    with retain_allocations():
         pass

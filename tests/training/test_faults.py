@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from planning_cases import DELTA, STEPS, epsilons
 from scipy.stats import binom
 from torch import Tensor
 
+from planning_cases import DELTA, STEPS, epsilons
 from tacit.algorithms import ALGORITHMS, Activity
 from tacit.communication.colours import Outgoing, Public, Released
 from tacit.communication.exchange import InProcessExchange
@@ -33,7 +33,7 @@ from tacit.training.faults import FaultPlan, effective, fault_plan, taking_part
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.prepare import Job, prepare
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 Matrix = NDArray[np.float64]
 Records = list[tuple[Tensor, Tensor]]
@@ -290,11 +290,11 @@ def ran(job: Job) -> tuple[Any, WatchedExchange]:
         active=plan.active,
         arrives=(lambda k: None) if faults is None else faults.arrives,
     )
-    world = StackedWorld(plan, job.model, job.train, node_keys(plan), exchange)
+    context = StackedContext(plan, job.model, job.train, node_keys(plan), exchange)
     start = job.model.start(len(plan.nodes), job.dtype, job.device)
-    state = chosen.definition.start(start.clone(), chosen.options, world)
+    state = chosen.definition.start(start.clone(), chosen.options, context)
     for k in range(plan.steps):
-        state = chosen.definition.step(state, k, chosen.options, world)
+        state = chosen.definition.step(state, k, chosen.options, context)
     return state, exchange
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from planning_cases import STEPS, plan_of
 
 # What a part of the steps costs

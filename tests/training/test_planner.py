@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planning_cases import DELTA, STEPS, epsilons, gaussian_delta, gaussian_mu, plan_of
 from scipy.optimize import brentq
 
+from planning_cases import DELTA, STEPS, epsilons, gaussian_delta, gaussian_mu, plan_of
 from tacit import privacy
 from tacit.errors import BudgetError, InputError
 from tacit.training import planner as planning

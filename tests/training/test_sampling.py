@@ -155,29 +155,29 @@ def test_one_deal_makes_all_mini_batches_of_a_step(method: str) -> None:
     plan = replace(plan_of((60, 41), sampling=method, batch=5), local_steps=4)
     keys = keys_of(plan)
     for k in range(20):
-        deal = sampling.deal(plan, keys, k, CPU)
-        parts = [chosen(deal.batch(part)) for part in range(4)]
+        disjoint_batches = sampling.disjoint_batches(plan, keys, k, CPU)
+        parts = [chosen(disjoint_batches.batch(part)) for part in range(4)]
         for part in range(4):
             assert parts[part] == chosen(sampling.draw(plan, keys, k, CPU, part=part))
         for row, node in enumerate(plan.nodes):
-            hands = [part[row] for part in parts]
-            assert all(hand == sorted(hand) for hand in hands)
-            together = sorted(record for hand in hands for record in hand)
+            batches = [part[row] for part in parts]
+            assert all(hand == sorted(hand) for hand in batches)
+            together = sorted(record for hand in batches for record in hand)
             assert len(set(together)) == len(together)
             if method == "fixed":
-                assert [len(hand) for hand in hands] == [5] * 4
+                assert [len(hand) for hand in batches] == [5] * 4
                 continue
             coins = noise.coins(keys, row, "sampling", k, node.records, 4 * node.rate)
             dealt = noise.choices(keys, row, "dealing", k, node.records, 4)
-            for part, hand in enumerate(hands):
+            for part, hand in enumerate(batches):
                 assert hand == [j for j in range(node.records) if coins[j] and dealt[j] == part]
 
 
 def test_a_deal_of_some_nodes_is_theirs() -> None:
     plan = replace(plan_of((60, 41, 33), batch=5), local_steps=3)
     keys = keys_of(plan)
-    whole = sampling.deal(plan, keys, 4, CPU)
-    some = sampling.deal(plan, keys, 4, CPU, nodes=[plan.nodes[2], plan.nodes[0]])
+    whole = sampling.disjoint_batches(plan, keys, 4, CPU)
+    some = sampling.disjoint_batches(plan, keys, 4, CPU, nodes=[plan.nodes[2], plan.nodes[0]])
     for part in range(3):
         every = chosen(whole.batch(part))
         assert chosen(some.batch(part)) == [every[2], every[0]]

@@ -1,4 +1,4 @@
-"""The stacked world does what the plan says, step by step."""
+"""The stacked context does what the plan says, step by step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tacit.config import load_config
 from tacit.privacy.noise import draws as noise
 from tacit.training import sampling
 from tacit.training.prepare import Job, prepare
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 RECORDS = (6, 3, 9)
 STEPS = 4
@@ -53,9 +53,9 @@ def job_of(
     return prepare(config, model=nn.Linear(2, 1), nodes=records())
 
 
-def world_of(job: Job, keys: noise.NodeKeys | None = None) -> StackedWorld:
+def world_of(job: Job, keys: noise.NodeKeys | None = None) -> StackedContext:
     exchange = InProcessExchange(job.plan.mixing.weights, dtype=job.dtype, device=job.device)
-    return StackedWorld(job.plan, job.model, job.train, keys or keys_of(), exchange)
+    return StackedContext(job.plan, job.model, job.train, keys or keys_of(), exchange)
 
 
 def keys_of(seed: int = 1) -> noise.NodeKeys:
@@ -84,10 +84,10 @@ def gradient_sum(
 @pytest.mark.parametrize("clip", [None, 1.5])
 def test_the_batch_gradient_sums_records_clipped_at_the_steps_own_bound(clip: float | None) -> None:
     job = job_of(algorithm={} if clip is None else {"clip": clip})
-    world, at = world_of(job), points()
+    context, at = world_of(job), points()
     for k in (0, 3, 1):
         bound = None if clip is None else clip * 4.0 ** (-k / STEPS)
-        found = world.batch_gradient(at, k).numpy().copy()
+        found = context.batch_gradient(at, k).numpy().copy()
         right = [gradient_sum(node, at[node].numpy(), bound) for node in range(len(RECORDS))]
         np.testing.assert_allclose(found, right, rtol=1e-11, atol=1e-12)
         if bound is not None:
@@ -99,18 +99,18 @@ def test_the_batch_gradient_sums_records_clipped_at_the_steps_own_bound(clip: fl
 
 def test_the_batch_gradient_takes_the_drawn_records_only() -> None:
     job = job_of(batch=2)
-    world, at, keys = world_of(job), points(), keys_of()
+    context, at, keys = world_of(job), points(), keys_of()
     sizes = set()
     for k in range(STEPS):
         batch = sampling.draw(job.plan, keys, k, job.device)
-        found = world.batch_gradient(at, k).numpy().copy()
+        found = context.batch_gradient(at, k).numpy().copy()
         for node in range(len(RECORDS)):
             chosen = batch.indices[node][batch.mask[node]].tolist()
             sizes.add(len(chosen))
             right = gradient_sum(node, at[node].numpy(), None, chosen)
             np.testing.assert_allclose(found[node], right, rtol=1e-11, atol=1e-12)
-        assert world.last_mask is not None
-        assert torch.equal(world.last_mask, batch.mask)
+        assert context.last_mask is not None
+        assert torch.equal(context.last_mask, batch.mask)
     assert len(sizes) > 2
 
 
@@ -119,11 +119,11 @@ def test_a_step_where_no_node_draws_a_record_sums_to_zero() -> None:
     quiet = replace(
         job, plan=replace(job.plan, nodes=tuple(replace(n, rate=1e-12) for n in job.plan.nodes))
     )
-    world = world_of(quiet)
-    total = world.batch_gradient(points(), 0)
+    context = world_of(quiet)
+    total = context.batch_gradient(points(), 0)
     assert total.shape == (len(RECORDS), 3)
     assert not bool(total.any())
-    assert torch.equal(world.divide(total), torch.zeros(len(RECORDS), 3, dtype=torch.float64))
+    assert torch.equal(context.divide(total), torch.zeros(len(RECORDS), 3, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,9 @@ def test_a_step_where_no_node_draws_a_record_sums_to_zero() -> None:
 def test_sums_are_divided_by_the_expected_batch_in_place(
     batch: int | str, expected: list[int]
 ) -> None:
-    world = world_of(job_of(batch=batch))
+    context = world_of(job_of(batch=batch))
     total = torch.ones(len(RECORDS), 3, dtype=torch.float64)
-    found = world.divide(total)
+    found = context.divide(total)
     assert found.data_ptr() == total.data_ptr()
     np.testing.assert_allclose(found.numpy(), [[1 / size] * 3 for size in expected], rtol=1e-15)
 
@@ -144,11 +144,11 @@ def test_noise_is_each_nodes_own_normals_times_the_planned_deviation(dtype: str)
     job = job_of(
         privacy={"epsilon": [0.5, 1.0, 2.0], "delta": 1e-4}, algorithm={"clip": 2.0}, dtype=dtype
     )
-    world, keys = world_of(job), keys_of()
+    context, keys = world_of(job), keys_of()
     seen = []
     for k in range(STEPS):
         total = torch.full((len(RECORDS), 3), 0.25, dtype=job.dtype)
-        found = world.add_noise(total, k)
+        found = context.add_noise(total, k)
         assert found.data_ptr() == total.data_ptr()
         for node, plan in enumerate(job.plan.nodes):
             clip = 2.0 * 4.0 ** (-k / STEPS)
@@ -190,19 +190,19 @@ def test_a_node_alone_computes_what_it_computes_in_the_stack(node: int, batch: i
 
 
 def test_the_last_batch_is_kept_for_the_progress_line() -> None:
-    world, at = world_of(job_of(algorithm={"clip": 1.0})), points()
-    assert world.last is None
-    world.batch_gradient(at, 0)
-    assert world.last is not None
-    assert world.last_mask is not None
-    assert world.last_mask.sum(dim=1).tolist() == list(RECORDS)
+    context, at = world_of(job_of(algorithm={"clip": 1.0})), points()
+    assert context.last is None
+    context.batch_gradient(at, 0)
+    assert context.last is not None
+    assert context.last_mask is not None
+    assert context.last_mask.sum(dim=1).tolist() == list(RECORDS)
     for node, (inputs, targets) in enumerate(records()):
         residuals = inputs @ at[node, :2] + at[node, 2] - targets[:, 0]
-        losses = world.last.losses[node][world.last_mask[node]]
+        losses = context.last.losses[node][context.last_mask[node]]
         torch.testing.assert_close(losses, residuals.square(), rtol=1e-11, atol=1e-12)
 
 
-def federated_world(active: int | None) -> StackedWorld:
+def federated_world(active: int | None) -> StackedContext:
     options = {} if active is None else {"clients_per_round": active}
     job = job_of(
         algorithm={"name": "dp-sgd", **options},
@@ -214,23 +214,23 @@ def federated_world(active: int | None) -> StackedWorld:
 
 @pytest.mark.parametrize("k", range(STEPS))
 def test_the_world_of_active_nodes_has_their_rows_of_the_whole(k: int) -> None:
-    world, alone = federated_world(2), federated_world(2)
+    context, alone = federated_world(2), federated_world(2)
     here = alone.among(k)
-    rows = world.active(k)[:, 0].nonzero().flatten()
+    rows = context.active(k)[:, 0].nonzero().flatten()
     assert here.nodes == tuple(rows.tolist())
     assert len(here.nodes) == 2
     at = points()
     assert torch.equal(here.take(at), at[rows])
-    gradient = world.batch_gradient(at, k)
+    gradient = context.batch_gradient(at, k)
     assert torch.equal(here.batch_gradient(at[rows], k), gradient[rows])
-    assert torch.equal(gradient[~world.active(k)[:, 0]], torch.zeros(len(at) - 2, 3).double())
+    assert torch.equal(gradient[~context.active(k)[:, 0]], torch.zeros(len(at) - 2, 3).double())
     assert alone.last is not None
     assert alone.last.losses.shape[0] == 2
-    released = world.add_noise(gradient.clone(), k)
+    released = context.add_noise(gradient.clone(), k)
     assert torch.equal(here.add_noise(gradient[rows], k), released[rows])
     for name in ("batch_size", "records", "rate"):
-        assert torch.equal(getattr(here, name), getattr(world, name)[rows])
-    assert torch.equal(here.noise_std(k), world.noise_std(k)[rows])
+        assert torch.equal(getattr(here, name), getattr(context, name)[rows])
+    assert torch.equal(here.noise_std(k), context.noise_std(k)[rows])
     put = here.put(at.clone(), -at[rows])
     expected = at.clone()
     expected[rows] *= -1
@@ -238,19 +238,19 @@ def test_the_world_of_active_nodes_has_their_rows_of_the_whole(k: int) -> None:
 
 
 def test_where_all_are_active_their_world_is_the_whole() -> None:
-    world = federated_world(None)
+    context = federated_world(None)
     at = points()
-    assert world.among(0) is world
-    assert world.take(at) is at
-    assert world.put(at, -at) is not at
+    assert context.among(0) is context
+    assert context.take(at) is at
+    assert context.put(at, -at) is not at
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_draws_no_noise_of_the_world_it_came_with() -> None:
     job = job_of(privacy={"noise_std": 0.5, "delta": 1e-5})
-    world = world_of(job)
+    context = world_of(job)
     zeros = torch.zeros(len(RECORDS), 3, dtype=torch.float64)
-    drawn = world.add_noise(zeros.clone(), 0)
-    said = said_in_fork(lambda: world.add_noise(zeros.clone(), 0))
+    drawn = context.add_noise(zeros.clone(), 0)
+    said = said_in_fork(lambda: context.add_noise(zeros.clone(), 0))
     assert said.startswith("InputError: noise keys = 'process ")
-    assert torch.equal(world.add_noise(zeros.clone(), 0), drawn)
+    assert torch.equal(context.add_noise(zeros.clone(), 0), drawn)

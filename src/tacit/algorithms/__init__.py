@@ -14,6 +14,7 @@ from tacit.algorithms.activity import Activity, Crowd
 from tacit.algorithms.adp2_sgd import ADP2_SGD
 from tacit.algorithms.choco_sgd import CHOCO_SGD
 from tacit.algorithms.const_d2p import CONST_D2P
+from tacit.algorithms.context import StepContext, Table
 from tacit.algorithms.cpgt import CPGT
 from tacit.algorithms.d_psgd import D_PSGD
 from tacit.algorithms.definition import Algorithm, Facts, Options, Schedules, Size, TableRequest
@@ -34,7 +35,6 @@ from tacit.algorithms.privsgp import PRIVSGP
 from tacit.algorithms.privsgp_vr import PRIVSGP_VR
 from tacit.algorithms.sgp import SGP
 from tacit.algorithms.soteriafl import SOTERIAFL_SAGA, SOTERIAFL_SVRG
-from tacit.algorithms.world import Table, World
 
 __all__ = [
     "ALGORITHMS",
@@ -46,9 +46,9 @@ __all__ = [
     "Options",
     "Schedules",
     "Size",
+    "StepContext",
     "Table",
     "TableRequest",
-    "World",
 ]
 
 ALGORITHMS: Mapping[str, Algorithm[Any, Any]] = {

@@ -37,9 +37,9 @@ from torch import Tensor
 
 from tacit.algorithms.activity import Activity, Crowd
 from tacit.algorithms.clock import Speeds, waves
+from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import Algorithm, Options, constant, step_size
 from tacit.algorithms.parts import noised_gradient
-from tacit.algorithms.world import World
 from tacit.communication.colours import Released
 
 __all__ = ["ADP2_SGD", "AsynchronousOptions", "State", "mix", "models", "start", "step"]
@@ -60,25 +60,25 @@ class State(NamedTuple):
     snapshot: Tensor
 
 
-def start(x: Tensor, options: AsynchronousOptions, world: World) -> State:
+def start(x: Tensor, options: AsynchronousOptions, context: StepContext) -> State:
     """Every node begins with a gradient at x^0."""
     return State(x, x.clone())
 
 
-def step(state: State, k: int, options: AsynchronousOptions, world: World) -> State:
+def step(state: State, k: int, options: AsynchronousOptions, context: StepContext) -> State:
     """All events of one wave: average with the partner, then step along the older gradient."""
-    g = noised_gradient(state.snapshot, k, world)
-    (other,) = world.exchange.swap(k, world.partner(k), Released(state.x))
+    g = noised_gradient(state.snapshot, k, context)
+    (other,) = context.exchange.swap(k, context.partner(k), Released(state.x))
     averaged = state.x.add(other).div_(2)
-    finished = world.active(k)
-    moved = averaged.sub(g, alpha=step_size(options, k, world.steps))
+    finished = context.active(k)
+    moved = averaged.sub(g, alpha=step_size(options, k, context.steps))
     x = torch.where(finished, moved, averaged)
     return State(x, torch.where(finished, x, state.snapshot))
 
 
-def mix(state: State, k: int, world: World) -> State:
+def mix(state: State, k: int, context: StepContext) -> State:
     """One round of gossip alone, over the whole graph."""
-    (x,) = world.exchange.mix(k, Released(state.x))
+    (x,) = context.exchange.mix(k, Released(state.x))
     return State(x, state.snapshot)
 
 
@@ -108,5 +108,5 @@ ADP2_SGD = Algorithm(
     models=models,
     activity=activity,
     fixed_graph=True,
-    attained=True,
+    bound_is_tight=True,
 )

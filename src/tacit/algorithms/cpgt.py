@@ -36,9 +36,9 @@ from pydantic import Field
 from torch import Tensor
 
 from tacit.algorithms.accounting import laplace_sums
+from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import Algorithm, Options, Share, constant, step_size
 from tacit.algorithms.parts import noised_gradient
-from tacit.algorithms.world import World
 from tacit.communication import compression
 from tacit.communication.colours import Released
 
@@ -69,21 +69,21 @@ class State(NamedTuple):
     y_near: Tensor
 
 
-def start(x: Tensor, options: TrackingOptions, world: World) -> State:
+def start(x: Tensor, options: TrackingOptions, context: StepContext) -> State:
     """Copies begin at zero."""
     zeros = [torch.zeros_like(x) for _ in range(6)]
     return State(x, *zeros)
 
 
-def step(state: State, k: int, options: TrackingOptions, world: World) -> State:
+def step(state: State, k: int, options: TrackingOptions, context: StepContext) -> State:
     """Track the gradient, send both compressed differences, move."""
-    g = noised_gradient(state.x, k, world)
+    g = noised_gradient(state.x, k, context)
     y = state.y + g - state.g
     # x and y are compressed with masks of their own.
-    x_copy, x_near = _sent(state.x, state.x_copy, state.x_near, k, 0, options, world)
-    y_copy, y_near = _sent(y, state.y_copy, state.y_near, k, 1, options, world)
+    x_copy, x_near = _sent(state.x, state.x_copy, state.x_near, k, 0, options, context)
+    y_copy, y_near = _sent(y, state.y_copy, state.y_near, k, 1, options, context)
     x = state.x.add(x_near - x_copy, alpha=options.consensus_step)
-    x.sub_(y, alpha=step_size(options, k, world.steps))
+    x.sub_(y, alpha=step_size(options, k, context.steps))
     y = y.add(y_near - y_copy, alpha=options.tracking_step)
     return State(x, y, g, x_copy, x_near, y_copy, y_near)
 
@@ -95,25 +95,25 @@ def _sent(
     k: int,
     part: int,
     options: TrackingOptions,
-    world: World,
+    context: StepContext,
 ) -> tuple[Tensor, Tensor]:
     """The public copy after this step's message, and the mixture of the neighbours' copies."""
     message = compression.compress(
         value - copy,
         compressor=options.compressor,
         keep=options.keep,
-        seed=world.seed,
+        seed=context.seed,
         step=k,
-        nodes=world.nodes,
+        nodes=context.nodes,
         part=part,
     )
-    (moved,) = world.exchange.mix(k, Released(message.values), coding=message.coding)
+    (moved,) = context.exchange.mix(k, Released(message.values), coding=message.coding)
     return copy + message.values, near + moved
 
 
-def mix(state: State, k: int, world: World) -> State:
+def mix(state: State, k: int, context: StepContext) -> State:
     """One round of gossip of x alone, uncompressed."""
-    (x,) = world.exchange.mix(k, Released(state.x))
+    (x,) = context.exchange.mix(k, Released(state.x))
     return state._replace(x=x)
 
 

@@ -2,8 +2,8 @@
 
 An algorithm is a pure pair, `start` and `step`, over an explicit state: a `NamedTuple` of tensors
 with one row a node. The same pair runs on all nodes stacked in one process and on one or some
-nodes in each of many: what differs is in the `World` it is given. What its messages leak is stated
-by its `mechanism`, beside the step that sends them.
+nodes in each of many: what differs is in the `StepContext` it is given. What its messages leak is
+stated by its `mechanism`, beside the step that sends them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, claimed_sums, noised_sums
 from tacit.algorithms.activity import Activity, Crowd
-from tacit.algorithms.world import World
+from tacit.algorithms.context import StepContext
 from tacit.privacy.published import PublishedFormula
 
 __all__ = [
@@ -177,7 +177,7 @@ def _nothing_to_say(facts: Facts) -> tuple[str, ...]:
     return ()
 
 
-def _undated(options: Any) -> bool:
+def _cost_of_any_step(options: Any) -> bool:
     return False
 
 
@@ -222,15 +222,17 @@ class Algorithm(Generic[State, Chosen]):
             are a node's own: scores that leave it, and what stops a run, are the common model's.
         consensus: the common model `[d]`, from those models and the state; by default their mean.
         mechanism: what an observer sees of a node, and may learn from it.
-        attained: whether an observer sees the noised sums themselves, so that what the mechanism
+        bound_is_tight: whether an observer sees the noised sums themselves, so that what the
+        mechanism
             can leak at worst is what the algorithm leaks at worst.
-        noise: the kind that `World.add_noise` adds.
+        noise: the kind that `StepContext.add_noise` adds.
         formula: the privacy formula its paper prints; None if it prints none.
         claimed_run: what the formula reads.
         claimed_round: the epsilon of one round that its paper claims, of the same; None without.
         activity: who takes part when; None: everybody always.
         fixed_graph: whether the graph must be the same at every step.
-        dated: whether what a step costs depends on its number beyond its noise, so that nodes that
+        cost_depends_on_step: whether what a step costs depends on its number beyond its noise, so
+        that nodes that
             are active at different steps are costed apart.
         input_bound: the l2 norm of a record's inputs that its options rest on, where
             `[task].input_bound` gives none: longer ones are scaled down to it.
@@ -250,22 +252,22 @@ class Algorithm(Generic[State, Chosen]):
     private: bool
     options: type[Chosen]
     schedules: Callable[[Chosen, float | None, int], Schedules]
-    start: Callable[[Tensor, Chosen, World], State]
-    step: Callable[[State, int, Chosen, World], State]
+    start: Callable[[Tensor, Chosen, StepContext], State]
+    step: Callable[[State, int, Chosen, StepContext], State]
     models: Callable[[State], Tensor]
-    mix: Callable[[State, int, World], State]
+    mix: Callable[[State, int, StepContext], State]
     final_rounds: Callable[[Chosen], int] = _no_rounds
     released_models: bool = True
     consensus: Callable[[Tensor, State], Tensor] = common_mean
     mechanism: Callable[[NodeRun], privacy.Mechanism] = noised_sums
-    attained: bool = False
+    bound_is_tight: bool = False
     noise: Literal["gaussian", "laplace"] = "gaussian"
     formula: PublishedFormula[Any] | None = None
     claimed_run: Callable[[NodeRun], Any] = claimed_sums
     claimed_round: Callable[[Any], float] | None = None
     activity: Callable[[Chosen, Crowd], Activity | None] = _always
     fixed_graph: bool = False
-    dated: Callable[[Chosen], bool] = _undated
+    cost_depends_on_step: Callable[[Chosen], bool] = _cost_of_any_step
     input_bound: Callable[[Chosen], float | None] = _no_bound
     convex: bool = False
     check: Callable[[Facts], tuple[str, ...]] = _nothing_to_say

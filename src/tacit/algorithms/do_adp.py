@@ -7,7 +7,7 @@
 | x^_{i,t}, public copy, zero at the start | `State.copy`, `[nodes, d]` |
 | sum_j w_ij x^_{j,t} | `State.near`, `[nodes, d]`: no copy of each neighbour is kept |
 | W = I - L / iota, symmetric doubly stochastic | mixing matrix |
-| eta_{i,t} ~ Bernoulli(p) | `World.active`; p is `activation` |
+| eta_{i,t} ~ Bernoulli(p) | `StepContext.active`; p is `activation` |
 | g + theta, theta ~ Normal(0, sigma^2 I) | noised gradient of the batch **mean** |
 | G, bound of a gradient's norm | `clip` (C), enforced |
 | alpha | `learning_rate` |
@@ -55,6 +55,7 @@ from torch import Tensor
 
 from tacit.algorithms.accounting import NodeRun
 from tacit.algorithms.activity import Activity, Crowd, independent
+from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import (
     Algorithm,
     Facts,
@@ -65,7 +66,6 @@ from tacit.algorithms.definition import (
     step_size,
 )
 from tacit.algorithms.parts import heavy_ball, no_momentum, noised_gradient
-from tacit.algorithms.world import World
 from tacit.communication import compression
 from tacit.communication.colours import Released
 from tacit.errors import InputError
@@ -120,36 +120,36 @@ class State(NamedTuple):
     near: Tensor
 
 
-def start(x: Tensor, options: CompressedGossipOptions, world: World) -> State:
+def start(x: Tensor, options: CompressedGossipOptions, context: StepContext) -> State:
     """x_{i,0} = x_0, m_0 = 0, x^_0 = 0."""
     return State(x, no_momentum(x, options.momentum), torch.zeros_like(x), torch.zeros_like(x))
 
 
-def step(state: State, k: int, options: CompressedGossipOptions, world: World) -> State:
+def step(state: State, k: int, options: CompressedGossipOptions, context: StepContext) -> State:
     """Gossip with the old public copies, then compress the difference to them, then renew them."""
-    active = world.active(k)
-    g = noised_gradient(state.x, k, world)  # zero where a node is not active: m = beta m
+    active = context.active(k)
+    g = noised_gradient(state.x, k, context)  # zero where a node is not active: m = beta m
     direction, m = heavy_ball(state.m, g, options.momentum)
     x = state.x.add(state.near - state.copy, alpha=options.consensus_step)
-    moved = x.sub(direction, alpha=step_size(options, k, world.steps))
+    moved = x.sub(direction, alpha=step_size(options, k, context.steps))
     x = torch.where(active, moved, x)
 
     sent = compression.compress(
         x - state.copy,
         compressor=options.compressor,
         keep=options.keep,
-        seed=world.seed,
+        seed=context.seed,
         step=k,
-        nodes=world.nodes,
+        nodes=context.nodes,
     )
     s = sent.of(active)
-    (near,) = world.exchange.mix(k, Released(s.values), coding=s.coding)
+    (near,) = context.exchange.mix(k, Released(s.values), coding=s.coding)
     return State(x, m, state.copy + s.values, near.add_(state.near))
 
 
-def mix(state: State, k: int, world: World) -> State:
+def mix(state: State, k: int, context: StepContext) -> State:
     """One round of gossip of x alone, uncompressed."""
-    (x,) = world.exchange.mix(k, Released(state.x))
+    (x,) = context.exchange.mix(k, Released(state.x))
     return state._replace(x=x)
 
 

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import Algorithm, Options, constant, step_size
 from tacit.algorithms.parts import noised_gradient
-from tacit.algorithms.world import World
 from tacit.communication.colours import Released
 
 __all__ = ["DP2_SGD", "State", "mix", "models", "start", "step"]
@@ -33,21 +33,21 @@ class State(NamedTuple):
     x: Tensor
 
 
-def start(x: Tensor, options: Options, world: World) -> State:
+def start(x: Tensor, options: Options, context: StepContext) -> State:
     """x_i^0 = x^0."""
     return State(x)
 
 
-def step(state: State, k: int, options: Options, world: World) -> State:
+def step(state: State, k: int, options: Options, context: StepContext) -> State:
     """Gossip the old models, step along the gradient at the own old model."""
-    g = noised_gradient(state.x, k, world)
-    (mixed,) = world.exchange.mix(k, Released(state.x))
-    return State(mixed.sub_(g, alpha=step_size(options, k, world.steps)))
+    g = noised_gradient(state.x, k, context)
+    (mixed,) = context.exchange.mix(k, Released(state.x))
+    return State(mixed.sub_(g, alpha=step_size(options, k, context.steps)))
 
 
-def mix(state: State, k: int, world: World) -> State:
+def mix(state: State, k: int, context: StepContext) -> State:
     """One round of gossip alone."""
-    return State(*world.exchange.mix(k, Released(state.x)))
+    return State(*context.exchange.mix(k, Released(state.x)))
 
 
 def models(state: State) -> Tensor:
@@ -69,5 +69,5 @@ DP2_SGD = Algorithm(
     step=step,
     mix=mix,
     models=models,
-    attained=True,
+    bound_is_tight=True,
 )

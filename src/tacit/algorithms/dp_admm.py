@@ -46,10 +46,10 @@ Mechanism: the state is public. x_i^{t-1} is the *released* x~_i^{t-1} and lambd
 released values, so that each x~_i^t is a public affine function of one noised sum of clipped
 gradients at a public point: Gaussian on every record (the paper's full batch), or its sampled kinds
 for mini-batches, composed over the rounds in which the client is active. Trust model: the server
-sees each y_i, from which it can compute that sum: the bound is attained. With private x_i^{t-1},
-as an un-noised local variable, the contribution of one round would live on in all later ones, and
-an accounting by single rounds would not hold. The paper's moments accountant is for full batches;
-no formula of this form is printed: no claim.
+sees each y_i, from which it can compute that sum: the bound is tight. With private
+x_i^{t-1}, as an un-noised local variable, the contribution of one round would live on in all later
+ones, and an accounting by single rounds would not hold. The paper's moments accountant is for full
+batches; no formula of this form is printed: no claim.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import Algorithm, Size, constant, step_size
 from tacit.algorithms.federated import (
     FederatedOptions,
@@ -71,7 +72,6 @@ from tacit.algorithms.federated import (
 )
 from tacit.algorithms.parts import noised_gradient
 from tacit.algorithms.regularisers import Regularisation
-from tacit.algorithms.world import World
 from tacit.communication.colours import Released
 
 __all__ = ["DP_ADMM", "AdmmOptions", "State", "models", "start", "step"]
@@ -105,22 +105,22 @@ class State(NamedTuple):
     server: Tensor
 
 
-def start(x: Tensor, options: AdmmOptions, world: World) -> State:
+def start(x: Tensor, options: AdmmOptions, context: StepContext) -> State:
     """x~_i^0 = x_0 = x^0, lambda_i^0 = 0."""
     return State(x, torch.zeros_like(x), x[:1].clone())
 
 
-def step(state: State, k: int, options: AdmmOptions, world: World) -> State:
+def step(state: State, k: int, options: AdmmOptions, context: StepContext) -> State:
     """Round t = k + 1: the active clients' updates, then the server's average."""
-    here, rho = world.among(k), options.penalty
-    inverse = 1 / step_size(options, k, world.steps)
+    here, rho = context.among(k), options.penalty
+    inverse = 1 / step_size(options, k, context.steps)
     last, dual = here.take(state.x), here.take(state.dual)
     g = noised_gradient(last, k, here)
     g = g.add_(_SUBGRADIENTS[options.regulariser](last), alpha=options.regularisation)
     x = (rho * state.server + dual - g + inverse * last) / (rho + inverse)
     dual = dual + rho * (state.server - x)
     models, duals = here.put(state.x, x), here.put(state.dual, dual)
-    return State(models, duals, average_latest(Released(models - duals / rho), k, world))
+    return State(models, duals, average_latest(Released(models - duals / rho), k, context))
 
 
 def models(state: State) -> Tensor:
@@ -143,7 +143,7 @@ DP_ADMM = Algorithm(
     mix=has_averaged,
     models=models,
     consensus=lambda models, state: state.server[0].clone(),
-    attained=True,
+    bound_is_tight=True,
     activity=participants,
     convex=True,
     check=in_l2,

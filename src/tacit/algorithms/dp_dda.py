@@ -33,10 +33,10 @@ import torch
 from torch import Tensor
 
 from tacit.algorithms.activity import Activity, Crowd, independent
+from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import Algorithm, Options, Share, constant
 from tacit.algorithms.parts import noised_gradient
 from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
-from tacit.algorithms.world import World
 from tacit.communication.colours import Released
 
 __all__ = ["DP_DDA", "DualAveragingOptions", "State", "mix", "models", "start", "step"]
@@ -58,16 +58,16 @@ class State(NamedTuple):
     x0: Tensor
 
 
-def start(x: Tensor, options: DualAveragingOptions, world: World) -> State:
+def start(x: Tensor, options: DualAveragingOptions, context: StepContext) -> State:
     """z_i^0 = 0."""
     return State(torch.zeros_like(x), x, x.clone())
 
 
-def step(state: State, k: int, options: DualAveragingOptions, world: World) -> State:
+def step(state: State, k: int, options: DualAveragingOptions, context: StepContext) -> State:
     """Gossip of z, then the gradient of the active nodes, then the proximal map."""
-    g = noised_gradient(state.x, k, world)  # zero where a node is not active
-    (mixed,) = world.exchange.mix(k, Released(state.z))
-    z = torch.where(world.active(k), mixed + g, mixed)
+    g = noised_gradient(state.x, k, context)  # zero where a node is not active
+    (mixed,) = context.exchange.mix(k, Released(state.z))
+    z = torch.where(context.active(k), mixed + g, mixed)
     return State(z, _minimiser(z, state.x0, k + 1, options), state.x0)
 
 
@@ -77,9 +77,9 @@ def _minimiser(z: Tensor, x0: Tensor, t: int, options: DualAveragingOptions) -> 
     return prox(options.regulariser, x0.sub(z, alpha=1 / a), step, options.regularisation)
 
 
-def mix(state: State, k: int, world: World) -> State:
+def mix(state: State, k: int, context: StepContext) -> State:
     """One round of gossip of z alone; models stay."""
-    (z,) = world.exchange.mix(k, Released(state.z))
+    (z,) = context.exchange.mix(k, Released(state.z))
     return state._replace(z=z)
 
 
@@ -109,5 +109,5 @@ DP_DDA = Algorithm(
     models=models,
     activity=activity,
     convex=True,
-    attained=True,
+    bound_is_tight=True,
 )

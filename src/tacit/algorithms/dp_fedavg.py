@@ -63,6 +63,7 @@ from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
+from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import Algorithm, Schedules, step_size
 from tacit.algorithms.federated import (
     FederatedOptions,
@@ -79,7 +80,6 @@ from tacit.algorithms.federated import (
     server_start,
 )
 from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
-from tacit.algorithms.world import World
 from tacit.communication.colours import Released
 
 __all__ = ["DP_FEDAVG", "LocalOptions", "local_steps", "mechanism", "schedules", "step"]
@@ -104,33 +104,33 @@ def schedules(options: LocalOptions, clip: float | None, steps: int) -> Schedule
     )
 
 
-def local_steps(start: Tensor, k: int, options: LocalOptions, world: World) -> Tensor:
+def local_steps(start: Tensor, k: int, options: LocalOptions, context: StepContext) -> Tensor:
     """Each active client's model after its Q local steps from the server's: private.
 
     Args:
         start: the server's model, `[1, d]`.
         k: the round.
         options: of the method.
-        world: of the active clients.
+        context: of the active clients.
 
     Returns:
         `[active, d]`.
     """
-    rate = step_size(options, k, world.steps)
-    x = start.repeat(len(world.nodes), 1)
+    rate = step_size(options, k, context.steps)
+    x = start.repeat(len(context.nodes), 1)
     for part in range(options.local_steps):
-        gradient = world.divide(world.batch_gradient(x, k, part=part, clipped=False))
+        gradient = context.divide(context.batch_gradient(x, k, part=part, clipped=False))
         x = prox(options.regulariser, x.sub(gradient, alpha=rate), rate, options.regularisation)
     return x
 
 
-def step(state: ServerState, k: int, options: LocalOptions, world: World) -> ServerState:
+def step(state: ServerState, k: int, options: LocalOptions, context: StepContext) -> ServerState:
     """One round: local steps, the clipped and noised change, the server's average."""
-    here = world.among(k)
+    here = context.among(k)
     change = local_steps(state.x, k, options, here).sub_(state.x)
     change = clipped_rows(change, here.clip(k))
     released = here.add_noise(change, k, scale=1 / here.batch_size.double())
-    return ServerState(state.x + average_active(Released(released), k, world))
+    return ServerState(state.x + average_active(Released(released), k, context))
 
 
 def mechanism(run: NodeRun) -> privacy.Mechanism:

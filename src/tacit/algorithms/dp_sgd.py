@@ -28,6 +28,7 @@ instead. It prints no closed formula to compare with: no claim.
 
 from __future__ import annotations
 
+from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import Algorithm, constant, step_size
 from tacit.algorithms.federated import (
     FederatedOptions,
@@ -41,7 +42,6 @@ from tacit.algorithms.federated import (
 )
 from tacit.algorithms.parts import noised_gradient
 from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
-from tacit.algorithms.world import World
 from tacit.communication.colours import Released
 
 __all__ = ["DP_SGD", "ServerStepOptions", "step"]
@@ -54,12 +54,14 @@ class ServerStepOptions(FederatedOptions):
     regularisation: Regularisation = 0.01
 
 
-def step(state: ServerState, k: int, options: ServerStepOptions, world: World) -> ServerState:
+def step(
+    state: ServerState, k: int, options: ServerStepOptions, context: StepContext
+) -> ServerState:
     """One round: every active client's noised gradient, then the server's step."""
-    here = world.among(k)
+    here = context.among(k)
     at = state.x.repeat(len(here.nodes), 1)
-    gradient = average_active(Released(noised_gradient(at, k, here)), k, world)
-    rate = step_size(options, k, world.steps)
+    gradient = average_active(Released(noised_gradient(at, k, here)), k, context)
+    rate = step_size(options, k, context.steps)
     x = state.x.sub(gradient, alpha=rate)
     return ServerState(prox(options.regulariser, x, rate, options.regularisation))
 
@@ -79,7 +81,7 @@ DP_SGD = Algorithm(
     mix=has_averaged,
     models=lambda state: state.x,
     consensus=server_model,
-    attained=True,
+    bound_is_tight=True,
     activity=participants,
     check=in_l2,
 )

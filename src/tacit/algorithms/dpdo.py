@@ -37,9 +37,9 @@ from pydantic import Field
 from torch import Tensor
 
 from tacit.algorithms.accounting import laplace_sums
+from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import Algorithm, Facts, Options, Schedules, step_size
 from tacit.algorithms.regularisers import Regularisation
-from tacit.algorithms.world import World
 from tacit.communication.colours import Released
 from tacit.errors import InputError
 
@@ -82,17 +82,19 @@ def pure_epsilon(multiplier: float, rate_decay: float, noise_decay: float) -> fl
     return noise_decay / (multiplier * (noise_decay - rate_decay))
 
 
-def start(x: Tensor, options: LaplaceOptions, world: World) -> State:
+def start(x: Tensor, options: LaplaceOptions, context: StepContext) -> State:
     """z_i^0 = x^0."""
     return State(x)
 
 
-def step(state: State, k: int, options: LaplaceOptions, world: World) -> State:
+def step(state: State, k: int, options: LaplaceOptions, context: StepContext) -> State:
     """A projected gradient step, Laplace noise, gossip."""
-    unit = step_size(options, k, world.steps) * options.rate_decay**k / world.batch_size.double()
-    total = _kept_inside(world.batch_gradient(state.z, k).neg_(), state.z, unit, options)
-    y = state.z + (unit * world.add_noise(total, k)).to(state.z.dtype)
-    (z,) = world.exchange.mix(k, Released(y))
+    unit = (
+        step_size(options, k, context.steps) * options.rate_decay**k / context.batch_size.double()
+    )
+    total = _kept_inside(context.batch_gradient(state.z, k).neg_(), state.z, unit, options)
+    y = state.z + (unit * context.add_noise(total, k)).to(state.z.dtype)
+    (z,) = context.exchange.mix(k, Released(y))
     return State(z)
 
 
@@ -110,9 +112,9 @@ def _kept_inside(total: Tensor, z: Tensor, unit: Tensor, options: LaplaceOptions
     return total.clamp_(low, high)
 
 
-def mix(state: State, k: int, world: World) -> State:
+def mix(state: State, k: int, context: StepContext) -> State:
     """One round of gossip alone."""
-    (z,) = world.exchange.mix(k, Released(state.z))
+    (z,) = context.exchange.mix(k, Released(state.z))
     return State(z)
 
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from tacit.algorithms.accounting import NodeRun
 from tacit.algorithms.activity import Activity, Crowd, chosen_clients
+from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import Facts, Options
-from tacit.algorithms.world import World
 from tacit.communication.colours import Outgoing
 from tacit.errors import InputError
 
@@ -69,7 +69,7 @@ def participants(options: FederatedOptions, crowd: Crowd) -> Activity | None:
     return chosen_clients(crowd, options.clients_per_round)
 
 
-def server_start(x: Tensor, options: Any, world: World) -> ServerState:
+def server_start(x: Tensor, options: Any, context: StepContext) -> ServerState:
     """The server begins with x^0."""
     return ServerState(x[:1].clone())
 
@@ -79,12 +79,12 @@ def server_model(models: Tensor, state: Any) -> Tensor:
     return models[0].clone()
 
 
-def has_averaged(state: Any, k: int, world: World) -> Any:
+def has_averaged(state: Any, k: int, context: StepContext) -> Any:
     """No round after the last: each round ends with the server's average."""
     return state
 
 
-def average_active(value: Outgoing[Tensor], k: int, world: World) -> Tensor:
+def average_active(value: Outgoing[Tensor], k: int, context: StepContext) -> Tensor:
     """The server's mean `[1, d]` of what the active clients send, for everyone.
 
     Every active client has the same weight, whatever its number of records.
@@ -92,20 +92,20 @@ def average_active(value: Outgoing[Tensor], k: int, world: World) -> Tensor:
     Args:
         value: `[active, d]`.
         k: the round.
-        world: of all clients.
+        context: of all clients.
     """
-    (mean,) = world.exchange.average(k, value)
+    (mean,) = context.exchange.average(k, value)
     return mean
 
 
-def average_latest(value: Outgoing[Tensor], k: int, world: World) -> Tensor:
+def average_latest(value: Outgoing[Tensor], k: int, context: StepContext) -> Tensor:
     """The server's mean `[1, d]` of every client's latest message, for everyone.
 
     `value` is that of the clients of this process, `[clients, d]`.
 
     Only active clients send; the server keeps the last message of the others.
     """
-    (mean,) = world.exchange.average(k, value, latest=True)
+    (mean,) = context.exchange.average(k, value, latest=True)
     return mean
 
 

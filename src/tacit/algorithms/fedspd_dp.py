@@ -64,6 +64,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import Algorithm, Schedules
 from tacit.algorithms.federated import average_latest, has_averaged, participants
 from tacit.algorithms.fedspd_options import FedspdOptions, inverse_step
@@ -76,7 +77,6 @@ from tacit.algorithms.fedspd_privacy import (
     within,
 )
 from tacit.algorithms.regularisers import prox, value
-from tacit.algorithms.world import World
 from tacit.communication.colours import Released
 from tacit.privacy.published import FEDSPD_DP as PUBLISHED
 
@@ -107,28 +107,28 @@ class State(NamedTuple):
     server: Tensor
 
 
-def start(x: Tensor, options: FedspdOptions, world: World) -> State:
+def start(x: Tensor, options: FedspdOptions, context: StepContext) -> State:
     """x_i = y~_i = x_0 = x^0, lambda_i = 0."""
     exact = x.double()
     return State(exact, exact.clone(), torch.zeros_like(exact), x.clone(), x[:1].clone())
 
 
-def step(state: State, k: int, options: FedspdOptions, world: World) -> State:
+def step(state: State, k: int, options: FedspdOptions, context: StepContext) -> State:
     """Round t = k + 1; x, their mean and what is noised are changes around x_0."""
-    here, rho, x_0 = world.among(k), options.penalty, state.server.double()
+    here, rho, x_0 = context.among(k), options.penalty, state.server.double()
     batch = here.batch_size.double()
     gamma = inverse_step(
         options,
         k,
-        world.steps,
+        context.steps,
         noise_std=here.noise_std(k),
         batch=batch,
         coordinates=x_0.shape[1],
-        clients=world.count,
+        clients=context.count,
     )
     divisor = gamma + rho
     unit = 1 / (batch * divisor)
-    radius = resolved_radius(unit, gamma, world.steps, here.clip(k), x_0, options)
+    radius = resolved_radius(unit, gamma, context.steps, here.clip(k), x_0, options)
     x = within(here.take(_STARTS[options.state](state, x_0)), radius)
     dual = within(here.take(state.dual), radius * divisor)
     average = torch.zeros_like(dual)
@@ -144,7 +144,7 @@ def step(state: State, k: int, options: FedspdOptions, world: World) -> State:
         here.put(state.average, x_0 + average),
         here.put(state.dual, dual),
         message,
-        average_latest(Released(message), k, world),
+        average_latest(Released(message), k, context),
     )
 
 
@@ -164,20 +164,20 @@ def proximal_change(
 
 
 def _released_model(
-    average: Tensor, unit: Tensor, dual: Tensor, k: int, rho: float, world: World
+    average: Tensor, unit: Tensor, dual: Tensor, k: int, rho: float, context: StepContext
 ) -> tuple[Tensor, Tensor]:
     """lambda_i and y~_i - x_0 from the noised x~_i - x_0."""
-    noised = world.add_noise(average.clone(), k, scale=unit)
+    noised = context.add_noise(average.clone(), k, scale=unit)
     dual = dual - rho * noised
     return dual, noised - dual / rho
 
 
 def _released_message(
-    average: Tensor, unit: Tensor, dual: Tensor, k: int, rho: float, world: World
+    average: Tensor, unit: Tensor, dual: Tensor, k: int, rho: float, context: StepContext
 ) -> tuple[Tensor, Tensor]:
     """lambda_i, un-noised, and the noised y~_i - x_0: it moves twice as far as x_i."""
     dual = dual - rho * average
-    return dual, world.add_noise(average - dual / rho, k, scale=2 * unit)
+    return dual, context.add_noise(average - dual / rho, k, scale=2 * unit)
 
 
 _RELEASES = {"public": _released_model, "private": _released_message}
@@ -233,7 +233,7 @@ FEDSPD_DP = Algorithm(
     claimed_run=claimed_run,
     claimed_round=lambda run: run.round_epsilon,
     activity=participants,
-    dated=lambda options: options.state == "private",
+    cost_depends_on_step=lambda options: options.state == "private",
     input_bound=input_bound,
     convex=True,
     check=check,

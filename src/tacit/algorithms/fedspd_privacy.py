@@ -37,11 +37,11 @@ divergence by the rate times those of P1 from P0 and from Q1; in a coupling of P
 same pattern of hits, another record, drawn for every hit among those that are not in use, takes the
 place of the drawn one: uniform subsets again, each hit worth at most 2 C.
 
-*Private state.* `CarriedState` (`tacit.privacy.accounting.carried`), over all later active rounds,
-the better of two bounds of `tacit.privacy.accounting.primal_dual`: an energy that never grows, for
-smooth convex losses with gamma >= L'/2; and a recursion of norms, which grows exponentially, for
-any. There every local step after a hit counts with 2 C n where the loss is not known to be smooth
-and convex. Certified, and loose.
+*Private state.* `CarriedState` (`tacit.privacy.accounting.persistent_state`), over all later active
+rounds, the better of two bounds of `tacit.privacy.accounting.primal_dual`: an energy that never
+grows, for smooth convex losses with gamma >= L'/2; and a recursion of norms, which grows
+exponentially, for any. There every local step after a hit counts with 2 C n where the loss is not
+known to be smooth and convex. Certified, and loose.
 """
 
 from __future__ import annotations

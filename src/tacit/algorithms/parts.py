@@ -1,23 +1,23 @@
-"""Parts that several algorithms are composed of: functions of tensors and the world, no more."""
+"""Parts that several algorithms are composed of: functions of tensors and the context, no more."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from tacit.algorithms.world import World
+from tacit.algorithms.context import StepContext
 
 __all__ = ["heavy_ball", "no_momentum", "noised_gradient"]
 
 
-def noised_gradient(at: Tensor, k: int, world: World) -> Tensor:
+def noised_gradient(at: Tensor, k: int, context: StepContext) -> Tensor:
     """Each node's clipped, noised gradient at `at`, `[nodes, d]`: what an observer may learn.
 
     The sum over step k's batch of clipped record gradients, plus Gaussian noise of the planned
     standard deviation for that sum, over the **expected** batch size (the size that was drawn is
     a secret of the node).
     """
-    total = world.batch_gradient(at, k)
-    return world.divide(world.add_noise(total, k))
+    total = context.batch_gradient(at, k)
+    return context.divide(context.add_noise(total, k))
 
 
 def no_momentum(x: Tensor, momentum: float) -> Tensor:

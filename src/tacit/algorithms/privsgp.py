@@ -27,6 +27,7 @@ from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
+from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import (
     Algorithm,
     FinalMixing,
@@ -37,7 +38,6 @@ from tacit.algorithms.definition import (
     step_size,
 )
 from tacit.algorithms.parts import heavy_ball, no_momentum, noised_gradient
-from tacit.algorithms.world import World
 from tacit.communication.colours import Public, Released
 from tacit.privacy.published import PRIVSGP as PUBLISHED
 from tacit.privacy.published import Formula
@@ -70,28 +70,28 @@ class State(NamedTuple):
     m: Tensor
 
 
-def start(x: Tensor, options: PushSumOptions, world: World) -> State:
+def start(x: Tensor, options: PushSumOptions, context: StepContext) -> State:
     """x_i^0 = z_i^0 = x^0, w_i^0 = 1."""
     return State(x, x.new_ones(len(x)), no_momentum(x, options.momentum))
 
 
-def step(state: State, k: int, options: PushSumOptions, world: World) -> State:
+def step(state: State, k: int, options: PushSumOptions, context: StepContext) -> State:
     """Step k of Algorithm 2."""
-    g = noised_gradient(de_biased(state), k, world)  # lines 1 to 3
-    return pushed(state, g, k, options, world)
+    g = noised_gradient(de_biased(state), k, context)  # lines 1 to 3
+    return pushed(state, g, k, options, context)
 
 
-def pushed(state: State, g: Tensor, k: int, options: PushSumOptions, world: World) -> State:
+def pushed(state: State, g: Tensor, k: int, options: PushSumOptions, context: StepContext) -> State:
     """Lines 4 and 5: the local update along a noised gradient g `[nodes, d]`, and push-sum."""
     direction, m = heavy_ball(state.m, g, options.momentum)
-    x_half = state.x.sub(direction, alpha=step_size(options, k, world.steps))  # line 4
-    x, w = world.exchange.mix(k, Released(x_half), Public(state.w))  # line 5
+    x_half = state.x.sub(direction, alpha=step_size(options, k, context.steps))  # line 4
+    x, w = context.exchange.mix(k, Released(x_half), Public(state.w))  # line 5
     return State(x, w, m)
 
 
-def mix(state: State, k: int, world: World) -> State:
+def mix(state: State, k: int, context: StepContext) -> State:
     """One round of push-sum alone."""
-    x, w = world.exchange.mix(k, Released(state.x), Public(state.w))
+    x, w = context.exchange.mix(k, Released(state.x), Public(state.w))
     return State(x, w, state.m)
 
 
@@ -131,7 +131,7 @@ def push_sum_method(
         mix=mix,
         final_rounds=lambda chosen: chosen.final_mixing,
         models=de_biased,
-        attained=True,
+        bound_is_tight=True,
         message_numbers=lambda chosen, d: d + 1,  # the push-sum weight
         formula=formula,
         default_clip=default_clip,

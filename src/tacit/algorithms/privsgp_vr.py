@@ -7,7 +7,7 @@ Tight Utility Bounds*, in batch form: q = b / J is the sampling rate, B the batc
 |---|---|
 | x_i^k, w_i^k, z_i^k = x_i^k / w_i^k | `State.x`, `State.w`, `privsgp.de_biased` |
 | gamma, P^k | `learning_rate`, mixing matrix of step k |
-| table grad f_i(phi_j; j) | `world.table`: one **clipped** gradient a record, never sent |
+| table grad f_i(phi_j; j) | `context.table`: one **clipped** gradient a record, never sent |
 | G, bound of a gradient's norm | `clip` (C), enforced |
 | g, difference of gradients plus mean of the table | (sum_B (new - old) + q sum_j old_j) / (q J) |
 | sigma_i | standard deviation of the noise in the batch mean |
@@ -39,6 +39,7 @@ from torch import Tensor
 from tacit import privacy
 from tacit.algorithms import privsgp
 from tacit.algorithms.accounting import NodeRun, claimed_sums
+from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import Algorithm, Facts, TableRequest, constant
 from tacit.algorithms.privsgp import PushSumOptions
 from tacit.algorithms.variance_reduction import (
@@ -52,7 +53,6 @@ from tacit.algorithms.variance_reduction import (
     private_sums,
     table_request,
 )
-from tacit.algorithms.world import World
 from tacit.privacy.published import PRIVSGP as PUBLISHED
 from tacit.privacy.published import ClaimedRun, Condition, PublishedFormula
 
@@ -75,29 +75,29 @@ class State(NamedTuple):
     anchor: Tensor
 
 
-def start(x: Tensor, options: VarianceReductionOptions, world: World) -> State:
+def start(x: Tensor, options: VarianceReductionOptions, context: StepContext) -> State:
     """As PrivSGP; the table begins with every record's gradient at z^0."""
     none = x.new_zeros(len(x), 0)
     if options.state == "private":
-        world.table.fill(x)
-        return State(*privsgp.start(x, options, world), none, none.clone())
-    return State(*privsgp.start(x, options, world), x.clone(), x.new_zeros(x.shape))
+        context.table.fill(x)
+        return State(*privsgp.start(x, options, context), none, none.clone())
+    return State(*privsgp.start(x, options, context), x.clone(), x.new_zeros(x.shape))
 
 
-def step(state: State, k: int, options: VarianceReductionOptions, world: World) -> State:
+def step(state: State, k: int, options: VarianceReductionOptions, context: StepContext) -> State:
     """Step k of Algorithm 1, with the table or with anchors."""
     plain, anchor = _plain(state), Anchor(state.point, state.anchor)
     z = privsgp.de_biased(plain)
     if options.state == "private":
-        g = by_table(z, k, options, world)
+        g = by_table(z, k, options, context)
     else:
-        g, anchor = by_anchor(z, k, options, world, anchor)
-    return State(*privsgp.pushed(plain, g, k, options, world), *anchor)
+        g, anchor = by_anchor(z, k, options, context, anchor)
+    return State(*privsgp.pushed(plain, g, k, options, context), *anchor)
 
 
-def mix(state: State, k: int, world: World) -> State:
+def mix(state: State, k: int, context: StepContext) -> State:
     """One round of push-sum alone."""
-    return State(*privsgp.mix(_plain(state), k, world), state.point, state.anchor)
+    return State(*privsgp.mix(_plain(state), k, context), state.point, state.anchor)
 
 
 def models(state: State) -> Tensor:
@@ -177,7 +177,7 @@ PRIVSGP_VR = Algorithm(
     mechanism=mechanism,
     formula=CLAIM,
     claimed_run=claimed_run,
-    dated=lambda chosen: chosen.state == "public",
+    cost_depends_on_step=lambda chosen: chosen.state == "public",
     check=check,
     table=table,
     not_covered=("the gradient table of state = 'private', in memory and in checkpoints",),

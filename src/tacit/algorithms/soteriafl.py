@@ -44,6 +44,7 @@ from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun
+from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import Algorithm, Facts, Options, Share, constant, step_size
 from tacit.algorithms.federated import has_averaged, server_model
 from tacit.algorithms.variance_reduction import (
@@ -58,7 +59,6 @@ from tacit.algorithms.variance_reduction import (
     private_sums,
     table_request,
 )
-from tacit.algorithms.world import World
 from tacit.communication import compression
 from tacit.communication.colours import Released
 from tacit.errors import InputError
@@ -106,47 +106,49 @@ class State(NamedTuple):
     anchor: Tensor
 
 
-def start(x: Tensor, options: ShiftedOptions, world: World) -> State:
+def start(x: Tensor, options: ShiftedOptions, context: StepContext) -> State:
     """x^0, no shift, and a snapshot that the first round takes."""
     zeros = torch.zeros_like(x)
     return State(x, zeros, zeros.clone(), x.clone(), zeros.clone())
 
 
-def saga_start(x: Tensor, options: SagaOptions, world: World) -> State:
+def saga_start(x: Tensor, options: SagaOptions, context: StepContext) -> State:
     """The table begins with every record's gradient at x^0."""
-    world.table.fill(x)
+    context.table.fill(x)
     none = x.new_zeros(len(x), 0)
-    return start(x, options, world)._replace(point=none, anchor=none.clone())
+    return start(x, options, context)._replace(point=none, anchor=none.clone())
 
 
-def saga_step(state: State, k: int, options: SagaOptions, world: World) -> State:
+def saga_step(state: State, k: int, options: SagaOptions, context: StepContext) -> State:
     """A round of SoteriaFL-SAGA."""
-    return _round(state, by_table(state.x, k, options, world), k, options, world)
+    return _round(state, by_table(state.x, k, options, context), k, options, context)
 
 
-def svrg_step(state: State, k: int, options: SvrgOptions, world: World) -> State:
+def svrg_step(state: State, k: int, options: SvrgOptions, context: StepContext) -> State:
     """A round of SoteriaFL-SVRG."""
     estimate = by_anchor if options.state == "public" else by_snapshot
-    g, anchor = estimate(state.x, k, options, world, Anchor(state.point, state.anchor))
-    return _round(state, g, k, options, world)._replace(point=anchor.point, anchor=anchor.gradient)
+    g, anchor = estimate(state.x, k, options, context, Anchor(state.point, state.anchor))
+    return _round(state, g, k, options, context)._replace(
+        point=anchor.point, anchor=anchor.gradient
+    )
 
 
-def _round(state: State, g: Tensor, k: int, options: ShiftedOptions, world: World) -> State:
+def _round(state: State, g: Tensor, k: int, options: ShiftedOptions, context: StepContext) -> State:
     """Compress, shift, average and step, from noised estimators g `[nodes, d]`."""
     message = compression.compress(
         g - state.shift,
         compressor=options.compressor,
         keep=options.keep,
-        seed=world.seed,
+        seed=context.seed,
         step=k,
-        nodes=world.nodes,
+        nodes=context.nodes,
     )
     factor, omega = scaling(options, g.shape[1])
-    (mean,) = world.exchange.average(k, Released(message.values), coding=message.coding)
+    (mean,) = context.exchange.average(k, Released(message.values), coding=message.coding)
     gamma = options.shift_step or math.sqrt((1 + 2 * omega) / (2 * (1 + omega) ** 3))
     direction = state.server_shift.add(mean, alpha=factor)
     return state._replace(
-        x=state.x.sub(direction, alpha=step_size(options, k, world.steps)),
+        x=state.x.sub(direction, alpha=step_size(options, k, context.steps)),
         shift=state.shift.add(message.values, alpha=gamma * factor),
         server_shift=state.server_shift.add(mean, alpha=gamma * factor),
     )
@@ -230,7 +232,7 @@ SOTERIAFL_SVRG = _row(
     start=start,
     step=svrg_step,
     mechanism=svrg_mechanism,
-    dated=lambda chosen: chosen.state == "public",
+    cost_depends_on_step=lambda chosen: chosen.state == "public",
     check=svrg_check,
     not_covered=("the snapshot gradients of state = 'private', in memory and in checkpoints",),
 )

@@ -21,9 +21,10 @@ to the sum, with its difference scaled by t in [0, 1]:
 record's coins; a record left out (zero-out, J public) adds nothing, whatever its coins; hit, miss
 and noise are planned. So Theorem A holds (`tacit.privacy.accounting.private_state`), under
 `replace-one` in its opposed form: amplification by sampling is kept. *Batches of fixed size*: Bound
-B (`tacit.privacy.accounting.revealed`), under `replace-one` only: given who was drawn, the sums of
-neighbouring data sets differ in the replaced record alone, by twice hit or miss. *Rate 1*: hit =
-miss = 1, the sum is bounded as that of all gradients is, and the mechanism is Gaussian.
+B (`tacit.privacy.accounting.revealed_participation`), under `replace-one` only: given who was
+drawn, the sums of neighbouring data sets differ in the replaced record alone, by twice hit or miss.
+*Rate 1*: hit = miss = 1, the sum is bounded as that of all gradients is, and the mechanism is
+Gaussian.
 
 *A table over mini-batches* holds the sum of clipped gradients of each fixed group of records, and
 draws whole groups, each by a coin of rate q. A record's part of an entry keeps to the same hit and
@@ -54,8 +55,8 @@ from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
+from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import Clip, Facts, Options, TableRequest
-from tacit.algorithms.world import World
 from tacit.errors import InputError
 
 __all__ = [
@@ -103,38 +104,38 @@ class Anchor(NamedTuple):
     gradient: Tensor
 
 
-def by_table(at: Tensor, k: int, options: TableOptions, world: World) -> Tensor:
+def by_table(at: Tensor, k: int, options: TableOptions, context: StepContext) -> Tensor:
     """Noised gradient at `at` `[nodes, d]` from the table, whose drawn entries are renewed."""
-    total = world.table.total().mul_(world.rate)
-    total += world.table.replace(at, k, options.clip_difference)
-    return world.divide(world.add_noise(total, k)).to(at.dtype)
+    total = context.table.total().mul_(context.rate)
+    total += context.table.replace(at, k, options.clip_difference)
+    return context.divide(context.add_noise(total, k)).to(at.dtype)
 
 
 def by_snapshot(
-    at: Tensor, k: int, options: AnchorOptions, world: World, snapshot: Anchor
+    at: Tensor, k: int, options: AnchorOptions, context: StepContext, snapshot: Anchor
 ) -> tuple[Tensor, Anchor]:
     """Noised gradient at `at`, and the snapshot to keep: its gradient is a **private** sum."""
     if k % options.anchor_every == 0:
-        snapshot = Anchor(at, world.batch_gradient(at, k, whole=True))
-        total = snapshot.gradient.double() * world.rate
+        snapshot = Anchor(at, context.batch_gradient(at, k, whole=True))
+        total = snapshot.gradient.double() * context.rate
     else:
-        total = world.batch_difference(at, snapshot.point, k, options.clip_difference)
-        total += snapshot.gradient.double() * world.rate
-    return world.divide(world.add_noise(total, k)).to(at.dtype), snapshot
+        total = context.batch_difference(at, snapshot.point, k, options.clip_difference)
+        total += snapshot.gradient.double() * context.rate
+    return context.divide(context.add_noise(total, k)).to(at.dtype), snapshot
 
 
 def by_anchor(
-    at: Tensor, k: int, options: AnchorOptions, world: World, anchor: Anchor
+    at: Tensor, k: int, options: AnchorOptions, context: StepContext, anchor: Anchor
 ) -> tuple[Tensor, Anchor]:
     """Noised gradient at `at`, and the anchor to keep: its gradient is a **released** mean."""
     if k % options.anchor_every == 0:
-        total = world.batch_gradient(at, k, whole=True)
-        scale = anchor_ratio(options, world.steps, world.clip(k)) / world.rate
-        world.add_noise(total, k, scale=scale)
-        anchor = Anchor(at, world.divide(total.mul_(world.rate)))
+        total = context.batch_gradient(at, k, whole=True)
+        scale = anchor_ratio(options, context.steps, context.clip(k)) / context.rate
+        context.add_noise(total, k, scale=scale)
+        anchor = Anchor(at, context.divide(total.mul_(context.rate)))
         return anchor.gradient, anchor
-    total = world.batch_difference(at, anchor.point, k, options.clip_difference)
-    return world.divide(world.add_noise(total, k)).to(at.dtype) + anchor.gradient, anchor
+    total = context.batch_difference(at, anchor.point, k, options.clip_difference)
+    return context.divide(context.add_noise(total, k)).to(at.dtype) + anchor.gradient, anchor
 
 
 def anchor_ratio(options: AnchorOptions, steps: int, clip: float | None) -> float:

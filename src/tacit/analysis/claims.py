@@ -114,7 +114,7 @@ def _plan_row(plan: Plan, nodes: Sequence[NodePlan]) -> dict[str, Any]:
     lower, multiplier = None, None
     if mechanism is not None and node.delta is not None:
         # Messages are the noised sums themselves: linear losses attain their pairs.
-        if algorithm.attained:
+        if algorithm.bound_is_tight:
             lower = privacy.epsilon_bounds(mechanism, delta=node.delta)[0]
         ends = (0, plan.steps - 1)
         first, last = (plan.noise_multiplier(node, k) for k in ends)

@@ -24,9 +24,9 @@ from tacit.errors import InputError
 from tacit.privacy.noise.keys import seeded_keys
 from tacit.report.wording import bytes_text
 from tacit.training.prepare import Job
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
-__all__ = ["Within", "block_world", "cluster_forecast", "forecast_table", "step_seconds"]
+__all__ = ["Within", "block_context", "cluster_forecast", "forecast_table", "step_seconds"]
 
 _STEPS, _SECONDS = 20, 3.0  # measured at most; at least one, after one that is not
 
@@ -73,19 +73,19 @@ def step_seconds(job: Job, hosted: Sequence[int], *, limit: float = _SECONDS) ->
         limit: seconds after which no further step begins.
     """
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
-    world = block_world(job, hosted, Within(job, hosted))
+    context = block_context(job, hosted, Within(job, hosted))
     start = job.model.start(len(hosted), job.dtype, job.device)
-    state = algorithm.step(algorithm.start(start, options, world), 0, options, world)
+    state = algorithm.step(algorithm.start(start, options, context), 0, options, context)
     took: list[float] = []
     while not took or (len(took) < _STEPS and sum(took) < limit):
         began = _now(job.device)
-        state = algorithm.step(state, min(len(took) + 1, job.plan.steps - 1), options, world)
+        state = algorithm.step(state, min(len(took) + 1, job.plan.steps - 1), options, context)
         took.append(_now(job.device) - began)
     return float(np.median(took))
 
 
-def block_world(job: Job, hosted: Sequence[int], exchange: Exchange) -> StackedWorld:
-    """The world of some nodes, on seeded keys: nothing of it may be released.
+def block_context(job: Job, hosted: Sequence[int], exchange: Exchange) -> StackedContext:
+    """The context of some nodes, on seeded keys: nothing of it may be released.
 
     Args:
         job: with the records of all nodes.
@@ -95,7 +95,7 @@ def block_world(job: Job, hosted: Sequence[int], exchange: Exchange) -> StackedW
     rows = torch.tensor(hosted, device=job.train.offsets.device)
     # The same records, read at other places.
     own = replace(job.train, offsets=job.train.offsets[rows], sizes=job.train.sizes[rows])
-    return StackedWorld(job.plan, job.model, own, seeded_keys(0, hosted), exchange, hosted)
+    return StackedContext(job.plan, job.model, own, seeded_keys(0, hosted), exchange, hosted)
 
 
 def _now(device: torch.device) -> float:

@@ -3,11 +3,11 @@
 | colour | what it is | where it may go |
 |---|---|---|
 | `Public` | known to everyone beforehand: settings, the graph, push-sum weights | anywhere |
-| `Released` | what `World.add_noise` gave, or a function of that and public values | anywhere |
-| `Private` | depends on records in any other way | its node's own files; marked, a simulation's |
+| `Released` | what `StepContext.add_noise` gave, or a function of that and public values | anywhere
+| | `Private` | depends on records in any other way | its node's own files; marked, a simulation's |
 
 Algorithms compute with plain tensors, and state the colour where they hand something over:
-`world.exchange.mix(k, Released(x), Public(w))`. What carries values away from a node takes
+`context.exchange.mix(k, Released(x), Public(w))`. What carries values away from a node takes
 `Outgoing` ones only: mypy checks that, and `opened` checks it again when the program runs.
 A wrapper proves nothing of what is in it. That is done by the tests of non-interference: with
 noise that ignores what it is added to, all that leaves a node is the same for any records.

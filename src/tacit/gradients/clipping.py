@@ -26,7 +26,7 @@ from torch import Tensor
 
 from tacit.errors import InputError
 from tacit.gradients.contributions import CHUNK
-from tacit.gradients.waiting import surely_all
+from tacit.gradients.known import all_known_true
 
 __all__ = [
     "CANCELLATION",
@@ -128,6 +128,6 @@ def clip_factors(
     factors = (column(clip) * (1 - 4 * limits.eps) / bounds).clamp_(max=1.0)
     bounded = factors >= limits.tiny * 2.0**26  # not where it is not a number
     kept = mask & bounded
-    if not surely_all(kept):
+    if not all_known_true(kept):
         factors = torch.where(kept, factors, 0.0)
     return factors.to(dtype), bounded

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from tacit.gradients.clipping import Clip, aimed, check_clip, clip_factors
+from tacit.gradients.known import all_known_true
 from tacit.gradients.records import RecordGradients, norm_bounds
 from tacit.gradients.stacked import BatchGradient, StackedModel
 from tacit.gradients.table.need import entry_shapes
 from tacit.gradients.table.parts import Entry, Shape, differences, entries, keepable
-from tacit.gradients.waiting import surely_all
 
 __all__ = ["clipped_difference", "difference_shapes"]
 
@@ -96,6 +96,6 @@ def _entry(found: RecordGradients, shapes: tuple[Shape, ...], inputs: Tensor, at
     given = inputs.to(at) if inputs.is_floating_point() else inputs.to(at.device)
     kept = keepable(found.parts, shapes, given, clipped=bool(found.norms.numel()))
     parts = found.parts
-    if not surely_all(kept):
+    if not all_known_true(kept):
         parts = [part.cleaned(kept) for part in parts]
     return entries(parts, shapes, found.factors * kept, given)

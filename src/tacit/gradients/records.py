@@ -18,8 +18,8 @@ from tacit.gradients.clipping import (
     in_reach,
 )
 from tacit.gradients.contributions import Contribution, Dense, Sizes
+from tacit.gradients.known import all_known_true
 from tacit.gradients.probe import GradientPath
-from tacit.gradients.waiting import surely_all
 
 __all__ = ["RecordGradients", "add_clipped", "clip_records", "norm_bounds", "record_gradients"]
 
@@ -121,7 +121,7 @@ def _by_coordinate(parts: Sequence[Contribution], mask: Tensor, clip: Clip) -> _
     clamped: list[Contribution] = []
     while each:  # the unclamped are let go as their place is taken
         part = each.pop(0)
-        part = part if surely_all(finite) else part.cleaned(finite)
+        part = part if all_known_true(finite) else part.cleaned(finite)
         clamped.append(Dense(part.slot, part.values.clamp(-bound, bound)))
     norms = _reported(largest.double() * root, finite, mask, largest.dtype)
     return clamped, (mask & finite).to(largest.dtype), norms
@@ -146,11 +146,11 @@ def _scaled(
     for size in sizes:
         if size.reach is not None:  # what underflows in a weighted factor must not matter
             near = in_reach(size.reach, clip, dtype)
-            if not surely_all(near):
+            if not all_known_true(near):
                 norms = norms.masked_fill_(~near, math.inf)
     factors, bounded = clip_factors(norms, mask, clip, dtype)
-    if surely_all(bounded):
-        if not surely_all(mask):
+    if all_known_true(bounded):
+        if not all_known_true(mask):
             norms = norms.masked_fill_(~mask, 0.0)
         return list(parts), factors, norms.to(dtype)
     return (
@@ -183,7 +183,7 @@ def record_gradients(
     with torch.no_grad():
         if clip is not None:
             return RecordGradients(*clip_records(parts, mask, clip), losses)
-        if not surely_all(mask):
+        if not all_known_true(mask):
             parts = [part.cleaned(mask) for part in parts]
         norms = losses.new_empty(mask.shape[0], 0)
         return RecordGradients(parts, mask.to(losses.dtype), norms, losses)

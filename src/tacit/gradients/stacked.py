@@ -37,13 +37,13 @@ from tacit.errors import InputError, describe
 from tacit.gradients.clipping import Clip, ClipNorm, aimed, check_clip
 from tacit.gradients.contributions import CHUNK
 from tacit.gradients.functional import FunctionalPath
+from tacit.gradients.known import all_known_true
 from tacit.gradients.layout import Layout, layout_of
 from tacit.gradients.losses import Loss
 from tacit.gradients.probe import GradientPath, Probe, mismatch, probe_of
 from tacit.gradients.records import RecordGradients, record_gradients
 from tacit.gradients.refuse import refuse_module, refuse_outputs
 from tacit.gradients.taps import TapsPath, tapped_layers
-from tacit.gradients.waiting import surely_all
 
 __all__ = ["BatchGradient", "StackedModel", "build"]
 
@@ -154,7 +154,7 @@ class StackedModel:
                 `torch.set_float32_matmul_precision` if products are not to be in float32.
         """
         if clip is not None:
-            present = mask.shape[1] if surely_all(mask) else mask.sum(dim=1)
+            present = mask.shape[1] if all_known_true(mask) else mask.sum(dim=1)
             clip = self.aimed(clip, present if counts is None else counts, parameters.dtype)
         parameters = parameters.detach()
         total = parameters.new_empty(parameters.shape) if out is None else out
@@ -186,7 +186,7 @@ class StackedModel:
         if clip is None:
             # Without records, a node whose weights are not finite would still give 0 * nan.
             filled = mask.any(dim=1)
-            if not surely_all(filled):
+            if not all_known_true(filled):
                 total.masked_fill_(~filled.unsqueeze(1), 0.0)
         if chunks == 1:
             return BatchGradient(total, *found[0])
@@ -277,7 +277,7 @@ class StackedModel:
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Inputs and targets as the engine takes them."""
-        if surely_all(mask):
+        if all_known_true(mask):
             return _cast(inputs, parameters), _cast(targets, parameters)
         return (
             _fill(_cast(inputs, parameters), mask, self.examples[0]),

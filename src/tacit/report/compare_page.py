@@ -23,7 +23,7 @@ from tacit.report.wording import (
     percent_text,
 )
 
-__all__ = ["COLUMNS", "compare_page", "line_cells", "point_cells", "telling"]
+__all__ = ["COLUMNS", "compare_page", "distinguishing", "line_cells", "point_cells"]
 
 Row = Mapping[str, Any]
 
@@ -95,7 +95,7 @@ def point_cells(point: Row) -> tuple[str, ...]:
     )
 
 
-def telling(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+def distinguishing(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
     """The places of columns that say something of some row; always the first."""
     return [
         place
@@ -307,7 +307,7 @@ def _listed(title: str, items: Sequence[str]) -> str:
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    kept = telling(columns, rows)
+    kept = distinguishing(columns, rows)
     columns = [columns[place] for place in kept]
     rows = [[cells[place] for place in kept] for cells in rows]
     left = {place for place, column in enumerate(columns) if column in ("line", "point")}

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["kept_memory"]
+__all__ = ["retain_allocations"]
 
 # Parameters of glibc's mallopt.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4
@@ -14,7 +14,7 @@ _MIB = 2**20
 
 
 @contextmanager
-def kept_memory() -> Iterator[None]:
+def retain_allocations() -> Iterator[None]:
     """Within, memory that is freed stays with this process; afterwards it goes back.
 
     A step makes a few tensors `[nodes, d]` and frees them. Above 32 MiB glibc gets each from the

@@ -32,7 +32,7 @@ from tacit.privacy.ledger.records import read_ledger
 from tacit.privacy.ledger.shared import SharedLedgers
 from tacit.private_files import make_private_folder, plain_errors
 from tacit.report import write_report
-from tacit.training.allocator import kept_memory
+from tacit.training.allocator import retain_allocations
 from tacit.training.budget import claimed_spent, epsilon_spent, open_ledger
 from tacit.training.evaluation import consensus_of, models_public
 from tacit.training.prepare import Job
@@ -114,7 +114,7 @@ def execute(
         raise InputError("out", None, "name the run folder that is to be continued")
     peers: Peers = ALONE if cluster is None else cluster
     with ExitStack() as stack:
-        stack.enter_context(kept_memory())
+        stack.enter_context(retain_allocations())
         # All processes look through the ledgers before one is made or locked: below, they wait
         # for each other in `_folders`.
         shared = stack.enter_context(
@@ -122,12 +122,14 @@ def execute(
         )
         if not resume:
             check_shared(job.plan, shared)
-        own, front, anew = _folders(job, out, resume, peers, shared, stack)
+        own, common_folder, is_new = _folders(job, out, resume, peers, shared, stack)
         ledger = open_ledger(job.plan, own, own is not None, shared, job.hosted)
         if ledger is not None:
             stack.enter_context(ledger)
         links = stack.enter_context(linked(job, cluster))
-        session = begin(job, peers, links, (own, front), ledger, resume=resume, anew=anew)
+        session = begin(
+            job, peers, links, (own, common_folder), ledger, resume=resume, is_new=is_new
+        )
         try:
             _train(session, on_step, should_stop)
             return _finish(session)
@@ -154,12 +156,12 @@ def _folders(
     makes it when the run is resumed, and `begin` refuses that if any step was made. The stack
     holds them until the run is closed.
     """
-    alone, path, front = peers.processes == 1, out, None
+    alone, path, common_folder = peers.processes == 1, out, None
     if out is not None and not alone:
         path = out / f"rank-{peers.rank:04d}"
         if peers.rank == 0:
             opened = folders.reopened if resume else folders.created
-            front = stack.enter_context(opened(out, job.config))
+            common_folder = stack.enter_context(opened(out, job.config))
     # Others wait, so that none writes into a folder that rank 0 refuses.
     peers.share("sign that the run folder is made", out is not None, FLAG)
     # Of a name too long, which another may have given, Path.exists raises.
@@ -170,7 +172,7 @@ def _folders(
         return None, None, False
     if known is not None:
         own = stack.enter_context(folders.reopened(known, job.config))
-        return own, own if alone else front, False
+        return own, own if alone else common_folder, False
 
     def fill(folder: RunFolder) -> None:
         books = open_ledger(job.plan, folder, False, None, job.hosted, run_id)
@@ -181,7 +183,7 @@ def _folders(
         with plain_errors("out", out):
             make_private_folder(out)
     own = stack.enter_context(folders.created(path, job.config, fill))
-    return own, own if alone else front, resume
+    return own, own if alone else common_folder, resume
 
 
 def _session_id(peers: Peers) -> str:
@@ -260,7 +262,7 @@ def _train(
             booked = min(k + block, session.until)
             session.ledger.reserve(k, booked)
         _delay(session, k)
-        session.state = algorithm.step(session.state, k, options, session.world)
+        session.state = algorithm.step(session.state, k, options, session.context)
         session.step = k + 1
         asked = should_stop()
         stop = peers.agreed_stop(session.step, asked)
@@ -287,7 +289,7 @@ def _train(
             break
     if session.status != "stopped":
         for extra in range(algorithm.final_rounds(options)):
-            session.state = algorithm.mix(session.state, session.step + extra, session.world)
+            session.state = algorithm.mix(session.state, session.step + extra, session.context)
     _check_finite(session)
 
 
@@ -314,15 +316,15 @@ def _finish(session: Session) -> Result:
     if session.peers.processes > 1 and models_public(job):
         consensus = links.mean(Released(session.models))
     own_models = {folders.NODES: {"parameters": models}}
-    if session.folder is not None and session.folder is not session.front:
+    if session.folder is not None and session.folder is not session.common_folder:
         session.folder.write_tensors(folders.NODES, own_models.pop(folders.NODES))
     content: dict[str, Any] = {}
     if session.peers.rank == 0:
         content = _document(session, epsilon, seconds, others="rank {rank}")
-    if session.front is not None:
+    if session.common_folder is not None:
         state_dict = job.model.module(consensus).state_dict()
-        session.front.write_result(content, {**own_models, folders.MODEL: state_dict})
-        write_report(session.front.path)
+        session.common_folder.write_result(content, {**own_models, folders.MODEL: state_dict})
+        write_report(session.common_folder.path)
     # Nobody leaves before rank 0 has written everything down.
     summary, *_ = session.peers.share("summary of the result", _summary(content), SUMMARY)
     sent = list(summary.bytes_sent_by_node or ())
@@ -350,7 +352,7 @@ def _finish(session: Session) -> Result:
         message=session.message,
         notes=session.notes,
         plan=plan,
-        out=None if session.front is None else session.front.path,
+        out=None if session.common_folder is None else session.common_folder.path,
         job=job,
     )
 
@@ -427,7 +429,7 @@ def _check_finite(session: Session) -> None:
 def _diverged(session: Session, message: str) -> None:
     """Write down that the run diverged, here or in another process."""
     session.status, session.message, session.measured = "diverged", message, None
-    if session.front is None:
+    if session.common_folder is None:
         return
     own = {} if session.ledger is None else session.ledger.charged()
     hosted = session.job.hosted
@@ -435,8 +437,8 @@ def _diverged(session: Session, message: str) -> None:
     spent = enumerate(epsilon_spent(session.plan, own))
     epsilon = [value if node in hosted else None for node, value in spent]
     content = _document(session, epsilon, session.seconds, others="not asked")
-    session.front.write_json("result.json", content)
-    write_report(session.front.path)
+    session.common_folder.write_json("result.json", content)
+    write_report(session.common_folder.path)
 
 
 def _progress(session: Session) -> Progress:

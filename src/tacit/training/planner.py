@@ -133,14 +133,14 @@ def _sampling(config: Config, schedules: Schedules, node: int, records: int) -> 
 def _activity(config: Config, mixing: Mixing) -> Activity | None:
     """Who takes part when, from the public seed."""
     first = mixing.schedule.at(0)
-    near: list[list[int]] = [[] for _ in range(first.nodes)]
+    neighbours: list[list[int]] = [[] for _ in range(first.nodes)]
     for source, target in zip(first.sources.tolist(), first.targets.tolist(), strict=True):
-        near[target].append(source)
+        neighbours[target].append(source)
     crowd = Crowd(
         nodes=config.nodes.count,
         steps=config.train.steps,
         seed=config.train.seed,
-        neighbours=tuple(map(tuple, near)),
+        neighbours=tuple(map(tuple, neighbours)),
     )
     chosen = config.algorithm
     return chosen.definition.activity(chosen.options, crowd)
@@ -230,12 +230,12 @@ class _Wanted:
 def _released(plan: Plan, node: NodePlan) -> tuple[tuple[float, int], ...]:
     """Noise shapes of the steps in which a node takes part, each with how many: order is free.
 
-    Of an algorithm whose steps are dated, their numbers.
+    Of an algorithm whose steps are cost_depends_on_step, their numbers.
     """
     if plan.activity is None:
         return ()
     chosen = plan.config.algorithm
-    if chosen.definition.dated(chosen.options):
+    if chosen.definition.cost_depends_on_step(chosen.options):
         return tuple((float(step), 1) for step in plan.released(node))
     return tuple(sorted(Counter(plan.noise_shape[step] for step in plan.released(node)).items()))
 
@@ -252,7 +252,9 @@ def _noised(plan: Plan) -> tuple[NodePlan, ...]:
     ]
     costs: dict[_Wanted, NodePlan] = {}
     failures: list[str] = []
-    like: NodePlan | None = None  # in the order of rates: each scale is a guess for the next
+    initial_guess: NodePlan | None = (
+        None  # in the order of rates: each scale is a guess for the next
+    )
     order = sorted(
         zip(plan.nodes, wanted, strict=True), key=lambda row: (row[0].rate, row[1].released)
     )
@@ -261,21 +263,23 @@ def _noised(plan: Plan) -> tuple[NodePlan, ...]:
             continue
         delta = want.delta if plan.accounted else None
         try:
-            costs[want] = _costed(plan, replace(node, budget=want.budget, delta=delta), like)
+            costs[want] = _costed(
+                plan, replace(node, budget=want.budget, delta=delta), initial_guess
+            )
         except BudgetError as error:
             same = [index for index, other in enumerate(wanted) if other == want]
             failures.append(f"{_listed(same)}: {error}")
             costs[want] = node
-        like = costs[want] if costs[want].noise_scale else like
+        initial_guess = costs[want] if costs[want].noise_scale else initial_guess
     if failures:
         more = f"; and {len(failures) - 3} more groups of nodes" if len(failures) > 3 else ""
         raise BudgetError("; ".join(failures[:3]) + more)
     return tuple(replace(costs[want], node=node) for node, want in enumerate(wanted))
 
 
-def _costed(plan: Plan, node: NodePlan, like: NodePlan | None) -> NodePlan:
-    """A node with its noise scale, certified epsilon and claim; `like` is one that has them."""
-    node = replace(node, noise_scale=_noise_scale(plan, node, like))
+def _costed(plan: Plan, node: NodePlan, initial_guess: NodePlan | None) -> NodePlan:
+    """A node with its noise scale, certified epsilon and claim, from a node that has them."""
+    node = replace(node, noise_scale=_noise_scale(plan, node, initial_guess))
     if node.delta is None:
         return node
     certified = plan.epsilon(node, [(0, plan.steps)]) or 0.0
@@ -298,7 +302,7 @@ def _costed(plan: Plan, node: NodePlan, like: NodePlan | None) -> NodePlan:
     )
 
 
-def _noise_scale(plan: Plan, node: NodePlan, like: NodePlan | None) -> float:
+def _noise_scale(plan: Plan, node: NodePlan, initial_guess: NodePlan | None) -> float:
     """What the noise shape is multiplied by: given, calibrated, or as the paper prints it."""
     settings = plan.config.privacy
     if settings.noise_std is not None:
@@ -318,32 +322,39 @@ def _noise_scale(plan: Plan, node: NodePlan, like: NodePlan | None) -> float:
             tolerance=1e-9,
         )
     if per_round is not None:
-        return _calibrated_rounds(plan, node, like, per_round)
-    return _calibrated(plan, node, 1.0 if like is None else like.noise_scale, node.budget)
+        return _calibrated_rounds(plan, node, initial_guess, per_round)
+    return _calibrated(
+        plan, node, 1.0 if initial_guess is None else initial_guess.noise_scale, node.budget
+    )
 
 
-def _calibrated_rounds(plan: Plan, node: NodePlan, like: NodePlan | None, target: float) -> float:
+def _calibrated_rounds(
+    plan: Plan, node: NodePlan, initial_guess: NodePlan | None, target: float
+) -> float:
     """The least noise scale for which no step of a node alone costs more than `target`.
 
     The step of the least noise is the dearest of its kind; the first two steps are of different
     kinds where a method has several (anchors and what lies between them).
 
-    Where these steps are, with the noise of `like`, the very mechanisms that they are for `like`,
-    its scale is this node's: nodes that only differ in how often they take part share one search
-    (100 clients of Adult: 2 in place of 34).
+    Where these steps are, with the noise of `initial_guess`, the very mechanisms that they are for
+    `initial_guess`, its scale is this node's: nodes that only differ in how often they take part
+    share one search (100 clients of Adult: 2 in place of 34).
     """
-    near = 1.0
-    if like is not None:
-        near = like.noise_scale
-        alike = replace(node, noise_scale=near)
-        if like.delta == node.delta and _dearest(plan, like) == _dearest(plan, alike):
-            return near
+    start = 1.0
+    if initial_guess is not None:
+        start = initial_guess.noise_scale
+        alike = replace(node, noise_scale=start)
+        if initial_guess.delta == node.delta and _dearest(plan, initial_guess) == _dearest(
+            plan, alike
+        ):
+            return start
     return max(
-        _calibrated(plan, node, near, target, [(step, step + 1)]) for step in _telling(plan, node)
+        _calibrated(plan, node, start, target, [(step, step + 1)])
+        for step in _costliest_steps(plan, node)
     )
 
 
-def _telling(plan: Plan, node: NodePlan) -> list[int]:
+def _costliest_steps(plan: Plan, node: NodePlan) -> list[int]:
     """The steps of a node among which is the dearest, each once."""
     own = plan.released(node) or [0]
     least = min(own, key=lambda step: plan.noise_shape[step])
@@ -353,7 +364,7 @@ def _telling(plan: Plan, node: NodePlan) -> list[int]:
 def _dearest(plan: Plan, node: NodePlan) -> list[privacy.Mechanism]:
     """What these steps release, each alone; without repeats."""
     found: list[privacy.Mechanism] = []
-    for step in _telling(plan, node):
+    for step in _costliest_steps(plan, node):
         alone = plan.mechanism(node, [(step, step + 1)])
         found += [alone] if alone not in found else []
     return found
@@ -362,7 +373,7 @@ def _dearest(plan: Plan, node: NodePlan) -> list[privacy.Mechanism]:
 def _calibrated(
     plan: Plan,
     node: NodePlan,
-    near: float,
+    start: float,
     target: float | None,
     released: Sequence[tuple[int, int]] | None = None,
 ) -> float:
@@ -371,7 +382,7 @@ def _calibrated(
     Args:
         plan: that of the node.
         node: with its delta.
-        near: a guess.
+        start: a guess.
         target: epsilon.
         released: (first, until) pairs of steps; by default all.
     """
@@ -381,7 +392,7 @@ def _calibrated(
         lambda scale: plan.mechanism(replace(node, noise_scale=scale), released),
         epsilon=target,
         delta=node.delta,
-        start=near,
+        start=start,
     )
 
 

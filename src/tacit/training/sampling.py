@@ -14,7 +14,7 @@ from torch import Tensor
 from tacit.privacy.noise import draws as noise
 from tacit.training.plan import NodePlan, Plan
 
-__all__ = ["Batch", "Deal", "deal", "draw", "draw_units", "everything"]
+__all__ = ["Batch", "DisjointBatches", "disjoint_batches", "draw", "draw_units", "everything"]
 
 PURPOSE = "sampling"
 DEALING = "dealing"
@@ -32,7 +32,7 @@ class Batch:
 
 
 @dataclass(frozen=True, repr=False)
-class Deal:
+class DisjointBatches:
     """The records of one step for some nodes: what its mini-batches are read from.
 
     Args:
@@ -41,7 +41,7 @@ class Deal:
         step: whose records.
         device: of the batches.
         rows: the nodes, in the order of the rows.
-        hands: where the mini-batches share no record: of each node, those of each part.
+        batches: where the mini-batches share no record: of each node, those of each part.
     """
 
     plan: Plan
@@ -49,24 +49,24 @@ class Deal:
     step: int
     device: torch.device
     rows: tuple[NodePlan, ...]
-    hands: tuple[Sequence[Records], ...] | None
+    batches: tuple[Sequence[Records], ...] | None
 
     def batch(self, part: int = 0) -> Batch:
         """The padded mini-batch of one part of the step."""
-        if self.hands is not None:
-            return _padded([hands[part] for hands in self.hands], self.device)
+        if self.batches is not None:
+            return _padded([batches[part] for batches in self.batches], self.device)
         drawn = _fixed if self.plan.config.train.sampling == "fixed" else _coins
         return _padded(drawn(self.rows, self.keys, self.step, part), self.device)
 
 
-def deal(
+def disjoint_batches(
     plan: Plan,
     keys: noise.NodeKeys,
     k: int,
     device: torch.device,
     *,
     nodes: Sequence[NodePlan] | None = None,
-) -> Deal:
+) -> DisjointBatches:
     """The records of step k, for some nodes of the plan, once for all its mini-batches.
 
     Poisson: independent coins, never likelier than the planned rate. Fixed: a uniform subset of
@@ -81,11 +81,11 @@ def deal(
         nodes: of the plan, in the order of the rows; by default all.
     """
     rows = plan.nodes if nodes is None else tuple(nodes)
-    hands = None
+    batches = None
     if plan.local_steps > 1 and plan.disjoint:
-        dealt = _dealt_fixed if plan.config.train.sampling == "fixed" else _dealt_coins
-        hands = tuple(dealt(node, keys, k, plan.local_steps) for node in rows)
-    return Deal(plan, keys, k, device, rows, hands)
+        dealt = _disjoint_fixed if plan.config.train.sampling == "fixed" else _disjoint_coins
+        batches = tuple(dealt(node, keys, k, plan.local_steps) for node in rows)
+    return DisjointBatches(plan, keys, k, device, rows, batches)
 
 
 def draw(
@@ -97,8 +97,8 @@ def draw(
     nodes: Sequence[NodePlan] | None = None,
     part: int = 0,
 ) -> Batch:
-    """One mini-batch of step k: `deal(...).batch(part)`. For several, deal once."""
-    return deal(plan, keys, k, device, nodes=nodes).batch(part)
+    """One mini-batch of step k; for several of them, call `disjoint_batches` once."""
+    return disjoint_batches(plan, keys, k, device, nodes=nodes).batch(part)
 
 
 def everything(
@@ -143,20 +143,20 @@ def _fixed(rows: Sequence[NodePlan], keys: noise.NodeKeys, k: int, part: int) ->
     ]
 
 
-def _dealt_coins(node: NodePlan, keys: noise.NodeKeys, k: int, parts: int) -> Sequence[Records]:
+def _disjoint_coins(node: NodePlan, keys: noise.NodeKeys, k: int, parts: int) -> Sequence[Records]:
     """The disjoint mini-batches of a step; at rate 1 each holds all records."""
     if node.rate == 1:
         return [np.arange(node.records)] * parts
     rate = min(1.0, parts * node.rate)
     chosen = np.flatnonzero(noise.coins(keys, node.node, PURPOSE, k, node.records, rate))
-    hands = noise.choices(keys, node.node, DEALING, k, node.records, parts)[chosen]
+    batches = noise.choices(keys, node.node, DEALING, k, node.records, parts)[chosen]
     # Stable: within a hand, records stay in order.
-    order = np.argsort(hands, kind="stable")
-    ends = np.cumsum(np.bincount(hands, minlength=parts))
+    order = np.argsort(batches, kind="stable")
+    ends = np.cumsum(np.bincount(batches, minlength=parts))
     return np.split(chosen[order], ends[:-1])
 
 
-def _dealt_fixed(node: NodePlan, keys: noise.NodeKeys, k: int, parts: int) -> Sequence[Records]:
+def _disjoint_fixed(node: NodePlan, keys: noise.NodeKeys, k: int, parts: int) -> Sequence[Records]:
     """The same of fixed sizes."""
     if node.rate == 1:
         return [np.arange(node.records)] * parts

@@ -1,4 +1,4 @@
-"""The world of a step where all nodes are stacked in one process: it does what the plan says."""
+"""The context of a step where all nodes are stacked in one process: it does what the plan says."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tacit.training import sampling
 from tacit.training.gradient_table import StackedTable
 from tacit.training.plan import NodePlan, Plan
 
-__all__ = ["StackedWorld"]
+__all__ = ["StackedContext"]
 
 _ADDERS: Mapping[str, Callable[..., Tensor]] = {
     "gaussian": noise.add_normal,
@@ -31,8 +31,8 @@ _ADDERS: Mapping[str, Callable[..., Tensor]] = {
 }
 
 
-class StackedWorld:
-    """What `tacit.algorithms.World` asks for, from the plan.
+class StackedContext:
+    """What `tacit.algorithms.StepContext` asks for, from the plan.
 
     Args:
         plan: decides sampling, clipping and noise.
@@ -58,7 +58,7 @@ class StackedWorld:
         self.steps = plan.steps
         self.seed = plan.config.train.seed
         self._seen = _Seen()
-        self._deal: sampling.Deal | None = None
+        self._disjoint_batches: sampling.DisjointBatches | None = None
         self._plan = plan
         self._model = model
         self._data = data
@@ -109,8 +109,8 @@ class StackedWorld:
         flags = torch.zeros(len(self.nodes), 1, dtype=torch.bool, device=self._device)
         return flags.index_fill_(0, rows, True)
 
-    def among(self, k: int) -> StackedWorld:
-        """The world of those nodes alone that take part in step k."""
+    def among(self, k: int) -> StackedContext:
+        """The context of those nodes alone that take part in step k."""
         rows, nodes = self._taking_part(k)
         if rows is None:
             return self
@@ -119,11 +119,11 @@ class StackedWorld:
         return part
 
     def take(self, values: Tensor) -> Tensor:
-        """The rows of this world's nodes, of `values` `[nodes of the process, d]`."""
+        """The rows of this context's nodes, of `values` `[nodes of the process, d]`."""
         return values if self._places is None else values[self._places]
 
     def put(self, values: Tensor, rows: Tensor) -> Tensor:
-        """`values` `[nodes of the process, d]` with new rows of this world's nodes, in place."""
+        """`values` `[nodes of the process, d]` with new rows of this context's nodes, in place."""
         return rows if self._places is None else values.index_copy_(0, self._places, rows)
 
     def partner(self, k: int) -> Tensor:
@@ -274,7 +274,7 @@ class StackedWorld:
         rows: Tensor | None,
         nodes: tuple[NodePlan, ...],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs, targets and mask of some rows' batch; None for all rows of this world."""
+        """Inputs, targets and mask of some rows' batch; None for all rows of this context."""
         places = self._places if rows is None else rows if self._places is None else None
         if whole or all(node.rate == 1 for node in self._plan.nodes):
             inputs, targets, mask = self._all._whole
@@ -282,15 +282,20 @@ class StackedWorld:
                 return inputs, targets, mask
             return inputs[places], targets[places], mask[places]
         # Mini-batches of one step that share no record are dealt once.
-        if self._deal is None or (self._deal.step, self._deal.rows) != (k, nodes):
-            self._deal = sampling.deal(self._plan, self._keys, k, self._device, nodes=nodes)
-        batch = self._deal.batch(part)
+        if self._disjoint_batches is None or (
+            self._disjoint_batches.step,
+            self._disjoint_batches.rows,
+        ) != (k, nodes):
+            self._disjoint_batches = sampling.disjoint_batches(
+                self._plan, self._keys, k, self._device, nodes=nodes
+            )
+        batch = self._disjoint_batches.batch(part)
         return (*self._data.gather(batch.indices, places), batch.mask)
 
 
 @dataclass
 class _Seen:
-    """Norms and losses of the last batch, without its sum; shared by a world and its parts."""
+    """Norms and losses of the last batch, without its sum; shared by a context and its parts."""
 
     batch: BatchGradient | None = None
     mask: Tensor | None = None

@@ -26,32 +26,32 @@ from tacit.training.run_folder import metrics as measured
 from tacit.training.run_folder.checkpoint import Checkpoint
 from tacit.training.run_folder.folder import RunFolder
 from tacit.training.run_folder.result import Status
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 __all__ = ["Session", "begin", "record", "save", "share_of", "take_rows", "together"]
 
 EVALUATIONS = 20  # by default, over a run
 _MOST_LISTED = 1000  # checkpoints, of which there are few unless a process writes none
 _MOST_REPEATS = 100  # of all steps of a run: more than that no resumed run has booked
-_WORLD = "world."  # of what a checkpoint holds beside the algorithm's state
+_WORLD = "context."  # of what a checkpoint holds beside the algorithm's state
 
 
 @dataclass
 class Session:
     """The one mutable object of a run: where it stands.
 
-    `folder` holds what is this process's own (ledger, checkpoints, its nodes' models); `front` is
-    the folder of the whole run in the process that writes it, None in others. In a run of one
-    process they are the same.
+    `folder` holds what is this process's own (ledger, checkpoints, its nodes' models);
+    `common_folder` is the folder of the whole run in the process that writes it, None in others. In
+    a run of one process they are the same.
     """
 
     job: Job
     peers: Peers
     links: Links
     folder: RunFolder | None
-    front: RunFolder | None
+    common_folder: RunFolder | None
     ledger: Books | None
-    world: StackedWorld
+    context: StackedContext
     state: Any
     first: int
     until: int
@@ -101,7 +101,7 @@ def begin(
     ledger: Books | None,
     *,
     resume: bool,
-    anew: bool = False,
+    is_new: bool = False,
 ) -> Session:
     """Start, or pick up at the last step of which every process has a checkpoint.
 
@@ -112,7 +112,7 @@ def begin(
         folders: of this process, and of the whole run where this process writes it.
         ledger: the books of this process's nodes.
         resume: whether the run goes on.
-        anew: whether it does, and this process had no folder of it, or nothing in it.
+        is_new: whether it does, and this process had no folder of it, or nothing in it.
 
     Raises:
         InputError: a process had no folder, and steps were made: its books are missing; or they
@@ -120,11 +120,11 @@ def begin(
     """
     plan, config = job.plan, job.config
     algorithm, options = config.algorithm.definition, config.algorithm.options
-    folder, front = folders
+    folder, common_folder = folders
     keys = node_keys(plan, job.hosted)
-    world = StackedWorld(plan, job.model, job.train, keys, links.exchange, job.hosted)
+    context = StackedContext(plan, job.model, job.train, keys, links.exchange, job.hosted)
     origin = job.model.start(len(job.hosted), job.dtype, job.device)
-    state = algorithm.start(origin.clone(), options, world)
+    state = algorithm.start(origin.clone(), options, context)
     first, seconds = 0, 0.0
     lacking = None
     notes: tuple[str, ...] = ()
@@ -138,11 +138,11 @@ def begin(
         tensors = {name: value.to(job.device) for name, value in saved.tensors.items()}
         links.exchange.bytes_sent[:] = tensors.pop("exchange.bytes_sent").cpu().numpy()
         inner = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_WORLD)}
-        world.load({name.removeprefix(_WORLD): value for name, value in inner.items()}, origin)
+        context.load({name.removeprefix(_WORLD): value for name, value in inner.items()}, origin)
         state = type(state)(**tensors)
     own = {} if ledger is None else ledger.charged()
     charged = together(peers, "list of booked steps", job, own)
-    missing = [rank for rank, new in enumerate(peers.share("new folder", anew, FLAG)) if new]
+    missing = [rank for rank, new in enumerate(peers.share("new folder", is_new, FLAG)) if new]
     if missing and (first or any(charged.values())):
         raise InputError(
             "--resume",
@@ -165,11 +165,11 @@ def begin(
             message += ": nothing is left, and the last checkpoint is the result"
     if folder is not None and resume:
         checkpoints.set_aside(folder.path, after=first)
-    if front is not None and lacking is not None:
-        front.set_aside_metrics()
-    rows = front.keep_metrics(first) if front is not None and resume else []
-    if front is not None and until > first:
-        front.withdraw_result()
+    if common_folder is not None and lacking is not None:
+        common_folder.set_aside_metrics()
+    rows = common_folder.keep_metrics(first) if common_folder is not None and resume else []
+    if common_folder is not None and until > first:
+        common_folder.withdraw_result()
     # Of all processes or of none: rows are made of what every one says. And nobody begins before
     # all have set aside what is to be run again.
     known, *_ = peers.share("rows known", bool(rows), FLAG)
@@ -180,9 +180,9 @@ def begin(
         peers=peers,
         links=links,
         folder=folder,
-        front=front,
+        common_folder=common_folder,
         ledger=ledger,
-        world=world,
+        context=context,
         state=state,
         first=first,
         until=until,
@@ -323,7 +323,7 @@ def record(session: Session, *, whole: bool = False) -> None:
     job, models = session.job, session.models
     part = measure(job, models, session.state, session.links.exchange, whole=whole)
     session.links.put(session.step, part)
-    if session.folder is not None and session.folder is not session.front:
+    if session.folder is not None and session.folder is not session.common_folder:
         session.folder.append_metrics({"step": session.step, **_private(session, session.step)})
     take_rows(session, whole=whole)
 
@@ -335,14 +335,14 @@ def take_rows(session: Session, *, whole: bool = False) -> None:
         row = opened(_row(session, step, session.measured), "a row of metrics")
         row = {**row, **_shown(session, step)}
         session.rows = [kept for kept in session.rows if kept["step"] < step] + [row]
-        if session.front is not None:
-            session.front.append_metrics(row)
+        if session.common_folder is not None:
+            session.common_folder.append_metrics(row)
 
 
 def _private(session: Session, step: int) -> dict[str, Any]:
     """What is measured on private records, of this process's nodes: for their own file."""
     clip = None if session.plan.clip is None else session.plan.clip[max(step - 1, 0)]
-    seen = measured.private_metrics(session.world.last, session.world.last_mask, clip)
+    seen = measured.private_metrics(session.context.last, session.context.last_mask, clip)
     return measured.private_row(seen)
 
 
@@ -380,12 +380,12 @@ def save(session: Session) -> None:
     """Write a checkpoint of this process's nodes; older ones stay until all have one as new."""
     if session.folder is None:
         return
-    if session.front is not None:
+    if session.common_folder is not None:
         # Rows of steps before a checkpoint stand before it does: they are not measured again.
         session.links.finish()
         take_rows(session)
     tensors = dict(zip(session.state._fields, session.state, strict=True))
-    tensors |= {f"{_WORLD}{name}": value for name, value in session.world.tensors().items()}
+    tensors |= {f"{_WORLD}{name}": value for name, value in session.context.tensors().items()}
     tensors["exchange.bytes_sent"] = torch.from_numpy(session.links.exchange.bytes_sent)
     run = _run_id(session.ledger)
     saved = Checkpoint(session.step, tensors, session.seconds, session.job.digest, run)

@@ -13,7 +13,7 @@ from tacit.config import load_config
 from tacit.privacy.noise import draws as noise
 from tacit.privacy.noise.keys import NodeKeys
 from tacit.training.prepare import Job, prepare
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 NODES = 8
 
@@ -43,7 +43,7 @@ def job_of(
     return prepare(config, model=nn.Linear(1, 1), nodes=[data] * nodes)
 
 
-class NoiseHalved(StackedWorld):
+class NoiseHalved(StackedContext):
     """Half of the noise that the plan says."""
 
     def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
@@ -51,7 +51,7 @@ class NoiseHalved(StackedWorld):
         return total.add_(quiet, alpha=0.5)
 
 
-class ClippedAfterAveraging(StackedWorld):
+class ClippedAfterAveraging(StackedContext):
     """The mean over the batch is clipped, not each record's gradient."""
 
     def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
@@ -64,7 +64,7 @@ class ClippedAfterAveraging(StackedWorld):
         return mean * (self._plan.clip[k] / norm).clamp(max=1).nan_to_num(1.0) * self.batch_size
 
 
-class RealisedBatch(StackedWorld):
+class RealisedBatch(StackedContext):
     """Sums are divided by how many records were drawn."""
 
     def divide(self, total: Tensor) -> Tensor:
@@ -72,28 +72,28 @@ class RealisedBatch(StackedWorld):
         return total.div_(self.last_mask.sum(1, keepdim=True).clamp(min=1))
 
 
-class NoiseReused(StackedWorld):
+class NoiseReused(StackedContext):
     """Every step adds the normals of step 0."""
 
     def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
         return _with_noise(self, total, k, step=0, shift=0)
 
 
-class NoiseReusedInPairs(StackedWorld):
+class NoiseReusedInPairs(StackedContext):
     """Steps 2 m and 2 m + 1 add the same normals."""
 
     def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
         return _with_noise(self, total, k, step=k - k % 2, shift=0)
 
 
-class NeighboursNoise(StackedWorld):
+class NeighboursNoise(StackedContext):
     """Every node with an odd number draws the noise of the node before it."""
 
     def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
         return _with_noise(self, total, k, step=k, shift=1)
 
 
-class NeighboursKey(StackedWorld):
+class NeighboursKey(StackedContext):
     """Every node with an odd number uses the key of the node before it, for coins as well."""
 
     def __init__(self, plan: Any, model: Any, data: Any, keys: NodeKeys, exchange: Any) -> None:
@@ -101,7 +101,7 @@ class NeighboursKey(StackedWorld):
         super().__init__(plan, model, data, NodeKeys(shared, seeded=True), exchange)
 
 
-class Unclipped(StackedWorld):
+class Unclipped(StackedContext):
     """No clipping at all."""
 
     def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
@@ -111,7 +111,7 @@ class Unclipped(StackedWorld):
         return found.total
 
 
-class EveryRecord(StackedWorld):
+class EveryRecord(StackedContext):
     """Every record joins every step, whatever the sampling rate."""
 
     def __init__(self, plan: Any, *others: Any) -> None:
@@ -119,7 +119,7 @@ class EveryRecord(StackedWorld):
         super().__init__(replace(plan, nodes=whole), *others)
 
 
-class NoiseOfTheMean(StackedWorld):
+class NoiseOfTheMean(StackedContext):
     """A batch mean's noise, added to the sum: too little by the size of the batch."""
 
     def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
@@ -127,11 +127,11 @@ class NoiseOfTheMean(StackedWorld):
         return total.add_(quiet / self.batch_size)
 
 
-def _with_noise(world: StackedWorld, total: Tensor, k: int, *, step: int, shift: int) -> Tensor:
-    plan = world._plan
+def _with_noise(context: StackedContext, total: Tensor, k: int, *, step: int, shift: int) -> Tensor:
+    plan = context._plan
     sources = [node.node - shift * (node.node % 2) for node in plan.nodes]
     rows = [
-        noise.normal(world._keys, [source], "noise", step, total.shape[1], dtype=total.dtype)
+        noise.normal(context._keys, [source], "noise", step, total.shape[1], dtype=total.dtype)
         for source in sources
     ]
     stds = torch.tensor([[plan.noise_std(node, k)] for node in plan.nodes], dtype=total.dtype)

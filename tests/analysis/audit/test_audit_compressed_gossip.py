@@ -10,14 +10,14 @@ import torch
 from audit_bugs import job_of
 
 from tacit.analysis.audit.canaries import ALONE
-from tacit.analysis.audit.laboratory import set_up
+from tacit.analysis.audit.harness import set_up
 from tacit.errors import InputError
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 STEPS = 4
 
 
-class Watched(StackedWorld):
+class Watched(StackedContext):
     """Keeps the noised means that the nodes compute, which the observer has to work out."""
 
     seen: list[torch.Tensor]
@@ -65,6 +65,6 @@ def test_whole_messages_show_every_noised_gradient(momentum: float, gamma: float
     ],
 )
 def test_what_is_kept_back_is_not_audited_yet(options: dict[str, Any], key: str) -> None:
-    laboratory = set_up(plan_of(**options), STEPS, 40, StackedWorld)
+    harness = set_up(plan_of(**options), STEPS, 40, StackedContext)
     with pytest.raises(InputError, match=rf"algorithm\.{key}.*must be .* in an audit"):
-        laboratory.observe(ALONE, 5)
+        harness.observe(ALONE, 5)

@@ -22,18 +22,23 @@ from tacit.analysis.audit.canaries import (
     WIDTH,
     Problem,
 )
-from tacit.analysis.audit.guessing import LEARNING_SHARE, epsilon_merit, excess_merit, fix_and_count
-from tacit.analysis.audit.laboratory import Laboratory, Observed, set_up
+from tacit.analysis.audit.harness import Harness, Observed, set_up
+from tacit.analysis.audit.hypothesis_test import (
+    LEARNING_SHARE,
+    epsilon_merit,
+    excess_merit,
+    fix_and_count,
+)
 from tacit.analysis.audit.statistics import Known
 from tacit.analysis.audit.transcript import RecordingExchange, noised_gradients
 from tacit.communication.colours import Released
 from tacit.communication.exchange import InProcessExchange
 from tacit.errors import InputError
 from tacit.topology import Weights
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 
-class Watched(StackedWorld):
+class Watched(StackedContext):
     """Keeps the noised means that the nodes compute, which the observer has to work out."""
 
     seen: list[torch.Tensor]
@@ -48,9 +53,9 @@ class Watched(StackedWorld):
         return mean
 
 
-def laboratory(world: type[StackedWorld] = StackedWorld, **settings: Any) -> Laboratory:
+def harness(context: type[StackedContext] = StackedContext, **settings: Any) -> Harness:
     job = job_of(**{"nodes": 4, "steps": 3, "dtype": "float64", **settings})
-    return set_up(job.plan, job.plan.steps, 40, world)
+    return set_up(job.plan, job.plan.steps, 40, context)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +70,7 @@ def laboratory(world: type[StackedWorld] = StackedWorld, **settings: Any) -> Lab
 def test_the_observer_works_out_every_noised_gradient(
     algorithm: dict[str, Any], graph: str
 ) -> None:
-    lab = laboratory(Watched, algorithm=algorithm, topology={"graph": graph})
+    lab = harness(Watched, algorithm=algorithm, topology={"graph": graph})
     observed = lab.observe(ALONE, 5)
     truth = torch.stack(Watched.seen).numpy()
     plan = lab.plan
@@ -79,7 +84,7 @@ def test_the_observer_works_out_every_noised_gradient(
 
 
 def test_bare_directions_show_noise_of_the_planned_size() -> None:
-    lab = laboratory(steps=6)
+    lab = harness(steps=6)
     bare = np.concatenate([lab.observe(ALONE, seed).y[:, :, BARE].ravel() for seed in range(3)])
     assert abs(bare.mean()) < 5 / np.sqrt(bare.size)
     assert bare.std() == pytest.approx(1.0, abs=0.02)
@@ -87,7 +92,7 @@ def test_bare_directions_show_noise_of_the_planned_size() -> None:
 
 def mean_along(problem: Problem, side: bool, **settings: Any) -> np.ndarray:
     """The mean sum of a batch, noise averaged away, in clipping bounds: `[2]`."""
-    lab = laboratory(privacy={"epsilon": 5000.0, **settings.pop("privacy", {})}, **settings)
+    lab = harness(privacy={"epsilon": 5000.0, **settings.pop("privacy", {})}, **settings)
     multiplier = lab.plan.noise_multiplier(lab.plan.nodes[0], 0)
     seen = lab.observe(problem, 1)
     kept = seen.y[:, seen.inserted == side, : BARE.start]
@@ -112,7 +117,7 @@ def test_a_canary_moves_the_sum_by_the_clipping_bound(
 
 
 def test_a_fair_coin_decides_which_nodes_hold_the_canary() -> None:
-    lab = laboratory()
+    lab = harness()
     inserted = np.concatenate([lab.observe(ALONE, seed).inserted for seed in range(10)])
     assert abs(inserted.mean() - 0.5) < 4 * 0.5 / np.sqrt(len(inserted))
     assert np.array_equal(lab.observe(ALONE, 3).inserted, inserted[120:160])
@@ -121,14 +126,14 @@ def test_a_fair_coin_decides_which_nodes_hold_the_canary() -> None:
 def test_the_graph_is_copied_and_the_stack_kept_within_bounds() -> None:
     plan = job_of(nodes=4, steps=2, batch="all").plan
     # 1024 nodes at most, and a million steps of nodes.
-    assert set_up(plan, 2, 40, StackedWorld).copies == 10
-    assert set_up(plan, 2, 10**6, StackedWorld).copies == 256
-    assert set_up(plan, 2, 1, StackedWorld).copies == 1
-    assert set_up(plan, 100_000, 10**6, StackedWorld).copies == 2
+    assert set_up(plan, 2, 40, StackedContext).copies == 10
+    assert set_up(plan, 2, 10**6, StackedContext).copies == 256
+    assert set_up(plan, 2, 1, StackedContext).copies == 1
+    assert set_up(plan, 100_000, 10**6, StackedContext).copies == 2
 
 
 def test_nodes_do_not_mix_across_copies() -> None:
-    lab = laboratory(nodes=3, steps=1)
+    lab = harness(nodes=3, steps=1)
     values = torch.arange(3 * lab.copies, dtype=torch.float64)[:, None]
     (mixed,) = lab.exchange.mix(0, Released(values))
     (alone,) = InProcessExchange(
@@ -259,7 +264,7 @@ def test_a_constant_score_or_none_proves_nothing(count: int) -> None:
 
 
 def test_an_observation_says_which_copy_a_node_is_of() -> None:
-    seen = laboratory(nodes=4).observe(ALONE, 0)
+    seen = harness(nodes=4).observe(ALONE, 0)
     assert isinstance(seen, Observed)
     assert seen.y.shape == (3, 40, WIDTH)
     assert seen.copies == 10

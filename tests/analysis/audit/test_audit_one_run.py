@@ -14,7 +14,7 @@ from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.privacy import Relation
 from tacit.training.prepare import Job, prepare
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 ZERO_OUT: Relation = "add-or-remove-one"
 NODES, RECORDS = 3, 60
@@ -46,10 +46,10 @@ def job_of(loss: str = "logistic", **changes: Any) -> Job:
 
 def run(job: Job, *, relation: Relation = ZERO_OUT, **more: Any) -> OneRun:
     chosen = {"nodes": (0, 1, 2), "steps": job.plan.steps, "canaries": 24, "seed": 4, **more}
-    return run_once(job, relation=relation, world=more.pop("world", StackedWorld), **chosen)
+    return run_once(job, relation=relation, context=more.pop("context", StackedContext), **chosen)
 
 
-class Quiet(StackedWorld):
+class Quiet(StackedContext):
     """A thousandth of the noise."""
 
     def add_noise(self, total: torch.Tensor, k: int) -> torch.Tensor:
@@ -61,7 +61,7 @@ class Quiet(StackedWorld):
 def test_without_noise_most_coins_are_guessed(loss: str) -> None:
     job = job_of(loss)
     found = run_once(
-        job, nodes=(0, 1, 2), steps=12, relation=ZERO_OUT, canaries=12, seed=4, world=Quiet
+        job, nodes=(0, 1, 2), steps=12, relation=ZERO_OUT, canaries=12, seed=4, context=Quiet
     )
     right = (found.scores > np.median(found.scores)) == found.included
     assert right.mean() >= 0.75
@@ -71,7 +71,7 @@ def test_without_noise_most_coins_are_guessed(loss: str) -> None:
 def test_under_replace_one_the_right_label_is_the_alternative() -> None:
     job = job_of(privacy={"relation": "replace-one"})
     found = run_once(
-        job, nodes=(0, 1, 2), steps=12, relation="replace-one", canaries=12, seed=4, world=Quiet
+        job, nodes=(0, 1, 2), steps=12, relation="replace-one", canaries=12, seed=4, context=Quiet
     )
     assert ((found.scores > 0) == found.included).mean() >= 0.9
 
@@ -85,13 +85,13 @@ def test_a_certified_training_is_not_refuted() -> None:
 def test_canaries_that_are_out_are_not_there_and_public_numbers_stay() -> None:
     seen: list[Any] = []
 
-    def world(plan: Any, model: Any, data: Any, keys: Any, exchange: Any) -> StackedWorld:
+    def context(plan: Any, model: Any, data: Any, keys: Any, exchange: Any) -> StackedContext:
         seen.append((plan, data))
-        return StackedWorld(plan, model, data, keys, exchange)
+        return StackedContext(plan, model, data, keys, exchange)
 
     job = job_of(batch=10)
     found = run_once(
-        job, nodes=(0, 2), steps=1, relation=ZERO_OUT, canaries=20, seed=1, world=world
+        job, nodes=(0, 2), steps=1, relation=ZERO_OUT, canaries=20, seed=1, context=context
     )
     plan, data = seen[0]
     gone = NODES * RECORDS - len(data.targets)

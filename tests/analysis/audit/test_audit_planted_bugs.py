@@ -8,7 +8,7 @@ import audit_bugs as planted
 import pytest
 
 from tacit.analysis.audit import AuditOptions, AuditReport, audit_job
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 QUICK = AuditOptions(repetitions=2000, canaries=0)
 
@@ -23,8 +23,10 @@ FIXED: dict[str, Any] = {**REPLACED, "batch": 10, "sampling": "fixed"}
 SETTINGS = {"poisson": SAMPLED, "whole": WHOLE, "replace-one": REPLACED, "fixed": FIXED}
 
 
-def audited(world: type[StackedWorld], setting: str, **more: Any) -> AuditReport:
-    return audit_job(planted.job_of(**{**SETTINGS[setting], **more}), options=QUICK, world=world)
+def audited(context: type[StackedContext], setting: str, **more: Any) -> AuditReport:
+    return audit_job(
+        planted.job_of(**{**SETTINGS[setting], **more}), options=QUICK, context=context
+    )
 
 
 def attack(report: AuditReport, name: str) -> float:
@@ -38,7 +40,7 @@ def attack(report: AuditReport, name: str) -> float:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_the_code_without_bugs_is_not_accused(setting: str) -> None:
-    report = audited(StackedWorld, setting)
+    report = audited(StackedContext, setting)
     assert not report.defect
     assert report.repeated_noises == 0
     assert report.verdict == "certified not exceeded at 95 % confidence"
@@ -64,7 +66,7 @@ def test_a_batch_divided_by_the_size_that_was_drawn() -> None:
 
 
 @pytest.mark.parametrize("bug", [planted.NoiseReused, planted.NoiseReusedInPairs])
-def test_noise_reused_across_steps(bug: type[StackedWorld]) -> None:
+def test_noise_reused_across_steps(bug: type[StackedContext]) -> None:
     report = audited(bug, "poisson")
     assert report.certified_violated
     assert report.epsilon > report.certified
@@ -82,7 +84,7 @@ def test_noise_reused_where_no_canary_can_show_it() -> None:
 
 @pytest.mark.parametrize("setting", ["poisson", "whole"])
 @pytest.mark.parametrize("bug", [planted.NeighboursNoise, planted.NeighboursKey])
-def test_the_wrong_nodes_stream(bug: type[StackedWorld], setting: str) -> None:
+def test_the_wrong_nodes_stream(bug: type[StackedContext], setting: str) -> None:
     report = audited(bug, setting)
     assert report.certified_violated
     assert attack(report, "compared with other nodes") > 0
@@ -90,11 +92,11 @@ def test_the_wrong_nodes_stream(bug: type[StackedWorld], setting: str) -> None:
 
 
 @pytest.mark.parametrize("bug", [planted.Unclipped, planted.NoiseOfTheMean, planted.EveryRecord])
-def test_no_clip_the_noise_of_the_mean_and_no_sampling(bug: type[StackedWorld]) -> None:
+def test_no_clip_the_noise_of_the_mean_and_no_sampling(bug: type[StackedContext]) -> None:
     assert audited(bug, "poisson").certified_violated
 
 
 def test_gossip_hides_nothing() -> None:
     more = {"algorithm": {"name": "dp2-sgd"}, "topology": {"graph": "ring"}}
     assert audited(planted.NoiseHalved, "poisson", **more).certified_violated
-    assert not audited(StackedWorld, "poisson", **more).defect
+    assert not audited(StackedContext, "poisson", **more).defect

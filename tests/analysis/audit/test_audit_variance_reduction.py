@@ -11,9 +11,9 @@ from audit_bugs import job_of
 
 from tacit.analysis.audit.attacks import audit_job
 from tacit.analysis.audit.canaries import ALONE
-from tacit.analysis.audit.laboratory import set_up
+from tacit.analysis.audit.harness import set_up
 from tacit.analysis.audit.report import AuditOptions
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 STATES: list[dict[str, Any]] = [
     {"state": "private"},
@@ -22,7 +22,7 @@ STATES: list[dict[str, Any]] = [
 ]
 
 
-class Watched(StackedWorld):
+class Watched(StackedContext):
     """Keeps the noised means that the nodes compute."""
 
     seen: list[torch.Tensor]
@@ -51,7 +51,7 @@ def test_the_observer_works_out_what_was_noised(options: dict[str, Any]) -> None
             np.testing.assert_allclose(observed.y[k, number], right, rtol=1e-8, atol=1e-8)
 
 
-class Forgetful(StackedWorld):
+class Forgetful(StackedContext):
     """Noise of a tenth."""
 
     def add_noise(
@@ -67,5 +67,5 @@ def test_an_audit_accepts_the_code_and_finds_missing_noise(options: dict[str, An
     report = audit_job(job, options=hard)
     assert report.repeated_noises == 0
     assert all(one.hardest.epsilon <= one.hardest.certified for one in report.attacks)
-    broken = audit_job(job, options=hard, world=Forgetful)
+    broken = audit_job(job, options=hard, context=Forgetful)
     assert any(one.hardest.epsilon > one.hardest.certified for one in broken.attacks)

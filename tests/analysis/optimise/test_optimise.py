@@ -9,10 +9,10 @@ import math
 import numpy as np
 import pytest
 from optimise_cases import CONSTANTS, bound_of, config_of, numerator, words
-from planning_cases import gaussian_mu, plan_of
 from rich.console import Console
 
 from experiments import strict_json
+from planning_cases import gaussian_mu, plan_of
 from tacit.analysis.optimise import (
     OptimiseOptions,
     OptimisePlan,

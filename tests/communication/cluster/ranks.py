@@ -67,7 +67,7 @@ class Outcome:
 
 
 def lost(rank: int, reason: str) -> PeerError:
-    """A blame that takes the one waited for at its word."""
+    """A diagnose that takes the one waited for at its word."""
     return PeerError(f"rank {rank} was lost: {reason}")
 
 
@@ -91,7 +91,12 @@ def rendezvous() -> Iterator[int]:
 
 
 def take_seat(
-    rank: int, processes: int, port: int, timeout: float, name: str = "channel", blame: Any = lost
+    rank: int,
+    processes: int,
+    port: int,
+    timeout: float,
+    name: str = "channel",
+    diagnose: Any = lost,
 ) -> Seat:
     """Connects this process with the others, over loopback alone."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
@@ -104,7 +109,7 @@ def take_seat(
         processes,
         CPU,
         START,
-        blame,
+        diagnose,
         seat.waited.append,
         name=name,
         patience=timeout,
@@ -201,9 +206,9 @@ class Hub:
 class ThreadChannel:
     """A `Channel` between threads of one process; counts bytes without heads."""
 
-    def __init__(self, hub: Hub, rank: int, timeout: float, blame: Any = lost) -> None:
+    def __init__(self, hub: Hub, rank: int, timeout: float, diagnose: Any = lost) -> None:
         self.rank, self.processes, self.bytes_sent = rank, hub.processes, 0
-        self._hub, self._timeout, self._blame = hub, timeout, blame
+        self._hub, self._timeout, self._diagnose = hub, timeout, diagnose
         self._posted: dict[int, int] = defaultdict(int)
 
     def envelope(self, size: int) -> Tensor:
@@ -256,7 +261,9 @@ class ThreadChannel:
             if there():
                 return
             closed = rank in self._hub.gone
-        raise self._blame(rank, "its connection was closed" if closed else "nothing came from it")
+        raise self._diagnose(
+            rank, "its connection was closed" if closed else "nothing came from it"
+        )
 
 
 @dataclass

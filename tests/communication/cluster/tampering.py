@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tacit.communication.cluster import Cluster
 from tacit.communication.cluster.channel import TorchChannel
-from tacit.communication.cluster.store import Board
+from tacit.communication.cluster.store import KeyValueStore
 from tacit.communication.exchange.messages import HEADER_BYTES, read_header
 
 __all__ = [
@@ -147,10 +147,10 @@ def corrupt(*which: str, first: int) -> None:
 
 def lie(words: Mapping[str, str]) -> None:
     """Put other texts into the store than this process means: of what is shared, or under a key."""
-    write = Board.set
+    write = KeyValueStore.set
 
-    def told(self: Board, key: str, text: str) -> None:
+    def told(self: KeyValueStore, key: str, text: str) -> None:
         shared, what, *_ = *key.split("/"), ""
         write(self, key, words.get(what if shared == "share" else key, text))
 
-    Board.set = told  # type: ignore[method-assign]
+    KeyValueStore.set = told  # type: ignore[method-assign]

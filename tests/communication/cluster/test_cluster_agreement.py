@@ -12,8 +12,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_cases import plan_of
 
+from planning_cases import plan_of
 from tacit import __version__
 from tacit.communication.placement import Placement, place
 from tacit.communication.received import EXPERIMENT, IDENTITY

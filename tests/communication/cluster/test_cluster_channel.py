@@ -294,7 +294,7 @@ def over(wire: Wire, waiting: Callable[[int | None], None] = lambda _: None) -> 
         processes=3,
         device=CPU,
         timeout=1.0,
-        blame=lost,
+        diagnose=lost,
         waiting=waiting,
     )
 

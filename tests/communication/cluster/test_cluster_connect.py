@@ -12,9 +12,9 @@ from pydantic import JsonValue, TypeAdapter
 
 from tacit.communication.cluster import Cluster, connect
 from tacit.communication.cluster.connect import read_place
-from tacit.communication.cluster.meeting import meet
+from tacit.communication.cluster.rendezvous import meet
 from tacit.communication.cluster.reports import read_report, write_report
-from tacit.communication.cluster.store import Board, open_board
+from tacit.communication.cluster.store import KeyValueStore, open_board
 from tacit.communication.received import STEP, Schema
 from tacit.errors import (
     BudgetError,
@@ -34,7 +34,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def board_at(port: int, limit: float = LIMIT) -> Board:
+def board_at(port: int, limit: float = LIMIT) -> KeyValueStore:
     return open_board("127.0.0.1", port, prefix="t/", keeper="it", opening=LIMIT, limit=limit)
 
 
@@ -184,7 +184,7 @@ def test_a_reported_error_ends_checks_and_waits_of_the_others() -> None:
                 cluster.check()
         # The first report stands.
         ranks[1].report(PeerError("because rank 2 has ended"))
-        assert str(ranks[0].blame(1, "closed")) == "rank 2: node 3 has no budget left"
+        assert str(ranks[0].diagnose(1, "closed")) == "rank 2: node 3 has no budget left"
 
 
 def test_all_stop_at_the_same_step() -> None:
@@ -241,14 +241,14 @@ def test_a_restart_finds_notes_and_nothing_else_of_before() -> None:
 
 def test_a_meeting_waits_for_who_is_alive_and_names_who_is_not() -> None:
     with kept_store() as port:
-        boards = [board_at(port) for _ in range(3)]
-        first = at_once(lambda r: meet(boards[r], r, 3, LIMIT), range(3))
+        stores = [board_at(port) for _ in range(3)]
+        first = at_once(lambda r: meet(stores[r], r, 3, LIMIT), range(3))
         assert len(set(first)) == 1
         # Rank 2 does not come again: what it left is not taken for it.
-        errors = at_once(lambda r: meet(boards[r], r, 3, 0.5), [0, 1])
+        errors = at_once(lambda r: meet(stores[r], r, 3, 0.5), [0, 1])
         assert [type(error) for error in errors] == [PeerError] * 2
         assert str(errors[0]) == "rank 2 did not come to the rendezvous within 0.5 s"
-        second = at_once(lambda r: meet(boards[r], r, 3, LIMIT), range(3))
+        second = at_once(lambda r: meet(stores[r], r, 3, LIMIT), range(3))
         assert len(set(second)) == 1
         assert second[0] != first[0]
 
@@ -302,28 +302,28 @@ def test_a_store_that_does_not_answer_is_lost_within_the_limit() -> None:
             return connection.recv(1)
 
         with pytest.raises(PeerError, match=f"the rendezvous at {place} was lost: it, which keeps"):
-            Board(never, place=place, keeper="it", opening=0.2, limit=0.2)
+            KeyValueStore(never, place=place, keeper="it", opening=0.2, limit=0.2)
 
 
 def test_a_board_writes_reads_and_forgets() -> None:
     with kept_store() as port:
-        board, other = board_at(port), board_at(port)
-        assert board.get("a") is None
-        board.set("a", "é")
+        store, other = board_at(port), board_at(port)
+        assert store.get("a") is None
+        store.set("a", "é")
         assert other.get("a") == "é"
-        assert (board.first("b", ""), board.first("b", "x"), other.first("b", "y")) == (
+        assert (store.first("b", ""), store.first("b", "x"), other.first("b", "y")) == (
             "",
             "x",
             "x",
         )
         many = [f"k{i}" for i in range(600)]
         for key in many:
-            board.set(key, key)
+            store.set(key, key)
         assert other.get_all(many) == many
         assert not other.has([*many, "none"])
-        board.delete("a")
+        store.delete("a")
         assert other.get("a") is None
-        board.close()
+        store.close()
         with pytest.raises(PeerError):
-            board.get("a")
+            store.get("a")
         other.close()

@@ -1,4 +1,4 @@
-"""Gates: all ranks stop at the same step, whatever their skew and whoever is asked when."""
+"""StopBarrier: all ranks stop at the same step, whatever their skew and whoever is asked when."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.communication.cluster.gates import Gates
+from tacit.communication.cluster.stop_barrier import StopBarrier
 from tacit.errors import PeerError
 
 
@@ -41,7 +41,7 @@ class Notes:
         return self.texts[key]
 
 
-class World:
+class StepContext:
     """Ranks that take steps in an order that a generator draws; time goes on as they do."""
 
     def __init__(self, ranks: int, first: int, pace: Callable[[int], float]) -> None:
@@ -49,7 +49,7 @@ class World:
         self.steps = [first] * ranks
         self.stopped: list[int | None] = [None] * ranks
         self.gates = [
-            Gates(
+            StopBarrier(
                 rank,
                 first,
                 self.notes,
@@ -102,11 +102,11 @@ def test_all_ranks_stop_at_the_same_step(
     ranks: int, first: int, skew: int, asked: dict[int, int], pace: float, seed: int
 ) -> None:
     order = random.Random(seed)
-    world = World(ranks, first, lambda step: pace * order.choice([0.1, 1.0, 3.0]))
+    context = StepContext(ranks, first, lambda step: pace * order.choice([0.1, 1.0, 3.0]))
     asked_at = {rank % ranks: first + after for rank, after in asked.items()}
-    world.run(asked_at, order, skew, most=first + 10_000)
-    assert len(set(world.stopped)) == 1
-    stop = world.stopped[0]
+    context.run(asked_at, order, skew, most=first + 10_000)
+    assert len(set(context.stopped)) == 1
+    stop = context.stopped[0]
     assert stop is not None
     assert stop >= min(asked_at.values())
 
@@ -116,47 +116,47 @@ def test_all_ranks_stop_at_the_same_step(
 def test_nobody_stops_unless_asked_and_old_gates_are_forgotten(
     ranks: int, skew: int, seed: int
 ) -> None:
-    world = World(ranks, 3, lambda step: 0.2)
-    world.run({}, random.Random(seed), skew, most=403)
-    assert world.stopped == [None] * ranks
+    context = StepContext(ranks, 3, lambda step: 0.2)
+    context.run({}, random.Random(seed), skew, most=403)
+    assert context.stopped == [None] * ranks
     # What is left lies within the skew, or ahead.
-    assert len(world.notes.texts) <= skew + 8
+    assert len(context.notes.texts) <= skew + 8
 
 
 @pytest.mark.parametrize("pace", [0.001, 0.01, 0.1, 0.4])
 def test_a_stop_comes_within_a_few_seconds_and_is_seldom_looked_for(pace: float) -> None:
-    world = World(2, 0, lambda step: pace / 2)  # two ranks that take turns: pace for both
+    context = StepContext(2, 0, lambda step: pace / 2)  # two ranks that take turns: pace for both
     for _ in range(2000):
-        assert world.try_step(0, False)
-        assert world.try_step(1, False)
-    asked = world.now
+        assert context.try_step(0, False)
+        assert context.try_step(1, False)
+    asked = context.now
     # About half a second apart, once the first gaps, which double, have grown.
-    assert world.notes.reads <= world.now / (max(1, int(0.4 / pace)) * pace) + 12
+    assert context.notes.reads <= context.now / (max(1, int(0.4 / pace)) * pace) + 12
     for _ in range(10_000):
-        if world.stopped[1] is not None:
+        if context.stopped[1] is not None:
             break
-        world.try_step(0, False)
-        world.try_step(1, True)
-    assert world.now - asked <= 2.5
+        context.try_step(0, False)
+        context.try_step(1, True)
+    assert context.now - asked <= 2.5
     for _ in range(10_000):
-        if world.stopped[0] is not None:
+        if context.stopped[0] is not None:
             break
-        assert world.try_step(0, False)
-    assert world.stopped[0] == world.stopped[1] is not None
+        assert context.try_step(0, False)
+    assert context.stopped[0] == context.stopped[1] is not None
 
 
 def test_a_rank_that_has_stopped_says_so_again() -> None:
-    world = World(1, 0, lambda step: 1.0)
-    world.run({0: 5}, random.Random(0), 0, most=100)
-    stop = world.stopped[0]
+    context = StepContext(1, 0, lambda step: 1.0)
+    context.run({0: 5}, random.Random(0), 0, most=100)
+    stop = context.stopped[0]
     assert stop is not None
-    assert world.gates[0].stop(stop, False)
-    assert world.gates[0].stop(stop, True)
+    assert context.gates[0].stop(stop, False)
+    assert context.gates[0].stop(stop, True)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "[1, true]", '["a", false]', "[" * 100_000])
 def test_a_gate_that_makes_no_sense_is_a_lost_peer(text: str) -> None:
-    gates = Gates(1, 0, Notes(), read=lambda key: text)
+    gates = StopBarrier(1, 0, Notes(), read=lambda key: text)
     assert not gates.stop(0, False)
     with pytest.raises(PeerError, match=r"rank 0 sent a (wrong )?gate"):
         gates.stop(1, False)

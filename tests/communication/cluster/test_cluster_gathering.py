@@ -224,11 +224,11 @@ def test_a_process_that_does_not_come_is_blamed() -> None:
 def test_blame_is_left_to_whom_it_concerns(pair: list[ThreadChannel]) -> None:
     blamed: list[tuple[str, int]] = []
 
-    def blame(rank: int, reason: str) -> PeerError:
+    def diagnose(rank: int, reason: str) -> PeerError:
         blamed.append((threading.current_thread().name, rank))
         return lost(rank, reason)
 
-    gatherer = Gatherer(pair[1], ANYTHING, 10.0, blame)
+    gatherer = Gatherer(pair[1], ANYTHING, 10.0, diagnose)
     gatherer.put(0, None, torch.zeros(3))
     pair[0].close()
     gatherer._thread.join(10.0)

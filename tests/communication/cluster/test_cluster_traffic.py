@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_cases import plan_of
 
+from planning_cases import plan_of
 from tacit.analysis.forecast.traffic import MESSAGE_BYTES, Traffic, traffic
 from tacit.training.plan import Plan
 

@@ -90,7 +90,7 @@ class Started:
             cluster.hosts = HOSTS
         assert line_of(self.peer) == "ready"
         # Its heartbeat has told them where it is.
-        until(lambda: all(cluster._watch.seen[2].heart.step == 7 for cluster in ranks))
+        until(lambda: all(cluster._watch.seen[2].heartbeat.step == 7 for cluster in ranks))
         return ranks
 
 
@@ -130,7 +130,7 @@ def test_a_rank_that_stops_and_then_one_that_dies_is_named_by_all(started: Start
 
     ranks = started.join("killed")
     started.peer.kill()
-    errors = at_once(lambda rank: ranks[rank].blame(2, "connection closed"), range(2))
+    errors = at_once(lambda rank: ranks[rank].diagnose(2, "connection closed"), range(2))
     assert {str(error) for error in errors} == {str(errors[0])}
     assert type(errors[0]) is PeerError
     assert str(errors[0]).startswith("rank 2 (node 5) was lost, last seen at step 7: it ")
@@ -156,7 +156,7 @@ def rendezvous_is_lost(ranks: list[Cluster], port: int) -> None:
     for cluster in ranks:
         line = str(failure(cluster))
         assert line.startswith(f"the rendezvous at 127.0.0.1:{port} was lost: the launcher")
-        assert str(cluster.blame(0, "closed")) == line
+        assert str(cluster.diagnose(0, "closed")) == line
         with pytest.raises(PeerError, match="rendezvous"):
             cluster.share("plan", 1, STEP)
         cluster.report(PeerError("nobody hears it"))
@@ -176,14 +176,14 @@ def test_a_rank_that_has_closed_is_not_missed() -> None:
         wanted = 2 * silence_of(timeout) / beat_of(timeout)
         until(lambda: all(ranks[rank]._watch.looks > looks[rank] + wanted for rank in (0, 1)))
         assert [failure(cluster) for cluster in ranks[:2]] == [None, None]
-        assert "rank 2 has ended" in str(ranks[0].blame(2, "closed"))
+        assert "rank 2 has ended" in str(ranks[0].diagnose(2, "closed"))
 
 
 def test_the_last_of_a_chain_of_waits_is_blamed_by_all() -> None:
     with clusters(3, timeout=4.0) as ranks:
         ranks[2].at(17)
         ranks[1].waiting(2)
-        errors = at_once(lambda rank: ranks[rank].blame(rank + 1, "nothing for 4 s"), [0, 1])
+        errors = at_once(lambda rank: ranks[rank].diagnose(rank + 1, "nothing for 4 s"), [0, 1])
         assert {str(error) for error in errors} == {str(errors[0])}
         assert str(errors[0]).startswith("rank 2 is alive at step 17, but has sent nothing (")
         # The rank that is blamed, should it come back, learns why it is alone.

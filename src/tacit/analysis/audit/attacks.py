@@ -15,14 +15,14 @@ from torch import nn
 from tacit import privacy
 from tacit.analysis.audit.bounds import epsilon_lower, epsilon_of_mu, error_rates, mu_lower
 from tacit.analysis.audit.canaries import ALONE, OPPOSED, REPLACED, REPLACED_IN_BATCH, Problem
-from tacit.analysis.audit.guessing import (
+from tacit.analysis.audit.harness import ContextFactory, Observed, set_up
+from tacit.analysis.audit.hypothesis_test import (
     Guesses,
     balance_merit,
     epsilon_merit,
     excess_merit,
     fix_and_count,
 )
-from tacit.analysis.audit.laboratory import Observed, WorldFactory, set_up
 from tacit.analysis.audit.one_run import OneRun, run_once
 from tacit.analysis.audit.report import Attack, AuditOptions, AuditReport, Comparison
 from tacit.analysis.audit.statistics import (
@@ -32,13 +32,13 @@ from tacit.analysis.audit.statistics import (
     repeated_noises,
     statistics_of,
 )
-from tacit.analysis.audit.subject import Subject, choose_subject
+from tacit.analysis.audit.target import Target, choose_target
 from tacit.config import Config, load_config
 from tacit.errors import InputError
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job, prepare
 from tacit.training.run_folder.result import mechanism_line
-from tacit.training.stacked_context import StackedWorld
+from tacit.training.stacked_context import StackedContext
 
 __all__ = ["DEFAULT_OPTIONS", "audit", "audit_file", "audit_job"]
 
@@ -107,7 +107,7 @@ def audit_job(
     job: Job,
     *,
     options: AuditOptions = DEFAULT_OPTIONS,
-    world: WorldFactory = StackedWorld,
+    context: ContextFactory = StackedContext,
     progress: Progress = _silent,
 ) -> AuditReport:
     """`audit` of a prepared experiment, with the code that executes a step as an argument."""
@@ -117,36 +117,36 @@ def audit_job(
         )
     began = time.perf_counter()
     plan = job.plan
-    subject = choose_subject(plan, options)
-    designs = _designs(plan, subject)
+    target = choose_target(plan, options)
+    designs = _designs(plan, target)
     each = len(designs) + int(options.canaries > 0)
     confidence = 1 - (1 - options.confidence) / each  # Bonferroni: all of them hold together
-    subject = replace(subject, confidence=confidence)
+    target = replace(target, confidence=confidence)
     found = None
     if options.canaries:
         found = run_once(
             job,
-            nodes=subject.nodes,
-            steps=subject.steps,
-            relation=subject.relation,
+            nodes=target.nodes,
+            steps=target.steps,
+            relation=target.relation,
             canaries=options.canaries,
             seed=_seed(options, 0, 0),
-            world=world,
-            on_step=lambda k: progress("one training", k, subject.steps),
+            context=context,
+            on_step=lambda k: progress("one training", k, target.steps),
         )
-    attacks, repeated = _worst_cases(plan, subject, designs, options, world, progress)
+    attacks, repeated = _worst_cases(plan, target, designs, options, context, progress)
     if found is not None:
-        attacks.append(_one_run_attack(found, subject))
+        attacks.append(_one_run_attack(found, target))
     return AuditReport(
         algorithm=plan.config.algorithm.name,
-        relation=subject.relation,
+        relation=target.relation,
         mechanism=mechanism_line(plan) or "",
-        nodes=subject.nodes,
-        steps=subject.steps,
-        delta=subject.delta,
+        nodes=target.nodes,
+        steps=target.steps,
+        delta=target.delta,
         confidence=options.confidence,
-        claimed=subject.claimed,
-        certified=subject.certificate[subject.delta],
+        claimed=target.claimed,
+        certified=target.certificate[target.delta],
         attacks=tuple(attacks),
         repeated_noises=repeated,
         seconds=time.perf_counter() - began,
@@ -159,20 +159,20 @@ class _Design:
 
     name: str
     problem: Problem
-    look: Callable[[Observed, Known, Subject, int], tuple[dict[str, Array], Bools]]
+    look: Callable[[Observed, Known, Target, int], tuple[dict[str, Array], Bools]]
     method: str = "clopper-pearson"
 
 
 def _every_node(
     problem: Problem,
-) -> Callable[[Observed, Known, Subject, int], tuple[dict[str, Array], Bools]]:
+) -> Callable[[Observed, Known, Target, int], tuple[dict[str, Array], Bools]]:
     """Every audited node of every copy is a repetition; it is judged by its own messages."""
     statistics = statistics_of(problem)
 
     def look(
-        seen: Observed, known: Known, subject: Subject, seed: int
+        seen: Observed, known: Known, target: Target, seed: int
     ) -> tuple[dict[str, Array], Bools]:
-        chosen = _numbers(seen, subject)
+        chosen = _numbers(seen, target)
         y = seen.y[:, chosen]
         return {name: of(y, known) for name, of in statistics.items()}, seen.inserted[chosen]
 
@@ -180,7 +180,7 @@ def _every_node(
 
 
 def _one_of_a_graph(
-    seen: Observed, known: Known, subject: Subject, seed: int
+    seen: Observed, known: Known, target: Target, seed: int
 ) -> tuple[dict[str, Array], Bools]:
     """One audited node of each copy is a repetition; it is compared with the others' messages.
 
@@ -188,24 +188,24 @@ def _one_of_a_graph(
     one in question, so it compares with nodes that have no canary.
     """
     nodes = len(seen.inserted) // seen.copies
-    targets = np.random.default_rng(seed + RUNS // 2).choice(subject.nodes, seen.copies)
+    targets = np.random.default_rng(seed + RUNS // 2).choice(target.nodes, seen.copies)
     y = seen.y.reshape(len(seen.y), seen.copies, nodes, -1)
     inserted = seen.inserted.reshape(seen.copies, nodes)
     scores = between_nodes(y, targets, ~inserted)
     return {"noise met twice": scores}, inserted[np.arange(seen.copies), targets]
 
 
-def _numbers(seen: Observed, subject: Subject) -> NDArray[np.int64]:
+def _numbers(seen: Observed, target: Target) -> NDArray[np.int64]:
     """The stacked numbers of the audited nodes."""
     nodes = len(seen.inserted) // seen.copies
     starts = nodes * np.arange(seen.copies)[:, None]
-    return np.asarray((starts + np.asarray(subject.nodes)).reshape(-1), np.int64)
+    return np.asarray((starts + np.asarray(target.nodes)).reshape(-1), np.int64)
 
 
-def _designs(plan: Plan, subject: Subject) -> tuple[_Design, ...]:
+def _designs(plan: Plan, target: Target) -> tuple[_Design, ...]:
     """The attacks that suit the relation and the sampler."""
-    zero_out = subject.relation == privacy.ADD_OR_REMOVE_ONE
-    whole = subject.node.rate == 1
+    zero_out = target.relation == privacy.ADD_OR_REMOVE_ONE
+    whole = target.node.rate == 1
     in_batch = plan.config.train.sampling == "fixed" and not whole
     problem = ALONE if zero_out else REPLACED_IN_BATCH if in_batch else REPLACED
     name, look = "worst-case gradient", _every_node(problem)
@@ -221,33 +221,33 @@ def _designs(plan: Plan, subject: Subject) -> tuple[_Design, ...]:
 
 def _worst_cases(
     plan: Plan,
-    subject: Subject,
+    target: Target,
     designs: Sequence[_Design],
     options: AuditOptions,
-    world: WorldFactory,
+    context: ContextFactory,
     progress: Progress,
 ) -> tuple[list[Attack], int]:
     """What every attack with worst-case data achieves, and how many noises were met twice."""
-    wanted = -(-options.repetitions * len(plan.nodes) // len(subject.nodes))
-    laboratory = set_up(plan, subject.steps, wanted, world)
-    multipliers = [plan.noise_multiplier(subject.node, k) for k in range(subject.steps)]
+    wanted = -(-options.repetitions * len(plan.nodes) // len(target.nodes))
+    harness = set_up(plan, target.steps, wanted, context)
+    multipliers = [plan.noise_multiplier(target.node, k) for k in range(target.steps)]
     known = Known(
-        subject.node.rate, subject.node.expected_batch, 1 / np.asarray(multipliers, np.float64)
+        target.node.rate, target.node.expected_batch, 1 / np.asarray(multipliers, np.float64)
     )
-    runs = -(-options.repetitions // (laboratory.copies * len(subject.nodes)))
+    runs = -(-options.repetitions // (harness.copies * len(target.nodes)))
     attacks, repeated = [], 0
     for number, problem in enumerate(dict.fromkeys(design.problem for design in designs), 1):
         own = [design for design in designs if design.problem == problem]
         looks: list[list[tuple[dict[str, Array], Bools]]] = [[] for _ in own]
         for run in range(runs):
             seed = _seed(options, number, run)
-            seen = laboratory.observe(problem, seed)
+            seen = harness.observe(problem, seed)
             repeated += repeated_noises(seen.y, seen.copies)
             for design, kept in zip(own, looks, strict=True):
-                kept.append(design.look(seen, known, subject, seed))
+                kept.append(design.look(seen, known, target, seed))
             progress(own[0].name, run + 1, runs)
         for design, kept in zip(own, looks, strict=True):
-            attacks.append(_BOUNDS[design.method](design, *_joined(kept), subject))
+            attacks.append(_BOUNDS[design.method](design, *_joined(kept), target))
     return attacks, repeated
 
 
@@ -264,72 +264,72 @@ def _seed(options: AuditOptions, problem: int, run: int) -> int:
 
 
 def _by_counting(
-    design: _Design, scores: dict[str, Array], inserted: Bools, subject: Subject
+    design: _Design, scores: dict[str, Array], inserted: Bools, target: Target
 ) -> Attack:
-    merit = epsilon_merit(subject.delta)
-    fixed = fix_and_count(scores, inserted, merit=merit, confidence=subject.confidence)
-    return _counted(design, fixed, subject)
+    merit = epsilon_merit(target.delta)
+    fixed = fix_and_count(scores, inserted, merit=merit, confidence=target.confidence)
+    return _counted(design, fixed, target)
 
 
 def _by_excess(
-    design: _Design, scores: dict[str, Array], inserted: Bools, subject: Subject
+    design: _Design, scores: dict[str, Array], inserted: Bools, target: Target
 ) -> Attack:
-    merit = excess_merit(subject.certificate)
-    fixed = fix_and_count(scores, inserted, merit=merit, confidence=subject.confidence)
-    return _counted(design, fixed, subject)
+    merit = excess_merit(target.certificate)
+    fixed = fix_and_count(scores, inserted, merit=merit, confidence=target.confidence)
+    return _counted(design, fixed, target)
 
 
-def _counted(design: _Design, fixed: Guesses, subject: Subject) -> Attack:
+def _counted(design: _Design, fixed: Guesses, target: Target) -> Attack:
     """The same two error rates bound epsilon at every delta."""
     compared = [
         Comparison(
-            at, epsilon_lower(fixed.counts, delta=at, confidence=subject.confidence), certified
+            at, epsilon_lower(fixed.counts, delta=at, confidence=target.confidence), certified
         )
-        for at, certified in subject.certificate.items()
+        for at, certified in target.certificate.items()
     ]
     hardest = max(compared, key=lambda it: it.epsilon - it.certified)
-    return _attack(design, fixed, subject, compared[0].epsilon, hardest, {})
+    return _attack(design, fixed, target, compared[0].epsilon, hardest, {})
 
 
 def _by_gaussian(
-    design: _Design, scores: dict[str, Array], inserted: Bools, subject: Subject
+    design: _Design, scores: dict[str, Array], inserted: Bools, target: Target
 ) -> Attack:
     """By the likelihood ratio, which is all that two Gaussians differ in."""
     ratio = {name: values for name, values in scores.items() if name == LIKELIHOOD_RATIO}
-    fixed = fix_and_count(ratio, inserted, merit=balance_merit, confidence=subject.confidence)
-    mu = mu_lower(fixed.counts, confidence=subject.confidence)
-    epsilon = epsilon_of_mu(mu, subject.delta)
-    return _attack(design, fixed, subject, epsilon, _at_delta(subject, epsilon), {"mu": mu})
+    fixed = fix_and_count(ratio, inserted, merit=balance_merit, confidence=target.confidence)
+    mu = mu_lower(fixed.counts, confidence=target.confidence)
+    epsilon = epsilon_of_mu(mu, target.delta)
+    return _attack(design, fixed, target, epsilon, _at_delta(target, epsilon), {"mu": mu})
 
 
-_BOUNDS: Mapping[str, Callable[[_Design, dict[str, Array], Bools, Subject], Attack]] = {
+_BOUNDS: Mapping[str, Callable[[_Design, dict[str, Array], Bools, Target], Attack]] = {
     "clopper-pearson": _by_counting,
     "any-delta": _by_excess,
     "gaussian-dp": _by_gaussian,
 }
 
 
-def _at_delta(subject: Subject, epsilon: float) -> Comparison:
-    return Comparison(subject.delta, epsilon, subject.certificate[subject.delta])
+def _at_delta(target: Target, epsilon: float) -> Comparison:
+    return Comparison(target.delta, epsilon, target.certificate[target.delta])
 
 
 def _attack(
     design: _Design,
     fixed: Guesses,
-    subject: Subject,
+    target: Target,
     epsilon: float,
     hardest: Comparison,
     more: dict[str, float],
 ) -> Attack:
     counts = fixed.counts
-    tpr, fpr = error_rates(counts, subject.confidence)
+    tpr, fpr = error_rates(counts, target.confidence)
     return Attack(
         name=design.name,
         statistic=fixed.statistic,
         method=design.method,
         epsilon=epsilon,
         hardest=hardest,
-        confidence=subject.confidence,
+        confidence=target.confidence,
         repetitions=counts.positives + counts.negatives,
         guesses={
             "TPR": counts.true_positives / max(1, counts.positives),
@@ -341,15 +341,15 @@ def _attack(
     )
 
 
-def _one_run_attack(found: OneRun, subject: Subject) -> Attack:
-    epsilon = found.epsilon(delta=subject.delta, confidence=subject.confidence)
+def _one_run_attack(found: OneRun, target: Target) -> Attack:
+    epsilon = found.epsilon(delta=target.delta, confidence=target.confidence)
     return Attack(
         name="one training, mislabelled records",
         statistic="gradient alignment",
         method="one-run",
         epsilon=epsilon,
-        hardest=_at_delta(subject, epsilon),
-        confidence=subject.confidence,
+        hardest=_at_delta(target, epsilon),
+        confidence=target.confidence,
         repetitions=found.canaries,
         guesses={"guessed": found.guesses, "correct": found.correct},
     )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.analysis.audit.bounds import one_run_epsilon
-from tacit.analysis.audit.laboratory import WorldFactory, seeded
+from tacit.analysis.audit.harness import ContextFactory, seeded
 from tacit.analysis.audit.transcript import RecordingExchange, Transcript, noised_gradients
 from tacit.communication.exchange import InProcessExchange
 from tacit.data import StackedData
@@ -114,7 +114,7 @@ def run_once(
     relation: Relation,
     canaries: int,
     seed: int,
-    world: WorldFactory,
+    context: ContextFactory,
     on_step: Callable[[int], None] = lambda k: None,
 ) -> OneRun:
     """Train once with canaries, and guess the coins.
@@ -129,7 +129,7 @@ def run_once(
         relation: of neighbouring data sets.
         canaries: at most so many in all, and at most half of a node's records.
         seed: of coins and noise.
-        world: what executes a step.
+        context: what executes a step.
         on_step: called with every step done.
 
     Raises:
@@ -154,7 +154,7 @@ def run_once(
         targets[layout.rows[out]] = job.train.targets[layout.rows[out]]
     gone = layout.rows[out] if zero_out else layout.rows[:0]
     plan, train = _without(job.plan, replace(job.train, targets=targets), gone)
-    seen = _train(job, seeded(plan, seed), train, steps, world, on_step)
+    seen = _train(job, seeded(plan, seed), train, steps, context, on_step)
     known = torch.ones(len(targets), dtype=torch.bool, device=job.device)
     known[layout.rows] = False
     scores = _scores(job, layout, wrong, known, seen, replaced=not zero_out)
@@ -210,7 +210,7 @@ def _train(
     plan: Plan,
     train: StackedData,
     steps: int,
-    world: WorldFactory,
+    context: ContextFactory,
     on_step: Callable[[int], None],
 ) -> _Seen:
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
@@ -221,7 +221,7 @@ def _train(
         )
 
     recorder = RecordingExchange(exchange())
-    place = world(plan, job.model, train, node_keys(plan), recorder)
+    place = context(plan, job.model, train, node_keys(plan), recorder)
     start = job.model.start(len(plan.nodes), job.dtype, job.device)
     state, models = algorithm.start(start.clone(), options, place), []
     for k in range(steps):

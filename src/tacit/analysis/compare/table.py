@@ -14,7 +14,7 @@ from rich.table import Table
 
 from tacit.analysis.compare.session import Watch
 from tacit.analysis.compare.work import Outcome
-from tacit.report.compare_page import COLUMNS, line_cells, point_cells, telling
+from tacit.report.compare_page import COLUMNS, distinguishing, line_cells, point_cells
 
 __all__ = ["figure_table", "watching"]
 
@@ -59,7 +59,7 @@ def figure_table(document: Row, console: Console | None = None) -> None:
 def _lines_table(title: str, columns: Sequence[str], lines: Sequence[Row]) -> Table:
     """The lines by group; a column that says nothing of any line is left out."""
     cells = [line_cells(line) for line in lines]
-    kept = [place for place in telling(COLUMNS, cells) if COLUMNS[place] in columns]
+    kept = [place for place in distinguishing(COLUMNS, cells) if COLUMNS[place] in columns]
     table = _table(
         title,
         [COLUMNS[place] for place in kept],

@@ -16,9 +16,9 @@ from tacit.analysis.optimise.bound import (
 from tacit.analysis.optimise.constants import Constant, Estimates
 from tacit.analysis.optimise.document import optimise_document, optimise_table
 from tacit.analysis.optimise.noise import Setting
-from tacit.analysis.optimise.purchases import Purchase
 from tacit.analysis.optimise.results import Choice, Claim, OptimiseOptions, OptimisePlan
 from tacit.analysis.optimise.search import claim_of, optimise
+from tacit.analysis.optimise.sensitivity_analysis import Purchase
 
 __all__ = [
     "BoundConstants",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tacit.analysis.optimise.bound import Budget
 from tacit.analysis.optimise.constants import Estimates, Source
 from tacit.analysis.optimise.noise import Setting
-from tacit.analysis.optimise.purchases import Purchase
+from tacit.analysis.optimise.sensitivity_analysis import Purchase
 from tacit.config import Config
 
 __all__ = ["MOST_STEPS", "Choice", "Claim", "OptimiseOptions", "OptimisePlan"]

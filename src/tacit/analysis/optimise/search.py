@@ -29,8 +29,8 @@ from tacit.analysis.optimise.noise import (
     interpolated_deviation,
     setting_of,
 )
-from tacit.analysis.optimise.purchases import purchases
 from tacit.analysis.optimise.results import Choice, Claim, OptimiseOptions, OptimisePlan
+from tacit.analysis.optimise.sensitivity_analysis import purchases
 from tacit.config import Config
 from tacit.errors import InputError
 from tacit.training.prepare import Job, prepare

@@ -96,10 +96,10 @@ def address_of(interface: str) -> str | None:
 def _own_address(environment: Mapping[str, str], address: str) -> str:
     """The address of this machine from which the rendezvous is reached."""
     name = environment.get("MASTER_ADDR", "")
-    local, world = (environment.get(key, "") for key in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+    local, context = (environment.get(key, "") for key in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
     # On the machine that keeps the rendezvous its own name often stands for 127.0.1.1 in
     # /etc/hosts, where the other machines would find nobody.
-    elsewhere = bool(local) and local != world and name not in {address, "localhost"}
+    elsewhere = bool(local) and local != context and name not in {address, "localhost"}
     loopback = ipaddress.ip_address(address).is_loopback
     return _route_to(_ANYWHERE if loopback and elsewhere else address) or address
 

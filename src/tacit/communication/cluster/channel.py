@@ -41,9 +41,9 @@ from tacit.errors import InputError, PeerError, describe
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-__all__ = ["HEAD", "Blame", "Group", "TorchArrival", "TorchChannel", "Waiting", "open_channel"]
+__all__ = ["HEAD", "Diagnose", "Group", "TorchArrival", "TorchChannel", "Waiting", "open_channel"]
 
-Blame = Callable[[int, str], Exception]
+Diagnose = Callable[[int, str], Exception]
 """Makes the error to raise, of the rank that was waited for and what was seen of it."""
 
 Waiting = Callable[[int | None], None]
@@ -86,7 +86,7 @@ class TorchChannel:
         processes: how many there are.
         device: where messages lie.
         timeout: seconds that one wait may take.
-        blame: see `Blame`; called while `waiting` still names the rank.
+        diagnose: see `Diagnose`; called while `waiting` still names the rank.
         waiting: see `Waiting`.
 
     Attributes:
@@ -102,13 +102,13 @@ class TorchChannel:
         processes: int,
         device: torch.device,
         timeout: float,
-        blame: Blame,
+        diagnose: Diagnose,
         waiting: Waiting,
     ) -> None:
         self.rank, self.processes, self.bytes_sent = rank, processes, 0
         self._groups: tuple[Group, ...] = (down, up)
         self._device, self._timeout = device, timeout
-        self._blame, self._waiting = blame, waiting
+        self._diagnose, self._waiting = diagnose, waiting
         self._sending: dict[int, deque[tuple[dist.Work, Tensor]]] = {}
         # The whole buffer of each envelope that is still in somebody's hands.
         self._envelopes: MutableMapping[Tensor, Tensor] = WeakTensorKeyDictionary()
@@ -134,7 +134,7 @@ class TorchChannel:
 
         Raises:
             ValueError: to itself, or the message is no vector of bytes.
-            Exception: what `blame` makes, if an earlier message was not taken in time.
+            Exception: what `diagnose` makes, if an earlier message was not taken in time.
         """
         group = self._group(self.rank, rank, rank)
         if message.dtype != torch.uint8 or message.ndim != 1:
@@ -157,7 +157,7 @@ class TorchChannel:
 
         Raises:
             ValueError: from itself.
-            Exception: what `blame` makes, if the connection is known to be lost.
+            Exception: what `diagnose` makes, if the connection is known to be lost.
         """
         group = self._group(rank, self.rank, rank)
         whole = torch.empty(HEAD + size, dtype=torch.uint8, device=self._device)
@@ -169,7 +169,7 @@ class TorchChannel:
         """Wait until every message that was sent has been taken.
 
         Raises:
-            Exception: what `blame` makes, if one is not taken in time.
+            Exception: what `diagnose` makes, if one is not taken in time.
         """
         for rank, sending in self._sending.items():
             with self._watched(rank):
@@ -203,12 +203,12 @@ class TorchChannel:
 
     @contextmanager
     def _watched(self, rank: int) -> Iterator[None]:
-        """Say for whom this process waits, and turn what gloo throws into the blame's error."""
+        """Say for whom this process waits, and turn what gloo throws into the diagnose's error."""
         self._waiting(rank)
         try:
             yield
         except RuntimeError as error:
-            raise self._blame(rank, _plainly(error, self._timeout)) from None
+            raise self._diagnose(rank, _plainly(error, self._timeout)) from None
         finally:
             self._waiting(None)
 
@@ -236,7 +236,7 @@ def open_channel(
     processes: int,
     device: torch.device,
     timeout: float,
-    blame: Blame,
+    diagnose: Diagnose,
     waiting: Waiting,
     *,
     name: str = "channel",
@@ -253,7 +253,7 @@ def open_channel(
         processes: how many there are.
         device: where messages lie; a CUDA device takes NCCL.
         timeout: seconds until the others must have come, and that one wait may take.
-        blame: see `Blame`.
+        diagnose: see `Diagnose`.
         waiting: see `Waiting`.
         name: of this channel; another name is another channel, of connections of its own.
         patience: seconds that one wait may take, where that is not the timeout.
@@ -261,10 +261,10 @@ def open_channel(
     Raises:
         InputError: a CUDA device, and this build of torch has no NCCL.
         PeerError: the processes could not be connected.
-        Exception: what `blame` makes, of the first rank that did not come.
+        Exception: what `diagnose` makes, of the first rank that did not come.
     """
     own = dist.PrefixStore(f"tacit-{name}", store)  # type: ignore[attr-defined]
-    _assemble(own, rank, processes, timeout, blame)
+    _assemble(own, rank, processes, timeout, diagnose)
     connect = _connect_nccl if device.type == "cuda" else _connect_gloo
     try:
         down, up = connect(own, rank, processes, timeout)
@@ -278,7 +278,7 @@ def open_channel(
         processes=processes,
         device=device,
         timeout=patience or timeout,
-        blame=blame,
+        diagnose=diagnose,
         waiting=waiting,
     )
     if device.type == "cuda":
@@ -286,8 +286,8 @@ def open_channel(
     return channel
 
 
-def _assemble(store: Store, rank: int, processes: int, timeout: float, blame: Blame) -> None:
-    """Wait until every process is here, or blame the first that is not."""
+def _assemble(store: Store, rank: int, processes: int, timeout: float, diagnose: Diagnose) -> None:
+    """Wait until every process is here, or diagnose the first that is not."""
     store.set(f"here/{rank}", "")
     keys = [f"here/{other}" for other in range(processes)]
     try:
@@ -297,7 +297,7 @@ def _assemble(store: Store, rank: int, processes: int, timeout: float, blame: Bl
         if not absent:
             raise PeerError(f"the rendezvous failed: {describe(error)}") from None
         reason = f"it did not come to be connected within {timeout:g} s"
-        raise blame(absent[0], reason) from None
+        raise diagnose(absent[0], reason) from None
 
 
 def _connect_gloo(store: Store, rank: int, processes: int, timeout: float) -> list[Group]:

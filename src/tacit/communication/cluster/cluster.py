@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tacit.communication.cluster.blame import culprit
-from tacit.communication.cluster.gates import Gates
+from tacit.communication.cluster.diagnosis import first_failure
 from tacit.communication.cluster.reports import describe_rank, write_report
-from tacit.communication.cluster.store import Board
+from tacit.communication.cluster.stop_barrier import StopBarrier
+from tacit.communication.cluster.store import KeyValueStore
 from tacit.communication.cluster.watch import Watch
 from tacit.communication.received import STEP, Schema
 from tacit.errors import PeerError, TacitError
@@ -62,8 +62,8 @@ class Cluster:
     def __init__(
         self,
         place: Place,
-        board: Board,
-        lasting: Board,
+        store: KeyValueStore,
+        lasting: KeyValueStore,
         watch: Watch,
         *,
         timeout: float,
@@ -72,10 +72,10 @@ class Cluster:
         self.place, self.timeout = place, timeout
         self.rank, self.processes = place.rank, place.processes
         self.run_id, self.restart, self.settings = place.run_id, place.restart, place.settings
-        self._board, self._lasting, self._watch = board, lasting, watch
+        self._store, self._lasting, self._watch = store, lasting, watch
         self._server = server  # kept alive: with it goes the store
         self._rounds: Counter[str] = Counter()
-        self._gates: Gates | None = None
+        self._stop_barrier: StopBarrier | None = None
 
     @property
     def hosts(self) -> Sequence[Sequence[int]]:
@@ -88,7 +88,7 @@ class Cluster:
 
     @property
     def to_blame(self) -> float:
-        """Seconds that `blame` may take: part of the timeout."""
+        """Seconds that `diagnose` may take: part of the timeout."""
         return min(2.0, self.timeout / 4)
 
     def share(
@@ -111,12 +111,12 @@ class Cluster:
         text = schema.write(value)
         keys = [f"share/{what}/{self._rounds[what]}/{rank}" for rank in range(self.processes)]
         self._rounds[what] += 1
-        self._board.set(keys[self.rank], text)
+        self._store.set(keys[self.rank], text)
         limit = max(self.timeout, START_UP) if limit is None else limit
-        self._until(lambda: self._board.has(keys), limit, lambda: self._late(what, keys, limit))
+        self._until(lambda: self._store.has(keys), limit, lambda: self._late(what, keys, limit))
         return [
             value if rank == self.rank else schema.read(text, rank, what)
-            for rank, text in enumerate(self._board.get_all(keys))
+            for rank, text in enumerate(self._store.get_all(keys))
         ]
 
     def report(self, error: BaseException) -> None:
@@ -125,7 +125,7 @@ class Cluster:
         The first report of a run stands. Where the store has gone there is nobody to tell.
         """
         try:
-            self._watch.end(write_report(error, self.rank), self._board)
+            self._watch.end(write_report(error, self.rank), self._store)
         except PeerError:
             return
 
@@ -148,10 +148,10 @@ class Cluster:
         if failure is not None:
             raise failure
 
-    def blame(self, waiting_for: int, reason: str) -> TacitError:
+    def diagnose(self, waiting_for: int, reason: str) -> TacitError:
         """The error to raise when a message did not come, the same on every rank if possible.
 
-        What another rank reported, or the rank whose heart stopped; else the one at the end of
+        What another rank reported, or the rank whose heartbeat stopped; else the one at the end of
         the chain of those that wait for one another. Takes at most 2 s or a quarter of the
         timeout, the less of both, for the heartbeats to tell.
 
@@ -167,7 +167,7 @@ class Cluster:
             if failure is not None:
                 return failure
             time.sleep(self._watch.beat / 5)
-        error = culprit(self.rank, waiting_for, reason, self._watch.seen, self.hosts)
+        error = first_failure(self.rank, waiting_for, reason, self._watch.seen, self.hosts)
         return self._verdict(error)
 
     def saved(self, step: int) -> int:
@@ -177,20 +177,22 @@ class Cluster:
             The last step of which every rank is known to have one; 0 before there is any.
         """
         keys = [f"saved/{rank}" for rank in range(self.processes)]
-        self._board.set(keys[self.rank], STEP.write(step))
-        if not self._board.has(keys):
+        self._store.set(keys[self.rank], STEP.write(step))
+        if not self._store.has(keys):
             return 0
         return min(
             step if rank == self.rank else STEP.read(text, rank, "step of a checkpoint")
-            for rank, text in enumerate(self._board.get_all(keys))
+            for rank, text in enumerate(self._store.get_all(keys))
         )
 
     def begin(self, first: int) -> None:
         """Say at which step the run begins, before `agreed_stop` is asked; the same on all."""
-        self._gates = Gates(self.rank, first, self._board, read=self._gate, passed=self._least_step)
+        self._stop_barrier = StopBarrier(
+            self.rank, first, self._store, read=self._gate, passed=self._least_step
+        )
 
     def agreed_stop(self, step: int, asked: bool) -> bool:
-        """Whether to stop before this step: the same answer on every rank; see `Gates`.
+        """Whether to stop before this step: the same answer on every rank; see `StopBarrier`.
 
         Args:
             step: which is next; every step from the first on, in order, and after `at(step)`.
@@ -199,8 +201,8 @@ class Cluster:
         Raises:
             PeerError: a rank or the rendezvous was lost.
         """
-        assert self._gates is not None, "begin first"
-        return self._gates.stop(step, asked)
+        assert self._stop_barrier is not None, "begin first"
+        return self._stop_barrier.stop(step, asked)
 
     def note(self, name: str, text: str) -> None:
         """Leave a text that later attempts of the same launcher's run will find."""
@@ -221,12 +223,12 @@ class Cluster:
         """
         self._watch.close(2.0 if self._server is not None else 0.0)
         self._lasting.close()
-        self._board.close()
+        self._store.close()
         self._server = None
 
     def _verdict(self, error: PeerError) -> TacitError:
         try:
-            return self._watch.end(write_report(error), self._board)
+            return self._watch.end(write_report(error), self._store)
         except PeerError as gone:
             return self._watch.failure() or gone
 
@@ -243,20 +245,20 @@ class Cluster:
             pause = min(2 * pause, 0.1)
 
     def _late(self, what: str, keys: Sequence[str], limit: float) -> TacitError:
-        missing = [rank for rank, key in enumerate(keys) if not self._board.has([key])]
+        missing = [rank for rank, key in enumerate(keys) if not self._store.has([key])]
         named = ", ".join(describe_rank(rank, self.hosts) for rank in missing)
         return self._verdict(PeerError(f"{named} did not send the {what} within {limit:g} s"))
 
     def _gate(self, key: str) -> str:
-        if not self._board.has([key]):
+        if not self._store.has([key]):
             self.waiting(0)
             self._until(
-                lambda: self._board.has([key]),
+                lambda: self._store.has([key]),
                 self.timeout,
-                lambda: self.blame(0, f"no word from it for {self.timeout:g} s"),
+                lambda: self.diagnose(0, f"no word from it for {self.timeout:g} s"),
             )
             self.waiting(None)
-        return self._board.get_all([key])[0]
+        return self._store.get_all([key])[0]
 
     def _least_step(self) -> int:
-        return min(seen.heart.step for seen in self._watch.seen)
+        return min(seen.heartbeat.step for seen in self._watch.seen)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from tacit.communication.cluster.addresses import network_settings, resolve
 from tacit.communication.cluster.cluster import START_UP, Cluster, Place
-from tacit.communication.cluster.meeting import meet
-from tacit.communication.cluster.store import Board, host_store, open_board
+from tacit.communication.cluster.rendezvous import meet
+from tacit.communication.cluster.store import KeyValueStore, host_store, open_board
 from tacit.communication.cluster.watch import Watch
 from tacit.errors import InputError
 
@@ -53,21 +53,21 @@ def connect(
     server = host_store(place.address, place.port, limit) if hosted else None
     keeper = "rank 0" if place.keeps_store else "the launcher"
 
-    def board(prefix: str) -> Board:
+    def store(prefix: str) -> KeyValueStore:
         return open_board(
             place.address, place.port, prefix=prefix, keeper=keeper, opening=start_up, limit=limit
         )
 
     run = f"tacit/{place.run_id}"
-    meeting = board(f"{run}/meeting/")
-    token = meet(meeting, place.rank, place.processes, start_up)
-    meeting.close()
+    rendezvous = store(f"{run}/rendezvous/")
+    token = meet(rendezvous, place.rank, place.processes, start_up)
+    rendezvous.close()
     own = f"{run}/attempt/{token}/"
     watch = Watch(
-        board(own), place.rank, place.processes, timeout, kept_by_rank_0=place.keeps_store
+        store(own), place.rank, place.processes, timeout, kept_by_rank_0=place.keeps_store
     )
     return Cluster(
-        place, board(own), board(f"{run}/lasting/"), watch, timeout=timeout, server=server
+        place, store(own), store(f"{run}/lasting/"), watch, timeout=timeout, server=server
     )
 
 

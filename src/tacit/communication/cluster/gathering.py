@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from tacit.communication.cluster.channel import Blame, open_channel
+from tacit.communication.cluster.channel import Diagnose, open_channel
 from tacit.communication.exchange.protocol import Channel
 from tacit.communication.received import Schema
 from tacit.errors import PeerError
@@ -78,16 +78,18 @@ class Gatherer(Generic[T]):
     """Collects marks; `put` and `finish` in every process, `ready` on rank 0.
 
     Args:
-        channel: used by nobody else, on the CPU; with `PATIENCE`, and `LostError` for its blame.
+        channel: used by nobody else, on the CPU; with `PATIENCE`, and `LostError` for its diagnose.
         schema: of every document.
         timeout: seconds that `put` may have to wait.
-        blame: makes the error for a rank that was waited for in vain; only called where the run
+        diagnose: makes the error for a rank that was waited for in vain; only called where the run
             asks (`put`, `ready`, `finish`).
     """
 
-    def __init__(self, channel: Pipe, schema: Schema[T], timeout: float, blame: Blame) -> None:
+    def __init__(
+        self, channel: Pipe, schema: Schema[T], timeout: float, diagnose: Diagnose
+    ) -> None:
         self._channel, self._schema = channel, schema
-        self._timeout, self._blame = timeout, blame
+        self._timeout, self._diagnose = timeout, diagnose
         self._changed = threading.Condition()  # of what the thread and the run both touch:
         self._pending = 0  # marks that were put and are not taken, or on rank 0 not complete
         self._complete: list[tuple[int, list[tuple[T, Tensor]]]] = []
@@ -114,7 +116,8 @@ class Gatherer(Generic[T]):
             TacitError: the document is too long.
             ValueError: the vector is none.
             PeerError: a part that came was wrong.
-            Exception: what `blame` makes, if a rank was lost or nothing moves within the timeout.
+            Exception: what `diagnose` makes, if a rank was lost or nothing moves within the
+            timeout.
         """
         text = self._schema.write(document).encode()
         if vector.ndim != 1:
@@ -133,7 +136,7 @@ class Gatherer(Generic[T]):
 
         Raises:
             PeerError: a part that came was wrong.
-            Exception: what `blame` makes: a rank was lost.
+            Exception: what `diagnose` makes: a rank was lost.
         """
         with self._changed:
             complete, self._complete = self._complete, []
@@ -149,7 +152,7 @@ class Gatherer(Generic[T]):
 
         Raises:
             PeerError: a part that came was wrong.
-            Exception: what `blame` makes, if a rank was lost or once the limit has passed.
+            Exception: what `diagnose` makes, if a rank was lost or once the limit has passed.
         """
         self._wait(lambda: self._pending == 0, limit)
 
@@ -170,9 +173,11 @@ class Gatherer(Generic[T]):
                 self._changed.wait(left)
             if self._failure is None and until():
                 return
-            late = partial(self._blame, self._awaited, f"its metrics did not move in {limit:g} s")
+            late = partial(
+                self._diagnose, self._awaited, f"its metrics did not move in {limit:g} s"
+            )
             failure = self._failure or late
-        raise failure()  # outside the lock: blame may take its time
+        raise failure()  # outside the lock: diagnose may take its time
 
     def _run(self, handle: Callable[[int, bytes, Tensor], None]) -> None:
         try:
@@ -182,7 +187,7 @@ class Gatherer(Generic[T]):
                     self._pending -= 1
                     self._changed.notify_all()
         except LostError as lost:
-            self._fail(partial(self._blame, lost.rank, lost.reason))
+            self._fail(partial(self._diagnose, lost.rank, lost.reason))
         except Exception as error:  # of whatever kind: it is raised again where the run asks
             self._fail(partial(_same, error))
 
@@ -230,7 +235,7 @@ class Gatherer(Generic[T]):
 
 
 def open_gatherer(
-    store: Store, rank: int, processes: int, schema: Schema[T], timeout: float, blame: Blame
+    store: Store, rank: int, processes: int, schema: Schema[T], timeout: float, diagnose: Diagnose
 ) -> Gatherer[T]:
     """A gatherer over gloo connections of its own; every process opens one.
 
@@ -240,11 +245,11 @@ def open_gatherer(
         processes: how many there are.
         schema: of every document.
         timeout: seconds until the others must have come, and that `put` may have to wait.
-        blame: see `Blame`.
+        diagnose: see `Diagnose`.
 
     Raises:
         PeerError: the processes could not be connected.
-        Exception: what `blame` makes, of the first rank that did not come.
+        Exception: what `diagnose` makes, of the first rank that did not come.
     """
     cpu = torch.device("cpu")
     try:
@@ -260,8 +265,8 @@ def open_gatherer(
             patience=PATIENCE,
         )
     except LostError as lost:
-        raise blame(lost.rank, lost.reason) from None
-    return Gatherer(channel, schema, timeout, blame)
+        raise diagnose(lost.rank, lost.reason) from None
+    return Gatherer(channel, schema, timeout, diagnose)
 
 
 def _nobody_asks(rank: int | None) -> None:

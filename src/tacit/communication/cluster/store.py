@@ -20,16 +20,16 @@ from typing import Any
 
 from tacit.errors import InputError, PeerError
 
-__all__ = ["Board", "host_store", "open_board"]
+__all__ = ["KeyValueStore", "host_store", "open_board"]
 
 _CHUNK = 256  # keys asked for at once
 
 
-class Board:
+class KeyValueStore:
     """A connection to the store, with a limit on every wait; use by several threads is allowed.
 
     Args:
-        open_store: makes the connection; called in the board's own thread.
+        open_store: makes the connection; called in the store's own thread.
         place: of the store, `address:port`, for messages.
         keeper: who keeps the store, for messages.
         prefix: put before every key.
@@ -37,7 +37,7 @@ class Board:
         limit: seconds that a call may take.
 
     Raises:
-        PeerError: from every method, if the store has gone or does not answer in time. A board
+        PeerError: from every method, if the store has gone or does not answer in time. A store
             that was lost stays lost.
     """
 
@@ -134,7 +134,7 @@ class Board:
 
 def open_board(
     address: str, port: int, *, prefix: str, keeper: str, opening: float, limit: float
-) -> Board:
+) -> KeyValueStore:
     """A connection to the store at this numeric address.
 
     Args:
@@ -168,7 +168,7 @@ def open_board(
             timeout=timedelta(seconds=limit),
         )
 
-    return Board(
+    return KeyValueStore(
         open_store,
         place=f"{address}:{port}",
         keeper=keeper,

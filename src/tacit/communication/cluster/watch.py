@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tacit.communication.cluster.reports import lost, read_report, write_report
-from tacit.communication.cluster.store import Board
+from tacit.communication.cluster.store import KeyValueStore
 from tacit.communication.received import HEARTBEAT
 from tacit.errors import PeerError, TacitError
 
-__all__ = ["Heart", "Watch", "beat_of", "silence_of"]
+__all__ = ["Heartbeat", "Watch", "beat_of", "silence_of"]
 
 _END = "end"
 
 
 @dataclass(frozen=True)
-class Heart:
+class Heartbeat:
     """What a heartbeat says.
 
     Attributes:
@@ -45,8 +45,8 @@ class Heart:
         return HEARTBEAT.write((self.beat, self.step, self.waiting, self.done))
 
     @classmethod
-    def read(cls, text: str, rank: int) -> Heart:
-        """What such a text says; a heart that never beats where it says nothing."""
+    def read(cls, text: str, rank: int) -> Heartbeat:
+        """What such a text says; a heartbeat that never beats where it says nothing."""
         try:
             return cls(*HEARTBEAT.read(text, rank, "heartbeat"))
         except PeerError:
@@ -58,18 +58,18 @@ class Seen:
     """What is known of a rank.
 
     Attributes:
-        heart: the latest heartbeat; its number is -1 where none was read yet.
+        heartbeat: the latest heartbeat; its number is -1 where none was read yet.
         missed: how often in a row a look found no new heartbeat.
         quiet: seconds for which that has gone on.
     """
 
-    heart: Heart = field(default_factory=Heart)
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
     missed: int = 0
     quiet: float = 0.0
 
 
 def beat_of(timeout: float) -> float:
-    """Seconds between heartbeats: four in the time that `Cluster.blame` may take."""
+    """Seconds between heartbeats: four in the time that `Cluster.diagnose` may take."""
     return min(max(timeout / 20, 0.05), 0.5)
 
 
@@ -88,7 +88,7 @@ class Watch:
         looks: how many times the others' heartbeats have been read.
 
     Args:
-        board: a connection of its own.
+        store: a connection of its own.
         rank: of this process.
         processes: how many there are.
         timeout: seconds, `[train].timeout`.
@@ -96,7 +96,13 @@ class Watch:
     """
 
     def __init__(
-        self, board: Board, rank: int, processes: int, timeout: float, *, kept_by_rank_0: bool
+        self,
+        store: KeyValueStore,
+        rank: int,
+        processes: int,
+        timeout: float,
+        *,
+        kept_by_rank_0: bool,
     ) -> None:
         self.step = -1
         self.waiting: int | None = None
@@ -104,7 +110,7 @@ class Watch:
         self.seen = [Seen() for _ in range(processes)]
         self.looks = 0
         self.beat, self.silence = beat_of(timeout), silence_of(timeout)
-        self._board, self._rank, self._kept_by_rank_0 = board, rank, kept_by_rank_0
+        self._store, self._rank, self._kept_by_rank_0 = store, rank, kept_by_rank_0
         self._beats = 0
         self._end = ""
         self._lost: PeerError | None = None
@@ -117,14 +123,14 @@ class Watch:
         """Why the run ends, as far as this rank has seen; None: it does not."""
         return read_report(self._end) if self._end else self._lost
 
-    def end(self, report: str, board: Board) -> TacitError:
+    def end(self, report: str, store: KeyValueStore) -> TacitError:
         """Write why the run ends, unless another has; returns the reason that stands.
 
         Args:
             report: of `write_report`.
-            board: the connection to write with.
+            store: the connection to write with.
         """
-        self._end = board.first(_END, report)
+        self._end = store.first(_END, report)
         return read_report(self._end)
 
     def close(self, linger: float) -> None:
@@ -141,11 +147,11 @@ class Watch:
         self._ending.set()
         self._wake.set()
         self._thread.join(0.8)
-        self._board.close()
+        self._store.close()
 
     def _all_done(self) -> bool:
         others = [seen for rank, seen in enumerate(self.seen) if rank != self._rank]
-        return all(seen.heart.done or seen.quiet > self.silence for seen in others)
+        return all(seen.heartbeat.done or seen.quiet > self.silence for seen in others)
 
     def _run(self) -> None:
         before = time.monotonic()
@@ -161,42 +167,42 @@ class Watch:
             self._say()
         except PeerError as error:
             # Where rank 0 keeps the store and has ended as it should, nothing was lost.
-            if not (self._kept_by_rank_0 and self.seen[0].heart.done):
+            if not (self._kept_by_rank_0 and self.seen[0].heartbeat.done):
                 self._lost = error
 
     def _say(self) -> None:
         self._beats += 1
-        heart = Heart(self._beats, self.step, self.waiting, self._done)
-        self.seen[self._rank].heart = heart
-        self._board.set(_heart(self._rank), heart.text())
+        heartbeat = Heartbeat(self._beats, self.step, self.waiting, self._done)
+        self.seen[self._rank].heartbeat = heartbeat
+        self._store.set(_heart(self._rank), heartbeat.text())
 
     def _look(self, passed: float) -> None:
-        self._end = self._board.first(_END, "") or self._end
+        self._end = self._store.first(_END, "") or self._end
         others = [rank for rank in range(len(self.seen)) if rank != self._rank]
         present = [rank for rank in others if self._has_come(rank)]
-        texts = self._board.get_all([_heart(rank) for rank in present])
+        texts = self._store.get_all([_heart(rank) for rank in present])
         for rank, text in zip(present, texts, strict=True):
-            seen, heart = self.seen[rank], Heart.read(text, rank)
-            moved = heart != seen.heart
-            seen.heart = heart
+            seen, heartbeat = self.seen[rank], Heartbeat.read(text, rank)
+            moved = heartbeat != seen.heartbeat
+            seen.heartbeat = heartbeat
             seen.missed = 0 if moved else seen.missed + 1
             seen.quiet = 0.0 if moved else seen.quiet + passed
         self.looks += 1
         silent = [rank for rank in present if self.seen[rank].quiet > self.silence]
         for rank in silent:
-            heart = self.seen[rank].heart
-            if not heart.done and not self._end:
-                self.end(write_report(self._silent(rank)), self._board)
+            heartbeat = self.seen[rank].heartbeat
+            if not heartbeat.done and not self._end:
+                self.end(write_report(self._silent(rank)), self._store)
 
     def _has_come(self, rank: int) -> bool:
-        return self.seen[rank].heart.beat >= 0 or self._board.has([_heart(rank)])
+        return self.seen[rank].heartbeat.beat >= 0 or self._store.has([_heart(rank)])
 
     def _silent(self, rank: int) -> PeerError:
-        step = self.seen[rank].heart.step
+        step = self.seen[rank].heartbeat.step
         at = f", last seen at step {step}" if step >= 0 else ""
         said = f"was lost{at}: it has given no sign of life for {self.silence:g} s"
         return lost(rank, self.hosts, said)
 
 
 def _heart(rank: int) -> str:
-    return f"heart/{rank}"
+    return f"heartbeat/{rank}"

@@ -44,6 +44,7 @@ from torch import Tensor
 from tacit.errors import InputError
 from tacit.gradients.clipping import CANCELLATION, Clip, aimed, check_clip, clip_factors
 from tacit.gradients.contributions import CHUNK, Dense
+from tacit.gradients.known import all_known_true
 from tacit.gradients.records import norm_bounds
 from tacit.gradients.stacked import BatchGradient, StackedModel
 from tacit.gradients.table.memory import available_bytes, mapped
@@ -58,7 +59,6 @@ from tacit.gradients.table.parts import (
     read,
     write,
 )
-from tacit.gradients.waiting import surely_all
 
 __all__ = [
     "GradientTable",
@@ -309,7 +309,7 @@ class GradientTable:
         found = self._model.record_gradients(at, inputs, targets, mask, clip)
         kept = keepable(found.parts, self._shapes, inputs, clipped=clip is not None)
         parts = found.parts
-        if not surely_all(kept):
+        if not all_known_true(kept):
             parts = [part.cleaned(kept) for part in parts]
         new = entries(parts, self._shapes, found.factors * kept, inputs)
         norms = (

@@ -32,7 +32,6 @@ from itertools import accumulate
 from typing import Any
 
 from tacit.errors import InputError
-from tacit.privacy.accounting.carried import carried_delta, carried_epsilon
 from tacit.privacy.accounting.engine import about, delta_bound, epsilon_bound, is_symmetric
 from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from tacit.privacy.accounting.parts import (
@@ -44,7 +43,8 @@ from tacit.privacy.accounting.parts import (
     softened,
     total_variation,
 )
-from tacit.privacy.accounting.revealed import revealed_delta, revealed_epsilon
+from tacit.privacy.accounting.persistent_state import carried_delta, carried_epsilon
+from tacit.privacy.accounting.revealed_participation import revealed_delta, revealed_epsilon
 from tacit.privacy.mechanisms.composed import (
     CarriedState,
     ClientSampling,

@@ -14,7 +14,7 @@ s = 2 mean d - l / rho, l from before the round, since y = 2 x_bar - x_0 - lambd
 to a drawn step, and the other record from there on. Neighbouring hybrids differ in one hit, at
 which mini-batch gradients differ by at most h, and have the same losses after it; their s add up.
 So a norm of all s over the noise that holds after one hit, for every transcript, is what
-`tacit.privacy.accounting.carried` needs. Two such norms:
+`tacit.privacy.accounting.persistent_state` needs. Two such norms:
 
 *Norms* (`carried_norms`). Let kept >= 0 with |gamma d - (g(x) - g(x'))| <= kept |d| for one and the
 same mini-batch loss. Since prox is non-expansive,

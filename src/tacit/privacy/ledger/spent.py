@@ -45,9 +45,9 @@ def released(mechanism: Mechanism, steps: Sequence[StepRun]) -> Mechanism | None
 
     A repeated step is a release of its own with fresh coins and noise. Where state carries a record
     to later steps, those come up to as often as the one that is repeated most, R, and every
-    multiplier is divided by its root (`tacit.privacy.accounting.carried`). Where a mechanism does
-    not say which step is which (compositions, rounds with sampled clients), it is charged as a
-    whole, as often as the step that is repeated most: never less than what ran.
+    multiplier is divided by its root (`tacit.privacy.accounting.persistent_state`). Where a
+    mechanism does not say which step is which (compositions, rounds with sampled clients), it is
+    charged as a whole, as often as the step that is repeated most: never less than what ran.
 
     Args:
         mechanism: of all planned steps.

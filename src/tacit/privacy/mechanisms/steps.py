@@ -284,7 +284,7 @@ class CarriedState:
     the standard deviation of its noise and taken together as one vector, by at most `1 / z_k` in
     the l2 norm, whatever happened before; what several drawn steps move adds up; twice that under
     `replace-one`. A record that no step draws moves nothing. What else must hold, and the bound
-    (Bound B: amplification is given up), is in `tacit.privacy.accounting.carried`.
+    (Bound B: amplification is given up), is in `tacit.privacy.accounting.persistent_state`.
 
     The first steps of such a mechanism are bounded by the first multipliers. A step that is run
     again, from state of before, is more than one multiplier: see `tacit.privacy.ledger.spent`.

@@ -129,12 +129,12 @@ def linked(job: Job, cluster: Cluster | None) -> Iterator[Links]:
             processes,
             job.device,
             timeout,
-            cluster.blame,
+            cluster.diagnose,
             cluster.waiting,
             patience=timeout - cluster.to_blame,
         )
         stack.callback(channel.close)
-        gatherer = open_gatherer(store, rank, processes, METRICS, timeout, cluster.blame)
+        gatherer = open_gatherer(store, rank, processes, METRICS, timeout, cluster.diagnose)
         stack.callback(gatherer.close)
         exchange = BetweenProcesses(
             channel,

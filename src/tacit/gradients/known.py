@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-__all__ = ["surely_all"]
+__all__ = ["all_known_true"]
 
 
-def surely_all(flags: Tensor) -> bool:
+def all_known_true(flags: Tensor) -> bool:
     """Whether all flags are True, as far as that is known: always False on an accelerator.
 
     There an answer would hold up the queue of every step; the caller does what is right for any

@@ -11,14 +11,14 @@ import hashlib
 import secrets
 import time
 
-from tacit.communication.cluster.store import Board
+from tacit.communication.cluster.store import KeyValueStore
 from tacit.communication.received import TOKEN, TOKENS
 from tacit.errors import PeerError
 
 __all__ = ["meet"]
 
 
-def meet(board: Board, rank: int, processes: int, limit: float, pause: float = 0.05) -> str:
+def meet(store: KeyValueStore, rank: int, processes: int, limit: float, pause: float = 0.05) -> str:
     """Agree on the token of this attempt; returns when every rank of it has come.
 
     Each rank writes a fresh random number. Rank 0 reads them all, those of an earlier attempt
@@ -27,7 +27,7 @@ def meet(board: Board, rank: int, processes: int, limit: float, pause: float = 0
     as it is now, every number in it is of a process that lives, and rank 0 says so.
 
     Args:
-        board: a connection to the store, which may hold what earlier attempts left.
+        store: a connection to the store, which may hold what earlier attempts left.
         rank: of this process.
         processes: how many there are.
         limit: seconds to wait for the others.
@@ -37,9 +37,9 @@ def meet(board: Board, rank: int, processes: int, limit: float, pause: float = 0
         PeerError: not all ranks came in time; names those that are missing.
     """
     own = secrets.token_hex(8)
-    board.set(f"hello/{rank}", TOKEN.write(own))
+    store.set(f"hello/{rank}", TOKEN.write(own))
     others = range(1, processes)
-    turn = _Turn(board, rank, own, [f"hello/{one}" for one in range(processes)])
+    turn = _Turn(store, rank, own, [f"hello/{one}" for one in range(processes)])
     deadline = time.monotonic() + limit
     while True:
         token = turn.lead() if rank == 0 else turn.follow()
@@ -52,39 +52,39 @@ def meet(board: Board, rank: int, processes: int, limit: float, pause: float = 0
 
 
 class _Turn:
-    """One rank's part in the meeting."""
+    """One rank's part in the rendezvous."""
 
-    def __init__(self, board: Board, rank: int, own: str, hellos: list[str]) -> None:
-        self._board, self._rank, self._own, self._hellos = board, rank, own, hellos
+    def __init__(self, store: KeyValueStore, rank: int, own: str, hellos: list[str]) -> None:
+        self._store, self._rank, self._own, self._hellos = store, rank, own, hellos
         self.token = ""
         self.answers: dict[int, str | None] = {}
 
     def lead(self) -> str:
         """Rank 0: the token if all have answered, else nothing."""
         others = range(1, len(self._hellos))
-        self.answers = {one: self._board.get(f"answer/{one}") for one in others}
-        if not self._board.has(self._hellos):
+        self.answers = {one: self._store.get(f"answer/{one}") for one in others}
+        if not self._store.has(self._hellos):
             return ""
-        texts = self._board.get_all(self._hellos)
+        texts = self._store.get_all(self._hellos)
         numbers = [TOKEN.read(text, rank, "number") for rank, text in enumerate(texts)]
         if _digest(numbers) != self.token:
             self.token = _digest(numbers)
-            self._board.set("list", TOKENS.write(numbers))
+            self._store.set("list", TOKENS.write(numbers))
         if any(answer != self.token for answer in self.answers.values()):
             return ""
-        self._board.set("go", self.token)
+        self._store.set("go", self.token)
         return self.token
 
     def follow(self) -> str:
         """Another rank: the token if rank 0 says that all have answered, else nothing."""
-        text = self._board.get("list")
+        text = self._store.get("list")
         numbers = [] if text is None else TOKENS.read(text, 0, "list of all numbers")
         if len(numbers) != len(self._hellos) or numbers[self._rank] != self._own:
             return ""
         if _digest(numbers) != self.token:
             self.token = _digest(numbers)
-            self._board.set(f"answer/{self._rank}", self.token)
-        return self.token if self._board.get("go") == self.token else ""
+            self._store.set(f"answer/{self._rank}", self.token)
+        return self.token if self._store.get("go") == self.token else ""
 
 
 def _digest(numbers: list[str]) -> str:

@@ -11,14 +11,14 @@ from typing import Protocol
 from tacit.communication.received import GATE
 from tacit.errors import PeerError
 
-__all__ = ["Gates", "Notes"]
+__all__ = ["Notes", "StopBarrier"]
 
 _ASKED = "gates/asked"
 _APART = 0.5  # seconds between gates, so that a gate is published about one second ahead
 
 
 class Notes(Protocol):
-    """What gates need of a board; see `tacit.communication.cluster.store.Board`."""
+    """What gates need of a store; see `tacit.communication.cluster.store.KeyValueStore`."""
 
     def set(self, key: str, text: str) -> None:
         """Write a text."""
@@ -37,7 +37,7 @@ class _Gate:
     stop: bool
 
 
-class Gates:
+class StopBarrier:
     """Steps at which a rank looks whether to stop; each rank asks once before every step.
 
     Gate i is the i-th of these steps, s_0 < s_1 < ..., and a flag, whether the run stops there.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tacit.communication.exchange import Exchange
 
-__all__ = ["Table", "World"]
+__all__ = ["StepContext", "Table"]
 
 
 class Table(Protocol):
@@ -35,12 +35,12 @@ class Table(Protocol):
         """
 
 
-class World(Protocol):
+class StepContext(Protocol):
     """All that a step may use besides its state; it derives from the plan, with nothing of its own.
 
     `nodes` are those of this process. Who is *active* at a step is public and planned; the rows
     of inactive nodes are zero where a gradient is asked for, and left alone by noise. Where few
-    are active, `among` gives the world of these alone, whose `nodes` and rows are only theirs.
+    are active, `among` gives the context of these alone, whose `nodes` and rows are only theirs.
     """
 
     @property
@@ -82,14 +82,14 @@ class World(Protocol):
     def active(self, k: int) -> Tensor:
         """Which nodes take part in step k, bool `[nodes, 1]`."""
 
-    def among(self, k: int) -> World:
-        """The world of this process's active nodes at step k."""
+    def among(self, k: int) -> StepContext:
+        """The context of this process's active nodes at step k."""
 
     def take(self, values: Tensor) -> Tensor:
-        """The rows `[here, d]` of this world's nodes, of values `[all of the process, d]`."""
+        """The rows `[here, d]` of this context's nodes, of values `[all of the process, d]`."""
 
     def put(self, values: Tensor, rows: Tensor) -> Tensor:
-        """`values` `[all of the process, d]` with new rows `[here, d]` of this world's, in place.
+        """`values` `[all of the process, d]` with new rows `[here, d]` of this context's, in place.
 
         Use only what is returned: where all are active it is `rows`.
         """

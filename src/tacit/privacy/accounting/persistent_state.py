@@ -42,7 +42,12 @@ import math
 
 import numpy as np
 
-from tacit.privacy.accounting.revealed import Shifts, mean_delta, mean_epsilon, sum_over_hits
+from tacit.privacy.accounting.revealed_participation import (
+    Shifts,
+    mean_delta,
+    mean_epsilon,
+    sum_over_hits,
+)
 from tacit.privacy.mechanisms.steps import REPLACE_ONE, CarriedState, levels
 
 __all__ = ["carried_delta", "carried_epsilon"]

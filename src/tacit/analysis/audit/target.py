@@ -12,14 +12,14 @@ from tacit.errors import InputError
 from tacit.privacy import Relation
 from tacit.training.plan import NodePlan, Plan
 
-__all__ = ["Subject", "choose_subject"]
+__all__ = ["Target", "choose_target"]
 
 SMALLEST_DELTA = 1e-3  # by default: a smaller one takes more repetitions than people wait for
 DELTAS = (0.02, 0.1, 0.3)  # where the certificate is put to the test as well
 
 
 @dataclass(frozen=True)
-class Subject:
+class Target:
     """What is audited, and against what.
 
     Args:
@@ -43,7 +43,7 @@ class Subject:
     confidence: float
 
 
-def choose_subject(plan: Plan, options: AuditOptions) -> Subject:
+def choose_target(plan: Plan, options: AuditOptions) -> Target:
     """The nodes that leak most: of the highest certified epsilon, or the least noise.
 
     Raises:
@@ -62,7 +62,7 @@ def choose_subject(plan: Plan, options: AuditOptions) -> Subject:
         delta = max(SMALLEST_DELTA, worst.delta or 0.0)
     steps = options.steps or plan.steps
     mechanism = plan.mechanism(worst, [(0, steps)])
-    return Subject(
+    return Target(
         node=worst,
         nodes=tuple(same),
         relation=mechanism.relation,

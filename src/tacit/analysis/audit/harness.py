@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tacit.algorithms import World
+from tacit.algorithms import StepContext
 from tacit.analysis.audit.canaries import Problem, linear_model, stack_records
 from tacit.analysis.audit.transcript import RecordingExchange, Transcript, noised_gradients
 from tacit.communication.exchange import Exchange, InProcessExchange
@@ -26,10 +26,10 @@ from tacit.training.budget import node_keys
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.prepare import DTYPES
 
-__all__ = ["Laboratory", "Observed", "WorldFactory", "seeded", "set_up"]
+__all__ = ["ContextFactory", "Harness", "Observed", "seeded", "set_up"]
 
-WorldFactory = Callable[[Plan, StackedModel, StackedData, NodeKeys, Exchange], World]
-"""What `StackedWorld` is called with; an audit of other code puts its own here."""
+ContextFactory = Callable[[Plan, StackedModel, StackedData, NodeKeys, Exchange], StepContext]
+"""What `StackedContext` is called with; an audit of other code puts its own here."""
 
 Array = NDArray[np.float64]
 MOST_NODES = 1024
@@ -52,7 +52,7 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Laboratory:
+class Harness:
     """An experiment made ready for canaries.
 
     Args:
@@ -61,7 +61,7 @@ class Laboratory:
         copies: of its graph.
         model: the linear model.
         exchange: the mixing of all copies together; public, so the observer has it too.
-        world: what executes a step.
+        context: what executes a step.
     """
 
     plan: Plan
@@ -69,7 +69,7 @@ class Laboratory:
     copies: int
     model: StackedModel
     exchange: InProcessExchange
-    world: WorldFactory
+    context: ContextFactory
 
     def observe(self, problem: Problem, seed: int) -> Observed:
         """Run once from a seed: each node holds D or D' by a fair coin of the auditor's.
@@ -92,12 +92,12 @@ class Laboratory:
         )
 
         recorder = RecordingExchange(self.exchange)
-        world = self.world(plan, self.model, data, node_keys(plan), recorder)
+        context = self.context(plan, self.model, data, node_keys(plan), recorder)
         start = self.model.start(count, dtype, device)
-        state = algorithm.start(start.clone(), options, world)
+        state = algorithm.start(start.clone(), options, context)
         for k in range(self.steps):
-            state = algorithm.step(state, k, options, world)
-        algorithm.mix(state, self.steps, world)  # the last models are released too
+            state = algorithm.step(state, k, options, context)
+        algorithm.mix(state, self.steps, context)  # the last models are released too
         seen = Transcript(start, recorder.sent, options, self.plan.steps, self.exchange)
         means = noised_gradients(algorithm, seen).cpu().numpy()
         return Observed(means / self._mean_noise()[:, :, None], inserted, self.copies)
@@ -131,14 +131,14 @@ def seeded(plan: Plan, seed: int) -> Plan:
     return replace(plan, config=plan.config.model_copy(update={"privacy": settings}))
 
 
-def set_up(plan: Plan, steps: int, repetitions: int, world: WorldFactory) -> Laboratory:
+def set_up(plan: Plan, steps: int, repetitions: int, context: ContextFactory) -> Harness:
     """Choose how many copies of the graph one run holds, and lay them out.
 
     Args:
         plan: the experiment's.
         steps: how many steps to run.
         repetitions: how many nodes are wanted in all.
-        world: what executes a step.
+        context: what executes a step.
     """
     nodes = len(plan.nodes)
     largest = max(_size(node, steps) for node in plan.nodes)
@@ -147,13 +147,13 @@ def set_up(plan: Plan, steps: int, repetitions: int, world: WorldFactory) -> Lab
     train = plan.config.train
     dtype, device = DTYPES[train.dtype], torch.device(train.device)
     together = [weights.repeated(copies) for weights in plan.mixing.weights]
-    return Laboratory(
+    return Harness(
         plan=plan,
         steps=steps,
         copies=copies,
         model=linear_model(dtype, device),
         exchange=InProcessExchange(together, dtype=dtype, device=device),
-        world=world,
+        context=context,
     )
 
 
