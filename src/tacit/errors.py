@@ -45,7 +45,7 @@ class TacitError(Exception):
     exit_code = 1
     public = False
 
-    def told(self) -> str | None:
+    def reported(self) -> str | None:
         """What other processes are told of it; None: nothing but its kind."""
         return str(self) if self.public else None
 
@@ -86,7 +86,7 @@ class RecordsError(InputError):
     def __init__(self, where: str, found: str, rule: str) -> None:
         super().__init__(where, found, rule)
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """The rule alone."""
         return f"its own records break a rule: {self.expected}"
 

@@ -304,6 +304,6 @@ def test_a_record_that_breaks_a_rule_is_not_quoted(inputs: float, label: int, ru
         with pytest.raises(TacitError, match=rule) as refused:
             tacit.train(config_of("privsgp", "logistic"), nodes=nodes)
         assert "1 of 5 records" in str(refused.value)
-        assert "of 5" not in refused.value.told()  # other processes hear of the rule alone
-        lines.add((str(refused.value), refused.value.told()))
+        assert "of 5" not in refused.value.reported()  # other processes hear of the rule alone
+        lines.add((str(refused.value), refused.value.reported()))
     assert len(lines) == 1

@@ -246,14 +246,14 @@ def beaten(seat: Seat) -> None:
     assert -1 <= heartbeat.step <= 2**53
 
 
-def told(seat: Seat) -> None:
+def summed_up(seat: Seat) -> None:
     """What rank 0 says of the result has the form of a result."""
     own = received.Summary(test_accuracy={"mean": 0.5}, test_loss=None, bytes_sent_by_node=[1] * 4)
     assert seat.cluster.share("summary", own, received.SUMMARY)[0] is own
 
 
 READERS: Sequence[Callable[[Seat], None]] = (
-    booked, ended, gone_on, agreed, named, identified, saved, stopped, reported, beaten, told,
+    booked, ended, gone_on, agreed, named, identified, saved, stopped, reported, beaten, summed_up,
 )  # fmt: skip
 
 

@@ -88,7 +88,7 @@ def test_a_label_that_was_not_declared_is_refused_and_not_told(label: int) -> No
         "task.dataset of node 1 = '2 of 3 records': the model has 5 outputs, so classes must lie "
         "in 0..4"
     )
-    assert refused.value.told() == (
+    assert refused.value.reported() == (
         "its own records break a rule: the model has 5 outputs, so classes must lie in 0..4"
     )
 

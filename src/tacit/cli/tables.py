@@ -62,10 +62,10 @@ def stop_signals(*, hidden: bool = False) -> Iterator[Callable[[], bool]]:
         if not hidden:
             sys.stderr.write("\nstopping after this step; once more to interrupt at once\n")
 
-    heard = [signal.SIGINT, signal.SIGTERM]
+    received = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        heard.append(signal.SIGHUP)
-    before = {number: signal.signal(number, ask) for number in heard}
+        received.append(signal.SIGHUP)
+    before = {number: signal.signal(number, ask) for number in received}
     try:
         yield lambda: asked
     finally:

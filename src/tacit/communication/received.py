@@ -40,9 +40,9 @@ __all__ = [
     "TOKEN",
     "TOKENS",
     "Experiment",
+    "FolderName",
     "Metrics",
     "Report",
-    "RunFolder",
     "RunId",
     "Schema",
     "Summary",
@@ -140,7 +140,7 @@ _Token = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 _Id = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 _Interval = tuple[_Step, _Step]
 _Identity = Annotated[dict[_Key, _Short | _Integer | _Finite], Field(max_length=1000)]
-_Scores = Annotated[dict[_Key, _Finite | None], Field(max_length=20)]
+_ScoreSummary = Annotated[dict[_Key, _Finite | None], Field(max_length=20)]
 
 # A list is given up at its first wrong entry: the errors of millions would take all memory.
 _of_nodes = Field(max_length=_MOST_NODES, fail_fast=True)
@@ -168,7 +168,7 @@ class RunId(_Model):
     random: _Id
 
 
-class RunFolder(_Model):
+class FolderName(_Model):
     """What the folder of the run is called, and whether its run goes on; said by rank 0."""
 
     name: Annotated[str, Field(pattern=r"^\w[\w. -]{0,99}$")] | None
@@ -178,12 +178,12 @@ class RunFolder(_Model):
 class Summary(_Model):
     """What rank 0 wrote down of the whole run; None from the others."""
 
-    test_accuracy: _Scores | None
-    test_loss: _Scores | None
+    test_accuracy: _ScoreSummary | None
+    test_loss: _ScoreSummary | None
     bytes_sent_by_node: _Sizes | None
 
 
-class Scores(_Model):
+class ReportedScores(_Model):
     """Of a process's nodes, on public test records; None where a number is not finite."""
 
     accuracy: _Numbers | None
@@ -199,7 +199,7 @@ class Metrics(_Model):
     bytes: _Sizes
     dropped: _Step
     mass: Annotated[float, Field(ge=0, le=2**53)] | None
-    scores: Scores | None
+    scores: ReportedScores | None
     equal: bool
     spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
 
@@ -232,7 +232,7 @@ IDENTITY = Schema(TypeAdapter[dict[str, str | int | float]](_Identity), 2**19)
 EXPERIMENT = Schema(TypeAdapter(Experiment))
 RUN_ID = Schema(TypeAdapter(RunId), 200)
 SESSION_ID = Schema(TypeAdapter[str](_Id), 40)
-FOLDER = Schema(TypeAdapter(RunFolder), 1000)
+FOLDER = Schema(TypeAdapter(FolderName), 1000)
 SUMMARY = Schema(TypeAdapter(Summary))
 METRICS = Schema(TypeAdapter(Metrics), 16 * 2**20)
 REPORT = Schema(TypeAdapter(Report), 2**14)

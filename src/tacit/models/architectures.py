@@ -153,7 +153,7 @@ def _cnn3(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * height * width, outputs))
 
 
-class _Block(nn.Module):
+class _ResidualBlock(nn.Module):
     """Two 3 x 3 convolutions and what came in, each normalised."""
 
     def __init__(self, channels: int, made: int, stride: int) -> None:
@@ -191,7 +191,10 @@ def resnet18(input_shape: tuple[int, ...], outputs: int, width: int = 64) -> nn.
     channels = width
     for stage in range(4):
         made = width * 2**stage
-        layers += [_Block(channels, made, 1 if stage == 0 else 2), _Block(made, made, 1)]
+        layers += [
+            _ResidualBlock(channels, made, 1 if stage == 0 else 2),
+            _ResidualBlock(made, made, 1),
+        ]
         channels = made
     return nn.Sequential(
         *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, outputs)

@@ -19,7 +19,7 @@ from tacit.training.shared_budgets import draws
 from tacit.training.shared_budgets import kind as _kind
 
 __all__ = [
-    "Books",
+    "RunLedger",
     "affordable",
     "claimed_spent",
     "epsilon_spent",
@@ -30,7 +30,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Books:
+class RunLedger:
     """The ledger of a run, and those of its nodes' data.
 
     Args:
@@ -75,16 +75,17 @@ def open_ledger(
     shared: SharedLedgers | None = None,
     hosted: Sequence[int] | None = None,
     run_id: str | None = None,
-) -> Books | None:
+) -> RunLedger | None:
     """The books of an accounted run: its own in its folder, or in memory without one.
 
     Args:
         plan: of the run.
         folder: of the run.
         resume: whether the run goes on.
-        shared: the ledgers of the nodes' data, into which the run is entered; `Books` closes them.
+        shared: the ledgers of the nodes' data, into which the run is entered; the result closes
+            them.
         hosted: the nodes of this process; by default all.
-        run_id: of a new run that several processes book; by default one of its own.
+        run_id: of a new run that several processes enter; by default one of its own.
 
     Raises:
         InputError: a ledger cannot be opened or made, or is that of another run or other nodes.
@@ -119,7 +120,7 @@ def open_ledger(
     except BaseException:
         own.close()
         raise
-    return Books(own, shared)
+    return RunLedger(own, shared)
 
 
 def node_keys(plan: Plan, hosted: Sequence[int] | None = None) -> NodeKeys:
@@ -159,7 +160,7 @@ def affordable(
     plan: Plan,
     before: Mapping[int, Sequence[Interval]],
     first: int,
-    ledger: Books | None = None,
+    ledger: RunLedger | None = None,
 ) -> tuple[int, str | None]:
     """The last step that every budget still covers, and why it is not the planned one.
 

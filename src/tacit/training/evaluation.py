@@ -22,14 +22,14 @@ from tacit.training.prepare import Job
 from tacit.training.run_folder import metrics as measured
 from tacit.training.run_folder.metrics import Evaluation
 
-__all__ = ["Measured", "Part", "combined", "consensus_of", "measure", "models_public"]
+__all__ = ["MetricsPart", "RunEvaluation", "combined", "consensus_of", "measure", "models_public"]
 
-Part = tuple[Mapping[str, Any], Tensor]
+MetricsPart = tuple[Mapping[str, Any], Tensor]
 """What one process says at a mark: a JSON object, and the sum of its nodes' models, `[d]`."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class RunEvaluation:
     """What all nodes came to at a mark.
 
     Args:
@@ -49,7 +49,7 @@ class Measured:
 
 def measure(
     job: Job, models: Tensor, state: Any, exchange: Exchange, *, whole: bool
-) -> Released[Part]:
+) -> Released[MetricsPart]:
     """What this process may tell of its nodes.
 
     Models that are private are not looked at: in their place stands the common model.
@@ -65,7 +65,7 @@ def measure(
     consensus = consensus_of(job, models, state)
     if not job.config.algorithm.definition.released_models:
         models = consensus.unsqueeze(0)
-    said: dict[str, Any] = {
+    report: dict[str, Any] = {
         "nodes": list(job.hosted),
         "bytes": exchange.bytes_sent.tolist(),
         "dropped": sum(exchange.dropped.values()),
@@ -84,51 +84,51 @@ def measure(
             records,
             nodes=count,
         ).value
-        said["scores"] = {
+        report["scores"] = {
             "accuracy": found.accuracy,
             "loss": found.loss,
             "consensus_accuracy": found.consensus_accuracy,
             "consensus_loss": found.consensus_loss,
         }
     alone, total = job.placement.processes == 1, models.new_empty(0)
-    said["spread"] = 0.0
+    report["spread"] = 0.0
     if alone or models_public(job):
-        said["spread"] = measured.consensus_distance(models) ** 2 * count
+        report["spread"] = measured.consensus_distance(models) ** 2 * count
     if models_public(job) and not alone:
         total = models.sum(0) * (count / len(models))
-    return Released((said, total))
+    return Released((report, total))
 
 
-def combined(job: Job, parts: Sequence[Part], *, whole: bool) -> Measured:
+def combined(job: Job, parts: Sequence[MetricsPart], *, whole: bool) -> RunEvaluation:
     """What all processes' parts come to; in the process that writes them down.
 
     Raises:
         PeerError: a part does not speak of the nodes of its process.
     """
-    for rank, (said, _) in enumerate(parts):
-        _check(rank, said, job)
-    scores = [said["scores"] for said, _ in parts]
-    bytes_sent = _by_node([(said["nodes"], said["bytes"]) for said, _ in parts])
+    for rank, (report, _) in enumerate(parts):
+        _check(rank, report, job)
+    scores = [report["scores"] for report, _ in parts]
+    bytes_sent = _by_node([(report["nodes"], report["bytes"]) for report, _ in parts])
     distance: float | None = None
     if job.config.algorithm.definition.released_models:
         distance = math.sqrt(parts[0][0]["spread"] / len(job.hosted))
     own = scores[0]
     if len(parts) > 1:
-        equal = distance is not None and all(said.get("equal") for said, _ in parts)
+        equal = distance is not None and all(report.get("equal") for report, _ in parts)
         distance = 0.0 if equal else None
         if models_public(job):
             distance, own = _around(job, parts, whole)
-    notes = _notes(job, [said for said, _ in parts])
+    notes = _notes(job, [report for report, _ in parts])
     if job.test is None:
-        return Measured(None, distance, tuple(bytes_sent), notes)
-    loss = _by_node([(said["nodes"], said["scores"]["loss"]) for said, _ in parts])
+        return RunEvaluation(None, distance, tuple(bytes_sent), notes)
+    loss = _by_node([(report["nodes"], report["scores"]["loss"]) for report, _ in parts])
     accuracy = None
     if own["accuracy"] is not None:
         accuracy = tuple(
-            _by_node([(said["nodes"], said["scores"]["accuracy"]) for said, _ in parts])
+            _by_node([(report["nodes"], report["scores"]["accuracy"]) for report, _ in parts])
         )
     evaluation = Evaluation(accuracy, tuple(loss), own["consensus_accuracy"], own["consensus_loss"])
-    return Measured(Released(evaluation), distance, tuple(bytes_sent), notes)
+    return RunEvaluation(Released(evaluation), distance, tuple(bytes_sent), notes)
 
 
 def consensus_of(job: Job, models: Tensor, state: Any) -> Tensor:
@@ -142,16 +142,18 @@ def models_public(job: Job) -> bool:
     return job.config.algorithm.definition.consensus is common_mean
 
 
-def _around(job: Job, parts: Sequence[Part], whole: bool) -> tuple[float, Mapping[str, Any] | None]:
+def _around(
+    job: Job, parts: Sequence[MetricsPart], whole: bool
+) -> tuple[float, Mapping[str, Any] | None]:
     """Distance of all models to their mean, and what that mean scores."""
-    counts = [len(said["nodes"]) for said, _ in parts]
+    counts = [len(report["nodes"]) for report, _ in parts]
     every = sum(counts)
     means = [total.double() / count for (_, total), count in zip(parts, counts, strict=True)]
     mean = torch.stack([m * c for m, c in zip(means, counts, strict=True)]).sum(0) / every
     between = [
         count * float((own - mean).square().sum()) for own, count in zip(means, counts, strict=True)
     ]
-    within = [float(said["spread"]) for said, _ in parts]
+    within = [float(report["spread"]) for report, _ in parts]
     distance = math.sqrt(sum([*between, *within]) / every)  # of what is huge, infinity
     if job.test is None:
         return distance, None
@@ -167,14 +169,14 @@ def _around(job: Job, parts: Sequence[Part], whole: bool) -> tuple[float, Mappin
     }
 
 
-def _notes(job: Job, said: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def _notes(job: Job, reports: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """What bad messages that were dropped have cost."""
-    dropped = sum(one["dropped"] for one in said)
-    masses = [mass for one in said if (mass := one.get("mass")) is not None]
+    dropped = sum(own["dropped"] for own in reports)
+    masses = [mass for own in reports if (mass := own.get("mass")) is not None]
     if not dropped:
         return ()
     note = f"rows of bad messages that were dropped: {dropped:,}"
-    if len(masses) < len(said):
+    if len(masses) < len(reports):
         return (note,)
     every = len(job.plan.nodes)
     return (f"{note}; the push-sum mass is {math.fsum(masses):.6g} of {every} since",)
@@ -186,13 +188,13 @@ def _by_node(rows: Sequence[tuple[Sequence[int], Sequence[Any]]]) -> list[Any]:
     return [found[node] for node in sorted(found)]
 
 
-def _check(rank: int, said: Mapping[str, Any], job: Job) -> None:
+def _check(rank: int, report: Mapping[str, Any], job: Job) -> None:
     """Refuse what is not of the nodes of its process; its form was checked when it came."""
-    own, scores = list(job.placement.hosted(rank)), said["scores"] or {}
-    lists = [said["bytes"]]
+    own, scores = list(job.placement.hosted(rank)), report["scores"] or {}
+    lists = [report["bytes"]]
     if job.test is not None:
         lists.append(scores.get("loss"))
         if job.loss.accuracy is not None:
             lists.append(scores.get("accuracy"))
-    if said["nodes"] != own or any(one is None or len(one) != len(own) for one in lists):
+    if report["nodes"] != own or any(one is None or len(one) != len(own) for one in lists):
         raise PeerError(f"rank {rank} sent metrics that are not those of its nodes")

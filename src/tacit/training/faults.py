@@ -42,7 +42,7 @@ from tacit.config import Config, Faults
 from tacit.errors import InputError
 from tacit.topology import Mixing, Weights
 
-__all__ = ["FaultPlan", "Links", "effective", "fault_plan", "taking_part"]
+__all__ = ["FaultPlan", "LossyEdges", "effective", "fault_plan", "taking_part"]
 
 Matrix = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -76,7 +76,7 @@ _REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
 
 
 @dataclass(frozen=True, eq=False)
-class Links:
+class LossyEdges:
     """The links of one graph that may lose a message, in the order in which they are drawn for.
 
     Args:
@@ -101,7 +101,7 @@ class FaultPlan:
     Args:
         nodes: how many there are.
         key: of the draws, 128 bits of the public seed.
-        links: of each graph of the period; one with a server has none.
+        edges: of each graph of the period; one with a server has none.
         drop: chance that a client's message to its server is lost; 0 without a server.
         down: (node, first step, step after the last) in which a node is away.
         seconds: that each node takes longer for a step, `[nodes]`.
@@ -110,7 +110,7 @@ class FaultPlan:
 
     nodes: int
     key: int
-    links: tuple[Links, ...]
+    edges: tuple[LossyEdges, ...]
     drop: float
     down: tuple[tuple[int, int, int], ...]
     seconds: Matrix
@@ -119,7 +119,7 @@ class FaultPlan:
     @property
     def lossy(self) -> bool:
         """Whether any message between nodes may be lost."""
-        return bool(self.down) or any(links.chances.any() for links in self.links)
+        return bool(self.down) or any(links.chances.any() for links in self.edges)
 
     def up(self, k: int) -> Flags | None:
         """Who is not away at step k, `[nodes]`; None: nobody ever is."""
@@ -141,9 +141,9 @@ class FaultPlan:
         links, lost = self._lost(k)
         return links.targets[lost], links.sources[lost]
 
-    def _lost(self, k: int) -> tuple[Links, Flags]:
+    def _lost(self, k: int) -> tuple[LossyEdges, Flags]:
         """The links of step k, and which of them lose their message, `[links]`."""
-        links = self.links[k % len(self.links)]
+        links = self.edges[k % len(self.edges)]
         lost = self._draws(k, int(links.draws.max(initial=-1)) + 1)[links.draws] < links.chances
         up = self.up(k)
         if up is not None:
@@ -208,7 +208,9 @@ def fault_plan(config: Config, mixing: Mixing) -> FaultPlan | None:
     return FaultPlan(
         nodes=config.nodes.count,
         key=int.from_bytes(digest.digest(), "little"),
-        links=tuple(_links(weights, mixing, faults.drop, chances) for weights in mixing.weights),
+        edges=tuple(
+            _lossy_edges(weights, mixing, faults.drop, chances) for weights in mixing.weights
+        ),
         drop=faults.drop if server else 0.0,
         down=faults.down,
         seconds=seconds,
@@ -305,9 +307,9 @@ def _chances(faults: Faults, mixing: Mixing) -> dict[tuple[int, int], float]:
     return found
 
 
-def _links(
+def _lossy_edges(
     weights: Weights, mixing: Mixing, drop: float, chances: Mapping[tuple[int, int], float]
-) -> Links:
+) -> LossyEdges:
     """The links of one graph, ordered by target and then source; a server's has none."""
     entries = np.flatnonzero(weights.targets != weights.sources)
     targets, sources = weights.targets[entries], weights.sources[entries]
@@ -316,20 +318,22 @@ def _links(
         ends = np.minimum(targets, sources) * weights.nodes + np.maximum(targets, sources)
         draws = np.unique(ends, return_inverse=True)[1]
     pairs = zip(sources.tolist(), targets.tolist(), strict=True)
-    return Links(
+    return LossyEdges(
         targets, sources, entries, draws, np.array([chances.get(pair, drop) for pair in pairs])
     )
 
 
 def _note(faults: Faults) -> str:
     """What is simulated, in one line."""
-    said = [f"{100 * faults.drop:.3g}% of the messages lost"] if faults.drop else []
+    parts = [f"{100 * faults.drop:.3g}% of the messages lost"] if faults.drop else []
     if faults.drop_edges:
         count = len(faults.drop_edges)
-        said.append(f"{count} {'edge' if count == 1 else 'edges'} with a chance of loss of its own")
+        parts.append(
+            f"{count} {'edge' if count == 1 else 'edges'} with a chance of loss of its own"
+        )
     windows = [f"node {node} away in steps {a} to {b - 1}" for node, a, b in faults.down]
     slow = [f"node {node} slower by {longer:g} s" for node, longer in faults.slow if longer]
     for listed in (windows, slow):
         more = [f"{len(listed) - 3} more"] if len(listed) > 3 else []
-        said += [*listed[:3], *more]
-    return "simulated faults: " + ", ".join(said)
+        parts += [*listed[:3], *more]
+    return "simulated faults: " + ", ".join(parts)

@@ -36,7 +36,7 @@ from tacit.training.allocator import retain_allocations
 from tacit.training.budget import claimed_spent, epsilon_spent, open_ledger
 from tacit.training.evaluation import consensus_of, models_public
 from tacit.training.prepare import Job
-from tacit.training.processes.communication import linked
+from tacit.training.processes.communication import open_communication
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder import metrics as measured
@@ -126,9 +126,9 @@ def execute(
         ledger = open_ledger(job.plan, own, own is not None, shared, job.hosted)
         if ledger is not None:
             stack.enter_context(ledger)
-        links = stack.enter_context(linked(job, cluster))
+        communication = stack.enter_context(open_communication(job, cluster))
         session = begin(
-            job, peers, links, (own, common_folder), ledger, resume=resume, is_new=is_new
+            job, peers, communication, (own, common_folder), ledger, resume=resume, is_new=is_new
         )
         try:
             _train(session, on_step, should_stop)
@@ -210,15 +210,15 @@ def _run_id(peers: Peers, booked: Path | None, shared: SharedLedgers) -> str:
     known = None
     if booked is not None and RunFolder(booked).ledger.exists():
         known = read_ledger(RunFolder(booked).ledger).runs[0].run_id
-    said = peers.share("run id", RunId(known=known, random=secrets.token_hex(16)), RUN_ID)
-    booked_ids = {one.known for one in said} - {None}
+    ids = peers.share("run id", RunId(known=known, random=secrets.token_hex(16)), RUN_ID)
+    booked_ids = {one.known for one in ids} - {None}
     if len(booked_ids) > 1:
         raise InputError(
             "--resume", True, "the folders of the processes are of different runs", public=True
         )
     if known is not None:
         return known
-    numbers = " ".join(one.random for one in said).encode()
+    numbers = " ".join(one.random for one in ids).encode()
     run_id = next(iter(booked_ids), None) or hashlib.blake2b(numbers, digest_size=16).hexdigest()
     earlier = shared.entered(run_id)
     if earlier is not None:
@@ -267,7 +267,7 @@ def _train(
         asked = should_stop()
         stop = peers.agreed_stop(session.step, asked)
         last = stop or session.step == session.until
-        evaluated = session.step in session.marks
+        evaluated = session.step in session.evaluation_steps
         saved = last or session.step % saves == 0
         if evaluated or saved or session.step % FINITE_CHECK_EVERY == 0:
             _check_finite(session)
@@ -301,12 +301,12 @@ def _delay(session: Session, k: int) -> None:
 
 def _finish(session: Session) -> Result:
     """Measure, write down, and hand over."""
-    job, plan, links = session.job, session.plan, session.links
+    job, plan, communication = session.job, session.plan, session.communication
     seconds = session.seconds
-    links.finish()
+    communication.finish()
     take_rows(session)
     record(session, whole=True)
-    links.finish()
+    communication.finish()
     take_rows(session, whole=True)
     own = {} if session.ledger is None else session.ledger.charged()
     charged = together(session.peers, "list of steps booked at the end", job, own)
@@ -314,7 +314,7 @@ def _finish(session: Session) -> Result:
     models = session.models.expand(len(job.hosted), -1).contiguous()
     consensus = consensus_of(job, session.models, session.state)
     if session.peers.processes > 1 and models_public(job):
-        consensus = links.mean(Released(session.models))
+        consensus = communication.mean(Released(session.models))
     own_models = {folders.NODES: {"parameters": models}}
     if session.folder is not None and session.folder is not session.common_folder:
         session.folder.write_tensors(folders.NODES, own_models.pop(folders.NODES))
@@ -330,7 +330,7 @@ def _finish(session: Session) -> Result:
     sent = list(summary.bytes_sent_by_node or ())
     if len(sent) != len(plan.nodes):
         raise PeerError(f"rank 0 gave bytes of {len(sent)} nodes, and there are {len(plan.nodes)}")
-    for node, count in zip(job.hosted, links.exchange.bytes_sent.tolist(), strict=True):
+    for node, count in zip(job.hosted, communication.exchange.bytes_sent.tolist(), strict=True):
         sent[node] = count
     claimed = claimed_spent(plan, session.step)
     return Result(
@@ -382,7 +382,7 @@ def _document(
         others: where that of another process's node is from; `{rank}` stands for its rank.
     """
     found, job = session.measured, session.job
-    sent = session.links.exchange.bytes_sent.tolist() if found is None else found.bytes_sent
+    sent = session.communication.exchange.bytes_sent.tolist() if found is None else found.bytes_sent
     content = document(
         job,
         status=session.status,

@@ -269,13 +269,17 @@ class Plan:
         return privacy.epsilon(self.mechanism(node, intervals), delta=node.delta)
 
     def epsilon_curve(
-        self, node: NodePlan, before: Sequence[Interval], first: int, marks: Sequence[int]
+        self,
+        node: NodePlan,
+        before: Sequence[Interval],
+        first: int,
+        evaluation_steps: Sequence[int],
     ) -> tuple[float | None, ...]:
-        """Certified epsilon when `before` was released and steps `first..mark`, for each mark."""
+        """Certified epsilon when `before` was released and steps `first..step`, for each step."""
         if not self.accounted or node.delta is None:
-            return (None,) * len(marks)
-        found = [self.epsilon(node, [*before, (first, mark)]) or 0.0 for mark in marks]
-        # Epsilon never falls from step to step, so a later bound holds for an earlier mark too.
+            return (None,) * len(evaluation_steps)
+        found = [self.epsilon(node, [*before, (first, step)]) or 0.0 for step in evaluation_steps]
+        # Epsilon never falls from step to step, so a later bound holds for an earlier step too.
         return tuple(reversed(list(accumulate(reversed(found), min))))
 
     def digest(self) -> str:

@@ -160,10 +160,10 @@ def _notes(config: Config, activity: Activity | None, faults: FaultPlan | None) 
     counts = activity.active.sum(axis=0)
     share = counts.mean() / len(activity.active)
     took = f"{counts.min()} to {counts.max()}" if len(set(counts)) > 1 else f"{counts[0]}"
-    said = [f"{name}: {value}" for name, value in activity.notes.items()]
+    notes = [f"{name}: {value}" for name, value in activity.notes.items()]
     return (
         f"steps in which a node takes part: {took} of {len(activity.active)} ({share:.1%})",
-        *said,
+        *notes,
         *simulated,
     )
 
@@ -218,7 +218,7 @@ def _schedules(config: Config, records: Sequence[int]) -> Schedules:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _NoiseQuestion:
     """What decides a node's noise: nodes that agree in it share the work."""
 
     records: int
@@ -247,10 +247,10 @@ def _noised(plan: Plan) -> tuple[NodePlan, ...]:
     if settings.budget is not None:
         budgets = per_node(settings.budget)
     wanted = [
-        _Wanted(node.records, budget, delta, _released(plan, node))
+        _NoiseQuestion(node.records, budget, delta, _released(plan, node))
         for node, budget, delta in zip(plan.nodes, budgets, per_node(settings.delta), strict=True)
     ]
-    costs: dict[_Wanted, NodePlan] = {}
+    costs: dict[_NoiseQuestion, NodePlan] = {}
     failures: list[str] = []
     initial_guess: NodePlan | None = (
         None  # in the order of rates: each scale is a guess for the next

@@ -173,8 +173,8 @@ def _agreed_records(
     start = model.start(1, dtype, "cpu")[0]
     shapes = {slot.name: slot.shape for slot in model.layout.slots}
     computed = {"gradient path": model.path, "device": train.inputs.device.type}
-    said = identity(config, layout=shapes, start=start, dtype=dtype)
-    own = Experiment(identity={**said, **layout, **computed}, records=train.sizes.tolist())
+    settings = identity(config, layout=shapes, start=start, dtype=dtype)
+    own = Experiment(identity={**settings, **layout, **computed}, records=train.sizes.tolist())
     experiments = peers.share("experiment", own, EXPERIMENT)
     compare([one.identity for one in experiments])
     return counts([one.records for one in experiments], placement)

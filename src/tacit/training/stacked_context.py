@@ -57,7 +57,7 @@ class StackedContext:
         self.count = len(plan.nodes)
         self.steps = plan.steps
         self.seed = plan.config.train.seed
-        self._seen = _Seen()
+        self._seen = _LastBatch()
         self._disjoint_batches: sampling.DisjointBatches | None = None
         self._plan = plan
         self._model = model
@@ -294,7 +294,7 @@ class StackedContext:
 
 
 @dataclass
-class _Seen:
+class _LastBatch:
     """Norms and losses of the last batch, without its sum; shared by a context and its parts."""
 
     batch: BatchGradient | None = None

@@ -16,11 +16,11 @@ from tacit.communication.received import CHARGED, FLAG, STEP, STEPS
 from tacit.config import Config
 from tacit.errors import InputError, PeerError
 from tacit.privacy.ledger.records import lacking_steps
-from tacit.training.budget import Books, affordable, claimed_spent, extremes, node_keys
-from tacit.training.evaluation import Measured, combined, measure
+from tacit.training.budget import RunLedger, affordable, claimed_spent, extremes, node_keys
+from tacit.training.evaluation import RunEvaluation, combined, measure
 from tacit.training.plan import Interval, Plan
 from tacit.training.prepare import Job
-from tacit.training.processes.communication import Links
+from tacit.training.processes.communication import Communication
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder import metrics as measured
 from tacit.training.run_folder.checkpoint import Checkpoint
@@ -47,23 +47,23 @@ class Session:
 
     job: Job
     peers: Peers
-    links: Links
+    communication: Communication
     folder: RunFolder | None
     common_folder: RunFolder | None
-    ledger: Books | None
+    ledger: RunLedger | None
     context: StackedContext
     state: Any
     first: int
     until: int
     step: int
     seconds_before: float
-    marks: tuple[int, ...]
+    evaluation_steps: tuple[int, ...]
     curves: dict[str, tuple[float | None, ...]]
     rows: list[dict[str, Any]]
     status: Status = "done"
     message: str | None = None
     notes: tuple[str, ...] = ()  # what people should know of how it went on
-    measured: Measured | None = None
+    measured: RunEvaluation | None = None
     started: bool = False  # whether the state before the first step was measured
     kept: int = 0  # the last step of which every process is known to have a checkpoint
     began: float = field(default_factory=time.perf_counter)
@@ -88,7 +88,7 @@ class Session:
         """Epsilon of the node that spends `most` or `least`: an upper bound after `step` steps."""
         curve = self.curves[which]
         return next(
-            (value for mark, value in zip(self.marks, curve, strict=True) if mark >= step),
+            (value for at, value in zip(self.evaluation_steps, curve, strict=True) if at >= step),
             curve[-1],
         )
 
@@ -96,9 +96,9 @@ class Session:
 def begin(
     job: Job,
     peers: Peers,
-    links: Links,
+    communication: Communication,
     folders: tuple[RunFolder | None, RunFolder | None],
-    ledger: Books | None,
+    ledger: RunLedger | None,
     *,
     resume: bool,
     is_new: bool = False,
@@ -108,7 +108,7 @@ def begin(
     Args:
         job: what runs.
         peers: the other processes.
-        links: to them.
+        communication: between them.
         folders: of this process, and of the whole run where this process writes it.
         ledger: the books of this process's nodes.
         resume: whether the run goes on.
@@ -122,7 +122,7 @@ def begin(
     algorithm, options = config.algorithm.definition, config.algorithm.options
     folder, common_folder = folders
     keys = node_keys(plan, job.hosted)
-    context = StackedContext(plan, job.model, job.train, keys, links.exchange, job.hosted)
+    context = StackedContext(plan, job.model, job.train, keys, communication.exchange, job.hosted)
     origin = job.model.start(len(job.hosted), job.dtype, job.device)
     state = algorithm.start(origin.clone(), options, context)
     first, seconds = 0, 0.0
@@ -136,7 +136,7 @@ def begin(
         saved = checkpoints.read(checkpoints.file_of(folder.path, first), job.digest)
         seconds = saved.seconds
         tensors = {name: value.to(job.device) for name, value in saved.tensors.items()}
-        links.exchange.bytes_sent[:] = tensors.pop("exchange.bytes_sent").cpu().numpy()
+        communication.exchange.bytes_sent[:] = tensors.pop("exchange.bytes_sent").cpu().numpy()
         inner = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_WORLD)}
         context.load({name.removeprefix(_WORLD): value for name, value in inner.items()}, origin)
         state = type(state)(**tensors)
@@ -173,12 +173,12 @@ def begin(
     # Of all processes or of none: rows are made of what every one says. And nobody begins before
     # all have set aside what is to be run again.
     known, *_ = peers.share("rows known", bool(rows), FLAG)
-    marks = _marks(config, first, until)
+    evaluation_steps = _evaluation_steps(config, first, until)
     peers.begin(first)
     return Session(
         job=job,
         peers=peers,
-        links=links,
+        communication=communication,
         folder=folder,
         common_folder=common_folder,
         ledger=ledger,
@@ -188,8 +188,8 @@ def begin(
         until=until,
         step=first,
         seconds_before=seconds,
-        marks=marks,
-        curves=_curves(job, charged, first, marks),
+        evaluation_steps=evaluation_steps,
+        curves=_curves(job, charged, first, evaluation_steps),
         rows=rows,
         started=known,
         message=message,
@@ -287,9 +287,9 @@ def _agreed_end(peers: Peers, plan: Plan, first: int, own: int) -> tuple[int, in
 
 
 def _curves(
-    job: Job, charged: Mapping[int, Sequence[Interval]], first: int, marks: Sequence[int]
+    job: Job, charged: Mapping[int, Sequence[Interval]], first: int, evaluation_steps: Sequence[int]
 ) -> dict[str, tuple[float | None, ...]]:
-    """The most and the least that a node has spent by each mark.
+    """The most and the least that a node has spent by each step.
 
     The nodes of this process count beside the extremes of all, since what others have booked is
     their word.
@@ -298,7 +298,7 @@ def _curves(
     def curves(which: str) -> list[tuple[float | None, ...]]:
         nodes = {extremes(plan, chosen)[which].node for chosen in (None, job.hosted)}
         return [
-            plan.epsilon_curve(plan.nodes[node], charged.get(node, ()), first, marks)
+            plan.epsilon_curve(plan.nodes[node], charged.get(node, ()), first, evaluation_steps)
             for node in sorted(nodes)
         ]
 
@@ -313,7 +313,7 @@ def _none_first(value: float | None) -> float:
     return -1.0 if value is None else value
 
 
-def _run_id(ledger: Books | None) -> str:
+def _run_id(ledger: RunLedger | None) -> str:
     """Identity of the run in its ledger; empty where nothing is accounted."""
     return "" if ledger is None else ledger.own.run_id
 
@@ -321,8 +321,8 @@ def _run_id(ledger: Books | None) -> str:
 def record(session: Session, *, whole: bool = False) -> None:
     """Measure where the run stands; the row follows when all processes have said theirs."""
     job, models = session.job, session.models
-    part = measure(job, models, session.state, session.links.exchange, whole=whole)
-    session.links.put(session.step, part)
+    part = measure(job, models, session.state, session.communication.exchange, whole=whole)
+    session.communication.put(session.step, part)
     if session.folder is not None and session.folder is not session.common_folder:
         session.folder.append_metrics({"step": session.step, **_private(session, session.step)})
     take_rows(session, whole=whole)
@@ -330,7 +330,7 @@ def record(session: Session, *, whole: bool = False) -> None:
 
 def take_rows(session: Session, *, whole: bool = False) -> None:
     """Append the rows for which all parts have come to the series; in the process that writes."""
-    for step, parts in session.links.ready():
+    for step, parts in session.communication.ready():
         session.measured = combined(session.job, parts, whole=whole)
         row = opened(_row(session, step, session.measured), "a row of metrics")
         row = {**row, **_shown(session, step)}
@@ -353,7 +353,7 @@ def _shown(session: Session, step: int) -> dict[str, Any]:
     return measured.private_row(Private(measured.NOTHING_MEASURED))
 
 
-def _row(session: Session, step: int, found: Measured) -> Released[dict[str, Any]]:
+def _row(session: Session, step: int, found: RunEvaluation) -> Released[dict[str, Any]]:
     """What everyone may know of where the run stands."""
     plan = session.plan
     k = max(step - 1, 0)
@@ -382,11 +382,11 @@ def save(session: Session) -> None:
         return
     if session.common_folder is not None:
         # Rows of steps before a checkpoint stand before it does: they are not measured again.
-        session.links.finish()
+        session.communication.finish()
         take_rows(session)
     tensors = dict(zip(session.state._fields, session.state, strict=True))
     tensors |= {f"{_WORLD}{name}": value for name, value in session.context.tensors().items()}
-    tensors["exchange.bytes_sent"] = torch.from_numpy(session.links.exchange.bytes_sent)
+    tensors["exchange.bytes_sent"] = torch.from_numpy(session.communication.exchange.bytes_sent)
     run = _run_id(session.ledger)
     saved = Checkpoint(session.step, tensors, session.seconds, session.job.digest, run)
     checkpoints.write(session.folder.path, saved, keep=session.kept)
@@ -394,7 +394,7 @@ def save(session: Session) -> None:
     checkpoints.discard_set_aside(session.folder.path, until=session.kept)
 
 
-def _marks(config: Config, first: int, until: int) -> tuple[int, ...]:
+def _evaluation_steps(config: Config, first: int, until: int) -> tuple[int, ...]:
     """The steps after which the run is evaluated, its last one included."""
     every = config.train.evaluate_every or share_of(config.train.steps, EVALUATIONS)
     inner = [step for step in range(first, until) if step % every == 0]

@@ -149,8 +149,8 @@ def lie(words: Mapping[str, str]) -> None:
     """Put other texts into the store than this process means: of what is shared, or under a key."""
     write = KeyValueStore.set
 
-    def told(self: KeyValueStore, key: str, text: str) -> None:
+    def reported(self: KeyValueStore, key: str, text: str) -> None:
         shared, what, *_ = *key.split("/"), ""
         write(self, key, words.get(what if shared == "share" else key, text))
 
-    KeyValueStore.set = told  # type: ignore[method-assign]
+    KeyValueStore.set = reported  # type: ignore[method-assign]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tacit.communication.exchange.messages import (
     HEADER_BYTES,
     Envelope,
-    Layout,
+    MessageLayout,
     check,
     read_header,
     unfinite,
@@ -22,7 +22,7 @@ from tacit.communication.exchange.messages import (
 )
 from tacit.errors import PeerError
 
-LAYOUT = Layout((torch.Size([3]), torch.Size([])), torch.float64, (2, 5))
+LAYOUT = MessageLayout((torch.Size([3]), torch.Size([])), torch.float64, (2, 5))
 EXPECTED = Envelope(sender=1, kind="mix", step=7, turn=9, layout=LAYOUT)
 
 

@@ -269,8 +269,8 @@ def open_channel(
     try:
         down, up = connect(own, rank, processes, timeout)
     except RuntimeError as error:
-        said = _plainly(error, timeout)
-        raise PeerError(f"rank {rank} could not be connected with the others: {said}") from None
+        reason = _plainly(error, timeout)
+        raise PeerError(f"rank {rank} could not be connected with the others: {reason}") from None
     channel = TorchChannel(
         up,
         down,
@@ -352,5 +352,5 @@ def _payload(rank: int, whole: Tensor) -> Tensor:
 def _plainly(error: Exception, timeout: float) -> str:
     """What gloo reports, in plain words where it is one of the usual cases."""
     text = str(error)
-    said = (plain.format(timeout=timeout) for words, plain in _PLAIN.items() if words in text)
-    return next(said, describe(error))
+    texts = (plain.format(timeout=timeout) for words, plain in _PLAIN.items() if words in text)
+    return next(texts, describe(error))

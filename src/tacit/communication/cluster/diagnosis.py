@@ -42,8 +42,8 @@ def first_failure(
         if following in waits:  # in a circle: the fault lies between two that both live
             first = describe_rank(rank, hosts)
             near = _at(seen[waiting_for].heartbeat)
-            said = f"is alive{near}, but nothing comes from it to {first} ({reason})"
-            return lost(waiting_for, hosts, said)
+            state = f"is alive{near}, but nothing comes from it to {first} ({reason})"
+            return lost(waiting_for, hosts, state)
         waits.append(following)
 
 

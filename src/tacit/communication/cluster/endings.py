@@ -1,4 +1,4 @@
-"""How processes ended: the exit code that stands for all, and what is told of those not heard."""
+"""How processes ended: the exit code that stands for all, and what is printed of the others."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Ended:
         rank: its rank.
         code: its exit code; minus the signal's number where a signal ended it.
         ours: whether that signal was sent by the launcher.
-        said: the last 64 KiB of its standard error; empty of rank 0, whose goes to the terminal.
+        output: the last 64 KiB of its standard error; empty of rank 0, whose goes to the terminal.
     """
 
     rank: int
     code: int
     ours: bool = False
-    said: str = ""
+    output: str = ""
 
 
 def exit_code(codes: Sequence[int]) -> int:
@@ -55,7 +55,7 @@ def _plain(code: int) -> int:
 
 
 def explanation(ended: Sequence[Ended], code: int, *, traceback: bool = False) -> list[str]:
-    """What is to be printed beside what rank 0 has printed itself, so that the cause is told once.
+    """What is to be printed beside what rank 0 has printed itself, so that a cause stands once.
 
     Where rank 0 did not end with the exit code of the whole, the error of the first rank that did;
     of a rank that a signal ended, which one, unless an error has named the rank.
@@ -75,24 +75,24 @@ def explanation(ended: Sequence[Ended], code: int, *, traceback: bool = False) -
     lines = [] if speaker is None else [_last_words(speaker, traceback)]
     if code != PeerError.exit_code:
         return lines
-    told = " ".join(lines)
+    printed = " ".join(lines)
     lost = [one for one in ended if one.code < 0 and not one.ours]
     return lines + [
         f"{ERROR}the process of rank {one.rank} was ended by {_signal_name(-one.code)}"
         for one in lost
-        if not re.search(rf"\brank {one.rank}\b", told)
+        if not re.search(rf"\brank {one.rank}\b", printed)
     ]
 
 
 def _last_words(one: Ended, traceback: bool) -> str:
     """The error line of a process; without one, its exit code and what it wrote last."""
-    lines = [line.strip() for line in one.said.splitlines() if line.strip()]
+    lines = [line.strip() for line in one.output.splitlines() if line.strip()]
     error = next((line for line in reversed(lines) if line.startswith(ERROR)), None)
     if error is not None:
         return error
     text = f"{ERROR}rank {one.rank} ended with exit code {one.code}"
     if traceback:
-        return f"{one.said.rstrip()}\n{text}"
+        return f"{one.output.rstrip()}\n{text}"
     return ": ".join([text, *lines[-1:]])
 
 

@@ -58,12 +58,12 @@ if os.getppid() == int(sys.argv[1]):  # else it died before it was asked for
 
 @dataclass
 class _Worker:
-    """A process that was started, the signals that it was sent, and the end of what it said."""
+    """A process that was started, the signals that it was sent, and the end of what it wrote."""
 
     rank: int
     process: subprocess.Popen[bytes]
     sent: set[int] = field(default_factory=set)
-    said: bytearray = field(default_factory=bytearray)
+    output: bytearray = field(default_factory=bytearray)
 
 
 def launch(
@@ -111,14 +111,14 @@ def launch(
         raise InputError("--restarts", restarts, "name the run folder to continue with --out")
     base = os.environ if environment is None else environment
     run_id = secrets.token_hex(8)
-    with _heard_signals() as heard:
+    with _received_signals() as received:
         for restart in range(restarts + 1):
             line = [*command, *_folder(out, restart, arguments), *arguments]
-            ended = _attempt(line, processes, base, (run_id, restart), (patience, grace), heard)
+            ended = _attempt(line, processes, base, (run_id, restart), (patience, grace), received)
             code = exit_code([one.code for one in ended])
             for text in explanation(ended, code, traceback="TACIT_TRACEBACK" in base):
                 _say(text)
-            if code != PeerError.exit_code or heard:
+            if code != PeerError.exit_code or received:
                 break
             if restart < restarts:
                 _say(
@@ -174,12 +174,12 @@ def _folder(out: Path | None, restart: int, arguments: Sequence[str]) -> list[st
 
 
 @contextmanager
-def _heard_signals() -> Iterator[list[int]]:
+def _received_signals() -> Iterator[list[int]]:
     """Within, signals that ask for a stop are listed and do nothing else; SIGTSTP does nothing."""
-    heard: list[int] = []
+    received: list[int] = []
 
     def hear(number: int, frame: FrameType | None) -> None:
-        heard.append(number)
+        received.append(number)
 
     def ignore(number: int, frame: FrameType | None) -> None:
         """Not SIG_IGN, which the processes would inherit."""
@@ -189,7 +189,7 @@ def _heard_signals() -> Iterator[list[int]]:
         del handlers[signal.SIGHUP]
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        yield heard
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -201,7 +201,7 @@ def _attempt(
     base: Mapping[str, str],
     which: tuple[str, int],
     limits: tuple[float, float],
-    heard: Sequence[int],
+    received: Sequence[int],
 ) -> list[Ended]:
     """Start all processes, host a store for them, and wait until they have ended.
 
@@ -211,7 +211,7 @@ def _attempt(
         base: their environment.
         which: identity of the launch, and how many attempts went before.
         limits: patience and grace, in seconds.
-        heard: the signals that this process has got, kept up to date by their handler.
+        received: the signals that this process has got, kept up to date by their handler.
     """
     workers: list[_Worker] = []
     with (
@@ -225,11 +225,11 @@ def _attempt(
                 workers.append(_start(line, environment, selector))
             # The slow import comes while the processes start; until then they wait for an answer.
             with _hosted_store(listening):
-                _wait(workers, selector, limits, heard)
+                _wait(workers, selector, limits, received)
         finally:
             for worker in workers:
                 _bury(worker)
-    return [_ended(worker, asked=bool(heard)) for worker in workers]
+    return [_ended(worker, asked=bool(received)) for worker in workers]
 
 
 def _tied_to_this_process() -> list[str]:
@@ -283,7 +283,7 @@ def _wait(
     workers: Sequence[_Worker],
     selector: selectors.BaseSelector,
     limits: tuple[float, float],
-    heard: Sequence[int],
+    received: Sequence[int],
 ) -> None:
     """Until all have ended. Limited from the first failure on; a healthy run takes what it takes.
 
@@ -295,10 +295,10 @@ def _wait(
     while running := [worker for worker in workers if worker.process.poll() is None]:
         _read(selector, _LOOK)
         now = time.monotonic()
-        if heard and not passed_on:
+        if received and not passed_on:
             passed_on = True
-            _send(running, _PASSED_ON[signal.Signals(heard[0])])
-        if len(heard) > 1 and left:
+            _send(running, _PASSED_ON[signal.Signals(received[0])])
+        if len(received) > 1 and left:
             due, left = now, left[-1:]
         if due == math.inf and any(worker.process.returncode for worker in workers):
             due = now + patience
@@ -319,8 +319,8 @@ def _read(selector: selectors.BaseSelector, seconds: float) -> None:
         chunk = os.read(key.fd, _KEPT)
         if not chunk:
             selector.unregister(key.fileobj)
-        worker.said += chunk
-        del worker.said[:-_KEPT]
+        worker.output += chunk
+        del worker.output[:-_KEPT]
 
 
 def _send(workers: Sequence[_Worker], number: int) -> None:
@@ -345,5 +345,5 @@ def _ended(worker: _Worker, *, asked: bool) -> Ended:
     if code is None:  # it hangs in the kernel
         code = -signal.SIGKILL
     ours = -code in worker.sent
-    said = worker.said.decode("utf-8", errors="replace")
-    return Ended(worker.rank, INTERRUPTED if ours and asked else code, ours, said)
+    output = worker.output.decode("utf-8", errors="replace")
+    return Ended(worker.rank, INTERRUPTED if ours and asked else code, ours, output)

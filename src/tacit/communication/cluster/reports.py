@@ -59,8 +59,8 @@ def write_report(error: BaseException, rank: int | None = None) -> str:
         rank: the rank that it happened to, which the line then begins with.
     """
     kind = next((kind for kind in type(error).__mro__ if kind in _KINDS), TacitError)
-    said = (error.told() if isinstance(error, TacitError) else None) or _UNTOLD[kind]
-    line = plain(said if rank is None else f"rank {rank}: {said}")
+    text = (error.reported() if isinstance(error, TacitError) else None) or _UNTOLD[kind]
+    line = plain(text if rank is None else f"rank {rank}: {text}")
     return REPORT.write(Report.model_validate({"kind": kind.__name__, "line": line}))
 
 

@@ -200,8 +200,8 @@ class Watch:
     def _silent(self, rank: int) -> PeerError:
         step = self.seen[rank].heartbeat.step
         at = f", last seen at step {step}" if step >= 0 else ""
-        said = f"was lost{at}: it has given no sign of life for {self.silence:g} s"
-        return lost(rank, self.hosts, said)
+        state = f"was lost{at}: it has given no sign of life for {self.silence:g} s"
+        return lost(rank, self.hosts, state)
 
 
 def _heart(rank: int) -> str:

@@ -27,7 +27,7 @@ from tacit.communication.exchange.messages import (
     HEADER_BYTES,
     Envelope,
     Kind,
-    Layout,
+    MessageLayout,
     check,
     refused,
     unfinite,
@@ -288,7 +288,7 @@ class BetweenProcesses:
                 d = shapes[0].numel()
                 lengths = tuple(coding.size(d, self._dtype, node) for node in nodes)
             return Envelope(
-                sender, kind, k, self._turn, Layout(shapes, self._dtype, nodes, lengths)
+                sender, kind, k, self._turn, MessageLayout(shapes, self._dtype, nodes, lengths)
             )
 
         expected = {rank: envelope(rank, nodes) for rank, nodes in sorted(route.receives.items())}
@@ -376,7 +376,7 @@ def _fill(
     payload: Tensor,
     values: Sequence[Tensor],
     rows: Tensor,
-    layout: Layout,
+    layout: MessageLayout,
     coding: Coding | None,
 ) -> None:
     """Write rows into the part of a message that follows the header."""
@@ -396,7 +396,7 @@ def _fill(
 
 
 def _rows_in(
-    payload: Tensor, layout: Layout, coding: Coding | None, rank: int, expected: Envelope
+    payload: Tensor, layout: MessageLayout, coding: Coding | None, rank: int, expected: Envelope
 ) -> list[Tensor]:
     """The rows of a message, one tensor `[rows, ...]` a value."""
     at, count = 0, len(layout.nodes)

@@ -34,7 +34,15 @@ from torch import Tensor
 
 from tacit.errors import InputError, PeerError
 
-__all__ = ["HEADER_BYTES", "Envelope", "Kind", "Layout", "check", "read_header", "write_header"]
+__all__ = [
+    "HEADER_BYTES",
+    "Envelope",
+    "Kind",
+    "MessageLayout",
+    "check",
+    "read_header",
+    "write_header",
+]
 
 Kind = Literal["mix", "swap", "average", "mean", "total"]
 
@@ -48,7 +56,7 @@ _DTYPES: Mapping[torch.dtype, int] = MappingProxyType({torch.float32: 1, torch.f
 
 
 @dataclass(frozen=True)
-class Layout:
+class MessageLayout:
     """The rows of one message.
 
     Args:
@@ -92,7 +100,7 @@ class Envelope:
     kind: Kind
     step: int
     turn: int
-    layout: Layout
+    layout: MessageLayout
 
     @property
     def size(self) -> int:

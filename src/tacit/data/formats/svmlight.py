@@ -33,7 +33,7 @@ _VALUE_BYTES = 36
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
+class _Columns:
     """What a file holds.
 
     Args:
@@ -105,7 +105,7 @@ def _test_file(path: Path) -> Path | None:
     return find_file([f"{stem}.t{ending}" for ending in ("", *_PACKED)], [path.parent])
 
 
-def _parse(path: Path) -> _Table:
+def _parse(path: Path) -> _Columns:
     # Imported here because it is slow, and only this data set needs it.
     from sklearn.datasets import load_svmlight_file
 
@@ -126,7 +126,7 @@ def _parse(path: Path) -> _Table:
         raise InputError(_WHERE, str(path), expected) from error
     if len(targets) == 0:
         raise InputError(_WHERE, str(path), "holds no record")
-    return _Table(path, records, np.asarray(targets, np.float64), np.asarray(records.indices))
+    return _Columns(path, records, np.asarray(targets, np.float64), np.asarray(records.indices))
 
 
 class _Lines:
@@ -156,7 +156,7 @@ class _Lines:
             yield line
 
 
-def _features(tables: Sequence[_Table], first: int) -> int:
+def _features(tables: Sequence[_Columns], first: int) -> int:
     """How many features the training records have, which must suffice for the test records."""
     last, *test = (int(table.indices.max(initial=first - 1)) for table in tables)
     features = last + 1 - first
@@ -179,7 +179,7 @@ def _features(tables: Sequence[_Table], first: int) -> int:
     return features
 
 
-def _dense(table: _Table, first: int, features: int) -> Tensor:
+def _dense(table: _Columns, first: int, features: int) -> Tensor:
     """The records of a file as float32 `[records, features]`; the index `first` is column 0."""
     from scipy.sparse import csr_array  # as slow as scikit-learn, which needs it anyway
 

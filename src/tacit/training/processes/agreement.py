@@ -117,9 +117,9 @@ def compare(identities: Sequence[Mapping[str, Scalar]]) -> None:
         InputError: two of them differ; names the first two things that differ, who has what, and
             how many more there are. The same on every process.
     """
-    names = sorted({name for said in identities for name in said}, key=_place)
+    names = sorted({name for identity in identities for name in identity}, key=_place)
     differing = [
-        name for name in names if len({_written(said.get(name)) for said in identities}) > 1
+        name for name in names if len({_written(identity.get(name)) for identity in identities}) > 1
     ]
     if not differing:
         return
@@ -152,11 +152,13 @@ def counts(shared: Sequence[Sequence[int]], placement: Placement) -> list[int]:
         PeerError: a rank has not given one number for each of its nodes; names the rank.
     """
     records = [0] * len(placement.ranks)
-    for rank, said in enumerate(shared):
+    for rank, counts in enumerate(shared):
         own = placement.hosted(rank)
-        if len(said) != len(own):
-            raise PeerError(f"rank {rank} gave {len(said)} record counts, and has {len(own)} nodes")
-        for node, count in zip(own, said, strict=True):
+        if len(counts) != len(own):
+            raise PeerError(
+                f"rank {rank} gave {len(counts)} record counts, and has {len(own)} nodes"
+            )
+        for node, count in zip(own, counts, strict=True):
             records[node] = count
     if len(shared) != placement.processes:
         raise PeerError(
@@ -231,7 +233,7 @@ class _Difference:
 
 
 def _difference(name: str, identities: Sequence[Mapping[str, Scalar]]) -> _Difference:
-    values = [said.get(name) for said in identities]
+    values = [identity.get(name) for identity in identities]
     holders: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         holders.setdefault(_written(value), []).append(rank)

@@ -1,4 +1,4 @@
-"""How the processes of a run are linked: the exchange, and where metrics are brought together."""
+"""What the processes of a run speak through: the exchange, and the gathering of metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tacit.communication.colours import Outgoing, opened
 from tacit.communication.exchange import BetweenProcesses, Exchange, Graphs, InProcessExchange
 from tacit.communication.exchange.counting import Active, everybody
 from tacit.communication.received import METRICS, TOKEN, Metrics
-from tacit.training.evaluation import Part
+from tacit.training.evaluation import MetricsPart
 from tacit.training.faults import effective
 from tacit.training.prepare import Job
 from tacit.training.run_folder.metrics import finite_json
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from tacit.communication.cluster import Cluster
     from tacit.communication.cluster.gathering import Gatherer
 
-__all__ = ["Links", "graphs_of", "linked", "local_exchange"]
+__all__ = ["Communication", "graphs_of", "local_exchange", "open_communication"]
 
 
 _MEASURED = "what a process measured of its nodes"
 
 
-class Links(Protocol):
+class Communication(Protocol):
     """What a run's steps and marks go through; it takes what is `Public` or `Released`.
 
     Attributes:
@@ -42,10 +42,10 @@ class Links(Protocol):
     def exchange(self) -> Exchange:
         """For the algorithm."""
 
-    def put(self, step: int, part: Outgoing[Part]) -> None:
+    def put(self, step: int, part: Outgoing[MetricsPart]) -> None:
         """Hand over what this process measured after `step` steps; returns at once."""
 
-    def ready(self) -> list[tuple[int, list[Part]]]:
+    def ready(self) -> list[tuple[int, list[MetricsPart]]]:
         """Steps of which all processes' parts have come, in order; only at rank 0."""
 
     def finish(self) -> None:
@@ -55,18 +55,18 @@ class Links(Protocol):
         """The mean `[d]` of all nodes' models, given those of this process `[nodes, d]`."""
 
 
-class _Local:
+class _LocalCommunication:
     """All nodes are here."""
 
     def __init__(self, job: Job) -> None:
         self.exchange: Exchange = local_exchange(job)
-        self._parts: list[tuple[int, list[Part]]] = []
+        self._parts: list[tuple[int, list[MetricsPart]]] = []
 
-    def put(self, step: int, part: Outgoing[Part]) -> None:
+    def put(self, step: int, part: Outgoing[MetricsPart]) -> None:
         """Its part is all there is."""
         self._parts.append((step, [opened(part, _MEASURED)]))
 
-    def ready(self) -> list[tuple[int, list[Part]]]:
+    def ready(self) -> list[tuple[int, list[MetricsPart]]]:
         """What was put since."""
         parts, self._parts = self._parts, []
         return parts
@@ -79,7 +79,7 @@ class _Local:
         return opened(models, "a node's model").mean(0)
 
 
-class _Between:
+class _ProcessCommunication:
     """Nodes are in several processes."""
 
     def __init__(self, job: Job, exchange: BetweenProcesses, gatherer: Gatherer[Metrics]) -> None:
@@ -88,12 +88,12 @@ class _Between:
         self._gatherer = gatherer
         self._limit = job.config.train.timeout
 
-    def put(self, step: int, part: Outgoing[Part]) -> None:
+    def put(self, step: int, part: Outgoing[MetricsPart]) -> None:
         """Sent to rank 0 by a thread."""
-        said, total = opened(part, _MEASURED)
-        self._gatherer.put(step, Metrics.model_validate(finite_json(said)), total)
+        values, total = opened(part, _MEASURED)
+        self._gatherer.put(step, Metrics.model_validate(finite_json(values)), total)
 
-    def ready(self) -> list[tuple[int, list[Part]]]:
+    def ready(self) -> list[tuple[int, list[MetricsPart]]]:
         """Complete steps."""
         return [
             (step, [(_measured(document), total) for document, total in parts])
@@ -110,10 +110,10 @@ class _Between:
 
 
 @contextmanager
-def linked(job: Job, cluster: Cluster | None) -> Iterator[Links]:
-    """Links between the processes of a run, closed at the end; without a cluster, of one."""
+def open_communication(job: Job, cluster: Cluster | None) -> Iterator[Communication]:
+    """The communication of a run, closed at its end; without a cluster, that of one process."""
     if cluster is None:
-        yield _Local(job)
+        yield _LocalCommunication(job)
         return
     from tacit.communication.cluster.channel import open_channel
     from tacit.communication.cluster.gathering import open_gatherer
@@ -144,7 +144,7 @@ def linked(job: Job, cluster: Cluster | None) -> Iterator[Links]:
             device=job.device,
             tolerate=job.config.faults.tolerate,
         )
-        yield _Between(job, exchange, gatherer)
+        yield _ProcessCommunication(job, exchange, gatherer)
 
 
 def _store(cluster: Cluster) -> Any:
@@ -187,10 +187,10 @@ def graphs_of(job: Job) -> Graphs:
 
 def _measured(document: Metrics) -> dict[str, Any]:
     """As `tacit.training.evaluation.measure` makes it: what was not finite is no number again."""
-    said = document.model_dump()
-    if said["spread"] is None:
-        said["spread"] = math.inf
-    scores = said["scores"]
+    values = document.model_dump()
+    if values["spread"] is None:
+        values["spread"] = math.inf
+    scores = values["scores"]
     if scores is not None:
         for name in ("accuracy", "loss"):
             values = scores[name]
@@ -198,7 +198,7 @@ def _measured(document: Metrics) -> dict[str, Any]:
                 scores[name] = [math.nan if value is None else value for value in values]
         if scores["consensus_loss"] is None:
             scores["consensus_loss"] = math.nan
-    return said
+    return values
 
 
 def _arrives(job: Job) -> Active:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tacit.communication.cluster import Cluster, connect
-from tacit.communication.received import FOLDER, RunFolder
+from tacit.communication.received import FOLDER, FolderName
 from tacit.errors import InputError, PeerError, TacitError
 from tacit.training.run_folder.folder import check_new
 
@@ -72,13 +72,13 @@ def agreed_folder(
     """
     if cluster is None:
         return out or new(), resume
-    own = RunFolder(name=None, resume=resume)
+    own = FolderName(name=None, resume=resume)
     if cluster.rank == 0:
         text = cluster.noted("out")
         noted = None if text is None else FOLDER.read(text, 0, "run folder").name
         folder = out or (_RUNS / (_name(new()) if noted is None else noted))
         again = noted == _name(folder) and os.path.isfile(folder / "config.toml")
-        own = RunFolder(name=_name(folder), resume=resume or again)
+        own = FolderName(name=_name(folder), resume=resume or again)
         cluster.note("out", FOLDER.write(own))
     agreed, *_ = cluster.share("run folder", own, FOLDER)
     if agreed.name is None:
