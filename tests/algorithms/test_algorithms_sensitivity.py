@@ -19,6 +19,7 @@ from torch import Tensor
 
 from tacit.config import load_config
 from tacit.privacy.mechanisms.composed import CarriedState, PrivateState, schedule
+from tacit.privacy.noise.independent import LAPLACE, IndependentNoise
 from tacit.training.budget import node_keys
 from tacit.training.prepare import Job, prepare
 from tacit.training.processes.communication import local_exchange
@@ -63,7 +64,7 @@ def noised(job: Job) -> Noised:
     context = StackedContext(
         job.plan, job.model, job.train, node_keys(job.plan), local_exchange(job)
     )
-    context._add = ignoring
+    context._noise = IndependentNoise("ignored", ignoring)
     state = algorithm.start(
         job.model.start(len(job.plan.nodes), job.dtype, job.device), options, context
     )
@@ -98,7 +99,7 @@ CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def assert_moves_as_accounted(job: Job) -> None:
-    laplace = job.config.algorithm.definition.noise == "laplace"
+    laplace = job.config.algorithm.definition.noise is LAPLACE
     record = job.train.inputs[RECORD].clone()
     before = noised(job)
     moved = False

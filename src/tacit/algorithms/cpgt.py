@@ -41,6 +41,7 @@ from tacit.algorithms.definition import Algorithm, Options, Share, constant, ste
 from tacit.algorithms.parts import noised_gradient
 from tacit.communication import compression
 from tacit.communication.colours import Released
+from tacit.privacy.noise.independent import LAPLACE
 
 __all__ = ["CPGT", "State", "TrackingOptions", "mix", "models", "start", "step"]
 
@@ -143,7 +144,7 @@ CPGT = Algorithm(
     mix=mix,
     models=models,
     mechanism=laplace_sums,
-    noise="laplace",
+    noise=LAPLACE,
     fixed_graph=True,
     message_numbers=numbers,
     default_clip=4.0,

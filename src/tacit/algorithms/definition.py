@@ -22,6 +22,7 @@ from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, claimed_sums, noised_sums
 from tacit.algorithms.activity import Activity, Crowd
 from tacit.algorithms.context import StepContext
+from tacit.privacy.noise.independent import GAUSSIAN, Noise
 from tacit.privacy.published import PublishedFormula
 
 __all__ = [
@@ -223,17 +224,15 @@ class Algorithm(Generic[State, Chosen]):
         consensus: the common model `[d]`, from those models and the state; by default their mean.
         mechanism: what an observer sees of a node, and may learn from it.
         bound_is_tight: whether an observer sees the noised sums themselves, so that what the
-        mechanism
-            can leak at worst is what the algorithm leaks at worst.
-        noise: the kind that `StepContext.add_noise` adds.
+            mechanism can leak at worst is what the algorithm leaks at worst.
+        noise: what `StepContext.add_noise` adds.
         formula: the privacy formula its paper prints; None if it prints none.
         claimed_run: what the formula reads.
         claimed_round: the epsilon of one round that its paper claims, of the same; None without.
         activity: who takes part when; None: everybody always.
         fixed_graph: whether the graph must be the same at every step.
         cost_depends_on_step: whether what a step costs depends on its number beyond its noise, so
-        that nodes that
-            are active at different steps are costed apart.
+            that nodes that are active at different steps are costed apart.
         input_bound: the l2 norm of a record's inputs that its options rest on, where
             `[task].input_bound` gives none: longer ones are scaled down to it.
         convex: whether its theory is for convex losses only, which is warned of.
@@ -261,7 +260,7 @@ class Algorithm(Generic[State, Chosen]):
     consensus: Callable[[Tensor, State], Tensor] = common_mean
     mechanism: Callable[[NodeRun], privacy.Mechanism] = noised_sums
     bound_is_tight: bool = False
-    noise: Literal["gaussian", "laplace"] = "gaussian"
+    noise: Noise = GAUSSIAN
     formula: PublishedFormula[Any] | None = None
     claimed_run: Callable[[NodeRun], Any] = claimed_sums
     claimed_round: Callable[[Any], float] | None = None

@@ -42,6 +42,7 @@ from tacit.algorithms.definition import Algorithm, Facts, Options, Schedules, st
 from tacit.algorithms.regularisers import Regularisation
 from tacit.communication.colours import Released
 from tacit.errors import InputError
+from tacit.privacy.noise.independent import LAPLACE
 
 __all__ = ["DPDO", "LaplaceOptions", "State", "mix", "models", "pure_epsilon", "start", "step"]
 
@@ -151,7 +152,7 @@ DPDO = Algorithm(
     mix=mix,
     models=models,
     mechanism=laplace_sums,
-    noise="laplace",
+    noise=LAPLACE,
     convex=True,
     check=check,
     default_clip=4.0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,18 +17,12 @@ from tacit.errors import InputError
 from tacit.gradients import BatchGradient, StackedModel
 from tacit.gradients.differences import clipped_difference, difference_shapes
 from tacit.gradients.table.parts import Shape
-from tacit.privacy.noise import draws as noise
-from tacit.privacy.noise.laplace import add_laplace
+from tacit.privacy.noise.draws import NodeKeys
 from tacit.training import sampling
 from tacit.training.gradient_table import StackedTable
 from tacit.training.plan import NodePlan, Plan
 
 __all__ = ["StackedContext"]
-
-_ADDERS: Mapping[str, Callable[..., Tensor]] = {
-    "gaussian": noise.add_normal,
-    "laplace": add_laplace,
-}
 
 
 class StackedContext:
@@ -49,7 +43,7 @@ class StackedContext:
         plan: Plan,
         model: StackedModel,
         data: StackedData,
-        keys: noise.NodeKeys,
+        keys: NodeKeys,
         exchange: Exchange,
         hosted: Sequence[int] | None = None,
     ) -> None:
@@ -65,7 +59,7 @@ class StackedContext:
         self._keys = keys
         self._device = data.inputs.device
         self._clip_norm = plan.config.algorithm.options.clip_norm
-        self._add = _ADDERS[plan.config.algorithm.definition.noise]
+        self._noise = plan.config.algorithm.definition.noise
         self._all = self
         here = plan.nodes if hosted is None else tuple(plan.nodes[node] for node in hosted)
         self._settle(here, None)
@@ -191,8 +185,8 @@ class StackedContext:
         ]
         numbers = [node.node for node in nodes]
         if rows is None:
-            return self._add(total, stds, self._keys, numbers, "noise", k, part=part)
-        released = self._add(total[rows], stds, self._keys, numbers, "noise", k, part=part)
+            return self._noise.add(total, stds, self._keys, numbers, k, part=part)
+        released = self._noise.add(total[rows], stds, self._keys, numbers, k, part=part)
         return total.index_copy_(0, rows, released)
 
     def noise_std(self, k: int) -> Tensor:

@@ -225,7 +225,7 @@ def mechanism_line(plan: Plan) -> str | None:
     definition = plan.config.algorithm.definition
     if definition.mechanism is not noised_sums:
         # Where nothing is accounted, relation and sampling need not have a mechanism.
-        seen = f"{definition.noise} noise, not accounted"
+        seen = f"{definition.noise.name} noise, not accounted"
         if plan.accounted:
             seen = mechanism_text(plan.mechanism(plan.nodes[0]))
         return f"{seen}, noise multiplier {multiplier}"

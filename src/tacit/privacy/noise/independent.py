@@ -1,0 +1,84 @@
+"""Noise as an object, which an algorithm's row names, and the noise that is drawn anew each time.
+
+A step asks its context for noise, and the context asks the object: what is added is decided here
+and nowhere else. Noise of another kind, say one that is correlated over steps or cancels between
+nodes, is an object of its own in a file of its own, beside the mechanism that states what it hides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from tacit.privacy.noise.draws import NodeKeys, add_normal
+from tacit.privacy.noise.laplace import add_laplace
+
+__all__ = ["GAUSSIAN", "LAPLACE", "IndependentNoise", "Noise"]
+
+_PURPOSE = "noise"  # of the draws, which have nothing in common with those of batches
+
+
+class Noise(Protocol):
+    """What is added to a node's sum before anything of it leaves the node."""
+
+    @property
+    def name(self) -> str:
+        """What it is called, in one word."""
+
+    def add(
+        self,
+        total: Tensor,
+        stds: Sequence[float],
+        keys: NodeKeys,
+        nodes: Sequence[int],
+        k: int,
+        *,
+        part: int,
+    ) -> Tensor:
+        """`total` plus the noise of step k, in place, on a public lattice.
+
+        Args:
+            total: one sum a node, `[nodes, d]`.
+            stds: how much noise is added to each row: what the plan's noise multiplier times the
+                clipping bound comes to, for a **sum**.
+            keys: secret keys of at least these nodes.
+            nodes: which nodes, in the order of the rows.
+            k: the step.
+            part: its number, where a step releases several sums.
+
+        Returns:
+            `total`.
+        """
+
+
+@dataclass(frozen=True)
+class IndependentNoise:
+    """Every node, step and part has noise of its own, independent of all other.
+
+    Args:
+        name: what it is called, in one word.
+        draw: adds it; `add_normal` takes standard deviations, `add_laplace` scales.
+    """
+
+    name: str
+    draw: Callable[..., Tensor]
+
+    def add(
+        self,
+        total: Tensor,
+        stds: Sequence[float],
+        keys: NodeKeys,
+        nodes: Sequence[int],
+        k: int,
+        *,
+        part: int,
+    ) -> Tensor:
+        """`total` plus fresh noise, in place; see `Noise.add`."""
+        return self.draw(total, stds, keys, nodes, _PURPOSE, k, part=part)
+
+
+GAUSSIAN = IndependentNoise("gaussian", add_normal)
+LAPLACE = IndependentNoise("laplace", add_laplace)
