@@ -236,7 +236,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     import tacit
 
-    for name in ("cli", "terminal", "cli_options", "evaluation", "guarantee"):
+    for name in ("cli.main", "cli.tables", "cli.options", "analysis.score", "analysis.statement"):
         importlib.import_module(f"tacit.{name}")
     with tempfile.TemporaryDirectory() as folder:  # loads what is loaded on first use
         experiment = {"task": {"dataset": "digits", "model": "logistic"}, "train": {"steps": 1}}

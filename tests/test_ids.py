@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import tacit as library
 from experiments import experiment, tacit, write_experiment, write_module
+from tacit.analysis.score import evaluate_run
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.models import input_dtype
@@ -135,7 +136,7 @@ def test_a_users_module_of_ids_is_trained_and_evaluated_by_name(
     assert trained.code == 0, trained.err
     score = tacit("evaluate", tmp_path / "run", "--json").json
     assert score["records"] == 20
-    result = library.evaluation.evaluate_run(tmp_path / "run")
+    result = evaluate_run(tmp_path / "run")
     assert result.loss == pytest.approx(score["loss"])
 
 

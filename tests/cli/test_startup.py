@@ -41,7 +41,7 @@ SLOW = (
 MEASURE = """
 import json, sys
 sys.argv = ["tacit", *json.loads(sys.argv[1])]
-from tacit.cli import main
+from tacit.cli.main import main
 try:
     main()
 except SystemExit as done:

@@ -39,7 +39,8 @@ def test_noise_and_epsilon_are_inverse(
     assert noise**2 == pytest.approx(float(variance), rel=1e-12)
     run = DoAdpRun(records, steps, noise, activation, kept, failure)
     assert DO_ADP.epsilon(run) == pytest.approx(epsilon, rel=1e-12)
-    survive = (1 - mp.mpf(activation) * mp.mpf(failure)) ** steps
+    with mp.workdps(50):
+        survive = (1 - mp.mpf(activation) * mp.mpf(failure)) ** steps
     prime = min(mp.mpf(1), mp.mpf(epsilon) / mp.sqrt(5))
     assert do_adp_theorem_delta(run) == pytest.approx(float(1 - (1 - prime) * survive), rel=1e-9)
 
