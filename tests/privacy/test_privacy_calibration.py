@@ -1,6 +1,7 @@
 """The least noise: it meets the budget, and a little less of it does not."""
 
 import math
+import random
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from privacy_oracles import gaussian_epsilon_exact, gaussian_profile_exact
 from tacit import privacy
 from tacit.errors import BudgetError, InputError
 from tacit.privacy import REPLACE_ONE, FixedBatchGaussian, Gaussian, Mechanism, SampledGaussian
+from tacit.privacy.accounting import accounting
 from tacit.privacy.accounting.calibration import TOLERANCE, least_scale
 
 # What a budget buys at delta = 1e-4 with 3000 records: the multiplier and the noise accumulated
@@ -91,6 +93,24 @@ def test_a_tolerance_is_kept() -> None:
         <= 1
         < privacy.epsilon(make(scale / 1.06), delta=1e-5)
     )
+
+
+@settings(max_examples=20)
+@given(epsilon=st.floats(0.3, 8.0), seed=st.integers(0, 2**32 - 1))
+def test_the_last_bits_of_a_cost_decide_nothing(epsilon: float, seed: int) -> None:
+    """They depend on the machine, and on how many threads add: the noise must not."""
+    draw, exact = random.Random(seed), accounting.epsilon
+
+    def rounded(mechanism: Mechanism, *, delta: float) -> float:
+        return exact(mechanism, delta=delta) * (1 + draw.uniform(-1e-13, 1e-13))
+
+    def found() -> float:
+        return privacy.calibrate(lambda s: SampledGaussian(0.3, s, 4), epsilon=epsilon, delta=1e-5)
+
+    right = found()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accounting, "epsilon", rounded)
+        assert found() == right
 
 
 def test_where_any_noise_will_do_little_is_added() -> None:

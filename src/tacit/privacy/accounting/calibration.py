@@ -1,4 +1,9 @@
-"""Calibration: the least noise with which a mechanism meets a budget, rounded to the safe side."""
+"""Calibration: the least noise with which a mechanism meets a budget, rounded to the safe side.
+
+The answer is one of few numbers: a search only tries scales of `_BITS` more bits than the tolerance
+asks for. So it is the same on every machine and for every number of threads, although the last
+bits of an accountant's sums are not: a run can be continued elsewhere, and processes agree.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,7 @@ __all__ = ["calibrate", "least_scale"]
 
 TOLERANCE = 1e-3
 _ROUGH = 2e-3  # a search for where to search
+_BITS = 10
 
 
 def calibrate(
@@ -49,13 +55,21 @@ def calibrate(
         tolerance=max(tolerance, _ROUGH),
         start=start,
     )
-    return least_scale(
-        lambda scale: accounting.epsilon(mechanism(scale), delta=delta),
+    bits = _BITS - math.floor(math.log2(tolerance))
+    scale = least_scale(
+        lambda scale: accounting.epsilon(mechanism(_rounded(scale, bits)), delta=delta),
         target=epsilon,
         tolerance=tolerance,
         start=near,
         factor=1 + 3 * max(tolerance, _ROUGH),
     )
+    return _rounded(scale, bits)
+
+
+def _rounded(scale: float, bits: int) -> float:
+    """The nearest number of so many bits."""
+    part, exponent = math.frexp(scale)
+    return math.ldexp(round(math.ldexp(part, bits)), exponent - bits)
 
 
 def least_scale(
