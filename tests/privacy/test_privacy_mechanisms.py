@@ -282,3 +282,29 @@ def test_client_sampling_takes_after_its_participation() -> None:
         with pytest.raises(InputError) as caught:
             m.ClientSampling(participation, 0.5, count)  # type: ignore[arg-type]
         assert caught.value.where == where
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "line"),
+    [
+        (m.Gaussian(SCHEDULE), "Gaussian on every record, 5 steps"),
+        (SAMPLED, "Poisson-sampled Gaussian, rate 0.1, 2 steps"),
+        (m.FixedBatchGaussian(2, 5000, 1.25, 4), "Gaussian on 2 of 5000 records without "
+         "replacement, 4 steps"),
+        (m.Laplace(1.0, 2, sample_rate=0.3), "Laplace, rate 0.3, 2 steps"),
+        (m.PrivateState(0.01, 1.99, 0.01, 2.0, 7), "Gaussian with private state, poisson sampling, "
+         "rate 0.01, 1.99 C where drawn, 0.01 C elsewhere, 7 steps"),
+        (m.CarriedState(0.1, 2.0), "Gaussian with private state that carries a drawn record to all "
+         "later steps, rate 0.1, 1 steps"),
+        (m.Composed((GAUSSIAN, SAMPLED)), "Gaussian on every record, 1 steps; then Poisson-sampled "
+         "Gaussian, rate 0.1, 2 steps"),
+        (ROUNDS, "Poisson-sampled Gaussian, rate 0.1, 2 steps in each of 5 rounds, active with "
+         "chance 0.2"),
+    ],
+)  # fmt: skip
+def test_every_mechanism_is_described_in_one_line(mechanism: m.Mechanism, line: str) -> None:
+    assert mechanism.describe() == line
+
+
+def test_every_kind_has_one_name() -> None:
+    assert len({each.kind for each in m.MECHANISMS}) == len(m.MECHANISMS)

@@ -20,7 +20,6 @@ from rich.table import Table
 
 from tacit import privacy
 from tacit.config import load_config
-from tacit.privacy.mechanisms.text import mechanism_text
 from tacit.privacy.published import Condition
 from tacit.privacy.published.settings import Setting, paper_settings
 from tacit.report.claims_page import bound_cells, noise_text, violated_numbers, violations
@@ -153,7 +152,7 @@ def _row(
     row: dict[str, Any] = finite_json(
         {
             **words,
-            "mechanism": None if mechanism is None else mechanism_text(mechanism),
+            "mechanism": None if mechanism is None else mechanism.describe(),
             "claimed": claimed,
             "claimed_infinite": claimed == math.inf,
             "certified": certified,

@@ -184,7 +184,7 @@ class Plan:
             schedule = [SILENT] * self.steps
             for step, multiplier in zip(active, schedule_of(mechanism), strict=True):
                 schedule[step] = multiplier
-            return replace(mechanism, noise_multiplier=schedule, steps=None)
+            return mechanism.with_schedule(schedule)
         run = self.node_run(node, range(self.steps))
         taking_part = set(active)
         multipliers = [

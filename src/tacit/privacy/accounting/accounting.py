@@ -25,7 +25,7 @@ that, rounded to a public lattice (`noise_lattice`); what finite arithmetic may 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -47,12 +47,9 @@ from tacit.privacy.accounting.persistent_state import carried_delta, carried_eps
 from tacit.privacy.accounting.revealed_participation import revealed_delta, revealed_epsilon
 from tacit.privacy.mechanisms.composed import (
     CarriedState,
-    ClientSampling,
-    Composed,
     Mechanism,
     PrivateState,
     Scheduled,
-    released_values,
     schedule,
 )
 from tacit.privacy.noise.slack import (
@@ -89,7 +86,7 @@ def epsilon_bounds(mechanism: Mechanism, *, delta: float) -> tuple[float, float]
     """
     upper = epsilon(mechanism, delta=delta)
     below = partial(_method(mechanism).epsilon_below, mechanism, near=upper)
-    values = released_values(mechanism)
+    values = mechanism.released_values()
     lower = epsilon_without_slack(below, values, delta) if values else below(delta)
     return min(upper, lower), upper
 
@@ -102,7 +99,7 @@ def delta(mechanism: Mechanism, *, epsilon: float) -> float:
     """
     _check_epsilon(epsilon)
     ideal = partial(_method(mechanism).delta, mechanism)
-    values = released_values(mechanism)
+    values = mechanism.released_values()
     return delta_with_slack(ideal, values, epsilon) if values else ideal(epsilon)
 
 
@@ -114,7 +111,7 @@ def delta_bounds(mechanism: Mechanism, *, epsilon: float) -> tuple[float, float]
     """
     upper = delta(mechanism, epsilon=epsilon)
     below = partial(_method(mechanism).delta_below, mechanism)
-    values = released_values(mechanism)
+    values = mechanism.released_values()
     lower = delta_without_slack(below, values, epsilon) if values else below(epsilon)
     return min(upper, lower), upper
 
@@ -139,11 +136,7 @@ def epsilon_curve(mechanism: Mechanism, marks: Sequence[int], *, delta: float) -
     multipliers = schedule(mechanism)
     if any(not 0 <= mark <= len(multipliers) for mark in marks) or list(marks) != sorted(marks):
         raise InputError("marks", list(marks), f"must ascend within 0..{len(multipliers)}")
-    first = {
-        mark: replace(mechanism, noise_multiplier=multipliers[:mark], steps=None)
-        for mark in set(marks)
-        if mark
-    }
+    first = {mark: mechanism.with_schedule(multipliers[:mark]) for mark in set(marks) if mark}
     bounds = {mark: epsilon(steps, delta=delta) for mark, steps in first.items()}
     # Epsilon never falls from step to step, so a later bound holds for an earlier mark as well.
     curve = list(accumulate((bounds.get(mark, 0.0) for mark in reversed(marks)), min))
@@ -176,7 +169,7 @@ def _check_epsilon(epsilon: float) -> None:
 @lru_cache(maxsize=64)
 def _epsilon(mechanism: Mechanism, delta: float) -> float:
     ideal = partial(_method(mechanism).epsilon, mechanism)
-    values = released_values(mechanism)
+    values = mechanism.released_values()
     return with_slack(ideal, values, delta) if values else ideal(delta)
 
 
@@ -343,11 +336,5 @@ def _alone(mechanism: Mechanism) -> _Alone | None:
 
 
 def _leaves(mechanism: Mechanism) -> list[Mechanism]:
-    inner = _INNER.get(type(mechanism), lambda _: ())(mechanism)
-    return [leaf for one in inner for leaf in _leaves(one)] if inner else [mechanism]
-
-
-_INNER: Mapping[type[Mechanism], Callable[[Any], Sequence[Mechanism]]] = {
-    Composed: lambda mechanism: mechanism.parts,
-    ClientSampling: lambda mechanism: (mechanism.participation,),
-}
+    inner = mechanism.inner
+    return [leaf for part in inner for leaf in _leaves(part)] if inner else [mechanism]

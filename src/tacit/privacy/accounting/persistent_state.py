@@ -48,7 +48,8 @@ from tacit.privacy.accounting.revealed_participation import (
     mean_epsilon,
     sum_over_hits,
 )
-from tacit.privacy.mechanisms.steps import REPLACE_ONE, CarriedState, levels
+from tacit.privacy.mechanisms.base import REPLACE_ONE
+from tacit.privacy.mechanisms.steps import CarriedState, levels
 
 __all__ = ["carried_delta", "carried_epsilon"]
 

@@ -50,7 +50,8 @@ coin: `revealed` has the bound that remains for `sampling="fixed"` and `"groups"
 from __future__ import annotations
 
 from tacit.errors import InputError
-from tacit.privacy.mechanisms.steps import REPLACE_ONE, PrivateState
+from tacit.privacy.mechanisms.base import REPLACE_ONE
+from tacit.privacy.mechanisms.steps import PrivateState
 
 __all__ = ["worst_means"]
 

@@ -29,7 +29,8 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from tacit.privacy.accounting.gaussian import Array, gaussian_epsilon
-from tacit.privacy.mechanisms.steps import REPLACE_ONE, PrivateState, levels
+from tacit.privacy.mechanisms.base import REPLACE_ONE
+from tacit.privacy.mechanisms.steps import PrivateState, levels
 
 __all__ = [
     "Shifts",

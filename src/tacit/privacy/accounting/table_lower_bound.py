@@ -35,7 +35,8 @@ from scipy.special import log_ndtr
 
 from tacit.errors import InputError
 from tacit.privacy.accounting.gaussian import Array
-from tacit.privacy.mechanisms.steps import REPLACE_ONE, PrivateState, schedule
+from tacit.privacy.mechanisms.base import REPLACE_ONE
+from tacit.privacy.mechanisms.steps import PrivateState, schedule
 
 __all__ = ["flip_lower_delta", "flip_lower_epsilon"]
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, cast, get_args
+from typing import Any
 
 from tacit.errors import InputError
 from tacit.privacy.accounting.accounting import epsilon
@@ -63,15 +63,15 @@ def released(mechanism: Mechanism, steps: Sequence[StepRun]) -> Mechanism | None
         return None
     if max(run.until for run in steps) > (mechanism.steps or 0):
         raise InputError("steps", steps[-1], f"must lie below {mechanism.steps}, the planned steps")
-    if type(mechanism) not in get_args(Scheduled):
+    if not isinstance(mechanism, Scheduled):
         return combined([mechanism] * max(run.times for run in steps))
-    planned = schedule(cast("Scheduled", mechanism))
+    planned = schedule(mechanism)
     if isinstance(mechanism, CarriedState):
         again = math.sqrt(max(run.times for run in steps))
         planned = tuple(z / again for z in planned)
-    multipliers = [z for first, until, times in steps for z in planned[first:until] * times]
-    made: Mechanism = replace(cast("Any", mechanism), noise_multiplier=multipliers, steps=None)
-    return made
+    return mechanism.with_schedule(
+        [z for first, until, times in steps for z in planned[first:until] * times]
+    )
 
 
 def combined(mechanisms: Iterable[Mechanism | None]) -> Mechanism | None:

@@ -16,7 +16,6 @@ from tacit import __version__
 from tacit.algorithms.accounting import noised_sums
 from tacit.communication.colours import Outgoing, opened
 from tacit.errors import InputError
-from tacit.privacy.mechanisms.text import mechanism_text
 from tacit.privacy.published import Condition
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
@@ -227,7 +226,7 @@ def mechanism_line(plan: Plan) -> str | None:
         # Where nothing is accounted, relation and sampling need not have a mechanism.
         seen = f"{definition.noise} noise, not accounted"
         if plan.accounted:
-            seen = mechanism_text(plan.mechanism(plan.nodes[0]))
+            seen = plan.mechanism(plan.nodes[0]).describe()
         return f"{seen}, noise multiplier {multiplier}"
     return f"{sampling}, noise multiplier {multiplier}, {plan.steps} steps"
 
