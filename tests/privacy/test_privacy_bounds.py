@@ -292,21 +292,21 @@ def test_private_state_that_always_hits_is_a_gaussian() -> None:
 @pytest.mark.parametrize("relation", [ADD_OR_REMOVE_ONE, REPLACE_ONE])
 def test_private_state_against_intervals(relation: Relation) -> None:
     """(1-q) N(c) + q N(A) against N(0), or against its mirror image, two steps."""
-    rate, hit, miss = 0.1, 1.2, 0.3
-    ends = np.linspace(-hit - 8.0, hit + 8.0, 600)
+    rate, drawn_norm, undrawn_norm = 0.1, 1.2, 0.3
+    ends = np.linspace(-drawn_norm - 8.0, drawn_norm + 8.0, 600)
 
     def masses(mean: float) -> np.ndarray:
         below = np.asarray([float(mp.ncdf(x - mean)) for x in ends])
         return np.diff(np.concatenate(([0.0], below, [1.0])))
 
     sign = -1 if relation == REPLACE_ONE else 0
-    p = (1 - rate) * masses(miss) + rate * masses(hit)
-    q = (1 - rate) * masses(sign * miss) + rate * masses(sign * hit)
-    pair = type(intervals_of(rate, hit - miss, -miss, count=3))(p, q)
+    p = (1 - rate) * masses(undrawn_norm) + rate * masses(drawn_norm)
+    q = (1 - rate) * masses(sign * undrawn_norm) + rate * masses(sign * drawn_norm)
+    pair = type(intervals_of(rate, drawn_norm - undrawn_norm, -undrawn_norm, count=3))(p, q)
     joint = compose([pair, pair])
     for delta in (1e-4, 1e-2):
         proved = max(joint.epsilon(delta), joint.reverse.epsilon(delta))
-        state = PrivateState(rate, hit, miss, 1.0, 2, relation=relation)
+        state = PrivateState(rate, drawn_norm, undrawn_norm, 1.0, 2, relation=relation)
         lower, upper = privacy.epsilon_bounds(state, delta=delta)
         assert proved <= upper
         assert lower <= proved * 1.01

@@ -94,7 +94,7 @@ def test_a_tolerance_is_kept() -> None:
 
 
 def test_where_any_noise_will_do_little_is_added() -> None:
-    """A hit is rarer than delta: the search walks down to where the accountant gives up."""
+    """A draw is rarer than delta: the search walks down to where the accountant gives up."""
     scale = privacy.calibrate(lambda s: SampledGaussian(1e-4, s, 10), epsilon=1.0, delta=1e-2)
     assert 0 < scale < 0.01
     assert privacy.epsilon(SampledGaussian(1e-4, scale, 10), delta=1e-2) <= 1

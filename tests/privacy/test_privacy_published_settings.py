@@ -109,8 +109,8 @@ def test_noise_of_privsgp_at_its_best_steps() -> None:
 def test_the_table_of_gradients_is_private_state() -> None:
     for row in rows("PrivSGP-VR"):
         assert isinstance(row.mechanism, PrivateState)
-        assert row.mechanism.hit + row.mechanism.miss == pytest.approx(2)
-        assert row.mechanism.sample_rate == pytest.approx(row.mechanism.miss)
+        assert row.mechanism.drawn_norm + row.mechanism.undrawn_norm == pytest.approx(2)
+        assert row.mechanism.sample_rate == pytest.approx(row.mechanism.undrawn_norm)
 
 
 def test_schedules_rise_tenfold_in_mu() -> None:

@@ -155,7 +155,7 @@ def test_atoms_lie_on_either_side_of_the_true_profile(
     cut = Cut(tilt=2.0, reach=9.0, cells=cells, width=1.0, most=1.0)
     high, low = (atoms(step, reverse, upper, cut) for upper in (True, False))
     profile = add_profile_exact if reverse else remove_profile_exact
-    mu = step.hit
+    mu = step.drawn_mean
     for epsilon in (-1.0, -0.01, 0.0, 1e-4, 0.013, 0.3, 1.0, mu * mu / 2, mu * mu / 2 + 3 * mu):
         truth = profile(step.rate, mu, epsilon)
         assert exact_delta(low.losses, low.masses, epsilon) <= truth + mp.mpf(1e-14)

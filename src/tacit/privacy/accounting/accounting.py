@@ -11,15 +11,17 @@ the mechanism's worst instance reaches. What they rest on:
   there are more than 32 different noise levels, that of `tables` adds to it.
 - `FixedBatchGaussian`: above, the same engine on the pointwise maximum of both directions of each
   step; below, one direction. Composed, there is a gap between what the two prove.
-- `PrivateState` with a fixed batch size or groups: above, Bound B (`revealed`), which gives up
-  amplification; below, Theorem A's pair, which the instance where all other records contribute
-  nothing reaches.
-- `CarriedState`: above, Bound B with hits that add up (`carried`); below, nothing is proved.
+- `PrivateState` with a fixed batch size or groups: above, Bound B (`revealed_participation`), which
+  gives up amplification; below, Theorem A's pair, which the instance where all other records
+  contribute nothing reaches.
+- `PersistentState`: above, Bound B with draws that add up (`persistent_state`); below, nothing is
+  proved.
 - `ClientSampling`: participation is seen, so a round's loss is a mixture, exactly.
 
 The bounds are for ideal noise where a mechanism states no `coordinates`. What a run releases is
-that, rounded to a public lattice (`noise_lattice`); what finite arithmetic may change is bounded in
-`noise_slack`, and part of every bound of a mechanism that states how many numbers it releases.
+that, rounded to a public lattice (`tacit.privacy.noise.gaussian`); what finite arithmetic may
+change is bounded in `tacit.privacy.noise.slack`, and part of every bound of a mechanism that states
+how many numbers it releases.
 """
 
 from __future__ import annotations
@@ -43,11 +45,11 @@ from tacit.privacy.accounting.parts import (
     softened,
     total_variation,
 )
-from tacit.privacy.accounting.persistent_state import carried_delta, carried_epsilon
+from tacit.privacy.accounting.persistent_state import persistent_delta, persistent_epsilon
 from tacit.privacy.accounting.revealed_participation import revealed_delta, revealed_epsilon
 from tacit.privacy.mechanisms.composed import (
-    CarriedState,
     Mechanism,
+    PersistentState,
     PrivateState,
     Scheduled,
     schedule,
@@ -284,10 +286,10 @@ _REVEALED = _Method(
 )
 
 
-_CARRIED = _Method(
-    carried_epsilon,
+_PERSISTENT = _Method(
+    persistent_epsilon,
     lambda mechanism, delta, *, near: 0.0,
-    carried_delta,
+    persistent_delta,
     lambda mechanism, epsilon: 0.0,
 )
 
@@ -328,8 +330,8 @@ class _Alone:
 
 
 def _alone(mechanism: Mechanism) -> _Alone | None:
-    if isinstance(mechanism, CarriedState):
-        return _Alone(_CARRIED, ("mechanism", "carried state"), "use a public state")
+    if isinstance(mechanism, PersistentState):
+        return _Alone(_PERSISTENT, ("mechanism", "carried state"), "use a public state")
     if isinstance(mechanism, PrivateState) and mechanism.sampling != "poisson":
         return _Alone(_REVEALED, ("sampling", "fixed"), "use Poisson sampling")
     return None

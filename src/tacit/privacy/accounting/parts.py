@@ -152,7 +152,10 @@ def scaled(step: Step, level: float) -> Step:
     if isinstance(step, LaplaceStep):
         return LaplaceStep(step.rate, step.shift * level)
     return replace(
-        step, hit=step.hit * level, miss=step.miss * level, opposite=step.opposite * level
+        step,
+        drawn_mean=step.drawn_mean * level,
+        undrawn_mean=step.undrawn_mean * level,
+        opposite=step.opposite * level,
     )
 
 
@@ -198,11 +201,16 @@ def _laplace(mechanism: Any, upper: bool) -> tuple[Part, ...]:
 def _private_state(mechanism: Any, upper: bool) -> tuple[Part, ...]:
     """Theorem A's pair (`private_state`), which constant shifts attain."""
     opposite = worst_means(mechanism)[1][1]
-    if mechanism.rate == 1 or mechanism.miss == mechanism.hit:
-        distance = mechanism.hit - opposite
+    if mechanism.rate == 1 or mechanism.undrawn_norm == mechanism.drawn_norm:
+        distance = mechanism.drawn_norm - opposite
         found = _levels(mechanism, upper, distance)
         return (GaussianPart(float((found.values**2 * found.counts).sum())),)
-    unit = NormalStep(mechanism.rate, mechanism.hit, miss=mechanism.miss, opposite=opposite)
+    unit = NormalStep(
+        mechanism.rate,
+        mechanism.drawn_norm,
+        undrawn_mean=mechanism.undrawn_norm,
+        opposite=opposite,
+    )
     return (StepsPart(unit, _levels(mechanism, upper)),)
 
 
@@ -237,11 +245,11 @@ def _steps_distance(part: StepsPart) -> float:
     unit, levels = part.unit, part.levels
     if isinstance(unit, LaplaceStep):
         return unit.rate * float(-np.expm1(-levels.values / 2) @ levels.counts)
-    hit = erf((unit.hit - unit.opposite) * levels.values / math.sqrt(8))
+    drawn = erf((unit.drawn_mean - unit.opposite) * levels.values / math.sqrt(8))
     # Where Q has a mean away from 0, its other one is opposite to P's.
-    missed = 2 * unit.miss if unit.opposite else unit.miss
-    miss = erf(missed * levels.values / math.sqrt(8))
-    return float((unit.rate * hit + (1 - unit.rate) * miss) @ levels.counts)
+    apart = 2 * unit.undrawn_mean if unit.opposite else unit.undrawn_mean
+    undrawn = erf(apart * levels.values / math.sqrt(8))
+    return float((unit.rate * drawn + (1 - unit.rate) * undrawn) @ levels.counts)
 
 
 _DISTANCES: Mapping[type[Part], Callable[[Any], float]] = {
@@ -260,7 +268,7 @@ def largest_level(parts: tuple[Part, ...]) -> float:
 def _steps_largest(part: StepsPart) -> float:
     if isinstance(part.unit, LaplaceStep):
         return float(part.levels.values[-1])
-    return float(part.levels.values[-1]) * (part.unit.hit - part.unit.opposite)
+    return float(part.levels.values[-1]) * (part.unit.drawn_mean - part.unit.opposite)
 
 
 _LARGEST_LEVELS: Mapping[type[Part], Callable[[Any], float]] = {

@@ -83,7 +83,7 @@ def steps_spectrum(part: StepsPart, reverse: bool, upper: bool, resolution: Reso
 
 def interpolates(unit: Step) -> bool:
     """Mixtures of two levels bound what lies between."""
-    return isinstance(unit, NormalStep) and unit.miss == 0 and unit.opposite == 0
+    return isinstance(unit, NormalStep) and unit.undrawn_mean == 0 and unit.opposite == 0
 
 
 def _exactly(part: StepsPart, reverse: bool, upper: bool, resolution: Resolution) -> Spectrum:
@@ -271,11 +271,11 @@ def _interpolated(part: StepsPart, reverse: bool, upper: bool, resolution: Resol
     bracket = np.searchsorted(ends, values, side="right").astype(np.int64) - 1
     bracket = np.minimum(bracket, len(ends) - 2)
     low, high = np.asarray(ends)[bracket], np.asarray(ends)[bracket + 1]
-    hit, rate = unit.hit, unit.rate  # type: ignore[union-attr]
+    mean, rate = unit.drawn_mean, unit.rate  # type: ignore[union-attr]
     weights, excess = (
-        (by_total_variation(hit * low, hit * high, hit * values), 0.0)
+        (by_total_variation(mean * low, mean * high, mean * values), 0.0)
         if upper
-        else by_tail(hit * low, hit * high, hit * values, rate, resolution.cut.reach)
+        else by_tail(mean * low, mean * high, mean * values, rate, resolution.cut.reach)
     )
     log, error = table.product(bracket, weights, counts)
     relative, steep = table.rounding

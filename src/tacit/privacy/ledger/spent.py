@@ -23,11 +23,11 @@ from tacit.errors import InputError
 from tacit.privacy.accounting.accounting import epsilon
 from tacit.privacy.ledger.records import BookedRun, Interval, StepRun, step_runs
 from tacit.privacy.mechanisms.composed import (
-    CarriedState,
     Composed,
     FixedBatchGaussian,
     Gaussian,
     Mechanism,
+    PersistentState,
     SampledGaussian,
     Scheduled,
     schedule,
@@ -66,7 +66,7 @@ def released(mechanism: Mechanism, steps: Sequence[StepRun]) -> Mechanism | None
     if not isinstance(mechanism, Scheduled):
         return combined([mechanism] * max(run.times for run in steps))
     planned = schedule(mechanism)
-    if isinstance(mechanism, CarriedState):
+    if isinstance(mechanism, PersistentState):
         again = math.sqrt(max(run.times for run in steps))
         planned = tuple(z / again for z in planned)
     return mechanism.with_schedule(

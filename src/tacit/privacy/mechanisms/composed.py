@@ -27,10 +27,10 @@ from tacit.privacy.mechanisms.base import (
 )
 from tacit.privacy.mechanisms.checks import few_enough, share, whole
 from tacit.privacy.mechanisms.steps import (
-    CarriedState,
     FixedBatchGaussian,
     Gaussian,
     Laplace,
+    PersistentState,
     PrivateState,
     SampledGaussian,
     Scheduled,
@@ -42,13 +42,13 @@ __all__ = [
     "ADD_OR_REMOVE_ONE",
     "MECHANISMS",
     "REPLACE_ONE",
-    "CarriedState",
     "ClientSampling",
     "Composed",
     "FixedBatchGaussian",
     "Gaussian",
     "Laplace",
     "Mechanism",
+    "PersistentState",
     "PrivateState",
     "Relation",
     "SampledGaussian",
@@ -241,7 +241,7 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     FixedBatchGaussian,
     Laplace,
     PrivateState,
-    CarriedState,
+    PersistentState,
     Composed,
     ClientSampling,
 )

@@ -26,6 +26,9 @@ from tacit.privacy.mechanisms.composed import (
 __all__ = ["STATEMENT_VERSION", "from_statement", "to_statement"]
 
 STATEMENT_VERSION = 2
+_KEYS = MappingProxyType({"drawn_norm": "hit", "undrawn_norm": "miss"})
+"""Keys of a statement that are not the names of their fields."""
+_FIELDS = MappingProxyType({key: name for name, key in _KEYS.items()})
 _DEEPEST = 16
 
 # Version -> its mechanisms, and the fields that later versions brought.
@@ -63,7 +66,9 @@ def _written(mechanism: Mechanism, depth: int) -> dict[str, Any]:
         raise InputError("mechanism", mechanism, "must be a mechanism")
     _check_depth(depth)
     values = {
-        field.name: _WRITERS.get(field.name, _as_is)(getattr(mechanism, field.name), depth)
+        _KEYS.get(field.name, field.name): _WRITERS.get(field.name, _as_is)(
+            getattr(mechanism, field.name), depth
+        )
         for field in fields(cast("Any", mechanism))
     }
     return {"kind": mechanism.kind, "version": STATEMENT_VERSION, **values}
@@ -84,13 +89,23 @@ def _read(statement: Any, depth: int) -> Mechanism:
     kinds = {mechanism.kind: mechanism for mechanism in known_mechanisms}
     if not isinstance(name, str) or name not in kinds:
         raise InputError("kind", name, f"must be one of {', '.join(kinds)}")
-    wanted = {field.name for field in fields(cast("Any", kinds[name]))} - later
+    names = {field.name for field in fields(cast("Any", kinds[name]))} - later
+    wanted = {_KEYS.get(field, field) for field in names}
     if given.keys() != wanted:
         odd = sorted(map(str, given.keys() ^ wanted))
         raise InputError(
             "mechanism", odd, f"a {name!r} statement of version {version} has each of its fields"
         )
-    return kinds[name](**{key: _READERS.get(key, _as_is)(given[key], depth) for key in given})
+    values = {
+        _FIELDS.get(key, key): _READERS.get(key, _as_is)(value, depth)
+        for key, value in given.items()
+    }
+    try:
+        return kinds[name](**values)
+    except InputError as error:
+        if error.where not in _KEYS:
+            raise
+        raise InputError(_KEYS[error.where], error.value, error.expected) from None
 
 
 def _check_depth(depth: int) -> None:

@@ -37,10 +37,10 @@ from tacit.privacy.mechanisms.checks import (
 )
 
 __all__ = [
-    "CarriedState",
     "FixedBatchGaussian",
     "Gaussian",
     "Laplace",
+    "PersistentState",
     "PrivateState",
     "SampledGaussian",
     "Scheduled",
@@ -318,18 +318,20 @@ class Laplace(Scheduled):
 class PrivateState(Scheduled):
     """A record drawn at random steps, which private state carries into all the others.
 
-    At a step that draws the record its contribution to the sum is at most `hit`, at any other at
-    most `miss`, both over the clipping bound C and whatever happened before (gradient tables,
-    un-noised local variables). Under `replace-one` both double. What else must hold for the
-    bounds, the proofs and the reach of each is in `tacit.privacy.accounting.private_state`.
+    At a step that draws the record the norm of its contribution to the sum is at most `drawn_norm`,
+    at any other at most `undrawn_norm`, both over the clipping bound C and whatever happened before
+    (gradient tables, un-noised local variables). Under `replace-one` both double. What else must
+    hold for the bounds, the proofs and the reach of each is in
+    `tacit.privacy.accounting.private_state`.
 
-    A table of gradients, without clipping their differences: hit = 2 - q, miss = q, for the batch
-    mean times qJ. With the difference clipped at C_d: hit = C_d / C + q.
+    A table of gradients, without clipping their differences: `drawn_norm` = 2 - q and
+    `undrawn_norm` = q, for the batch mean times qJ. With the difference clipped at C_d:
+    `drawn_norm` = C_d / C + q.
 
     Args:
         sample_rate: q in (0, 1], chance that a step draws the record, independently.
-        hit: bound of the contribution where it is drawn, over C.
-        miss: bound of the contribution where it is not, over C; at most `hit`.
+        drawn_norm: bound of the contribution's norm where the record is drawn, over C.
+        undrawn_norm: that where it is not drawn, over C; at most `drawn_norm`.
         noise_multiplier: over C, of the sum; one number, or one a step.
         steps: how many steps; with a schedule it may be left out.
         sampling: `poisson` (a coin for every record, independent of everything else), or `fixed`
@@ -341,8 +343,8 @@ class PrivateState(Scheduled):
 
     kind = "private-state"
     sample_rate: float
-    hit: float
-    miss: float
+    drawn_norm: float
+    undrawn_norm: float
     noise_multiplier: float | Sequence[float]
     steps: int | None = None
     sampling: Sampling = "poisson"
@@ -352,10 +354,11 @@ class PrivateState(Scheduled):
     coordinates: int = 0
 
     def __post_init__(self) -> None:
-        self._freeze(sample_rate=share, hit=positive, miss=number, coordinates=count)
+        self._freeze(sample_rate=share, drawn_norm=positive, undrawn_norm=number, coordinates=count)
         word("sampling", self.sampling, tuple(_SAMPLING_WORDS))
-        if not 0 <= self.miss <= self.hit:
-            raise InputError("miss", self.miss, f"must lie between 0 and hit = {self.hit:g}")
+        if not 0 <= self.undrawn_norm <= self.drawn_norm:
+            expected = f"must lie between 0 and drawn_norm = {self.drawn_norm:g}"
+            raise InputError("undrawn_norm", self.undrawn_norm, expected)
         if self.sampling == "fixed":
             fixed_size(self.relation, REPLACE_ONE)
 
@@ -365,7 +368,7 @@ class PrivateState(Scheduled):
         return self.sample_rate
 
     def _summary(self) -> str:
-        norms = f"{self.hit:.4g} C where drawn, {self.miss:.4g} C elsewhere"
+        norms = f"{self.drawn_norm:.4g} C where drawn, {self.undrawn_norm:.4g} C elsewhere"
         return (
             f"Gaussian with private state, {self.sampling} sampling, rate {self.rate:.4g}, {norms}"
         )
@@ -374,13 +377,14 @@ class PrivateState(Scheduled):
         return (
             "Gaussian noise on sums that private state carries on: a record is drawn with "
             f"probability {number_text(self.sample_rate)} a step "
-            f"({_SAMPLING_WORDS[self.sampling]}), contributes at most {number_text(self.hit)} "
-            f"clipping bounds then and {number_text(self.miss)} at any other step"
+            f"({_SAMPLING_WORDS[self.sampling]}), contributes at most "
+            f"{number_text(self.drawn_norm)} clipping bounds then and "
+            f"{number_text(self.undrawn_norm)} at any other step"
         )
 
 
 @dataclass(frozen=True)
-class CarriedState(Scheduled):
+class PersistentState(Scheduled):
     """A record that un-noised state carries on, from the step that draws it to all later ones.
 
     Once drawn at step k, the record moves the messages of step k and of all later ones, each over

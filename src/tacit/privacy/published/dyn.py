@@ -100,12 +100,12 @@ def dyn_d2p_epsilon(run: ClaimedRun) -> float:
 
 def _dyn_d2p_conditions(run: ClaimedRun) -> tuple[Condition, ...]:
     largest = float(np.max(run.mu))
-    hits = len(run.clip) * run.expected_batch / run.records
+    draws = len(run.clip) * run.expected_batch / run.records
     return (
         Condition(
             "the central limit behind it needs small mu_k and many hits "
-            f"(largest mu_k {largest:.3g}, hits expected {hits:.3g})",
-            largest <= 1 and hits >= 10,
+            f"(largest mu_k {largest:.3g}, hits expected {draws:.3g})",
+            largest <= 1 and draws >= 10,
         ),
         one_record(run),
     )

@@ -145,10 +145,16 @@ def private_table_readings(
 
     A step that draws it shifts by at most (2 - 1/J) G, any other by G / J; twice that if replaced.
     """
-    hit, miss = 2 - 1 / records, 1 / records
-    poisson = PrivateState(1 / records, hit, miss, noise_multiplier, steps)
+    drawn_norm, undrawn_norm = 2 - 1 / records, 1 / records
+    poisson = PrivateState(1 / records, drawn_norm, undrawn_norm, noise_multiplier, steps)
     fixed = PrivateState(
-        1 / records, hit, miss, noise_multiplier, steps, sampling="fixed", relation=REPLACE_ONE
+        1 / records,
+        drawn_norm,
+        undrawn_norm,
+        noise_multiplier,
+        steps,
+        sampling="fixed",
+        relation=REPLACE_ONE,
     )
     return (
         Reading(KINDEST, True, poisson, flip_lower(poisson)),

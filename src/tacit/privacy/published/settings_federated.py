@@ -80,12 +80,15 @@ def _fedspd(experiment: str, chosen: int, round_epsilon: float) -> Iterator[Sett
     )
     disjoint = "one record replaced, mini-batches of a round disjoint"
     printed = f"as printed, private state; {disjoint}"
-    for bound, hit, kindest in (("a record's", 2 / _BATCH, True), ("a mini-batch's", 2.0, False)):
+    for bound, drawn_norm, kindest in (
+        ("a record's", 2 / _BATCH, True),
+        ("a mini-batch's", 2.0, False),
+    ):
         yield replace(
             common,
             reading=f"{printed}; G bounds {bound} gradient; upper bound if gamma >= L / 2",
             kindest=kindest,
-            bounds=partial(_as_printed, run, hit),
+            bounds=partial(_as_printed, run, drawn_norm),
         )
     multiplier = repaired_multiplier(run)
     repaired = FixedBatchGaussian(_BATCH * _LOCAL, _RECORDS, multiplier, len(even_rounds(run)))
@@ -101,10 +104,12 @@ def _fedspd(experiment: str, chosen: int, round_epsilon: float) -> Iterator[Sett
     )
 
 
-def _as_printed(run: FedspdRun, hit: float, delta: float) -> tuple[float | None, float | None]:
+def _as_printed(
+    run: FedspdRun, drawn_norm: float, delta: float
+) -> tuple[float | None, float | None]:
     active = even_rounds(run)
-    lower = fedspd_lower(run, active, delta, hit=hit)
-    return lower or None, fedspd_upper(run, active, delta, hit=hit)
+    lower = fedspd_lower(run, active, delta, drawn_norm=drawn_norm)
+    return lower or None, fedspd_upper(run, active, delta, drawn_norm=drawn_norm)
 
 
 def _baselines() -> Iterator[Setting]:

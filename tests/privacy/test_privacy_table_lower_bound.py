@@ -20,12 +20,12 @@ def table(
     return PrivateState(rate, 2 - rate, rate, noise, steps, sampling, relation)  # type: ignore[arg-type]
 
 
-def shifts(pattern: tuple[bool, ...], miss: float) -> list[float]:
+def shifts(pattern: tuple[bool, ...], undrawn_norm: float) -> list[float]:
     """The algorithm as written: the table starts with gradients at z^0, -1; they are 1 later."""
     found, stored = [], -1.0
     for step, drawn in enumerate(pattern):
         gradient = -1.0 if step == 0 else 1.0
-        found.append((gradient - stored if drawn else 0.0) + miss * stored)
+        found.append((gradient - stored if drawn else 0.0) + undrawn_norm * stored)
         stored = gradient if drawn else stored
     return found
 
@@ -40,7 +40,7 @@ def best_test(mechanism: PrivateState, epsilon: float) -> float:
         chances = [0.0, 0.0]
         for pattern in patterns:
             weight = math.prod(rate if drawn else 1 - rate for drawn in pattern)
-            found = shifts(pattern, mechanism.miss)
+            found = shifts(pattern, mechanism.undrawn_norm)
             for side, sign in enumerate((1, mirrored)):
                 none = math.prod(
                     1 - math.erfc((threshold - sign * shift) / z / math.sqrt(2)) / 2
@@ -113,11 +113,11 @@ def test_epsilon_is_the_inverse_rounded_down(noise: float, mark: float) -> None:
 
 
 def test_other_private_states_are_no_such_table() -> None:
-    for hit in (0.21, 2.0):
-        mechanism = PrivateState(0.01, hit, 0.01, 1.0, 10)
+    for drawn_norm in (0.21, 2.0):
+        mechanism = PrivateState(0.01, drawn_norm, 0.01, 1.0, 10)
         with pytest.raises(InputError, match="table of gradients") as caught:
             flip_lower_delta(mechanism, 1.0)
-        assert caught.value.where == "hit"
+        assert caught.value.where == "drawn_norm"
         with pytest.raises(InputError):
             flip_lower_epsilon(mechanism, 1e-5)
 

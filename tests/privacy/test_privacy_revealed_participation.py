@@ -25,7 +25,7 @@ def over_all_patterns(mechanism: PrivateState, epsilon: float) -> float:
             mechanism.sample_rate if drawn else 1 - mechanism.sample_rate for drawn in pattern
         )
         shifts = [
-            double * (mechanism.hit if drawn else mechanism.miss) / z
+            double * (mechanism.drawn_norm if drawn else mechanism.undrawn_norm) / z
             for drawn, z in zip(pattern, noises, strict=True)
         ]
         mu = math.hypot(*shifts)
@@ -73,7 +73,7 @@ def test_many_different_noises_lose_little() -> None:
     mechanism = PrivateState(rate, 2 - rate, rate, noises.tolist())
     generator = np.random.default_rng(7)
     drawn = generator.random((4000, steps)) < rate
-    shifts = np.where(drawn, mechanism.hit, mechanism.miss) / noises
+    shifts = np.where(drawn, mechanism.drawn_norm, mechanism.undrawn_norm) / noises
     mus = np.sqrt((shifts**2).sum(axis=1))
     for epsilon in (20.0, 100.0):
         deltas = np.asarray([gaussian_delta(float(mu), epsilon) for mu in mus])
