@@ -14,7 +14,7 @@ from tacit.privacy.mechanisms.composed import (
     SampledGaussian,
     schedule,
 )
-from tacit.privacy.published.settings import Setting, paper_settings
+from tacit.privacy.published.settings import PaperSetting, paper_settings
 
 SETTINGS = paper_settings()
 
@@ -40,7 +40,7 @@ ALGORITHMS = [
 ]
 
 
-def rows(algorithm: str, start: str = "") -> list[Setting]:
+def rows(algorithm: str, start: str = "") -> list[PaperSetting]:
     return [
         row for row in SETTINGS if row.algorithm == algorithm and row.experiment.startswith(start)
     ]

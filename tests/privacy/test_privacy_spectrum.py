@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from privacy_oracles import Array, add_profile_exact, remove_profile_exact
 
 from tacit.privacy.accounting.atoms import Atoms, Cut, above, atoms, below
-from tacit.privacy.accounting.spectrum import Line, Spectrum, mixed, rougher, spectrum, sum_of
+from tacit.privacy.accounting.spectrum import Contour, Spectrum, mixed, rougher, spectrum, sum_of
 from tacit.privacy.accounting.steps import LaplaceStep, NormalStep
 
 
@@ -27,7 +27,7 @@ def exact_delta(losses: Array, masses: Array, epsilon: float) -> float:
     )
 
 
-LINE = Line(tilt=2.0, step=2 * math.pi / 32, count=6000, smooth=0.01, above=4.0, below=0.5)
+LINE = Contour(tilt=2.0, step=2 * math.pi / 32, count=6000, smooth=0.01, above=4.0, below=0.5)
 
 
 @settings(max_examples=25, deadline=None)
@@ -55,7 +55,7 @@ def test_bounds_hold_the_plain_convolution(
 def test_a_million_steps_are_a_binomial() -> None:
     share, steps = Fraction(1, 2000), 1_000_000
     at, masses = np.asarray([0.0, 0.25]), np.asarray([1 - float(share), float(share)])
-    line = Line(tilt=0.5, step=2 * math.pi / 200, count=4000, smooth=0.05, above=0.7, below=0.3)
+    line = Contour(tilt=0.5, step=2 * math.pi / 200, count=4000, smooth=0.05, above=0.7, below=0.3)
     found = sum_of([(spectrum(measure(at, masses), line), steps)])
     with mp.workdps(30):
         q = mp.mpf(1) / 2000
@@ -92,7 +92,7 @@ def test_rounds_are_mixed() -> None:
         assert found.lower(epsilon) == pytest.approx(direct.lower(epsilon), rel=1e-9)
 
 
-def gaussian_spectrum(square: float, line: Line) -> Spectrum:
+def gaussian_spectrum(square: float, line: Contour) -> Spectrum:
     z = line.points
     return Spectrum(line, square * z * (z + 1) / 2, gaussian=square)
 
@@ -100,7 +100,7 @@ def gaussian_spectrum(square: float, line: Line) -> Spectrum:
 @pytest.mark.parametrize("mu", [0.005, 0.3, 2.0])
 def test_gaussian_losses_are_the_closed_form(mu: float) -> None:
     """Smoothed by themselves where they are wide, by a further step where they are not."""
-    line = Line(
+    line = Contour(
         tilt=3 / mu,
         step=2 * math.pi / (30 * mu),
         count=8000,

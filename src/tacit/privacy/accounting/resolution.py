@@ -27,7 +27,7 @@ from tacit.privacy.accounting.parts import (
     StepsPart,
     scaled,
 )
-from tacit.privacy.accounting.spectrum import SMOOTHEST, Line
+from tacit.privacy.accounting.spectrum import SMOOTHEST, Contour
 from tacit.privacy.accounting.steps import Step, design
 
 __all__ = ["GRAIN", "Resolution", "Survey", "laplace_transform", "resolve", "survey", "tilted_gain"]
@@ -79,7 +79,7 @@ class Resolution:
         rough: only about where the answer lies is asked.
     """
 
-    line: Line
+    line: Contour
     cut: Cut
     rough: bool
 
@@ -209,7 +209,7 @@ def resolve(
         smooth = _CUT * window / (2 * math.pi * _LARGEST_LINE)
         count = _LARGEST_LINE
     count = max(64, 32 * math.ceil(count / 32))
-    line = Line(tilt, 2 * math.pi / window, count, smooth, above, below)
+    line = Contour(tilt, 2 * math.pi / window, count, smooth, above, below)
     size = _cells_size(parts, reverse, slope, found.reach)
     cells = _up(math.sqrt((1 + slope) / 12 * size / error), 2)
     most = 2.0 ** math.ceil(math.log2(max(epsilon, 0.0) + 3 / slope))

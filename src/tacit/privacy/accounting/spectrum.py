@@ -48,7 +48,7 @@ from tacit.privacy.accounting.gaussian import Array
 
 __all__ = [
     "SMOOTHEST",
-    "Line",
+    "Contour",
     "Spectrum",
     "Transform",
     "log_chernoff",
@@ -64,8 +64,8 @@ SMOOTHEST = 0.5  # above it no r of the module's docstring may exist
 
 
 @dataclass(frozen=True)
-class Line:
-    """Where transforms are taken.
+class Contour:
+    """The line of the complex plane along which transforms are taken.
 
     Args:
         tilt: theta, positive.
@@ -109,7 +109,7 @@ class Spectrum:
             fast as e^(-mu^2 t^2 / 2).
     """
 
-    line: Line
+    line: Contour
     log: Complex
     rounding: tuple[float, float] = (0.0, 0.0)
     infinite: float = 0.0
@@ -230,7 +230,7 @@ def _exp(exponent: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _trapezoid(line: Line) -> Complex:
+def _trapezoid(line: Contour) -> Complex:
     """H / pi / (z (z + 1)) at each point, the first one counted half."""
     z = line.points[: line.count + 1]
     weights = np.asarray(line.step / math.pi / (z * (z + 1)), dtype=np.complex128)
@@ -257,7 +257,7 @@ class Transform:
     infinite: float
 
 
-def transform(measure: Atoms, line: Line) -> Transform:
+def transform(measure: Atoms, line: Contour) -> Transform:
     """The transform of one step's losses.
 
     With t = (a B + b) h the phase is a product of two, so that the sum over atoms is a product of
@@ -286,7 +286,7 @@ def transform(measure: Atoms, line: Line) -> Transform:
     )
 
 
-def spectrum(measure: Atoms, line: Line) -> Spectrum:
+def spectrum(measure: Atoms, line: Contour) -> Spectrum:
     """The spectrum of one step's losses."""
     found = transform(measure, line)
     log: Complex = np.concatenate((np.log(found.values) + found.scale, found.anchors + 0j))

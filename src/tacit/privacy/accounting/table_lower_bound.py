@@ -38,12 +38,12 @@ from tacit.privacy.accounting.gaussian import Array
 from tacit.privacy.mechanisms.base import REPLACE_ONE
 from tacit.privacy.mechanisms.steps import PrivateState, schedule
 
-__all__ = ["flip_lower_delta", "flip_lower_epsilon"]
+__all__ = ["table_lower_delta", "table_lower_epsilon"]
 
 _ROUNDING = 1e-9  # relative: of sums over up to a million steps, of terms right to 1e-15 each
 
 
-def flip_lower_delta(mechanism: PrivateState, epsilon: float) -> float:
+def table_lower_delta(mechanism: PrivateState, epsilon: float) -> float:
     """A lower bound on the delta of a table of gradients at `epsilon` >= 0.
 
     Raises:
@@ -59,11 +59,11 @@ def flip_lower_delta(mechanism: PrivateState, epsilon: float) -> float:
     return max(0.0, _greatest(gain, epsilon - 2.0, epsilon + slack))
 
 
-def flip_lower_epsilon(mechanism: PrivateState, delta: float) -> float:
+def table_lower_epsilon(mechanism: PrivateState, delta: float) -> float:
     """An epsilon below which a table of gradients exceeds `delta`; 0 if none is found.
 
     Raises:
-        InputError: as `flip_lower_delta`.
+        InputError: as `table_lower_delta`.
     """
 
     def exceeded(ratio: float) -> float:

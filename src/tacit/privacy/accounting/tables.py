@@ -41,7 +41,7 @@ from tacit.privacy.accounting.parts import StepsPart, scaled
 from tacit.privacy.accounting.resolution import Resolution, tilted_gain
 from tacit.privacy.accounting.spectrum import (
     Complex,
-    Line,
+    Contour,
     Spectrum,
     Transform,
     spectrum,
@@ -97,7 +97,7 @@ def _exactly(part: StepsPart, reverse: bool, upper: bool, resolution: Resolution
     )
 
 
-def _nothing(line: Line) -> Spectrum:
+def _nothing(line: Contour) -> Spectrum:
     """Of a loss that is always 0."""
     return Spectrum(line, np.zeros(line.count + 3, dtype=np.complex128))
 
@@ -128,7 +128,7 @@ class _Table:
         infinite: mass at infinite loss of one step, of each bracket.
     """
 
-    line: Line
+    line: Contour
     series: Complex
     order: int
     sizes: Array
