@@ -87,7 +87,7 @@ def epsilon_bounds(mechanism: Mechanism, *, delta: float) -> tuple[float, float]
         InputError: delta is outside its range, or no bound is known for the mechanism.
     """
     upper = epsilon(mechanism, delta=delta)
-    below = partial(_method(mechanism).epsilon_below, mechanism, near=upper)
+    below = partial(_method(mechanism).epsilon_below, mechanism, guess=upper)
     values = mechanism.released_values()
     lower = epsilon_without_slack(below, values, delta) if values else below(delta)
     return min(upper, lower), upper
@@ -181,7 +181,7 @@ class _Method:
 
     Args:
         epsilon: upper, of a mechanism and delta.
-        epsilon_below: lower, of a mechanism and delta; `near` is about what the upper one is.
+        epsilon_below: lower, of a mechanism and delta; `guess` is about what the upper one is.
         delta: upper, of a mechanism and epsilon.
         delta_below: lower, of a mechanism and epsilon.
     """
@@ -218,29 +218,29 @@ def _composed_epsilon(mechanism: Mechanism, delta: float) -> float:
     return min(bound, pure)
 
 
-def _composed_epsilon_below(mechanism: Mechanism, delta: float, *, near: float) -> float:
+def _composed_epsilon_below(mechanism: Mechanism, delta: float, *, guess: float) -> float:
     """Of the direction that comes closer to the upper bound; either is a lower bound."""
     parts = parts_of(mechanism, upper=False)
     mu = _closed_mu(parts)
     if mu is not None:
         return gaussian_epsilon(mu, delta, upper=False)
-    if near == 0:
+    if guess == 0:
         return 0.0
-    found = _reached(parts, delta, min(near, _FAR)) if largest_level(parts) <= _LARGEST else 0.0
-    if found < near / 2 and largest_level(parts) > _CLEAR:
+    lower = _reached(parts, delta, min(guess, _FAR)) if largest_level(parts) <= _LARGEST else 0.0
+    if lower < guess / 2 and largest_level(parts) > _CLEAR:
         # Where single losses are huge the line is too short for a lower bound: one for more noise.
-        found = max(found, _reached(softened(parts, _CLEAR), delta, None))
-    return found
+        lower = max(lower, _reached(softened(parts, _CLEAR), delta, None))
+    return lower
 
 
-def _reached(parts: tuple[Part, ...], delta: float, near: float | None) -> float:
+def _reached(parts: tuple[Part, ...], delta: float, guess: float | None) -> float:
     """The larger of both directions' lower bounds; of the first alone where that is close."""
-    found = 0.0
+    lower = 0.0
     for reverse in _directions(parts):
-        if near is None or found < _CLOSE * near:
-            bound = epsilon_bound(parts, reverse, False, math.log(delta), guess=near)
-            found = max(found, bound)
-    return found
+        if guess is None or lower < _CLOSE * guess:
+            bound = epsilon_bound(parts, reverse, False, math.log(delta), guess=guess)
+            lower = max(lower, bound)
+    return lower
 
 
 def _composed_delta(mechanism: Mechanism, epsilon: float) -> float:
@@ -251,8 +251,8 @@ def _composed_delta(mechanism: Mechanism, epsilon: float) -> float:
     most = 0.0 if epsilon >= pure_epsilon(parts) else total_variation(parts)
     if most == 0 or largest_level(parts) > _LARGEST:
         return most
-    found = max(delta_bound(parts, reverse, True, epsilon) for reverse in _directions(parts))
-    return min(most, found)
+    bound = max(delta_bound(parts, reverse, True, epsilon) for reverse in _directions(parts))
+    return min(most, bound)
 
 
 def _composed_delta_below(mechanism: Mechanism, epsilon: float) -> float:
@@ -276,8 +276,8 @@ _COMPOSED = _Method(
 # so that the mechanism with Poisson sampling is an instance: the other records contribute nothing.
 _REVEALED = _Method(
     lambda mechanism, delta: revealed_epsilon(mechanism, delta),
-    lambda mechanism, delta, *, near: _composed_epsilon_below(
-        replace(mechanism, sampling="poisson"), delta, near=near
+    lambda mechanism, delta, *, guess: _composed_epsilon_below(
+        replace(mechanism, sampling="poisson"), delta, guess=guess
     ),
     lambda mechanism, epsilon: revealed_delta(mechanism, epsilon),
     lambda mechanism, epsilon: _composed_delta_below(
@@ -288,7 +288,7 @@ _REVEALED = _Method(
 
 _PERSISTENT = _Method(
     persistent_epsilon,
-    lambda mechanism, delta, *, near: 0.0,
+    lambda mechanism, delta, *, guess: 0.0,
     persistent_delta,
     lambda mechanism, epsilon: 0.0,
 )

@@ -124,28 +124,28 @@ class Spectrum:
     def upper(self, epsilon: float) -> float:
         """A delta that the losses do not exceed."""
         smooth = self._smoothing
-        found = self._sum(epsilon, smooth) + self._errors(epsilon, smooth)
-        found += self.infinite + self.slack
-        return math.inf if math.isnan(found) else found  # what cannot be computed is no bound
+        bound = self._sum(epsilon, smooth) + self._errors(epsilon, smooth)
+        bound += self.infinite + self.slack
+        return math.inf if math.isnan(bound) else bound  # what cannot be computed is no bound
 
     def lower(self, epsilon: float) -> float:
         """A delta that the losses reach."""
         smooth = self._smoothing
-        found = self._sum(epsilon, smooth) - self._aliases(epsilon, smooth)
+        bound = self._sum(epsilon, smooth) - self._aliases(epsilon, smooth)
         errors = self._errors(epsilon, smooth)
         if smooth == 0:
-            return found - errors - self.slack
+            return bound - errors - self.slack
         if smooth > SMOOTHEST:
             return -math.inf
         rough = rougher(smooth)
         other = self._sum(epsilon, rough) + self._errors(epsilon, rough)
-        return 2 * (found - errors) - other - self.slack
+        return 2 * (bound - errors) - other - self.slack
 
     def bend(self, epsilon: float) -> float:
         """By what share of delta doubling the smoothing would change it: no bound, a check."""
         smooth = self._smoothing
-        found = self._sum(epsilon, smooth)
-        return abs(self._sum(epsilon, 2 * smooth) - found) / found if found > 0 else 0.0
+        total = self._sum(epsilon, smooth)
+        return abs(self._sum(epsilon, 2 * smooth) - total) / total if total > 0 else 0.0
 
     @property
     def _smoothing(self) -> float:
@@ -288,9 +288,11 @@ def transform(measure: Atoms, line: Contour) -> Transform:
 
 def spectrum(measure: Atoms, line: Contour) -> Spectrum:
     """The spectrum of one step's losses."""
-    found = transform(measure, line)
-    log: Complex = np.concatenate((np.log(found.values) + found.scale, found.anchors + 0j))
-    return Spectrum(line, log, rounding=found.rounding, infinite=found.infinite)
+    transformed = transform(measure, line)
+    log: Complex = np.concatenate(
+        (np.log(transformed.values) + transformed.scale, transformed.anchors + 0j)
+    )
+    return Spectrum(line, log, rounding=transformed.rounding, infinite=transformed.infinite)
 
 
 def _powers(angles: Array, count: int) -> Complex:

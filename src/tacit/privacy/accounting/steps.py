@@ -256,9 +256,11 @@ def _sampled(rate: float, loss: Array) -> Array:
         return loss
     rest = math.log1p(-rate)
     low = np.logaddexp(rest, math.log(rate) + np.minimum(loss, 0.0))
-    near = np.log1p(rate * np.expm1(np.clip(loss, -1.0, 1.0)))
+    middle = np.log1p(rate * np.expm1(np.clip(loss, -1.0, 1.0)))
     high = loss + np.log(rate + (1 - rate) * np.exp(-np.maximum(loss, 0.5)))
-    return np.asarray(np.where(loss < -0.7, low, np.where(loss < 1, near, high)), dtype=np.float64)
+    return np.asarray(
+        np.where(loss < -0.7, low, np.where(loss < 1, middle, high)), dtype=np.float64
+    )
 
 
 @dataclass(frozen=True, eq=False)

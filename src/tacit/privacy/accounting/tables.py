@@ -187,9 +187,9 @@ def _table(
 ) -> _Table:
     """The brackets between neighbouring levels, for up to so many steps."""
     line = resolution.line
-    found = [_transform(unit, level, reverse, upper, resolution) for level in ends]
-    scale = np.asarray([one.scale for one in found])[:, None]
-    values = np.stack([one.values for one in found])
+    transforms = [_transform(unit, level, reverse, upper, resolution) for level in ends]
+    scale = np.asarray([each.scale for each in transforms])[:, None]
+    values = np.stack([each.values for each in transforms])
     values *= np.exp(scale - scale[:1])
     low, high = values[:-1], values[1:]
     total = low + high
@@ -216,9 +216,14 @@ def _table(
         order,
         sizes,
         _remainder(size, order),
-        np.stack([one.anchors for one in found]),
-        (max(one.rounding[0] for one in found), max(one.rounding[1] for one in found)),
-        np.maximum([one.infinite for one in found[:-1]], [one.infinite for one in found[1:]]),
+        np.stack([each.anchors for each in transforms]),
+        (
+            max(each.rounding[0] for each in transforms),
+            max(each.rounding[1] for each in transforms),
+        ),
+        np.maximum(
+            [each.infinite for each in transforms[:-1]], [each.infinite for each in transforms[1:]]
+        ),
     )
 
 

@@ -116,14 +116,19 @@ def dominating(nodes: Sequence[Mechanism]) -> Mechanism | None:
     distinct = list(dict.fromkeys(nodes))
     if len(distinct) < 2:
         return distinct[0] if distinct else None
-    alike = {(one.relation, one.unit, one.trust_model, one.steps) for one in distinct}
-    kinds = {type(one) for one in distinct}
-    if len(alike) > 1 or not (kinds <= set(_GAUSSIANS) or kinds == {FixedBatchGaussian}):
+    terms = {
+        (mechanism.relation, mechanism.unit, mechanism.trust_model, mechanism.steps)
+        for mechanism in distinct
+    }
+    kinds = {type(mechanism) for mechanism in distinct}
+    if len(terms) > 1 or not (kinds <= set(_GAUSSIANS) or kinds == {FixedBatchGaussian}):
         return None
     gaussians: list[Any] = list(distinct)
-    worst = max(gaussians, key=lambda one: one.rate)
-    least = tuple(map(min, zip(*(one.noise_multiplier for one in gaussians), strict=True)))
-    coordinates = max(one.coordinates for one in gaussians)
+    worst = max(gaussians, key=lambda mechanism: mechanism.rate)
+    least = tuple(
+        map(min, zip(*(mechanism.noise_multiplier for mechanism in gaussians), strict=True))
+    )
+    coordinates = max(mechanism.coordinates for mechanism in gaussians)
     # What finite arithmetic adds grows with the coordinates: their largest number is safe.
     made: Mechanism = replace(worst, noise_multiplier=least, coordinates=coordinates)
     return made

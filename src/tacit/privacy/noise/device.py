@@ -96,8 +96,8 @@ def _words(
             begin = strip * _STRIP_PAIRS
             count = min(_STRIP_PAIRS, pairs - begin)
             draw.read(row + i, first + begin, bytes(count * BLOCK_BYTES), room.data)
-            found = room[: count * BLOCK_BYTES].view("<i8").reshape(count, 2)
-            words[i, begin : begin + count] = found
+            drawn = room[: count * BLOCK_BYTES].view("<i8").reshape(count, 2)
+            words[i, begin : begin + count] = drawn
 
     over_rows(rows * strips, 2 * _STRIP_PAIRS, fill)
     magnitudes = np.abs(words[..., 0]).view(np.uint64)  # of -2^63 it is 2^63

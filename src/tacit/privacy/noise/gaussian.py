@@ -341,12 +341,12 @@ def _settle(
     magnitudes = np.abs(words[:, 0]).view(np.uint64)  # of -2^63 it is 2^63
     uniforms = magnitudes * 2.0**-63
     # Both values of a pair are left, if one is: each is found once.
-    found: dict[tuple[int, int], float] = {}
+    tail_uniforms: dict[tuple[int, int], float] = {}
     for j in np.flatnonzero(magnitudes < _TAIL).tolist():
         at = (int(row[j]), int(column[j]) >> 1)
-        if at not in found:
-            found[at] = source.tail_uniform(at[0], int(words[j, 0]), at[1])
-        uniforms[j] = found[at]
+        if at not in tail_uniforms:
+            tail_uniforms[at] = source.tail_uniform(at[0], int(words[j, 0]), at[1])
+        uniforms[j] = tail_uniforms[at]
     noise = lattice.scales[row, 0] * careful_normals(
         uniforms, magnitudes, words[:, 1], column % 2 == 1
     )
