@@ -154,10 +154,10 @@ def test_other_accountants_upper_bounds_lie_above_the_lower_bound(
     mechanism: Mechanism, event: object, grid: float
 ) -> None:
     lower, upper = privacy.epsilon_bounds(mechanism, delta=1e-5)
-    found = theirs(event, 1e-5, grid)
+    estimate = theirs(event, 1e-5, grid)
     assert_tight((lower, upper))
-    assert lower <= found
-    assert found == pytest.approx(upper, rel=2e-3)
+    assert lower <= estimate
+    assert estimate == pytest.approx(upper, rel=2e-3)
 
 
 def test_one_laplace_step_is_the_closed_form() -> None:
@@ -261,17 +261,17 @@ def test_sampled_rounds_of_sampled_steps() -> None:
     mechanism = ClientSampling(inner, rate, rounds)
     pair = intervals_of(0.3, 1.0, count=90)
     for epsilon in (0.2, 1.0):
-        found = []
+        sums = []
         for one in (pair, pair.reverse):
             total = 0.0
             for m in range(1, rounds + 1):
                 chance = math.comb(rounds, m) * rate**m * (1 - rate) ** (rounds - m)
                 total += chance * compose([one] * m).delta(epsilon)
-            found.append(total)
+            sums.append(total)
         lower, upper = privacy.delta_bounds(mechanism, epsilon=epsilon)
-        assert max(found) <= upper
-        assert lower <= max(found) * 1.02
-        assert upper <= max(found) * 1.03
+        assert max(sums) <= upper
+        assert lower <= max(sums) * 1.02
+        assert upper <= max(sums) * 1.03
 
 
 # Private state.

@@ -200,10 +200,10 @@ def test_rates() -> None:
 def test_levels_count_the_steps_in_any_order(multipliers: list[float], random: Any) -> None:
     shuffled = list(multipliers)
     random.shuffle(shuffled)
-    found = m.levels(m.Gaussian(shuffled))
-    assert found == m.levels(m.Gaussian(multipliers))
-    assert dict(found) == {value: multipliers.count(value) for value in multipliers}
-    assert [value for value, _ in found] == sorted(set(multipliers))
+    counted = m.levels(m.Gaussian(shuffled))
+    assert counted == m.levels(m.Gaussian(multipliers))
+    assert dict(counted) == {value: multipliers.count(value) for value in multipliers}
+    assert [value for value, _ in counted] == sorted(set(multipliers))
 
 
 GAUSSIAN, SAMPLED = m.Gaussian(1.0), m.SampledGaussian(0.1, [1.0, 2.0])

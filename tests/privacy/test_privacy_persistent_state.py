@@ -55,11 +55,11 @@ def test_delta_is_the_mean_over_all_patterns(
     mechanism = PersistentState(rate, multipliers, relation=relation)
     double = 2.0 if relation == REPLACE_ONE else 1.0
     exact = over_all_patterns(rate, multipliers, epsilon, double)
-    found = persistent_delta(mechanism, epsilon)
-    assert exact * (1 - 1e-9) <= found
+    bound = persistent_delta(mechanism, epsilon)
+    assert exact * (1 - 1e-9) <= bound
     # A lattice of 1/8192 of the largest shift, for each of up to 7 draws.
     wider = [1 / (1 / z + 1 / min(multipliers) / 8000) for z in multipliers]
-    assert found <= over_all_patterns(rate, wider, epsilon, double) * (1 + 1e-6) + 1e-15
+    assert bound <= over_all_patterns(rate, wider, epsilon, double) * (1 + 1e-6) + 1e-15
 
 
 def test_epsilon_inverts_delta_and_follows_noise_steps_and_relation() -> None:
@@ -192,8 +192,8 @@ def printed_rounds(kept: float = 1.0) -> list[ClientRound]:
 def test_norms_are_those_of_every_response() -> None:
     responses = np.linalg.norm(fedspd_responses(PRINTED, ACTIVE, norms=True), axis=1).reshape(6, 3)
     one = [[float(r == step) for r in range(3)] for step in range(3)]
-    found = carried_norms(printed_rounds(), PRINTED.penalty, one, 0.0)
-    assert found == pytest.approx(responses.max(axis=1), rel=1e-8)
+    norms = carried_norms(printed_rounds(), PRINTED.penalty, one, 0.0)
+    assert norms == pytest.approx(responses.max(axis=1), rel=1e-8)
     single = carried_norms(printed_rounds(), PRINTED.penalty, [one[1]], 0.0)
     assert single == pytest.approx(responses[:, 1], rel=1e-8)
     together = carried_norms(printed_rounds(), PRINTED.penalty, [[1.0, 1.0, 1.0]], 0.0)
@@ -204,12 +204,12 @@ def test_norms_are_those_of_every_response() -> None:
 def test_a_lasting_disturbance_is_a_hit_at_every_later_step() -> None:
     rows = fedspd_responses(PRINTED, ACTIVE, norms=True)
     lasting = 2.5
-    found = carried_norms(printed_rounds(), PRINTED.penalty, [[1.0, lasting, lasting]], lasting)
+    norms = carried_norms(printed_rounds(), PRINTED.penalty, [[1.0, lasting, lasting]], lasting)
     for index in range(6):
         sizes = np.zeros(18)
         sizes[3 * index] = 1.0
         sizes[3 * index + 1 :] = lasting
-        assert found[index] == pytest.approx(np.linalg.norm(sizes @ rows), rel=1e-8)
+        assert norms[index] == pytest.approx(np.linalg.norm(sizes @ rows), rel=1e-8)
 
 
 def test_copies_of_a_message_add_squares_and_overflow_is_infinite() -> None:
@@ -271,9 +271,9 @@ def test_energy_bounds_two_runs_with_smooth_convex_losses(local: int) -> None:
     closest = 0.0
     for trial in range(60):
         start = trial % 12
-        found = difference_of_two_runs(draw, rounds, start, local, convex=True)
-        assert found <= min(energy[start], norms[start]) * (1 + 1e-9)
-        closest = max(closest, found / energy[start])
+        distance = difference_of_two_runs(draw, rounds, start, local, convex=True)
+        assert distance <= min(energy[start], norms[start]) * (1 + 1e-9)
+        closest = max(closest, distance / energy[start])
     assert closest > 0.3
     concave = [difference_of_two_runs(draw, rounds, 0, local, convex=False) for _ in range(5)]
     assert max(concave) > energy[0]

@@ -67,8 +67,8 @@ def test_no_state_beats_the_pair_over_two_steps(
     worst_p, worst_q = np.outer(p, p), np.outer(q, q)
     ratio = math.exp(mark)
     for (a, b), (c, d) in (((one, other), (worst_p, worst_q)), ((other, one), (worst_q, worst_p))):
-        found = float(np.maximum(a - ratio * b, 0).sum())
-        assert found <= float(np.maximum(c - ratio * d, 0).sum()) * 1.002 + 1e-6
+        divergence = float(np.maximum(a - ratio * b, 0).sum())
+        assert divergence <= float(np.maximum(c - ratio * d, 0).sum()) * 1.002 + 1e-6
 
 
 def profile_exact(
@@ -131,7 +131,7 @@ def plainly_composed(
         (1 - rate) * np.exp(undrawn_norm * (x - undrawn_norm / 2))
         + rate * np.exp(drawn_norm * (x - drawn_norm / 2))
     )
-    found = []
+    epsilons = []
     for masses, losses in ((p, loss), (q, -loss)):
         held = masses > 1e-30
         cells = np.rint(losses[held] / grid).astype(int)
@@ -144,8 +144,8 @@ def plainly_composed(
             above = points > middle
             total = float((law[above] * -np.expm1(middle - points[above])).sum())
             low, high = (middle, high) if total > mark else (low, middle)
-        found.append(high)
-    return max(found)
+        epsilons.append(high)
+    return max(epsilons)
 
 
 @pytest.mark.parametrize(("rate", "drawn_norm", "undrawn_norm", "steps"), STEPS)
@@ -175,8 +175,8 @@ def test_composed_steps_lie_within_the_bounds_of_dp_accounting(
     )
     mechanism = PrivateState(rate, drawn_norm, undrawn_norm, 1.0, steps)
     for mark in (1e-2, 1e-5):
-        found = epsilon(mechanism, delta=mark)
-        assert below.get_epsilon_for_delta(mark) <= found <= above.get_epsilon_for_delta(mark)
+        bound = epsilon(mechanism, delta=mark)
+        assert below.get_epsilon_for_delta(mark) <= bound <= above.get_epsilon_for_delta(mark)
 
 
 def flipping_shifts(
@@ -245,8 +245,8 @@ def test_the_published_noise_of_privsgp_vr() -> None:
 def test_the_price_of_a_private_table(rate: float, steps: int, plain: float, ratio: float) -> None:
     """Noise that spends epsilon 1 at delta 1e-4 without a table, and with one."""
     for noise, drawn_norm, undrawn_norm in [(plain, 1.0, 0.0), (plain * ratio, 2 - rate, rate)]:
-        found = epsilon(PrivateState(rate, drawn_norm, undrawn_norm, noise, steps), delta=1e-4)
-        assert found == pytest.approx(1.0, abs=0.01)
+        bound = epsilon(PrivateState(rate, drawn_norm, undrawn_norm, noise, steps), delta=1e-4)
+        assert bound == pytest.approx(1.0, abs=0.01)
 
 
 def test_the_theorem_needs_poisson_sampling() -> None:

@@ -218,9 +218,9 @@ def test_lower_bound_is_that_of_all_patterns(delta: float, drawn_norm: float) ->
         p, q = chances @ ndtr(sums / 2 - tau), chances @ ndtr(-sums / 2 - tau)
         if p > delta:
             best = max(best, math.log((p - delta) / q))
-    found = fedspd_lower(SMALL, active, delta, drawn_norm=drawn_norm)
-    assert best * 0.99 - 1e-3 <= found <= best * (1 + 1e-6) + 1e-9
-    assert found <= fedspd_upper(SMALL, active, delta, drawn_norm=drawn_norm)
+    outcome = fedspd_lower(SMALL, active, delta, drawn_norm=drawn_norm)
+    assert best * 0.99 - 1e-3 <= outcome <= best * (1 + 1e-6) + 1e-9
+    assert outcome <= fedspd_upper(SMALL, active, delta, drawn_norm=drawn_norm)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0, 10.0])
@@ -234,8 +234,8 @@ def test_upper_bound_covers_the_mean_over_all_patterns(epsilon: float) -> None:
         for mu, chance in zip(sums, chances, strict=True)
         if mu > 0
     )
-    found = fedspd_upper_delta(SMALL, active, epsilon, drawn_norm=1.0)
-    assert bound <= found <= bound * 1.01 + 1e-12
+    outcome = fedspd_upper_delta(SMALL, active, epsilon, drawn_norm=1.0)
+    assert bound <= outcome <= bound * 1.01 + 1e-12
     # The exact bound, with the shifts themselves, is below it.
     linear = fedspd_responses(SMALL, active, norms=False).reshape(4, 2, 4)
     exact = 0.0
@@ -245,7 +245,7 @@ def test_upper_bound_covers_the_mean_over_all_patterns(epsilon: float) -> None:
         if drawn:
             mu = float(np.linalg.norm(sum(linear[pair] for pair in drawn)))
             exact += chance * gaussian_delta(mu, epsilon)
-    assert exact <= found
+    assert exact <= outcome
 
 
 def test_upper_epsilon_inverts_upper_delta() -> None:

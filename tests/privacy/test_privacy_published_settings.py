@@ -132,21 +132,21 @@ def test_activation_is_seen() -> None:
 
 def certified(algorithm: str, experiment: str, which: int = 0) -> float:
     """The certified epsilon of one row: `which` reading of an experiment."""
-    found = rows(algorithm, experiment)[which]
-    assert found.bounds is not None
-    assert found.delta is not None
-    lower, upper = found.bounds(found.delta)
+    setting = rows(algorithm, experiment)[which]
+    assert setting.bounds is not None
+    assert setting.delta is not None
+    lower, upper = setting.bounds(setting.delta)
     assert upper is not None
     assert lower is None or lower <= upper
     return upper
 
 
 def proved(algorithm: str, experiment: str, which: int = 0) -> float:
-    """The proved lower bound of one row."""
-    found = rows(algorithm, experiment)[which]
-    assert found.bounds is not None
-    assert found.delta is not None
-    lower, _ = found.bounds(found.delta)
+    """The proved lower setting of one row."""
+    setting = rows(algorithm, experiment)[which]
+    assert setting.bounds is not None
+    assert setting.delta is not None
+    lower, _ = setting.bounds(setting.delta)
     assert lower is not None
     return lower
 

@@ -22,12 +22,12 @@ def table(
 
 def shifts(pattern: tuple[bool, ...], undrawn_norm: float) -> list[float]:
     """The algorithm as written: the table starts with gradients at z^0, -1; they are 1 later."""
-    found, stored = [], -1.0
+    moved, stored = [], -1.0
     for step, drawn in enumerate(pattern):
         gradient = -1.0 if step == 0 else 1.0
-        found.append((gradient - stored if drawn else 0.0) + undrawn_norm * stored)
+        moved.append((gradient - stored if drawn else 0.0) + undrawn_norm * stored)
         stored = gradient if drawn else stored
-    return found
+    return moved
 
 
 def best_test(mechanism: PrivateState, epsilon: float) -> float:
@@ -40,11 +40,11 @@ def best_test(mechanism: PrivateState, epsilon: float) -> float:
         chances = [0.0, 0.0]
         for pattern in patterns:
             weight = math.prod(rate if drawn else 1 - rate for drawn in pattern)
-            found = shifts(pattern, mechanism.undrawn_norm)
+            moved = shifts(pattern, mechanism.undrawn_norm)
             for side, sign in enumerate((1, mirrored)):
                 none = math.prod(
                     1 - math.erfc((threshold - sign * shift) / z / math.sqrt(2)) / 2
-                    for shift, z in zip(found, noises, strict=True)
+                    for shift, z in zip(moved, noises, strict=True)
                 )
                 chances[side] += weight * (1 - none)
         best = max(best, chances[0] - math.exp(epsilon) * chances[1])
@@ -58,9 +58,9 @@ def test_it_is_the_chance_of_the_test_over_all_patterns(
     rate: float, noise: float, epsilon: float, relation: Relation
 ) -> None:
     mechanism = table(rate, noise, 4, relation)
-    found, exact = table_lower_delta(mechanism, epsilon), best_test(mechanism, epsilon)
+    bound, exact = table_lower_delta(mechanism, epsilon), best_test(mechanism, epsilon)
     # Below by what the union over four steps costs; above only by its finer search.
-    assert 0.9 * exact - 2e-3 <= found <= exact * 1.02 + 1e-7
+    assert 0.9 * exact - 2e-3 <= bound <= exact * 1.02 + 1e-7
 
 
 @pytest.mark.parametrize("noise", [0.2, [0.9, 0.4, 0.3, 0.5, 0.3], 1.5])
@@ -86,10 +86,10 @@ def test_runs_of_a_real_table_agree() -> None:
         seen = np.maximum(seen, message)
         z -= pace * (message + 0.3)
     null = noise * generator.standard_normal((runs, steps)).max(axis=1)
-    found = table_lower_delta(table(rate, noise, steps), 1.0)
+    bound = table_lower_delta(table(rate, noise, steps), 1.0)
     gains = [np.mean(seen > t) - math.e * np.mean(null > t) for t in np.linspace(0.5, 3.0, 51)]
-    assert max(gains) == pytest.approx(found, abs=0.02)
-    assert found > 0.2
+    assert max(gains) == pytest.approx(bound, abs=0.02)
+    assert bound > 0.2
 
 
 @pytest.mark.parametrize("relation", [ADD_OR_REMOVE_ONE, REPLACE_ONE])
