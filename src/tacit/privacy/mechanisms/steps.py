@@ -246,7 +246,7 @@ class FixedBatchGaussian(Scheduled):
     coordinates: int = 0
 
     def __post_init__(self) -> None:
-        fixed_size(self.relation, REPLACE_ONE)
+        fixed_size(self.relation)
         self._freeze(batch=whole, records=whole, coordinates=count)
         if self.batch > self.records:
             raise InputError("batch", self.batch, f"must lie in 1..{self.records}, the records")
@@ -360,7 +360,7 @@ class PrivateState(Scheduled):
             expected = f"must lie between 0 and drawn_norm = {self.drawn_norm:g}"
             raise InputError("undrawn_norm", self.undrawn_norm, expected)
         if self.sampling == "fixed":
-            fixed_size(self.relation, REPLACE_ONE)
+            fixed_size(self.relation)
 
     @property
     def rate(self) -> float:
