@@ -28,7 +28,6 @@ from scipy.stats import binom, norm
 import tacit
 from tacit import privacy
 from tacit.algorithms.variance_reduction import AnchorOptions, anchor_ratio
-from tacit.analysis.ledger_table import mechanism_words
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.privacy import from_statement, to_statement
@@ -183,7 +182,7 @@ def test_theorem_a_is_the_composition_of_its_mixtures(difference: float | None, 
     multiplier = 0.8 * 2 / 0.8
     event = dp_event.MixtureOfGaussiansDpEvent(multiplier, [0.1, hit], [0.9, 0.1])
     assert result.epsilon[0] == pytest.approx(pld((event, 10)), rel=5e-3)
-    assert "Poisson" in mechanism_words(result.plan.mechanism(result.plan.nodes[0]))
+    assert "Poisson" in result.plan.mechanism(result.plan.nodes[0]).explain(str)
 
 
 @pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])

@@ -18,7 +18,7 @@ from test_algorithms_battery import digits
 from torch import Tensor
 
 from tacit.config import load_config
-from tacit.privacy.mechanisms.composed import CarriedState, PrivateState, schedule
+from tacit.privacy.mechanisms.composed import PersistentState, PrivateState, schedule
 from tacit.privacy.noise.independent import LAPLACE, IndependentNoise
 from tacit.training.budget import node_keys
 from tacit.training.prepare import Job, prepare
@@ -80,13 +80,13 @@ def shifts(job: Job, k: int) -> tuple[float, int]:
     """
     node = job.plan.nodes[0]
     whole = job.plan.mechanism(node)
-    if isinstance(whole, CarriedState):
+    if isinstance(whole, PersistentState):
         # Every round may hit, and each hit is seen again in the rounds that follow.
         hits = schedule(whole)[: job.plan.released(node).index(k) + 1]
         return sum(1 / multiplier for multiplier in hits), job.plan.local_steps
     alone = job.plan.mechanism(node, [(k, k + 1)])
     (multiplier,) = schedule(alone)
-    return (alone.hit if isinstance(alone, PrivateState) else 1.0) / multiplier, 1
+    return (alone.drawn_norm if isinstance(alone, PrivateState) else 1.0) / multiplier, 1
 
 
 CHANGES: dict[str, Callable[[Tensor], Tensor]] = {

@@ -16,7 +16,7 @@ from tacit.analysis import claims
 from tacit.analysis.claims import claims_document, claims_table, verdict
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.privacy.published.settings import Setting, paper_settings
+from tacit.privacy.published.settings import PaperSetting, paper_settings
 from tacit.report.claims_page import claims_page
 from tacit.training.prepare import prepare
 
@@ -36,7 +36,7 @@ SAMPLE = (
 )
 
 
-def is_sample(setting: Setting) -> bool:
+def is_sample(setting: PaperSetting) -> bool:
     """Whether the setting is of the sample; Dyn-D2P's many noise levels are not."""
     growing = setting.algorithm.startswith("Dyn-D2P, Dyn[mu]")
     return setting.experiment.startswith(SAMPLE) and not growing

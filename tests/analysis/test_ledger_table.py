@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tacit.analysis.ledger_table import ledger_table, mechanism_words
+from tacit.analysis.ledger_table import ledger_table
 from tacit.privacy import (
     ClientSampling,
     Composed,
@@ -21,6 +21,7 @@ from tacit.privacy import (
     to_statement,
 )
 from tacit.privacy.ledger.key import fingerprint
+from tacit.report.wording import number_text
 
 PUBLIC = "ab" * 32
 
@@ -102,4 +103,4 @@ def test_what_is_not_finite_is_said_to_be() -> None:
     ],
 )  # fmt: skip
 def test_every_mechanism_has_words(mechanism: Mechanism, said: str) -> None:
-    assert said in mechanism_words(mechanism)
+    assert said in mechanism.explain(number_text)

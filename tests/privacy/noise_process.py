@@ -20,7 +20,7 @@ STEPS, LENGTH, RECORDS = 2, 40_001, 5_000
 def digests(keys: NodeKeys, nodes: list[int]) -> dict[str, str]:
     """What each node of this process draws, hashed: releases, coins and subsets of every step."""
     totals = torch.stack([torch.linspace(-node, node, LENGTH) for node in nodes])
-    found = {}
+    digests = {}
     for step in range(STEPS):
         released = noise.add_normal(totals.clone(), [1.3] * len(nodes), keys, nodes, "noise", step)
         for row, node in zip(released, nodes, strict=True):
@@ -30,8 +30,8 @@ def digests(keys: NodeKeys, nodes: list[int]) -> dict[str, str]:
                 noise.subset(keys, node, "sampling", step, RECORDS, 64),
             )
             joined = b"".join(values.tobytes() for values in drawn)
-            found[f"{node} {step}"] = hashlib.sha256(joined).hexdigest()
-    return found
+            digests[f"{node} {step}"] = hashlib.sha256(joined).hexdigest()
+    return digests
 
 
 if __name__ == "__main__":

@@ -59,12 +59,12 @@ def test_every_record_at_every_step_is_the_closed_form(
     if relation == REPLACE_ONE:
         same.append(FixedBatchGaussian(40, 40, schedule))
     for mechanism in same:
-        found = privacy.epsilon(mechanism, delta=delta)
-        assert truth <= found * (1 + 1e-14)
-        assert found <= truth * (1 + 1e-9)
-        exact = gaussian_profile_exact(mu, found)
+        bound = privacy.epsilon(mechanism, delta=delta)
+        assert truth <= bound * (1 + 1e-14)
+        assert bound <= truth * (1 + 1e-9)
+        exact = gaussian_profile_exact(mu, bound)
         # One ulp of mu moves delta by some 1e-14 of itself.
-        assert float(exact) <= privacy.delta(mechanism, epsilon=found) <= delta * (1 + 1e-9)
+        assert float(exact) <= privacy.delta(mechanism, epsilon=bound) <= delta * (1 + 1e-9)
 
 
 def test_a_rate_next_to_one_is_nearly_the_closed_form() -> None:
@@ -115,10 +115,10 @@ def test_certified_is_above_what_an_attack_proves_and_close(
         assert certified <= (proved * 1.02 + 1e-3 if exact else proved * 1.3 + 0.01)
     for epsilon in (0.0, 1.0):
         proved = max(direction.delta(epsilon) for direction in directions)
-        found = privacy.delta(mechanism, epsilon=epsilon)
-        assert proved <= found <= 1
+        bound = privacy.delta(mechanism, epsilon=epsilon)
+        assert proved <= bound <= 1
         if kind != "fixed-batch" or len(schedule) == 1:
-            assert found <= proved * 1.02 + ROUNDING
+            assert bound <= proved * 1.02 + ROUNDING
 
 
 # dp_accounting on a fine grid.
@@ -188,21 +188,21 @@ def dyn_constant_mu(epsilon: float, records: int, steps: int, delta: float) -> f
 )
 def test_what_dyn_d2p_costs(claimed: float, poisson: float, fixed_at_least: float) -> None:
     multiplier = 1 / dyn_constant_mu(claimed, 3000, 1000, 1e-4)
-    found = privacy.epsilon(SampledGaussian(1 / 3000, multiplier, 1000), delta=1e-4)
-    assert found == pytest.approx(poisson, abs=0.006)
+    bound = privacy.epsilon(SampledGaussian(1 / 3000, multiplier, 1000), delta=1e-4)
+    assert bound == pytest.approx(poisson, abs=0.006)
     fixed_found = privacy.epsilon(FixedBatchGaussian(1, 3000, multiplier, 1000), delta=1e-4)
     assert fixed_at_least <= fixed_found < 2 * fixed_at_least
 
 
 def test_what_privsgp_costs_on_mnist() -> None:
     sigma_over_g = 3 * 2 * math.sqrt(575 * math.log(1e5)) / 1200
-    found = privacy.epsilon(SampledGaussian(1 / 1200, sigma_over_g, 575), delta=1e-5)
-    assert found == pytest.approx(5.645, abs=0.006)
+    bound = privacy.epsilon(SampledGaussian(1 / 1200, sigma_over_g, 575), delta=1e-5)
+    assert bound == pytest.approx(5.645, abs=0.006)
 
 
 def test_fixed_batch_figures() -> None:
-    found = privacy.epsilon(FixedBatchGaussian(1, 100, 1.5, 1000), delta=1e-4)
-    assert found == pytest.approx(3.65, abs=0.006)
+    bound = privacy.epsilon(FixedBatchGaussian(1, 100, 1.5, 1000), delta=1e-4)
+    assert bound == pytest.approx(3.65, abs=0.006)
     assert privacy.epsilon(FixedBatchGaussian(1, 3000, 0.45, 1000), delta=1e-4) > 16
     poisson = SampledGaussian(1 / 3000, 0.45, 1000, relation=REPLACE_ONE)
     assert privacy.epsilon(poisson, delta=1e-4) == pytest.approx(1.73, abs=0.006)
@@ -210,8 +210,8 @@ def test_fixed_batch_figures() -> None:
 
 def test_replace_one_takes_sigma_over_the_bound() -> None:
     """z = 2 at delta = 1e-5: 4.38 with a sensitivity of 2, where 2.17 would be one of 1."""
-    found = privacy.epsilon(Gaussian(2.0, relation=REPLACE_ONE), delta=1e-5)
-    assert found == pytest.approx(4.38, abs=0.005)
+    bound = privacy.epsilon(Gaussian(2.0, relation=REPLACE_ONE), delta=1e-5)
+    assert bound == pytest.approx(4.38, abs=0.005)
 
 
 # Curves.
@@ -234,13 +234,13 @@ def test_a_curve_bounds_every_prefix(mechanism: Mechanism, marks: list[int]) -> 
     assert list(curve) == sorted(curve)
     schedule = mechanism.noise_multiplier
     assert isinstance(schedule, tuple)
-    for mark, found in zip(marks, curve, strict=True):
+    for mark, bound in zip(marks, curve, strict=True):
         if mark == 0:
-            assert found == 0
+            assert bound == 0
             continue
         steps = {**vars(mechanism), "noise_multiplier": schedule[:mark], "steps": None}
         truth = privacy.epsilon(type(mechanism)(**steps), delta=1e-5)
-        assert truth * (1 - 3e-3) <= found <= truth * (1 + 2e-2) + 1e-3
+        assert truth * (1 - 3e-3) <= bound <= truth * (1 + 2e-2) + 1e-3
     if marks[-1] == len(schedule):
         assert curve[-1] == pytest.approx(privacy.epsilon(mechanism, delta=1e-5), rel=3e-3)
     assert curve[-1] <= privacy.epsilon(mechanism, delta=1e-5) * (1 + 1e-12)
@@ -284,15 +284,15 @@ def test_more_noise_fewer_steps_lower_rates_and_larger_deltas_cost_less(
     delta: float,
 ) -> None:
     mechanism = kind(rate, multiplier, steps)
-    found = privacy.epsilon(mechanism, delta=delta)
+    bound = privacy.epsilon(mechanism, delta=delta)
     # Grids are refined until epsilon gains less than 0.1 %: each figure may be about that far off.
-    most = found * 1.005 + 1e-3
+    most = bound * 1.005 + 1e-3
     assert privacy.epsilon(kind(rate, multiplier * 1.3, steps), delta=delta) <= most
     assert privacy.epsilon(mechanism, delta=10 * delta) <= most
-    assert privacy.epsilon(kind(rate, multiplier, steps + 3), delta=delta) >= found * 0.995 - 1e-3
-    assert privacy.epsilon(kind(rate * 1.5, multiplier, steps), delta=delta) >= found * 0.995 - 1e-3
-    assert privacy.delta(mechanism, epsilon=found * 1.002 + 2e-3) <= delta * 1.0001 + ROUNDING
-    assert privacy.delta(mechanism, epsilon=found) <= delta * 1.05 + ROUNDING
+    assert privacy.epsilon(kind(rate, multiplier, steps + 3), delta=delta) >= bound * 0.995 - 1e-3
+    assert privacy.epsilon(kind(rate * 1.5, multiplier, steps), delta=delta) >= bound * 0.995 - 1e-3
+    assert privacy.delta(mechanism, epsilon=bound * 1.002 + 2e-3) <= delta * 1.0001 + ROUNDING
+    assert privacy.delta(mechanism, epsilon=bound) <= delta * 1.05 + ROUNDING
 
 
 @settings(max_examples=6, deadline=None)
@@ -339,12 +339,12 @@ def test_huge_noise_costs_nothing() -> None:
 
 
 def test_hardly_any_noise_is_never_a_number_that_does_not_hold() -> None:
-    """A hit's loss is about mu^2 / 2; with a hit likelier than delta, epsilon is at least that."""
+    """A draw's loss is about mu^2 / 2; epsilon is at least that of draws likelier than delta."""
     for make, sensitivity in zip(KINDS, (1, 1, 2), strict=True):
         for multiplier in (0.05, 0.03, 0.022):
-            hit = (sensitivity / multiplier) ** 2 / 2
-            found = privacy.epsilon(make(0.005, multiplier, 1), delta=1e-5)
-            assert hit < found < 2 * hit
+            loss = (sensitivity / multiplier) ** 2 / 2
+            bound = privacy.epsilon(make(0.005, multiplier, 1), delta=1e-5)
+            assert loss < bound < 2 * loss
         for multiplier in (1e-4, 1e-160, 1e-300):
             assert privacy.epsilon(make(0.005, multiplier, 1), delta=1e-5) == math.inf
             # A lower bound is that of more noise, at which it is still in the hundreds.

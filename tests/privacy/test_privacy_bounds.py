@@ -154,10 +154,10 @@ def test_other_accountants_upper_bounds_lie_above_the_lower_bound(
     mechanism: Mechanism, event: object, grid: float
 ) -> None:
     lower, upper = privacy.epsilon_bounds(mechanism, delta=1e-5)
-    found = theirs(event, 1e-5, grid)
+    estimate = theirs(event, 1e-5, grid)
     assert_tight((lower, upper))
-    assert lower <= found
-    assert found == pytest.approx(upper, rel=2e-3)
+    assert lower <= estimate
+    assert estimate == pytest.approx(upper, rel=2e-3)
 
 
 def test_one_laplace_step_is_the_closed_form() -> None:
@@ -261,17 +261,17 @@ def test_sampled_rounds_of_sampled_steps() -> None:
     mechanism = ClientSampling(inner, rate, rounds)
     pair = intervals_of(0.3, 1.0, count=90)
     for epsilon in (0.2, 1.0):
-        found = []
+        sums = []
         for one in (pair, pair.reverse):
             total = 0.0
             for m in range(1, rounds + 1):
                 chance = math.comb(rounds, m) * rate**m * (1 - rate) ** (rounds - m)
                 total += chance * compose([one] * m).delta(epsilon)
-            found.append(total)
+            sums.append(total)
         lower, upper = privacy.delta_bounds(mechanism, epsilon=epsilon)
-        assert max(found) <= upper
-        assert lower <= max(found) * 1.02
-        assert upper <= max(found) * 1.03
+        assert max(sums) <= upper
+        assert lower <= max(sums) * 1.02
+        assert upper <= max(sums) * 1.03
 
 
 # Private state.
@@ -292,21 +292,21 @@ def test_private_state_that_always_hits_is_a_gaussian() -> None:
 @pytest.mark.parametrize("relation", [ADD_OR_REMOVE_ONE, REPLACE_ONE])
 def test_private_state_against_intervals(relation: Relation) -> None:
     """(1-q) N(c) + q N(A) against N(0), or against its mirror image, two steps."""
-    rate, hit, miss = 0.1, 1.2, 0.3
-    ends = np.linspace(-hit - 8.0, hit + 8.0, 600)
+    rate, drawn_norm, undrawn_norm = 0.1, 1.2, 0.3
+    ends = np.linspace(-drawn_norm - 8.0, drawn_norm + 8.0, 600)
 
     def masses(mean: float) -> np.ndarray:
         below = np.asarray([float(mp.ncdf(x - mean)) for x in ends])
         return np.diff(np.concatenate(([0.0], below, [1.0])))
 
     sign = -1 if relation == REPLACE_ONE else 0
-    p = (1 - rate) * masses(miss) + rate * masses(hit)
-    q = (1 - rate) * masses(sign * miss) + rate * masses(sign * hit)
-    pair = type(intervals_of(rate, hit - miss, -miss, count=3))(p, q)
+    p = (1 - rate) * masses(undrawn_norm) + rate * masses(drawn_norm)
+    q = (1 - rate) * masses(sign * undrawn_norm) + rate * masses(sign * drawn_norm)
+    pair = type(intervals_of(rate, drawn_norm - undrawn_norm, -undrawn_norm, count=3))(p, q)
     joint = compose([pair, pair])
     for delta in (1e-4, 1e-2):
         proved = max(joint.epsilon(delta), joint.reverse.epsilon(delta))
-        state = PrivateState(rate, hit, miss, 1.0, 2, relation=relation)
+        state = PrivateState(rate, drawn_norm, undrawn_norm, 1.0, 2, relation=relation)
         lower, upper = privacy.epsilon_bounds(state, delta=delta)
         assert proved <= upper
         assert lower <= proved * 1.01

@@ -31,30 +31,30 @@ ROWS = [
 ]
 
 
-def agrees(found: float, printed: str) -> bool:
+def agrees(least: float, printed: str) -> bool:
     """Within the rounding of the printed figure and 0.2 % that either calculation may be above."""
     half = 0.5 * 10 ** -len(printed.partition(".")[2])
-    return abs(found - float(printed)) <= half + 2e-3 * found
+    return abs(least - float(printed)) <= half + 2e-3 * least
 
 
 @pytest.mark.parametrize(("rate", "steps", "epsilon", "multiplier", "waste"), ROWS)
 def test_what_a_budget_buys(
     rate: float, steps: int, epsilon: float, multiplier: str, waste: str
 ) -> None:
-    found = privacy.calibrate(
+    least = privacy.calibrate(
         lambda scale: SampledGaussian(rate, scale, steps),
         epsilon=epsilon,
         delta=1e-4,
         start=float(multiplier),
     )
-    assert agrees(found, multiplier)
+    assert agrees(least, multiplier)
     # Noise of the mean over the least: z / (q sqrt(K)) times mu of (epsilon, delta).
     low, high = 1e-3, 10.0
     for _ in range(50):
         middle = (low + high) / 2
         above = gaussian_profile_exact(middle, epsilon) > 1e-4
         low, high = (low, middle) if above else (middle, high)
-    assert agrees(found * low / (rate * math.sqrt(steps)), waste)
+    assert agrees(least * low / (rate * math.sqrt(steps)), waste)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_last_bits_of_a_cost_decide_nothing(epsilon: float, seed: int) -> No
 
 
 def test_where_any_noise_will_do_little_is_added() -> None:
-    """A hit is rarer than delta: the search walks down to where the accountant gives up."""
+    """A draw is rarer than delta: the search walks down to where the accountant gives up."""
     scale = privacy.calibrate(lambda s: SampledGaussian(1e-4, s, 10), epsilon=1.0, delta=1e-2)
     assert 0 < scale < 0.01
     assert privacy.epsilon(SampledGaussian(1e-4, scale, 10), delta=1e-2) <= 1
@@ -179,10 +179,10 @@ def test_least_scale_of_a_falling_cost(
 
     assume(cost(1e8) <= target < cost(1e-8))
     calls = 0
-    found = least_scale(cost, target=target, tolerance=tolerance, start=start)
+    least = least_scale(cost, target=target, tolerance=tolerance, start=start)
     searched = calls
-    assert cost(found) <= target
-    assert cost(found / (1 + 1.001 * tolerance)) > target
+    assert cost(least) <= target
+    assert cost(least / (1 + 1.001 * tolerance)) > target
     assert searched < 200
 
 
@@ -196,9 +196,9 @@ def test_a_power_law_takes_few_evaluations(log_knee: float, power: float) -> Non
         calls += 1
         return (scale / knee) ** -power
 
-    found = least_scale(cost, target=1.0)
-    assert knee <= found * (1 + 1e-12)
-    assert found <= knee * 1.0011
+    least = least_scale(cost, target=1.0)
+    assert knee <= least * (1 + 1e-12)
+    assert least <= knee * 1.0011
     assert calls < 25
 
 

@@ -38,30 +38,30 @@ def test_profile_at_high_precision(mu: float) -> None:
     truth = [float(gaussian_profile_exact(mu, epsilon)) for epsilon in epsilons]
     # The terms cancel to a share of about mu: that many digits are lost.
     tolerance = 2e-12 + 2e-13 / mu
-    found = gaussian_profile(mu, np.asarray(epsilons))
-    assert found.tolist() == pytest.approx(truth, rel=tolerance, abs=0)
+    value = gaussian_profile(mu, np.asarray(epsilons))
+    assert value.tolist() == pytest.approx(truth, rel=tolerance, abs=0)
 
 
 @pytest.mark.parametrize("mu", [1e-8, 1e-6, 1e-4, *MUS, 1e3])
 def test_delta_is_never_below_the_truth(mu: float) -> None:
     for epsilon in losses_of(mu):
         truth = gaussian_profile_exact(mu, epsilon)
-        found = gaussian_delta(mu, epsilon)
-        assert found >= truth
-        assert found <= truth * (1 + mp.mpf(1e-11) * (1 + mu + 1 / mp.mpf(mu)))
+        value = gaussian_delta(mu, epsilon)
+        assert value >= truth
+        assert value <= truth * (1 + mp.mpf(1e-11) * (1 + mu + 1 / mp.mpf(mu)))
 
 
 @pytest.mark.parametrize("mu", [1e-6, 1e-4, *MUS, 1e3])
 @pytest.mark.parametrize("delta", DELTAS)
 def test_epsilon_is_never_below_the_truth_and_within_a_billionth(mu: float, delta: float) -> None:
-    found = gaussian_epsilon(mu, delta)
+    value = gaussian_epsilon(mu, delta)
     if gaussian_profile_exact(mu, 0) <= delta:
-        assert found == 0
+        assert value == 0
         return
     truth = gaussian_epsilon_exact(mu, delta)
-    assert found >= truth
+    assert value >= truth
     # Below mu = 1e-3 the slack for rounding is relative to delta, and shows.
-    assert found <= truth * (1 + (1e-9 if mu >= 1e-3 else 1e-7))
+    assert value <= truth * (1 + (1e-9 if mu >= 1e-3 else 1e-7))
 
 
 def test_edges() -> None:

@@ -40,10 +40,10 @@ def test_the_profile_is_that_of_the_definition_and_of_dp_accounting(shift: float
     epsilons = shift * np.asarray([-1.5, -1.0, -0.3, 0.0, 0.25, 0.9, 1.0, 1.1])
     ours = laplace_profile(shift, epsilons)
     theirs = LaplacePrivacyLoss(1 / shift)
-    for mark, found in zip(epsilons, ours, strict=True):
+    for mark, value in zip(epsilons, ours, strict=True):
         true = profile_by_quadrature(1.0, shift, float(mark), reverse=False)
-        assert found == pytest.approx(float(true), rel=1e-9, abs=1e-15)
-        assert found == pytest.approx(theirs.get_delta_for_epsilon(float(mark)), abs=1e-12)
+        assert value == pytest.approx(float(true), rel=1e-9, abs=1e-15)
+        assert value == pytest.approx(theirs.get_delta_for_epsilon(float(mark)), abs=1e-12)
 
 
 @pytest.mark.parametrize("shift", [1e-6, 0.3, 2.0, 40.0, 1e4])
@@ -51,8 +51,8 @@ def test_the_profile_is_that_of_the_definition_and_of_dp_accounting(shift: float
 def test_epsilon_is_the_inverse_rounded_up(shift: float, delta: float) -> None:
     with mp.workdps(40):
         exact = max(mp.mpf(0), mp.mpf(shift) + 2 * mp.log(1 - mp.mpf(delta)))
-        found = laplace_epsilon(shift, delta)
-        assert exact <= found <= exact + 1e-14 * (1 + shift - 2 * math.log1p(-delta))
+        value = laplace_epsilon(shift, delta)
+        assert exact <= value <= exact + 1e-14 * (1 + shift - 2 * math.log1p(-delta))
 
 
 def binned(shift: float, ends: np.ndarray) -> np.ndarray:

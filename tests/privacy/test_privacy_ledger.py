@@ -294,10 +294,10 @@ def test_every_earlier_head_stays_on_file(path: Path) -> None:
             ledger.reserve(first, first + 1)
         ledger.settle(2)
         heads.append(ledger.snapshot().head)
-    found = read_ledger(path).heads
-    assert len(set(found)) == len(found)
-    assert [head for head in found if head in heads] == heads
-    assert found[-1] == heads[-1]
+    now = read_ledger(path).heads
+    assert len(set(now)) == len(now)
+    assert [head for head in now if head in heads] == heads
+    assert now[-1] == heads[-1]
 
 
 def test_a_ledger_killed_before_its_seal_opens(path: Path) -> None:

@@ -131,10 +131,10 @@ def check_shared(folder: Path, wires: dict[str, Path]) -> set[str]:
     for node in NODES:
         runs = {}
         if file_of(folder, node).exists():
-            found = read_ledger(file_of(folder, node))
-            assert found.data is not None
-            assert found.data.epsilon_budget == 3.0
-            runs = {run.run_id: run for run in found.runs}
+            ledger_content = read_ledger(file_of(folder, node))
+            assert ledger_content.data is not None
+            assert ledger_content.data.epsilon_budget == 3.0
+            runs = {run.run_id: run for run in ledger_content.runs}
         entered |= set(runs)
         for name, wire in wires.items():
             assert (steps(runs[name].charged[node]) if name in runs else Counter()) >= sent(wire)

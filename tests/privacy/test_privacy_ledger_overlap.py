@@ -35,8 +35,8 @@ def of(*records: int) -> NDArray[np.uint64]:
 
 def test_records_are_grouped_by_the_accounts_that_hold_them() -> None:
     accounts = {"a": of(1, 2, 3), "b": of(3, 4, 4), "c": of(9)}
-    found = holders({"x": of(4, 1, 3, 4, 7), "y": of(7), "z": of()}, accounts)
-    assert found == {
+    held = holders({"x": of(4, 1, 3, 4, 7), "y": of(7), "z": of()}, accounts)
+    assert held == {
         "x": {("b",): 2, ("a",): 1, ("a", "b"): 1, (): 1},
         "y": {(): 1},
         "z": {},
@@ -77,9 +77,9 @@ def worst(
     account: str, accounts: Mapping[str, NDArray[np.uint64]], releases: Mapping[str, list[Release]]
 ) -> float:
     groups = holders({account: accounts[account]}, accounts)[account]
-    found = histories(account, groups, releases)
-    assert len(found) <= MOST_HISTORIES
-    return max(precision(composed(history)) for history in found)
+    paths = histories(account, groups, releases)
+    assert len(paths) <= MOST_HISTORIES
+    return max(precision(composed(history)) for history in paths)
 
 
 @settings(max_examples=60, deadline=None)

@@ -119,18 +119,18 @@ def test_runs_share_the_books_of_a_node(tmp_path: Path) -> None:
     ran(folder, "one")
     ran(folder, "two", steps=4, mechanism=OTHER)
     for node in range(2):
-        found = books(folder, node)
+        content = books(folder, node)
         name = data_name(digests(node).astype("<u8").tobytes())
-        assert found.data == DataAccount(name, 10, 2.0, 1e-5)
-        assert [(run.run_id, run.digest) for run in found.runs] == [
+        assert content.data == DataAccount(name, 10, 2.0, 1e-5)
+        assert [(run.run_id, run.digest) for run in content.runs] == [
             ("one", "plan of one"),
             ("two", "plan of two"),
         ]
-        assert [run.charged[node] for run in found.runs] == [((0, 10),), ((0, 4),)]
-        total = cost(spent(found, node), 1e-5)
+        assert [run.charged[node] for run in content.runs] == [((0, 10),), ((0, 4),)]
+        total = cost(spent(content, node), 1e-5)
         mu = math.sqrt(STEPS / 5.0**2 + 4 / 8.0**2)
         assert delta_of(total, mu) == pytest.approx(1e-5, rel=1e-6)
-        alone = cost(spent(found, node, "one"), 1e-5)
+        alone = cost(spent(content, node, "one"), 1e-5)
         assert delta_of(alone, math.sqrt(4) / 8) == pytest.approx(1e-5, rel=1e-6)
     kept = sorted(path.name for path in folder.iterdir())
     files = [path.name for path in account_files(folder)]
@@ -150,10 +150,10 @@ def test_a_killed_run_counts_in_full_and_goes_on_under_its_name(tmp_path: Path) 
         enter(shared, "one", sent={0: (Interval(0, 6),), 1: (Interval(0, 5),)})
         shared.reserve(3, 8)
         shared.settle(7)
-    found = books(tmp_path, 1)
-    assert found.runs[0].charged[1] == ((0, 6), (3, 7))
+    content = books(tmp_path, 1)
+    assert content.runs[0].charged[1] == ((0, 6), (3, 7))
     mu = math.sqrt(10) / 5
-    assert delta_of(cost(spent(found, 1), 1e-5), mu) == pytest.approx(1e-5, rel=1e-6)
+    assert delta_of(cost(spent(content, 1), 1e-5), mu) == pytest.approx(1e-5, rel=1e-6)
 
 
 def test_no_account_is_made_before_a_run_is_entered(tmp_path: Path) -> None:
@@ -426,14 +426,14 @@ def test_a_ledger_books_for_no_run_before_it_is_entered(tmp_path: Path) -> None:
 )
 def test_what_is_released_is_every_charged_step(intervals: list[Interval]) -> None:
     multipliers = [1.0 + step / 8 for step in range(STEPS)]
-    found = released(SampledGaussian(0.1, multipliers), step_runs(intervals))
+    mechanism = released(SampledGaussian(0.1, multipliers), step_runs(intervals))
     expected = sorted(multipliers[step] for one in intervals for step in range(*one))
     if not expected:
-        assert found is None
+        assert mechanism is None
     else:
-        assert isinstance(found, SampledGaussian)
-        assert sorted(found.noise_multiplier) == expected  # type: ignore[arg-type]
-        assert found.sample_rate == 0.1
+        assert isinstance(mechanism, SampledGaussian)
+        assert sorted(mechanism.noise_multiplier) == expected  # type: ignore[arg-type]
+        assert mechanism.sample_rate == 0.1
 
 
 def test_all_steps_once_are_the_mechanism_itself() -> None:
@@ -483,24 +483,24 @@ def test_schedules_are_joined_where_nothing_else_differs() -> None:
 def test_runs_with_sampled_batches_cost_what_another_accountant_finds(tmp_path: Path) -> None:
     ran(tmp_path, "one", mechanism=SampledGaussian(0.2, 1.0, STEPS))
     ran(tmp_path, "two", steps=7, mechanism=SampledGaussian(0.2, 1.5, STEPS))
-    found = cost(spent(books(tmp_path, 0), 0), 1e-5)
+    epsilon = cost(spent(books(tmp_path, 0), 0), 1e-5)
     accountant = PLDAccountant(value_discretization_interval=1e-4)
     for z, steps in ((1.0, STEPS), (1.5, 7)):
         event = PoissonSampledDpEvent(0.2, GaussianDpEvent(z))
         accountant.compose(SelfComposedDpEvent(event, steps))
-    assert found == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
+    assert epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
 
 
 def test_runs_of_different_kinds_are_composed(tmp_path: Path) -> None:
     ran(tmp_path, "one", mechanism=SampledGaussian(0.2, 1.0, STEPS))
     ran(tmp_path, "two", steps=4, mechanism=SampledGaussian(0.05, 0.8, STEPS))
     ran(tmp_path, "three", steps=8, mechanism=MECHANISM)
-    found = cost(spent(books(tmp_path, 0), 0), 1e-5)
+    epsilon = cost(spent(books(tmp_path, 0), 0), 1e-5)
     accountant = PLDAccountant(value_discretization_interval=1e-4)
     for rate, z, steps in ((0.2, 1.0, STEPS), (0.05, 0.8, 4), (1.0, 5.0, 8)):
         event = PoissonSampledDpEvent(rate, GaussianDpEvent(z))
         accountant.compose(SelfComposedDpEvent(event, steps))
-    assert found == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
+    assert epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
 
 
 def test_what_does_not_add_up_is_refused(tmp_path: Path) -> None:

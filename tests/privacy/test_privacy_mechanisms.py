@@ -152,19 +152,19 @@ def test_steps_are_a_whole_number_that_fits(steps: Any) -> None:
 @pytest.mark.parametrize(
     ("changed", "where"),
     [
-        ({"hit": 0.0}, "hit"),
-        ({"hit": math.inf}, "hit"),
-        ({"hit": True}, "hit"),
-        ({"miss": -0.1}, "miss"),
-        ({"miss": 2.1}, "miss"),
-        ({"miss": math.nan}, "miss"),
+        ({"drawn_norm": 0.0}, "drawn_norm"),
+        ({"drawn_norm": math.inf}, "drawn_norm"),
+        ({"drawn_norm": True}, "drawn_norm"),
+        ({"undrawn_norm": -0.1}, "undrawn_norm"),
+        ({"undrawn_norm": 2.1}, "undrawn_norm"),
+        ({"undrawn_norm": math.nan}, "undrawn_norm"),
         ({"sampling": "shuffled"}, "sampling"),
         ({"sampling": "fixed"}, "relation"),
     ],
     ids=str,
 )
 def test_private_state_has_bounds_in_order(changed: dict[str, Any], where: str) -> None:
-    good = {"sample_rate": 0.1, "hit": 2.0, "miss": 0.1, "noise_multiplier": 1.0}
+    good = {"sample_rate": 0.1, "drawn_norm": 2.0, "undrawn_norm": 0.1, "noise_multiplier": 1.0}
     with pytest.raises(InputError) as caught:
         m.PrivateState(**{**good, **changed})
     assert caught.value.where == where
@@ -200,10 +200,10 @@ def test_rates() -> None:
 def test_levels_count_the_steps_in_any_order(multipliers: list[float], random: Any) -> None:
     shuffled = list(multipliers)
     random.shuffle(shuffled)
-    found = m.levels(m.Gaussian(shuffled))
-    assert found == m.levels(m.Gaussian(multipliers))
-    assert dict(found) == {value: multipliers.count(value) for value in multipliers}
-    assert [value for value, _ in found] == sorted(set(multipliers))
+    counted = m.levels(m.Gaussian(shuffled))
+    assert counted == m.levels(m.Gaussian(multipliers))
+    assert dict(counted) == {value: multipliers.count(value) for value in multipliers}
+    assert [value for value, _ in counted] == sorted(set(multipliers))
 
 
 GAUSSIAN, SAMPLED = m.Gaussian(1.0), m.SampledGaussian(0.1, [1.0, 2.0])
@@ -282,3 +282,29 @@ def test_client_sampling_takes_after_its_participation() -> None:
         with pytest.raises(InputError) as caught:
             m.ClientSampling(participation, 0.5, count)  # type: ignore[arg-type]
         assert caught.value.where == where
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "line"),
+    [
+        (m.Gaussian(SCHEDULE), "Gaussian on every record, 5 steps"),
+        (SAMPLED, "Poisson-sampled Gaussian, rate 0.1, 2 steps"),
+        (m.FixedBatchGaussian(2, 5000, 1.25, 4), "Gaussian on 2 of 5000 records without "
+         "replacement, 4 steps"),
+        (m.Laplace(1.0, 2, sample_rate=0.3), "Laplace, rate 0.3, 2 steps"),
+        (m.PrivateState(0.01, 1.99, 0.01, 2.0, 7), "Gaussian with private state, poisson sampling, "
+         "rate 0.01, 1.99 C where drawn, 0.01 C elsewhere, 7 steps"),
+        (m.PersistentState(0.1, 2.0), "Gaussian with private state that carries a drawn record to "
+         "all later steps, rate 0.1, 1 steps"),
+        (m.Composed((GAUSSIAN, SAMPLED)), "Gaussian on every record, 1 steps; then Poisson-sampled "
+         "Gaussian, rate 0.1, 2 steps"),
+        (ROUNDS, "Poisson-sampled Gaussian, rate 0.1, 2 steps in each of 5 rounds, active with "
+         "chance 0.2"),
+    ],
+)  # fmt: skip
+def test_every_mechanism_is_described_in_one_line(mechanism: m.Mechanism, line: str) -> None:
+    assert mechanism.describe() == line
+
+
+def test_every_kind_has_one_name() -> None:
+    assert len({each.kind for each in m.MECHANISMS}) == len(m.MECHANISMS)

@@ -22,11 +22,11 @@ def on_device(
     total: torch.Tensor, stds: list[float], monkeypatch: pytest.MonkeyPatch, step: int = 3
 ) -> torch.Tensor:
     """What a device would release, had it the arithmetic of this processor."""
-    found = total.clone()
+    released = total.clone()
     with monkeypatch.context() as patch:
         patch.setattr(noise_lattice, "DEVICE_TYPES", frozenset({"cpu"}))
-        assert add_normal(found, stds, KEYS, range(len(stds)), "noise", step) is found
-    return found
+        assert add_normal(released, stds, KEYS, range(len(stds)), "noise", step) is released
+    return released
 
 
 def on_host(total: torch.Tensor, stds: list[float], step: int = 3) -> torch.Tensor:
@@ -41,8 +41,8 @@ def test_a_million_values_are_those_of_the_host(
     total = torch.randn(2, 500_001, generator=draw, dtype=dtype)
     total[1] *= 1e4
     stds = [0.77, 3.1]
-    found, expected = on_device(total, stds, monkeypatch), on_host(total, stds)
-    assert found.numpy().tobytes() == expected.numpy().tobytes()
+    released, expected = on_device(total, stds, monkeypatch), on_host(total, stds)
+    assert released.numpy().tobytes() == expected.numpy().tobytes()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -74,16 +74,16 @@ def test_extreme_words_are_those_of_the_host(
     ) -> None:
         if purpose != "noise":
             return read(keys, node, purpose, counter, zeros, buffer)
-        found = np.frombuffer(buffer, "<i8")[: len(zeros) // 8]
-        found[:] = 1 << 60
-        found[: words.size] = words.ravel()[: len(found)]
+        keystream = np.frombuffer(buffer, "<i8")[: len(zeros) // 8]
+        keystream[:] = 1 << 60
+        keystream[: words.size] = words.ravel()[: len(keystream)]
         return None
 
     monkeypatch.setattr(NodeKeys, "read", given)
     total = torch.zeros(1, words.size, dtype=dtype)
-    found = on_device(total, [1.9], monkeypatch)
-    assert bool(torch.isfinite(found).all())
-    assert torch.equal(found, on_host(total, [1.9]))
+    released = on_device(total, [1.9], monkeypatch)
+    assert bool(torch.isfinite(released).all())
+    assert torch.equal(released, on_host(total, [1.9]))
 
 
 def test_what_is_not_finite_stays_so_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,10 +91,10 @@ def test_what_is_not_finite_stays_so_alone(monkeypatch: pytest.MonkeyPatch) -> N
     plain = on_device(total, [2.0], monkeypatch)
     for odd_one in (math.inf, -math.inf, math.nan, 1e30):
         total[0, 7] = odd_one
-        found = on_device(total, [2.0], monkeypatch)
+        released = on_device(total, [2.0], monkeypatch)
         rest = torch.arange(2_000) != 7
-        assert torch.equal(found[0, rest], plain[0, rest])
-        assert math.isfinite(found[0, 7].item()) == math.isfinite(odd_one)
+        assert torch.equal(released[0, rest], plain[0, rest])
+        assert math.isfinite(released[0, 7].item()) == math.isfinite(odd_one)
 
 
 def test_views_are_noised_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:

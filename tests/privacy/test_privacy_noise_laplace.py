@@ -53,15 +53,15 @@ def big_noise(keys: NodeKeys, node: int, step: int, count: int) -> list[Fraction
         drawn = aes_ctr(key, start + (turn << 16), 32 * len(left)).view("<u8").tolist()
         for rank, j in enumerate(left):
             words[j] += drawn[4 * rank : 4 * rank + 4]
-        numbers |= {j: found for j in left if (found := von_neumann(words[j])) is not None}
+        numbers |= {j: sample for j in left if (sample := von_neumann(words[j])) is not None}
         left = [j for j in left if j not in numbers]
-    found = []
+    sample = []
     for j in range(count):
         fraction_key = keys.purpose_key(node, "noise, Laplace fractions")
         bits = int.from_bytes(aes_ctr(fraction_key, start + 2 * j, 32).tobytes(), "big")
         size = WIDER * (numbers[j] + (bits + Fraction(1, 2)) / (1 << 256)) / WORDS
-        found.append(-size if signs[j // 8] >> (7 - j % 8) & 1 else size)
-    return found
+        sample.append(-size if signs[j // 8] >> (7 - j % 8) & 1 else size)
+    return sample
 
 
 def von_neumann(words: list[int]) -> int | None:
@@ -86,11 +86,11 @@ def test_releases_are_the_lattice_points_of_exact_sums(
 ) -> None:
     d = 307
     total = size * torch.randn(d, generator=torch.Generator().manual_seed(1), dtype=dtype)
-    found = noised(total, scale, node=1, step=4).tolist()
+    sample = noised(total, scale, node=1, step=4).tolist()
     step = Fraction(laplace_spacing(scale))
     for j, x in enumerate(big_noise(KEYS, 1, 4, d)):
         point = round((Fraction(total[j].item()) + Fraction(scale) * x) / step)
-        assert found[j] == torch.tensor(float(point * step), dtype=dtype).item()
+        assert sample[j] == torch.tensor(float(point * step), dtype=dtype).item()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -154,13 +154,13 @@ def test_words_that_tie_often_still_make_an_exact_geometric_law(
         noise_laplace._RowDraw(KEYS.purpose_key(node, "law"), b"", 0, 1.0, 64.0) for node in (0, 1)
     ]
     failed, words = noise_laplace._geometric(draws, 0, 30_000)
-    found = (failed << bits) + (words >> np.uint64(64 - bits)).astype(np.int64)
-    assert stats.geom(2.0**-bits, loc=-1).mean() == pytest.approx(found.mean(), rel=0.03)
-    expected = stats.geom.pmf(np.arange(1, 400), 2.0**-bits) * len(found)
+    geometric = (failed << bits) + (words >> np.uint64(64 - bits)).astype(np.int64)
+    assert stats.geom(2.0**-bits, loc=-1).mean() == pytest.approx(geometric.mean(), rel=0.03)
+    expected = stats.geom.pmf(np.arange(1, 400), 2.0**-bits) * len(geometric)
     often = expected > 10
-    counts = np.bincount(found, minlength=399)[:399].astype(float)
-    observed = np.append(counts[often], len(found) - counts[often].sum())
-    ideal = np.append(expected[often], len(found) - expected[often].sum())
+    counts = np.bincount(geometric, minlength=399)[:399].astype(float)
+    observed = np.append(counts[often], len(geometric) - counts[often].sum())
+    ideal = np.append(expected[often], len(geometric) - expected[often].sum())
     assert stats.chisquare(observed, ideal).pvalue > 1e-3
 
 
@@ -204,8 +204,8 @@ def test_moments_and_tails_are_those_of_laplace_noise() -> None:
 def test_scales_belong_to_their_rows() -> None:
     scales = [0.01, 1.0, 300.0]
     rows = add_laplace(torch.zeros(3, 20_000), scales, KEYS, [0, 1, 2], "noise", 2)
-    found = rows.double().abs().mean(1) / torch.tensor(scales)
-    assert bool((abs(found - 1) < 4.5 / math.sqrt(20_000)).all())
+    ratios = rows.double().abs().mean(1) / torch.tensor(scales)
+    assert bool((abs(ratios - 1) < 4.5 / math.sqrt(20_000)).all())
 
 
 def test_releases_at_different_positions_are_uncorrelated() -> None:
@@ -293,9 +293,9 @@ def test_totals_that_are_not_finite_do_not_spoil_others(monkeypatch: pytest.Monk
     for odd_one in (math.inf, -math.inf, math.nan):
         total = torch.zeros(500)
         total[17] = odd_one
-        found = noised(total, 2.0)
-        assert torch.equal(found[rest], plain[rest])
-        assert not math.isfinite(found[17].item())
+        sample = noised(total, 2.0)
+        assert torch.equal(sample[rest], plain[rest])
+        assert not math.isfinite(sample[17].item())
 
 
 def run_law(size: mpmath.mpf) -> mpmath.mpf:
@@ -319,12 +319,14 @@ def test_every_lattice_point_has_its_ideal_probability_within_the_bound(scale: f
             for point in (0, 1, -1, 7, -130, 4_000, 20_000):
                 low, high = (mpmath.mpf(point) - offset + side / 2 for side in (-1, 1))
                 parts = [(low, high), (-high, -low)]  # of the positive and the negative sign
-                found = sum(run_law(high / unit) - run_law(low / unit) for low, high in parts) / 2
+                probability = (
+                    sum(run_law(high / unit) - run_law(low / unit) for low, high in parts) / 2
+                )
                 ideal = sum(
                     mpmath.exp(-rate * max(low, 0) / unit) - mpmath.exp(-rate * max(high, 0) / unit)
                     for low, high in parts
                 ) / 2  # fmt: skip
-                largest = max(largest, abs(mpmath.log(found / ideal)))
+                largest = max(largest, abs(mpmath.log(probability / ideal)))
         assert 0 < largest <= mpmath.mpf(2) ** -117
 
 
@@ -343,13 +345,13 @@ def test_the_noise_is_never_narrower_than_asked() -> None:
 
 def test_the_slack_is_nothing_beside_any_epsilon() -> None:
     assert laplace_slack(0).epsilon == 0.0
-    found = laplace_slack(10**9)
-    assert found.delta == 0.0
-    assert 1e9 * 2.0**-117 < found.epsilon < 1e-25
+    own = laplace_slack(10**9)
+    assert own.delta == 0.0
+    assert 1e9 * 2.0**-117 < own.epsilon < 1e-25
     assert laplace_slack(1 << 60).epsilon < 1e-16
-    assert found.total_epsilon(1.0) == math.nextafter(1.0, 2.0)
-    assert found.total_delta(1.0, 0.0) == 0.0
-    assert 1e-5 <= found.total_delta(1.0, 1e-5) < 1.0000001e-5
+    assert own.total_epsilon(1.0) == math.nextafter(1.0, 2.0)
+    assert own.total_delta(1.0, 0.0) == 0.0
+    assert 1e-5 <= own.total_delta(1.0, 1e-5) < 1.0000001e-5
     for values in (-1, (1 << 60) + 1):
         with pytest.raises(InputError, match="values"):
             laplace_slack(values)

@@ -68,14 +68,14 @@ def test_releases_are_the_lattice_points_of_exact_sums(
 ) -> None:
     d = 301
     total = size * torch.randn(d, generator=torch.Generator().manual_seed(1), dtype=dtype)
-    found = noised(total, std, node=1, step=4).tolist()
+    sample = noised(total, std, node=1, step=4).tolist()
     words = keystream(KEYS, 1, "noise", 4, 16 * (d + 1) // 2 * 2).view("<i8").tolist()
     step = spacing(std)
     with mpmath.workdps(60):
         for j in range(d):
             x = big_normal(words[j - j % 2], words[j - j % 2 + 1], j % 2)
             point = mpmath.nint((mpmath.mpf(total[j].item()) + mpmath.mpf(std) * x) / step) * step
-            assert found[j] == torch.tensor(float(point), dtype=dtype).item()
+            assert sample[j] == torch.tensor(float(point), dtype=dtype).item()
 
 
 def use_words(words: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,9 +87,9 @@ def use_words(words: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> None:
         if purpose != "noise":
             return read(keys, node, purpose, counter, zeros, buffer)
-        found = np.frombuffer(buffer, "<i8")[: len(zeros) // 8]
-        found[:] = 0
-        found[: len(words)] = words
+        keystream = np.frombuffer(buffer, "<i8")[: len(zeros) // 8]
+        keystream[:] = 0
+        keystream[: len(words)] = words
         return None
 
     monkeypatch.setattr(NodeKeys, "read", given)
@@ -113,7 +113,7 @@ def test_extreme_words_are_computed_with_care(
     }
     use_words(flat, monkeypatch)
     std = 1.9
-    found = noised(torch.zeros(2 * len(pairs), dtype=dtype), std, node=2, step=9).tolist()
+    sample = noised(torch.zeros(2 * len(pairs), dtype=dtype), std, node=2, step=9).tolist()
     with mpmath.workdps(200):
         for pair, (word, angle) in enumerate(pairs):
             for odd in (0, 1):
@@ -122,7 +122,7 @@ def test_extreme_words_are_computed_with_care(
                 )
                 # An angle of a quarter turn has a cosine of 0: no midpoint is near.
                 assert abs(abs(exact - mpmath.nint(exact)) - 0.5) > 1e-9
-                assert found[2 * pair + odd] == float(mpmath.nint(exact)) * spacing(std)
+                assert sample[2 * pair + odd] == float(mpmath.nint(exact)) * spacing(std)
 
 
 def test_careful_normals_err_as_little_as_the_bound_assumes() -> None:
@@ -136,11 +136,11 @@ def test_careful_normals_err_as_little_as_the_bound_assumes() -> None:
     magnitudes = np.abs(words).view(np.uint64)
     for odd in (0, 1):
         flags = np.full(len(words), bool(odd))
-        found = careful_normals(magnitudes * 2.0**-63, magnitudes, angles, flags)
+        normals = careful_normals(magnitudes * 2.0**-63, magnitudes, angles, flags)
         with mpmath.workdps(60):
             for i, (word, angle) in enumerate(zip(words.tolist(), angles.tolist(), strict=True)):
                 radius = mpmath.sqrt(-2 * mpmath.log(mpmath.mpf(abs(word)) / BIG))
-                error = abs(mpmath.mpf(found[i].item()) - big_normal(word, angle, odd))
+                error = abs(mpmath.mpf(normals[i].item()) - big_normal(word, angle, odd))
                 assert error <= 4.2 * 2.0**-50 * radius
 
 
@@ -207,9 +207,9 @@ def test_a_zero_that_is_released_has_no_sign() -> None:
     for size in (0.0, 1e4):  # one way, and the other
         total = torch.zeros(50_000)
         total[0] = size
-        found = noised(total, 1.0)
-        assert int((found == 0).sum()) > 200
-        assert not bool(torch.signbit(found[found == 0]).any())
+        sample = noised(total, 1.0)
+        assert int((sample == 0).sum()) > 200
+        assert not bool(torch.signbit(sample[sample == 0]).any())
 
 
 def test_huge_totals_and_those_that_are_not_finite_do_not_spoil_others() -> None:
@@ -218,11 +218,11 @@ def test_huge_totals_and_those_that_are_not_finite_do_not_spoil_others() -> None
     for odd_one in (math.inf, -math.inf, math.nan, 1e300, -(2.0**60)):
         total = torch.zeros(d, dtype=torch.float64)
         total[17] = odd_one
-        found = noised(total, 2.0)
+        sample = noised(total, 2.0)
         rest = torch.arange(d) != 17
-        assert torch.equal(found[rest], plain[rest])
-        assert not math.isfinite(odd_one) or found[17].item() == pytest.approx(odd_one)
-        assert math.isfinite(odd_one) or not math.isfinite(found[17].item())
+        assert torch.equal(sample[rest], plain[rest])
+        assert not math.isfinite(odd_one) or sample[17].item() == pytest.approx(odd_one)
+        assert math.isfinite(odd_one) or not math.isfinite(sample[17].item())
 
 
 @settings(max_examples=100)
@@ -361,8 +361,8 @@ def test_totals_of_any_layout_are_noised_in_place() -> None:
 
 def test_the_noise_is_the_plain_normals_up_to_the_lattice() -> None:
     drawn = normal(KEYS, [6], "noise", 5, 100_000, dtype=torch.float64)[0]
-    found = noised(torch.zeros(100_000, dtype=torch.float64), 0.9, node=6, step=5)
-    assert float((found - 0.9 * drawn).abs().max()) <= spacing(0.9) / 2 * (1 + 1e-9)
+    sample = noised(torch.zeros(100_000, dtype=torch.float64), 0.9, node=6, step=5)
+    assert float((sample - 0.9 * drawn).abs().max()) <= spacing(0.9) / 2 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("std", [0.0, -1.0, math.nan, math.inf, 1e-200])

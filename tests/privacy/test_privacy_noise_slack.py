@@ -103,10 +103,10 @@ def test_the_order_is_near_the_best() -> None:
 
 
 def test_slack_is_small_and_grows_with_the_draws() -> None:
-    found = [slack(10**power, 1e-20).epsilon for power in range(14)]
-    assert found == sorted(found)
-    assert found[7] < 3e-7
-    assert found[10] < 1e-5
+    epsilons = [slack(10**power, 1e-20).epsilon for power in range(14)]
+    assert epsilons == sorted(epsilons)
+    assert epsilons[7] < 3e-7
+    assert epsilons[10] < 1e-5
     assert slack(0, 1e-9) == Slack(0.0, 0.0)
 
 
@@ -122,12 +122,12 @@ def test_what_runs_keeps_delta_and_costs_hardly_more(
         asked.append(at)
         return privacy.epsilon(privacy.Gaussian(multiplier, steps=100), delta=at)
 
-    found = with_slack(epsilon_at, draws, delta)
+    bound = with_slack(epsilon_at, draws, delta)
     ideal = privacy.epsilon(privacy.Gaussian(multiplier, steps=100), delta=delta)
     if epsilon_at(delta) > 300:
-        assert found == math.inf
+        assert bound == math.inf
         return
-    assert ideal < found < ideal * (1 + 2e-5) + 5e-5
+    assert ideal < bound < ideal * (1 + 2e-5) + 5e-5
     assert asked[0] < delta
     # There is a share of delta with which the two exchanges of laws add up.
     kept = asked[-2]

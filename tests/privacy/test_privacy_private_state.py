@@ -41,13 +41,16 @@ def test_no_state_beats_the_pair_over_two_steps(
     All are binned alike, so that two binned steps of the pair stand for its own composition.
     """
     generator = np.random.default_rng(seed)
-    hit, miss = generator.uniform(0.5, 2.0), generator.uniform(0.0, 0.5)
+    drawn_norm, undrawn_norm = generator.uniform(0.5, 2.0), generator.uniform(0.0, 0.5)
     relation = REPLACE_ONE if replace else ADD_OR_REMOVE_ONE
-    means = worst_means(PrivateState(rate, hit, miss, 1.0, relation=relation))
+    means = worst_means(PrivateState(rate, drawn_norm, undrawn_norm, 1.0, relation=relation))
     first = np.digitize(np.concatenate((ENDS, [9.0])) - 1e-9, [-0.5, 0.5])  # what is seen of y_1
 
     def shift(drawn: int) -> float:
-        return float(generator.choice([-1.0, 1.0, generator.uniform(-1, 1)])) * (miss, hit)[drawn]
+        return (
+            float(generator.choice([-1.0, 1.0, generator.uniform(-1, 1)]))
+            * (undrawn_norm, drawn_norm)[drawn]
+        )
 
     def run() -> np.ndarray:
         joint = np.zeros((len(ENDS) + 1,) * 2)
@@ -64,14 +67,16 @@ def test_no_state_beats_the_pair_over_two_steps(
     worst_p, worst_q = np.outer(p, p), np.outer(q, q)
     ratio = math.exp(mark)
     for (a, b), (c, d) in (((one, other), (worst_p, worst_q)), ((other, one), (worst_q, worst_p))):
-        found = float(np.maximum(a - ratio * b, 0).sum())
-        assert found <= float(np.maximum(c - ratio * d, 0).sum()) * 1.002 + 1e-6
+        divergence = float(np.maximum(a - ratio * b, 0).sum())
+        assert divergence <= float(np.maximum(c - ratio * d, 0).sum()) * 1.002 + 1e-6
 
 
-def profile_exact(rate: float, hit: float, miss: float, epsilon: float, *, reverse: bool) -> mp.mpf:
+def profile_exact(
+    rate: float, drawn_norm: float, undrawn_norm: float, epsilon: float, *, reverse: bool
+) -> mp.mpf:
     """Both masses on the side of the crossing where the first density is the larger."""
     with mp.workdps(40):
-        q, a, c = mp.mpf(rate), mp.mpf(hit), mp.mpf(miss)
+        q, a, c = mp.mpf(rate), mp.mpf(drawn_norm), mp.mpf(undrawn_norm)
         ratio = mp.exp(mp.mpf(epsilon))
         goal = mp.mpf(-epsilon if reverse else epsilon)
 
@@ -90,14 +95,16 @@ def profile_exact(rate: float, hit: float, miss: float, epsilon: float, *, rever
 
 
 @pytest.mark.parametrize(
-    ("rate", "hit", "miss"),
+    ("rate", "drawn_norm", "undrawn_norm"),
     [(0.01, 1.9, 0.02), (0.5, 1.5, 0.5), (1 / 3000, 6.0, 1e-3), (1.0, 1.3, 0.4), (0.1, 0.8, 0.8)],
 )
-def test_what_is_certified_for_one_step_is_the_pair(rate: float, hit: float, miss: float) -> None:
-    mechanism = PrivateState(rate, 2 * hit, 2 * miss, 2.0)
+def test_what_is_certified_for_one_step_is_the_pair(
+    rate: float, drawn_norm: float, undrawn_norm: float
+) -> None:
+    mechanism = PrivateState(rate, 2 * drawn_norm, 2 * undrawn_norm, 2.0)
     for mark in (0.0, 0.2, 1.0, 4.0):
         true = max(
-            float(profile_exact(rate, hit, miss, mark, reverse=reverse))
+            float(profile_exact(rate, drawn_norm, undrawn_norm, mark, reverse=reverse))
             for reverse in (False, True)
         )
         assert true * (1 - 1e-12) <= delta(mechanism, epsilon=mark) <= true + 2e-3
@@ -106,18 +113,25 @@ def test_what_is_certified_for_one_step_is_the_pair(rate: float, hit: float, mis
 STEPS = [(0.01, 1.6, 0.01, 200), (0.2, 1.0, 0.15, 20), (1 / 1200, 4.9, 0.002, 575)]
 
 
-def plainly_composed(rate: float, hit: float, miss: float, steps: int, mark: float) -> float:
+def plainly_composed(
+    rate: float, drawn_norm: float, undrawn_norm: float, steps: int, mark: float
+) -> float:
     """Epsilon by rounding the losses of fine intervals of the output, and a Fourier transform.
 
     Nothing is certified: a grid of 5e-4, the tails beyond 10 standard deviations left out.
     """
     grid, size = 5e-4, 1 << 18
-    ends = np.linspace(-10.0, hit + 10.0, 400_001)
+    ends = np.linspace(-10.0, drawn_norm + 10.0, 400_001)
     q = np.diff(norm.cdf(ends))
-    p = (1 - rate) * np.diff(norm.cdf(ends, miss)) + rate * np.diff(norm.cdf(ends, hit))
+    p = (1 - rate) * np.diff(norm.cdf(ends, undrawn_norm)) + rate * np.diff(
+        norm.cdf(ends, drawn_norm)
+    )
     x = (ends[1:] + ends[:-1]) / 2
-    loss = np.log((1 - rate) * np.exp(miss * (x - miss / 2)) + rate * np.exp(hit * (x - hit / 2)))
-    found = []
+    loss = np.log(
+        (1 - rate) * np.exp(undrawn_norm * (x - undrawn_norm / 2))
+        + rate * np.exp(drawn_norm * (x - drawn_norm / 2))
+    )
+    epsilons = []
     for masses, losses in ((p, loss), (q, -loss)):
         held = masses > 1e-30
         cells = np.rint(losses[held] / grid).astype(int)
@@ -130,28 +144,28 @@ def plainly_composed(rate: float, hit: float, miss: float, steps: int, mark: flo
             above = points > middle
             total = float((law[above] * -np.expm1(middle - points[above])).sum())
             low, high = (middle, high) if total > mark else (low, middle)
-        found.append(high)
-    return max(found)
+        epsilons.append(high)
+    return max(epsilons)
 
 
-@pytest.mark.parametrize(("rate", "hit", "miss", "steps"), STEPS)
+@pytest.mark.parametrize(("rate", "drawn_norm", "undrawn_norm", "steps"), STEPS)
 def test_composed_steps_agree_with_a_plain_composition(
-    rate: float, hit: float, miss: float, steps: int
+    rate: float, drawn_norm: float, undrawn_norm: float, steps: int
 ) -> None:
-    mechanism = PrivateState(rate, hit, miss, 1.0, steps)
+    mechanism = PrivateState(rate, drawn_norm, undrawn_norm, 1.0, steps)
     for mark in (1e-2, 1e-4, 1e-6):
-        plain = plainly_composed(rate, hit, miss, steps, mark)
+        plain = plainly_composed(rate, drawn_norm, undrawn_norm, steps, mark)
         assert epsilon(mechanism, delta=mark) == pytest.approx(plain, rel=3e-3)
 
 
-@pytest.mark.parametrize(("rate", "hit", "miss", "steps"), STEPS)
+@pytest.mark.parametrize(("rate", "drawn_norm", "undrawn_norm", "steps"), STEPS)
 def test_composed_steps_lie_within_the_bounds_of_dp_accounting(
-    rate: float, hit: float, miss: float, steps: int
+    rate: float, drawn_norm: float, undrawn_norm: float, steps: int
 ) -> None:
     above, below = (
         from_mixture_gaussian_mechanism(
             1.0,
-            [miss, hit],
+            [undrawn_norm, drawn_norm],
             [1 - rate, rate],
             pessimistic_estimate=pessimistic,
             value_discretization_interval=0.03,
@@ -159,21 +173,23 @@ def test_composed_steps_lie_within_the_bounds_of_dp_accounting(
         ).self_compose(steps)
         for pessimistic in (True, False)
     )
-    mechanism = PrivateState(rate, hit, miss, 1.0, steps)
+    mechanism = PrivateState(rate, drawn_norm, undrawn_norm, 1.0, steps)
     for mark in (1e-2, 1e-5):
-        found = epsilon(mechanism, delta=mark)
-        assert below.get_epsilon_for_delta(mark) <= found <= above.get_epsilon_for_delta(mark)
+        bound = epsilon(mechanism, delta=mark)
+        assert below.get_epsilon_for_delta(mark) <= bound <= above.get_epsilon_for_delta(mark)
 
 
-def flipping_shifts(pattern: tuple[int, ...], hit: float, miss: float) -> list[float]:
+def flipping_shifts(
+    pattern: tuple[int, ...], drawn_norm: float, undrawn_norm: float
+) -> list[float]:
     """What a table of gradients adds along e: the gradient flips once, after the start."""
     shifts, stored = [], -1.0
     for step, drawn in enumerate(pattern):
         gradient = -1.0 if step == 0 else 1.0
         fresh = gradient - stored if drawn else 0.0
-        shifts.append(fresh + miss * stored)
+        shifts.append(fresh + undrawn_norm * stored)
         stored = gradient if drawn else stored
-    assert max(map(abs, shifts)) <= hit + 1e-12
+    assert max(map(abs, shifts)) <= drawn_norm + 1e-12
     return shifts
 
 
@@ -228,9 +244,9 @@ def test_the_published_noise_of_privsgp_vr() -> None:
 )
 def test_the_price_of_a_private_table(rate: float, steps: int, plain: float, ratio: float) -> None:
     """Noise that spends epsilon 1 at delta 1e-4 without a table, and with one."""
-    for noise, hit, miss in [(plain, 1.0, 0.0), (plain * ratio, 2 - rate, rate)]:
-        found = epsilon(PrivateState(rate, hit, miss, noise, steps), delta=1e-4)
-        assert found == pytest.approx(1.0, abs=0.01)
+    for noise, drawn_norm, undrawn_norm in [(plain, 1.0, 0.0), (plain * ratio, 2 - rate, rate)]:
+        bound = epsilon(PrivateState(rate, drawn_norm, undrawn_norm, noise, steps), delta=1e-4)
+        assert bound == pytest.approx(1.0, abs=0.01)
 
 
 def test_the_theorem_needs_poisson_sampling() -> None:

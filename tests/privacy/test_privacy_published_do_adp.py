@@ -61,8 +61,8 @@ def test_the_theorem_grants_a_large_delta() -> None:
 
 def test_conditions_tell_which_run_meets_them() -> None:
     def broken(run: DoAdpRun) -> list[int]:
-        found = enumerate(DO_ADP.conditions(run), start=1)
-        return [number for number, condition in found if not condition.holds]
+        numbered = enumerate(DO_ADP.conditions(run), start=1)
+        return [number for number, condition in numbered if not condition.holds]
 
     assert broken(a_run(steps=10_000_000, epsilon=0.9)) == [4]
     assert broken(a_run(steps=10_000_000, epsilon=2.0)) == [1, 4]

@@ -138,7 +138,7 @@ def messages(
 
 
 def neighbours(
-    seed: int, hits: list[int | None], curvature: float
+    seed: int, draws: list[int | None], curvature: float
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Norms of the differences of two neighbouring runs over their noise, and the gradients."""
     rng = np.random.default_rng(seed)
@@ -146,9 +146,9 @@ def neighbours(
     shared = rng.normal(size=(4, 2, 3))
     other = shared.copy()
     direction = np.array([1.0, 0.0, 0.0])
-    for index, hit in enumerate(hits):
-        if hit is not None:
-            other[index, hit] += direction
+    for index, step in enumerate(draws):
+        if step is not None:
+            other[index, step] += direction
     broadcast = rng.normal(size=(4, 3))
     bend = np.full(3, curvature)
     gap = messages(SMALL, active, other, broadcast, bend)
@@ -160,25 +160,25 @@ def neighbours(
     return gap / np.array(noise)[:, None], [shared, other]
 
 
-@pytest.mark.parametrize("hits", [[0, None, None, None], [None, 1, 0, None], [1, 1, None, 0]])
-def test_responses_are_the_difference_of_two_runs(hits: list[int | None]) -> None:
-    """Linear losses: the shift is the sum of the responses of the hits, up to its sign."""
-    gap, _ = neighbours(3, hits, 0.0)
+@pytest.mark.parametrize("draws", [[0, None, None, None], [None, 1, 0, None], [1, 1, None, 0]])
+def test_responses_are_the_difference_of_two_runs(draws: list[int | None]) -> None:
+    """Linear losses: the shift is the sum of the responses of the draws, up to its sign."""
+    gap, _ = neighbours(3, draws, 0.0)
     responses = fedspd_responses(SMALL, (2, 3, 5, 6), norms=False)
-    rows = [2 * index + hit for index, hit in enumerate(hits) if hit is not None]
+    rows = [2 * index + step for index, step in enumerate(draws) if step is not None]
     assert np.abs(gap[:, 0]) == pytest.approx(np.abs(responses[rows].sum(axis=0)), rel=1e-9)
     assert gap[:, 1:] == pytest.approx(0, abs=1e-12)
 
 
 @pytest.mark.parametrize("curvature", [0.0, 0.3, 1.0, 1.9])
-@pytest.mark.parametrize("hits", [[0, None, 1, None], [1, 1, 1, 1]])
+@pytest.mark.parametrize("draws", [[0, None, 1, None], [1, 1, 1, 1]])
 def test_norms_bound_two_runs_with_smooth_convex_losses(
-    hits: list[int | None], curvature: float
+    draws: list[int | None], curvature: float
 ) -> None:
     """Quadratic losses with L up to 2 gamma."""
-    gap, _ = neighbours(5, hits, curvature * fedspd_step_parameter(SMALL, 2))
+    gap, _ = neighbours(5, draws, curvature * fedspd_step_parameter(SMALL, 2))
     norms = fedspd_responses(SMALL, (2, 3, 5, 6), norms=True)
-    rows = [2 * index + hit for index, hit in enumerate(hits) if hit is not None]
+    rows = [2 * index + step for index, step in enumerate(draws) if step is not None]
     assert (np.linalg.norm(gap, axis=1) <= norms[rows].sum(axis=0) * (1 + 1e-12)).all()
 
 
@@ -206,21 +206,21 @@ def enumerated(terms: np.ndarray, chance: float) -> tuple[np.ndarray, np.ndarray
 
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-2, 0.1])
-@pytest.mark.parametrize("hit", [1.0, 4.0])
-def test_lower_bound_is_that_of_all_patterns(delta: float, hit: float) -> None:
+@pytest.mark.parametrize("drawn_norm", [1.0, 4.0])
+def test_lower_bound_is_that_of_all_patterns(delta: float, drawn_norm: float) -> None:
     active = (2, 3, 5, 6)
     responses = fedspd_responses(SMALL, active, norms=False)
     weights = responses.sum(axis=0) / np.linalg.norm(responses.sum(axis=0))
-    sums, chances = enumerated((responses @ weights).reshape(4, 2) * hit, 4 / 12)
+    sums, chances = enumerated((responses @ weights).reshape(4, 2) * drawn_norm, 4 / 12)
     assert chances.sum() == pytest.approx(1)
     best = 0.0
     for tau in np.linspace(0, sums.max() / 2 + 6, 4001):
         p, q = chances @ ndtr(sums / 2 - tau), chances @ ndtr(-sums / 2 - tau)
         if p > delta:
             best = max(best, math.log((p - delta) / q))
-    found = fedspd_lower(SMALL, active, delta, hit=hit)
-    assert best * 0.99 - 1e-3 <= found <= best * (1 + 1e-6) + 1e-9
-    assert found <= fedspd_upper(SMALL, active, delta, hit=hit)
+    outcome = fedspd_lower(SMALL, active, delta, drawn_norm=drawn_norm)
+    assert best * 0.99 - 1e-3 <= outcome <= best * (1 + 1e-6) + 1e-9
+    assert outcome <= fedspd_upper(SMALL, active, delta, drawn_norm=drawn_norm)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0, 10.0])
@@ -234,8 +234,8 @@ def test_upper_bound_covers_the_mean_over_all_patterns(epsilon: float) -> None:
         for mu, chance in zip(sums, chances, strict=True)
         if mu > 0
     )
-    found = fedspd_upper_delta(SMALL, active, epsilon, hit=1.0)
-    assert bound <= found <= bound * 1.01 + 1e-12
+    outcome = fedspd_upper_delta(SMALL, active, epsilon, drawn_norm=1.0)
+    assert bound <= outcome <= bound * 1.01 + 1e-12
     # The exact bound, with the shifts themselves, is below it.
     linear = fedspd_responses(SMALL, active, norms=False).reshape(4, 2, 4)
     exact = 0.0
@@ -245,24 +245,24 @@ def test_upper_bound_covers_the_mean_over_all_patterns(epsilon: float) -> None:
         if drawn:
             mu = float(np.linalg.norm(sum(linear[pair] for pair in drawn)))
             exact += chance * gaussian_delta(mu, epsilon)
-    assert exact <= found
+    assert exact <= outcome
 
 
 def test_upper_epsilon_inverts_upper_delta() -> None:
     active = even_rounds(SMALL)
-    epsilon = fedspd_upper(SMALL, active, 1e-3, hit=1.0)
-    assert fedspd_upper_delta(SMALL, active, epsilon, hit=1.0) <= 1e-3
-    assert fedspd_upper_delta(SMALL, active, epsilon * (1 - 1e-5), hit=1.0) > 1e-3
-    assert fedspd_upper(SMALL, active, 0.999, hit=1.0) == 0.0
+    epsilon = fedspd_upper(SMALL, active, 1e-3, drawn_norm=1.0)
+    assert fedspd_upper_delta(SMALL, active, epsilon, drawn_norm=1.0) <= 1e-3
+    assert fedspd_upper_delta(SMALL, active, epsilon * (1 - 1e-5), drawn_norm=1.0) > 1e-3
+    assert fedspd_upper(SMALL, active, 0.999, drawn_norm=1.0) == 0.0
 
 
 def test_the_claim_does_not_hold_where_every_client_is_active() -> None:
     """Total epsilon 1 and K = N: at least 3.4 with the reading kindest to the paper."""
     run = adult(1.0, 100)
-    assert fedspd_lower(run, even_rounds(run), 1e-4, hit=0.2) > 3.3
-    assert fedspd_lower(run, even_rounds(run), 1e-4, hit=2.0) > 70
+    assert fedspd_lower(run, even_rounds(run), 1e-4, drawn_norm=0.2) > 3.3
+    assert fedspd_lower(run, even_rounds(run), 1e-4, drawn_norm=2.0) > 70
     few = adult(1.0, 20)
-    assert fedspd_lower(few, even_rounds(few), 1e-4, hit=2.0) > 15
+    assert fedspd_lower(few, even_rounds(few), 1e-4, drawn_norm=2.0) > 15
 
 
 def test_the_repair_is_over_noised() -> None:

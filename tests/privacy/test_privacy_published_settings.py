@@ -14,7 +14,7 @@ from tacit.privacy.mechanisms.composed import (
     SampledGaussian,
     schedule,
 )
-from tacit.privacy.published.settings import Setting, paper_settings
+from tacit.privacy.published.settings import PaperSetting, paper_settings
 
 SETTINGS = paper_settings()
 
@@ -40,7 +40,7 @@ ALGORITHMS = [
 ]
 
 
-def rows(algorithm: str, start: str = "") -> list[Setting]:
+def rows(algorithm: str, start: str = "") -> list[PaperSetting]:
     return [
         row for row in SETTINGS if row.algorithm == algorithm and row.experiment.startswith(start)
     ]
@@ -109,8 +109,8 @@ def test_noise_of_privsgp_at_its_best_steps() -> None:
 def test_the_table_of_gradients_is_private_state() -> None:
     for row in rows("PrivSGP-VR"):
         assert isinstance(row.mechanism, PrivateState)
-        assert row.mechanism.hit + row.mechanism.miss == pytest.approx(2)
-        assert row.mechanism.sample_rate == pytest.approx(row.mechanism.miss)
+        assert row.mechanism.drawn_norm + row.mechanism.undrawn_norm == pytest.approx(2)
+        assert row.mechanism.sample_rate == pytest.approx(row.mechanism.undrawn_norm)
 
 
 def test_schedules_rise_tenfold_in_mu() -> None:
@@ -132,21 +132,21 @@ def test_activation_is_seen() -> None:
 
 def certified(algorithm: str, experiment: str, which: int = 0) -> float:
     """The certified epsilon of one row: `which` reading of an experiment."""
-    found = rows(algorithm, experiment)[which]
-    assert found.bounds is not None
-    assert found.delta is not None
-    lower, upper = found.bounds(found.delta)
+    setting = rows(algorithm, experiment)[which]
+    assert setting.bounds is not None
+    assert setting.delta is not None
+    lower, upper = setting.bounds(setting.delta)
     assert upper is not None
     assert lower is None or lower <= upper
     return upper
 
 
 def proved(algorithm: str, experiment: str, which: int = 0) -> float:
-    """The proved lower bound of one row."""
-    found = rows(algorithm, experiment)[which]
-    assert found.bounds is not None
-    assert found.delta is not None
-    lower, _ = found.bounds(found.delta)
+    """The proved lower setting of one row."""
+    setting = rows(algorithm, experiment)[which]
+    assert setting.bounds is not None
+    assert setting.delta is not None
+    lower, _ = setting.bounds(setting.delta)
     assert lower is not None
     return lower
 

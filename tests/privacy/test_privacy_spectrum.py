@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from privacy_oracles import Array, add_profile_exact, remove_profile_exact
 
 from tacit.privacy.accounting.atoms import Atoms, Cut, above, atoms, below
-from tacit.privacy.accounting.spectrum import Line, Spectrum, mixed, rougher, spectrum, sum_of
+from tacit.privacy.accounting.spectrum import Contour, Spectrum, mixed, rougher, spectrum, sum_of
 from tacit.privacy.accounting.steps import LaplaceStep, NormalStep
 
 
@@ -27,7 +27,7 @@ def exact_delta(losses: Array, masses: Array, epsilon: float) -> float:
     )
 
 
-LINE = Line(tilt=2.0, step=2 * math.pi / 32, count=6000, smooth=0.01, above=4.0, below=0.5)
+LINE = Contour(tilt=2.0, step=2 * math.pi / 32, count=6000, smooth=0.01, above=4.0, below=0.5)
 
 
 @settings(max_examples=25, deadline=None)
@@ -42,21 +42,21 @@ def test_bounds_hold_the_plain_convolution(
 ) -> None:
     at = np.asarray(losses)
     masses = np.asarray(weights[: len(losses)]) / sum(weights[: len(losses)])
-    found = sum_of([(spectrum(measure(at, masses), LINE), steps)])
+    result = sum_of([(spectrum(measure(at, masses), LINE), steps)])
     total, law = np.zeros(1), np.ones(1)
     for _ in range(steps):
         total, law = np.add.outer(total, at).ravel(), np.outer(law, masses).ravel()
     truth = exact_delta(total, law, epsilon)
-    assert found.lower(epsilon) <= truth <= found.upper(epsilon)
+    assert result.lower(epsilon) <= truth <= result.upper(epsilon)
     # A kink is smoothed over s: delta is off by at most s / sqrt(2 pi) or so.
-    assert found.upper(epsilon) - found.lower(epsilon) <= 0.03
+    assert result.upper(epsilon) - result.lower(epsilon) <= 0.03
 
 
 def test_a_million_steps_are_a_binomial() -> None:
     share, steps = Fraction(1, 2000), 1_000_000
     at, masses = np.asarray([0.0, 0.25]), np.asarray([1 - float(share), float(share)])
-    line = Line(tilt=0.5, step=2 * math.pi / 200, count=4000, smooth=0.05, above=0.7, below=0.3)
-    found = sum_of([(spectrum(measure(at, masses), line), steps)])
+    line = Contour(tilt=0.5, step=2 * math.pi / 200, count=4000, smooth=0.05, above=0.7, below=0.3)
+    result = sum_of([(spectrum(measure(at, masses), line), steps)])
     with mp.workdps(30):
         q = mp.mpf(1) / 2000
         for epsilon in (140.0, 150.0):
@@ -67,7 +67,7 @@ def test_a_million_steps_are_a_binomial() -> None:
                 * -mp.expm1(epsilon - mp.mpf(k) / 4)
                 for k in range(int(4 * epsilon) + 1, 1100)
             )
-            lower, upper = found.lower(epsilon), found.upper(epsilon)
+            lower, upper = result.lower(epsilon), result.upper(epsilon)
             assert lower <= truth <= upper
             # Losses on a lattice of 0.25, smoothed over 0.05.
             assert upper <= truth * 1.1
@@ -83,16 +83,16 @@ def test_infinite_mass_counts_as_it_is() -> None:
 def test_rounds_are_mixed() -> None:
     at, masses = np.asarray([-0.4, 0.7]), np.asarray([0.4, 0.6])
     inner = spectrum(measure(at, masses), LINE)
-    found = mixed(inner, 0.3, 2)
+    result = mixed(inner, 0.3, 2)
     direct = sum_of(
         [(spectrum(measure(np.append(at, 0.0), np.append(0.3 * masses, 0.7)), LINE), 2)]
     )
     for epsilon in (0.0, 0.5, 1.2):
-        assert found.upper(epsilon) == pytest.approx(direct.upper(epsilon), rel=1e-9)
-        assert found.lower(epsilon) == pytest.approx(direct.lower(epsilon), rel=1e-9)
+        assert result.upper(epsilon) == pytest.approx(direct.upper(epsilon), rel=1e-9)
+        assert result.lower(epsilon) == pytest.approx(direct.lower(epsilon), rel=1e-9)
 
 
-def gaussian_spectrum(square: float, line: Line) -> Spectrum:
+def gaussian_spectrum(square: float, line: Contour) -> Spectrum:
     z = line.points
     return Spectrum(line, square * z * (z + 1) / 2, gaussian=square)
 
@@ -100,7 +100,7 @@ def gaussian_spectrum(square: float, line: Line) -> Spectrum:
 @pytest.mark.parametrize("mu", [0.005, 0.3, 2.0])
 def test_gaussian_losses_are_the_closed_form(mu: float) -> None:
     """Smoothed by themselves where they are wide, by a further step where they are not."""
-    line = Line(
+    line = Contour(
         tilt=3 / mu,
         step=2 * math.pi / (30 * mu),
         count=8000,
@@ -108,14 +108,14 @@ def test_gaussian_losses_are_the_closed_form(mu: float) -> None:
         above=5 / mu,
         below=1 / mu,
     )
-    found = gaussian_spectrum(mu * mu, line)
+    result = gaussian_spectrum(mu * mu, line)
     for deviations in (2.0, 3.5):
         epsilon = mu * mu / 2 + deviations * mu
         with mp.workdps(40):
             m, e = mp.mpf(mu), mp.mpf(epsilon)
             truth = mp.ncdf(m / 2 - e / m) - mp.exp(e) * mp.ncdf(-m / 2 - e / m)
-        assert found.lower(epsilon) <= truth <= found.upper(epsilon)
-        assert found.upper(epsilon) - found.lower(epsilon) <= 1e-6 * truth
+        assert result.lower(epsilon) <= truth <= result.upper(epsilon)
+        assert result.upper(epsilon) - result.lower(epsilon) <= 1e-6 * truth
 
 
 @settings(max_examples=30, deadline=None)
@@ -155,7 +155,7 @@ def test_atoms_lie_on_either_side_of_the_true_profile(
     cut = Cut(tilt=2.0, reach=9.0, cells=cells, width=1.0, most=1.0)
     high, low = (atoms(step, reverse, upper, cut) for upper in (True, False))
     profile = add_profile_exact if reverse else remove_profile_exact
-    mu = step.hit
+    mu = step.drawn_mean
     for epsilon in (-1.0, -0.01, 0.0, 1e-4, 0.013, 0.3, 1.0, mu * mu / 2, mu * mu / 2 + 3 * mu):
         truth = profile(step.rate, mu, epsilon)
         assert exact_delta(low.losses, low.masses, epsilon) <= truth + mp.mpf(1e-14)
@@ -170,10 +170,10 @@ def test_atoms_lie_on_either_side_of_the_true_profile(
 @pytest.mark.parametrize("mu", [0.2, 1.0, 4.0])
 def test_the_symmetric_step_is_the_larger_of_both_directions(rate: float, mu: float) -> None:
     cut = Cut(tilt=2.0, reach=9.0, cells=4000, width=1.0, most=1.0)
-    found = atoms(NormalStep(rate, mu, symmetric=True), False, True, cut)
+    cells = atoms(NormalStep(rate, mu, symmetric=True), False, True, cut)
     for epsilon in (-0.7, -0.05, -0.001, 0.0, 0.001, 0.02, 0.4, 1.5):
         truth = max(remove_profile_exact(rate, mu, epsilon), add_profile_exact(rate, mu, epsilon))
-        upper = found.infinite + exact_delta(found.losses, found.masses, epsilon)
+        upper = cells.infinite + exact_delta(cells.losses, cells.masses, epsilon)
         assert truth - mp.mpf(1e-14) <= upper <= truth * 1.001 + 1e-9
 
 
@@ -190,9 +190,9 @@ def test_laplace_atoms(rate: float, shift: float) -> None:
 
     cut = Cut(tilt=2.0, reach=9.0, cells=500, width=1.0, most=1.0)
     for upper in (True, False):
-        found = atoms(LaplaceStep(rate, shift), False, upper, cut)
+        cells = atoms(LaplaceStep(rate, shift), False, upper, cut)
         for epsilon in (0.0, 0.001, 0.1, 0.9, 2.0):
-            value = found.infinite + exact_delta(found.losses, found.masses, epsilon)
+            value = cells.infinite + exact_delta(cells.losses, cells.masses, epsilon)
             truth = remove(epsilon)
             assert (truth - 1e-15 <= value) if upper else (value <= truth + 1e-15)
             assert value == pytest.approx(truth, abs=1e-5)

@@ -109,6 +109,50 @@ def test_the_first_version_is_read() -> None:
     assert caught.value.where == "kind"
 
 
+PRIVATE_STATE = (
+    '{"kind": "private-state", "version": 2, "sample_rate": 0.01, "hit": 1.99, "miss": 0.01, '
+    '"noise_multiplier": [[2.0, 7]], "steps": 7, "sampling": "poisson", '
+    '"relation": "add-or-remove-one", "trust_model": "all-messages", "unit": "record", '
+    '"coordinates": 12}'
+)
+PERSISTENT_STATE = (
+    '{"kind": "carried-state", "version": 2, "sample_rate": 0.1, '
+    '"noise_multiplier": [[2.0, 1], [3.0, 1]], "steps": 2, "relation": "add-or-remove-one", '
+    '"trust_model": "server", "unit": "record", "coordinates": 0}'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "mechanism"),
+    [
+        (PRIVATE_STATE, m.PrivateState(0.01, 1.99, 0.01, 2.0, 7, coordinates=12)),
+        (PERSISTENT_STATE, m.PersistentState(0.1, [2.0, 3.0], trust_model="server")),
+    ],
+)
+def test_statements_keep_the_words_that_ledgers_hold(text: str, mechanism: m.Mechanism) -> None:
+    """As they were written before their classes and fields had the names of today."""
+    assert from_statement(json.loads(text)) == mechanism
+    assert json.dumps(to_statement(mechanism)) == text
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"hit": 0.0}, "hit"),
+        ({"miss": 5.0}, "miss"),
+        ({"miss": "none"}, "miss"),
+        ({"drawn_norm": 1.99}, "mechanism"),
+    ],
+    ids=str,
+)
+def test_a_refused_statement_names_its_own_key(change: dict[str, Any], where: str) -> None:
+    participation = {**json.loads(PRIVATE_STATE), **change}
+    with pytest.raises(InputError) as caught:
+        from_statement({**to_statement(m.ClientSampling(m.Gaussian(1.0), 0.5, 2)),
+                        "participation": participation})  # fmt: skip
+    assert caught.value.where == where
+
+
 @pytest.mark.parametrize(
     ("change", "where"),
     [

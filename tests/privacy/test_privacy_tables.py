@@ -68,8 +68,8 @@ def test_weights_are_those_of_the_bracket_where_they_can_be_told(mu: float) -> N
     with mp.workdps(700):
         first, last, at = (mp.erf(mp.mpf(end) / mp.sqrt(8)) for end in (low, high, mu))
         truth = float((at - first) / (last - first))
-    (found,) = by_total_variation(*ends).tolist()
-    assert found == (pytest.approx(truth, abs=1e-9) if mu < 70 else 1.0)
+    (bound,) = by_total_variation(*ends).tolist()
+    assert bound == (pytest.approx(truth, abs=1e-9) if mu < 70 else 1.0)
     (below,) = by_tail(*ends, 0.01, 8.0)[0].tolist()
     assert 0 <= below <= 1
 

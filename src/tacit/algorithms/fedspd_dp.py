@@ -49,7 +49,7 @@ round then, since its sigma_{i,t}, like unit, is inversely proportional to gamma
 
 Mechanism (statement and proofs in `fedspd_privacy`), unit a record, trust model `server`: with a
 public state a sampled Gaussian a round, of rate Q q or 1 - (1-q)^Q, on what Q local steps make of
-one record; with a private state Bound B over all later rounds (`CarriedState`).
+one record; with a private state Bound B over all later rounds (`PersistentState`).
 
 What is wrong with the published accounting: the sensitivity moves the 1/Q of the average into the
 recursion (right is about 2.4 times as much at Q = 5), it starts each round from equal state, which

@@ -37,9 +37,9 @@ divergence by the rate times those of P1 from P0 and from Q1; in a coupling of P
 same pattern of hits, another record, drawn for every hit among those that are not in use, takes the
 place of the drawn one: uniform subsets again, each hit worth at most 2 C.
 
-*Private state.* `CarriedState` (`tacit.privacy.accounting.persistent_state`), over all later active
-rounds, the better of two bounds of `tacit.privacy.accounting.primal_dual`: an energy that never
-grows, for smooth convex losses with gamma >= L'/2; and a recursion of norms, which grows
+*Private state.* `PersistentState` (`tacit.privacy.accounting.persistent_state`), over all later
+active rounds, the better of two bounds of `tacit.privacy.accounting.primal_dual`: an energy that
+never grows, for smooth convex losses with gamma >= L'/2; and a recursion of norms, which grows
 exponentially, for any. There every local step after a hit counts with 2 C n where the loss is not
 known to be smooth and convex. Certified, and loose.
 """
@@ -178,7 +178,7 @@ def _private(run: NodeRun) -> privacy.Mechanism:
     rounded = ((1 + ROUNDING) * min(bounds) + rounding for bounds in zip(*norms, strict=True))
     least = dict(zip(sorted(noise), rounded, strict=True))
     rate, _ = round_sampling(run)
-    return privacy.CarriedState(
+    return privacy.PersistentState(
         rate,
         [max(1 / least[k], _NEXT_TO_NOTHING) for k in run.released],
         relation=run.relation,

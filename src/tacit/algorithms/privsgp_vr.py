@@ -54,7 +54,7 @@ from tacit.algorithms.variance_reduction import (
     table_request,
 )
 from tacit.privacy.published import PRIVSGP as PUBLISHED
-from tacit.privacy.published import ClaimedRun, Condition, PublishedFormula
+from tacit.privacy.published import ClaimedRun, FormulaCondition, PublishedFormula
 
 __all__ = ["PRIVSGP_VR", "State", "VarianceReductionOptions", "mechanism", "mix", "start", "step"]
 
@@ -143,8 +143,8 @@ def claimed_run(run: NodeRun) -> ClaimedTable:
     return ClaimedTable(**vars(claimed_sums(run)), state=run.options.state)
 
 
-def _conditions(run: ClaimedTable) -> tuple[Condition, ...]:
-    table = Condition(
+def _conditions(run: ClaimedTable) -> tuple[FormulaCondition, ...]:
+    table = FormulaCondition(
         f"printed for a private gradient table (state = '{run.state}' here)", run.state == "private"
     )
     return (*PUBLISHED.conditions(run), table)

@@ -161,8 +161,8 @@ def private_sums(run: NodeRun, groups: bool = False) -> privacy.Mechanism:
         return released_sums(run, run.noise_multiplier, q, run.records)
     return privacy.PrivateState(
         sample_rate=q,
-        hit=q + (1 - q) * _difference(run.options, run.clip[0]),
-        miss=q,
+        drawn_norm=q + (1 - q) * _difference(run.options, run.clip[0]),
+        undrawn_norm=q,
         noise_multiplier=run.noise_multiplier,
         sampling="groups" if groups else run.sampling,
         relation=run.relation,

@@ -20,9 +20,8 @@ from rich.table import Table
 
 from tacit import privacy
 from tacit.config import load_config
-from tacit.privacy.mechanisms.text import mechanism_text
-from tacit.privacy.published import Condition
-from tacit.privacy.published.settings import Setting, paper_settings
+from tacit.privacy.published import FormulaCondition
+from tacit.privacy.published.settings import PaperSetting, paper_settings
 from tacit.report.claims_page import bound_cells, noise_text, violated_numbers, violations
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.run_folder.metrics import finite_json
@@ -76,7 +75,7 @@ def verdict(
     return "not determined" if missing else "not shown"
 
 
-def _setting_row(setting: Setting) -> dict[str, Any]:
+def _setting_row(setting: PaperSetting) -> dict[str, Any]:
     lower = certified = None
     if setting.bounds is not None and setting.delta is not None:
         lower, certified = setting.bounds(setting.delta)
@@ -144,7 +143,7 @@ def _row(
     certified: float | None,
     lower: float | None,
     mechanism: privacy.Mechanism | None,
-    conditions: Sequence[Condition],
+    conditions: Sequence[FormulaCondition],
     missing: str,
     **words: object,
 ) -> dict[str, Any]:
@@ -153,7 +152,7 @@ def _row(
     row: dict[str, Any] = finite_json(
         {
             **words,
-            "mechanism": None if mechanism is None else mechanism_text(mechanism),
+            "mechanism": None if mechanism is None else mechanism.describe(),
             "claimed": claimed,
             "claimed_infinite": claimed == math.inf,
             "certified": certified,

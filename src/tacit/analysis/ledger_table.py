@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from types import MappingProxyType
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -13,21 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tacit.analysis.ledger_report import node_list
-from tacit.privacy import Mechanism, from_statement
+from tacit.privacy import from_statement
 from tacit.privacy.ledger.key import fingerprint
-from tacit.privacy.mechanisms.composed import (
-    CarriedState,
-    ClientSampling,
-    Composed,
-    FixedBatchGaussian,
-    Gaussian,
-    Laplace,
-    PrivateState,
-    SampledGaussian,
-)
 from tacit.report.wording import epsilon_text, number_text
 
-__all__ = ["ledger_table", "mechanism_words"]
+__all__ = ["ledger_table"]
 
 _FILES = 6  # of which heads are printed
 _NAMES = 3  # of data in one cell
@@ -112,69 +101,7 @@ def _words_of(document: Mapping[str, Any], run: str) -> list[str]:
         for release in row["releases"]
         if release["run"] == run
     }
-    words = [mechanism_words(from_statement(document["mechanisms"][place])) for place in used]
+    mechanisms = [from_statement(document["mechanisms"][place]) for place in used]
+    words = [mechanism.explain(number_text) for mechanism in mechanisms]
     kinds = sorted(set(words))
     return kinds if len(kinds) < 3 else [*kinds[:2], f"and {len(kinds) - 2} more kinds"]
-
-
-def mechanism_words(mechanism: Mechanism) -> str:
-    """What is released, in words for someone who has to answer for it."""
-    return _WORDS[type(mechanism)](mechanism)
-
-
-def _noise(mechanism: Any) -> str:
-    """The multipliers of a schedule and its length."""
-    values = mechanism.noise_multiplier
-    low, high = number_text(min(values)), number_text(max(values))
-    size = low if low == high else f"{low} to {high}"
-    steps = len(values)
-    return f"noise multiplier {size}, {steps:,} step{'s' if steps > 1 else ''}"
-
-
-_DRAWN = {
-    "poisson": "Poisson sampling",
-    "fixed": "batches of fixed size",
-    "groups": "in groups, each by a coin",
-}
-
-
-def _private_state_words(mechanism: PrivateState) -> str:
-    drawn = _DRAWN[mechanism.sampling]
-    return (
-        f"Gaussian noise on sums that private state carries on: a record is drawn with probability "
-        f"{number_text(mechanism.sample_rate)} a step ({drawn}), contributes at most "
-        f"{number_text(mechanism.hit)} clipping bounds then and {number_text(mechanism.miss)} at "
-        f"any other step, {_noise(mechanism)}"
-    )
-
-
-_WORDS: Mapping[type, Callable[[Any], str]] = MappingProxyType(
-    {
-        Gaussian: lambda one: (
-            f"Gaussian noise on the sum over every record at every step, {_noise(one)}"
-        ),
-        SampledGaussian: lambda one: (
-            "Gaussian noise on the sum over a random batch, which each record joins with "
-            f"probability {number_text(one.sample_rate)} (Poisson sampling), {_noise(one)}"
-        ),
-        FixedBatchGaussian: lambda one: (
-            f"Gaussian noise on the sum over a random batch of {one.batch:,} of {one.records:,} "
-            f"records, drawn without replacement, {_noise(one)}"
-        ),
-        Laplace: lambda one: (
-            f"Laplace noise on the sum over a batch that each record joins with probability "
-            f"{number_text(one.sample_rate)}, {_noise(one)}"
-        ),
-        PrivateState: _private_state_words,
-        CarriedState: lambda one: (
-            "Gaussian noise on what private state carries on: a record is drawn with probability "
-            f"{number_text(one.sample_rate)} a step and then moves all later messages, "
-            f"{_noise(one)}"
-        ),
-        Composed: lambda one: "; then ".join(dict.fromkeys(map(mechanism_words, one.parts))),
-        ClientSampling: lambda one: (
-            f"{one.rounds:,} rounds, in each of which a client takes part with probability "
-            f"{number_text(one.rate)} and then releases: {mechanism_words(one.participation)}"
-        ),
-    }
-)

@@ -23,13 +23,13 @@ from typing import Any
 
 from tacit import __version__
 from tacit.analysis.ledger_report import check_contained, confirm, ledger_document
-from tacit.analysis.ledger_table import mechanism_words
 from tacit.errors import InputError
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.key import fingerprint
 from tacit.privacy.ledger.records import lacking_steps
 from tacit.private_files import plain_errors, write_private
 from tacit.report.statement_page import statement_page
+from tacit.report.wording import number_text
 from tacit.training.run_folder.folder import read_config
 from tacit.training.run_folder.result import FORMAT_VERSION as RESULT_VERSION
 
@@ -203,7 +203,7 @@ def statement_document(run: Path, books: Path | None = None) -> dict[str, Any]:
         "claim": result["claim"],
         "nodes": nodes,
         "mechanisms_in_words": [
-            mechanism_words(from_statement(one)) for one in ledger["mechanisms"]
+            from_statement(statement).explain(number_text) for statement in ledger["mechanisms"]
         ],
         "ledger": ledger,
         "data_ledger": data_ledger,

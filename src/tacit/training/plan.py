@@ -23,7 +23,7 @@ from tacit.algorithms import Activity, NodeRun
 from tacit.config import Config, to_toml
 from tacit.privacy.mechanisms.composed import Scheduled
 from tacit.privacy.mechanisms.composed import schedule as schedule_of
-from tacit.privacy.published import Condition
+from tacit.privacy.published import FormulaCondition
 from tacit.topology import Mixing
 from tacit.training.faults import FaultPlan
 
@@ -61,7 +61,7 @@ class NodePlan:
     delta: float | None = None
     epsilon: float | None = None
     claimed: float | None = None
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[FormulaCondition, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class Plan:
             schedule = [SILENT] * self.steps
             for step, multiplier in zip(active, schedule_of(mechanism), strict=True):
                 schedule[step] = multiplier
-            return replace(mechanism, noise_multiplier=schedule, steps=None)
+            return mechanism.with_schedule(schedule)
         run = self.node_run(node, range(self.steps))
         taking_part = set(active)
         multipliers = [

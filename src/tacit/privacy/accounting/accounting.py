@@ -11,21 +11,23 @@ the mechanism's worst instance reaches. What they rest on:
   there are more than 32 different noise levels, that of `tables` adds to it.
 - `FixedBatchGaussian`: above, the same engine on the pointwise maximum of both directions of each
   step; below, one direction. Composed, there is a gap between what the two prove.
-- `PrivateState` with a fixed batch size or groups: above, Bound B (`revealed`), which gives up
-  amplification; below, Theorem A's pair, which the instance where all other records contribute
-  nothing reaches.
-- `CarriedState`: above, Bound B with hits that add up (`carried`); below, nothing is proved.
+- `PrivateState` with a fixed batch size or groups: above, Bound B (`revealed_participation`), which
+  gives up amplification; below, Theorem A's pair, which the instance where all other records
+  contribute nothing reaches.
+- `PersistentState`: above, Bound B with draws that add up (`persistent_state`); below, nothing is
+  proved.
 - `ClientSampling`: participation is seen, so a round's loss is a mixture, exactly.
 
 The bounds are for ideal noise where a mechanism states no `coordinates`. What a run releases is
-that, rounded to a public lattice (`noise_lattice`); what finite arithmetic may change is bounded in
-`noise_slack`, and part of every bound of a mechanism that states how many numbers it releases.
+that, rounded to a public lattice (`tacit.privacy.noise.gaussian`); what finite arithmetic may
+change is bounded in `tacit.privacy.noise.slack`, and part of every bound of a mechanism that states
+how many numbers it releases.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -43,16 +45,13 @@ from tacit.privacy.accounting.parts import (
     softened,
     total_variation,
 )
-from tacit.privacy.accounting.persistent_state import carried_delta, carried_epsilon
+from tacit.privacy.accounting.persistent_state import persistent_delta, persistent_epsilon
 from tacit.privacy.accounting.revealed_participation import revealed_delta, revealed_epsilon
 from tacit.privacy.mechanisms.composed import (
-    CarriedState,
-    ClientSampling,
-    Composed,
     Mechanism,
+    PersistentState,
     PrivateState,
     Scheduled,
-    released_values,
     schedule,
 )
 from tacit.privacy.noise.slack import (
@@ -88,8 +87,8 @@ def epsilon_bounds(mechanism: Mechanism, *, delta: float) -> tuple[float, float]
         InputError: delta is outside its range, or no bound is known for the mechanism.
     """
     upper = epsilon(mechanism, delta=delta)
-    below = partial(_method(mechanism).epsilon_below, mechanism, near=upper)
-    values = released_values(mechanism)
+    below = partial(_method(mechanism).epsilon_below, mechanism, guess=upper)
+    values = mechanism.released_values()
     lower = epsilon_without_slack(below, values, delta) if values else below(delta)
     return min(upper, lower), upper
 
@@ -102,7 +101,7 @@ def delta(mechanism: Mechanism, *, epsilon: float) -> float:
     """
     _check_epsilon(epsilon)
     ideal = partial(_method(mechanism).delta, mechanism)
-    values = released_values(mechanism)
+    values = mechanism.released_values()
     return delta_with_slack(ideal, values, epsilon) if values else ideal(epsilon)
 
 
@@ -114,7 +113,7 @@ def delta_bounds(mechanism: Mechanism, *, epsilon: float) -> tuple[float, float]
     """
     upper = delta(mechanism, epsilon=epsilon)
     below = partial(_method(mechanism).delta_below, mechanism)
-    values = released_values(mechanism)
+    values = mechanism.released_values()
     lower = delta_without_slack(below, values, epsilon) if values else below(epsilon)
     return min(upper, lower), upper
 
@@ -139,11 +138,7 @@ def epsilon_curve(mechanism: Mechanism, marks: Sequence[int], *, delta: float) -
     multipliers = schedule(mechanism)
     if any(not 0 <= mark <= len(multipliers) for mark in marks) or list(marks) != sorted(marks):
         raise InputError("marks", list(marks), f"must ascend within 0..{len(multipliers)}")
-    first = {
-        mark: replace(mechanism, noise_multiplier=multipliers[:mark], steps=None)
-        for mark in set(marks)
-        if mark
-    }
+    first = {mark: mechanism.with_schedule(multipliers[:mark]) for mark in set(marks) if mark}
     bounds = {mark: epsilon(steps, delta=delta) for mark, steps in first.items()}
     # Epsilon never falls from step to step, so a later bound holds for an earlier mark as well.
     curve = list(accumulate((bounds.get(mark, 0.0) for mark in reversed(marks)), min))
@@ -176,7 +171,7 @@ def _check_epsilon(epsilon: float) -> None:
 @lru_cache(maxsize=64)
 def _epsilon(mechanism: Mechanism, delta: float) -> float:
     ideal = partial(_method(mechanism).epsilon, mechanism)
-    values = released_values(mechanism)
+    values = mechanism.released_values()
     return with_slack(ideal, values, delta) if values else ideal(delta)
 
 
@@ -186,7 +181,7 @@ class _Method:
 
     Args:
         epsilon: upper, of a mechanism and delta.
-        epsilon_below: lower, of a mechanism and delta; `near` is about what the upper one is.
+        epsilon_below: lower, of a mechanism and delta; `guess` is about what the upper one is.
         delta: upper, of a mechanism and epsilon.
         delta_below: lower, of a mechanism and epsilon.
     """
@@ -223,29 +218,29 @@ def _composed_epsilon(mechanism: Mechanism, delta: float) -> float:
     return min(bound, pure)
 
 
-def _composed_epsilon_below(mechanism: Mechanism, delta: float, *, near: float) -> float:
+def _composed_epsilon_below(mechanism: Mechanism, delta: float, *, guess: float) -> float:
     """Of the direction that comes closer to the upper bound; either is a lower bound."""
     parts = parts_of(mechanism, upper=False)
     mu = _closed_mu(parts)
     if mu is not None:
         return gaussian_epsilon(mu, delta, upper=False)
-    if near == 0:
+    if guess == 0:
         return 0.0
-    found = _reached(parts, delta, min(near, _FAR)) if largest_level(parts) <= _LARGEST else 0.0
-    if found < near / 2 and largest_level(parts) > _CLEAR:
+    lower = _reached(parts, delta, min(guess, _FAR)) if largest_level(parts) <= _LARGEST else 0.0
+    if lower < guess / 2 and largest_level(parts) > _CLEAR:
         # Where single losses are huge the line is too short for a lower bound: one for more noise.
-        found = max(found, _reached(softened(parts, _CLEAR), delta, None))
-    return found
+        lower = max(lower, _reached(softened(parts, _CLEAR), delta, None))
+    return lower
 
 
-def _reached(parts: tuple[Part, ...], delta: float, near: float | None) -> float:
+def _reached(parts: tuple[Part, ...], delta: float, guess: float | None) -> float:
     """The larger of both directions' lower bounds; of the first alone where that is close."""
-    found = 0.0
+    lower = 0.0
     for reverse in _directions(parts):
-        if near is None or found < _CLOSE * near:
-            bound = epsilon_bound(parts, reverse, False, math.log(delta), guess=near)
-            found = max(found, bound)
-    return found
+        if guess is None or lower < _CLOSE * guess:
+            bound = epsilon_bound(parts, reverse, False, math.log(delta), guess=guess)
+            lower = max(lower, bound)
+    return lower
 
 
 def _composed_delta(mechanism: Mechanism, epsilon: float) -> float:
@@ -256,8 +251,8 @@ def _composed_delta(mechanism: Mechanism, epsilon: float) -> float:
     most = 0.0 if epsilon >= pure_epsilon(parts) else total_variation(parts)
     if most == 0 or largest_level(parts) > _LARGEST:
         return most
-    found = max(delta_bound(parts, reverse, True, epsilon) for reverse in _directions(parts))
-    return min(most, found)
+    bound = max(delta_bound(parts, reverse, True, epsilon) for reverse in _directions(parts))
+    return min(most, bound)
 
 
 def _composed_delta_below(mechanism: Mechanism, epsilon: float) -> float:
@@ -281,8 +276,8 @@ _COMPOSED = _Method(
 # so that the mechanism with Poisson sampling is an instance: the other records contribute nothing.
 _REVEALED = _Method(
     lambda mechanism, delta: revealed_epsilon(mechanism, delta),
-    lambda mechanism, delta, *, near: _composed_epsilon_below(
-        replace(mechanism, sampling="poisson"), delta, near=near
+    lambda mechanism, delta, *, guess: _composed_epsilon_below(
+        replace(mechanism, sampling="poisson"), delta, guess=guess
     ),
     lambda mechanism, epsilon: revealed_delta(mechanism, epsilon),
     lambda mechanism, epsilon: _composed_delta_below(
@@ -291,10 +286,10 @@ _REVEALED = _Method(
 )
 
 
-_CARRIED = _Method(
-    carried_epsilon,
-    lambda mechanism, delta, *, near: 0.0,
-    carried_delta,
+_PERSISTENT = _Method(
+    persistent_epsilon,
+    lambda mechanism, delta, *, guess: 0.0,
+    persistent_delta,
     lambda mechanism, epsilon: 0.0,
 )
 
@@ -335,19 +330,13 @@ class _Alone:
 
 
 def _alone(mechanism: Mechanism) -> _Alone | None:
-    if isinstance(mechanism, CarriedState):
-        return _Alone(_CARRIED, ("mechanism", "carried state"), "use a public state")
+    if isinstance(mechanism, PersistentState):
+        return _Alone(_PERSISTENT, ("mechanism", "carried state"), "use a public state")
     if isinstance(mechanism, PrivateState) and mechanism.sampling != "poisson":
         return _Alone(_REVEALED, ("sampling", "fixed"), "use Poisson sampling")
     return None
 
 
 def _leaves(mechanism: Mechanism) -> list[Mechanism]:
-    inner = _INNER.get(type(mechanism), lambda _: ())(mechanism)
-    return [leaf for one in inner for leaf in _leaves(one)] if inner else [mechanism]
-
-
-_INNER: Mapping[type[Mechanism], Callable[[Any], Sequence[Mechanism]]] = {
-    Composed: lambda mechanism: mechanism.parts,
-    ClientSampling: lambda mechanism: (mechanism.participation,),
-}
+    inner = mechanism.inner
+    return [leaf for part in inner for leaf in _leaves(part)] if inner else [mechanism]

@@ -49,7 +49,7 @@ def calibrate(
         raise InputError("epsilon", epsilon, "must be positive and finite")
     if mechanism(start).rate == 1:
         tolerance = min(tolerance, 1e-9)  # a closed form costs nothing
-    near = least_scale(
+    rough_scale = least_scale(
         lambda scale: accounting.rough_epsilon(mechanism(scale), delta=delta),
         target=epsilon,
         tolerance=max(tolerance, _ROUGH),
@@ -60,7 +60,7 @@ def calibrate(
         lambda scale: accounting.epsilon(mechanism(_rounded(scale, bits)), delta=delta),
         target=epsilon,
         tolerance=tolerance,
-        start=near,
+        start=rough_scale,
         factor=1 + 3 * max(tolerance, _ROUGH),
     )
     return _rounded(scale, bits)

@@ -105,23 +105,23 @@ def epsilon_bound(
         guess: about what the answer is.
         enough: an upper bound this low is not made any lower.
     """
-    found = survey(parts, reverse, reach_for(log_delta, steps_of(parts)))
-    most = found.epsilon(log_delta)
+    loss_survey = survey(parts, reverse, reach_for(log_delta, steps_of(parts)))
+    most = loss_survey.epsilon(log_delta)
     if upper and most <= enough:
         return max(0.0, most)
     if guess is None:
-        guess = _roughly(parts, reverse, found, most, log_delta)
+        guess = _roughly(parts, reverse, loss_survey, most, log_delta)
     delta = math.exp(log_delta)
     value, finer = most, 1.0
     for _ in range(4):
-        at = resolve(parts, reverse, found, guess, log_delta, finer=finer)
+        at = resolve(parts, reverse, loss_survey, guess, log_delta, finer=finer)
         losses = _spectrum(parts, reverse, upper, at)
         value = _root(
             losses.upper if upper else losses.lower, upper, delta, guess, at.line.window / 256
         )
         bent = losses.bend(value) if math.isfinite(value) else 0.0
-        near = abs(value - guess) <= _NEAR * guess + 0.1 / at.line.tilt
-        if not math.isfinite(value) or (near and bent <= _BENT):
+        is_close = abs(value - guess) <= _NEAR * guess + 0.1 / at.line.tilt
+        if not math.isfinite(value) or (is_close and bent <= _BENT):
             break
         # Delta changes on a smaller scale than its slope says.
         finer *= min(64.0, max(1.0, 2 * bent / _BENT))
@@ -134,27 +134,27 @@ def about(parts: tuple[Part, ...], log_delta: float) -> float:
     directions = (False,) if is_symmetric(parts) else (False, True)
     largest = 0.0
     for reverse in directions:
-        found = survey(parts, reverse, reach_for(log_delta, steps_of(parts)))
-        most = found.epsilon(log_delta)
+        loss_survey = survey(parts, reverse, reach_for(log_delta, steps_of(parts)))
+        most = loss_survey.epsilon(log_delta)
         if most > largest:
-            largest = max(largest, _roughly(parts, reverse, found, most, log_delta))
+            largest = max(largest, _roughly(parts, reverse, loss_survey, most, log_delta))
     return largest
 
 
 def _roughly(
-    parts: tuple[Part, ...], reverse: bool, found: Survey, most: float, log_delta: float
+    parts: tuple[Part, ...], reverse: bool, loss_survey: Survey, most: float, log_delta: float
 ) -> float:
     """About what epsilon is, from few levels and few cells."""
     few = tuple(_fewer(part) if isinstance(part, StepsPart) else part for part in parts)
     # Chernoff's bound on delta is some e^3 times delta.
-    guess = max(found.epsilon(min(0.0, log_delta + 3)), _FIRST_GUESS * most)
+    guess = max(loss_survey.epsilon(min(0.0, log_delta + 3)), _FIRST_GUESS * most)
     for _ in range(4):
-        at = resolve(few, reverse, found, guess, log_delta, rough=True)
+        at = resolve(few, reverse, loss_survey, guess, log_delta, rough=True)
         losses = _spectrum(few, reverse, True, at)
         value = _root(losses.upper, True, math.exp(log_delta), guess, at.line.window / 256)
-        near = abs(value - guess) <= _ROUGHLY_NEAR * guess
+        is_close = abs(value - guess) <= _ROUGHLY_NEAR * guess
         guess = min(most, max(value, 0.01 / at.line.tilt))
-        if near:
+        if is_close:
             break
     return guess
 
@@ -167,7 +167,7 @@ def _root(
     bound: Callable[[float], float],
     upper: bool,
     delta: float,
-    near: float,
+    start: float,
     step: float,
     tolerance: float = _EXACT,
 ) -> float:
@@ -179,7 +179,7 @@ def _root(
         bound: on delta, at an epsilon.
         upper: which.
         delta: sought.
-        near: where to begin.
+        start: where to begin.
         step: how far to go at first.
         tolerance: relative.
     """
@@ -188,7 +188,7 @@ def _root(
         value = bound(epsilon)
         return math.log(value / delta) if value > 0 else -1e3
 
-    low, high = 0.0, near
+    low, high = 0.0, start
     at_low = math.nan
     at_high = excess(high)
     if at_high > 0:
@@ -196,7 +196,7 @@ def _root(
             low, at_low = high, at_high
             high, step = high + step, 2 * step
             at_high = excess(high)
-            if high > 64 * near:
+            if high > 64 * start:
                 return math.inf if upper else low
     else:
         low, at_low = high, at_high
@@ -227,12 +227,12 @@ def _root(
 def delta_bound(parts: tuple[Part, ...], reverse: bool, upper: bool, epsilon: float) -> float:
     """A delta that holds at epsilon (upper), or below which none holds (lower)."""
     steps = steps_of(parts)
-    found = survey(parts, reverse, reach_for(math.log(1e-4), steps))
-    log_delta = found.log_delta(epsilon)
+    loss_survey = survey(parts, reverse, reach_for(math.log(1e-4), steps))
+    log_delta = loss_survey.log_delta(epsilon)
     reach = reach_for(log_delta, steps)
-    if reach != found.reach:
-        found = survey(parts, reverse, reach)
-    log_delta = found.log_delta(epsilon)
-    at = resolve(parts, reverse, found, epsilon, max(log_delta - 3, _LOG_TINY))
+    if reach != loss_survey.reach:
+        loss_survey = survey(parts, reverse, reach)
+    log_delta = loss_survey.log_delta(epsilon)
+    at = resolve(parts, reverse, loss_survey, epsilon, max(log_delta - 3, _LOG_TINY))
     losses = _spectrum(parts, reverse, upper, at)
     return min(1.0, losses.upper(epsilon)) if upper else max(0.0, losses.lower(epsilon))

@@ -77,11 +77,11 @@ class Levels:
         return list(zip(self.values.tolist(), self.counts.tolist(), strict=True))
 
     def rounded(self, grain: float, *, up: bool) -> Levels:
-        """The levels, rounded to multiples of a grain, to the side that is said."""
-        near = np.round(self.values / grain)
-        near += np.where(near * grain < self.values, 1.0, 0.0) if up else 0.0
-        near -= np.where(near * grain > self.values, 1.0, 0.0) if not up else 0.0
-        points, index = np.unique(near * grain, return_inverse=True)
+        """The levels, rounded to multiples of a grain, up or down."""
+        multiples = np.round(self.values / grain)
+        multiples += np.where(multiples * grain < self.values, 1.0, 0.0) if up else 0.0
+        multiples -= np.where(multiples * grain > self.values, 1.0, 0.0) if not up else 0.0
+        points, index = np.unique(multiples * grain, return_inverse=True)
         return Levels(points, np.bincount(index, self.counts).astype(np.int64))
 
 
@@ -152,7 +152,10 @@ def scaled(step: Step, level: float) -> Step:
     if isinstance(step, LaplaceStep):
         return LaplaceStep(step.rate, step.shift * level)
     return replace(
-        step, hit=step.hit * level, miss=step.miss * level, opposite=step.opposite * level
+        step,
+        drawn_mean=step.drawn_mean * level,
+        undrawn_mean=step.undrawn_mean * level,
+        opposite=step.opposite * level,
     )
 
 
@@ -165,8 +168,8 @@ def _levels(mechanism: Any, upper: bool, sensitivity: float = 1.0) -> Levels:
 
 def _gaussian(mechanism: Any, upper: bool) -> tuple[Part, ...]:
     sensitivity = 2.0 if mechanism.relation == REPLACE_ONE else 1.0
-    found = _levels(mechanism, upper, sensitivity)
-    return (GaussianPart(float((found.values**2 * found.counts).sum())),)
+    levels = _levels(mechanism, upper, sensitivity)
+    return (GaussianPart(float((levels.values**2 * levels.counts).sum())),)
 
 
 def _sampled(mechanism: Any, upper: bool) -> tuple[Part, ...]:
@@ -198,16 +201,21 @@ def _laplace(mechanism: Any, upper: bool) -> tuple[Part, ...]:
 def _private_state(mechanism: Any, upper: bool) -> tuple[Part, ...]:
     """Theorem A's pair (`private_state`), which constant shifts attain."""
     opposite = worst_means(mechanism)[1][1]
-    if mechanism.rate == 1 or mechanism.miss == mechanism.hit:
-        distance = mechanism.hit - opposite
-        found = _levels(mechanism, upper, distance)
-        return (GaussianPart(float((found.values**2 * found.counts).sum())),)
-    unit = NormalStep(mechanism.rate, mechanism.hit, miss=mechanism.miss, opposite=opposite)
+    if mechanism.rate == 1 or mechanism.undrawn_norm == mechanism.drawn_norm:
+        distance = mechanism.drawn_norm - opposite
+        levels = _levels(mechanism, upper, distance)
+        return (GaussianPart(float((levels.values**2 * levels.counts).sum())),)
+    unit = NormalStep(
+        mechanism.rate,
+        mechanism.drawn_norm,
+        undrawn_mean=mechanism.undrawn_norm,
+        opposite=opposite,
+    )
     return (StepsPart(unit, _levels(mechanism, upper)),)
 
 
 def _composed(mechanism: Any, upper: bool) -> tuple[Part, ...]:
-    return tuple(part for one in mechanism.parts for part in parts_of(one, upper=upper))
+    return tuple(part for inner in mechanism.parts for part in parts_of(inner, upper=upper))
 
 
 def _client_sampling(mechanism: Any, upper: bool) -> tuple[Part, ...]:
@@ -228,8 +236,8 @@ _PARTS: Mapping[type[Mechanism], Callable[[Any, bool], tuple[Part, ...]]] = {
 
 def total_variation(parts: tuple[Part, ...]) -> float:
     """At least delta at epsilon 0, and so at any: the sum of what each step gives away."""
-    found = sum(_DISTANCES[type(part)](part) for part in parts)
-    return min(1.0, found * (1 + 1e-12))
+    distance = sum(_DISTANCES[type(part)](part) for part in parts)
+    return min(1.0, distance * (1 + 1e-12))
 
 
 def _steps_distance(part: StepsPart) -> float:
@@ -237,11 +245,11 @@ def _steps_distance(part: StepsPart) -> float:
     unit, levels = part.unit, part.levels
     if isinstance(unit, LaplaceStep):
         return unit.rate * float(-np.expm1(-levels.values / 2) @ levels.counts)
-    hit = erf((unit.hit - unit.opposite) * levels.values / math.sqrt(8))
+    drawn = erf((unit.drawn_mean - unit.opposite) * levels.values / math.sqrt(8))
     # Where Q has a mean away from 0, its other one is opposite to P's.
-    missed = 2 * unit.miss if unit.opposite else unit.miss
-    miss = erf(missed * levels.values / math.sqrt(8))
-    return float((unit.rate * hit + (1 - unit.rate) * miss) @ levels.counts)
+    apart = 2 * unit.undrawn_mean if unit.opposite else unit.undrawn_mean
+    undrawn = erf(apart * levels.values / math.sqrt(8))
+    return float((unit.rate * drawn + (1 - unit.rate) * undrawn) @ levels.counts)
 
 
 _DISTANCES: Mapping[type[Part], Callable[[Any], float]] = {
@@ -260,7 +268,7 @@ def largest_level(parts: tuple[Part, ...]) -> float:
 def _steps_largest(part: StepsPart) -> float:
     if isinstance(part.unit, LaplaceStep):
         return float(part.levels.values[-1])
-    return float(part.levels.values[-1]) * (part.unit.hit - part.unit.opposite)
+    return float(part.levels.values[-1]) * (part.unit.drawn_mean - part.unit.opposite)
 
 
 _LARGEST_LEVELS: Mapping[type[Part], Callable[[Any], float]] = {
@@ -272,7 +280,7 @@ _LARGEST_LEVELS: Mapping[type[Part], Callable[[Any], float]] = {
 
 
 def softened(parts: tuple[Part, ...], most: float) -> tuple[Part, ...]:
-    """Steps whose means are no further apart than said, over the noise: dominated by the given.
+    """Steps whose means are no further apart than `most`, over the noise: dominated by the given.
 
     More noise turns a step into one of smaller distances.
     """

@@ -10,10 +10,10 @@ sent; x_0 is public. Take two runs on neighbouring data sets with the same coins
 transcript, so with the same x_0. They differ by d in x and by l in lambda, and what is sent by
 s = 2 mean d - l / rho, l from before the round, since y = 2 x_bar - x_0 - lambda / rho.
 
-**One hit at a time.** Go from one run to the other by hybrids, each of which has the one record up
-to a drawn step, and the other record from there on. Neighbouring hybrids differ in one hit, at
+**One draw at a time.** Go from one run to the other by hybrids, each of which has the one record up
+to a drawn step, and the other record from there on. Neighbouring hybrids differ in one draw, at
 which mini-batch gradients differ by at most h, and have the same losses after it; their s add up.
-So a norm of all s over the noise that holds after one hit, for every transcript, is what
+So a norm of all s over the noise that holds after one draw, for every transcript, is what
 `tacit.privacy.accounting.persistent_state` needs. Two such norms:
 
 *Norms* (`carried_norms`). Let kept >= 0 with |gamma d - (g(x) - g(x'))| <= kept |d| for one and the
@@ -24,8 +24,9 @@ same mini-batch loss. Since prox is non-expansive,
 
 For convex L-smooth losses kept = max(gamma, L - gamma): x -> gamma x - g(x) has that Lipschitz
 constant (Baillon and Haddad: g is co-coercive). For any other loss kept = gamma, and the difference
-of two mini-batch gradients is itself a disturbance `later` of every local step after a hit, bounded
-since gradients are clipped. Norms forget all cancellation, and grow exponentially with the rounds.
+of two mini-batch gradients is itself a disturbance `later` of every local step after a draw,
+bounded since gradients are clipped. Norms forget all cancellation, and grow exponentially with the
+rounds.
 
 *Energy* (`energy_norms`), for convex L-smooth losses with gamma >= L / 2. Then
 
@@ -42,8 +43,8 @@ where l - rho mean d = l', mean d = (l - l') / rho: the second term is
 Q (|l|^2 - |l'|^2 - |l - l'|^2) / (2 rho). []
 
 Gamma does not fall from round to round; from one to the next V rises by no more than gamma does.
-So V_t / gamma_t falls, from V / gamma after the hit, by at least Q rho |mean d|^2 / gamma_t in a
-round, and |l|^2 <= rho V / Q. With sigma_t the noise, by Minkowski, after the round of the hit,
+So V_t / gamma_t falls, from V / gamma after the draw, by at least Q rho |mean d|^2 / gamma_t in a
+round, and |l|^2 <= rho V / Q. With sigma_t the noise, by Minkowski, after the round of the draw,
 
     (sum |s_t / sigma_t|^2)^(1/2) <= (V / (gamma Q rho))^(1/2)
         (2 max_t (gamma_t / sigma_t^2)^(1/2) + (sum_t gamma_t / sigma_t^2)^(1/2)).
@@ -72,7 +73,7 @@ class ClientRound:
     Args:
         gamma: the step parameter.
         kept: bound of |gamma d - (g(x) - g(x'))| / |d|.
-        noise_std: of the noise on y, for a gradient difference of a hit of 1.
+        noise_std: of the noise on y, for a gradient difference of 1 where the record is drawn.
         copies: how often its message is sent (more than once where rounds were run again).
     """
 
@@ -83,9 +84,9 @@ class ClientRound:
 
 
 def carried_norms(
-    rounds: Sequence[ClientRound], penalty: float, hits: Sequence[Sequence[float]], later: float
+    rounds: Sequence[ClientRound], penalty: float, draws: Sequence[Sequence[float]], later: float
 ) -> list[float]:
-    """By how much a hit in each round moves that message and all later ones, over their noise.
+    """By how much a draw in each round moves that message and all later ones, over their noise.
 
     One vector of all messages, in the l2 norm; an upper bound by the recursion of norms, infinite
     where it overflows.
@@ -93,27 +94,27 @@ def carried_norms(
     Args:
         rounds: the client's active rounds, in order.
         penalty: rho.
-        hits: what a round that draws the record may make of its local steps: gradient differences,
+        draws: what a round that draws the record may make of its local steps: gradient differences,
             `[ways, Q]`; the worst way counts.
         later: gradient difference of every local step of the rounds after.
     """
-    found: list[float] = []
+    norms: list[float] = []
     energy = np.zeros((3, 3))  # squared norm of all later messages, as a form in (|d|, |l|, later)
     for each in reversed(rounds):
         over = each.copies / each.noise_std**2
-        ends = [_with_hit(each, penalty, way, later) for way in hits]
+        ends = [_with_draw(each, penalty, way, later) for way in draws]
         with np.errstate(over="ignore", invalid="ignore"):
             worst = max(over * shift**2 + float(state @ energy @ state) for state, shift in ends)
-            step, shown = _without_hit(each, penalty, len(hits[0]))
+            step, shown = _without_draw(each, penalty, len(draws[0]))
             energy = over * np.outer(shown, shown) + step.T @ energy @ step
         if not (worst < _LARGEST and float(energy.max()) < _LARGEST):
-            return [math.inf] * (len(rounds) - len(found)) + found[::-1]
-        found.append(math.sqrt(worst) * _UP)
-    return found[::-1]
+            return [math.inf] * (len(rounds) - len(norms)) + norms[::-1]
+        norms.append(math.sqrt(worst) * _UP)
+    return norms[::-1]
 
 
 def energy_norms(
-    rounds: Sequence[ClientRound], penalty: float, hits: Sequence[Sequence[float]]
+    rounds: Sequence[ClientRound], penalty: float, draws: Sequence[Sequence[float]]
 ) -> list[float]:
     """The same by the energy, which needs kept = gamma (gamma >= L / 2) in every round.
 
@@ -122,38 +123,39 @@ def energy_norms(
     gammas = [each.gamma for each in rounds]
     if any(each.kept > each.gamma for each in rounds) or gammas != sorted(gammas):
         return [math.inf] * len(rounds)
-    count, found = len(hits[0]), []
+    count = len(draws[0])
+    norms: list[float] = []
     most = max((each.copies for each in rounds), default=1)
     largest = total = 0.0  # of gamma / sigma^2, over later rounds
     for each in reversed(rounds):
         over = 1 / each.noise_std**2
         worst = 0.0
-        for way in hits:
-            (d, dual, _), shift = _with_hit(each, penalty, way, 0.0)
+        for way in draws:
+            (d, dual, _), shift = _with_draw(each, penalty, way, 0.0)
             energy = each.gamma * d**2 + count * dual**2 / penalty
             root = 2 * math.sqrt(most * largest) + math.sqrt(total)
             after = energy / (each.gamma * count * penalty) * root**2
             worst = max(worst, each.copies * over * shift**2 + after)
-        found.append(math.sqrt(worst) * _UP)
+        norms.append(math.sqrt(worst) * _UP)
         largest = max(largest, each.gamma * over)
         total += each.copies * each.gamma * over
-    return found[::-1]
+    return norms[::-1]
 
 
-def _with_hit(
+def _with_draw(
     each: ClientRound, penalty: float, way: Sequence[float], later: float
 ) -> tuple[Array, float]:
-    """From equal states, with a hit: (|d|, |l|, later) after the round, and the shift of y."""
+    """From equal states, with a draw: (|d|, |l|, later) after the round, and the shift of y."""
     d = total = 0.0
-    for hit in way:
-        d = (each.kept * d + hit) / (each.gamma + penalty)
+    for difference in way:
+        d = (each.kept * d + difference) / (each.gamma + penalty)
         total += d
     mean = total / len(way)
     return np.asarray([d, penalty * mean, later]), 2 * mean
 
 
-def _without_hit(each: ClientRound, penalty: float, local_steps: int) -> tuple[Array, Array]:
-    """A round without a hit: (|d|, |l|, later) after it, a matrix, and the shift of y, a row."""
+def _without_draw(each: ClientRound, penalty: float, local_steps: int) -> tuple[Array, Array]:
+    """A round without a draw: (|d|, |l|, later) after it, a matrix, and the shift of y, a row."""
     own, dual, later = np.eye(3)
     d, total = own, np.zeros(3)
     for _ in range(local_steps):

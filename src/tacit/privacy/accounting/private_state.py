@@ -50,7 +50,8 @@ coin: `revealed` has the bound that remains for `sampling="fixed"` and `"groups"
 from __future__ import annotations
 
 from tacit.errors import InputError
-from tacit.privacy.mechanisms.steps import REPLACE_ONE, PrivateState
+from tacit.privacy.mechanisms.base import REPLACE_ONE
+from tacit.privacy.mechanisms.steps import PrivateState
 
 __all__ = ["worst_means"]
 
@@ -72,6 +73,6 @@ def worst_means(mechanism: PrivateState) -> tuple[Means, Means]:
     if mechanism.sampling != "poisson":
         expected = "must be 'poisson': others depend on the record's coin, see Bound B"
         raise InputError("sampling", mechanism.sampling, expected)
-    means = (mechanism.miss, mechanism.hit)
-    opposed = (-mechanism.miss, -mechanism.hit)
+    means = (mechanism.undrawn_norm, mechanism.drawn_norm)
+    opposed = (-mechanism.undrawn_norm, -mechanism.drawn_norm)
     return means, opposed if mechanism.relation == REPLACE_ONE else (0.0, 0.0)

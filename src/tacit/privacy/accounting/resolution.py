@@ -27,7 +27,7 @@ from tacit.privacy.accounting.parts import (
     StepsPart,
     scaled,
 )
-from tacit.privacy.accounting.spectrum import SMOOTHEST, Line
+from tacit.privacy.accounting.spectrum import SMOOTHEST, Contour
 from tacit.privacy.accounting.steps import Step, design
 
 __all__ = ["GRAIN", "Resolution", "Survey", "laplace_transform", "resolve", "survey", "tilted_gain"]
@@ -79,7 +79,7 @@ class Resolution:
         rough: only about where the answer lies is asked.
     """
 
-    line: Line
+    line: Contour
     cut: Cut
     rough: bool
 
@@ -152,8 +152,10 @@ def laplace_transform(shift: float, z: NDArray[Any]) -> NDArray[Any]:
     Between them the density is e^((loss - shift) / 2) / 4. Formed relative to e^(z shift).
     """
     falling = np.exp(-(2 * z + 1) * shift)
-    found = z * shift + np.log((1 + falling - np.expm1(-(2 * z + 1) * shift) / (2 * z + 1)) / 2)
-    return np.asarray(found)
+    logarithms = z * shift + np.log(
+        (1 + falling - np.expm1(-(2 * z + 1) * shift) / (2 * z + 1)) / 2
+    )
+    return np.asarray(logarithms)
 
 
 _SURVEYS: Mapping[type[Part], Callable[[Any, bool, float], Array]] = {
@@ -175,7 +177,7 @@ _SURVEYS: Mapping[type[Part], Callable[[Any, bool, float], Array]] = {
 def resolve(
     parts: tuple[Part, ...],
     reverse: bool,
-    found: Survey,
+    loss_survey: Survey,
     epsilon: float,
     log_delta: float,
     *,
@@ -187,14 +189,14 @@ def resolve(
     Args:
         parts: the losses.
         reverse: their direction.
-        found: their survey.
+        loss_survey: their survey.
         epsilon: about where delta is asked for.
         log_delta: logarithm of about what it is there.
         rough: about where is enough.
         finer: what every error is divided by.
     """
-    best = _best(found, epsilon, log_delta)
-    order, window, above, below = _narrowest(found, best, epsilon, log_delta, steps_of(parts))
+    best = _best(loss_survey, epsilon, log_delta)
+    order, window, above, below = _narrowest(loss_survey, best, epsilon, log_delta, steps_of(parts))
     tilt, slope = float(ORDERS[order]), float(ORDERS[best])
     error = (_ROUGH if rough else GRAIN) * max(abs(epsilon), _FLAT / slope)
     # At the end of bounded losses the slope is so steep that an error in log delta is what counts.
@@ -203,18 +205,18 @@ def resolve(
     smooth = min(SMOOTHEST, _down(math.sqrt(2 * error / (1 + slope)), 2))
     gaussian = math.sqrt(sum(part.square for part in parts if isinstance(part, GaussianPart)))
     spread = max(smooth, gaussian)
-    top = _cut(found, order, epsilon, log_delta, spread) / spread
+    top = _cut(loss_survey, order, epsilon, log_delta, spread) / spread
     count = top * window / (2 * math.pi)
     if count > _LARGEST_LINE:
         smooth = _CUT * window / (2 * math.pi * _LARGEST_LINE)
         count = _LARGEST_LINE
     count = max(64, 32 * math.ceil(count / 32))
-    line = Line(tilt, 2 * math.pi / window, count, smooth, above, below)
-    size = _cells_size(parts, reverse, slope, found.reach)
+    line = Contour(tilt, 2 * math.pi / window, count, smooth, above, below)
+    size = _cells_size(parts, reverse, slope, loss_survey.reach)
     cells = _up(math.sqrt((1 + slope) / 12 * size / error), 2)
     most = 2.0 ** math.ceil(math.log2(max(epsilon, 0.0) + 3 / slope))
     width = max(_down(math.sqrt(16 * error / (1 + slope)), 2), most / _MOST_CELLS)
-    cut = Cut(slope, found.reach, int(min(max(cells, 64), _MOST_CELLS)), width, most)
+    cut = Cut(slope, loss_survey.reach, int(min(max(cells, 64), _MOST_CELLS)), width, most)
     return Resolution(line, cut, rough)
 
 
@@ -226,22 +228,24 @@ def _up(value: float, lattice: int) -> float:
     return float(2.0 ** (math.ceil(lattice * math.log2(max(value, 1e-300))) / lattice))
 
 
-def _cut(found: Survey, order: int, epsilon: float, log_delta: float, spread: float) -> float:
+def _cut(loss_survey: Survey, order: int, epsilon: float, log_delta: float, spread: float) -> float:
     """C = T x spread for which what lies beyond T is negligible: e^(-c^2 / 2) / (pi T c^2)."""
-    gain = float(found.moments[order]) - ORDERS[order] * epsilon - log_delta - math.log(_CUT_OFF)
+    gain = (
+        float(loss_survey.moments[order]) - ORDERS[order] * epsilon - log_delta - math.log(_CUT_OFF)
+    )
     needed = _CUT
     for _ in range(3):
         needed = math.sqrt(2 * max(2.0, gain + math.log(spread / (math.pi * needed**3))))
     return min(needed, 2 * _CUT)
 
 
-def _best(found: Survey, epsilon: float, log_delta: float) -> int:
+def _best(loss_survey: Survey, epsilon: float, log_delta: float) -> int:
     """The best of Chernoff's orders: about the slope of -log delta.
 
     Where losses are bounded and epsilon is near their end, or beyond it, there is none: the first
     will do whose bound is far below delta. Where delta is about 1, the last whose bound is.
     """
-    bounds = (found.moments + _LOG_BEST - ORDERS * epsilon)[:-_HIGHER]
+    bounds = (loss_survey.moments + _LOG_BEST - ORDERS * epsilon)[:-_HIGHER]
     least = float(np.nanmin(bounds))
     if least < log_delta - _BEYOND:
         return int(np.argmax(bounds <= log_delta - _BEYOND))
@@ -249,14 +253,14 @@ def _best(found: Survey, epsilon: float, log_delta: float) -> int:
 
 
 def _narrowest(
-    found: Survey, best: int, epsilon: float, log_delta: float, steps: float
+    loss_survey: Survey, best: int, epsilon: float, log_delta: float, steps: float
 ) -> tuple[int, float, float, float]:
     """The order that needs the shortest line, the window, and the orders that bound aliases.
 
     The best of Chernoff's orders makes errors least, but its window may be long: where a rare
     large loss takes over at slightly higher orders. Lower ones will do if rounding allows it.
     """
-    bounds = found.moments + _LOG_BEST - ORDERS * epsilon
+    bounds = loss_survey.moments + _LOG_BEST - ORDERS * epsilon
     # Where there is none, one that is never the least: NumPy's nanargmin for 25 windows took a
     # third of a calibration.
     bounds = np.where(np.isnan(bounds), np.inf, bounds)

@@ -8,12 +8,14 @@ Divergences are jointly convex:
 
 since given b every step is a Gaussian with a shift of at most shift_k(b), in whatever direction
 earlier messages make it, and such steps are mu(b)-GDP together (Dong, Roth and Su, *Gaussian
-differential privacy*, Cor. 3.3). It needs bounds that are functions of b alone: `hit` where the
-record is drawn, `miss` where it is not, twice both under replace-one. It is tight where a single
-hit is visible (shift over noise above about 5); amplification by sampling is given up.
+differential privacy*, Cor. 3.3). It needs bounds that are functions of b alone: `drawn_norm`
+where the record is drawn, `undrawn_norm` where it is not, twice both under replace-one. It is tight
+where a single draw is visible (shift over noise above about 5); amplification by sampling is given
+up.
 
-*How the mean is taken.* mu(b)^2 is the sum over all steps of (miss / sigma_k)^2, and over those
-that draw the record of the increment (hit^2 - miss^2) / sigma_k^2. Increments are rounded up to
+*How the mean is taken.* mu(b)^2 is the sum over all steps of (m / sigma_k)^2, m =
+`undrawn_norm`, and over those that draw the record of the increment (d^2 - m^2) / sigma_k^2, d =
+`drawn_norm`. Increments are rounded up to
 a lattice (delta rises with mu), of the one increment itself where noise is constant: exact then.
 The sum over equal increments is binomial; sums of different ones are convolved directly, in
 non-negative terms, so that rounding is relative. Tails that are cut count as delta = 1.
@@ -29,7 +31,8 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from tacit.privacy.accounting.gaussian import Array, gaussian_epsilon
-from tacit.privacy.mechanisms.steps import REPLACE_ONE, PrivateState, levels
+from tacit.privacy.mechanisms.base import REPLACE_ONE
+from tacit.privacy.mechanisms.steps import PrivateState, levels
 
 __all__ = [
     "Shifts",
@@ -37,7 +40,7 @@ __all__ = [
     "mean_epsilon",
     "revealed_delta",
     "revealed_epsilon",
-    "sum_over_hits",
+    "sum_over_draws",
 ]
 
 _LOG_TAIL = 80.0  # a tail that is cut is below e^-80 = 2e-35
@@ -115,21 +118,21 @@ def _gaussian_deltas(mu: Array, epsilon: float) -> Array:
 def _shifts(mechanism: PrivateState) -> Shifts:
     """The law of mu(b): a sum of independent increments on a lattice."""
     double = 2.0 if mechanism.relation == REPLACE_ONE else 1.0
-    hit, miss = double * mechanism.hit, double * mechanism.miss
+    drawn, undrawn = double * mechanism.drawn_norm, double * mechanism.undrawn_norm
     noises = levels(mechanism)
-    always = math.fsum(steps * (miss / z) ** 2 for z, steps in noises)
-    increments = [((hit - miss) * (hit + miss) / z / z, steps) for z, steps in noises]
+    always = math.fsum(steps * (undrawn / z) ** 2 for z, steps in noises)
+    increments = [((drawn - undrawn) * (drawn + undrawn) / z / z, steps) for z, steps in noises]
     largest = max(size for size, _ in increments)
     if not math.isfinite(largest + always):
         return Shifts(np.ones(1), np.ones(1), 1.0)
     if not largest > 0:
         mu = math.sqrt(always) * (1 + 1e-12)
         return Shifts(np.asarray([mu]), np.ones(1), 0.0)
-    sums, weights, tail = sum_over_hits(increments, mechanism.sample_rate)
+    sums, weights, tail = sum_over_draws(increments, mechanism.sample_rate)
     return Shifts(np.sqrt(always + sums) * (1 + 1e-12), weights, tail)
 
 
-def sum_over_hits(
+def sum_over_draws(
     increments: Sequence[tuple[float, int]], rate: float, lattices: Sequence[int] = _LATTICES
 ) -> tuple[Array, Array, float]:
     """The law of a sum of increments over the steps that draw a record, as an upper bound.
@@ -153,33 +156,33 @@ def sum_over_hits(
             counts[mark] = counts.get(mark, 0) + steps
         if _products(counts, rate) <= _MOST_PRODUCTS:
             break
-    start, weights, tail = _sum_of_hits(counts, rate)
+    start, weights, tail = _sum_of_draws(counts, rate)
     held = np.flatnonzero(weights > _NEGLIGIBLE)
     tail += float(len(weights) * _NEGLIGIBLE)
     return np.asarray(unit * (start + held)), weights[held], tail * (1 + _ROUNDING)
 
 
 def _products(counts: dict[int, int], rate: float) -> float:
-    """About how many products `_sum_of_hits` takes."""
+    """About how many products `_sum_of_draws` takes."""
     low, high = _reach(counts, rate)
     terms = sum(min(steps, 12 + 25 * math.sqrt(steps * rate)) for steps in counts.values())
     return terms * (high - low)
 
 
-def _sum_of_hits(counts: dict[int, int], rate: float) -> tuple[int, Array, float]:
+def _sum_of_draws(counts: dict[int, int], rate: float) -> tuple[int, Array, float]:
     """The law of sum_l l Bin(steps_l, rate) over marks l: its start, weights and what is cut."""
     _, top = _reach(counts, rate)
     start, law, tail = 0, np.ones(1), math.exp(-_LOG_TAIL)
     for mark, steps in counts.items():
-        first, hits = _binomial(steps, rate)
-        kept = np.flatnonzero(hits > _NEGLIGIBLE)
-        tail += 2 * math.exp(-_LOG_TAIL) + len(hits) * _NEGLIGIBLE
-        first, hits = first + int(kept[0]), hits[kept[0] : kept[-1] + 1]
+        first, chances = _binomial(steps, rate)
+        kept = np.flatnonzero(chances > _NEGLIGIBLE)
+        tail += 2 * math.exp(-_LOG_TAIL) + len(chances) * _NEGLIGIBLE
+        first, chances = first + int(kept[0]), chances[kept[0] : kept[-1] + 1]
         start += mark * first
         # What exceeds the reach of the whole sum stays there: its chance is in the tail.
-        size = min(len(law) + mark * (len(hits) - 1), max(1, top - start + 1))
+        size = min(len(law) + mark * (len(chances) - 1), max(1, top - start + 1))
         summed = np.zeros(size)
-        for i, chance in enumerate(hits[: 1 + (size - 1) // mark]):
+        for i, chance in enumerate(chances[: 1 + (size - 1) // mark]):
             part = law[: size - mark * i]
             summed[mark * i : mark * i + len(part)] += chance * part
         law = summed
@@ -197,7 +200,7 @@ def _reach(counts: dict[int, int], rate: float) -> tuple[int, int]:
 
 
 def _binomial(steps: int, rate: float) -> tuple[int, Array]:
-    """Chances of a number of hits, from the first that counts: upper bounds.
+    """Chances of a number of draws, from the first that counts: upper bounds.
 
     Neighbouring chances have a simple ratio; divided by their own sum, which is at most 1, they
     are upper bounds.
@@ -205,8 +208,8 @@ def _binomial(steps: int, rate: float) -> tuple[int, Array]:
     if rate == 1:
         return steps, np.ones(1)
     low, high = _reach({1: steps}, rate)
-    hits = np.arange(low, high, dtype=np.float64)
-    ratios = np.log(steps - hits) - np.log(hits + 1) + (math.log(rate) - math.log1p(-rate))
+    draws = np.arange(low, high, dtype=np.float64)
+    ratios = np.log(steps - draws) - np.log(draws + 1) + (math.log(rate) - math.log1p(-rate))
     logs = np.concatenate(([0.0], np.cumsum(ratios)))
     chances = np.exp(logs - logs.max())
     return low, chances / chances.sum()

@@ -48,7 +48,7 @@ from tacit.privacy.accounting.gaussian import Array
 
 __all__ = [
     "SMOOTHEST",
-    "Line",
+    "Contour",
     "Spectrum",
     "Transform",
     "log_chernoff",
@@ -64,8 +64,8 @@ SMOOTHEST = 0.5  # above it no r of the module's docstring may exist
 
 
 @dataclass(frozen=True)
-class Line:
-    """Where transforms are taken.
+class Contour:
+    """The line of the complex plane along which transforms are taken.
 
     Args:
         tilt: theta, positive.
@@ -109,7 +109,7 @@ class Spectrum:
             fast as e^(-mu^2 t^2 / 2).
     """
 
-    line: Line
+    line: Contour
     log: Complex
     rounding: tuple[float, float] = (0.0, 0.0)
     infinite: float = 0.0
@@ -124,28 +124,28 @@ class Spectrum:
     def upper(self, epsilon: float) -> float:
         """A delta that the losses do not exceed."""
         smooth = self._smoothing
-        found = self._sum(epsilon, smooth) + self._errors(epsilon, smooth)
-        found += self.infinite + self.slack
-        return math.inf if math.isnan(found) else found  # what cannot be computed is no bound
+        bound = self._sum(epsilon, smooth) + self._errors(epsilon, smooth)
+        bound += self.infinite + self.slack
+        return math.inf if math.isnan(bound) else bound  # what cannot be computed is no bound
 
     def lower(self, epsilon: float) -> float:
         """A delta that the losses reach."""
         smooth = self._smoothing
-        found = self._sum(epsilon, smooth) - self._aliases(epsilon, smooth)
+        bound = self._sum(epsilon, smooth) - self._aliases(epsilon, smooth)
         errors = self._errors(epsilon, smooth)
         if smooth == 0:
-            return found - errors - self.slack
+            return bound - errors - self.slack
         if smooth > SMOOTHEST:
             return -math.inf
         rough = rougher(smooth)
         other = self._sum(epsilon, rough) + self._errors(epsilon, rough)
-        return 2 * (found - errors) - other - self.slack
+        return 2 * (bound - errors) - other - self.slack
 
     def bend(self, epsilon: float) -> float:
         """By what share of delta doubling the smoothing would change it: no bound, a check."""
         smooth = self._smoothing
-        found = self._sum(epsilon, smooth)
-        return abs(self._sum(epsilon, 2 * smooth) - found) / found if found > 0 else 0.0
+        total = self._sum(epsilon, smooth)
+        return abs(self._sum(epsilon, 2 * smooth) - total) / total if total > 0 else 0.0
 
     @property
     def _smoothing(self) -> float:
@@ -230,7 +230,7 @@ def _exp(exponent: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _trapezoid(line: Line) -> Complex:
+def _trapezoid(line: Contour) -> Complex:
     """H / pi / (z (z + 1)) at each point, the first one counted half."""
     z = line.points[: line.count + 1]
     weights = np.asarray(line.step / math.pi / (z * (z + 1)), dtype=np.complex128)
@@ -257,7 +257,7 @@ class Transform:
     infinite: float
 
 
-def transform(measure: Atoms, line: Line) -> Transform:
+def transform(measure: Atoms, line: Contour) -> Transform:
     """The transform of one step's losses.
 
     With t = (a B + b) h the phase is a product of two, so that the sum over atoms is a product of
@@ -286,11 +286,13 @@ def transform(measure: Atoms, line: Line) -> Transform:
     )
 
 
-def spectrum(measure: Atoms, line: Line) -> Spectrum:
+def spectrum(measure: Atoms, line: Contour) -> Spectrum:
     """The spectrum of one step's losses."""
-    found = transform(measure, line)
-    log: Complex = np.concatenate((np.log(found.values) + found.scale, found.anchors + 0j))
-    return Spectrum(line, log, rounding=found.rounding, infinite=found.infinite)
+    transformed = transform(measure, line)
+    log: Complex = np.concatenate(
+        (np.log(transformed.values) + transformed.scale, transformed.anchors + 0j)
+    )
+    return Spectrum(line, log, rounding=transformed.rounding, infinite=transformed.infinite)
 
 
 def _powers(angles: Array, count: int) -> Complex:

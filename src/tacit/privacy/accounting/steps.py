@@ -66,22 +66,23 @@ class Binned:
 
 @dataclass(frozen=True)
 class NormalStep:
-    """P = (1-q) N(miss, 1) + q N(hit, 1) against N(0, 1), or against its mirror image.
+    """P = (1-q) N(m, 1) + q N(d, 1) against N(0, 1), or against its mirror image.
 
-    The mirror image, for `opposite` = -hit, is Q = (1-q) N(-miss, 1) + q N(-hit, 1).
+    m is `undrawn_mean` and d is `drawn_mean`. The mirror image, for `opposite` = -d, is
+    Q = (1-q) N(-m, 1) + q N(-d, 1).
 
     Args:
         rate: q in (0, 1].
-        hit: mean where the record is drawn, positive.
-        miss: mean where it is not, in 0..hit.
-        opposite: 0, or -hit for a record that pulls the other way.
+        drawn_mean: mean where the record is drawn, positive.
+        undrawn_mean: mean where it is not, in 0..drawn_mean.
+        opposite: 0, or -drawn_mean for a record that pulls the other way.
         symmetric: stands for the pointwise maximum of the profiles of (P, Q) and (Q, P) instead,
-            with `miss` and `opposite` 0.
+            with `undrawn_mean` and `opposite` 0.
 
     The loss is that of P over N(0, 1) less that of Q over N(0, 1); the first rises with x, the
     second falls.
 
-    *The maximum of both directions.* With U = dP/dQ = 1 - q + q R, R = dN(hit)/dN(0), call C(k) =
+    *The maximum of both directions.* With U = dP/dQ = 1 - q + q R, R = dN(d)/dN(0), call C(k) =
     E_Q (R - k)+, A = 1 + (a-1)/q and B = 1 - (a-1)/(a q), a >= 1. Then H_a(P||Q) = q C(A), and
     H_a(Q||P) = a q E_Q (B - R)+ = a q B C(1/B) by the symmetry of the Gaussian (0 if B <= 0). As
     A B = 1 + (a-1)^2 (1 - 1/q) / (a q) <= 1 and a B <= 1, C falling, H_a(P||Q) >= H_a(Q||P) for
@@ -90,8 +91,8 @@ class NormalStep:
     """
 
     rate: float
-    hit: float
-    miss: float = 0.0
+    drawn_mean: float
+    undrawn_mean: float = 0.0
     opposite: float = 0.0
     symmetric: bool = False
 
@@ -100,23 +101,27 @@ class NormalStep:
         """A step with means a little further apart, the same for many: its cells serve as well."""
         if self.symmetric:  # whose cells begin where its own loss is 0
             return self
-        factor = 2.0 ** (math.ceil(_ALIKE * math.log2(self.hit)) / _ALIKE) / self.hit
-        hit, miss, opposite = (factor * mean for mean in (self.hit, self.miss, self.opposite))
-        return replace(self, hit=hit, miss=miss, opposite=opposite)
+        factor = 2.0 ** (math.ceil(_ALIKE * math.log2(self.drawn_mean)) / _ALIKE) / self.drawn_mean
+        return replace(
+            self,
+            drawn_mean=factor * self.drawn_mean,
+            undrawn_mean=factor * self.undrawn_mean,
+            opposite=factor * self.opposite,
+        )
 
     def interval(self, reach: float) -> tuple[float, float]:
         """The outputs between which all but Phi(-reach) of P and of Q lies, on either side."""
         low = self._neutral() if self.symmetric else self.opposite - reach
-        return low, self.hit + reach
+        return low, self.drawn_mean + reach
 
     @property
     def both_ways(self) -> bool:
         """(P, Q) and (Q, P) have the same losses."""
-        return self.symmetric or self.opposite == -self.hit
+        return self.symmetric or self.opposite == -self.drawn_mean
 
     def _neutral(self) -> float:
         """Where the loss is 0: R = 1."""
-        return self.hit / 2
+        return self.drawn_mean / 2
 
     def loss(self, x: Array) -> Array:
         """The privacy loss at each output."""
@@ -125,18 +130,18 @@ class NormalStep:
 
     def _over_null(self, x: Array) -> Array:
         """Log dP/dN(0, 1)."""
-        hit, miss = self.hit, self.miss
-        lifted = _sampled(self.rate, (hit - miss) * (x - (hit + miss) / 2))
-        return lifted + miss * (x - miss / 2) if miss else lifted
+        drawn, undrawn = self.drawn_mean, self.undrawn_mean
+        lifted = _sampled(self.rate, (drawn - undrawn) * (x - (drawn + undrawn) / 2))
+        return lifted + undrawn * (x - undrawn / 2) if undrawn else lifted
 
     def binned(self, edges: Array) -> Binned:
         """Masses between outputs, `[cells + 1]`, ascending."""
         still = normal_masses(edges)
-        missed = normal_masses(edges - self.miss) if self.miss else still
-        p, p_error = _mixture(self.rate, missed, normal_masses(edges - self.hit))
+        undrawn = normal_masses(edges - self.undrawn_mean) if self.undrawn_mean else still
+        p, p_error = _mixture(self.rate, undrawn, normal_masses(edges - self.drawn_mean))
         q, q_error = still
         if self.opposite:
-            away = normal_masses(edges + self.miss) if self.miss else still
+            away = normal_masses(edges + self.undrawn_mean) if self.undrawn_mean else still
             q, q_error = _mixture(self.rate, away, normal_masses(edges - self.opposite))
         losses = np.maximum.accumulate(self.loss(edges))
         middle = 0.0
@@ -145,7 +150,7 @@ class NormalStep:
             middle = max(0.0, float(p[0]) - float(q[1:].sum()))
             p[0] = 0.0
             q = np.append(0.0, q[1:])
-        size = self.hit - self.opposite
+        size = self.drawn_mean - self.opposite
         reach = max(abs(float(edges[0])), abs(float(edges[-1])))
         return Binned(
             losses,
@@ -238,10 +243,10 @@ def normal_masses(edges: Array) -> tuple[Array, Array]:
 
 
 def _mixture(
-    rate: float, missed: tuple[Array, Array], hit: tuple[Array, Array]
+    rate: float, undrawn: tuple[Array, Array], drawn: tuple[Array, Array]
 ) -> tuple[Array, Array]:
     """Masses and errors of both, mixed."""
-    masses, errors = ((1 - rate) * a + rate * b for a, b in zip(missed, hit, strict=True))
+    masses, errors = ((1 - rate) * a + rate * b for a, b in zip(undrawn, drawn, strict=True))
     return masses, errors + 3 * masses
 
 
@@ -251,9 +256,11 @@ def _sampled(rate: float, loss: Array) -> Array:
         return loss
     rest = math.log1p(-rate)
     low = np.logaddexp(rest, math.log(rate) + np.minimum(loss, 0.0))
-    near = np.log1p(rate * np.expm1(np.clip(loss, -1.0, 1.0)))
+    middle = np.log1p(rate * np.expm1(np.clip(loss, -1.0, 1.0)))
     high = loss + np.log(rate + (1 - rate) * np.exp(-np.maximum(loss, 0.5)))
-    return np.asarray(np.where(loss < -0.7, low, np.where(loss < 1, near, high)), dtype=np.float64)
+    return np.asarray(
+        np.where(loss < -0.7, low, np.where(loss < 1, middle, high)), dtype=np.float64
+    )
 
 
 @dataclass(frozen=True, eq=False)

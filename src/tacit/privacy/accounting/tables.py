@@ -41,7 +41,7 @@ from tacit.privacy.accounting.parts import StepsPart, scaled
 from tacit.privacy.accounting.resolution import Resolution, tilted_gain
 from tacit.privacy.accounting.spectrum import (
     Complex,
-    Line,
+    Contour,
     Spectrum,
     Transform,
     spectrum,
@@ -83,7 +83,7 @@ def steps_spectrum(part: StepsPart, reverse: bool, upper: bool, resolution: Reso
 
 def interpolates(unit: Step) -> bool:
     """Mixtures of two levels bound what lies between."""
-    return isinstance(unit, NormalStep) and unit.miss == 0 and unit.opposite == 0
+    return isinstance(unit, NormalStep) and unit.undrawn_mean == 0 and unit.opposite == 0
 
 
 def _exactly(part: StepsPart, reverse: bool, upper: bool, resolution: Resolution) -> Spectrum:
@@ -97,7 +97,7 @@ def _exactly(part: StepsPart, reverse: bool, upper: bool, resolution: Resolution
     )
 
 
-def _nothing(line: Line) -> Spectrum:
+def _nothing(line: Contour) -> Spectrum:
     """Of a loss that is always 0."""
     return Spectrum(line, np.zeros(line.count + 3, dtype=np.complex128))
 
@@ -128,7 +128,7 @@ class _Table:
         infinite: mass at infinite loss of one step, of each bracket.
     """
 
-    line: Line
+    line: Contour
     series: Complex
     order: int
     sizes: Array
@@ -187,9 +187,9 @@ def _table(
 ) -> _Table:
     """The brackets between neighbouring levels, for up to so many steps."""
     line = resolution.line
-    found = [_transform(unit, level, reverse, upper, resolution) for level in ends]
-    scale = np.asarray([one.scale for one in found])[:, None]
-    values = np.stack([one.values for one in found])
+    transforms = [_transform(unit, level, reverse, upper, resolution) for level in ends]
+    scale = np.asarray([each.scale for each in transforms])[:, None]
+    values = np.stack([each.values for each in transforms])
     values *= np.exp(scale - scale[:1])
     low, high = values[:-1], values[1:]
     total = low + high
@@ -216,9 +216,14 @@ def _table(
         order,
         sizes,
         _remainder(size, order),
-        np.stack([one.anchors for one in found]),
-        (max(one.rounding[0] for one in found), max(one.rounding[1] for one in found)),
-        np.maximum([one.infinite for one in found[:-1]], [one.infinite for one in found[1:]]),
+        np.stack([each.anchors for each in transforms]),
+        (
+            max(each.rounding[0] for each in transforms),
+            max(each.rounding[1] for each in transforms),
+        ),
+        np.maximum(
+            [each.infinite for each in transforms[:-1]], [each.infinite for each in transforms[1:]]
+        ),
     )
 
 
@@ -271,11 +276,11 @@ def _interpolated(part: StepsPart, reverse: bool, upper: bool, resolution: Resol
     bracket = np.searchsorted(ends, values, side="right").astype(np.int64) - 1
     bracket = np.minimum(bracket, len(ends) - 2)
     low, high = np.asarray(ends)[bracket], np.asarray(ends)[bracket + 1]
-    hit, rate = unit.hit, unit.rate  # type: ignore[union-attr]
+    mean, rate = unit.drawn_mean, unit.rate  # type: ignore[union-attr]
     weights, excess = (
-        (by_total_variation(hit * low, hit * high, hit * values), 0.0)
+        (by_total_variation(mean * low, mean * high, mean * values), 0.0)
         if upper
-        else by_tail(hit * low, hit * high, hit * values, rate, resolution.cut.reach)
+        else by_tail(mean * low, mean * high, mean * values, rate, resolution.cut.reach)
     )
     log, error = table.product(bracket, weights, counts)
     relative, steep = table.rounding

@@ -79,7 +79,7 @@ def in_use(folder: Path) -> list[InUse]:
 
     Files of processes that have died are removed.
     """
-    found = []
+    processes = []
     for path in sorted(folder.glob(f"{_PREFIX}*")):
         try:
             file = path.open("r+b")
@@ -90,11 +90,11 @@ def in_use(folder: Path) -> list[InUse]:
                 path.unlink(missing_ok=True)
                 continue
             head, _, digests = file.read().partition(b"\n")
-        said = json.loads(head)
+        declaration = json.loads(head)
         records = np.frombuffer(digests, "<u8").astype(np.uint64)
-        nodes, accounts = frozenset(said["nodes"]), frozenset(said["accounts"])
-        found.append(InUse(said["session"], nodes, accounts, records))
-    return found
+        nodes, accounts = frozenset(declaration["nodes"]), frozenset(declaration["accounts"])
+        processes.append(InUse(declaration["session"], nodes, accounts, records))
+    return processes
 
 
 @contextmanager

@@ -260,9 +260,9 @@ def verified(connection: sqlite3.Connection, path: str) -> Log:
         InputError: the file is damaged or edited, is signed with another key than that which lies
             beside it, or has another format version.
     """
-    (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-    if found != "ok":
-        raise InputError("ledger", path, f"an undamaged ledger: {found}")
+    (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if verdict != "ok":
+        raise InputError("ledger", path, f"an undamaged ledger: {verdict}")
     (pages,), (size,) = (connection.execute(f"PRAGMA page_{of}").fetchone() for of in _SIZE)
     if os.stat(path).st_size != pages * size:  # SQLite takes what is missing of a page for zeros
         raise InputError("ledger", path, f"an undamaged ledger, of {pages * size} bytes")

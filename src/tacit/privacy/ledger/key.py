@@ -78,9 +78,9 @@ def make_key(folder: Path) -> LedgerKey:
         except OSError as error:
             expected = f"a file that can be written: {error.strerror}"
             raise InputError("ledger key", str(path), expected) from None
-    found = find_key(folder)
-    assert found is not None
-    return found
+    key = find_key(folder)
+    assert key is not None
+    return key
 
 
 def find_key(folder: Path) -> LedgerKey | None:

@@ -359,10 +359,15 @@ def _run_entries(
     if not nodes or min(nodes) < 0 or len(set(nodes)) < len(nodes):
         raise InputError("ledger", nodes, "one statement a node, of at least one node, from 0 on")
     accounts = [
-        {"kind": "account", **Account(one.node, one.epsilon_budget, one.delta)._asdict()}
-        for one in statements
+        {
+            "kind": "account",
+            **Account(statement.node, statement.epsilon_budget, statement.delta)._asdict(),
+        }
+        for statement in statements
     ]
-    run = _run_entry(run_id, digest, {one.node: one.statement for one in statements})
+    run = _run_entry(
+        run_id, digest, {statement.node: statement.statement for statement in statements}
+    )
     return [*accounts, run]
 
 

@@ -74,13 +74,13 @@ def holders(
         for record in at[known[at] == digests]:
             held[record].append(name)
     groups = [tuple(names) for names in held]
-    found: dict[str, Held] = {}
+    holding: dict[str, Held] = {}
     first = 0
     for name, digests in wanted.items():
         records = place[first : first + len(digests)]
-        found[name] = dict(Counter(groups[record] for record in records))
+        holding[name] = dict(Counter(groups[record] for record in records))
         first += len(digests)
-    return found
+    return holding
 
 
 History = tuple[Release, ...]
@@ -103,7 +103,7 @@ def histories(
     """
     own = tuple(releases.get(account, ()))
     settled = {release.run for release in own if release.mechanism is not None}
-    found: dict[object, History] = {}
+    distinct: dict[object, History] = {}
     for group in groups:
         elsewhere = (
             release
@@ -114,14 +114,14 @@ def histories(
         )
         history = (*own, *elsewhere)
         # Two histories of equal mechanisms cost the same, whichever accounts they went through.
-        alike = frozenset(
+        mechanisms = frozenset(
             (run, frozenset(map(tuple, accounts.values())))
             for run, accounts in _by_run(history).items()
         )
-        found.setdefault(alike, history)
-    if len(found) <= MOST_HISTORIES:
-        return list(found.values())
-    return [tuple(dict.fromkeys(release for history in found.values() for release in history))]
+        distinct.setdefault(mechanisms, history)
+    if len(distinct) <= MOST_HISTORIES:
+        return list(distinct.values())
+    return [tuple(dict.fromkeys(release for history in distinct.values() for release in history))]
 
 
 def composed(history: Iterable[Release]) -> Mechanism | None:
@@ -148,6 +148,6 @@ def _by_run(history: Iterable[Release]) -> dict[str, dict[str, list[Mechanism]]]
 
 def _worst(accounts: Iterable[Sequence[Mechanism]]) -> Mechanism | None:
     """At least as revealing as what was released from each account."""
-    whole = [one for one in map(combined, accounts) if one is not None]
+    whole = [mechanism for mechanism in map(combined, accounts) if mechanism is not None]
     # All of them together reveal no less than any one does.
     return dominating(whole) or combined(whole)

@@ -173,9 +173,9 @@ def read_ledger(path: str | Path) -> Snapshot:
     check_exists(path)
     with connecting(str(path)) as connection:
         connection.execute("BEGIN")
-        found = snapshot(verified(connection, str(path)), str(path))
+        content = snapshot(verified(connection, str(path)), str(path))
         connection.close()
-        return found
+        return content
 
 
 @dataclass
@@ -214,7 +214,7 @@ def snapshot(log: Log, path: str) -> Snapshot:
             DataAccount(row["name"], row["records"], row["epsilon_budget"], row["delta"])
             for row in of_kind["data"]
         ]
-        found = Snapshot(
+        current = Snapshot(
             created=first["created"],
             tacit_version=first["tacit_version"],
             public_key=first["public_key"],
@@ -228,9 +228,9 @@ def snapshot(log: Log, path: str) -> Snapshot:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         expected = f"a whole ledger: {type(error).__name__}: {error}"
         raise InputError("ledger", path, expected) from None
-    if found.data is not None and found.data.name != data_name(log.records):
+    if current.data is not None and current.data.name != data_name(log.records):
         raise InputError("ledger", path, "an unedited ledger: its records were changed")
-    return found
+    return current
 
 
 def data_name(digests: bytes) -> str:
@@ -250,15 +250,15 @@ def _charged(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Interval]]:
                 if block.session == entry["session"] and not block.settled:
                     block.until = max(block.first, min(block.until, entry["until"]))
                     block.settled = True
-    found: dict[str, list[Interval]] = defaultdict(list)
+    intervals: dict[str, list[Interval]] = defaultdict(list)
     for block in blocks:
         if block.first < block.until:
-            found[block.run].append(Interval(block.first, block.until))
-    return found
+            intervals[block.run].append(Interval(block.first, block.until))
+    return intervals
 
 
 def _booked(entry: Mapping[str, Any], charged: tuple[Interval, ...]) -> BookedRun:
-    statements = {int(node): one for node, one in entry["mechanisms"].items()}
+    statements = {int(node): statement for node, statement in entry["mechanisms"].items()}
     return BookedRun(
         run_id=entry["run"],
         digest=entry["digest"],

@@ -127,9 +127,9 @@ class SharedLedgers:
                 wanted, or a new one needs a budget and none was given.
         """
         shared = cls(folder)
-        contents = {one.node: one.content for one in wanted}
+        contents = {account.node: account.content for account in wanted}
         names = {node: data_name(content) for node, content in contents.items()}
-        every = np.concatenate([np.zeros(0, np.uint64), *(one.digests for one in wanted)])
+        every = np.concatenate([np.zeros(0, np.uint64), *(account.digests for account in wanted)])
         mine = InUse(session, frozenset(names), frozenset(names.values()), np.unique(every))
         with shared._stack as stack:
             with admission(folder):
@@ -141,19 +141,20 @@ class SharedLedgers:
                 }
                 known = _read_accounts(folder, apart)
                 shared.accounts = {
-                    one.node: _agreed(one, names[one.node], known, folder) for one in wanted
+                    account.node: _agreed(account, names[account.node], known, folder)
+                    for account in wanted
                 }
                 for node, account in shared.accounts.items():
                     shared._nodes.setdefault(account.name, []).append(node)
                 _check_one_budget(shared.accounts)
                 stack.enter_context(declared(folder, mine))
-            sets = {name: np.frombuffer(one.digests, "<u8") for name, one in known.items()}
-            held = holders({str(one.node): one.digests for one in wanted}, sets)
+            sets = {name: np.frombuffer(account.digests, "<u8") for name, account in known.items()}
+            held = holders({str(account.node): account.digests for account in wanted}, sets)
             shared.held = {int(node): groups for node, groups in held.items()}
             touched = {
                 name for groups in held.values() for group in groups for name in group
             } | mine.accounts
-            shared.snapshots = {name: one for name, one in known.items() if name in touched}
+            shared.snapshots = {name: account for name, account in known.items() if name in touched}
             shared._contents = {names[node]: content for node, content in contents.items()}
             shared._stack = stack.pop_all()
         return shared
@@ -281,13 +282,13 @@ def _read_accounts(folder: Path, apart: Collection[str]) -> dict[str, Snapshot]:
     """All accounts in a folder, by name, but for some."""
     skipped = {account_file(folder, name) for name in apart}
     files = [path for path in account_files(folder) if path not in skipped]
-    found = {}
+    accounts = {}
     for path in files:
         known = read_ledger(path)
         if known.data is None or account_file(folder, known.data.name) != path:
             raise InputError("ledger", str(path), "the ledger of the data that it is named after")
-        found[known.data.name] = known
-    return found
+        accounts[known.data.name] = known
+    return accounts
 
 
 def _at_once(change: Callable[[_T], None], items: Collection[_T]) -> None:

@@ -17,17 +17,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, cast, get_args
+from typing import Any
 
 from tacit.errors import InputError
 from tacit.privacy.accounting.accounting import epsilon
 from tacit.privacy.ledger.records import BookedRun, Interval, StepRun, step_runs
 from tacit.privacy.mechanisms.composed import (
-    CarriedState,
     Composed,
     FixedBatchGaussian,
     Gaussian,
     Mechanism,
+    PersistentState,
     SampledGaussian,
     Scheduled,
     schedule,
@@ -63,15 +63,15 @@ def released(mechanism: Mechanism, steps: Sequence[StepRun]) -> Mechanism | None
         return None
     if max(run.until for run in steps) > (mechanism.steps or 0):
         raise InputError("steps", steps[-1], f"must lie below {mechanism.steps}, the planned steps")
-    if type(mechanism) not in get_args(Scheduled):
+    if not isinstance(mechanism, Scheduled):
         return combined([mechanism] * max(run.times for run in steps))
-    planned = schedule(cast("Scheduled", mechanism))
-    if isinstance(mechanism, CarriedState):
+    planned = schedule(mechanism)
+    if isinstance(mechanism, PersistentState):
         again = math.sqrt(max(run.times for run in steps))
         planned = tuple(z / again for z in planned)
-    multipliers = [z for first, until, times in steps for z in planned[first:until] * times]
-    made: Mechanism = replace(cast("Any", mechanism), noise_multiplier=multipliers, steps=None)
-    return made
+    return mechanism.with_schedule(
+        [z for first, until, times in steps for z in planned[first:until] * times]
+    )
 
 
 def combined(mechanisms: Iterable[Mechanism | None]) -> Mechanism | None:
@@ -116,14 +116,19 @@ def dominating(nodes: Sequence[Mechanism]) -> Mechanism | None:
     distinct = list(dict.fromkeys(nodes))
     if len(distinct) < 2:
         return distinct[0] if distinct else None
-    alike = {(one.relation, one.unit, one.trust_model, one.steps) for one in distinct}
-    kinds = {type(one) for one in distinct}
-    if len(alike) > 1 or not (kinds <= set(_GAUSSIANS) or kinds == {FixedBatchGaussian}):
+    terms = {
+        (mechanism.relation, mechanism.unit, mechanism.trust_model, mechanism.steps)
+        for mechanism in distinct
+    }
+    kinds = {type(mechanism) for mechanism in distinct}
+    if len(terms) > 1 or not (kinds <= set(_GAUSSIANS) or kinds == {FixedBatchGaussian}):
         return None
     gaussians: list[Any] = list(distinct)
-    worst = max(gaussians, key=lambda one: one.rate)
-    least = tuple(map(min, zip(*(one.noise_multiplier for one in gaussians), strict=True)))
-    coordinates = max(one.coordinates for one in gaussians)
+    worst = max(gaussians, key=lambda mechanism: mechanism.rate)
+    least = tuple(
+        map(min, zip(*(mechanism.noise_multiplier for mechanism in gaussians), strict=True))
+    )
+    coordinates = max(mechanism.coordinates for mechanism in gaussians)
     # What finite arithmetic adds grows with the coordinates: their largest number is safe.
     made: Mechanism = replace(worst, noise_multiplier=least, coordinates=coordinates)
     return made

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from numbers import Integral, Real
 
 from tacit.errors import InputError
+from tacit.privacy.mechanisms.base import REPLACE_ONE
 
 __all__ = [
     "MOST_STEPS",
@@ -81,14 +82,14 @@ def word(where: str, value: object, known: Sequence[str]) -> None:
         raise InputError(where, value, f"must be {' or '.join(map(repr, known))}")
 
 
-def fixed_size(relation: object, required: str) -> None:
-    """Raises InputError unless a batch of fixed size is accounted under the required relation."""
-    if relation != required:
+def fixed_size(relation: object) -> None:
+    """Raises InputError unless the relation is `replace-one`, as a batch of fixed size needs."""
+    if relation != REPLACE_ONE:
         raise InputError(
             "relation",
             relation,
-            f"a batch of fixed size is accounted under {required!r} only: another record moves in "
-            "for the one that is left out; use Poisson sampling",
+            f"a batch of fixed size is accounted under {REPLACE_ONE!r} only: another record "
+            "moves in for the one that is left out; use Poisson sampling",
         )
 
 
@@ -125,12 +126,12 @@ def _schedule(values: Iterable[object], steps: int | None) -> tuple[float, ...]:
     few_enough("noise_multiplier", len(given))
     if set(map(type, given)) == {float}:  # a million steps with few distinct values
         for value in set(given):
-            _one(value)
+            _multiplier(value)
         return given  # type: ignore[return-value]
-    return tuple(map(_one, given))
+    return tuple(map(_multiplier, given))
 
 
-def _one(value: object) -> float:
+def _multiplier(value: object) -> float:
     if isinstance(value, Iterable) and not isinstance(value, str):
         raise InputError("noise_multiplier", value, "must be one number a step: schedules are flat")
     return positive("noise_multiplier", value)

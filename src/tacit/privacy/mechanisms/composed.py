@@ -6,32 +6,34 @@ statement. Compatibility: a field of a mechanism never changes its meaning; a st
 release.
 
 Unit, trust model, noise multiplier and relation, which all mechanisms share, are explained in
-`tacit.privacy.mechanisms.steps`, where those of one release a step are; here are those made of
-others.
+`tacit.privacy.mechanisms.base`; those of one release a step are in
+`tacit.privacy.mechanisms.steps`, and here are those made of others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from types import MappingProxyType
-from typing import Any
+from typing import Self
 
 from tacit.errors import InputError
-from tacit.privacy.mechanisms.checks import few_enough, share, whole
-from tacit.privacy.mechanisms.steps import (
+from tacit.privacy.mechanisms.base import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,
-    CarriedState,
+    Mechanism,
+    Relation,
+    Unit,
+)
+from tacit.privacy.mechanisms.checks import few_enough, share, whole
+from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
     Gaussian,
     Laplace,
+    PersistentState,
     PrivateState,
-    Relation,
     SampledGaussian,
     Scheduled,
-    Unit,
     levels,
     schedule,
 )
@@ -40,13 +42,13 @@ __all__ = [
     "ADD_OR_REMOVE_ONE",
     "MECHANISMS",
     "REPLACE_ONE",
-    "CarriedState",
     "ClientSampling",
     "Composed",
     "FixedBatchGaussian",
     "Gaussian",
     "Laplace",
     "Mechanism",
+    "PersistentState",
     "PrivateState",
     "Relation",
     "SampledGaussian",
@@ -54,13 +56,12 @@ __all__ = [
     "Unit",
     "compose",
     "levels",
-    "released_values",
     "schedule",
 ]
 
 
 @dataclass(frozen=True)
-class Composed:
+class Composed(Mechanism):
     """Several mechanisms on the same data, one after the other, each seeing what went before.
 
     What an adaptive composition costs does not depend on the order of its steps, so the parts are
@@ -72,6 +73,7 @@ class Composed:
         parts: what is released, of one relation, unit and trust model.
     """
 
+    kind = "composed"
     parts: Sequence[Mechanism]
 
     def __post_init__(self) -> None:
@@ -83,13 +85,13 @@ class Composed:
         groups: dict[Mechanism, list[Mechanism]] = {}
         keys: dict[int, Mechanism] = {}  # by identity: a million times the same part is common
         for part in flat:
-            key = keys.get(id(part)) or keys.setdefault(id(part), _merging(part).key(part))
+            key = keys.get(id(part)) or keys.setdefault(id(part), part.merge_key())
             groups.setdefault(key, []).append(part)
         for name in ("relation", "unit", "trust_model"):
             values = sorted({getattr(key, name) for key in groups})
             if len(values) > 1:
                 raise InputError("parts", values, f"must agree in their {name}")
-        parts = tuple(_merging(key).merge(parts) for key, parts in groups.items())
+        parts = tuple(type(key).merged(parts) for key, parts in groups.items())
         object.__setattr__(self, "parts", parts)
 
     @property
@@ -117,9 +119,40 @@ class Composed:
         """The largest share of the records that joins a step of a part."""
         return max(part.rate for part in self.parts)
 
+    @property
+    def inner(self) -> Sequence[Mechanism]:
+        """The parts."""
+        return self.parts
+
+    def describe(self) -> str:
+        """Its parts, each in one line."""
+        return "; then ".join(part.describe() for part in self.parts)
+
+    def explain(self, number_text: Callable[[float], str]) -> str:
+        """What its parts release, in words, each once."""
+        words = [part.explain(number_text) for part in self.parts]
+        return "; then ".join(dict.fromkeys(words))
+
+    def released_values(self) -> int:
+        """Noised values that its parts release on the lattice."""
+        return sum(part.released_values() for part in self.parts)
+
+    def repeated(self, times: int) -> Self:
+        """The composition of its parts, each released so many times."""
+        return replace(self, parts=[compose(part, times) for part in self.parts])
+
+    def merge_key(self) -> Self:
+        """The composition itself."""
+        return self
+
+    @classmethod
+    def merged(cls, parts: Sequence[Mechanism]) -> Self:
+        """The composition of all parts."""
+        return cls(parts)
+
 
 @dataclass(frozen=True)
-class ClientSampling:
+class ClientSampling(Mechanism):
     """A client that takes part in some rounds only, which everyone sees.
 
     In each round the client takes part with probability `rate`, whatever its data, independently
@@ -135,6 +168,7 @@ class ClientSampling:
         rounds: number of rounds, T.
     """
 
+    kind = "client-sampling"
     participation: Mechanism
     rate: float
     rounds: int
@@ -166,18 +200,52 @@ class ClientSampling:
         """Steps if the client took part in every round."""
         return self.rounds * (self.participation.steps or 0)
 
+    @property
+    def inner(self) -> Sequence[Mechanism]:
+        """What a participation releases."""
+        return (self.participation,)
 
-Mechanism = Scheduled | Composed | ClientSampling
+    def describe(self) -> str:
+        """A participation in one line, the rounds, and the chance of taking part."""
+        inner = self.participation.describe()
+        return f"{inner} in each of {self.rounds} rounds, active with chance {self.rate:.4g}"
+
+    def explain(self, number_text: Callable[[float], str]) -> str:
+        """The rounds, the chance of taking part, and what is then released, in words."""
+        return (
+            f"{self.rounds:,} rounds, in each of which a client takes part with probability "
+            f"{number_text(self.rate)} and then releases: {self.participation.explain(number_text)}"
+        )
+
+    def released_values(self) -> int:
+        """Noised values on the lattice, as if the client took part in all rounds."""
+        return self.rounds * self.participation.released_values()
+
+    def repeated(self, times: int) -> Self:
+        """The mechanism with so many times the rounds."""
+        return replace(self, rounds=self.rounds * times)
+
+    def merge_key(self) -> Self:
+        """The mechanism with one round: those that differ in their rounds alone become one."""
+        return replace(self, rounds=1)
+
+    @classmethod
+    def merged(cls, parts: Sequence[Self]) -> Self:
+        """One mechanism with the rounds of all parts."""
+        return replace(parts[0], rounds=sum(part.rounds for part in parts))
+
+
 MECHANISMS: tuple[type[Mechanism], ...] = (
     Gaussian,
     SampledGaussian,
     FixedBatchGaussian,
     Laplace,
     PrivateState,
-    CarriedState,
+    PersistentState,
     Composed,
     ClientSampling,
 )
+"""Every mechanism that there is."""
 
 
 def compose(mechanism: Mechanism, times: int) -> Mechanism:
@@ -189,83 +257,10 @@ def compose(mechanism: Mechanism, times: int) -> Mechanism:
     times = whole("times", times)
     if type(mechanism) not in MECHANISMS:
         raise InputError("mechanism", mechanism, "must be a mechanism")
-    return _merging(mechanism).repeat(mechanism, times)
-
-
-@dataclass(frozen=True)
-class _Merging:
-    """How mechanisms of one kind become one.
-
-    Args:
-        key: what must be equal of two that become one.
-        merge: one mechanism of several of one key.
-        repeat: one mechanism, so many times.
-    """
-
-    key: Callable[[Any], Mechanism]
-    merge: Callable[[Sequence[Any]], Mechanism]
-    repeat: Callable[[Any, int], Mechanism]
+    return mechanism.repeated(times)
 
 
 def _flat(part: Mechanism) -> Iterable[Mechanism]:
     if type(part) not in MECHANISMS:
         raise InputError("parts", part, "must be a mechanism")
     return part.parts if isinstance(part, Composed) else (part,)
-
-
-def _end_to_end(parts: Sequence[Scheduled]) -> Scheduled:
-    few_enough("parts", sum(part.steps or 0 for part in parts))
-    if len(parts) == 1:
-        return parts[0]
-    steps = tuple(chain.from_iterable(map(schedule, parts)))
-    return replace(parts[0], noise_multiplier=steps, steps=None)
-
-
-def _over_and_over(mechanism: Scheduled, times: int) -> Scheduled:
-    few_enough("times", (mechanism.steps or 0) * times)
-    return replace(mechanism, noise_multiplier=schedule(mechanism) * times, steps=None)
-
-
-_SCHEDULES = _Merging(
-    key=lambda part: replace(part, noise_multiplier=1.0, steps=1),
-    merge=_end_to_end,
-    repeat=_over_and_over,
-)
-_OTHERS: Mapping[type[Mechanism], _Merging] = MappingProxyType(
-    {
-        ClientSampling: _Merging(
-            key=lambda part: replace(part, rounds=1),
-            merge=lambda parts: replace(parts[0], rounds=sum(part.rounds for part in parts)),
-            repeat=lambda part, times: replace(part, rounds=part.rounds * times),
-        ),
-        Composed: _Merging(
-            key=lambda part: part,
-            merge=Composed,
-            repeat=lambda whole, times: Composed([compose(part, times) for part in whole.parts]),
-        ),
-    }
-)
-
-
-def _merging(mechanism: Mechanism) -> _Merging:
-    return _OTHERS.get(type(mechanism), _SCHEDULES)
-
-
-def released_values(mechanism: Mechanism) -> int:
-    """Noised values that a mechanism releases on the lattice, in all steps; 0 for ideal noise.
-
-    Of a client that takes part in some rounds: as if it took part in all.
-    """
-    return _VALUES.get(type(mechanism), _scheduled_values)(mechanism)
-
-
-def _scheduled_values(mechanism: Any) -> int:
-    return int(mechanism.steps * getattr(mechanism, "coordinates", 0))
-
-
-_VALUES: Mapping[type[Mechanism], Callable[[Any], int]] = MappingProxyType(
-    {
-        Composed: lambda whole: sum(map(released_values, whole.parts)),
-        ClientSampling: lambda one: one.rounds * released_values(one.participation),
-    }
-)

@@ -11,50 +11,31 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain, groupby, repeat
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from tacit.errors import InputError
 from tacit.privacy.mechanisms.checks import few_enough, whole
 from tacit.privacy.mechanisms.composed import (
-    CarriedState,
-    ClientSampling,
-    Composed,
+    MECHANISMS,
     FixedBatchGaussian,
     Gaussian,
-    Laplace,
     Mechanism,
-    PrivateState,
     SampledGaussian,
 )
 
 __all__ = ["STATEMENT_VERSION", "from_statement", "to_statement"]
 
 STATEMENT_VERSION = 2
+_KEYS = MappingProxyType({"drawn_norm": "hit", "undrawn_norm": "miss"})
+"""Keys of a statement that are not the names of their fields."""
+_FIELDS = MappingProxyType({key: name for name, key in _KEYS.items()})
 _DEEPEST = 16
 
-_FIRST_KINDS: Mapping[str, type[Mechanism]] = MappingProxyType(
+# Version -> its mechanisms, and the fields that later versions brought.
+_VERSIONS: Mapping[int, tuple[Sequence[type[Mechanism]], frozenset[str]]] = MappingProxyType(
     {
-        "gaussian": Gaussian,
-        "sampled-gaussian": SampledGaussian,
-        "fixed-batch-gaussian": FixedBatchGaussian,
-    }
-)
-_KINDS: Mapping[str, type[Mechanism]] = MappingProxyType(
-    {
-        **_FIRST_KINDS,
-        "laplace": Laplace,
-        "private-state": PrivateState,
-        "carried-state": CarriedState,
-        "composed": Composed,
-        "client-sampling": ClientSampling,
-    }
-)
-_NAMES = MappingProxyType({kind: name for name, kind in _KINDS.items()})
-# Version -> its kinds, and the fields that later versions brought.
-_VERSIONS: Mapping[int, tuple[Mapping[str, type[Mechanism]], frozenset[str]]] = MappingProxyType(
-    {
-        1: (_FIRST_KINDS, frozenset({"unit", "coordinates"})),
-        STATEMENT_VERSION: (_KINDS, frozenset()),
+        1: ((Gaussian, SampledGaussian, FixedBatchGaussian), frozenset({"unit", "coordinates"})),
+        STATEMENT_VERSION: (MECHANISMS, frozenset()),
     }
 )
 
@@ -81,14 +62,16 @@ def from_statement(statement: Mapping[str, Any]) -> Mechanism:
 
 
 def _written(mechanism: Mechanism, depth: int) -> dict[str, Any]:
-    if type(mechanism) not in _NAMES:
+    if type(mechanism) not in MECHANISMS:
         raise InputError("mechanism", mechanism, "must be a mechanism")
     _check_depth(depth)
     values = {
-        field.name: _WRITERS.get(field.name, _as_is)(getattr(mechanism, field.name), depth)
-        for field in fields(mechanism)
+        _KEYS.get(field.name, field.name): _WRITERS.get(field.name, _as_is)(
+            getattr(mechanism, field.name), depth
+        )
+        for field in fields(cast("Any", mechanism))
     }
-    return {"kind": _NAMES[type(mechanism)], "version": STATEMENT_VERSION, **values}
+    return {"kind": mechanism.kind, "version": STATEMENT_VERSION, **values}
 
 
 def _read(statement: Any, depth: int) -> Mechanism:
@@ -102,16 +85,27 @@ def _read(statement: Any, depth: int) -> Mechanism:
         raise InputError(
             "version", version, f"must be {known}: a later release of tacit may read it"
         )
-    kinds, later = _VERSIONS[version]
+    known_mechanisms, later = _VERSIONS[version]
+    kinds = {mechanism.kind: mechanism for mechanism in known_mechanisms}
     if not isinstance(name, str) or name not in kinds:
         raise InputError("kind", name, f"must be one of {', '.join(kinds)}")
-    wanted = {field.name for field in fields(kinds[name])} - later
+    names = {field.name for field in fields(cast("Any", kinds[name]))} - later
+    wanted = {_KEYS.get(field, field) for field in names}
     if given.keys() != wanted:
         odd = sorted(map(str, given.keys() ^ wanted))
         raise InputError(
             "mechanism", odd, f"a {name!r} statement of version {version} has each of its fields"
         )
-    return kinds[name](**{key: _READERS.get(key, _as_is)(given[key], depth) for key in given})
+    values = {
+        _FIELDS.get(key, key): _READERS.get(key, _as_is)(value, depth)
+        for key, value in given.items()
+    }
+    try:
+        return kinds[name](**values)
+    except InputError as error:
+        if error.where not in _KEYS:
+            raise
+        raise InputError(_KEYS[error.where], error.value, error.expected) from None
 
 
 def _check_depth(depth: int) -> None:

@@ -1,36 +1,32 @@
 """Mechanisms of one release a step, each with its own noise: what one record contributes, as data.
 
-Common to all of them:
-
-- *Unit*: what neighbouring data sets differ in: one `record` of one node, or all the data of one
-  `client`. With `client`, read "client's contribution" for "record's contribution" below.
-- *Trust model* `all-messages`: the observer sees every message of every step, the graph, the
-  mixing weights, the start and who is active. `server`: so does the server, while clients see only
-  what it sends them, which is computed from those messages; the bound is that against the server.
-  Gossip, push-sum, momentum of noised gradients and compression are then post-processing of a
-  node's noised gradients, which is all that is stated.
-- *Noise multiplier*: standard deviation of the noise in every coordinate of the **sum** over the
-  batch (for Laplace noise its scale), over the clipping bound `C` of one record's contribution.
-  The relation decides the sensitivity: `C` under `add-or-remove-one`, up to `2 C` under
-  `replace-one`.
-- *Coordinates*: how many numbers a step releases, each noised on the lattice of
-  `tacit.privacy.noise.gaussian`; what finite arithmetic then adds to epsilon is part of every
-  bound. 0 states ideal noise.
-- *Relation* `add-or-remove-one`: neighbouring data sets differ in one record that contributes
-  nothing in one of them; the number of records `J` is public (zero-out), so that the rate b / J
-  and the fixed denominator reveal nothing. `replace-one`: one record has another value.
+Unit, trust model, noise multiplier, coordinates and relation are explained in
+`tacit.privacy.mechanisms.base`.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Literal, Self
 
 from tacit.errors import InputError
+from tacit.privacy.mechanisms.base import (
+    ADD_OR_REMOVE_ONE,
+    REPLACE_ONE,
+    TRUST_MODEL,
+    TRUST_MODELS,
+    UNITS,
+    Mechanism,
+    Relation,
+    Unit,
+)
 from tacit.privacy.mechanisms.checks import (
     count,
+    few_enough,
     fixed_size,
     multipliers,
     number,
@@ -41,50 +37,105 @@ from tacit.privacy.mechanisms.checks import (
 )
 
 __all__ = [
-    "ADD_OR_REMOVE_ONE",
-    "REPLACE_ONE",
-    "TRUST_MODEL",
-    "TRUST_MODELS",
-    "CarriedState",
     "FixedBatchGaussian",
     "Gaussian",
     "Laplace",
+    "PersistentState",
     "PrivateState",
-    "Relation",
     "SampledGaussian",
     "Scheduled",
-    "Unit",
     "levels",
     "schedule",
 ]
 
-Relation = Literal["add-or-remove-one", "replace-one"]
-ADD_OR_REMOVE_ONE: Relation = "add-or-remove-one"
-REPLACE_ONE: Relation = "replace-one"
-TRUST_MODEL = "all-messages"
-TRUST_MODELS = (TRUST_MODEL, "server")
-UNITS = ("record", "client")
-Unit = Literal["record", "client"]
 Sampling = Literal["poisson", "fixed", "groups"]
+_SAMPLING_WORDS = {
+    "poisson": "Poisson sampling",
+    "fixed": "batches of fixed size",
+    "groups": "in groups, each by a coin",
+}
 
 
-def _freeze(mechanism: Any, **numbers: Callable[[str, object], float]) -> None:
-    """Check every field and keep the numbers as plain ones, so that equal mechanisms are equal.
+class Scheduled(Mechanism):
+    """A mechanism of one release a step: the base of those with a schedule of noise multipliers.
 
-    The schedule is spelt out, one multiplier a step.
+    Attributes:
+        noise_multiplier: one a step.
+        steps: how many.
+        coordinates: numbers that a step releases on the lattice; 0 states ideal noise.
     """
-    for name, check in numbers.items():
-        object.__setattr__(mechanism, name, check(name, getattr(mechanism, name)))
-    word("relation", mechanism.relation, (ADD_OR_REMOVE_ONE, REPLACE_ONE))
-    word("trust_model", mechanism.trust_model, TRUST_MODELS)
-    word("unit", mechanism.unit, UNITS)
-    values = multipliers(mechanism.noise_multiplier, mechanism.steps)
-    object.__setattr__(mechanism, "noise_multiplier", values)
-    object.__setattr__(mechanism, "steps", len(values))
+
+    noise_multiplier: float | Sequence[float]
+    steps: int | None
+    relation: Relation
+    trust_model: str
+    unit: Unit
+    coordinates: int = 0
+
+    def _freeze(self, **numbers: Callable[[str, object], float]) -> None:
+        """Check every field and keep the numbers as plain ones, so that equal mechanisms are equal.
+
+        The schedule is spelt out, one multiplier a step.
+        """
+        for name, check in numbers.items():
+            object.__setattr__(self, name, check(name, getattr(self, name)))
+        word("relation", self.relation, (ADD_OR_REMOVE_ONE, REPLACE_ONE))
+        word("trust_model", self.trust_model, TRUST_MODELS)
+        word("unit", self.unit, UNITS)
+        values = multipliers(self.noise_multiplier, self.steps)
+        object.__setattr__(self, "noise_multiplier", values)
+        object.__setattr__(self, "steps", len(values))
+
+    def with_schedule(self, noise_multipliers: Sequence[float]) -> Self:
+        """The same mechanism with another schedule, one noise multiplier a step."""
+        mechanism: Any = self  # a dataclass, as every mechanism is
+        scheduled: Self = replace(mechanism, noise_multiplier=noise_multipliers, steps=None)
+        return scheduled
+
+    def describe(self) -> str:
+        """The mechanism in one line: kind, rate and steps, without its noise multipliers."""
+        return f"{self._summary()}, {self.steps} steps"
+
+    def explain(self, number_text: Callable[[float], str]) -> str:
+        """What is released, in words for someone who has to answer for it."""
+        values = schedule(self)
+        low, high = number_text(min(values)), number_text(max(values))
+        size = low if low == high else f"{low} to {high}"
+        steps = f"{len(values):,} step{'s' if len(values) > 1 else ''}"
+        return f"{self._release(number_text)}, noise multiplier {size}, {steps}"
+
+    @abstractmethod
+    def _summary(self) -> str:
+        """Kind and rate."""
+
+    @abstractmethod
+    def _release(self, number_text: Callable[[float], str]) -> str:
+        """What the noise is added to."""
+
+    def released_values(self) -> int:
+        """Noised values that all steps release on the lattice; 0 for ideal noise."""
+        return len(schedule(self)) * self.coordinates
+
+    def repeated(self, times: int) -> Self:
+        """The mechanism with its schedule so many times over."""
+        few_enough("times", len(schedule(self)) * times)
+        return self.with_schedule(schedule(self) * times)
+
+    def merge_key(self) -> Self:
+        """The mechanism without its schedule: those that differ in it alone become one."""
+        return self.with_schedule([1.0])
+
+    @classmethod
+    def merged(cls, parts: Sequence[Self]) -> Self:
+        """One mechanism with the schedules of all parts, end to end."""
+        few_enough("parts", sum(len(schedule(part)) for part in parts))
+        if len(parts) == 1:
+            return parts[0]
+        return parts[0].with_schedule(tuple(chain.from_iterable(map(schedule, parts))))
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Scheduled):
     """Every record at every step: Gaussian noise on the sum of all clipped contributions.
 
     Adaptive composition of Gaussians is one Gaussian: `mu^2 = sum_k (s / z_k)^2` with `s` = 1
@@ -98,6 +149,7 @@ class Gaussian:
         coordinates: numbers that a step releases on the lattice; 0 states ideal noise.
     """
 
+    kind = "gaussian"
     noise_multiplier: float | Sequence[float]
     steps: int | None = None
     relation: Relation = ADD_OR_REMOVE_ONE
@@ -106,16 +158,22 @@ class Gaussian:
     coordinates: int = 0
 
     def __post_init__(self) -> None:
-        _freeze(self, coordinates=count)
+        self._freeze(coordinates=count)
 
     @property
     def rate(self) -> float:
         """Share of the records that joins a step."""
         return 1.0
 
+    def _summary(self) -> str:
+        return "Gaussian on every record"
+
+    def _release(self, number_text: Callable[[float], str]) -> str:
+        return "Gaussian noise on the sum over every record at every step"
+
 
 @dataclass(frozen=True)
-class SampledGaussian:
+class SampledGaussian(Scheduled):
     """Poisson-sampled Gaussian: every record joins a step's batch with the sampling rate.
 
     The dominating pair of one step with mu = 1 / z is, under add-or-remove-one,
@@ -131,6 +189,7 @@ class SampledGaussian:
         coordinates: numbers that a step releases on the lattice; 0 states ideal noise.
     """
 
+    kind = "sampled-gaussian"
     sample_rate: float
     noise_multiplier: float | Sequence[float]
     steps: int | None = None
@@ -140,16 +199,25 @@ class SampledGaussian:
     coordinates: int = 0
 
     def __post_init__(self) -> None:
-        _freeze(self, sample_rate=share, coordinates=count)
+        self._freeze(sample_rate=share, coordinates=count)
 
     @property
     def rate(self) -> float:
         """Share of the records that joins a step, in expectation."""
         return self.sample_rate
 
+    def _summary(self) -> str:
+        return f"Poisson-sampled Gaussian, rate {self.rate:.4g}"
+
+    def _release(self, number_text: Callable[[float], str]) -> str:
+        return (
+            "Gaussian noise on the sum over a random batch, which each record joins with "
+            f"probability {number_text(self.sample_rate)} (Poisson sampling)"
+        )
+
 
 @dataclass(frozen=True)
-class FixedBatchGaussian:
+class FixedBatchGaussian(Scheduled):
     """Gaussian on a batch of fixed size, drawn without replacement: replace-one only.
 
     With q = batch / records and mu = 2 / z one step is dominated by the pointwise maximum of the
@@ -167,6 +235,7 @@ class FixedBatchGaussian:
         coordinates: numbers that a step releases on the lattice; 0 states ideal noise.
     """
 
+    kind = "fixed-batch-gaussian"
     batch: int
     records: int
     noise_multiplier: float | Sequence[float]
@@ -177,8 +246,8 @@ class FixedBatchGaussian:
     coordinates: int = 0
 
     def __post_init__(self) -> None:
-        fixed_size(self.relation, REPLACE_ONE)
-        _freeze(self, batch=whole, records=whole, coordinates=count)
+        fixed_size(self.relation)
+        self._freeze(batch=whole, records=whole, coordinates=count)
         if self.batch > self.records:
             raise InputError("batch", self.batch, f"must lie in 1..{self.records}, the records")
 
@@ -187,9 +256,18 @@ class FixedBatchGaussian:
         """Share of the records that joins a step."""
         return self.batch / self.records
 
+    def _summary(self) -> str:
+        return f"Gaussian on {self.batch} of {self.records} records without replacement"
+
+    def _release(self, number_text: Callable[[float], str]) -> str:
+        return (
+            f"Gaussian noise on the sum over a random batch of {self.batch:,} of {self.records:,} "
+            "records, drawn without replacement"
+        )
+
 
 @dataclass(frozen=True)
-class Laplace:
+class Laplace(Scheduled):
     """Laplace noise in every coordinate of a sum of contributions bounded in the l1 norm.
 
     A step is dominated by one Laplace distribution shifted by the l1 sensitivity, whatever the
@@ -203,6 +281,7 @@ class Laplace:
         relation: the neighbouring relation; `replace-one` doubles the shift.
     """
 
+    kind = "laplace"
     noise_multiplier: float | Sequence[float]
     steps: int | None = None
     sample_rate: float = 1.0
@@ -211,7 +290,7 @@ class Laplace:
     unit: Unit = "record"
 
     def __post_init__(self) -> None:
-        _freeze(self, sample_rate=share)
+        self._freeze(sample_rate=share)
         if self.relation == REPLACE_ONE and self.sample_rate < 1:
             raise InputError(
                 "sample_rate",
@@ -225,23 +304,34 @@ class Laplace:
         """Share of the records that joins a step, in expectation."""
         return self.sample_rate
 
+    def _summary(self) -> str:
+        return f"Laplace, rate {self.rate:.4g}"
+
+    def _release(self, number_text: Callable[[float], str]) -> str:
+        return (
+            "Laplace noise on the sum over a batch that each record joins with probability "
+            f"{number_text(self.sample_rate)}"
+        )
+
 
 @dataclass(frozen=True)
-class PrivateState:
+class PrivateState(Scheduled):
     """A record drawn at random steps, which private state carries into all the others.
 
-    At a step that draws the record its contribution to the sum is at most `hit`, at any other at
-    most `miss`, both over the clipping bound C and whatever happened before (gradient tables,
-    un-noised local variables). Under `replace-one` both double. What else must hold for the
-    bounds, the proofs and the reach of each is in `tacit.privacy.accounting.private_state`.
+    At a step that draws the record the norm of its contribution to the sum is at most `drawn_norm`,
+    at any other at most `undrawn_norm`, both over the clipping bound C and whatever happened before
+    (gradient tables, un-noised local variables). Under `replace-one` both double. What else must
+    hold for the bounds, the proofs and the reach of each is in
+    `tacit.privacy.accounting.private_state`.
 
-    A table of gradients, without clipping their differences: hit = 2 - q, miss = q, for the batch
-    mean times qJ. With the difference clipped at C_d: hit = C_d / C + q.
+    A table of gradients, without clipping their differences: `drawn_norm` = 2 - q and
+    `undrawn_norm` = q, for the batch mean times qJ. With the difference clipped at C_d:
+    `drawn_norm` = C_d / C + q.
 
     Args:
         sample_rate: q in (0, 1], chance that a step draws the record, independently.
-        hit: bound of the contribution where it is drawn, over C.
-        miss: bound of the contribution where it is not, over C; at most `hit`.
+        drawn_norm: bound of the contribution's norm where the record is drawn, over C.
+        undrawn_norm: that where it is not drawn, over C; at most `drawn_norm`.
         noise_multiplier: over C, of the sum; one number, or one a step.
         steps: how many steps; with a schedule it may be left out.
         sampling: `poisson` (a coin for every record, independent of everything else), or `fixed`
@@ -251,9 +341,10 @@ class PrivateState:
         coordinates: numbers that a step releases on the lattice; 0 states ideal noise.
     """
 
+    kind = "private-state"
     sample_rate: float
-    hit: float
-    miss: float
+    drawn_norm: float
+    undrawn_norm: float
     noise_multiplier: float | Sequence[float]
     steps: int | None = None
     sampling: Sampling = "poisson"
@@ -263,21 +354,37 @@ class PrivateState:
     coordinates: int = 0
 
     def __post_init__(self) -> None:
-        _freeze(self, sample_rate=share, hit=positive, miss=number, coordinates=count)
-        word("sampling", self.sampling, ("poisson", "fixed", "groups"))
-        if not 0 <= self.miss <= self.hit:
-            raise InputError("miss", self.miss, f"must lie between 0 and hit = {self.hit:g}")
+        self._freeze(sample_rate=share, drawn_norm=positive, undrawn_norm=number, coordinates=count)
+        word("sampling", self.sampling, tuple(_SAMPLING_WORDS))
+        if not 0 <= self.undrawn_norm <= self.drawn_norm:
+            expected = f"must lie between 0 and drawn_norm = {self.drawn_norm:g}"
+            raise InputError("undrawn_norm", self.undrawn_norm, expected)
         if self.sampling == "fixed":
-            fixed_size(self.relation, REPLACE_ONE)
+            fixed_size(self.relation)
 
     @property
     def rate(self) -> float:
         """Chance that a step draws the record."""
         return self.sample_rate
 
+    def _summary(self) -> str:
+        norms = f"{self.drawn_norm:.4g} C where drawn, {self.undrawn_norm:.4g} C elsewhere"
+        return (
+            f"Gaussian with private state, {self.sampling} sampling, rate {self.rate:.4g}, {norms}"
+        )
+
+    def _release(self, number_text: Callable[[float], str]) -> str:
+        return (
+            "Gaussian noise on sums that private state carries on: a record is drawn with "
+            f"probability {number_text(self.sample_rate)} a step "
+            f"({_SAMPLING_WORDS[self.sampling]}), contributes at most "
+            f"{number_text(self.drawn_norm)} clipping bounds then and "
+            f"{number_text(self.undrawn_norm)} at any other step"
+        )
+
 
 @dataclass(frozen=True)
-class CarriedState:
+class PersistentState(Scheduled):
     """A record that un-noised state carries on, from the step that draws it to all later ones.
 
     Once drawn at step k, the record moves the messages of step k and of all later ones, each over
@@ -297,6 +404,7 @@ class CarriedState:
         coordinates: numbers that a step releases on the lattice; 0 states ideal noise.
     """
 
+    kind = "carried-state"
     sample_rate: float
     noise_multiplier: float | Sequence[float]
     steps: int | None = None
@@ -306,15 +414,22 @@ class CarriedState:
     coordinates: int = 0
 
     def __post_init__(self) -> None:
-        _freeze(self, sample_rate=share, coordinates=count)
+        self._freeze(sample_rate=share, coordinates=count)
 
     @property
     def rate(self) -> float:
         """Chance that a step draws the record."""
         return self.sample_rate
 
+    def _summary(self) -> str:
+        carried = "private state that carries a drawn record to all later steps"
+        return f"Gaussian with {carried}, rate {self.rate:.4g}"
 
-Scheduled = Gaussian | SampledGaussian | FixedBatchGaussian | Laplace | PrivateState | CarriedState
+    def _release(self, number_text: Callable[[float], str]) -> str:
+        return (
+            "Gaussian noise on what private state carries on: a record is drawn with probability "
+            f"{number_text(self.sample_rate)} a step and then moves all later messages"
+        )
 
 
 def levels(mechanism: Scheduled) -> tuple[tuple[float, int], ...]:

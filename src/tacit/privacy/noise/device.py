@@ -4,14 +4,14 @@ The words are those of the node's keystream, made on the host and copied to the 
 and the step to the lattice are computed there, in double precision and by the careful formulas, for
 every value. So what is released is what the host would release, up to the last bits of logarithm,
 sine and cosine, which change a lattice point once in some 10^12 values. Mechanism, relation, trust
-model and bound are those of `noise_lattice` and `noise_slack`.
+model and bound are those of `gaussian` and `slack`.
 
 Words below 2^47 need 512 more bits and exact arithmetic: they are found on the host, where the
 words are, one pair in 65,536, and what belongs there is written over on the device. Nothing here
 waits for the device: pinned memory is copied without blocking, and no shape depends on a value.
 
 *Assumed of the device:* IEEE 754 in double precision, and a logarithm (log, log1p), sine and cosine
-that err by at most 4 units in the last place, as `noise_slack` has it. NVIDIA's tables in the CUDA
+that err by at most 4 units in the last place, as `slack` has it. NVIDIA's tables in the CUDA
 programming guide state at most 2 for double precision, which is testing, not proof. Devices without
 double precision are noised on the host. Tested on the host's own device; not yet run on a GPU.
 """
@@ -96,8 +96,8 @@ def _words(
             begin = strip * _STRIP_PAIRS
             count = min(_STRIP_PAIRS, pairs - begin)
             draw.read(row + i, first + begin, bytes(count * BLOCK_BYTES), room.data)
-            found = room[: count * BLOCK_BYTES].view("<i8").reshape(count, 2)
-            words[i, begin : begin + count] = found
+            drawn = room[: count * BLOCK_BYTES].view("<i8").reshape(count, 2)
+            words[i, begin : begin + count] = drawn
 
     over_rows(rows * strips, 2 * _STRIP_PAIRS, fill)
     magnitudes = np.abs(words[..., 0]).view(np.uint64)  # of -2^63 it is 2^63
@@ -114,7 +114,7 @@ def _words(
 
 
 def _normals(words: Tensor, tail_uniforms: Tensor, tails: Tensor) -> Tensor:
-    """Box-Muller with care: see `noise_lattice.careful_normals`; `[rows, 2 pairs]`, float64."""
+    """Box-Muller as `careful_normals` of `gaussian` does it, `[rows, 2 pairs]`, float64."""
     radius, angle = words[..., 0], words[..., 1].double()
     uniforms = radius.double().abs_().mul_(2.0**-63)
     # 2^63 - |word| without overflow, for either sign; it matters where |word| is 2^62 or more.

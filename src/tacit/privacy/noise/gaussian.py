@@ -34,25 +34,21 @@ sums). The time a draw takes: recomputing depends on the total and the noise.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.errors import InputError
 from tacit.privacy.noise.block import Pieces, Place, SingleBlock, over_pieces, single_block
 from tacit.privacy.noise.device import DEVICE_TYPES, DeviceDraw, release_on_device
 from tacit.privacy.noise.keys import BLOCK_BYTES, NodeKeys, position
+from tacit.privacy.noise.lattice import check_total, host_rows, lattice_spacing
 
 __all__ = ["add_normal", "careful_normals", "spacing"]
 
-# Lattice points a standard deviation: at least 2^6 and below 2^7.
-_POINTS_LOG2 = 6
 # Normals in single precision err by less than this, for u in [2^-13, 1 - 2^-13] (R in
 # [2^-6, 4.245]). In units of 2^-24, with U = u^2 computed from the upper 32 bits of the word:
 #   2^-7 / (u R)  those bits are rounded down: 2^-31 of u;
@@ -78,7 +74,6 @@ _FAST_TOTAL = 2.0**36
 _TAIL = 1 << 47
 _TAIL_BLOCKS = 4
 _TAIL_BITS = 8 * BLOCK_BYTES * _TAIL_BLOCKS
-_STD_RANGE = (2.0**-500, 2.0**500)
 
 
 def spacing(std: float) -> float:
@@ -87,9 +82,7 @@ def spacing(std: float) -> float:
     Raises:
         InputError: `std` is not between 2^-500 and 2^500.
     """
-    if not _STD_RANGE[0] < std < _STD_RANGE[1]:
-        raise InputError("noise standard deviation", std, "a number between 2^-500 and 2^500")
-    return math.ldexp(1.0, math.frexp(std)[1] - 1 - _POINTS_LOG2)
+    return lattice_spacing("noise standard deviation", std)
 
 
 def add_normal(
@@ -125,12 +118,7 @@ def add_normal(
         InputError: a node's key is not held, a position is out of range, a standard deviation is
             not between 2^-500 and 2^500, the shapes differ, or the dtype is another one.
     """
-    if total.shape[:1] != (len(nodes),) or len(stds) != len(nodes) or total.dim() != 2:
-        raise InputError(
-            "total", tuple(total.shape), f"one row for each of {len(nodes)} nodes and deviations"
-        )
-    if total.dtype not in (torch.float32, torch.float64):
-        raise InputError("train.dtype", str(total.dtype), "float32 or float64")
+    check_total(total, nodes, stds, "deviations")
     lattice = _Lattice.of(stds)
     source = _Source(keys, tuple(nodes), purpose, position(step, part))
     for node in nodes:
@@ -139,21 +127,16 @@ def add_normal(
         draw = DeviceDraw(source.read, _TAIL, source.tail_uniform, lattice.spacings, lattice.scales)
         release_on_device(total, draw)
         return total
-    in_place = total.device.type == "cpu" and total.is_contiguous()
-    host = total if in_place else total.cpu().contiguous()
-    rows = host.detach().numpy()
-    pieces = Pieces.of(*rows.shape)
+    pieces = Pieces.of(*total.shape)
+    with host_rows(total) as rows:
 
-    def work(places: Iterator[Place]) -> None:
-        # A total that is not finite stays so.
-        with np.errstate(invalid="ignore"), single_block(pieces) as block:
-            left = list(_noise_pieces(rows, block, places, lattice, source))
-            _settle(rows, lattice, source, left)
+        def work(places: Iterator[Place]) -> None:
+            # A total that is not finite stays so.
+            with np.errstate(invalid="ignore"), single_block(pieces) as block:
+                left = list(_noise_pieces(rows, block, places, lattice, source))
+                _settle(rows, lattice, source, left)
 
-    over_pieces(pieces, work)
-    if not in_place:
-        with torch.no_grad():
-            total.copy_(host)
+        over_pieces(pieces, work)
     return total
 
 
@@ -341,12 +324,12 @@ def _settle(
     magnitudes = np.abs(words[:, 0]).view(np.uint64)  # of -2^63 it is 2^63
     uniforms = magnitudes * 2.0**-63
     # Both values of a pair are left, if one is: each is found once.
-    found: dict[tuple[int, int], float] = {}
+    tail_uniforms: dict[tuple[int, int], float] = {}
     for j in np.flatnonzero(magnitudes < _TAIL).tolist():
         at = (int(row[j]), int(column[j]) >> 1)
-        if at not in found:
-            found[at] = source.tail_uniform(at[0], int(words[j, 0]), at[1])
-        uniforms[j] = found[at]
+        if at not in tail_uniforms:
+            tail_uniforms[at] = source.tail_uniform(at[0], int(words[j, 0]), at[1])
+        uniforms[j] = tail_uniforms[at]
     noise = lattice.scales[row, 0] * careful_normals(
         uniforms, magnitudes, words[:, 1], column % 2 == 1
     )

@@ -50,7 +50,6 @@ learns something about |X|.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -58,20 +57,17 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.errors import InputError
 from tacit.privacy.noise.block import over_rows
 from tacit.privacy.noise.keys import BLOCK_BYTES, NodeKeys, aes_ctr, position
+from tacit.privacy.noise.lattice import check_total, host_rows, lattice_spacing
 from tacit.privacy.noise.slack import Slack
 
 __all__ = ["add_laplace", "laplace_slack", "laplace_spacing"]
 
-# Lattice points a scale: at least 2^6 and below 2^7.
-_POINTS_LOG2 = 6
-_SCALE_RANGE = (2.0**-500, 2.0**500)
 # Values that are drawn together; what lies at an index depends on no later one.
 _CHUNK = 1 << 15
 # Words that an unfinished value draws at once: one costs most time, more are mostly wasted.
@@ -97,9 +93,7 @@ def laplace_spacing(scale: float) -> float:
     Raises:
         InputError: `scale` is not between 2^-500 and 2^500.
     """
-    if not _SCALE_RANGE[0] < scale < _SCALE_RANGE[1]:
-        raise InputError("scale of Laplace noise", scale, "a number between 2^-500 and 2^500")
-    return math.ldexp(1.0, math.frexp(scale)[1] - 1 - _POINTS_LOG2)
+    return lattice_spacing("scale of Laplace noise", scale)
 
 
 def laplace_slack(values: int) -> Slack:
@@ -154,12 +148,7 @@ def add_laplace(
         InputError: a node's key is not held, a position is out of range, a scale is not between
             2^-500 and 2^500, the shapes differ, or the dtype is another one.
     """
-    if total.shape[:1] != (len(nodes),) or len(scales) != len(nodes) or total.dim() != 2:
-        raise InputError(
-            "total", tuple(total.shape), f"one row for each of {len(nodes)} nodes and scales"
-        )
-    if total.dtype not in (torch.float32, torch.float64):
-        raise InputError("train.dtype", str(total.dtype), "float32 or float64")
+    check_total(total, nodes, scales, "scales")
     counter = position(step, part)
     draws = [
         _RowDraw(
@@ -171,25 +160,19 @@ def add_laplace(
         )
         for node, scale in zip(nodes, scales, strict=True)
     ]
-    in_place = total.device.type == "cpu" and total.is_contiguous()
-    host = total if in_place else total.cpu().contiguous()
-    rows = host.detach().numpy()
-    length = rows.shape[1]
-
+    length = total.shape[1]
     height = max(1, _CHUNK // max(length, 1))
+    with host_rows(total) as rows:
 
-    def work(share: range) -> None:
-        with np.errstate(invalid="ignore"):  # a total that is not finite stays so
-            for i in share[::height]:
-                group = slice(i, min(i + height, share.stop))
-                for first in range(0, length, _CHUNK):
-                    chunk = rows[group, first : first + _CHUNK]
-                    _noise_block(chunk, first // _CHUNK, draws[group])
+        def work(share: range) -> None:
+            with np.errstate(invalid="ignore"):  # a total that is not finite stays so
+                for i in share[::height]:
+                    group = slice(i, min(i + height, share.stop))
+                    for first in range(0, length, _CHUNK):
+                        chunk = rows[group, first : first + _CHUNK]
+                        _noise_block(chunk, first // _CHUNK, draws[group])
 
-    over_rows(len(rows), length, work)
-    if not in_place:
-        with torch.no_grad():
-            total.copy_(host)
+        over_rows(len(rows), length, work)
     return total
 
 

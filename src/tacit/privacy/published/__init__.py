@@ -26,7 +26,7 @@ from tacit.privacy.published.fedspd import (
     fedspd_sensitivity,
     fedspd_step_parameter,
 )
-from tacit.privacy.published.formula import ClaimedRun, Condition, Formula, PublishedFormula
+from tacit.privacy.published.formula import ClaimedRun, Formula, FormulaCondition, PublishedFormula
 from tacit.privacy.published.privsgp import (
     PRIVSGP,
     UtilityConstants,
@@ -41,10 +41,10 @@ __all__ = [
     "FEDSPD_DP",
     "PRIVSGP",
     "ClaimedRun",
-    "Condition",
     "DoAdpRun",
     "FedspdRun",
     "Formula",
+    "FormulaCondition",
     "PublishedFormula",
     "UtilityConstants",
     "constant_mu",

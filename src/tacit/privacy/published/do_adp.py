@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from tacit.errors import InputError
-from tacit.privacy.published.formula import Condition, PublishedFormula, positive
+from tacit.privacy.published.formula import FormulaCondition, PublishedFormula, positive
 
 __all__ = ["DO_ADP", "DoAdpRun", "do_adp_noise", "do_adp_theorem_delta"]
 
@@ -94,15 +94,17 @@ def do_adp_theorem_delta(run: DoAdpRun) -> float:
     return 1 - (1 - prime) * math.exp(kept)
 
 
-def _conditions(run: DoAdpRun) -> tuple[Condition, ...]:
+def _conditions(run: DoAdpRun) -> tuple[FormulaCondition, ...]:
     epsilon = do_adp_epsilon(run)
     least = (run.records * epsilon / (2 * run.activation)) ** 2
     delta = do_adp_theorem_delta(run)
     return (
-        Condition(f"eps <= 1 (here {epsilon:.3g})", epsilon <= 1 + 1e-12),
-        Condition(f"1/2 <= p <= 1 (here {run.activation:g})", run.activation >= 0.5),
-        Condition(f"T >= q^2 eps^2 / (4 p^2) = {least:.3g} (here {run.steps})", run.steps >= least),
-        Condition(
+        FormulaCondition(f"eps <= 1 (here {epsilon:.3g})", epsilon <= 1 + 1e-12),
+        FormulaCondition(f"1/2 <= p <= 1 (here {run.activation:g})", run.activation >= 0.5),
+        FormulaCondition(
+            f"T >= q^2 eps^2 / (4 p^2) = {least:.3g} (here {run.steps})", run.steps >= least
+        ),
+        FormulaCondition(
             f"the theorem's own delta at this epsilon is {delta:.3g}: small where privacy is meant",
             delta * run.records < 1,
         ),

@@ -14,7 +14,13 @@ import numpy as np
 from scipy.special import logsumexp
 
 from tacit.privacy.accounting.gaussian import Array, gaussian_delta, gaussian_epsilon
-from tacit.privacy.published.formula import ClaimedRun, Condition, Formula, one_record, positive
+from tacit.privacy.published.formula import (
+    ClaimedRun,
+    Formula,
+    FormulaCondition,
+    one_record,
+    positive,
+)
 
 __all__ = [
     "DYN_D2P",
@@ -98,14 +104,14 @@ def dyn_d2p_epsilon(run: ClaimedRun) -> float:
     return gaussian_epsilon(math.exp(log_mu), run.delta)
 
 
-def _dyn_d2p_conditions(run: ClaimedRun) -> tuple[Condition, ...]:
+def _dyn_d2p_conditions(run: ClaimedRun) -> tuple[FormulaCondition, ...]:
     largest = float(np.max(run.mu))
-    hits = len(run.clip) * run.expected_batch / run.records
+    draws = len(run.clip) * run.expected_batch / run.records
     return (
-        Condition(
+        FormulaCondition(
             "the central limit behind it needs small mu_k and many hits "
-            f"(largest mu_k {largest:.3g}, hits expected {hits:.3g})",
-            largest <= 1 and hits >= 10,
+            f"(largest mu_k {largest:.3g}, hits expected {draws:.3g})",
+            largest <= 1 and draws >= 10,
         ),
         one_record(run),
     )
@@ -120,10 +126,10 @@ def dyn_general_epsilon(run: ClaimedRun) -> float:
     return gaussian_epsilon(mu_total, run.delta)
 
 
-def _dyn_general_conditions(run: ClaimedRun) -> tuple[Condition, ...]:
+def _dyn_general_conditions(run: ClaimedRun) -> tuple[FormulaCondition, ...]:
     largest = float(np.max(run.mu))
     return (
-        Condition(
+        FormulaCondition(
             f"e^x - 1 < 2 x holds for x <= 1 only (largest mu_k^2 here {largest**2:.3g})",
             largest <= 1,
         ),

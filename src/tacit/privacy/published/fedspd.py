@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from tacit.errors import InputError
-from tacit.privacy.published.formula import Condition, PublishedFormula, positive
+from tacit.privacy.published.formula import FormulaCondition, PublishedFormula, positive
 
 __all__ = [
     "FEDSPD_DP",
@@ -168,21 +168,21 @@ def fedspd_round_epsilon(
     return total * math.sqrt(1 - rate) / (SLACK * rate * math.sqrt(participation * rounds))
 
 
-def _conditions(run: FedspdRun) -> tuple[Condition, ...]:
+def _conditions(run: FedspdRun) -> tuple[FormulaCondition, ...]:
     root = math.sqrt(fedspd_step_parameter(run, run.rounds))
     first = math.sqrt(fedspd_step_parameter(run, 1))
     return (
-        Condition(
+        FormulaCondition(
             f"Theorem 2 needs rho >= sqrt(gamma_t): {run.penalty:g} against {first:.3g} in round 1 "
             f"and {root:.3g} in round {run.rounds}",
             run.penalty >= root,
         ),
-        Condition(
+        FormulaCondition(
             "the Gaussian mechanism's noise needs an epsilon of at most 1 a round "
             f"(here {run.round_epsilon:.3g})",
             run.round_epsilon <= 1,
         ),
-        Condition(
+        FormulaCondition(
             "its sensitivity starts each round from equal state, which a private state is not",
             run.state == "public",
         ),

@@ -22,8 +22,8 @@ x -> gamma x - grad is gamma-Lipschitz (Baillon and Haddad) and prox is non-expa
 
 **Upper bound** (`fedspd_upper`). Given the coins, each message is a Gaussian whose shift is bounded
 by a function of the coins alone, so delta(eps) <= E[delta_Gauss(eps; mu)], mu^2 = sum_t s_t^2 /
-sigma_t^2, by joint convexity of the hockey-stick divergence (Bound B). s is a sum over hits, so mu
-is at most the sum over hits of the norms of their responses (Minkowski), whose distribution is an
+sigma_t^2, by joint convexity of the hockey-stick divergence (Bound B). s is a sum over draws, so mu
+is at most the sum over draws of the norms of their responses (Minkowski), whose distribution is an
 exact convolution on a lattice, each value rounded up. Norms are bounded by the second recursion:
 it holds for smooth convex losses, and is loose.
 
@@ -85,14 +85,14 @@ def fedspd_responses(run: FedspdRun, active: Sequence[int], *, norms: bool) -> A
     """
     rho, local = run.penalty, run.local_steps
     sign = 1.0 if norms else -1.0
-    hits = np.eye(len(active) * local)
-    d, dual = np.zeros(len(hits)), np.zeros(len(hits))
-    shifts = np.zeros((len(hits), len(active)))
+    impulses = np.eye(len(active) * local)
+    d, dual = np.zeros(len(impulses)), np.zeros(len(impulses))
+    shifts = np.zeros((len(impulses), len(active)))
     for index, number in enumerate(active):
         gamma = fedspd_step_parameter(run, number)
-        total = np.zeros(len(hits))
+        total = np.zeros(len(impulses))
         for step in range(local):
-            d = (gamma * d + dual + hits[index * local + step]) / (gamma + rho)
+            d = (gamma * d + dual + impulses[index * local + step]) / (gamma + rho)
             total += d
         mean = total / local
         noise = run.noise_multiplier * fedspd_sensitivity(run, gamma)
@@ -102,7 +102,7 @@ def fedspd_responses(run: FedspdRun, active: Sequence[int], *, norms: bool) -> A
 
 
 def fedspd_upper_delta(
-    run: FedspdRun, active: Sequence[int], epsilon: float, *, hit: float
+    run: FedspdRun, active: Sequence[int], epsilon: float, *, drawn_norm: float
 ) -> float:
     """Delta that holds at `epsilon` for smooth convex losses, as printed: Bound B, loose.
 
@@ -110,9 +110,9 @@ def fedspd_upper_delta(
         run: the client; its mini-batches of a round are disjoint.
         active: numbers of its active rounds.
         epsilon: at least 0.
-        hit: largest difference of a mini-batch gradient that draws the record (2 G / b).
+        drawn_norm: largest difference of a mini-batch gradient that draws the record (2 G / b).
     """
-    mus, masses = _hit_norms(run, tuple(active), hit)
+    mus, masses = _response_norms(run, tuple(active), drawn_norm)
     first = log_ndtr(mus / 2 - epsilon / mus)
     second = epsilon + log_ndtr(-mus / 2 - epsilon / mus)
     # As `gaussian_delta` does it, with the same allowance for rounding.
@@ -123,14 +123,16 @@ def fedspd_upper_delta(
     return min(1.0, float(masses @ np.minimum(deltas * (1 + rounding), 1.0)) * (1 + _ROUNDING))
 
 
-def fedspd_upper(run: FedspdRun, active: Sequence[int], delta: float, *, hit: float) -> float:
+def fedspd_upper(
+    run: FedspdRun, active: Sequence[int], delta: float, *, drawn_norm: float
+) -> float:
     """Epsilon that holds at `delta` for smooth convex losses, as printed: Bound B, loose.
 
     Infinity where no epsilon below 1e12 is enough. Arguments as in `fedspd_upper_delta`.
     """
 
     def enough(epsilon: float) -> bool:
-        return fedspd_upper_delta(run, active, epsilon, hit=hit) <= delta
+        return fedspd_upper_delta(run, active, epsilon, drawn_norm=drawn_norm) <= delta
 
     if enough(0.0):
         return 0.0
@@ -147,28 +149,32 @@ def fedspd_upper(run: FedspdRun, active: Sequence[int], delta: float, *, hit: fl
 
 
 @lru_cache(maxsize=16)
-def _hit_norms(run: FedspdRun, active: tuple[int, ...], hit: float) -> tuple[Array, Array]:
+def _response_norms(
+    run: FedspdRun, active: tuple[int, ...], drawn_norm: float
+) -> tuple[Array, Array]:
     """An upper bound on mu: its positive values and their probabilities."""
-    norms = np.linalg.norm(fedspd_responses(run, active, norms=True), axis=1) * hit
-    values, masses = _sum_over_hits(run, norms.reshape(-1, run.local_steps), up=True)
+    norms = np.linalg.norm(fedspd_responses(run, active, norms=True), axis=1) * drawn_norm
+    values, masses = _sum_over_draws(run, norms.reshape(-1, run.local_steps), up=True)
     held = (masses > 0) & (values > 0)
     return values[held] * (1 + 1e-12), masses[held]
 
 
-def fedspd_lower(run: FedspdRun, active: Sequence[int], delta: float, *, hit: float) -> float:
+def fedspd_lower(
+    run: FedspdRun, active: Sequence[int], delta: float, *, drawn_norm: float
+) -> float:
     """An epsilon that the printed algorithm exceeds or meets at `delta`, on an explicit instance.
 
     Args:
         run: the client; its mini-batches of a round are disjoint.
         active: numbers of its active rounds.
         delta: of the guarantee.
-        hit: difference of a mini-batch gradient that draws the record (2 G / b, or 2 G).
+        drawn_norm: difference of a mini-batch gradient that draws the record (2 G / b, or 2 G).
     """
     responses = fedspd_responses(run, active, norms=False)
     weights = responses.sum(axis=0)
     weights /= np.linalg.norm(weights)
-    terms = (responses @ weights).reshape(-1, run.local_steps) * hit
-    sums, masses = _sum_over_hits(run, terms, up=False)
+    terms = (responses @ weights).reshape(-1, run.local_steps) * drawn_norm
+    sums, masses = _sum_over_draws(run, terms, up=False)
     held = masses > 0
     sums, log_masses = sums[held], np.log(masses[held])
 
@@ -202,7 +208,7 @@ def repaired_multiplier(run: FedspdRun) -> float:
     return noise * run.batch * (gamma + run.penalty) / run.gradient_bound
 
 
-def _sum_over_hits(run: FedspdRun, terms: Array, *, up: bool) -> tuple[Array, Array]:
+def _sum_over_draws(run: FedspdRun, terms: Array, *, up: bool) -> tuple[Array, Array]:
     """The sum of a term for every round that draws the record: values and probabilities.
 
     A round draws it with probability Q b / m, at a local step that is uniform. Terms are rounded to

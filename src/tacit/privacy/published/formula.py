@@ -12,7 +12,14 @@ import numpy as np
 from tacit.errors import InputError
 from tacit.privacy.accounting.gaussian import Array
 
-__all__ = ["ClaimedRun", "Condition", "Formula", "PublishedFormula", "one_record", "positive"]
+__all__ = [
+    "ClaimedRun",
+    "Formula",
+    "FormulaCondition",
+    "PublishedFormula",
+    "one_record",
+    "positive",
+]
 
 Run = TypeVar("Run")
 
@@ -44,7 +51,7 @@ class ClaimedRun:
 
 
 @dataclass(frozen=True)
-class Condition:
+class FormulaCondition:
     """A condition that the paper states, or silently needs, and whether this run meets it."""
 
     text: str
@@ -67,15 +74,15 @@ class PublishedFormula(Generic[Run]):
     source: str
     reading: str
     epsilon: Callable[[Run], float]
-    conditions: Callable[[Run], tuple[Condition, ...]]
+    conditions: Callable[[Run], tuple[FormulaCondition, ...]]
 
 
 Formula = PublishedFormula[ClaimedRun]
 
 
-def one_record(run: ClaimedRun) -> Condition:
+def one_record(run: ClaimedRun) -> FormulaCondition:
     """The formulas are printed for one record a step."""
-    return Condition(
+    return FormulaCondition(
         f"printed for one record a step (expected here {run.expected_batch:.4g})",
         run.expected_batch <= 1,
     )

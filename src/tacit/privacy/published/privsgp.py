@@ -13,7 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacit.errors import InputError
-from tacit.privacy.published.formula import ClaimedRun, Condition, Formula, one_record, positive
+from tacit.privacy.published.formula import (
+    ClaimedRun,
+    Formula,
+    FormulaCondition,
+    one_record,
+    positive,
+)
 
 __all__ = ["PRIVSGP", "UtilityConstants", "optimal_steps", "privsgp_noise"]
 
@@ -43,12 +49,14 @@ def privsgp_epsilon(run: ClaimedRun) -> float:
     return 3 * run.constant * root / (run.records * sigma_over_g)
 
 
-def _conditions(run: ClaimedRun) -> tuple[Condition, ...]:
+def _conditions(run: ClaimedRun) -> tuple[FormulaCondition, ...]:
     steps = len(run.clip)
     ratio = privsgp_epsilon(run) * run.records**2 / steps
     return (
-        Condition(f"eps < c1 K / J^2: needs c1 above {ratio:.3g}, c1 is not printed", ratio < 1),
-        Condition(
+        FormulaCondition(
+            f"eps < c1 K / J^2: needs c1 above {ratio:.3g}, c1 is not printed", ratio < 1
+        ),
+        FormulaCondition(
             "the moments lemma needs sigma / G of 1 or more for one record a step",
             float(np.max(run.mu)) <= 1,
         ),

@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from tacit.privacy.accounting import accounting
-from tacit.privacy.accounting.table_lower_bound import flip_lower_epsilon
+from tacit.privacy.accounting.table_lower_bound import table_lower_epsilon
 from tacit.privacy.mechanisms.composed import (
     REPLACE_ONE,
     FixedBatchGaussian,
@@ -23,20 +23,19 @@ from tacit.privacy.mechanisms.composed import (
     Relation,
     SampledGaussian,
 )
-from tacit.privacy.published.formula import ClaimedRun, Condition
+from tacit.privacy.published.formula import ClaimedRun, FormulaCondition
 
 __all__ = [
     "KINDEST",
     "ONE_OF_J",
     "Bounds",
+    "PaperSetting",
     "Reading",
-    "Setting",
-    "attained",
-    "flip_lower",
+    "certified_bounds",
     "one_record_readings",
     "private_table_readings",
     "schedule_run",
-    "upper_only",
+    "table_bounds",
 ]
 
 Bounds = Callable[[float], tuple[float | None, float | None]]
@@ -50,7 +49,7 @@ ONE_OF_J = "one of J drawn, one record replaced"
 
 
 @dataclass(frozen=True)
-class Setting:
+class PaperSetting:
     """A paper's own experiment under one reading.
 
     Args:
@@ -81,7 +80,7 @@ class Setting:
     relation: Relation | None = None
     mechanism: Mechanism | None = None
     bounds: Bounds | None = None
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[FormulaCondition, ...] = ()
     missing: str = ""
 
 
@@ -95,34 +94,35 @@ class Reading:
     bounds: Bounds
 
 
-def attained(mechanism: Mechanism) -> Bounds:
-    """Both bounds of a mechanism that the algorithm attains: linear losses realise its pair."""
-    return partial(_attained, mechanism)
+def certified_bounds(mechanism: Mechanism, *, bound_is_tight: bool) -> Bounds:
+    """The certified bound of a mechanism, and the lower one where the algorithm attains it.
+
+    Args:
+        mechanism: what an observer sees.
+        bound_is_tight: whether an instance of the algorithm is known to attain the mechanism's
+            pair, as linear losses do; where none is, no lower bound is stated.
+    """
+    return partial(_tight_bounds if bound_is_tight else _upper_bound, mechanism)
 
 
-def upper_only(mechanism: Mechanism) -> Bounds:
-    """The certified bound alone: no instance of the algorithm is known to attain the pair."""
-    return partial(_upper_only, mechanism)
-
-
-def flip_lower(mechanism: PrivateState) -> Bounds:
+def table_bounds(mechanism: PrivateState) -> Bounds:
     """The certified bound of a gradient table, and what an explicit instance of it proves."""
-    return partial(_flipped, mechanism)
+    return partial(_table_bounds, mechanism)
 
 
 @_remembered
-def _attained(mechanism: Mechanism, delta: float) -> tuple[float | None, float | None]:
+def _tight_bounds(mechanism: Mechanism, delta: float) -> tuple[float | None, float | None]:
     return accounting.epsilon_bounds(mechanism, delta=delta)
 
 
 @_remembered
-def _upper_only(mechanism: Mechanism, delta: float) -> tuple[float | None, float | None]:
+def _upper_bound(mechanism: Mechanism, delta: float) -> tuple[float | None, float | None]:
     return None, accounting.epsilon(mechanism, delta=delta)
 
 
 @_remembered
-def _flipped(mechanism: PrivateState, delta: float) -> tuple[float | None, float | None]:
-    lower = flip_lower_epsilon(mechanism, delta)
+def _table_bounds(mechanism: PrivateState, delta: float) -> tuple[float | None, float | None]:
+    lower = table_lower_epsilon(mechanism, delta)
     return lower or None, accounting.epsilon(mechanism, delta=delta)
 
 
@@ -133,8 +133,8 @@ def one_record_readings(
     poisson = SampledGaussian(1 / records, noise_multiplier, steps)
     fixed = FixedBatchGaussian(1, records, noise_multiplier, steps)
     return (
-        Reading(KINDEST, True, poisson, attained(poisson)),
-        Reading(ONE_OF_J, False, fixed, attained(fixed)),
+        Reading(KINDEST, True, poisson, certified_bounds(poisson, bound_is_tight=True)),
+        Reading(ONE_OF_J, False, fixed, certified_bounds(fixed, bound_is_tight=True)),
     )
 
 
@@ -145,14 +145,20 @@ def private_table_readings(
 
     A step that draws it shifts by at most (2 - 1/J) G, any other by G / J; twice that if replaced.
     """
-    hit, miss = 2 - 1 / records, 1 / records
-    poisson = PrivateState(1 / records, hit, miss, noise_multiplier, steps)
+    drawn_norm, undrawn_norm = 2 - 1 / records, 1 / records
+    poisson = PrivateState(1 / records, drawn_norm, undrawn_norm, noise_multiplier, steps)
     fixed = PrivateState(
-        1 / records, hit, miss, noise_multiplier, steps, sampling="fixed", relation=REPLACE_ONE
+        1 / records,
+        drawn_norm,
+        undrawn_norm,
+        noise_multiplier,
+        steps,
+        sampling="fixed",
+        relation=REPLACE_ONE,
     )
     return (
-        Reading(KINDEST, True, poisson, flip_lower(poisson)),
-        Reading(ONE_OF_J, False, fixed, flip_lower(fixed)),
+        Reading(KINDEST, True, poisson, table_bounds(poisson)),
+        Reading(ONE_OF_J, False, fixed, table_bounds(fixed)),
     )
 
 

@@ -19,7 +19,7 @@ from tacit.privacy.mechanisms.composed import (
     SampledGaussian,
 )
 from tacit.privacy.published.do_adp import DO_ADP, DoAdpRun, do_adp_noise, do_adp_theorem_delta
-from tacit.privacy.published.setting import KINDEST, ONE_OF_J, Setting, attained, upper_only
+from tacit.privacy.published.setting import KINDEST, ONE_OF_J, PaperSetting, certified_bounds
 
 __all__ = ["do_adp_settings"]
 
@@ -29,7 +29,7 @@ _MNIST = ("MNIST, n = 20", 3000)
 _EPSILON_SET = ("epsilon set, n = 20", 20_000)
 
 
-def do_adp_settings() -> Iterator[Setting]:
+def do_adp_settings() -> Iterator[PaperSetting]:
     """DO-ADP at both tasks, then its baselines, which print no claim and no noise."""
     name, records = _MNIST
     runs = ((1000, 1.0), (1000, 0.9), (1000, 0.8), (10_000, 1.0))
@@ -49,7 +49,7 @@ def _do_adp(
     kept: float,
     activation: float,
     assumed: str,
-) -> Iterator[Setting]:
+) -> Iterator[PaperSetting]:
     noise = do_adp_noise(
         records=records,
         steps=steps,
@@ -67,7 +67,7 @@ def _do_adp(
         (poisson, _FAILURE, f"{KINDEST}; {assumed}delta_0 = 1e-5 read as the delta", False),
         (fixed, _FAILURE, f"{ONE_OF_J}; {assumed}delta_0 = 1e-5 read as the delta", False),
     ):
-        yield Setting(
+        yield PaperSetting(
             paper=_PAPER,
             algorithm="DO-ADP",
             experiment=experiment,
@@ -78,7 +78,7 @@ def _do_adp(
             noise_multiplier=(noise, noise),
             relation=mechanism.relation,
             mechanism=mechanism,
-            bounds=attained(mechanism) if kept == 1 else upper_only(mechanism),
+            bounds=certified_bounds(mechanism, bound_is_tight=kept == 1),
             conditions=DO_ADP.conditions(run),
         )
 
@@ -96,14 +96,14 @@ def _when_active(
     )
 
 
-def _baselines() -> Iterator[Setting]:
+def _baselines() -> Iterator[PaperSetting]:
     experiment = "epsilon set, n = 20"
     for algorithm, missing in (
         ("DPDO", "the decay rates of step and Laplace scale are not printed"),
         ("DP-DDA", "the noise variance is not printed"),
         ("CPGT", "the Laplace scales of its two variables are not printed"),
     ):
-        yield Setting(
+        yield PaperSetting(
             paper=_PAPER,
             algorithm=algorithm,
             experiment=experiment,

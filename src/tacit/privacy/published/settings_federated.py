@@ -26,7 +26,7 @@ from tacit.privacy.published.fedspd_state import (
     fedspd_upper,
     repaired_multiplier,
 )
-from tacit.privacy.published.setting import Setting, upper_only
+from tacit.privacy.published.setting import PaperSetting, certified_bounds
 
 __all__ = ["fedspd_settings"]
 
@@ -35,7 +35,7 @@ _RECORDS, _BATCH, _LOCAL, _CLIENTS, _ROUNDS = 325, 10, 5, 100, 100
 _DELTA, _PENALTY, _DIMENSION = 1e-4, 20.0, 162
 
 
-def fedspd_settings() -> Iterator[Setting]:
+def fedspd_settings() -> Iterator[PaperSetting]:
     """FedSPD-DP at total budgets and at budgets a round, then its baselines."""
     for total, chosen in ((1.0, 20), (1.0, 100), (3.0, 10)):
         round_epsilon = fedspd_round_epsilon(
@@ -55,7 +55,7 @@ def fedspd_settings() -> Iterator[Setting]:
     yield from _baselines()
 
 
-def _fedspd(experiment: str, chosen: int, round_epsilon: float) -> Iterator[Setting]:
+def _fedspd(experiment: str, chosen: int, round_epsilon: float) -> Iterator[PaperSetting]:
     run = FedspdRun(
         records=_RECORDS,
         batch=_BATCH,
@@ -68,7 +68,7 @@ def _fedspd(experiment: str, chosen: int, round_epsilon: float) -> Iterator[Sett
         penalty=_PENALTY,
         dimension=_DIMENSION,
     )
-    common = Setting(
+    common = PaperSetting(
         paper=_PAPER,
         algorithm="FedSPD-DP",
         experiment=experiment,
@@ -80,12 +80,15 @@ def _fedspd(experiment: str, chosen: int, round_epsilon: float) -> Iterator[Sett
     )
     disjoint = "one record replaced, mini-batches of a round disjoint"
     printed = f"as printed, private state; {disjoint}"
-    for bound, hit, kindest in (("a record's", 2 / _BATCH, True), ("a mini-batch's", 2.0, False)):
+    for bound, drawn_norm, kindest in (
+        ("a record's", 2 / _BATCH, True),
+        ("a mini-batch's", 2.0, False),
+    ):
         yield replace(
             common,
             reading=f"{printed}; G bounds {bound} gradient; upper bound if gamma >= L / 2",
             kindest=kindest,
-            bounds=partial(_as_printed, run, hit),
+            bounds=partial(_as_printed, run, drawn_norm),
         )
     multiplier = repaired_multiplier(run)
     repaired = FixedBatchGaussian(_BATCH * _LOCAL, _RECORDS, multiplier, len(even_rounds(run)))
@@ -96,18 +99,20 @@ def _fedspd(experiment: str, chosen: int, round_epsilon: float) -> Iterator[Sett
         kindest=False,
         noise_multiplier=(multiplier, multiplier),
         mechanism=repaired,
-        bounds=upper_only(repaired),
+        bounds=certified_bounds(repaired, bound_is_tight=False),
         conditions=(),
     )
 
 
-def _as_printed(run: FedspdRun, hit: float, delta: float) -> tuple[float | None, float | None]:
+def _as_printed(
+    run: FedspdRun, drawn_norm: float, delta: float
+) -> tuple[float | None, float | None]:
     active = even_rounds(run)
-    lower = fedspd_lower(run, active, delta, hit=hit)
-    return lower or None, fedspd_upper(run, active, delta, hit=hit)
+    lower = fedspd_lower(run, active, delta, drawn_norm=drawn_norm)
+    return lower or None, fedspd_upper(run, active, delta, drawn_norm=drawn_norm)
 
 
-def _baselines() -> Iterator[Setting]:
+def _baselines() -> Iterator[PaperSetting]:
     """What is compared at (eps, 1e-4) a round: the total over T rounds is claimed by nobody."""
     for round_epsilon in (0.1, 1.0):
         classical = math.sqrt(2 * math.log(1.25 / _DELTA)) / round_epsilon
@@ -119,7 +124,7 @@ def _baselines() -> Iterator[Setting]:
             ("DP-SGD", f"{at}, the same clients each round", every),
             ("DP-FedAvg", f"{at}, K = 20 of 100", some),
         ):
-            yield Setting(
+            yield PaperSetting(
                 paper=_PAPER,
                 algorithm=algorithm,
                 experiment=where,
@@ -128,9 +133,9 @@ def _baselines() -> Iterator[Setting]:
                 noise_multiplier=(classical, classical),
                 relation=ADD_OR_REMOVE_ONE,
                 mechanism=mechanism,
-                bounds=upper_only(mechanism),
+                bounds=certified_bounds(mechanism, bound_is_tight=False),
             )
-        yield Setting(
+        yield PaperSetting(
             paper=_PAPER,
             algorithm="DP-ADMM",
             experiment=f"{at}, the same clients each round",

@@ -23,8 +23,8 @@ from tacit.privacy.published.dyn import (
 from tacit.privacy.published.formula import Formula
 from tacit.privacy.published.privsgp import PRIVSGP, privsgp_noise
 from tacit.privacy.published.setting import (
+    PaperSetting,
     Reading,
-    Setting,
     one_record_readings,
     private_table_readings,
     schedule_run,
@@ -99,7 +99,7 @@ _METHODS: tuple[tuple[str, Readings], ...] = (
 _FIXED_CIFAR_NOISE = math.sqrt(0.03) / 10  # sigma^2 = 0.03, G^2 = 100, both printed
 
 
-def privsgp_settings() -> Iterator[Setting]:
+def privsgp_settings() -> Iterator[PaperSetting]:
     """PrivSGP and PrivSGP-VR, and the two baselines at PrivSGP's noise."""
     for task in (_CIFAR, _MNIST):
         for steps, epsilon, name in task.runs():
@@ -122,14 +122,14 @@ def _noised(
     steps: int,
     noise: float,
     claimed: float | None,
-) -> Iterator[Setting]:
+) -> Iterator[PaperSetting]:
     """Both readings of a run; without a claimed epsilon, the one of the formula at its noise."""
     run = schedule_run(task.records, noise, steps, task.delta, task.constant)
     more = f"c2 = {task.constant:g}"
     if claimed is None:
         claimed, more = PRIVSGP.epsilon(run), f"{more}; the formula at the noise that is given"
     for reading in readings(task.records, noise, steps):
-        yield Setting(
+        yield PaperSetting(
             paper=_VR_PAPER,
             algorithm=algorithm,
             experiment=experiment,
@@ -145,14 +145,14 @@ def _noised(
         )
 
 
-def _open_settings() -> Iterator[Setting]:
+def _open_settings() -> Iterator[PaperSetting]:
     """Experiments at a given sigma^2 whose privacy is not determined by what is printed."""
     for experiment, missing in (
         ("CIFAR-10, n = 8 to 64, sigma^2 = 0.03 (speed-up)", "K is not printed"),
         ("MNIST, n = 25 to 100, sigma^2 = 0.01 (speed-up)", "neither K nor G is printed"),
         ("MNIST, sigma^2 = 0.01, with and without VR", "neither K nor G is printed"),
     ):
-        yield Setting(
+        yield PaperSetting(
             paper=_VR_PAPER,
             algorithm="PrivSGP, PrivSGP-VR",
             experiment=experiment,
@@ -161,7 +161,7 @@ def _open_settings() -> Iterator[Setting]:
         )
 
 
-def _baseline_settings() -> Iterator[Setting]:
+def _baseline_settings() -> Iterator[PaperSetting]:
     for task in (_CIFAR, _MNIST):
         noise = task.noise(task.best_steps, task.epsilon)
         for algorithm, assumed in (
@@ -172,7 +172,7 @@ def _baseline_settings() -> Iterator[Setting]:
             ),
         ):
             for reading in one_record_readings(task.records, noise, task.best_steps):
-                yield Setting(
+                yield PaperSetting(
                     paper=_VR_PAPER,
                     algorithm=algorithm,
                     experiment=f"{task.name}, ring, PrivSGP's noise at eps = {task.epsilon:g}",
@@ -232,7 +232,7 @@ _VARIANTS = (
 _DYN_TASKS = (("Fashion-MNIST", 3000, (1000, 10_000)), ("CIFAR-10", 2500, (1000,)))
 
 
-def dyn_settings() -> Iterator[Setting]:
+def dyn_settings() -> Iterator[PaperSetting]:
     """Dyn-D2P, Dyn[C], Dyn[mu], Const-D2P and the general form; n = 20, delta = 1e-4."""
     for variant in _VARIANTS:
         for name, records, assumed in _DYN_TASKS:
@@ -243,11 +243,11 @@ def dyn_settings() -> Iterator[Setting]:
 
 def _dyn(
     variant: _Variant, name: str, records: int, steps: int, epsilon: float
-) -> Iterator[Setting]:
+) -> Iterator[PaperSetting]:
     noise = variant.noise(records, steps, epsilon)
     run = schedule_run(records, noise, steps, _DYN_DELTA)
     for reading in one_record_readings(records, noise, steps):
-        yield Setting(
+        yield PaperSetting(
             paper=_DYN_PAPER,
             algorithm=variant.algorithms,
             experiment=f"{name}, n = 20, K = {steps}, eps = {epsilon:g}",

@@ -16,8 +16,7 @@ from tacit import __version__
 from tacit.algorithms.accounting import noised_sums
 from tacit.communication.colours import Outgoing, opened
 from tacit.errors import InputError
-from tacit.privacy.mechanisms.text import mechanism_text
-from tacit.privacy.published import Condition
+from tacit.privacy.published import FormulaCondition
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 from tacit.training.run_folder.metrics import Evaluation
@@ -227,12 +226,12 @@ def mechanism_line(plan: Plan) -> str | None:
         # Where nothing is accounted, relation and sampling need not have a mechanism.
         seen = f"{definition.noise.name} noise, not accounted"
         if plan.accounted:
-            seen = mechanism_text(plan.mechanism(plan.nodes[0]))
+            seen = plan.mechanism(plan.nodes[0]).describe()
         return f"{seen}, noise multiplier {multiplier}"
     return f"{sampling}, noise multiplier {multiplier}, {plan.steps} steps"
 
 
-def shared_conditions(plan: Plan) -> tuple[Condition, ...]:
+def shared_conditions(plan: Plan) -> tuple[FormulaCondition, ...]:
     """The conditions of the published formula at the node where the fewest hold."""
     return min(
         (node.conditions for node in plan.nodes),

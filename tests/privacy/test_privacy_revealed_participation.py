@@ -25,7 +25,7 @@ def over_all_patterns(mechanism: PrivateState, epsilon: float) -> float:
             mechanism.sample_rate if drawn else 1 - mechanism.sample_rate for drawn in pattern
         )
         shifts = [
-            double * (mechanism.hit if drawn else mechanism.miss) / z
+            double * (mechanism.drawn_norm if drawn else mechanism.undrawn_norm) / z
             for drawn, z in zip(pattern, noises, strict=True)
         ]
         mu = math.hypot(*shifts)
@@ -46,8 +46,8 @@ def test_it_is_the_mean_over_patterns(
 ) -> None:
     mechanism = PrivateState(rate, *bounds, noises, None, *words)
     exact = over_all_patterns(mechanism, epsilon)
-    found = revealed_delta(mechanism, epsilon)
-    assert exact * (1 - 1e-12) <= found <= exact * 1.06 + 1e-13
+    bound = revealed_delta(mechanism, epsilon)
+    assert exact * (1 - 1e-12) <= bound <= exact * 1.06 + 1e-13
 
 
 @pytest.mark.parametrize(
@@ -73,23 +73,23 @@ def test_many_different_noises_lose_little() -> None:
     mechanism = PrivateState(rate, 2 - rate, rate, noises.tolist())
     generator = np.random.default_rng(7)
     drawn = generator.random((4000, steps)) < rate
-    shifts = np.where(drawn, mechanism.hit, mechanism.miss) / noises
+    shifts = np.where(drawn, mechanism.drawn_norm, mechanism.undrawn_norm) / noises
     mus = np.sqrt((shifts**2).sum(axis=1))
     for epsilon in (20.0, 100.0):
         deltas = np.asarray([gaussian_delta(float(mu), epsilon) for mu in mus])
-        found = revealed_delta(mechanism, epsilon)
+        bound = revealed_delta(mechanism, epsilon)
         spread = 5 * deltas.std() / math.sqrt(len(deltas))
-        assert deltas.mean() - spread <= found <= deltas.mean() * 1.01 + spread
+        assert deltas.mean() - spread <= bound <= deltas.mean() * 1.01 + spread
 
 
 @pytest.mark.parametrize("rate", [1 / 3000, 0.01, 0.1])
 def test_a_schedule_of_ten_thousand_lies_between_its_ends(rate: float) -> None:
     noises = 2.0 * 10.0 ** (-np.arange(10_000) / 10_000)
-    found = revealed_epsilon(PrivateState(rate, 2 - rate, rate, noises.tolist()), 1e-5)
+    bound = revealed_epsilon(PrivateState(rate, 2 - rate, rate, noises.tolist()), 1e-5)
     ends = [
         revealed_epsilon(PrivateState(rate, 2 - rate, rate, z, 10_000), 1e-5) for z in (2.0, 0.2)
     ]
-    assert ends[0] < found < ends[1]
+    assert ends[0] < bound < ends[1]
 
 
 def test_a_schedule_that_is_nearly_constant_costs_what_a_constant_one_does() -> None:

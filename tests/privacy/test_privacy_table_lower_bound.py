@@ -9,7 +9,7 @@ import pytest
 from tacit.errors import InputError
 from tacit.privacy.accounting.accounting import delta
 from tacit.privacy.accounting.revealed_participation import revealed_delta, revealed_epsilon
-from tacit.privacy.accounting.table_lower_bound import flip_lower_delta, flip_lower_epsilon
+from tacit.privacy.accounting.table_lower_bound import table_lower_delta, table_lower_epsilon
 from tacit.privacy.mechanisms.composed import ADD_OR_REMOVE_ONE, REPLACE_ONE, PrivateState, Relation
 
 
@@ -20,14 +20,14 @@ def table(
     return PrivateState(rate, 2 - rate, rate, noise, steps, sampling, relation)  # type: ignore[arg-type]
 
 
-def shifts(pattern: tuple[bool, ...], miss: float) -> list[float]:
+def shifts(pattern: tuple[bool, ...], undrawn_norm: float) -> list[float]:
     """The algorithm as written: the table starts with gradients at z^0, -1; they are 1 later."""
-    found, stored = [], -1.0
+    moved, stored = [], -1.0
     for step, drawn in enumerate(pattern):
         gradient = -1.0 if step == 0 else 1.0
-        found.append((gradient - stored if drawn else 0.0) + miss * stored)
+        moved.append((gradient - stored if drawn else 0.0) + undrawn_norm * stored)
         stored = gradient if drawn else stored
-    return found
+    return moved
 
 
 def best_test(mechanism: PrivateState, epsilon: float) -> float:
@@ -40,11 +40,11 @@ def best_test(mechanism: PrivateState, epsilon: float) -> float:
         chances = [0.0, 0.0]
         for pattern in patterns:
             weight = math.prod(rate if drawn else 1 - rate for drawn in pattern)
-            found = shifts(pattern, mechanism.miss)
+            moved = shifts(pattern, mechanism.undrawn_norm)
             for side, sign in enumerate((1, mirrored)):
                 none = math.prod(
                     1 - math.erfc((threshold - sign * shift) / z / math.sqrt(2)) / 2
-                    for shift, z in zip(found, noises, strict=True)
+                    for shift, z in zip(moved, noises, strict=True)
                 )
                 chances[side] += weight * (1 - none)
         best = max(best, chances[0] - math.exp(epsilon) * chances[1])
@@ -58,16 +58,16 @@ def test_it_is_the_chance_of_the_test_over_all_patterns(
     rate: float, noise: float, epsilon: float, relation: Relation
 ) -> None:
     mechanism = table(rate, noise, 4, relation)
-    found, exact = flip_lower_delta(mechanism, epsilon), best_test(mechanism, epsilon)
+    bound, exact = table_lower_delta(mechanism, epsilon), best_test(mechanism, epsilon)
     # Below by what the union over four steps costs; above only by its finer search.
-    assert 0.9 * exact - 2e-3 <= found <= exact * 1.02 + 1e-7
+    assert 0.9 * exact - 2e-3 <= bound <= exact * 1.02 + 1e-7
 
 
 @pytest.mark.parametrize("noise", [0.2, [0.9, 0.4, 0.3, 0.5, 0.3], 1.5])
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, 5.0, 20.0])
 def test_it_lies_below_what_is_certified(noise: object, epsilon: float) -> None:
     mechanism = table(0.1, noise, None if isinstance(noise, list) else 5)
-    lower = flip_lower_delta(mechanism, epsilon)
+    lower = table_lower_delta(mechanism, epsilon)
     assert lower <= revealed_delta(mechanism, epsilon)
     assert lower <= delta(mechanism, epsilon=epsilon)
 
@@ -86,41 +86,41 @@ def test_runs_of_a_real_table_agree() -> None:
         seen = np.maximum(seen, message)
         z -= pace * (message + 0.3)
     null = noise * generator.standard_normal((runs, steps)).max(axis=1)
-    found = flip_lower_delta(table(rate, noise, steps), 1.0)
+    bound = table_lower_delta(table(rate, noise, steps), 1.0)
     gains = [np.mean(seen > t) - math.e * np.mean(null > t) for t in np.linspace(0.5, 3.0, 51)]
-    assert max(gains) == pytest.approx(found, abs=0.02)
-    assert found > 0.2
+    assert max(gains) == pytest.approx(bound, abs=0.02)
+    assert bound > 0.2
 
 
 @pytest.mark.parametrize("relation", [ADD_OR_REMOVE_ONE, REPLACE_ONE])
 def test_the_published_noise_of_privsgp_vr_is_violated(relation: Relation) -> None:
     """Claimed at delta 1e-5: 3 (CIFAR-10, c2 = 1) and 1 (MNIST, c2 = 2)."""
     cifar = table(1 / 3125, math.sqrt(3120 * math.log(1e5)) / 3125, 3120, relation)
-    assert 671 <= flip_lower_epsilon(cifar, 1e-5) <= revealed_epsilon(cifar, 1e-5)
-    assert flip_lower_delta(cifar, 3.0) >= 0.51
+    assert 671 <= table_lower_epsilon(cifar, 1e-5) <= revealed_epsilon(cifar, 1e-5)
+    assert table_lower_delta(cifar, 3.0) >= 0.51
     mnist = table(1 / 1200, 6 * math.sqrt(575 * math.log(1e5)) / 1200, 575, relation)
-    assert 16 <= flip_lower_epsilon(mnist, 1e-5) <= revealed_epsilon(mnist, 1e-5)
+    assert 16 <= table_lower_epsilon(mnist, 1e-5) <= revealed_epsilon(mnist, 1e-5)
 
 
 @pytest.mark.parametrize("noise", [0.2, 1.0, 10.0])
 @pytest.mark.parametrize("mark", [0.2, 1e-3, 1e-9])
 def test_epsilon_is_the_inverse_rounded_down(noise: float, mark: float) -> None:
     mechanism = table(0.05, noise, 50)
-    epsilon = flip_lower_epsilon(mechanism, mark)
+    epsilon = table_lower_epsilon(mechanism, mark)
     if epsilon > 0:
-        assert flip_lower_delta(mechanism, epsilon * (1 - 1e-3)) > mark
-    assert flip_lower_delta(mechanism, epsilon * (1 + 1e-3) + 1e-3) <= mark
+        assert table_lower_delta(mechanism, epsilon * (1 - 1e-3)) > mark
+    assert table_lower_delta(mechanism, epsilon * (1 + 1e-3) + 1e-3) <= mark
 
 
 def test_other_private_states_are_no_such_table() -> None:
-    for hit in (0.21, 2.0):
-        mechanism = PrivateState(0.01, hit, 0.01, 1.0, 10)
+    for drawn_norm in (0.21, 2.0):
+        mechanism = PrivateState(0.01, drawn_norm, 0.01, 1.0, 10)
         with pytest.raises(InputError, match="table of gradients") as caught:
-            flip_lower_delta(mechanism, 1.0)
-        assert caught.value.where == "hit"
+            table_lower_delta(mechanism, 1.0)
+        assert caught.value.where == "drawn_norm"
         with pytest.raises(InputError):
-            flip_lower_epsilon(mechanism, 1e-5)
+            table_lower_epsilon(mechanism, 1e-5)
 
 
 def test_one_step_shows_no_flip() -> None:
-    assert flip_lower_epsilon(table(0.5, 1.0, 1), 0.2) == 0.0
+    assert table_lower_epsilon(table(0.5, 1.0, 1), 0.2) == 0.0
