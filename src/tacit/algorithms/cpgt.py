@@ -29,30 +29,27 @@ claim.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from tacit.algorithms.accounting import laplace_sums
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Options, Share, constant, step_size
+from tacit.algorithms.definition import Algorithm, Options, Share, step_size
 from tacit.algorithms.parts import noised_gradient
 from tacit.communication import compression
 from tacit.communication.colours import Released
 
-__all__ = ["CPGT", "State", "TrackingOptions", "mix", "models", "start", "step"]
-
-Gossip = Annotated[float, Field(gt=0, le=1)]
+__all__ = ["CPGT", "State", "TrackingOptions", "start", "step"]
 
 
 class TrackingOptions(Options):
     """Options of CPGT."""
 
     clip_norm: Literal["l1"] = "l1"
-    consensus_step: Gossip = 0.3
-    tracking_step: Gossip = 0.3
+    consensus_step: Share = 0.3
+    tracking_step: Share = 0.3
     compressor: Literal["none", "top-k", "rand-k", "bernoulli"] = "none"
     keep: Share = 1.0
 
@@ -111,17 +108,6 @@ def _sent(
     return copy + message.values, near + moved
 
 
-def mix(state: State, k: int, context: StepContext) -> State:
-    """One round of gossip of x alone, uncompressed."""
-    (x,) = context.exchange.mix(k, Released(state.x))
-    return state._replace(x=x)
-
-
-def models(state: State) -> Tensor:
-    """x, `[nodes, d]`."""
-    return state.x
-
-
 def numbers(options: TrackingOptions, parameters: int) -> float:
     """Two compressed variables a message; indices are not counted here."""
     share = 1.0 if options.compressor == "none" else options.keep
@@ -133,15 +119,10 @@ CPGT = Algorithm(
     title="CPGT",
     paper="Xie, Yi, Wang, Cao and Ren, 2023",
     summary="gradient tracking with compressed messages and Laplace noise",
-    setting="peer-to-peer",
     weights="doubly-stochastic",
-    private=True,
     options=TrackingOptions,
-    schedules=constant,
     start=start,
     step=step,
-    mix=mix,
-    models=models,
     mechanism=laplace_sums,
     noise="laplace",
     fixed_graph=True,

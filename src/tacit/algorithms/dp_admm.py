@@ -62,11 +62,10 @@ import torch
 from torch import Tensor
 
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Size, constant, step_size
+from tacit.algorithms.definition import Algorithm, Size, step_size
 from tacit.algorithms.federated import (
     FederatedOptions,
     average_latest,
-    has_averaged,
     in_l2,
     participants,
 )
@@ -74,7 +73,7 @@ from tacit.algorithms.parts import noised_gradient
 from tacit.algorithms.regularisers import Regularisation
 from tacit.communication.colours import Released
 
-__all__ = ["DP_ADMM", "AdmmOptions", "State", "models", "start", "step"]
+__all__ = ["DP_ADMM", "AdmmOptions", "State", "start", "step"]
 
 Subgradient = Literal["none", "l1", "l2", "elastic-net"]
 
@@ -98,7 +97,10 @@ class AdmmOptions(FederatedOptions):
 
 
 class State(NamedTuple):
-    """Released models x, dual variables `[nodes, d]`, the server's model `[1, d]`: all public."""
+    """The clients' released models x~_i, dual variables, the server's model: all public.
+
+    `[nodes, d]`, but the server's `[1, d]`.
+    """
 
     x: Tensor
     dual: Tensor
@@ -123,25 +125,15 @@ def step(state: State, k: int, options: AdmmOptions, context: StepContext) -> St
     return State(models, duals, average_latest(Released(models - duals / rho), k, context))
 
 
-def models(state: State) -> Tensor:
-    """The clients' released models x~_i, `[nodes, d]`."""
-    return state.x
-
-
 DP_ADMM = Algorithm(
     name="dp-admm",
     title="DP-ADMM",
     paper="Huang, Hu, Guo, Chan-Tin and Gong, IEEE TIFS 2019",
     summary="consensus ADMM with a linearised, noised local step and a dual variable a client",
-    setting="federated",
     weights="server",
-    private=True,
     options=AdmmOptions,
-    schedules=constant,
     start=start,
     step=step,
-    mix=has_averaged,
-    models=models,
     consensus=lambda models, state: state.server[0].clone(),
     bound_is_tight=True,
     activity=participants,

@@ -32,14 +32,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tacit.algorithms.activity import Activity, Crowd, independent
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Options, Share, constant
-from tacit.algorithms.parts import noised_gradient
+from tacit.algorithms.definition import Algorithm, Options, Share
+from tacit.algorithms.parts import independent, noised_gradient
 from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
 from tacit.communication.colours import Released
 
-__all__ = ["DP_DDA", "DualAveragingOptions", "State", "mix", "models", "start", "step"]
+__all__ = ["DP_DDA", "DualAveragingOptions", "State", "mix", "start", "step"]
 
 
 class DualAveragingOptions(Options):
@@ -83,31 +82,17 @@ def mix(state: State, k: int, context: StepContext) -> State:
     return state._replace(z=z)
 
 
-def models(state: State) -> Tensor:
-    """x, `[nodes, d]`."""
-    return state.x
-
-
-def activity(options: DualAveragingOptions, crowd: Crowd) -> Activity | None:
-    """Every node at every step with chance p."""
-    return independent(crowd, options.activation)
-
-
 DP_DDA = Algorithm(
     name="dp-dda",
     title="DP-DDA",
     paper="Liu, Johansson and Shi, 2024",
     summary="dual averaging by gossip; a random part of the nodes adds gradients",
-    setting="peer-to-peer",
     weights="doubly-stochastic",
-    private=True,
     options=DualAveragingOptions,
-    schedules=constant,
     start=start,
     step=step,
-    mix=mix,
-    models=models,
-    activity=activity,
+    gossip=mix,
+    activity=independent,
     convex=True,
     bound_is_tight=True,
 )

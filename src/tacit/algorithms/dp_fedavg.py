@@ -55,9 +55,17 @@ bound 2C does not shrink with the number of records, as DP-SGD's C / (qJ) does, 
 noise is needed for one record (on whole batches it covers all records of a client). The paper
 protects whole users, by a trusted server that samples them secretly; neither holds here. No formula
 is printed for this setting: no claim.
+
+FedAvg is the same with sigma = 0, the non-private baseline: McMahan, Moore, Ramage, Hampson and
+Aguera y Arcas, *Communication-Efficient Learning of Deep Networks from Decentralized Data*, AISTATS
+2017. `clip`, if one is given, bounds the change of a client's model. The paper weighs clients by
+their numbers of records; here they weigh alike, as they do in every other method, so that all
+minimise the same mean of the clients' losses.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -72,7 +80,6 @@ from tacit.algorithms.federated import (
     ServerState,
     average_active,
     clipped_rows,
-    has_averaged,
     in_l2,
     participants,
     round_sampling,
@@ -82,7 +89,7 @@ from tacit.algorithms.federated import (
 from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
 from tacit.communication.colours import Released
 
-__all__ = ["DP_FEDAVG", "LocalOptions", "local_steps", "mechanism", "schedules", "step"]
+__all__ = ["DP_FEDAVG", "FEDAVG", "LocalOptions", "local_steps", "mechanism", "schedules", "step"]
 
 
 class LocalOptions(FederatedOptions):
@@ -143,22 +150,27 @@ def mechanism(run: NodeRun) -> privacy.Mechanism:
     return released_sums(run, multipliers, rate, batch)
 
 
-DP_FEDAVG = Algorithm(
+DP_FEDAVG: Algorithm[ServerState, LocalOptions] = Algorithm(
     name="dp-fedavg",
     title="DP-FedAvg",
     paper="McMahan, Ramage, Talwar and Zhang, ICLR 2018",
     summary="local steps from the server's model; the clipped, noised change is averaged",
-    setting="federated",
     weights="server",
-    private=True,
     options=LocalOptions,
     schedules=schedules,
     start=server_start,
     step=step,
-    mix=has_averaged,
-    models=lambda state: state.x,
     consensus=server_model,
     mechanism=mechanism,
     activity=participants,
     check=in_l2,
+)
+
+FEDAVG = replace(
+    DP_FEDAVG,
+    name="fedavg",
+    title="FedAvg",
+    paper="McMahan, Moore, Ramage, Hampson and Aguera y Arcas, AISTATS 2017",
+    summary="local steps from the server's model, which becomes their mean, without noise",
+    private=False,
 )

@@ -38,12 +38,12 @@ from torch import Tensor
 
 from tacit.algorithms.accounting import laplace_sums
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Facts, Options, Schedules, step_size
+from tacit.algorithms.definition import Algorithm, Options, Schedules, Setup, step_size
 from tacit.algorithms.regularisers import Regularisation
 from tacit.communication.colours import Released
 from tacit.errors import InputError
 
-__all__ = ["DPDO", "LaplaceOptions", "State", "mix", "models", "pure_epsilon", "start", "step"]
+__all__ = ["DPDO", "LaplaceOptions", "State", "mix", "pure_epsilon", "start", "step"]
 
 Decay = Annotated[float, Field(ge=1e-3, le=1)]
 
@@ -118,14 +118,9 @@ def mix(state: State, k: int, context: StepContext) -> State:
     return State(z)
 
 
-def models(state: State) -> Tensor:
-    """z, `[nodes, d]`."""
-    return state.z
-
-
-def check(facts: Facts) -> tuple[str, ...]:
+def check(setup: Setup) -> tuple[str, ...]:
     """Refuse p < q, with which the noise multiplier would fall from step to step."""
-    options = facts.options
+    options = setup.options
     if options.noise_decay < options.rate_decay:
         raise InputError(
             "algorithm.noise_decay",
@@ -141,15 +136,13 @@ DPDO = Algorithm(
     title="DPDO",
     paper="Huang, Mitra and Vaidya, ICDCN 2015",
     summary="projected gradient and gossip of models with decaying Laplace noise",
-    setting="peer-to-peer",
     weights="doubly-stochastic",
-    private=True,
     options=LaplaceOptions,
     schedules=schedules,
     start=start,
     step=step,
-    mix=mix,
-    models=models,
+    models=lambda state: state.z,
+    gossip=mix,
     mechanism=laplace_sums,
     noise="laplace",
     convex=True,

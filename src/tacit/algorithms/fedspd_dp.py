@@ -66,12 +66,13 @@ from torch import Tensor
 
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import Algorithm, Schedules
-from tacit.algorithms.federated import average_latest, has_averaged, participants
-from tacit.algorithms.fedspd_options import FedspdOptions, inverse_step
+from tacit.algorithms.federated import average_latest, participants
 from tacit.algorithms.fedspd_privacy import (
+    FedspdOptions,
     check,
     claimed_run,
     input_bound,
+    inverse_step,
     mechanism,
     resolved_radius,
     within,
@@ -212,9 +213,7 @@ FEDSPD_DP = Algorithm(
     title="FedSPD-DP",
     paper="Li, Wang, Chang and Chi (FedSPD-DP)",
     summary="federated primal-dual steps with a proximal regulariser, noised",
-    setting="federated",
     weights="server",
-    private=True,
     options=FedspdOptions,
     schedules=lambda options, clip, steps: Schedules(
         None if clip is None else (clip,) * steps,
@@ -224,7 +223,6 @@ FEDSPD_DP = Algorithm(
     ),
     start=start,
     step=step,
-    mix=has_averaged,
     models=models,
     released_models=False,
     consensus=server,

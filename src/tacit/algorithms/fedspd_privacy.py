@@ -1,4 +1,4 @@
-"""FedSPD-DP: what its messages leak, and what its paper claims of them (symbols: `fedspd_dp`).
+"""FedSPD-DP: its options, what its messages leak, and what its paper claims (see `fedspd_dp`).
 
 Unit: a record. Trust model: the server sees every message (`server`); everyone sees who is active.
 
@@ -51,28 +51,110 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any, Literal, TypeVar
 
 import torch
+from pydantic import field_validator
 from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
-from tacit.algorithms.definition import Facts
-from tacit.algorithms.federated import in_l2, round_sampling
-from tacit.algorithms.fedspd_options import FedspdOptions, inverse_step
+from tacit.algorithms.definition import Setup, Size, step_size
+from tacit.algorithms.federated import (
+    FederatedOptions,
+    LocalSteps,
+    RoundSampling,
+    in_l2,
+    round_sampling,
+)
+from tacit.algorithms.regularisers import Regularisation, RegulariserName
 from tacit.errors import InputError
 from tacit.privacy.accounting.primal_dual import ClientRound, carried_norms, energy_norms
 from tacit.privacy.published import FedspdRun
 
 __all__ = [
     "ROUNDING",
+    "FedspdOptions",
     "check",
     "claimed_run",
     "input_bound",
+    "inverse_step",
     "mechanism",
     "resolved_radius",
     "within",
 ]
+
+
+Number = TypeVar("Number", float, Tensor)
+
+
+class FedspdOptions(FederatedOptions):
+    """Options of FedSPD-DP; `learning_rate` sets gamma = 1 / learning rate without `inverse_step`.
+
+    `smoothness` is that of one record's loss. It goes with a public bound of the inputs' norm,
+    which is enforced: see `input_bound`.
+    """
+
+    penalty: Size = 20.0
+    inverse_step: float | Literal["paper"] | None = None
+    local_steps: LocalSteps = 1
+    sampling: RoundSampling = "disjoint"
+    state: Literal["public", "private"] = "public"
+    regulariser: RegulariserName = "none"
+    regularisation: Regularisation = 0.01
+    smoothness: Size | None = None
+    diameter: Size = 1.0
+    dual_diameter: Size = 1.0
+    deviation: Size = 1.0
+
+    @field_validator("inverse_step", mode="before")
+    @classmethod
+    def _inverse_step(cls, value: Any) -> Any:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if value in (None, "paper") or (number and 0 < value < math.inf):
+            return value
+        raise ValueError("must be a positive number, or 'paper' for the schedule that it prints")
+
+
+def inverse_step(
+    options: FedspdOptions,
+    k: int,
+    steps: int,
+    *,
+    noise_std: Number,
+    batch: Number,
+    coordinates: int,
+    clients: int,
+) -> Number:
+    """gamma_i^t of round t = k + 1 of K = `steps`.
+
+    The paper's schedule is (2 sqrt(Q p C) / d_X) sqrt(t), p = K / N, with
+
+        C = G^2 + 2 d_lambda^2 + 2 phi^2 / b + 16 rho d G^2 ln(1.25/delta) / ((Q-1)^2 eps^2);
+
+    its last term, eps being that of a round, is 2 rho d (s / (b Q))^2 for the published noise, s
+    its standard deviation in the sum over a mini-batch: here s is that of the noise which is added.
+
+    Args:
+        options: of the algorithm.
+        k: the round.
+        steps: of the whole run.
+        noise_std: s, a number or `[nodes, 1]`.
+        batch: b, likewise.
+        coordinates: d.
+        clients: N.
+    """
+    if options.inverse_step is None:
+        return 0 * batch + 1 / step_size(options, k, steps)
+    if options.inverse_step != "paper":
+        return 0 * batch + options.inverse_step
+    share = (options.clients_per_round or clients) / clients
+    bound = 1.0 if options.clip is None else options.clip
+    drift = bound**2 + 2 * options.dual_diameter**2 + 2 * options.deviation**2 / batch
+    noise = 2 * options.penalty * coordinates * (noise_std / (batch * options.local_steps)) ** 2
+    root = (options.local_steps * share * (drift + noise)) ** 0.5
+    made: Number = 2 / options.diameter * math.sqrt(k + 1) * root
+    return made
 
 
 @dataclass(frozen=True)
@@ -248,19 +330,19 @@ def claimed_run(run: NodeRun) -> FedspdRun:
     )
 
 
-def check(facts: Facts) -> tuple[str, ...]:
+def check(setup: Setup) -> tuple[str, ...]:
     """Refuse a smoothness that does not hold; warn where the bound is one for any loss.
 
     Raises:
         InputError: on `algorithm.smoothness`, for another model than logistic regression or below
             what the records need; on `algorithm.clip_norm`, another than l2 with a smoothness.
     """
-    options = facts.options
+    options = setup.options
     warnings: tuple[str, ...] = ()
     if options.smoothness is not None:
-        in_l2(facts)  # clamped coordinate by coordinate, a gradient is that of no convex loss
-        _check_smoothness(facts)
-    elif facts.accounted and (options.local_steps > 1 or options.state == "private"):
+        in_l2(setup)  # clamped coordinate by coordinate, a gradient is that of no convex loss
+        _check_smoothness(setup)
+    elif setup.accounted and (options.local_steps > 1 or options.state == "private"):
         warnings = (
             "without algorithm.smoothness every gradient after one that a record has moved counts "
             f"as moved by 2 C: with {_WORDS[options.state]} the certified epsilon is that of the "
@@ -354,28 +436,28 @@ def _up(value: float) -> str:
     return f"{shown if shown >= value else value:.17g}"
 
 
-def _check_smoothness(facts: Facts) -> None:
-    given = facts.options.smoothness
-    if facts.model not in ("logistic", "linear") or facts.loss != "logistic":
+def _check_smoothness(setup: Setup) -> None:
+    given = setup.options.smoothness
+    if setup.model not in ("logistic", "linear") or setup.loss != "logistic":
         raise InputError(
             "algorithm.smoothness",
             given,
             "is for task.model = 'logistic' with task.loss = 'logistic' only: clipping keeps a "
             "loss convex and smooth where it is a function of one scalar product; leave it out",
         )
-    if input_bound(facts.options) is None:
+    if input_bound(setup.options) is None:
         raise InputError(
             "algorithm.smoothness",
             given,
             "must be above 1/4: L is (B^2 + 1) / 4 for inputs up to a norm of B",
         )
-    assert facts.input_bound is not None
-    bound, least = Fraction(facts.input_bound), Fraction(given)
+    assert setup.input_bound is not None
+    bound, least = Fraction(setup.input_bound), Fraction(given)
     if 4 * least < bound**2 + 1:
         raise InputError(
             "algorithm.smoothness",
             given,
-            f"must be at least (B^2 + 1) / 4 = {_up((facts.input_bound**2 + 1) / 4)} for "
-            f"task.input_bound B = {facts.input_bound:g}: raise it, or lower the bound (without "
+            f"must be at least (B^2 + 1) / 4 = {_up((setup.input_bound**2 + 1) / 4)} for "
+            f"task.input_bound B = {setup.input_bound:g}: raise it, or lower the bound (without "
             "one, inputs are scaled down to what this smoothness allows)",
         )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 from torch import Tensor
 
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.definition import Activity, Setup
 
-__all__ = ["heavy_ball", "no_momentum", "noised_gradient"]
+__all__ = ["heavy_ball", "independent", "no_momentum", "noised_gradient", "public_draws"]
+
+_COINS = 2
 
 
 def noised_gradient(at: Tensor, k: int, context: StepContext) -> Tensor:
@@ -34,3 +38,17 @@ def heavy_ball(buffer: Tensor, gradient: Tensor, momentum: float) -> tuple[Tenso
         return gradient, buffer
     buffer = buffer.mul(momentum).add_(gradient)
     return buffer, buffer
+
+
+def public_draws(seed: int, purpose: int) -> np.random.Generator:
+    """Public random numbers: reproducible from the seed by everyone, and no secret."""
+    return np.random.default_rng(np.random.SeedSequence([seed, 0x74616369, purpose]))
+
+
+def independent(setup: Setup) -> Activity | None:
+    """Every node at every step with chance `activation`, independently; None where that is 1."""
+    chance = setup.options.activation
+    if chance == 1:
+        return None
+    draws = public_draws(setup.seed, _COINS).random((setup.steps, setup.nodes))
+    return Activity(draws < chance)

@@ -40,7 +40,7 @@ from tacit import privacy
 from tacit.algorithms import privsgp
 from tacit.algorithms.accounting import NodeRun, claimed_sums
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Facts, TableRequest, constant
+from tacit.algorithms.definition import Algorithm, Setup, TableRequest
 from tacit.algorithms.privsgp import PushSumOptions
 from tacit.algorithms.variance_reduction import (
     Anchor,
@@ -121,10 +121,10 @@ def table(options: VarianceReductionOptions) -> TableRequest | None:
     return table_request(options) if options.state == "private" else None
 
 
-def check(facts: Facts) -> tuple[str, ...]:
+def check(setup: Setup) -> tuple[str, ...]:
     """Refuse what has no bound, and options of the other state."""
-    private = facts.options.state == "private"
-    return check_differences(facts, table=private, private=private)
+    private = setup.options.state == "private"
+    return check_differences(setup, table=private, private=private)
 
 
 @dataclass(frozen=True)
@@ -164,14 +164,11 @@ PRIVSGP_VR = Algorithm(
     title="PrivSGP-VR",
     paper="Zhu, Huang, Wang and Xu, IJCAI 2024",
     summary="PrivSGP with variance reduction, by a gradient table or by released anchors",
-    setting="peer-to-peer",
     weights="column-stochastic",
-    private=True,
     options=VarianceReductionOptions,
-    schedules=constant,
     start=start,
     step=step,
-    mix=mix,
+    gossip=mix,
     final_rounds=lambda chosen: chosen.final_mixing,
     models=models,
     mechanism=mechanism,

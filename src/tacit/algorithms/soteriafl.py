@@ -45,8 +45,8 @@ from torch import Tensor
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Facts, Options, Share, constant, step_size
-from tacit.algorithms.federated import has_averaged, server_model
+from tacit.algorithms.definition import Algorithm, Options, Setup, Share, step_size
+from tacit.algorithms.federated import server_model
 from tacit.algorithms.variance_reduction import (
     Anchor,
     AnchorOptions,
@@ -175,16 +175,16 @@ def svrg_mechanism(run: NodeRun) -> privacy.Mechanism:
     return anchored_sums(run) if run.options.state == "public" else private_sums(run)
 
 
-def saga_check(facts: Facts) -> tuple[str, ...]:
+def saga_check(setup: Setup) -> tuple[str, ...]:
     """Refuse what has no bound, or no compressor."""
-    _check_compression(facts.options)
-    return check_differences(facts, table=True, private=True)
+    _check_compression(setup.options)
+    return check_differences(setup, table=True, private=True)
 
 
-def svrg_check(facts: Facts) -> tuple[str, ...]:
+def svrg_check(setup: Setup) -> tuple[str, ...]:
     """Refuse what has no bound, or no compressor."""
-    _check_compression(facts.options)
-    return check_differences(facts, table=False, private=facts.options.state == "private")
+    _check_compression(setup.options)
+    return check_differences(setup, table=False, private=setup.options.state == "private")
 
 
 def _check_compression(options: ShiftedOptions) -> None:
@@ -200,12 +200,7 @@ def _row(**rest: Any) -> Algorithm[Any, Any]:
     """What both have in common."""
     return Algorithm(
         paper=PAPER,
-        setting="federated",
         weights="server",
-        private=True,
-        schedules=constant,
-        mix=has_averaged,
-        models=lambda state: state.x,
         consensus=server_model,
         message_numbers=lambda chosen, d: d * (1.0 if chosen.compressor == "none" else chosen.keep),
         **rest,

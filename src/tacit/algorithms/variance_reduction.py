@@ -56,7 +56,7 @@ from torch import Tensor
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Clip, Facts, Options, TableRequest
+from tacit.algorithms.definition import Clip, Options, Setup, TableRequest
 from tacit.errors import InputError
 
 __all__ = [
@@ -191,11 +191,11 @@ def table_request(options: TableOptions) -> TableRequest:
     return TableRequest(options.table_batch, None if directory is None else Path(directory))
 
 
-def check_differences(facts: Facts, *, table: bool, private: bool) -> tuple[str, ...]:
+def check_differences(setup: Setup, *, table: bool, private: bool) -> tuple[str, ...]:
     """Refuse what has no bound, and warn of what is expensive.
 
     Args:
-        facts: of the run.
+        setup: of the run.
         table: whether there is a gradient table.
         private: whether un-noised gradients are kept.
 
@@ -204,7 +204,7 @@ def check_differences(facts: Facts, *, table: bool, private: bool) -> tuple[str,
             there is none; on `algorithm.table_batch` with clipped differences or batches of fixed
             size.
     """
-    options: Any = facts.options
+    options: Any = setup.options
     if options.clip_norm != "l2":
         raise InputError(
             "algorithm.clip_norm",
@@ -218,12 +218,12 @@ def check_differences(facts: Facts, *, table: bool, private: bool) -> tuple[str,
                     f"algorithm.{key}", getattr(options, key), "is for state = 'private'"
                 )
     elif options.table_batch is not None:
-        _check_groups(facts)
+        _check_groups(setup)
         return (
             "a table over mini-batches is bounded without amplification by sampling: a table over "
             "records, or state = 'public' where there is one, may need far less noise",
         )
-    if private and facts.accounted and facts.sampling == "fixed":
+    if private and setup.accounted and setup.sampling == "fixed":
         return (
             "private state with batches of fixed size (other than 'all') is bounded without "
             "amplification by sampling: train.sampling = 'poisson' may need far less noise",
@@ -231,15 +231,15 @@ def check_differences(facts: Facts, *, table: bool, private: bool) -> tuple[str,
     return ()
 
 
-def _check_groups(facts: Facts) -> None:
-    options = facts.options
+def _check_groups(setup: Setup) -> None:
+    options = setup.options
     if options.clip_difference is not None:
         raise InputError(
             "algorithm.clip_difference",
             options.clip_difference,
             "clips single records' differences: leave algorithm.table_batch out",
         )
-    if facts.sampling == "fixed":
+    if setup.sampling == "fixed":
         raise InputError(
             "algorithm.table_batch",
             options.table_batch,
