@@ -14,17 +14,14 @@
     x_i^{t+1} = x_i^t - gamma_x sum_j w_ij (x_i^c - x_j^c) - eta y_i^t
     y_i^{t+1} = y_i^t - gamma_y sum_j w_ij (y_i^c - y_j^c) + g_i^{t+1} - g_i^t,   y_i^0 = g_i^0.
 
-*Where the noise enters.* As printed, x and y are private and un-noised, and each message gets
-Laplace noise of its own. Once two neighbouring runs differ, their x differ for good, so that
-*every* record's gradient may differ, and nothing better than 2 C (of a **mean**) bounds what a
-message reveals: J times the noise. Here the noise enters the gradient, g_i = clipped mean + Laplace
-noise; everything else, compression included, is a function of the g_i and of public values.
+The noise enters the gradient, g_i = clipped mean + Laplace noise; everything else, compression
+included, is a function of the g_i and of public values. As printed, each message of an un-noised x
+and y gets noise of its own, which needs J times as much.
 
 Mechanism: Laplace noise on sums of gradients that are clipped in l1 (`clip`), Poisson-sampled if
 batches are (add-or-remove-one). Adaptive: g_i^t is computed at x_i^t, a function of earlier g_i.
-Relation: the plan's; trust model: `all-messages`. Noise in g_i^{t+1} - g_i^t telescopes: the sum of
-all y_i at a time holds the noise of that time's gradients only. The papers print no formula: no
-claim.
+Relation: the plan's; trust model: `all-messages`. No claim. Proof:
+`docs/proofs/noised-gradients.md`.
 """
 
 from __future__ import annotations

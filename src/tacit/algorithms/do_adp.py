@@ -28,16 +28,11 @@ models: x_{t+1} = (1 - gamma) x_t + gamma W x_t - alpha m_{t+1} from equal start
 momentum. |g_j| <= G / sqrt(d) for every coordinate, which the paper assumes of gradients, is
 `clip_norm = "coordinate"`; any other clip norm will do.
 
-Mechanism: `noised_sums` over the steps in which the node is active. Relation: the plan's; trust
-model: `all-messages`. *Proof.* Who is active is drawn from the public seed; x, m, the copies and
-what is sent are functions of the node's noised gradients, of other nodes' messages and of public
-values (post-processing), and a gradient is taken at such an x (adaptive composition). Models and
-momentum are covered too.
-
-*What is wrong with the published accounting.* The theorem's delta contains sqrt(sum_t eps_t'^2) =
-eps / sqrt(5), so it is at least 0.447 at eps = 1. It charges p^2 and k / d: but activation is
-visible to everyone, Top_k picks the coordinates that carry most, and what is not sent now stays in
-x - x^ and is sent later. So each active step is charged in full here.
+Mechanism: `noised_sums` over the steps in which the node is active, since all that it sends is a
+function of its noised gradients and of public values, its models and momentum included. Relation:
+the plan's; trust model: `all-messages`. Each active step is charged in full: activation is visible
+to everyone, and what Top_k leaves out is sent later. The published theorem charges p^2 and k / d,
+and its delta is at least 0.447 at eps = 1. Proof: `docs/proofs/noised-gradients.md`.
 
 *Claim*: the theorem's sigma over T = all steps, delta_0 = the claim's delta, its noise that of the
 batch mean; `keep` counts as k / d whatever the compressor.

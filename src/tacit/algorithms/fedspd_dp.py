@@ -33,10 +33,9 @@ is noised is x~_i = x_i^t + noise, and lambda_i <- lambda_i + rho (x_0 - x~_i),
 y~_i = x~_i - lambda_i / rho are functions of what was released. The same noise on y~ is twice that
 on x~, since y~_i = 2 x~_i - x_0 - lambda_i / rho with the old lambda_i.
 
-**In the arithmetic that runs.** One record moves a model by less than a float32 unit in the last
-place where gamma is large. So local steps are in float64, and what they keep and what is noised are
-*changes* around x_0, which is public; how far rounding moves them is in the accounted sensitivity
-(`fedspd_privacy.resolved_radius`).
+**In the arithmetic that runs.** Local steps are in float64, and what they keep and what is noised
+are *changes* around x_0, which is public: beside a model, what one record does would be lost to
+rounding.
 
 **Mini-batches.** `sampling = "disjoint"`: those of a round share no record. `"with-replacement"`:
 each is drawn independently of the others; records *within* one are distinct in either case, while
@@ -47,13 +46,10 @@ When that sum moves by one, the next iterate moves by unit = (1/b) / (gamma + rh
 z C unit on x~, and 2 z C unit on y~. z is the same in every round; so is the paper's epsilon a
 round then, since its sigma_{i,t}, like unit, is inversely proportional to gamma_t + rho.
 
-Mechanism (statement and proofs in `fedspd_privacy`), unit a record, trust model `server`: with a
-public state a sampled Gaussian a round, of rate Q q or 1 - (1-q)^Q, on what Q local steps make of
-one record; with a private state Bound B over all later rounds (`CarriedState`).
-
-What is wrong with the published accounting: the sensitivity moves the 1/Q of the average into the
-recursion (right is about 2.4 times as much at Q = 5), it starts each round from equal state, which
-a private state is not, and it takes an expectation over who is active, which everyone sees.
+Mechanism (`fedspd_privacy`; proofs: `docs/proofs/primal-dual.md`), unit a record, trust model
+`server`: with a public state a sampled Gaussian a round, of rate Q q or 1 - (1-q)^Q, on what Q
+local steps make of one record; with a private state Bound B over all later rounds (`CarriedState`).
+The published accounting charges less, and misses what a private state carries.
 """
 
 from __future__ import annotations

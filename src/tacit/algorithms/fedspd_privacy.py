@@ -1,47 +1,30 @@
 """FedSPD-DP: its options, what its messages leak, and what its paper claims (see `fedspd_dp`).
 
-Unit: a record. Trust model: the server sees every message (`server`); everyone sees who is active.
+Unit: a record. Relation: the plan's. Trust model: the server sees every message (`server`);
+everyone sees who is active.
 
-*Public state.* All that a round starts from was released: rounds compose, and in each x~ is a
-Gaussian. Two runs with one start and the same coins differ by d_r in the inner iterates, where
-|d_r| <= (kept |d_{r-1}| + |h_r|) / (gamma + rho), h_r what the record makes of the mini-batch
-gradient (at most C / b if it is left out, 2 C / b if it is replaced), if |gamma d - (change of the
-gradient of the same records)| <= kept |d|; the proximal operator is non-expansive. In units of
-unit C, a hit at local step r moves the mean of the iterates by at most
+*Public state.* All that a round starts from was released, so that rounds compose. In each, two runs
+with the same coins differ in their inner iterates by d_r, which a local step shrinks by theta =
+kept / (gamma + rho), the proximal operator being non-expansive. In units of unit C, a hit at local
+step r moves the mean of the iterates by at most
 
-    tail_r = (1/Q) sum_{s=0}^{Q-r} theta^s,   theta = kept / (gamma + rho).
+    tail_r = (1/Q) sum_{s=0}^{Q-r} theta^s,
 
-- *Convex L-smooth record losses* (`smoothness` = L): x -> gamma x - gradient has Lipschitz constant
-  kept = max(gamma, L' - gamma) (Baillon and Haddad), gamma itself where gamma >= L'/2. A mini-batch
-  gradient is a sum over the drawn records divided by b, so L' = L for batches of fixed size, but
-  L J / b with Poisson sampling, where up to J may be drawn. Clipping keeps convexity and L for
-  *scalar-margin* models: a record's gradient is psi(a'x) a, psi monotone; clipped in norm, psi is
-  clamped, which leaves it monotone and no steeper. Hence logistic regression with one output only,
-  L >= (|a|^2 + 1) / 4 (the bias sees a 1): inputs are scaled down to a public bound of their norm,
-  `[task].input_bound` or sqrt(4 L - 1), so that it holds whatever the records are. One hit
-  a round (disjoint): tail_1; up to Q hits: sum of all tails.
-- *Any other loss*, kept = gamma: after a hit the iterates differ, and so does every record's
-  clipped gradient, by up to 2 C. With n records in each later mini-batch the mean moves by up to
-  tail_1 + 2 n sum_{r>1} tail_r: n = b for batches of fixed size; with disjoint Poisson sampling all
-  later ones of the round together hold at most J - 1 records, tail_1 + 2 (J - 1) tail_2; with
-  independent Poisson sampling n = J. Where a record is replaced and the size is fixed, both runs
-  differ by up to 2 C at the hit as well: half the second term, as the pair doubles it all.
+- *convex L-smooth record losses* (`smoothness`): kept = max(gamma, L' - gamma), L' = L for batches
+  of fixed size and L J / b with Poisson sampling. One hit a round (disjoint): tail_1; up to Q hits:
+  the sum of all tails. Clipping keeps convexity and L for functions of one scalar product only,
+  hence for logistic regression with one output;
+- *any other loss*: kept = gamma, and after a hit every record's clipped gradient may move by 2 C:
+  tail_1 + 2 n sum_{r>1} tail_r with n records in each later mini-batch.
 
 Divided by that, the multiplier is that of a `SampledGaussian`, `FixedBatchGaussian` or `Gaussian`
-of rate Q q (disjoint) or 1 - (1-q)^Q, see `federated.round_sampling`. *Proofs.* (Poisson) given the
-other records' coins, wherever the record is drawn, the message's mean lies within that distance of
-the one without the record: a mixture of shifts, dominated by the largest; replaced ones lie so on
-either side of it. (Fixed, replace-one) let P1, Q1 be the laws given that a mini-batch draws the
-record, P0 that given none does, the same in both runs. Advanced joint convexity bounds the
-divergence by the rate times those of P1 from P0 and from Q1; in a coupling of P1 and P0, with the
-same pattern of hits, another record, drawn for every hit among those that are not in use, takes the
-place of the drawn one: uniform subsets again, each hit worth at most 2 C.
+of rate Q q (disjoint) or 1 - (1-q)^Q, see `federated.round_sampling`.
 
-*Private state.* `CarriedState` (`tacit.privacy.accounting.persistent_state`), over all later active
-rounds, the better of two bounds of `tacit.privacy.accounting.primal_dual`: an energy that never
-grows, for smooth convex losses with gamma >= L'/2; and a recursion of norms, which grows
-exponentially, for any. There every local step after a hit counts with 2 C n where the loss is not
-known to be smooth and convex. Certified, and loose.
+*Private state.* `CarriedState` over all later active rounds: a hit stays in the state. Its
+responses are bounded by the better of an energy that never grows (smooth convex losses, gamma >=
+L'/2) and a recursion of norms, which grows exponentially. Certified, and loose.
+
+Proofs, and what rounding adds: `docs/proofs/primal-dual.md`.
 """
 
 from __future__ import annotations
@@ -364,13 +347,9 @@ def resolved_radius(
 
     That is `ROUNDING` of unit C, and less for a private state.
 
-    A local step in float64 rounds vectors of norm R' or less by at most 2^-48 R' (some twenty
-    operations on up to three of them), the mean of Q of them and the dual step by as much again.
-    What begins within R grows to R' = min(Q + 1, (gamma + rho) / rho) R at most, and the message of
-    a private state is (gamma + rho) / rho times as long. Everything in a round is non-expansive, so
-    two neighbours' rounding adds up to at most 2^-47 (Q + 2) R'. In a private state it stays, and
-    the dual variable adds it up again: K^2 (gamma + rho) / rho times as much after K rounds, which
-    is accounted beside every hit. Where x_0 itself is rounded, its norm counts.
+    Everything in a round is non-expansive, so two neighbours' rounding adds up to at most
+    2^-47 (Q + 2) min(Q + 1, (gamma + rho) / rho) R; in a private state it stays, and the dual
+    variable adds it up again. Proof: `docs/proofs/primal-dual.md`.
 
     Args:
         unit: how far a change moves when the sum over a mini-batch does by one, float64

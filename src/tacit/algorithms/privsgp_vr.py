@@ -14,19 +14,16 @@ Tight Utility Bounds*, in batch form: q = b / J is the sampling rate, B the batc
 | - | `clip_difference` (C_d), `table_batch`, `table_directory`, anchors, `momentum` |
 
 The order is the paper's: the table's mean is that of before the step; then the drawn entries are
-renewed. The estimators and their mechanisms, with proofs, are in `variance_reduction`:
+renewed. Mechanism, with the estimators in `variance_reduction`:
 
 - `state = "private"`, the paper's table: Theorem A with Poisson batches (a record moves the sum by
   at most (2 - q) C where it is drawn **and q C at every other step**), else Bound B;
 - `state = "public"`, the default: anchors at public points, released with noise of their own, and
   ordinary amplified accounting.
 
-*What is wrong in print.* ||g|| <= 3 G bounds a norm, not what a replaced record moves; a record
-that is not drawn still moves g by 2 G / J, so the steps are no subsampled mechanism and the moments
-lemma does not apply; and its regime (noise multiplier at least 1) is left by far.
-
-Relation: the plan's; trust model: `all-messages`. No instance is known that attains the bounds of
-the private table. What either state buys: `docs/variance-reduction.md`.
+Relation: the plan's; trust model: `all-messages`. The paper's accounting takes a bound of the norm
+for what a replaced record moves, and the steps for a subsampled mechanism, which they are not.
+Proofs: `docs/proofs/variance-reduction.md`; what either state buys: `docs/variance-reduction.md`.
 """
 
 from __future__ import annotations

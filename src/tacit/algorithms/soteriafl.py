@@ -24,13 +24,12 @@ omega = d / k - 1 times the squared norm. `top-k` has no such factor and is outs
 theory. `shift_step` is by default sqrt((1 + 2 omega) / (2 (1 + omega)^3)), never above
 1 / (1 + omega), up to which shifts of unbiased compressions contract.
 
-Mechanism: of the noised estimators; shifts, compression and the server's work are functions of
-them. SAGA's table and, with `state = "private"`, SVRG's un-noised snapshot gradients are private
-state: Theorem A or Bound B. SVRG's `state = "public"`, the default, releases its snapshot gradients
-with noise, and costs what ordinary composition does. Proofs: `variance_reduction`. Relation: the
-plan's; trust model: the server sees each client's message. The paper's theorem, a moments bound
-with constants that are not printed, bounds the two sums of an estimator, but for SAGA not that the
-table depends on who was drawn before: no claim.
+Mechanism: of the noised estimators (`variance_reduction`); shifts, compression and the server's
+work are functions of them. SAGA's table and, with `state = "private"`, SVRG's un-noised snapshot
+gradients are private state: Theorem A or Bound B. SVRG's `state = "public"`, the default, releases
+its snapshot gradients with noise, and costs what ordinary composition does. Relation: the plan's;
+trust model: the server sees each client's message. Proofs, and why there is no claim:
+`docs/proofs/variance-reduction.md`.
 """
 
 from __future__ import annotations

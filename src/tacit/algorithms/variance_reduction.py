@@ -8,40 +8,25 @@ With sampling rate q, batch B, clipping bound C, and new_j the clipped gradient 
 | snapshot (SVRG) | the same | at the last snapshot, a public point |
 | anchors | sum_B clip_{C_d}(new_j - old_j) | at the last anchor, a public point |
 
-**Table and snapshot.** What is stored is clipped, un-noised and never sent. What one record adds
-to the sum, with its difference scaled by t in [0, 1]:
+**Table and snapshot.** What is stored is clipped, un-noised and never sent. One record moves the
+sum by at most *hit* C where it is drawn, hit = q + (1 - q) min(2, C_d / C), and by *miss* C, miss =
+q, at every other step: its old gradient is in the sum whether it is drawn or not.
 
-- drawn: s = t (new - old) + q old, where t |new - old| <= C_d (2 C without clipping). If t < q,
-  s = t new + (q - t) old is at most q C; else s = (1 - q / t) t (new - old) + q new is at most
-  (1 - q) C_d + q C. So *hit* = q + (1 - q) min(2, C_d / C); 2 - q without clipping;
-- not drawn: q old, at most q C: *miss* = q, from the first step on, as the table begins with
-  every record's clipped gradient at the public start.
-
-*Poisson sampling.* Entries are added up; each is a function of released values and of its own
-record's coins; a record left out (zero-out, J public) adds nothing, whatever its coins; hit, miss
-and noise are planned. So Theorem A holds (`tacit.privacy.accounting.private_state`), under
-`replace-one` in its opposed form: amplification by sampling is kept. *Batches of fixed size*: Bound
-B (`tacit.privacy.accounting.revealed_participation`), under `replace-one` only: given who was
-drawn, the sums of neighbouring data sets differ in the replaced record alone, by twice hit or miss.
-*Rate 1*: hit = miss = 1, the sum is bounded as that of all gradients is, and the mechanism is
-Gaussian.
-
-*A table over mini-batches* holds the sum of clipped gradients of each fixed group of records, and
-draws whole groups, each by a coin of rate q. A record's part of an entry keeps to the same hit and
-miss. But its coin decides for the rest of its group as well, so that their state is not independent
-of it, and Theorem A does **not** hold; given all coins it is, and Bound B does, under both
-relations. Differences of whole groups are not clipped.
+| batches | bound | relation |
+|---|---|---|
+| Poisson | Theorem A (`tacit.privacy.accounting.private_state`) | either |
+| fixed size | Bound B (`tacit.privacy.accounting.revealed_participation`) | replace-one |
+| mini-batches that are drawn whole (`table_batch`) | Bound B | either |
+| every record | `Gaussian` | either |
 
 **Anchors.** Every `anchor_every` steps a = (sum_j new_j + noise) / J is released at the public
 point of that step, and is that step's gradient. Other steps add a to the noised difference, which
 one record moves by at most C_d, or 2 C without `clip_difference`. Every query is a function of
 released values: Gaussians for the anchors, sampled Gaussians for the rest, composed. `anchor_share`
-s divides the budget between them: of the sum over steps of (rate * sensitivity / noise)^2 the
-anchors have the share s, so that the noise multiplier of an anchor is that of another step,
-over C_d / C, times sqrt((1 - s) K_a / (s K_r)) / q, K_a and K_r being the numbers of both.
-Not set, s = C / (C + C_d): as the noise of an anchor stays for all steps that add it, the noise of
-the sum of all steps has variance proportional to (C_d / C)^2 / (1 - s) + 1 / s, which is least
-there. That is a choice of utility; what it costs is certified like any other.
+divides the budget between them; not set, it is C / (C + C_d), which makes the noise of the sum of
+all steps least.
+
+Proofs: `docs/proofs/variance-reduction.md`.
 """
 
 from __future__ import annotations
