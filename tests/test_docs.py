@@ -517,16 +517,3 @@ def test_a_figure_of_the_papers_is_valid(file: Path, quick: bool) -> None:
     assert figure.source
     if quick:
         assert max(run.train.steps for run in runs) <= 100
-
-
-def test_every_private_method_of_the_papers_is_in_a_figure() -> None:
-    figures = [load_figure([file], Asked()) for file in FIGURES]
-    used = {
-        run.algorithm.name
-        for figure in figures
-        for line in figure.lines
-        for setting in line.settings
-        for run in setting.runs
-    }
-    single = {load_config(file).algorithm.name for file in SINGLE}
-    assert {name for name, row in ALGORITHMS.items() if row.private} <= used | single

@@ -1,7 +1,7 @@
 """The published algorithms, one file a paper, and the table that lists them.
 
-To add one: copy the file nearest to it, change what its paper changes, add its row here and its
-row to `tests/algorithms/battery_table.py`.
+To add one, see CONTRIBUTING.md; `tests/algorithms/test_algorithms_complete.py` names what a new row
+still lacks.
 """
 
 from __future__ import annotations
