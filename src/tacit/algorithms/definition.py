@@ -30,8 +30,6 @@ __all__ = [
     "Activity",
     "Algorithm",
     "Clip",
-    "FinalMixing",
-    "Growth",
     "LearningRate",
     "Momentum",
     "Options",
@@ -63,8 +61,6 @@ Size = Annotated[float, Field(allow_inf_nan=False), AfterValidator(_moderate)]
 LearningRate = Size
 Clip = Size
 Momentum = Annotated[float, Field(ge=0, lt=1)]
-FinalMixing = Annotated[int, Field(ge=0, le=100_000)]
-Growth = Annotated[float, Field(ge=1, le=1e38, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 Weights = Literal["column-stochastic", "doubly-stochastic", "server"]

@@ -57,7 +57,7 @@ from torch import Tensor
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Schedules, step_size
+from tacit.algorithms.definition import Algorithm, step_size
 from tacit.algorithms.federated import (
     FederatedOptions,
     LocalSteps,
@@ -66,6 +66,7 @@ from tacit.algorithms.federated import (
     average_active,
     clipped_rows,
     in_l2,
+    local_schedules,
     participants,
     round_sampling,
     server_model,
@@ -74,7 +75,7 @@ from tacit.algorithms.federated import (
 from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
 from tacit.communication.colours import Released
 
-__all__ = ["DP_FEDAVG", "FEDAVG", "LocalOptions", "local_steps", "mechanism", "schedules", "step"]
+__all__ = ["DP_FEDAVG", "FEDAVG", "LocalOptions", "local_steps", "mechanism", "step"]
 
 
 class LocalOptions(FederatedOptions):
@@ -84,16 +85,6 @@ class LocalOptions(FederatedOptions):
     sampling: RoundSampling = "disjoint"
     regulariser: RegulariserName = "none"
     regularisation: Regularisation = 0.01
-
-
-def schedules(options: LocalOptions, clip: float | None, steps: int) -> Schedules:
-    """The same clipping bound and noise in every round, Q mini-batches each."""
-    return Schedules(
-        None if clip is None else (clip,) * steps,
-        (1.0,) * steps,
-        local_steps=options.local_steps,
-        disjoint=options.sampling == "disjoint",
-    )
 
 
 def local_steps(start: Tensor, k: int, options: LocalOptions, context: StepContext) -> Tensor:
@@ -142,7 +133,7 @@ DP_FEDAVG: Algorithm[ServerState, LocalOptions] = Algorithm(
     summary="local steps from the server's model; the clipped, noised change is averaged",
     weights="server",
     options=LocalOptions,
-    schedules=schedules,
+    schedules=local_schedules,
     start=server_start,
     step=step,
     consensus=server_model,

@@ -38,14 +38,20 @@ The noise multiplier of step k is therefore proportional to sigma~_k / C_k.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
-from tacit.algorithms.definition import Clip, Growth, Schedules, Size
+from pydantic import Field
+
+from tacit.algorithms.definition import Clip, Schedules, Size
 from tacit.algorithms.privsgp import PRIVSGP, PushSumOptions
 from tacit.errors import InputError
 from tacit.privacy.published import DYN_D2P as PUBLISHED
 from tacit.privacy.published import DYN_GENERAL as PUBLISHED_GENERAL
 
 __all__ = ["CONST_D2P", "DYN_C", "DYN_D2P", "DYN_GENERAL", "DYN_MU"]
+
+
+Growth = Annotated[float, Field(ge=1, le=1e38, allow_inf_nan=False)]
 
 
 class DynClipOptions(PushSumOptions):

@@ -20,13 +20,12 @@ from torch import Tensor
 
 from tacit.algorithms.accounting import NodeRun
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Activity, Options, Setup
+from tacit.algorithms.definition import Activity, Options, Schedules, Setup
 from tacit.algorithms.parts import public_draws
 from tacit.communication.colours import Outgoing
 from tacit.errors import InputError
 
 __all__ = [
-    "ClientsPerRound",
     "FederatedOptions",
     "LocalSteps",
     "RoundSampling",
@@ -35,13 +34,13 @@ __all__ = [
     "average_latest",
     "clipped_rows",
     "in_l2",
+    "local_schedules",
     "participants",
     "round_sampling",
     "server_model",
     "server_start",
 ]
 
-ClientsPerRound = Annotated[int, Field(ge=1)]
 LocalSteps = Annotated[int, Field(ge=1, le=10_000)]
 RoundSampling = Literal["disjoint", "with-replacement"]
 
@@ -52,7 +51,7 @@ _ROUNDING = 16  # units in the last place
 class FederatedOptions(Options):
     """Options of every method with a server."""
 
-    clients_per_round: ClientsPerRound | None = None
+    clients_per_round: Annotated[int, Field(ge=1)] | None = None
 
 
 class ServerState(NamedTuple):
@@ -78,6 +77,16 @@ def participants(setup: Setup) -> Activity | None:
     active = np.zeros((setup.steps, setup.nodes), dtype=np.bool_)
     np.put_along_axis(active, order[:, :count], True, axis=1)
     return Activity(active)
+
+
+def local_schedules(options: Any, clip: float | None, steps: int) -> Schedules:
+    """The same clipping bound and noise in every round, `local_steps` mini-batches each."""
+    return Schedules(
+        None if clip is None else (clip,) * steps,
+        (1.0,) * steps,
+        local_steps=options.local_steps,
+        disjoint=options.sampling == "disjoint",
+    )
 
 
 def server_start(x: Tensor, options: Any, context: StepContext) -> ServerState:

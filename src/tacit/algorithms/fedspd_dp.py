@@ -61,8 +61,8 @@ import torch
 from torch import Tensor
 
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Schedules
-from tacit.algorithms.federated import average_latest, participants
+from tacit.algorithms.definition import Algorithm
+from tacit.algorithms.federated import average_latest, local_schedules, participants
 from tacit.algorithms.fedspd_privacy import (
     FedspdOptions,
     check,
@@ -211,12 +211,7 @@ FEDSPD_DP = Algorithm(
     summary="federated primal-dual steps with a proximal regulariser, noised",
     weights="server",
     options=FedspdOptions,
-    schedules=lambda options, clip, steps: Schedules(
-        None if clip is None else (clip,) * steps,
-        (1.0,) * steps,
-        local_steps=options.local_steps,
-        disjoint=options.sampling == "disjoint",
-    ),
+    schedules=local_schedules,
     start=start,
     step=step,
     models=models,

@@ -26,14 +26,14 @@ SGP is the same with sigma_i = 0, the non-private baseline: Assran, Loizou, Ball
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from pydantic import Field
 from torch import Tensor
 
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import (
     Algorithm,
-    FinalMixing,
     Momentum,
     Options,
     step_size,
@@ -59,7 +59,7 @@ class PushSumOptions(Options):
     """Options of every push-sum method."""
 
     momentum: Momentum = 0.0
-    final_mixing: FinalMixing = 0
+    final_mixing: Annotated[int, Field(ge=0, le=100_000)] = 0
 
 
 class State(NamedTuple):
@@ -92,7 +92,7 @@ def pushed(state: State, g: Tensor, k: int, options: PushSumOptions, context: St
 def mix(state: State, k: int, context: StepContext) -> State:
     """One round of push-sum alone."""
     x, w = context.exchange.mix(k, Released(state.x), Public(state.w))
-    return State(x, w, state.m)
+    return state._replace(x=x, w=w)
 
 
 def de_biased(state: State) -> Tensor:
@@ -100,7 +100,7 @@ def de_biased(state: State) -> Tensor:
     return state.x / state.w[:, None]
 
 
-PRIVSGP: Algorithm[State, Any] = Algorithm(
+PRIVSGP: Algorithm[Any, Any] = Algorithm(
     name="privsgp",
     title="PrivSGP",
     paper="Zhu, Huang, Wang and Xu, IJCAI 2024",

@@ -28,32 +28,29 @@ Proofs: `docs/proofs/variance-reduction.md`; what either state buys: `docs/varia
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from tacit import privacy
 from tacit.algorithms import privsgp
 from tacit.algorithms.accounting import NodeRun, claimed_sums
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Setup, TableRequest
 from tacit.algorithms.privsgp import PushSumOptions
 from tacit.algorithms.variance_reduction import (
     Anchor,
     AnchorOptions,
     TableOptions,
-    anchored_sums,
     by_anchor,
     by_table,
     check_differences,
-    private_sums,
+    reduced_sums,
     table_request,
 )
 from tacit.privacy.published import PRIVSGP as PUBLISHED
 from tacit.privacy.published import ClaimedRun, Condition, PublishedFormula
 
-__all__ = ["PRIVSGP_VR", "State", "VarianceReductionOptions", "mechanism", "mix", "start", "step"]
+__all__ = ["PRIVSGP_VR", "State", "VarianceReductionOptions", "start", "step"]
 
 
 class VarianceReductionOptions(PushSumOptions, AnchorOptions, TableOptions):
@@ -92,36 +89,8 @@ def step(state: State, k: int, options: VarianceReductionOptions, context: StepC
     return State(*privsgp.pushed(plain, g, k, options, context), *anchor)
 
 
-def mix(state: State, k: int, context: StepContext) -> State:
-    """One round of push-sum alone."""
-    return State(*privsgp.mix(_plain(state), k, context), state.point, state.anchor)
-
-
-def models(state: State) -> Tensor:
-    """The de-biased parameter z = x / w, `[nodes, d]`."""
-    return privsgp.de_biased(_plain(state))
-
-
 def _plain(state: State) -> privsgp.State:
     return privsgp.State(state.x, state.w, state.m)
-
-
-def mechanism(run: NodeRun) -> privacy.Mechanism:
-    """Theorem A or Bound B for the private table; anchors and differences for public ones."""
-    if run.options.state == "private":
-        return private_sums(run, groups=run.options.table_batch is not None)
-    return anchored_sums(run)
-
-
-def table(options: VarianceReductionOptions) -> TableRequest | None:
-    """A table where the state is private."""
-    return table_request(options) if options.state == "private" else None
-
-
-def check(setup: Setup) -> tuple[str, ...]:
-    """Refuse what has no bound, and options of the other state."""
-    private = setup.options.state == "private"
-    return check_differences(setup, table=private, private=private)
 
 
 @dataclass(frozen=True)
@@ -156,24 +125,20 @@ CLAIM = PublishedFormula(
 )
 
 
-PRIVSGP_VR = Algorithm(
+PRIVSGP_VR = replace(
+    privsgp.PRIVSGP,
     name="privsgp-vr",
     title="PrivSGP-VR",
-    paper="Zhu, Huang, Wang and Xu, IJCAI 2024",
     summary="PrivSGP with variance reduction, by a gradient table or by released anchors",
-    weights="column-stochastic",
     options=VarianceReductionOptions,
     start=start,
     step=step,
-    gossip=mix,
-    final_rounds=lambda chosen: chosen.final_mixing,
-    models=models,
-    mechanism=mechanism,
+    mechanism=reduced_sums,
+    bound_is_tight=False,
     formula=CLAIM,
     claimed_run=claimed_run,
-    cost_depends_on_step=lambda chosen: chosen.state == "public",
-    check=check,
-    table=table,
+    cost_depends_on_step=lambda options: options.state == "public",
+    check=check_differences,
+    table=table_request,
     not_covered=("the gradient table of state = 'private', in memory and in checkpoints",),
-    message_numbers=lambda chosen, d: d + 1,  # the push-sum weight
 )

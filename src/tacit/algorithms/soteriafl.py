@@ -35,14 +35,13 @@ trust model: the server sees each client's message. Proofs, and why there is no 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from tacit import privacy
-from tacit.algorithms.accounting import NodeRun
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import Algorithm, Options, Setup, Share, step_size
 from tacit.algorithms.federated import server_model
@@ -50,12 +49,11 @@ from tacit.algorithms.variance_reduction import (
     Anchor,
     AnchorOptions,
     TableOptions,
-    anchored_sums,
     by_anchor,
     by_snapshot,
     by_table,
     check_differences,
-    private_sums,
+    reduced_sums,
     table_request,
 )
 from tacit.communication import compression
@@ -71,8 +69,6 @@ __all__ = [
     "saga_step",
     "svrg_step",
 ]
-
-PAPER = "Li, Zhao, Li and Chi, NeurIPS 2022"
 
 
 class ShiftedOptions(Options):
@@ -164,69 +160,47 @@ def scaling(options: ShiftedOptions, d: int) -> tuple[float, float]:
     return 1.0 if options.compressor == "top-k" else 1 / share, 1 / share - 1
 
 
-def saga_mechanism(run: NodeRun) -> privacy.Mechanism:
-    """Theorem A, or Bound B."""
-    return private_sums(run, groups=run.options.table_batch is not None)
+def check(setup: Setup) -> tuple[str, ...]:
+    """Refuse what has no bound, or no compressor.
 
-
-def svrg_mechanism(run: NodeRun) -> privacy.Mechanism:
-    """Anchors and differences, or un-noised snapshots."""
-    return anchored_sums(run) if run.options.state == "public" else private_sums(run)
-
-
-def saga_check(setup: Setup) -> tuple[str, ...]:
-    """Refuse what has no bound, or no compressor."""
-    _check_compression(setup.options)
-    return check_differences(setup, table=True, private=True)
-
-
-def svrg_check(setup: Setup) -> tuple[str, ...]:
-    """Refuse what has no bound, or no compressor."""
-    _check_compression(setup.options)
-    return check_differences(setup, table=False, private=setup.options.state == "private")
-
-
-def _check_compression(options: ShiftedOptions) -> None:
+    Raises:
+        InputError: on `algorithm.keep`, which needs a compressor; and as `check_differences` does.
+    """
+    options = setup.options
     if options.compressor == "none" and options.keep < 1:
         raise InputError(
             "algorithm.keep",
             options.keep,
             "needs a compressor: algorithm.compressor = 'top-k', 'rand-k' or 'bernoulli'",
         )
+    return check_differences(setup)
 
 
-def _row(**rest: Any) -> Algorithm[Any, Any]:
-    """What both have in common."""
-    return Algorithm(
-        paper=PAPER,
-        weights="server",
-        consensus=server_model,
-        message_numbers=lambda chosen, d: d * (1.0 if chosen.compressor == "none" else chosen.keep),
-        **rest,
-    )
+SOTERIAFL_SVRG: Algorithm[State, Any] = Algorithm(
+    name="soteriafl-svrg",
+    title="SoteriaFL-SVRG",
+    paper="Li, Zhao, Li and Chi, NeurIPS 2022",
+    summary="snapshot gradients, shifted compression and a server",
+    weights="server",
+    options=SvrgOptions,
+    start=start,
+    step=svrg_step,
+    consensus=server_model,
+    mechanism=reduced_sums,
+    cost_depends_on_step=lambda options: options.state == "public",
+    check=check,
+    not_covered=("the snapshot gradients of state = 'private', in memory and in checkpoints",),
+    message_numbers=lambda options, d: d * (1.0 if options.compressor == "none" else options.keep),
+)
 
-
-SOTERIAFL_SAGA = _row(
+SOTERIAFL_SAGA = replace(
+    SOTERIAFL_SVRG,
     name="soteriafl-saga",
     title="SoteriaFL-SAGA",
     summary="gradient tables, shifted compression and a server",
     options=SagaOptions,
     start=saga_start,
     step=saga_step,
-    mechanism=saga_mechanism,
-    check=saga_check,
     table=table_request,
     not_covered=("the gradient table, in memory and in checkpoints",),
-)
-SOTERIAFL_SVRG = _row(
-    name="soteriafl-svrg",
-    title="SoteriaFL-SVRG",
-    summary="snapshot gradients, shifted compression and a server",
-    options=SvrgOptions,
-    start=start,
-    step=svrg_step,
-    mechanism=svrg_mechanism,
-    cost_depends_on_step=lambda chosen: chosen.state == "public",
-    check=svrg_check,
-    not_covered=("the snapshot gradients of state = 'private', in memory and in checkpoints",),
 )

@@ -50,12 +50,11 @@ __all__ = [
     "DifferenceOptions",
     "TableOptions",
     "anchor_ratio",
-    "anchored_sums",
     "by_anchor",
     "by_snapshot",
     "by_table",
     "check_differences",
-    "private_sums",
+    "reduced_sums",
     "table_request",
 ]
 
@@ -139,9 +138,15 @@ def _difference(options: DifferenceOptions, clip: float | None) -> float:
     return min(2.0, (options.clip_difference or math.inf) / (clip or 1.0))
 
 
-def private_sums(run: NodeRun, groups: bool = False) -> privacy.Mechanism:
-    """Table or snapshot: Theorem A, or Bound B with batches of fixed size and `groups`."""
+def reduced_sums(run: NodeRun) -> privacy.Mechanism:
+    """What the messages leak: of released anchors, or by the state that `options.state` keeps."""
+    return _anchored_sums(run) if run.options.state == "public" else _private_sums(run)
+
+
+def _private_sums(run: NodeRun) -> privacy.Mechanism:
+    """Table or snapshot: Theorem A, or Bound B with batches of fixed size and whole groups."""
     q = run.rate
+    groups = getattr(run.options, "table_batch", None) is not None
     if q == 1:
         return released_sums(run, run.noise_multiplier, q, run.records)
     return privacy.PrivateState(
@@ -156,7 +161,7 @@ def private_sums(run: NodeRun, groups: bool = False) -> privacy.Mechanism:
     )
 
 
-def anchored_sums(run: NodeRun) -> privacy.Mechanism:
+def _anchored_sums(run: NodeRun) -> privacy.Mechanism:
     """Released anchors: their Gaussians, and the sampled ones of the differences."""
     options, clip = run.options, run.clip[0]
     bound = _difference(options, clip)
@@ -170,19 +175,16 @@ def anchored_sums(run: NodeRun) -> privacy.Mechanism:
     return parts[0] if len(parts) == 1 else privacy.Composed(parts)
 
 
-def table_request(options: TableOptions) -> TableRequest:
-    """The table that these options ask for."""
+def table_request(options: Any) -> TableRequest | None:
+    """The table that these `TableOptions` ask for, where their state is private."""
+    if options.state != "private":
+        return None
     directory = options.table_directory
     return TableRequest(options.table_batch, None if directory is None else Path(directory))
 
 
-def check_differences(setup: Setup, *, table: bool, private: bool) -> tuple[str, ...]:
+def check_differences(setup: Setup) -> tuple[str, ...]:
     """Refuse what has no bound, and warn of what is expensive.
-
-    Args:
-        setup: of the run.
-        table: whether there is a gradient table.
-        private: whether un-noised gradients are kept.
 
     Raises:
         InputError: on `algorithm.clip_norm`, another norm than l2; on an option of a table where
@@ -190,6 +192,8 @@ def check_differences(setup: Setup, *, table: bool, private: bool) -> tuple[str,
             size.
     """
     options: Any = setup.options
+    private = options.state == "private"  # un-noised gradients are kept
+    table = private and isinstance(options, TableOptions)
     if options.clip_norm != "l2":
         raise InputError(
             "algorithm.clip_norm",
