@@ -54,7 +54,6 @@ The published accounting charges less, and misses what a private state carries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -126,7 +125,8 @@ def step(state: State, k: int, options: FedspdOptions, context: StepContext) -> 
     divisor = gamma + rho
     unit = 1 / (batch * divisor)
     radius = resolved_radius(unit, gamma, context.steps, here.clip(k), x_0, options)
-    x = within(here.take(_STARTS[options.state](state, x_0)), radius)
+    public = options.state == "public"
+    x = within(here.take(torch.zeros_like(state.x) if public else state.x - x_0), radius)
     dual = within(here.take(state.dual), radius * divisor)
     average = torch.zeros_like(dual)
     for r in range(options.local_steps):
@@ -134,7 +134,13 @@ def step(state: State, k: int, options: FedspdOptions, context: StepContext) -> 
         moved = (gamma * x + dual - g) / divisor
         x = proximal_change(options.regulariser, x_0, moved, 1 / divisor, options.regularisation)
         average.add_(x, alpha=1 / options.local_steps)
-    dual, change = _RELEASES[options.state](average, unit, dual, k, rho, here)
+    if public:  # lambda_i and y~_i - x_0 from the noised x~_i - x_0
+        noised = here.add_noise(average.clone(), k, scale=unit)
+        dual = dual - rho * noised
+        change = noised - dual / rho
+    else:  # lambda_i un-noised, and the noised y~_i - x_0: it moves twice as far as x_i
+        dual = dual - rho * average
+        change = here.add_noise(average - dual / rho, k, scale=2 * unit)
     message = here.put(state.message, (x_0 + change).to(state.message.dtype))
     return State(
         here.put(state.x, x_0 + x),
@@ -145,12 +151,6 @@ def step(state: State, k: int, options: FedspdOptions, context: StepContext) -> 
     )
 
 
-_STARTS: Mapping[str, Callable[[State, Tensor], Tensor]] = {
-    "public": lambda state, x_0: torch.zeros_like(state.x),
-    "private": lambda state, x_0: state.x - x_0,
-}
-
-
 def proximal_change(
     name: str, x_0: Tensor, moved: Tensor, step: Tensor, regularisation: float
 ) -> Tensor:
@@ -158,26 +158,6 @@ def proximal_change(
     if name == "none":
         return moved
     return prox(name, x_0 + moved, step, regularisation).sub_(x_0)
-
-
-def _released_model(
-    average: Tensor, unit: Tensor, dual: Tensor, k: int, rho: float, context: StepContext
-) -> tuple[Tensor, Tensor]:
-    """lambda_i and y~_i - x_0 from the noised x~_i - x_0."""
-    noised = context.add_noise(average.clone(), k, scale=unit)
-    dual = dual - rho * noised
-    return dual, noised - dual / rho
-
-
-def _released_message(
-    average: Tensor, unit: Tensor, dual: Tensor, k: int, rho: float, context: StepContext
-) -> tuple[Tensor, Tensor]:
-    """lambda_i, un-noised, and the noised y~_i - x_0: it moves twice as far as x_i."""
-    dual = dual - rho * average
-    return dual, context.add_noise(average - dual / rho, k, scale=2 * unit)
-
-
-_RELEASES = {"public": _released_model, "private": _released_message}
 
 
 def models(state: State) -> Tensor:

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, TypeVar
@@ -136,8 +135,8 @@ def inverse_step(
     drift = bound**2 + 2 * options.dual_diameter**2 + 2 * options.deviation**2 / batch
     noise = 2 * options.penalty * coordinates * (noise_std / (batch * options.local_steps)) ** 2
     root = (options.local_steps * share * (drift + noise)) ** 0.5
-    made: Number = 2 / options.diameter * math.sqrt(k + 1) * root
-    return made
+    gamma: Number = 2 / options.diameter * math.sqrt(k + 1) * root
+    return gamma
 
 
 @dataclass(frozen=True)
@@ -263,21 +262,15 @@ def _carried(
     ]
     if others:
         return carried_norms(rounds, rho, [[1.0] + [others] * (count - 1)], others)
-    one = [[float(r == hit) for r in range(count)] for hit in range(count)]
-    hits = one if _one_hit(run) else [[1.0] * count]
-    both = carried_norms(rounds, rho, hits, 0.0), energy_norms(rounds, rho, hits)
-    return [min(pair) for pair in zip(*both, strict=True)]
-
-
-_MECHANISMS: Mapping[str, Callable[[NodeRun], privacy.Mechanism]] = {
-    "public": _public,
-    "private": _private,
-}
+    single = [[float(r == hit) for r in range(count)] for hit in range(count)]
+    hits = single if _one_hit(run) else [[1.0] * count]
+    norms, energies = carried_norms(rounds, rho, hits, 0.0), energy_norms(rounds, rho, hits)
+    return [min(pair) for pair in zip(norms, energies, strict=True)]
 
 
 def mechanism(run: NodeRun) -> privacy.Mechanism:
     """What the messages of a client's active rounds leak: see the module."""
-    return _MECHANISMS[run.options.state](run)
+    return _public(run) if run.options.state == "public" else _private(run)
 
 
 def claimed_run(run: NodeRun) -> FedspdRun:
