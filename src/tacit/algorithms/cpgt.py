@@ -34,8 +34,7 @@ from torch import Tensor
 from tacit.algorithms.accounting import laplace_sums
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import Algorithm, Options, Share, step_size
-from tacit.algorithms.parts import noised_gradient
-from tacit.communication import compression
+from tacit.algorithms.parts import CompressorName, compressed, noised_gradient
 from tacit.communication.colours import Released
 
 __all__ = ["CPGT", "State", "TrackingOptions", "start", "step"]
@@ -47,7 +46,7 @@ class TrackingOptions(Options):
     clip_norm: Literal["l1"] = "l1"
     consensus_step: Share = 0.3
     tracking_step: Share = 0.3
-    compressor: Literal["none", "top-k", "rand-k", "bernoulli"] = "none"
+    compressor: CompressorName = "none"
     keep: Share = 1.0
 
 
@@ -92,15 +91,7 @@ def _sent(
     context: StepContext,
 ) -> tuple[Tensor, Tensor]:
     """The public copy after this step's message, and the mixture of the neighbours' copies."""
-    message = compression.compress(
-        value - copy,
-        compressor=options.compressor,
-        keep=options.keep,
-        seed=context.seed,
-        step=k,
-        nodes=context.nodes,
-        part=part,
-    )
+    message = compressed(value - copy, k, options, context, part)
     (moved,) = context.exchange.mix(k, Released(message.values), coding=message.coding)
     return copy + message.values, near + moved
 

@@ -45,7 +45,7 @@ Communication*, ICML 2019. Its gossip too is with the **old** public copies.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -62,7 +62,14 @@ from tacit.algorithms.definition import (
     Share,
     step_size,
 )
-from tacit.algorithms.parts import heavy_ball, independent, no_momentum, noised_gradient
+from tacit.algorithms.parts import (
+    CompressorName,
+    compressed,
+    heavy_ball,
+    independent,
+    no_momentum,
+    noised_gradient,
+)
 from tacit.communication import compression
 from tacit.communication.colours import Released
 from tacit.errors import InputError
@@ -93,7 +100,7 @@ class CompressedGossipOptions(Options):
 
     momentum: Momentum = 0.0
     consensus_step: Share = 0.3
-    compressor: Literal["none", "top-k", "rand-k", "bernoulli"] = "none"
+    compressor: CompressorName = "none"
     keep: Share = 1.0
 
 
@@ -129,15 +136,7 @@ def step(state: State, k: int, options: CompressedGossipOptions, context: StepCo
     moved = x.sub(direction, alpha=step_size(options, k, context.steps))
     x = torch.where(active, moved, x)
 
-    sent = compression.compress(
-        x - state.copy,
-        compressor=options.compressor,
-        keep=options.keep,
-        seed=context.seed,
-        step=k,
-        nodes=context.nodes,
-    )
-    s = sent.of(active)
+    s = compressed(x - state.copy, k, options, context).of(active)
     (near,) = context.exchange.mix(k, Released(s.values), coding=s.coding)
     return State(x, m, state.copy + s.values, near.add_(state.near))
 

@@ -45,6 +45,7 @@ from torch import Tensor
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import Algorithm, Options, Setup, Share, step_size
 from tacit.algorithms.federated import server_model
+from tacit.algorithms.parts import CompressorName, compressed
 from tacit.algorithms.variance_reduction import (
     Anchor,
     AnchorOptions,
@@ -74,7 +75,7 @@ __all__ = [
 class ShiftedOptions(Options):
     """Options of shifted compression."""
 
-    compressor: Literal["none", "top-k", "rand-k", "bernoulli"] = "none"
+    compressor: CompressorName = "none"
     keep: Share = 1.0
     shift_step: Annotated[float, Field(gt=0, le=1)] | None = None
 
@@ -130,14 +131,7 @@ def svrg_step(state: State, k: int, options: SvrgOptions, context: StepContext) 
 
 def _round(state: State, g: Tensor, k: int, options: ShiftedOptions, context: StepContext) -> State:
     """Compress, shift, average and step, from noised estimators g `[nodes, d]`."""
-    message = compression.compress(
-        g - state.shift,
-        compressor=options.compressor,
-        keep=options.keep,
-        seed=context.seed,
-        step=k,
-        nodes=context.nodes,
-    )
+    message = compressed(g - state.shift, k, options, context)
     factor, omega = scaling(options, g.shape[1])
     (mean,) = context.exchange.average(k, Released(message.values), coding=message.coding)
     gamma = options.shift_step or math.sqrt((1 + 2 * omega) / (2 * (1 + omega) ** 3))
