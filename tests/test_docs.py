@@ -46,7 +46,7 @@ from tacit.training.prepare import prepare
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
     ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
-] + sorted((ROOT / "docs").glob("*.md"))
+] + sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "proofs").glob("*.md")])
 KEYS = ROOT / "docs" / "experiment-file.md"
 REPORT = ROOT / "docs" / "report.md"
 EXPERIMENTS = sorted([*ROOT.glob("examples/*.toml"), *ROOT.glob("papers/**/*.toml")])
@@ -208,7 +208,7 @@ def plain_words(output: str) -> list[str]:
     return _NUMBER.sub("#", without_lines).split()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_runs(page: Path, folder: Path, example: Algorithm[Any, Any]) -> None:
     run_page(page, folder)
 
@@ -446,6 +446,21 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(file), match[0]
 
 
+def test_pages_that_the_code_names_exist() -> None:
+    named = {
+        page
+        for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+        for page in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text(encoding="utf-8"))
+    }
+    assert [page for page in sorted(named) if not (ROOT / page).is_file()] == []
+
+
+def test_every_proof_is_linked() -> None:
+    text = (ROOT / "docs" / "epsilon.md").read_text(encoding="utf-8")
+    proofs = {path.name for path in (ROOT / "docs" / "proofs").glob("*.md")}
+    assert {name for name in proofs if f"(proofs/{name})" in text} == proofs
+
+
 def test_pages_link_to_each_other_and_to_the_picture() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for name in (
@@ -502,16 +517,3 @@ def test_a_figure_of_the_papers_is_valid(file: Path, quick: bool) -> None:
     assert figure.source
     if quick:
         assert max(run.train.steps for run in runs) <= 100
-
-
-def test_every_private_method_of_the_papers_is_in_a_figure() -> None:
-    figures = [load_figure([file], Asked()) for file in FIGURES]
-    used = {
-        run.algorithm.name
-        for figure in figures
-        for line in figure.lines
-        for setting in line.settings
-        for run in setting.runs
-    }
-    single = {load_config(file).algorithm.name for file in SINGLE}
-    assert {name for name, row in ALGORITHMS.items() if row.private} <= used | single

@@ -1,16 +1,18 @@
 """What runs, plans and help pages give: a net under changes that are to change nothing.
 
-`PYTHONPATH=tests python tests/algorithms/golden.py` writes `golden.json` anew. A commit that is
-meant to change a result says why, and holds the new file.
+`PYTHONPATH=tests python tests/algorithms/golden.py CASE...` adds the results of new rows of the
+battery, and the plans of new figures; all that is there stays. Without a case it writes all of
+`golden.json` anew. A commit that is meant to change a result says why, and holds the new file.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -152,16 +154,22 @@ def _commands(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]
         yield from _commands(inner, (*words, name))
 
 
-def main() -> None:
-    """Write the file."""
+def main(cases: Sequence[str]) -> None:
+    """Write the file: anew, or with these cases, in the order of the battery."""
     torch.set_num_threads(1)
+    kept: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8")) if cases else {}
+    runs, plans = kept.get("runs", {}), kept.get("plans", {})
     with tempfile.TemporaryDirectory() as folder:
-        runs = {case: ran(case, Path(folder) / case) for case in ROWS}
-        statement = stated(Path(folder) / "statement")
-    plans = {figure: planned(figure) for figure in figures()}
-    made = {"runs": runs, "statement": statement, "plans": plans, "help": helped()}
-    FILE.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+        made = {case: ran(case, Path(folder) / case) for case in cases or ROWS}
+        statement = kept.get("statement") or stated(Path(folder) / "statement")
+    document = {
+        "runs": {case: made.get(case) or runs[case] for case in ROWS if case in {**runs, **made}},
+        "statement": statement,
+        "plans": {figure: plans.get(figure) or planned(figure) for figure in figures()},
+        "help": kept.get("help") or helped(),
+    }
+    FILE.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

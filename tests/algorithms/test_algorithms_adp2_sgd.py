@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import tacit
 from tacit import privacy
-from tacit.algorithms.activity import Crowd
-from tacit.algorithms.clock import Event, Speeds, events, waves
+from tacit.algorithms import Setup
+from tacit.algorithms.adp2_sgd import AsynchronousOptions, Event, events, waves
 from tacit.errors import InputError
 
 RATE = 0.2
@@ -25,8 +25,26 @@ def ring(nodes: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(sorted(near)) for near in around)
 
 
-def crowd(nodes: int, steps: int, seed: int = 3) -> Crowd:
-    return Crowd(nodes, steps, seed, ring(nodes))
+def speeds(spread: float, stragglers: float, factor: float) -> AsynchronousOptions:
+    return AsynchronousOptions(speed_spread=spread, stragglers=stragglers, straggler_factor=factor)
+
+
+def setup(nodes: int, steps: int, seed: int, options: AsynchronousOptions) -> Setup:
+    return Setup(
+        options=options,
+        nodes=nodes,
+        steps=steps,
+        seed=seed,
+        neighbours=ring(nodes),
+        records=[1] * nodes,
+        parameters=1,
+        model="logistic",
+        loss="cross-entropy",
+        accounted=False,
+        relation="add-or-remove-one",
+        sampling="poisson",
+        input_bound=None,
+    )
 
 
 def sequential(task: oracle.Problem, listed: list[Event]) -> np.ndarray:
@@ -58,8 +76,7 @@ def experiment(task: oracle.Problem, steps: int, **options: float) -> dict[str, 
 def test_waves_are_one_event_after_the_other(nodes: int, options: dict[str, float]) -> None:
     task, steps = oracle.problem("logistic", nodes), 15
     found = tacit.train(experiment(task, steps, **options), model=task.module, nodes=task.nodes)
-    speeds = Speeds(options.get("speed_spread", 0.2), options.get("stragglers", 0.0), 5.0)
-    listed = events(crowd(nodes, steps, seed=5), speeds)
+    listed = events(ring(nodes), steps, 5, AsynchronousOptions(**options))
     np.testing.assert_allclose(
         found.parameters.numpy(), sequential(task, listed), rtol=1e-9, atol=1e-9
     )
@@ -71,7 +88,7 @@ def test_waves_are_one_event_after_the_other(nodes: int, options: dict[str, floa
 def test_a_wave_holds_disjoint_pairs_and_every_wave_has_one(
     nodes: int, steps: int, seed: int
 ) -> None:
-    found = waves(Crowd(nodes, steps, seed, ring(nodes)), Speeds(0.5, 0.2, 4.0))
+    found = waves(setup(nodes, steps, seed, speeds(0.5, 0.2, 4.0)))
     assert found.partner is not None
     own = np.arange(nodes)
     for active, partner in zip(found.active, found.partner, strict=True):
@@ -82,8 +99,8 @@ def test_a_wave_holds_disjoint_pairs_and_every_wave_has_one(
 
 
 def test_the_clock_is_deterministic_and_slow_nodes_finish_less() -> None:
-    one, same = (waves(crowd(10, 200), Speeds(0.0, 0.2, 6.0)) for _ in range(2))
-    other = waves(crowd(10, 200, seed=4), Speeds(0.0, 0.2, 6.0))
+    one, same = (waves(setup(10, 200, 3, speeds(0.0, 0.2, 6.0))) for _ in range(2))
+    other = waves(setup(10, 200, 4, speeds(0.0, 0.2, 6.0)))
     assert (one.active == same.active).all()
     assert (one.active != other.active).any()
     counts = np.sort(one.active.sum(axis=0))
@@ -91,7 +108,7 @@ def test_the_clock_is_deterministic_and_slow_nodes_finish_less() -> None:
 
 
 def test_staleness_counts_the_averagings_in_between() -> None:
-    listed = events(crowd(6, 60), Speeds(0.3, 0.0, 1.0))
+    listed = events(ring(6), 60, 3, speeds(0.3, 0.0, 1.0))
     since = dict.fromkeys(range(6), 0)
     for event in listed:
         assert event.staleness == since[event.node]
@@ -101,7 +118,7 @@ def test_staleness_counts_the_averagings_in_between() -> None:
 
 
 def test_more_waves_begin_with_the_same_history() -> None:
-    few, many = (events(crowd(7, steps), Speeds(0.4, 0.1, 3.0)) for steps in (20, 50))
+    few, many = (events(ring(7), steps, 3, speeds(0.4, 0.1, 3.0)) for steps in (20, 50))
     assert few == [event for event in many if event.wave < 20]
 
 

@@ -51,13 +51,6 @@ def digits(*records: int) -> Nodes:
 # The table.
 
 
-def test_every_algorithm_has_a_row() -> None:
-    assert {row.name for row in ROWS.values()} == set(ALGORITHMS)
-    assert {ROWS[case].name for case in NOISED} == {
-        name for name, row in ALGORITHMS.items() if row.private
-    }
-
-
 def test_every_state_has_a_row() -> None:
     for name, row in ALGORITHMS.items():
         if "state" in row.options.model_fields:
@@ -80,11 +73,6 @@ def test_a_recursion_is_compared_with_a_loop(case: str) -> None:
     helpers = [path for path in folder.glob("*.py") if path.stem in imported]
     shared = [path.read_text(encoding="utf-8") for path in helpers]
     assert any(f'"{ROWS[case].name}"' in text for text in [source, *shared])
-
-
-def test_every_algorithm_is_another_one_somewhere() -> None:
-    named = {each.name for each in SPECIAL} | {each.other for each in SPECIAL}
-    assert named == set(ALGORITHMS)
 
 
 # Runs.

@@ -1,7 +1,7 @@
-"""The published algorithms, one file each, and the table that lists them.
+"""The published algorithms, one file a paper, and the table that lists them.
 
-To add one: copy the file nearest to it, change what its paper changes, add its row here and its
-row to `tests/algorithms/battery_table.py`.
+To add one, see CONTRIBUTING.md; `tests/algorithms/test_algorithms_complete.py` names what a new row
+still lacks.
 """
 
 from __future__ import annotations
@@ -10,41 +10,39 @@ from collections.abc import Mapping
 from typing import Any
 
 from tacit.algorithms.accounting import NodeRun
-from tacit.algorithms.activity import Activity, Crowd
 from tacit.algorithms.adp2_sgd import ADP2_SGD
-from tacit.algorithms.choco_sgd import CHOCO_SGD
-from tacit.algorithms.const_d2p import CONST_D2P
 from tacit.algorithms.context import StepContext, Table
 from tacit.algorithms.cpgt import CPGT
-from tacit.algorithms.d_psgd import D_PSGD
-from tacit.algorithms.definition import Algorithm, Facts, Options, Schedules, Size, TableRequest
-from tacit.algorithms.do_adp import DO_ADP
-from tacit.algorithms.dp2_sgd import DP2_SGD
+from tacit.algorithms.definition import (
+    Activity,
+    Algorithm,
+    Options,
+    Schedules,
+    Setup,
+    Size,
+    TableRequest,
+)
+from tacit.algorithms.do_adp import CHOCO_SGD, DO_ADP
+from tacit.algorithms.dp2_sgd import D_PSGD, DP2_SGD
 from tacit.algorithms.dp_admm import DP_ADMM
 from tacit.algorithms.dp_dda import DP_DDA
-from tacit.algorithms.dp_fedavg import DP_FEDAVG
+from tacit.algorithms.dp_fedavg import DP_FEDAVG, FEDAVG
 from tacit.algorithms.dp_sgd import DP_SGD
 from tacit.algorithms.dpdo import DPDO
-from tacit.algorithms.dyn_c import DYN_C
-from tacit.algorithms.dyn_d2p import DYN_D2P
-from tacit.algorithms.dyn_general import DYN_GENERAL
-from tacit.algorithms.dyn_mu import DYN_MU
-from tacit.algorithms.fedavg import FEDAVG
+from tacit.algorithms.dyn_d2p import CONST_D2P, DYN_C, DYN_D2P, DYN_GENERAL, DYN_MU
 from tacit.algorithms.fedspd_dp import FEDSPD_DP
-from tacit.algorithms.privsgp import PRIVSGP
+from tacit.algorithms.privsgp import PRIVSGP, SGP
 from tacit.algorithms.privsgp_vr import PRIVSGP_VR
-from tacit.algorithms.sgp import SGP
 from tacit.algorithms.soteriafl import SOTERIAFL_SAGA, SOTERIAFL_SVRG
 
 __all__ = [
     "ALGORITHMS",
     "Activity",
     "Algorithm",
-    "Crowd",
-    "Facts",
     "NodeRun",
     "Options",
     "Schedules",
+    "Setup",
     "Size",
     "StepContext",
     "Table",

@@ -11,15 +11,20 @@ noised gradient, which was computed at an older copy of its model.
 | tau, staleness | comes from the clock; `tacit plan` and the result report it |
 | gamma | `learning_rate` |
 | N ~ Normal(0, sigma^2 I) | noise in the batch mean |
-| event | a pair (i, j) of a wave, see `clock` |
+| event | a pair (i, j) of a wave |
 
-**One step is one wave**: all events that share no node and come next, computed stacked; the result
-is exactly that of running them one after the other. A wave holds about a third of the nodes, so a
-node makes about K / 3 updates in K steps; the plan says how many.
+**One step is one wave.** A virtual clock says who finishes when. Every node computes at a speed of
+its own; when node i finishes, an *event* takes place: it picks a neighbour j, and both are busy
+with it. Events are in the order of time. Two events that share no node commute, so they are laid
+out in *waves*: an event's wave is one more than the latest earlier event of either node. Running
+wave after wave, all events of a wave stacked, is therefore the same as running one event after the
+other, and a prefix of waves is a consistent cut of the history. A wave holds about a third of the
+nodes, so a node makes about K / 3 updates in K steps; the plan says how many.
 
-How fast nodes are is drawn from the public seed: `speed_spread` (standard deviation of the
-logarithm of a node's mean time, 0.2 by default), `stragglers` (share of the nodes) and
-`straggler_factor` (how much slower they are).
+Everything of the clock is drawn from the public seed: the schedule depends on no record and is no
+secret. The options are `speed_spread` (standard deviation of the logarithm of a node's mean time),
+`stragglers` (share of the nodes that are slower still, at least one if positive) and
+`straggler_factor` (by how much).
 
 Mechanism: node i releases a noised gradient in each of its K_i events, whose number is public; all
 models are sent, so the older copy is public too and staleness costs nothing: the Poisson-sampled
@@ -29,20 +34,33 @@ Gaussian (or that of a fixed batch), composed K_i times. Relation and trust mode
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterator
 from typing import Annotated, NamedTuple
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from tacit.algorithms.activity import Activity, Crowd
-from tacit.algorithms.clock import Speeds, waves
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Options, constant, step_size
-from tacit.algorithms.parts import noised_gradient
+from tacit.algorithms.definition import Activity, Algorithm, Options, Setup, step_size
+from tacit.algorithms.parts import noised_gradient, public_draws
 from tacit.communication.colours import Released
 
-__all__ = ["ADP2_SGD", "AsynchronousOptions", "State", "mix", "models", "start", "step"]
+__all__ = [
+    "ADP2_SGD",
+    "AsynchronousOptions",
+    "Event",
+    "State",
+    "events",
+    "start",
+    "step",
+    "waves",
+]
+
+_CLOCK = 3  # the purpose of the public draws
+_AT_ONCE = 4096  # random numbers drawn at a time
 
 
 class AsynchronousOptions(Options):
@@ -76,20 +94,78 @@ def step(state: State, k: int, options: AsynchronousOptions, context: StepContex
     return State(x, torch.where(finished, x, state.snapshot))
 
 
-def mix(state: State, k: int, context: StepContext) -> State:
-    """One round of gossip alone, over the whole graph."""
-    (x,) = context.exchange.mix(k, Released(state.x))
-    return State(x, state.snapshot)
+class Event(NamedTuple):
+    """One update.
+
+    `wave` in which it runs; `node` whose gradient is used; `partner` with whom it averages (itself
+    if it has no neighbour); `staleness`, averagings of the node between the model that its gradient
+    was computed at and this event, which is not counted.
+    """
+
+    wave: int
+    node: int
+    partner: int
+    staleness: int
 
 
-def models(state: State) -> Tensor:
-    """x, `[nodes, d]`."""
-    return state.x
+def events(
+    neighbours: tuple[tuple[int, ...], ...], steps: int, seed: int, options: AsynchronousOptions
+) -> list[Event]:
+    """Every event of the first `steps` waves, in the order of time.
+
+    Args:
+        neighbours: of each node.
+        steps: K.
+        seed: the public one.
+        options: how fast nodes are.
+    """
+    nodes = len(neighbours)
+    rng = public_draws(seed, _CLOCK)
+    means = np.exp(options.speed_spread * rng.standard_normal(nodes))
+    slow = int(np.ceil(options.stragglers * nodes))
+    means[rng.permutation(nodes)[:slow]] *= options.straggler_factor
+    # Computing takes its mean time, give or take a half.
+    numbers = _uniform(rng)
+    queue = [(means[node] * (0.5 + next(numbers)), node) for node in range(nodes)]
+    heapq.heapify(queue)
+    level = [0] * nodes
+    averaged = [0] * nodes  # since the node's own last event
+    listed: list[Event] = []
+    behind = nodes  # nodes that may still have an event in the waves that are wanted
+    while behind:
+        now, node = queue[0]
+        choice = neighbours[node]
+        partner = choice[int(next(numbers) * len(choice))] if choice else node
+        wave = max(level[node], level[partner])
+        for busy in {node, partner}:
+            behind -= level[busy] < steps <= wave + 1
+            level[busy] = wave + 1
+        if wave < steps:
+            listed.append(Event(wave, node, partner, averaged[node]))
+        averaged[partner] += partner != node
+        averaged[node] = 0
+        heapq.heapreplace(queue, (now + means[node] * (0.5 + next(numbers)), node))
+    return listed
 
 
-def activity(options: AsynchronousOptions, crowd: Crowd) -> Activity:
-    """Who finishes in which wave."""
-    return waves(crowd, Speeds(options.speed_spread, options.stragglers, options.straggler_factor))
+def _uniform(rng: np.random.Generator) -> Iterator[float]:
+    """Numbers in [0, 1), one at a time, drawn many at a time."""
+    while True:
+        yield from reversed(rng.random(_AT_ONCE).tolist())
+
+
+def waves(setup: Setup) -> Activity:
+    """Who finishes in which wave, and who is paired with whom."""
+    listed = events(setup.neighbours, setup.steps, setup.seed, setup.options)
+    active = np.zeros((setup.steps, setup.nodes), dtype=np.bool_)
+    partner = np.tile(np.arange(setup.nodes, dtype=np.int64), (setup.steps, 1))
+    for event in listed:
+        active[event.wave, event.node] = True
+        partner[event.wave, event.node] = event.partner
+        partner[event.wave, event.partner] = event.node
+    staleness = np.asarray([event.staleness for event in listed])
+    summary = f"mean {staleness.mean():.3g}, largest {staleness.max()} averagings"
+    return Activity(active, partner, {"staleness of gradients": summary})
 
 
 ADP2_SGD = Algorithm(
@@ -97,16 +173,11 @@ ADP2_SGD = Algorithm(
     title="A(DP)2SGD",
     paper="Xu, Zhang and Wang, 2022",
     summary="asynchronous gossip SGD: pairs average, gradients are stale",
-    setting="peer-to-peer",
     weights="doubly-stochastic",
-    private=True,
     options=AsynchronousOptions,
-    schedules=constant,
     start=start,
     step=step,
-    mix=mix,
-    models=models,
-    activity=activity,
+    activity=waves,
     fixed_graph=True,
     bound_is_tight=True,
 )

@@ -14,47 +14,40 @@
     x_i^{t+1} = x_i^t - gamma_x sum_j w_ij (x_i^c - x_j^c) - eta y_i^t
     y_i^{t+1} = y_i^t - gamma_y sum_j w_ij (y_i^c - y_j^c) + g_i^{t+1} - g_i^t,   y_i^0 = g_i^0.
 
-*Where the noise enters.* As printed, x and y are private and un-noised, and each message gets
-Laplace noise of its own. Once two neighbouring runs differ, their x differ for good, so that
-*every* record's gradient may differ, and nothing better than 2 C (of a **mean**) bounds what a
-message reveals: J times the noise. Here the noise enters the gradient, g_i = clipped mean + Laplace
-noise; everything else, compression included, is a function of the g_i and of public values.
+The noise enters the gradient, g_i = clipped mean + Laplace noise; everything else, compression
+included, is a function of the g_i and of public values. As printed, each message of an un-noised x
+and y gets noise of its own, which needs J times as much.
 
 Mechanism: Laplace noise on sums of gradients that are clipped in l1 (`clip`), Poisson-sampled if
 batches are (add-or-remove-one). Adaptive: g_i^t is computed at x_i^t, a function of earlier g_i.
-Relation: the plan's; trust model: `all-messages`. Noise in g_i^{t+1} - g_i^t telescopes: the sum of
-all y_i at a time holds the noise of that time's gradients only. The papers print no formula: no
-claim.
+Relation: the plan's; trust model: `all-messages`. No claim. Proof:
+`docs/proofs/noised-gradients.md`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from tacit.algorithms.accounting import laplace_sums
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Options, Share, constant, step_size
-from tacit.algorithms.parts import noised_gradient
-from tacit.communication import compression
+from tacit.algorithms.definition import Algorithm, Options, Share, step_size
+from tacit.algorithms.parts import CompressorName, compressed, noised_gradient
 from tacit.communication.colours import Released
 from tacit.privacy.noise.independent import LAPLACE
 
-__all__ = ["CPGT", "State", "TrackingOptions", "mix", "models", "start", "step"]
-
-Gossip = Annotated[float, Field(gt=0, le=1)]
+__all__ = ["CPGT", "State", "TrackingOptions", "start", "step"]
 
 
 class TrackingOptions(Options):
     """Options of CPGT."""
 
     clip_norm: Literal["l1"] = "l1"
-    consensus_step: Gossip = 0.3
-    tracking_step: Gossip = 0.3
-    compressor: Literal["none", "top-k", "rand-k", "bernoulli"] = "none"
+    consensus_step: Share = 0.3
+    tracking_step: Share = 0.3
+    compressor: CompressorName = "none"
     keep: Share = 1.0
 
 
@@ -99,28 +92,9 @@ def _sent(
     context: StepContext,
 ) -> tuple[Tensor, Tensor]:
     """The public copy after this step's message, and the mixture of the neighbours' copies."""
-    message = compression.compress(
-        value - copy,
-        compressor=options.compressor,
-        keep=options.keep,
-        seed=context.seed,
-        step=k,
-        nodes=context.nodes,
-        part=part,
-    )
+    message = compressed(value - copy, k, options, context, part)
     (moved,) = context.exchange.mix(k, Released(message.values), coding=message.coding)
     return copy + message.values, near + moved
-
-
-def mix(state: State, k: int, context: StepContext) -> State:
-    """One round of gossip of x alone, uncompressed."""
-    (x,) = context.exchange.mix(k, Released(state.x))
-    return state._replace(x=x)
-
-
-def models(state: State) -> Tensor:
-    """x, `[nodes, d]`."""
-    return state.x
 
 
 def numbers(options: TrackingOptions, parameters: int) -> float:
@@ -134,15 +108,10 @@ CPGT = Algorithm(
     title="CPGT",
     paper="Xie, Yi, Wang, Cao and Ren, 2023",
     summary="gradient tracking with compressed messages and Laplace noise",
-    setting="peer-to-peer",
     weights="doubly-stochastic",
-    private=True,
     options=TrackingOptions,
-    schedules=constant,
     start=start,
     step=step,
-    mix=mix,
-    models=models,
     mechanism=laplace_sums,
     noise=LAPLACE,
     fixed_graph=True,

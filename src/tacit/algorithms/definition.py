@@ -10,32 +10,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, claimed_sums, noised_sums
-from tacit.algorithms.activity import Activity, Crowd
 from tacit.algorithms.context import StepContext
+from tacit.communication.colours import Released
 from tacit.privacy.noise.independent import GAUSSIAN, Noise
 from tacit.privacy.published import PublishedFormula
 
 __all__ = [
+    "Activity",
     "Algorithm",
     "Clip",
-    "Facts",
-    "FinalMixing",
-    "Growth",
     "LearningRate",
     "Momentum",
     "Options",
     "RateSchedule",
     "Schedules",
+    "Setup",
     "Share",
     "Size",
     "TableRequest",
@@ -61,8 +62,6 @@ Size = Annotated[float, Field(allow_inf_nan=False), AfterValidator(_moderate)]
 LearningRate = Size
 Clip = Size
 Momentum = Annotated[float, Field(ge=0, lt=1)]
-FinalMixing = Annotated[int, Field(ge=0, le=100_000)]
-Growth = Annotated[float, Field(ge=1, le=1e38, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 Weights = Literal["column-stochastic", "doubly-stochastic", "server"]
@@ -124,13 +123,15 @@ def constant(options: Options, clip: float | None, steps: int) -> Schedules:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What an algorithm may check its options against, before anything runs.
+class Setup:
+    """The experiment as its algorithm sees it before anything runs.
 
     Args:
         options: of the algorithm.
         nodes: how many.
         steps: K.
+        seed: the public one.
+        neighbours: of each node, in the graph of step 0, ascending.
         records: J of each node.
         parameters: d.
         model, loss: as `[task]` names them.
@@ -143,6 +144,8 @@ class Facts:
     options: Any
     nodes: int
     steps: int
+    seed: int
+    neighbours: tuple[tuple[int, ...], ...]
     records: Sequence[int]
     parameters: int
     model: str
@@ -151,6 +154,25 @@ class Facts:
     relation: str
     sampling: str
     input_bound: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Activity:
+    """Who takes part in which step: drawn before the run, from the public seed.
+
+    Since everybody knows it, participation earns no amplification: a node's mechanism is that of
+    the steps in which it is active, whose number the plan knows.
+
+    Args:
+        active: bool `[steps, nodes]`.
+        partner: int64 `[steps, nodes]`, whom a node is paired with (itself: nobody); None where
+            an algorithm has no pairs.
+        notes: what came of it, for people: name to value.
+    """
+
+    active: NDArray[np.bool_]
+    partner: NDArray[np.int64] | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -166,37 +188,14 @@ class TableRequest:
     directory: Path | None = None
 
 
-def _no_rounds(options: Options) -> int:
-    return 0
-
-
-def _always(options: Any, crowd: Crowd) -> Activity | None:
-    return None
-
-
-def _nothing_to_say(facts: Facts) -> tuple[str, ...]:
-    return ()
-
-
-def _cost_of_any_step(options: Any) -> bool:
-    return False
-
-
-def _no_bound(options: Any) -> float | None:
-    return None
-
-
-def _no_table(options: Any) -> TableRequest | None:
-    return None
-
-
 def common_mean(models: Tensor, state: Any) -> Tensor:
     """The mean of all nodes' models `[nodes, d]`, which their messages give away: `[d]`."""
     return models.mean(0)
 
 
-def _all_numbers(options: Any, parameters: int) -> int:
-    return parameters
+def _x_of(state: Any) -> Tensor:
+    models: Tensor = state.x
+    return models
 
 
 @dataclass(frozen=True)
@@ -208,19 +207,18 @@ class Algorithm(Generic[State, Chosen]):
         title: as its paper writes it.
         paper: where it was published.
         summary: one line for `tacit algorithms`.
-        setting: who talks to whom.
         weights: what its mixing matrices must be; `server` for federated methods.
-        private: whether it adds noise; if not, no epsilon is offered.
         options: its options, with defaults.
-        default_clip: the clipping bound of a private run that gives none.
-        schedules: clip and relative noise of each step, from options and number of steps.
         start: state before the first step, from parameters `[nodes, d]`.
         step: state after step k.
-        mix: one gossip-only round (federated: the server averages).
+        private: whether it adds noise; if not, no epsilon is offered.
+        schedules: clip and relative noise of each step, from options, clip and number of steps.
+        models: each node's model of a state, `[nodes, d]`, de-biased; `state.x` by default.
+        gossip: one gossip-only round, where that mixes something else than `state.x` alone.
         final_rounds: how many of those follow the last step.
-        models: each node's model of a state, `[nodes, d]`, de-biased.
-        released_models: whether these are functions of what was noised. Where they are not, they
-            are a node's own: scores that leave it, and what stops a run, are the common model's.
+        released_models: whether the models are functions of what was noised. Where they are not,
+            they are a node's own: scores that leave it, and what stops a run, are the common
+            model's.
         consensus: the common model `[d]`, from those models and the state; by default their mean.
         mechanism: what an observer sees of a node, and may learn from it.
         bound_is_tight: whether an observer sees the noised sums themselves, so that what the
@@ -240,22 +238,22 @@ class Algorithm(Generic[State, Chosen]):
         table: the gradient table that it needs, if any.
         not_covered: what epsilon does not cover beside what it never does, for people.
         message_numbers: numbers in one message of a node, for `tacit plan`.
+        default_clip: the clipping bound of a private run that gives none.
     """
 
     name: str
     title: str
     paper: str
     summary: str
-    setting: Literal["peer-to-peer", "federated"]
     weights: Weights
-    private: bool
     options: type[Chosen]
-    schedules: Callable[[Chosen, float | None, int], Schedules]
     start: Callable[[Tensor, Chosen, StepContext], State]
     step: Callable[[State, int, Chosen, StepContext], State]
-    models: Callable[[State], Tensor]
-    mix: Callable[[State, int, StepContext], State]
-    final_rounds: Callable[[Chosen], int] = _no_rounds
+    private: bool = True
+    schedules: Callable[[Chosen, float | None, int], Schedules] = constant
+    models: Callable[[State], Tensor] = _x_of
+    gossip: Callable[[State, int, StepContext], State] | None = None
+    final_rounds: Callable[[Chosen], int] = lambda options: 0
     released_models: bool = True
     consensus: Callable[[Tensor, State], Tensor] = common_mean
     mechanism: Callable[[NodeRun], privacy.Mechanism] = noised_sums
@@ -264,13 +262,32 @@ class Algorithm(Generic[State, Chosen]):
     formula: PublishedFormula[Any] | None = None
     claimed_run: Callable[[NodeRun], Any] = claimed_sums
     claimed_round: Callable[[Any], float] | None = None
-    activity: Callable[[Chosen, Crowd], Activity | None] = _always
+    activity: Callable[[Setup], Activity | None] = lambda setup: None
     fixed_graph: bool = False
-    cost_depends_on_step: Callable[[Chosen], bool] = _cost_of_any_step
-    input_bound: Callable[[Chosen], float | None] = _no_bound
+    cost_depends_on_step: Callable[[Chosen], bool] = lambda options: False
+    input_bound: Callable[[Chosen], float | None] = lambda options: None
     convex: bool = False
-    check: Callable[[Facts], tuple[str, ...]] = _nothing_to_say
-    table: Callable[[Chosen], TableRequest | None] = _no_table
+    check: Callable[[Setup], tuple[str, ...]] = lambda setup: ()
+    table: Callable[[Chosen], TableRequest | None] = lambda options: None
     not_covered: tuple[str, ...] = ()
-    message_numbers: Callable[[Chosen, int], float] = _all_numbers
+    message_numbers: Callable[[Chosen, int], float] = lambda options, parameters: parameters
     default_clip: float = 1.0
+
+    @property
+    def setting(self) -> Literal["peer-to-peer", "federated"]:
+        """Who talks to whom."""
+        return "federated" if self.weights == "server" else "peer-to-peer"
+
+    def mix(self, state: State, k: int, context: StepContext) -> State:
+        """The state after one gossip-only round.
+
+        With a server the state stays as it is: each round has ended with the server's average.
+        """
+        if self.gossip is not None:
+            return self.gossip(state, k, context)
+        if self.weights == "server":
+            return state
+        old: Any = state
+        (x,) = context.exchange.mix(k, Released(old.x))
+        mixed: State = old._replace(x=x)
+        return mixed

@@ -28,25 +28,24 @@ models: x_{t+1} = (1 - gamma) x_t + gamma W x_t - alpha m_{t+1} from equal start
 momentum. |g_j| <= G / sqrt(d) for every coordinate, which the paper assumes of gradients, is
 `clip_norm = "coordinate"`; any other clip norm will do.
 
-Mechanism: `noised_sums` over the steps in which the node is active. Relation: the plan's; trust
-model: `all-messages`. *Proof.* Who is active is drawn from the public seed; x, m, the copies and
-what is sent are functions of the node's noised gradients, of other nodes' messages and of public
-values (post-processing), and a gradient is taken at such an x (adaptive composition). Models and
-momentum are covered too.
-
-*What is wrong with the published accounting.* The theorem's delta contains sqrt(sum_t eps_t'^2) =
-eps / sqrt(5), so it is at least 0.447 at eps = 1. It charges p^2 and k / d: but activation is
-visible to everyone, Top_k picks the coordinates that carry most, and what is not sent now stays in
-x - x^ and is sent later. So each active step is charged in full here.
+Mechanism: `noised_sums` over the steps in which the node is active, since all that it sends is a
+function of its noised gradients and of public values, its models and momentum included. Relation:
+the plan's; trust model: `all-messages`. Each active step is charged in full: activation is visible
+to everyone, and what Top_k leaves out is sent later. The published theorem charges p^2 and k / d,
+and its delta is at least 0.447 at eps = 1. Proof: `docs/proofs/noised-gradients.md`.
 
 *Claim*: the theorem's sigma over T = all steps, delta_0 = the claim's delta, its noise that of the
 batch mean; `keep` counts as k / d whatever the compressor.
+
+CHOCO-SGD with momentum is the same with p = 1 and sigma = 0, the non-private baseline: Koloskova,
+Stich and Jaggi, *Decentralized Stochastic Optimization and Gossip Algorithms with Compressed
+Communication*, ICML 2019. Its gossip too is with the **old** public copies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -54,34 +53,37 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.algorithms.accounting import NodeRun
-from tacit.algorithms.activity import Activity, Crowd, independent
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import (
     Algorithm,
-    Facts,
     Momentum,
     Options,
+    Setup,
     Share,
-    constant,
     step_size,
 )
-from tacit.algorithms.parts import heavy_ball, no_momentum, noised_gradient
+from tacit.algorithms.parts import (
+    CompressorName,
+    compressed,
+    heavy_ball,
+    independent,
+    no_momentum,
+    noised_gradient,
+)
 from tacit.communication import compression
 from tacit.communication.colours import Released
 from tacit.errors import InputError
 from tacit.privacy.published import DO_ADP as PUBLISHED
-from tacit.privacy.published import DoAdpRun, PublishedFormula
+from tacit.privacy.published import DoAdpRun
 
 __all__ = [
+    "CHOCO_SGD",
     "DO_ADP",
     "CompressedGossipOptions",
     "DoAdpOptions",
     "State",
     "check",
     "claimed_run",
-    "compressed_gossip_method",
-    "mix",
-    "models",
     "numbers_sent",
     "paper_consensus_step",
     "start",
@@ -98,7 +100,7 @@ class CompressedGossipOptions(Options):
 
     momentum: Momentum = 0.0
     consensus_step: Share = 0.3
-    compressor: Literal["none", "top-k", "rand-k", "bernoulli"] = "none"
+    compressor: CompressorName = "none"
     keep: Share = 1.0
 
 
@@ -134,28 +136,9 @@ def step(state: State, k: int, options: CompressedGossipOptions, context: StepCo
     moved = x.sub(direction, alpha=step_size(options, k, context.steps))
     x = torch.where(active, moved, x)
 
-    sent = compression.compress(
-        x - state.copy,
-        compressor=options.compressor,
-        keep=options.keep,
-        seed=context.seed,
-        step=k,
-        nodes=context.nodes,
-    )
-    s = sent.of(active)
+    s = compressed(x - state.copy, k, options, context).of(active)
     (near,) = context.exchange.mix(k, Released(s.values), coding=s.coding)
     return State(x, m, state.copy + s.values, near.add_(state.near))
-
-
-def mix(state: State, k: int, context: StepContext) -> State:
-    """One round of gossip of x alone, uncompressed."""
-    (x,) = context.exchange.mix(k, Released(state.x))
-    return state._replace(x=x)
-
-
-def models(state: State) -> Tensor:
-    """x, `[nodes, d]`."""
-    return state.x
 
 
 def paper_consensus_step(
@@ -198,17 +181,13 @@ def numbers_sent(options: CompressedGossipOptions, d: int) -> float:
     return d if options.compressor == "none" else compression.kept(options.keep, d)
 
 
-def _everybody(options: CompressedGossipOptions, crowd: Crowd) -> Activity | None:
-    return None
-
-
-def check(facts: Facts) -> tuple[str, ...]:
+def check(setup: Setup) -> tuple[str, ...]:
     """Warns of a consensus step that public copies cannot follow: found by trying, no theorem.
 
     Raises:
         InputError: on `algorithm.keep`, which needs a compressor.
     """
-    options = facts.options
+    options = setup.options
     if options.compressor == "none" and options.keep < 1:
         raise InputError(
             "algorithm.keep",
@@ -224,53 +203,31 @@ def check(facts: Facts) -> tuple[str, ...]:
     )
 
 
-Chosen = TypeVar("Chosen", bound=CompressedGossipOptions)
+CHOCO_SGD: Algorithm[State, Any] = Algorithm(
+    name="choco-sgd",
+    title="CHOCO-SGD with momentum",
+    paper="Koloskova, Stich and Jaggi, ICML 2019",
+    summary="compressed gossip SGD with momentum, without noise",
+    weights="doubly-stochastic",
+    options=CompressedGossipOptions,
+    start=start,
+    step=step,
+    private=False,
+    claimed_run=claimed_run,
+    fixed_graph=True,
+    check=check,
+    message_numbers=numbers_sent,
+)
 
-
-def compressed_gossip_method(
-    *,
-    name: str,
-    title: str,
-    paper: str,
-    summary: str,
-    private: bool,
-    options: type[Chosen],
-    activity: Callable[[Chosen, Crowd], Activity | None] = _everybody,
-    message_numbers: Callable[[Chosen, int], float] = numbers_sent,
-    formula: PublishedFormula[Any] | None = None,
-) -> Algorithm[State, Chosen]:
-    """The row of a method with this step: only what differs has to be said."""
-    return Algorithm(
-        name=name,
-        title=title,
-        paper=paper,
-        summary=summary,
-        setting="peer-to-peer",
-        weights="doubly-stochastic",
-        private=private,
-        options=options,
-        schedules=constant,
-        start=start,
-        step=step,
-        mix=mix,
-        models=models,
-        activity=activity,
-        fixed_graph=True,
-        check=check,
-        message_numbers=message_numbers,
-        formula=formula,
-        claimed_run=claimed_run,
-    )
-
-
-DO_ADP = compressed_gossip_method(
+DO_ADP = replace(
+    CHOCO_SGD,
     name="do-adp",
     title="DO-ADP",
     paper="Huo, Liu, Ding, Johansson and Shi (DO-ADP)",
     summary="compressed gossip of randomly active nodes, with momentum",
-    private=True,
     options=DoAdpOptions,
-    activity=lambda chosen, crowd: independent(crowd, chosen.activation),
-    message_numbers=lambda chosen, d: chosen.activation * numbers_sent(chosen, d),
+    private=True,
     formula=PUBLISHED,
+    activity=independent,
+    message_numbers=lambda options, d: options.activation * numbers_sent(options, d),
 )

@@ -11,20 +11,24 @@ x_i^{k+1} = sum_j W_ij x_j^k - gamma (g_i(x_i^k) + N). Every x_i is sent, so it 
 
 Mechanism: Poisson-sampled Gaussian of each node's clipped gradients. The papers print no formula
 to compare it with: no claim.
+
+D-PSGD is the same without noise, the non-private baseline: Lian et al., *Can Decentralized
+Algorithms Outperform Centralized Algorithms?*, NeurIPS 2017.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from torch import Tensor
 
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Options, constant, step_size
+from tacit.algorithms.definition import Algorithm, Options, step_size
 from tacit.algorithms.parts import noised_gradient
 from tacit.communication.colours import Released
 
-__all__ = ["DP2_SGD", "State", "mix", "models", "start", "step"]
+__all__ = ["DP2_SGD", "D_PSGD", "State", "start", "step"]
 
 
 class State(NamedTuple):
@@ -45,29 +49,23 @@ def step(state: State, k: int, options: Options, context: StepContext) -> State:
     return State(mixed.sub_(g, alpha=step_size(options, k, context.steps)))
 
 
-def mix(state: State, k: int, context: StepContext) -> State:
-    """One round of gossip alone."""
-    return State(*context.exchange.mix(k, Released(state.x)))
-
-
-def models(state: State) -> Tensor:
-    """x, `[nodes, d]`."""
-    return state.x
-
-
-DP2_SGD = Algorithm(
+DP2_SGD: Algorithm[State, Options] = Algorithm(
     name="dp2-sgd",
     title="DP2-SGD",
     paper="Yu et al., 2021",
     summary="gossip SGD on an undirected graph with constant clipping and noise",
-    setting="peer-to-peer",
     weights="doubly-stochastic",
-    private=True,
     options=Options,
-    schedules=constant,
     start=start,
     step=step,
-    mix=mix,
-    models=models,
     bound_is_tight=True,
+)
+
+D_PSGD = replace(
+    DP2_SGD,
+    name="d-psgd",
+    title="D-PSGD",
+    paper="Lian et al., NeurIPS 2017",
+    summary="gossip SGD on an undirected graph, without noise",
+    private=False,
 )

@@ -26,30 +26,16 @@ Round t, for the active clients, with g the mean of clipped gradients at x~_i^{t
     lambda_i^t = lambda_i^{t-1} + rho (x_0 - x~_i^t)
     y_i^t = x~_i^t - lambda_i^t / rho, which is sent;  x_0 = mean over all i of the latest y_i.
 
-*Signs*: minimising the Lagrangian over x_i gives the first line, a gradient step on the dual
-(upwards along -(x_i - x_0)) the second, minimising over x_0 the mean. At a fixed point x~_i = x_0,
-lambda_i is a (sub)gradient of F_i at x_0, and they sum to zero: x_0 is a minimiser.
-
-*What the paper leaves open in this form*: eta_t and the variance's schedule.
-
-- eta_t. With D the distance to the minimiser and M^2 = E |g + noise|^2 <= C^2 + d s^2, the sum of
-  the one-step inequalities of a linearised ADMM is at most D^2 / (2 eta_T) + sum_t eta_t M^2 / 2
-  (Ouyang, He, Tran and Gray, *Stochastic alternating direction method of multipliers*, ICML 2013,
-  Thm. 1), which eta_t = D / (M sqrt(2 t)) makes O(D M sqrt(T)): that is `learning_rate_schedule =
-  "inverse-sqrt"` with `learning_rate` = D / (M sqrt 2). The default, a constant eta_t, serves where
-  noise is small and losses are L-smooth, up to 1/L (Ouyang, Chen, Lan and Pasiliao, *An accelerated
-  linearized alternating direction method of multipliers*, 2015, for exact gradients).
-- Variance. One record moves x~_i by C / (qJ (rho + 1/eta_t)), which falls with eta_t. With the
-  same multiplier, and so the same privacy loss, in every round the noise in x~_i falls alike.
+The paper leaves eta_t and the variance's schedule open in this form: a constant eta_t serves where
+noise is small; `learning_rate_schedule = "inverse-sqrt"` is the one with a rate for any convex
+loss. The multiplier, and so the privacy loss, is the same in every round.
 
 Mechanism: the state is public. x_i^{t-1} is the *released* x~_i^{t-1} and lambda_i is computed from
 released values, so that each x~_i^t is a public affine function of one noised sum of clipped
 gradients at a public point: Gaussian on every record (the paper's full batch), or its sampled kinds
-for mini-batches, composed over the rounds in which the client is active. Trust model: the server
-sees each y_i, from which it can compute that sum: the bound is tight. With private
-x_i^{t-1}, as an un-noised local variable, the contribution of one round would live on in all later
-ones, and an accounting by single rounds would not hold. The paper's moments accountant is for full
-batches; no formula of this form is printed: no claim.
+for mini-batches, composed over the rounds in which the client is active. Relation: the plan's;
+trust model: the server sees each y_i, from which it can compute that sum: the bound is tight. No
+formula of this form is printed: no claim. Signs, step sizes and proof: `docs/proofs/dp-admm.md`.
 """
 
 from __future__ import annotations
@@ -62,11 +48,10 @@ import torch
 from torch import Tensor
 
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Size, constant, step_size
+from tacit.algorithms.definition import Algorithm, Size, step_size
 from tacit.algorithms.federated import (
     FederatedOptions,
     average_latest,
-    has_averaged,
     in_l2,
     participants,
 )
@@ -74,7 +59,7 @@ from tacit.algorithms.parts import noised_gradient
 from tacit.algorithms.regularisers import Regularisation
 from tacit.communication.colours import Released
 
-__all__ = ["DP_ADMM", "AdmmOptions", "State", "models", "start", "step"]
+__all__ = ["DP_ADMM", "AdmmOptions", "State", "start", "step"]
 
 Subgradient = Literal["none", "l1", "l2", "elastic-net"]
 
@@ -98,7 +83,10 @@ class AdmmOptions(FederatedOptions):
 
 
 class State(NamedTuple):
-    """Released models x, dual variables `[nodes, d]`, the server's model `[1, d]`: all public."""
+    """The clients' released models x~_i, dual variables, the server's model: all public.
+
+    `[nodes, d]`, but the server's `[1, d]`.
+    """
 
     x: Tensor
     dual: Tensor
@@ -123,25 +111,15 @@ def step(state: State, k: int, options: AdmmOptions, context: StepContext) -> St
     return State(models, duals, average_latest(Released(models - duals / rho), k, context))
 
 
-def models(state: State) -> Tensor:
-    """The clients' released models x~_i, `[nodes, d]`."""
-    return state.x
-
-
 DP_ADMM = Algorithm(
     name="dp-admm",
     title="DP-ADMM",
     paper="Huang, Hu, Guo, Chan-Tin and Gong, IEEE TIFS 2019",
     summary="consensus ADMM with a linearised, noised local step and a dual variable a client",
-    setting="federated",
     weights="server",
-    private=True,
     options=AdmmOptions,
-    schedules=constant,
     start=start,
     step=step,
-    mix=has_averaged,
-    models=models,
     consensus=lambda models, state: state.server[0].clone(),
     bound_is_tight=True,
     activity=participants,

@@ -13,15 +13,13 @@
     z_i^{t+1} = sum_j w_ij z_j^t + active_i (g_i + noise),
     x_i^{t+1} = argmin_x <z_i^{t+1}, x> + p (t+1) R(x) + a_{t+1} |x - x^0|^2 / 2.
 
-*Derived here.* Dual averaging weighs R by the number of gradients in z; after t steps that is p t
-in expectation, hence p t R. a_t = sqrt(t) / gamma is the schedule that gives dual averaging its
-1/sqrt(t) rate for convex losses (Xiao, *Dual averaging methods for regularized stochastic
-learning*, JMLR 2010, section 3.1). The minimiser is prox_{(p t / a_t) R}(x^0 - z / a_t).
+p t R weighs R by the expected number of gradients in z, and a_t gives the 1/sqrt(t) rate for convex
+losses: derived in `docs/proofs/noised-gradients.md`.
 
 Mechanism: every z_i is sent, active or not, so it is public, and x_i is a function of it; z_i^{t+1}
 less its mixed part is the noised gradient of an active node. Poisson-sampled Gaussian (or that of a
-fixed batch) over a node's active steps, which everyone sees. No formula is printed in the papers
-here: no claim.
+fixed batch) over a node's active steps, which everyone sees. Relation: the plan's; trust model:
+`all-messages`. No formula is printed in the papers here: no claim.
 """
 
 from __future__ import annotations
@@ -32,14 +30,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tacit.algorithms.activity import Activity, Crowd, independent
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Options, Share, constant
-from tacit.algorithms.parts import noised_gradient
+from tacit.algorithms.definition import Algorithm, Options, Share
+from tacit.algorithms.parts import independent, noised_gradient
 from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
 from tacit.communication.colours import Released
 
-__all__ = ["DP_DDA", "DualAveragingOptions", "State", "mix", "models", "start", "step"]
+__all__ = ["DP_DDA", "DualAveragingOptions", "State", "mix", "start", "step"]
 
 
 class DualAveragingOptions(Options):
@@ -83,31 +80,17 @@ def mix(state: State, k: int, context: StepContext) -> State:
     return state._replace(z=z)
 
 
-def models(state: State) -> Tensor:
-    """x, `[nodes, d]`."""
-    return state.x
-
-
-def activity(options: DualAveragingOptions, crowd: Crowd) -> Activity | None:
-    """Every node at every step with chance p."""
-    return independent(crowd, options.activation)
-
-
 DP_DDA = Algorithm(
     name="dp-dda",
     title="DP-DDA",
     paper="Liu, Johansson and Shi, 2024",
     summary="dual averaging by gossip; a random part of the nodes adds gradients",
-    setting="peer-to-peer",
     weights="doubly-stochastic",
-    private=True,
     options=DualAveragingOptions,
-    schedules=constant,
     start=start,
     step=step,
-    mix=mix,
-    models=models,
-    activity=activity,
+    gossip=mix,
+    activity=independent,
     convex=True,
     bound_is_tight=True,
 )

@@ -26,45 +26,38 @@ record (`"disjoint"`). A change that is not finite counts as zero.
 *Noise* is planned in units of a sum over a batch: the change is that sum over its expected size
 qJ, so that `noise_std` is the standard deviation in Delta_i. z below is noise over C, in Delta_i.
 
-**Mechanism** (record-level; trust model: the server sees each client's message). Given theta_t,
-which is public, write Delta for the clipped change: a function of the client's records and coins
-with norm at most C. A record that no mini-batch draws has no part in it. Let p be the chance that
-one of the Q mini-batches draws a given record: Qq if they are disjoint, 1 - (1-q)^Q if
-independent; and let b = 1 if one does. Whatever the local steps do, any two changes are no further
-apart than 2C.
+Mechanism, of a record: whatever the local steps do, two clipped changes are no further apart than
+2C, and a record that no mini-batch draws has no part in them. Let p be the chance that one of the Q
+mini-batches draws a given record: Qq if they are disjoint, 1 - (1-q)^Q if independent. A round is
 
-- *Every record in every round* (p = 1): N(Delta, s^2 I) against N(Delta', s^2 I), at most 2C
-  apart, under either relation: `Gaussian` with sensitivity 2C, that is, multiplier z / 2 under
-  add-or-remove-one and z under replace-one (which doubles).
-- *Poisson, zero-out*. Let u be the coins of the other records and c those of this one, b fixed.
-  On D' the record is null and Delta_0(u) ignores c. Given u,
-      P = (1-p) N(Delta_0(u)) + p E[N(Delta(u, c)) | b = 1],   Q = N(Delta_0(u)).
-  The hockey-stick divergence is jointly convex, so that c and u may be fixed at their worst:
-  (1-p) N(0) + p N(v) against N(0) with |v| <= 2C, largest at 2C. This is `SampledGaussian` with
-  rate p and multiplier z / 2, in both directions.
-- *Poisson, replace-one*. Likewise P = (1-p) N(Delta_0) + p N(Delta), Q = (1-p) N(Delta_0) +
-  p N(Delta'): two contributions of norm at most 2C, for which opposite ones are worst:
-  `SampledGaussian`, multiplier z / 2. Safe; Delta and Delta' are at most 2C apart, not 4C.
-- *Fixed size, replace-one*. Given b = 0 both data sets give the same law M_0; given b = 1, M_1 and
-  M_1'; all three are mixtures of normals with centres in the ball, at most 2C apart. So by
-  advanced joint convexity (Balle, Barthe and Gaboardi, 2018, Thm. 2) H_{1+p(a-1)}(P || Q) <= p
-  H_a(N(2C) || N(0)), both ways: `FixedBatchGaussian` with share p and multiplier z.
+| batches | mechanism | multiplier |
+|---|---|---|
+| every record in every round | `Gaussian` | z / 2; under replace-one, which doubles, z |
+| Poisson | `SampledGaussian` of rate p | z / 2 under either relation |
+| fixed size, replace-one | `FixedBatchGaussian` of share p | z |
 
-Rounds are adaptive and compose over those in which the client is active, which are public. The
-bound 2C does not shrink with the number of records, as DP-SGD's C / (qJ) does, so that much more
-noise is needed for one record (on whole batches it covers all records of a client). The paper
-protects whole users, by a trusted server that samples them secretly; neither holds here. No formula
-is printed for this setting: no claim.
+and rounds compose over those in which the client is active, which are public. Trust model: the
+server sees each client's message. Proof: `docs/proofs/local-steps.md`. The bound 2C does not shrink
+with the number of records, so that much more noise is needed for one record than in `dp-sgd`. No
+formula is printed for this setting: no claim.
+
+FedAvg is the same with sigma = 0, the non-private baseline: McMahan, Moore, Ramage, Hampson and
+Aguera y Arcas, *Communication-Efficient Learning of Deep Networks from Decentralized Data*, AISTATS
+2017. `clip`, if one is given, bounds the change of a client's model. The paper weighs clients by
+their numbers of records; here they weigh alike, as they do in every other method, so that all
+minimise the same mean of the clients' losses.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Schedules, step_size
+from tacit.algorithms.definition import Algorithm, step_size
 from tacit.algorithms.federated import (
     FederatedOptions,
     LocalSteps,
@@ -72,8 +65,8 @@ from tacit.algorithms.federated import (
     ServerState,
     average_active,
     clipped_rows,
-    has_averaged,
     in_l2,
+    local_schedules,
     participants,
     round_sampling,
     server_model,
@@ -82,7 +75,7 @@ from tacit.algorithms.federated import (
 from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
 from tacit.communication.colours import Released
 
-__all__ = ["DP_FEDAVG", "LocalOptions", "local_steps", "mechanism", "schedules", "step"]
+__all__ = ["DP_FEDAVG", "FEDAVG", "LocalOptions", "local_steps", "mechanism", "step"]
 
 
 class LocalOptions(FederatedOptions):
@@ -92,16 +85,6 @@ class LocalOptions(FederatedOptions):
     sampling: RoundSampling = "disjoint"
     regulariser: RegulariserName = "none"
     regularisation: Regularisation = 0.01
-
-
-def schedules(options: LocalOptions, clip: float | None, steps: int) -> Schedules:
-    """The same clipping bound and noise in every round, Q mini-batches each."""
-    return Schedules(
-        None if clip is None else (clip,) * steps,
-        (1.0,) * steps,
-        local_steps=options.local_steps,
-        disjoint=options.sampling == "disjoint",
-    )
 
 
 def local_steps(start: Tensor, k: int, options: LocalOptions, context: StepContext) -> Tensor:
@@ -134,7 +117,7 @@ def step(state: ServerState, k: int, options: LocalOptions, context: StepContext
 
 
 def mechanism(run: NodeRun) -> privacy.Mechanism:
-    """What a round's noised change leaks of one record; proof in the module's docstring."""
+    """What a round's noised change leaks of one record; see the table of the module's docstring."""
     rate, batch = round_sampling(run)
     # Where the relation does not double the sensitivity, or draws records by coins: z / 2.
     halved = run.relation == privacy.ADD_OR_REMOVE_ONE or (rate < 1 and run.sampling == "poisson")
@@ -143,22 +126,27 @@ def mechanism(run: NodeRun) -> privacy.Mechanism:
     return released_sums(run, multipliers, rate, batch)
 
 
-DP_FEDAVG = Algorithm(
+DP_FEDAVG: Algorithm[ServerState, LocalOptions] = Algorithm(
     name="dp-fedavg",
     title="DP-FedAvg",
     paper="McMahan, Ramage, Talwar and Zhang, ICLR 2018",
     summary="local steps from the server's model; the clipped, noised change is averaged",
-    setting="federated",
     weights="server",
-    private=True,
     options=LocalOptions,
-    schedules=schedules,
+    schedules=local_schedules,
     start=server_start,
     step=step,
-    mix=has_averaged,
-    models=lambda state: state.x,
     consensus=server_model,
     mechanism=mechanism,
     activity=participants,
     check=in_l2,
+)
+
+FEDAVG = replace(
+    DP_FEDAVG,
+    name="fedavg",
+    title="FedAvg",
+    paper="McMahan, Moore, Ramage, Hampson and Aguera y Arcas, AISTATS 2017",
+    summary="local steps from the server's model, which becomes their mean, without noise",
+    private=False,
 )

@@ -29,12 +29,11 @@ instead. It prints no closed formula to compare with: no claim.
 from __future__ import annotations
 
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, constant, step_size
+from tacit.algorithms.definition import Algorithm, step_size
 from tacit.algorithms.federated import (
     FederatedOptions,
     ServerState,
     average_active,
-    has_averaged,
     in_l2,
     participants,
     server_model,
@@ -71,15 +70,10 @@ DP_SGD = Algorithm(
     title="DP-SGD",
     paper="Abadi et al., CCS 2016",
     summary="one clipped, noised gradient a client a round; the server averages and steps",
-    setting="federated",
     weights="server",
-    private=True,
     options=ServerStepOptions,
-    schedules=constant,
     start=server_start,
     step=step,
-    mix=has_averaged,
-    models=lambda state: state.x,
     consensus=server_model,
     bound_is_tight=True,
     activity=participants,

@@ -14,18 +14,12 @@ Step k (t = k + 1): x_i = Proj_X[z_i - gamma_t grad f_i(z_i)], y_i = x_i + Lapla
 a_ij y_j. Read from z^0 = x^0 on, which is public, so that the last models are noised as well: the
 paper writes the same loop from y_i on.
 
-Mechanism: given the public z, the release y_i is a mean of clipped gradients times gamma_t plus
-Laplace noise. The projection on a box is 1-Lipschitz in every coordinate, hence in l1, and moves
-the two neighbours' x_i no further apart: leaving out a record moves x_i by at most
-gamma_t C / (q J) in l1 (replacing it, by twice that). So a step is the Laplace mechanism with noise
-multiplier m_t = M_t q J / (gamma_t C) in units of the sum, and m_t = m_1 (p / q)^{t-1}. Relation:
-the plan's; trust model: `all-messages`; a decaying noise composes like any schedule. What is noised
-is (x_i - z_i) q J / gamma_t, a change around the public z_i in units of the sum.
-
-*The paper's constant, derived.* All steps' pure epsilon is sum_t 1 / m_t <= p / (m_1 (p - q)),
-times 2 for a replaced record. With a mean of J gradients bounded by C_2 in l2, hence by sqrt(d) C_2
-in l1, this is the paper's M_t = 2 C_2 sqrt(d) c p^t / (eps (p - q)), where a whole gradient is
-replaced, not one record (`pure_epsilon`). No claim is printed for it in the papers compared here.
+Mechanism: given the public z, the release y_i is a mean of clipped gradients times gamma_t,
+projected, plus Laplace noise. A projection on a box moves no coordinates apart, so leaving out a
+record moves x_i by at most gamma_t C / (q J) in l1 (replacing it, by twice that): the Laplace
+mechanism with multiplier m_t = M_t q J / (gamma_t C) = m_1 (p / q)^{t-1}, composed. Relation: the
+plan's; trust model: `all-messages`. No claim is printed in the papers compared here. Proof, and the
+paper's constant: `docs/proofs/noised-gradients.md`.
 """
 
 from __future__ import annotations
@@ -38,13 +32,13 @@ from torch import Tensor
 
 from tacit.algorithms.accounting import laplace_sums
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Facts, Options, Schedules, step_size
+from tacit.algorithms.definition import Algorithm, Options, Schedules, Setup, step_size
 from tacit.algorithms.regularisers import Regularisation
 from tacit.communication.colours import Released
 from tacit.errors import InputError
 from tacit.privacy.noise.independent import LAPLACE
 
-__all__ = ["DPDO", "LaplaceOptions", "State", "mix", "models", "pure_epsilon", "start", "step"]
+__all__ = ["DPDO", "LaplaceOptions", "State", "mix", "pure_epsilon", "start", "step"]
 
 Decay = Annotated[float, Field(ge=1e-3, le=1)]
 
@@ -119,14 +113,9 @@ def mix(state: State, k: int, context: StepContext) -> State:
     return State(z)
 
 
-def models(state: State) -> Tensor:
-    """z, `[nodes, d]`."""
-    return state.z
-
-
-def check(facts: Facts) -> tuple[str, ...]:
+def check(setup: Setup) -> tuple[str, ...]:
     """Refuse p < q, with which the noise multiplier would fall from step to step."""
-    options = facts.options
+    options = setup.options
     if options.noise_decay < options.rate_decay:
         raise InputError(
             "algorithm.noise_decay",
@@ -142,15 +131,13 @@ DPDO = Algorithm(
     title="DPDO",
     paper="Huang, Mitra and Vaidya, ICDCN 2015",
     summary="projected gradient and gossip of models with decaying Laplace noise",
-    setting="peer-to-peer",
     weights="doubly-stochastic",
-    private=True,
     options=LaplaceOptions,
     schedules=schedules,
     start=start,
     step=step,
-    mix=mix,
-    models=models,
+    models=lambda state: state.z,
+    gossip=mix,
     mechanism=laplace_sums,
     noise=LAPLACE,
     convex=True,

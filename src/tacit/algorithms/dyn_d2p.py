@@ -11,18 +11,59 @@ schedules.
 | mu_0 | the noise scale, which the plan calibrates to each node's budget |
 | sigma_k = C_k / mu_k | noise standard deviation at step k |
 
-Privacy depends on mu_k alone: the clipping schedule cancels.
+Privacy depends on mu_k alone: the clipping schedule cancels. The paper's variants keep one of the
+two constant, or both:
+
+| variant | C_k | mu_k | costs as much as |
+|---|---|---|---|
+| `dyn-c`, Dyn[C]-D2P | falls | constant | `const-d2p` |
+| `dyn-mu`, Dyn[mu]-D2P | constant | grows | `dyn-d2p` with the same rho_mu |
+| `const-d2p`, the baseline | constant | constant | `privsgp` |
+
+Their mechanism is that of PrivSGP. The claim is Dyn-D2P's; without schedules
+mu-bar = sqrt(log(J^2 mu_tot^2 / K + 1)).
+
+`dyn-general`, Algorithm 2, takes any sequences:
+
+| paper | here |
+|---|---|
+| C_k | `clip_schedule`, one number a step; without it `clip` at every step |
+| sigma~_k | `noise_schedule`, one number a step, relative; without it 1 at every step |
+| sigma~ | the scale, which the plan calibrates to each node's budget |
+| sigma~ sigma~_k | noise standard deviation injected at step k |
+
+The noise multiplier of step k is therefore proportional to sigma~_k / C_k.
 """
 
 from __future__ import annotations
 
-from tacit.algorithms.definition import Growth, Schedules
-from tacit.algorithms.privsgp import PushSumOptions, push_sum_method
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
+
+from tacit.algorithms.definition import Clip, Schedules, Size
+from tacit.algorithms.privsgp import PRIVSGP, PushSumOptions
+from tacit.errors import InputError
 from tacit.privacy.published import DYN_D2P as PUBLISHED
+from tacit.privacy.published import DYN_GENERAL as PUBLISHED_GENERAL
 
-__all__ = ["DYN_D2P", "PAPER", "clip_schedule", "noise_schedule"]
+__all__ = ["CONST_D2P", "DYN_C", "DYN_D2P", "DYN_GENERAL", "DYN_MU"]
 
-PAPER = "Zhu, Huang, Wang, Ji and Xu (Dyn-D2P)"
+
+Growth = Annotated[float, Field(ge=1, le=1e38, allow_inf_nan=False)]
+
+
+class DynClipOptions(PushSumOptions):
+    """Options of Dyn[C]-D2P."""
+
+    clip_decay: Growth = 2.0
+
+
+class DynBudgetOptions(PushSumOptions):
+    """Options of Dyn[mu]-D2P."""
+
+    budget_growth: Growth = 2.0
 
 
 class DynOptions(PushSumOptions):
@@ -32,33 +73,93 @@ class DynOptions(PushSumOptions):
     budget_growth: Growth = 2.0
 
 
-def clip_schedule(clip: float | None, decay: float, steps: int) -> tuple[float, ...] | None:
-    """C_k = C_0 rho_c^{-k/K}, k = 0..K-1."""
-    if clip is None:
-        return None
-    return tuple(clip * decay ** (-k / steps) for k in range(steps))
+class GeneralOptions(PushSumOptions):
+    """Options of the general form."""
+
+    clip_schedule: tuple[Clip, ...] | None = None
+    noise_schedule: tuple[Size, ...] | None = None
 
 
-def noise_schedule(growth: float, steps: int) -> tuple[float, ...]:
-    """Noise multipliers 1 / mu_k over 1 / mu_0: rho_mu^{-k/K}, k = 0..K-1."""
-    return tuple(growth ** (-k / steps) for k in range(steps))
+def schedules(options: PushSumOptions, clip: float | None, steps: int) -> Schedules:
+    """C_k = C_0 rho_c^{-k/K}, and the noise multipliers 1 / mu_k over 1 / mu_0: rho_mu^{-k/K}.
 
-
-def schedules(options: DynOptions, clip: float | None, steps: int) -> Schedules:
-    """Both vary."""
+    A factor that the options do not have is 1.
+    """
+    decay: float = getattr(options, "clip_decay", 1.0)
+    growth: float = getattr(options, "budget_growth", 1.0)
     return Schedules(
-        clip_schedule(clip, options.clip_decay, steps),
-        noise_schedule(options.budget_growth, steps),
+        None if clip is None else tuple(clip * decay ** (-k / steps) for k in range(steps)),
+        tuple(growth ** (-k / steps) for k in range(steps)),
     )
 
 
-DYN_D2P = push_sum_method(
+def general_schedules(options: GeneralOptions, clip: float | None, steps: int) -> Schedules:
+    """The sequences as given.
+
+    Raises:
+        InputError: on `algorithm.clip_schedule` or `algorithm.noise_schedule`, without one number
+            for each step.
+    """
+    for key in ("clip_schedule", "noise_schedule"):
+        values = getattr(options, key)
+        if values is not None and len(values) != steps:
+            raise InputError(
+                f"algorithm.{key}",
+                f"{len(values)} numbers",
+                f"needs one for each of {steps} steps",
+            )
+    clips = options.clip_schedule or (None if clip is None else (clip,) * steps)
+    noise = options.noise_schedule or (1.0,) * steps
+    if clips is None:
+        return Schedules(None, noise)
+    return Schedules(clips, tuple(level / c for level, c in zip(noise, clips, strict=True)))
+
+
+DYN_D2P = replace(
+    PRIVSGP,
     name="dyn-d2p",
     title="Dyn-D2P",
-    paper=PAPER,
+    paper="Zhu, Huang, Wang, Ji and Xu (Dyn-D2P)",
     summary="PrivSGP with a falling clipping bound and a growing budget a step",
     options=DynOptions,
     schedules=schedules,
     formula=PUBLISHED,
     default_clip=4.0,
+)
+
+DYN_C = replace(
+    DYN_D2P,
+    name="dyn-c",
+    title="Dyn[C]-D2P",
+    summary="Dyn-D2P with a falling clipping bound and a constant budget a step",
+    options=DynClipOptions,
+)
+
+DYN_MU = replace(
+    DYN_D2P,
+    name="dyn-mu",
+    title="Dyn[mu]-D2P",
+    summary="Dyn-D2P with a constant clipping bound and a growing budget a step",
+    options=DynBudgetOptions,
+    default_clip=2.0,
+)
+
+CONST_D2P = replace(
+    DYN_D2P,
+    name="const-d2p",
+    title="Const-D2P",
+    summary="Dyn-D2P with a constant clipping bound and a constant budget a step",
+    options=PushSumOptions,
+    default_clip=2.0,
+)
+
+DYN_GENERAL = replace(
+    PRIVSGP,
+    name="dyn-general",
+    title="Dyn-D2P, general form",
+    paper="Zhu, Huang, Wang, Ji and Xu (Dyn-D2P)",
+    summary="PrivSGP with given sequences of clipping bounds and noise levels",
+    options=GeneralOptions,
+    schedules=general_schedules,
+    formula=PUBLISHED_GENERAL,
 )

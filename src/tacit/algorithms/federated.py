@@ -13,19 +13,19 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from tacit.algorithms.accounting import NodeRun
-from tacit.algorithms.activity import Activity, Crowd, chosen_clients
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Facts, Options
+from tacit.algorithms.definition import Activity, Options, Schedules, Setup
+from tacit.algorithms.parts import public_draws
 from tacit.communication.colours import Outgoing
 from tacit.errors import InputError
 
 __all__ = [
-    "ClientsPerRound",
     "FederatedOptions",
     "LocalSteps",
     "RoundSampling",
@@ -33,25 +33,25 @@ __all__ = [
     "average_active",
     "average_latest",
     "clipped_rows",
-    "has_averaged",
     "in_l2",
+    "local_schedules",
     "participants",
     "round_sampling",
     "server_model",
     "server_start",
 ]
 
-ClientsPerRound = Annotated[int, Field(ge=1)]
 LocalSteps = Annotated[int, Field(ge=1, le=10_000)]
 RoundSampling = Literal["disjoint", "with-replacement"]
 
+_CLIENTS = 1  # the purpose of the public draws
 _ROUNDING = 16  # units in the last place
 
 
 class FederatedOptions(Options):
     """Options of every method with a server."""
 
-    clients_per_round: ClientsPerRound | None = None
+    clients_per_round: Annotated[int, Field(ge=1)] | None = None
 
 
 class ServerState(NamedTuple):
@@ -60,13 +60,33 @@ class ServerState(NamedTuple):
     x: Tensor
 
 
-def participants(options: FederatedOptions, crowd: Crowd) -> Activity | None:
+def participants(setup: Setup) -> Activity | None:
     """K of N clients, drawn anew in every round without replacement; everyone without a K.
 
     Raises:
         InputError: on `algorithm.clients_per_round`, above the number of clients.
     """
-    return chosen_clients(crowd, options.clients_per_round)
+    count = setup.options.clients_per_round
+    if count is None or count == setup.nodes:
+        return None
+    if count > setup.nodes:
+        raise InputError(
+            "algorithm.clients_per_round", count, f"must be at most {setup.nodes}, the clients"
+        )
+    order = public_draws(setup.seed, _CLIENTS).random((setup.steps, setup.nodes)).argsort(axis=1)
+    active = np.zeros((setup.steps, setup.nodes), dtype=np.bool_)
+    np.put_along_axis(active, order[:, :count], True, axis=1)
+    return Activity(active)
+
+
+def local_schedules(options: Any, clip: float | None, steps: int) -> Schedules:
+    """The same clipping bound and noise in every round, `local_steps` mini-batches each."""
+    return Schedules(
+        None if clip is None else (clip,) * steps,
+        (1.0,) * steps,
+        local_steps=options.local_steps,
+        disjoint=options.sampling == "disjoint",
+    )
 
 
 def server_start(x: Tensor, options: Any, context: StepContext) -> ServerState:
@@ -77,11 +97,6 @@ def server_start(x: Tensor, options: Any, context: StepContext) -> ServerState:
 def server_model(models: Tensor, state: Any) -> Tensor:
     """The common model `[d]`, where the server's is the only one."""
     return models[0].clone()
-
-
-def has_averaged(state: Any, k: int, context: StepContext) -> Any:
-    """No round after the last: each round ends with the server's average."""
-    return state
 
 
 def average_active(value: Outgoing[Tensor], k: int, context: StepContext) -> Tensor:
@@ -147,14 +162,13 @@ def round_sampling(run: NodeRun) -> tuple[float, int]:
     return min(1.0, rate), records - (records - batch) ** steps // records ** (steps - 1)
 
 
-def in_l2(facts: Facts) -> tuple[str, ...]:
+def in_l2(setup: Setup) -> tuple[str, ...]:
     """No warning, where what is released is bounded in the l2 norm.
 
     Raises:
         InputError: on `algorithm.clip_norm`, another norm.
     """
-    if facts.options.clip_norm != "l2":
-        raise InputError(
-            "algorithm.clip_norm", facts.options.clip_norm, "must be 'l2' for this method"
-        )
+    clip_norm = setup.options.clip_norm
+    if clip_norm != "l2":
+        raise InputError("algorithm.clip_norm", clip_norm, "must be 'l2' for this method")
     return ()

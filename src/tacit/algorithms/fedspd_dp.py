@@ -33,10 +33,9 @@ is noised is x~_i = x_i^t + noise, and lambda_i <- lambda_i + rho (x_0 - x~_i),
 y~_i = x~_i - lambda_i / rho are functions of what was released. The same noise on y~ is twice that
 on x~, since y~_i = 2 x~_i - x_0 - lambda_i / rho with the old lambda_i.
 
-**In the arithmetic that runs.** One record moves a model by less than a float32 unit in the last
-place where gamma is large. So local steps are in float64, and what they keep and what is noised are
-*changes* around x_0, which is public; how far rounding moves them is in the accounted sensitivity
-(`fedspd_privacy.resolved_radius`).
+**In the arithmetic that runs.** Local steps are in float64, and what they keep and what is noised
+are *changes* around x_0, which is public: beside a model, what one record does would be lost to
+rounding.
 
 **Mini-batches.** `sampling = "disjoint"`: those of a round share no record. `"with-replacement"`:
 each is drawn independently of the others; records *within* one are distinct in either case, while
@@ -47,31 +46,28 @@ When that sum moves by one, the next iterate moves by unit = (1/b) / (gamma + rh
 z C unit on x~, and 2 z C unit on y~. z is the same in every round; so is the paper's epsilon a
 round then, since its sigma_{i,t}, like unit, is inversely proportional to gamma_t + rho.
 
-Mechanism (statement and proofs in `fedspd_privacy`), unit a record, trust model `server`: with a
-public state a sampled Gaussian a round, of rate Q q or 1 - (1-q)^Q, on what Q local steps make of
-one record; with a private state Bound B over all later rounds (`PersistentState`).
-
-What is wrong with the published accounting: the sensitivity moves the 1/Q of the average into the
-recursion (right is about 2.4 times as much at Q = 5), it starts each round from equal state, which
-a private state is not, and it takes an expectation over who is active, which everyone sees.
+Mechanism (`fedspd_privacy`; proofs: `docs/proofs/primal-dual.md`), unit a record, trust model
+`server`: with a public state a sampled Gaussian a round, of rate Q q or 1 - (1-q)^Q, on what Q
+local steps make of one record; with a private state Bound B over all later rounds (`PersistentState`).
+The published accounting charges less, and misses what a private state carries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Schedules
-from tacit.algorithms.federated import average_latest, has_averaged, participants
-from tacit.algorithms.fedspd_options import FedspdOptions, inverse_step
+from tacit.algorithms.definition import Algorithm
+from tacit.algorithms.federated import average_latest, local_schedules, participants
 from tacit.algorithms.fedspd_privacy import (
+    FedspdOptions,
     check,
     claimed_run,
     input_bound,
+    inverse_step,
     mechanism,
     resolved_radius,
     within,
@@ -129,7 +125,8 @@ def step(state: State, k: int, options: FedspdOptions, context: StepContext) -> 
     divisor = gamma + rho
     unit = 1 / (batch * divisor)
     radius = resolved_radius(unit, gamma, context.steps, here.clip(k), x_0, options)
-    x = within(here.take(_STARTS[options.state](state, x_0)), radius)
+    public = options.state == "public"
+    x = within(here.take(torch.zeros_like(state.x) if public else state.x - x_0), radius)
     dual = within(here.take(state.dual), radius * divisor)
     average = torch.zeros_like(dual)
     for r in range(options.local_steps):
@@ -137,7 +134,13 @@ def step(state: State, k: int, options: FedspdOptions, context: StepContext) -> 
         moved = (gamma * x + dual - g) / divisor
         x = proximal_change(options.regulariser, x_0, moved, 1 / divisor, options.regularisation)
         average.add_(x, alpha=1 / options.local_steps)
-    dual, change = _RELEASES[options.state](average, unit, dual, k, rho, here)
+    if public:  # lambda_i and y~_i - x_0 from the noised x~_i - x_0
+        noised = here.add_noise(average.clone(), k, scale=unit)
+        dual = dual - rho * noised
+        change = noised - dual / rho
+    else:  # lambda_i un-noised, and the noised y~_i - x_0: it moves twice as far as x_i
+        dual = dual - rho * average
+        change = here.add_noise(average - dual / rho, k, scale=2 * unit)
     message = here.put(state.message, (x_0 + change).to(state.message.dtype))
     return State(
         here.put(state.x, x_0 + x),
@@ -148,12 +151,6 @@ def step(state: State, k: int, options: FedspdOptions, context: StepContext) -> 
     )
 
 
-_STARTS: Mapping[str, Callable[[State, Tensor], Tensor]] = {
-    "public": lambda state, x_0: torch.zeros_like(state.x),
-    "private": lambda state, x_0: state.x - x_0,
-}
-
-
 def proximal_change(
     name: str, x_0: Tensor, moved: Tensor, step: Tensor, regularisation: float
 ) -> Tensor:
@@ -161,26 +158,6 @@ def proximal_change(
     if name == "none":
         return moved
     return prox(name, x_0 + moved, step, regularisation).sub_(x_0)
-
-
-def _released_model(
-    average: Tensor, unit: Tensor, dual: Tensor, k: int, rho: float, context: StepContext
-) -> tuple[Tensor, Tensor]:
-    """lambda_i and y~_i - x_0 from the noised x~_i - x_0."""
-    noised = context.add_noise(average.clone(), k, scale=unit)
-    dual = dual - rho * noised
-    return dual, noised - dual / rho
-
-
-def _released_message(
-    average: Tensor, unit: Tensor, dual: Tensor, k: int, rho: float, context: StepContext
-) -> tuple[Tensor, Tensor]:
-    """lambda_i, un-noised, and the noised y~_i - x_0: it moves twice as far as x_i."""
-    dual = dual - rho * average
-    return dual, context.add_noise(average - dual / rho, k, scale=2 * unit)
-
-
-_RELEASES = {"public": _released_model, "private": _released_message}
 
 
 def models(state: State) -> Tensor:
@@ -212,19 +189,11 @@ FEDSPD_DP = Algorithm(
     title="FedSPD-DP",
     paper="Li, Wang, Chang and Chi (FedSPD-DP)",
     summary="federated primal-dual steps with a proximal regulariser, noised",
-    setting="federated",
     weights="server",
-    private=True,
     options=FedspdOptions,
-    schedules=lambda options, clip, steps: Schedules(
-        None if clip is None else (clip,) * steps,
-        (1.0,) * steps,
-        local_steps=options.local_steps,
-        disjoint=options.sampling == "disjoint",
-    ),
+    schedules=local_schedules,
     start=start,
     step=step,
-    mix=has_averaged,
     models=models,
     released_models=False,
     consensus=server,

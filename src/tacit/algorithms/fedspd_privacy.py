@@ -1,78 +1,142 @@
-"""FedSPD-DP: what its messages leak, and what its paper claims of them (symbols: `fedspd_dp`).
+"""FedSPD-DP: its options, what its messages leak, and what its paper claims (see `fedspd_dp`).
 
-Unit: a record. Trust model: the server sees every message (`server`); everyone sees who is active.
+Unit: a record. Relation: the plan's. Trust model: the server sees every message (`server`);
+everyone sees who is active.
 
-*Public state.* All that a round starts from was released: rounds compose, and in each x~ is a
-Gaussian. Two runs with one start and the same coins differ by d_r in the inner iterates, where
-|d_r| <= (kept |d_{r-1}| + |h_r|) / (gamma + rho), h_r what the record makes of the mini-batch
-gradient (at most C / b if it is left out, 2 C / b if it is replaced), if |gamma d - (change of the
-gradient of the same records)| <= kept |d|; the proximal operator is non-expansive. In units of
-unit C, a hit at local step r moves the mean of the iterates by at most
+*Public state.* All that a round starts from was released, so that rounds compose. In each, two runs
+with the same coins differ in their inner iterates by d_r, which a local step shrinks by theta =
+kept / (gamma + rho), the proximal operator being non-expansive. In units of unit C, a hit at local
+step r moves the mean of the iterates by at most
 
-    tail_r = (1/Q) sum_{s=0}^{Q-r} theta^s,   theta = kept / (gamma + rho).
+    tail_r = (1/Q) sum_{s=0}^{Q-r} theta^s,
 
-- *Convex L-smooth record losses* (`smoothness` = L): x -> gamma x - gradient has Lipschitz constant
-  kept = max(gamma, L' - gamma) (Baillon and Haddad), gamma itself where gamma >= L'/2. A mini-batch
-  gradient is a sum over the drawn records divided by b, so L' = L for batches of fixed size, but
-  L J / b with Poisson sampling, where up to J may be drawn. Clipping keeps convexity and L for
-  *scalar-margin* models: a record's gradient is psi(a'x) a, psi monotone; clipped in norm, psi is
-  clamped, which leaves it monotone and no steeper. Hence logistic regression with one output only,
-  L >= (|a|^2 + 1) / 4 (the bias sees a 1): inputs are scaled down to a public bound of their norm,
-  `[task].input_bound` or sqrt(4 L - 1), so that it holds whatever the records are. One hit
-  a round (disjoint): tail_1; up to Q hits: sum of all tails.
-- *Any other loss*, kept = gamma: after a hit the iterates differ, and so does every record's
-  clipped gradient, by up to 2 C. With n records in each later mini-batch the mean moves by up to
-  tail_1 + 2 n sum_{r>1} tail_r: n = b for batches of fixed size; with disjoint Poisson sampling all
-  later ones of the round together hold at most J - 1 records, tail_1 + 2 (J - 1) tail_2; with
-  independent Poisson sampling n = J. Where a record is replaced and the size is fixed, both runs
-  differ by up to 2 C at the hit as well: half the second term, as the pair doubles it all.
+- *convex L-smooth record losses* (`smoothness`): kept = max(gamma, L' - gamma), L' = L for batches
+  of fixed size and L J / b with Poisson sampling. One hit a round (disjoint): tail_1; up to Q hits:
+  the sum of all tails. Clipping keeps convexity and L for functions of one scalar product only,
+  hence for logistic regression with one output;
+- *any other loss*: kept = gamma, and after a hit every record's clipped gradient may move by 2 C:
+  tail_1 + 2 n sum_{r>1} tail_r with n records in each later mini-batch.
 
 Divided by that, the multiplier is that of a `SampledGaussian`, `FixedBatchGaussian` or `Gaussian`
-of rate Q q (disjoint) or 1 - (1-q)^Q, see `federated.round_sampling`. *Proofs.* (Poisson) given the
-other records' coins, wherever the record is drawn, the message's mean lies within that distance of
-the one without the record: a mixture of shifts, dominated by the largest; replaced ones lie so on
-either side of it. (Fixed, replace-one) let P1, Q1 be the laws given that a mini-batch draws the
-record, P0 that given none does, the same in both runs. Advanced joint convexity bounds the
-divergence by the rate times those of P1 from P0 and from Q1; in a coupling of P1 and P0, with the
-same pattern of hits, another record, drawn for every hit among those that are not in use, takes the
-place of the drawn one: uniform subsets again, each hit worth at most 2 C.
+of rate Q q (disjoint) or 1 - (1-q)^Q, see `federated.round_sampling`.
 
-*Private state.* `PersistentState` (`tacit.privacy.accounting.persistent_state`), over all later
-active rounds, the better of two bounds of `tacit.privacy.accounting.primal_dual`: an energy that
-never grows, for smooth convex losses with gamma >= L'/2; and a recursion of norms, which grows
-exponentially, for any. There every local step after a hit counts with 2 C n where the loss is not
-known to be smooth and convex. Certified, and loose.
+*Private state.* `PersistentState` over all later active rounds: a hit stays in the state. Its
+responses are bounded by the better of an energy that never grows (smooth convex losses, gamma >=
+L'/2) and a recursion of norms, which grows exponentially. Certified, and loose.
+
+Proofs, and what rounding adds: `docs/proofs/primal-dual.md`.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any, Literal, TypeVar
 
 import torch
+from pydantic import field_validator
 from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
-from tacit.algorithms.definition import Facts
-from tacit.algorithms.federated import in_l2, round_sampling
-from tacit.algorithms.fedspd_options import FedspdOptions, inverse_step
+from tacit.algorithms.definition import Setup, Size, step_size
+from tacit.algorithms.federated import (
+    FederatedOptions,
+    LocalSteps,
+    RoundSampling,
+    in_l2,
+    round_sampling,
+)
+from tacit.algorithms.regularisers import Regularisation, RegulariserName
 from tacit.errors import InputError
 from tacit.privacy.accounting.primal_dual import ClientRound, carried_norms, energy_norms
 from tacit.privacy.published import FedspdRun
 
 __all__ = [
     "ROUNDING",
+    "FedspdOptions",
     "check",
     "claimed_run",
     "input_bound",
+    "inverse_step",
     "mechanism",
     "resolved_radius",
     "within",
 ]
+
+
+Number = TypeVar("Number", float, Tensor)
+
+
+class FedspdOptions(FederatedOptions):
+    """Options of FedSPD-DP; `learning_rate` sets gamma = 1 / learning rate without `inverse_step`.
+
+    `smoothness` is that of one record's loss. It goes with a public bound of the inputs' norm,
+    which is enforced: see `input_bound`.
+    """
+
+    penalty: Size = 20.0
+    inverse_step: float | Literal["paper"] | None = None
+    local_steps: LocalSteps = 1
+    sampling: RoundSampling = "disjoint"
+    state: Literal["public", "private"] = "public"
+    regulariser: RegulariserName = "none"
+    regularisation: Regularisation = 0.01
+    smoothness: Size | None = None
+    diameter: Size = 1.0
+    dual_diameter: Size = 1.0
+    deviation: Size = 1.0
+
+    @field_validator("inverse_step", mode="before")
+    @classmethod
+    def _inverse_step(cls, value: Any) -> Any:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if value in (None, "paper") or (number and 0 < value < math.inf):
+            return value
+        raise ValueError("must be a positive number, or 'paper' for the schedule that it prints")
+
+
+def inverse_step(
+    options: FedspdOptions,
+    k: int,
+    steps: int,
+    *,
+    noise_std: Number,
+    batch: Number,
+    coordinates: int,
+    clients: int,
+) -> Number:
+    """gamma_i^t of round t = k + 1 of K = `steps`.
+
+    The paper's schedule is (2 sqrt(Q p C) / d_X) sqrt(t), p = K / N, with
+
+        C = G^2 + 2 d_lambda^2 + 2 phi^2 / b + 16 rho d G^2 ln(1.25/delta) / ((Q-1)^2 eps^2);
+
+    its last term, eps being that of a round, is 2 rho d (s / (b Q))^2 for the published noise, s
+    its standard deviation in the sum over a mini-batch: here s is that of the noise which is added.
+
+    Args:
+        options: of the algorithm.
+        k: the round.
+        steps: of the whole run.
+        noise_std: s, a number or `[nodes, 1]`.
+        batch: b, likewise.
+        coordinates: d.
+        clients: N.
+    """
+    if options.inverse_step is None:
+        return 0 * batch + 1 / step_size(options, k, steps)
+    if options.inverse_step != "paper":
+        return 0 * batch + options.inverse_step
+    share = (options.clients_per_round or clients) / clients
+    bound = 1.0 if options.clip is None else options.clip
+    drift = bound**2 + 2 * options.dual_diameter**2 + 2 * options.deviation**2 / batch
+    noise = 2 * options.penalty * coordinates * (noise_std / (batch * options.local_steps)) ** 2
+    root = (options.local_steps * share * (drift + noise)) ** 0.5
+    gamma: Number = 2 / options.diameter * math.sqrt(k + 1) * root
+    return gamma
 
 
 @dataclass(frozen=True)
@@ -198,21 +262,15 @@ def _carried(
     ]
     if others:
         return carried_norms(rounds, rho, [[1.0] + [others] * (count - 1)], others)
-    one = [[float(r == hit) for r in range(count)] for hit in range(count)]
-    hits = one if _one_hit(run) else [[1.0] * count]
-    both = carried_norms(rounds, rho, hits, 0.0), energy_norms(rounds, rho, hits)
-    return [min(pair) for pair in zip(*both, strict=True)]
-
-
-_MECHANISMS: Mapping[str, Callable[[NodeRun], privacy.Mechanism]] = {
-    "public": _public,
-    "private": _private,
-}
+    single = [[float(r == hit) for r in range(count)] for hit in range(count)]
+    hits = single if _one_hit(run) else [[1.0] * count]
+    norms, energies = carried_norms(rounds, rho, hits, 0.0), energy_norms(rounds, rho, hits)
+    return [min(pair) for pair in zip(norms, energies, strict=True)]
 
 
 def mechanism(run: NodeRun) -> privacy.Mechanism:
     """What the messages of a client's active rounds leak: see the module."""
-    return _MECHANISMS[run.options.state](run)
+    return _public(run) if run.options.state == "public" else _private(run)
 
 
 def claimed_run(run: NodeRun) -> FedspdRun:
@@ -248,19 +306,19 @@ def claimed_run(run: NodeRun) -> FedspdRun:
     )
 
 
-def check(facts: Facts) -> tuple[str, ...]:
+def check(setup: Setup) -> tuple[str, ...]:
     """Refuse a smoothness that does not hold; warn where the bound is one for any loss.
 
     Raises:
         InputError: on `algorithm.smoothness`, for another model than logistic regression or below
             what the records need; on `algorithm.clip_norm`, another than l2 with a smoothness.
     """
-    options = facts.options
+    options = setup.options
     warnings: tuple[str, ...] = ()
     if options.smoothness is not None:
-        in_l2(facts)  # clamped coordinate by coordinate, a gradient is that of no convex loss
-        _check_smoothness(facts)
-    elif facts.accounted and (options.local_steps > 1 or options.state == "private"):
+        in_l2(setup)  # clamped coordinate by coordinate, a gradient is that of no convex loss
+        _check_smoothness(setup)
+    elif setup.accounted and (options.local_steps > 1 or options.state == "private"):
         warnings = (
             "without algorithm.smoothness every gradient after one that a record has moved counts "
             f"as moved by 2 C: with {_WORDS[options.state]} the certified epsilon is that of the "
@@ -282,13 +340,9 @@ def resolved_radius(
 
     That is `ROUNDING` of unit C, and less for a private state.
 
-    A local step in float64 rounds vectors of norm R' or less by at most 2^-48 R' (some twenty
-    operations on up to three of them), the mean of Q of them and the dual step by as much again.
-    What begins within R grows to R' = min(Q + 1, (gamma + rho) / rho) R at most, and the message of
-    a private state is (gamma + rho) / rho times as long. Everything in a round is non-expansive, so
-    two neighbours' rounding adds up to at most 2^-47 (Q + 2) R'. In a private state it stays, and
-    the dual variable adds it up again: K^2 (gamma + rho) / rho times as much after K rounds, which
-    is accounted beside every hit. Where x_0 itself is rounded, its norm counts.
+    Everything in a round is non-expansive, so two neighbours' rounding adds up to at most
+    2^-47 (Q + 2) min(Q + 1, (gamma + rho) / rho) R; in a private state it stays, and the dual
+    variable adds it up again. Proof: `docs/proofs/primal-dual.md`.
 
     Args:
         unit: how far a change moves when the sum over a mini-batch does by one, float64
@@ -354,28 +408,28 @@ def _up(value: float) -> str:
     return f"{shown if shown >= value else value:.17g}"
 
 
-def _check_smoothness(facts: Facts) -> None:
-    given = facts.options.smoothness
-    if facts.model not in ("logistic", "linear") or facts.loss != "logistic":
+def _check_smoothness(setup: Setup) -> None:
+    given = setup.options.smoothness
+    if setup.model not in ("logistic", "linear") or setup.loss != "logistic":
         raise InputError(
             "algorithm.smoothness",
             given,
             "is for task.model = 'logistic' with task.loss = 'logistic' only: clipping keeps a "
             "loss convex and smooth where it is a function of one scalar product; leave it out",
         )
-    if input_bound(facts.options) is None:
+    if input_bound(setup.options) is None:
         raise InputError(
             "algorithm.smoothness",
             given,
             "must be above 1/4: L is (B^2 + 1) / 4 for inputs up to a norm of B",
         )
-    assert facts.input_bound is not None
-    bound, least = Fraction(facts.input_bound), Fraction(given)
+    assert setup.input_bound is not None
+    bound, least = Fraction(setup.input_bound), Fraction(given)
     if 4 * least < bound**2 + 1:
         raise InputError(
             "algorithm.smoothness",
             given,
-            f"must be at least (B^2 + 1) / 4 = {_up((facts.input_bound**2 + 1) / 4)} for "
-            f"task.input_bound B = {facts.input_bound:g}: raise it, or lower the bound (without "
+            f"must be at least (B^2 + 1) / 4 = {_up((setup.input_bound**2 + 1) / 4)} for "
+            f"task.input_bound B = {setup.input_bound:g}: raise it, or lower the bound (without "
             "one, inputs are scaled down to what this smoothness allows)",
         )

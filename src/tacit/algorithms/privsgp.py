@@ -18,37 +18,37 @@ of gossip follow the last step. Both are post-processing and cost no privacy.
 
 Mechanism: Poisson-sampled Gaussian of each node's clipped gradients; messages, weights and models
 are functions of the noised gradients and of public values.
+
+SGP is the same with sigma_i = 0, the non-private baseline: Assran, Loizou, Ballas and Rabbat,
+*Stochastic Gradient Push for Distributed Deep Learning*, ICML 2019.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from dataclasses import replace
+from typing import Annotated, Any, NamedTuple
 
+from pydantic import Field
 from torch import Tensor
 
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.definition import (
     Algorithm,
-    FinalMixing,
     Momentum,
     Options,
-    Schedules,
-    constant,
     step_size,
 )
 from tacit.algorithms.parts import heavy_ball, no_momentum, noised_gradient
 from tacit.communication.colours import Public, Released
 from tacit.privacy.published import PRIVSGP as PUBLISHED
-from tacit.privacy.published import Formula
 
 __all__ = [
     "PRIVSGP",
+    "SGP",
     "PushSumOptions",
     "State",
     "de_biased",
     "mix",
-    "push_sum_method",
     "pushed",
     "start",
     "step",
@@ -59,7 +59,7 @@ class PushSumOptions(Options):
     """Options of every push-sum method."""
 
     momentum: Momentum = 0.0
-    final_mixing: FinalMixing = 0
+    final_mixing: Annotated[int, Field(ge=0, le=100_000)] = 0
 
 
 class State(NamedTuple):
@@ -92,7 +92,7 @@ def pushed(state: State, g: Tensor, k: int, options: PushSumOptions, context: St
 def mix(state: State, k: int, context: StepContext) -> State:
     """One round of push-sum alone."""
     x, w = context.exchange.mix(k, Released(state.x), Public(state.w))
-    return State(x, w, state.m)
+    return state._replace(x=x, w=w)
 
 
 def de_biased(state: State) -> Tensor:
@@ -100,50 +100,29 @@ def de_biased(state: State) -> Tensor:
     return state.x / state.w[:, None]
 
 
-Chosen = TypeVar("Chosen", bound=PushSumOptions)
-
-
-def push_sum_method(
-    *,
-    name: str,
-    title: str,
-    paper: str,
-    summary: str,
-    options: type[Chosen],
-    schedules: Callable[[Chosen, float | None, int], Schedules],
-    private: bool = True,
-    formula: Formula | None = None,
-    default_clip: float = 1.0,
-) -> Algorithm[State, Chosen]:
-    """The row of a method with PrivSGP's step: only what its paper changes has to be said."""
-    return Algorithm(
-        name=name,
-        title=title,
-        paper=paper,
-        summary=summary,
-        setting="peer-to-peer",
-        weights="column-stochastic",
-        private=private,
-        options=options,
-        schedules=schedules,
-        start=start,
-        step=step,
-        mix=mix,
-        final_rounds=lambda chosen: chosen.final_mixing,
-        models=de_biased,
-        bound_is_tight=True,
-        message_numbers=lambda chosen, d: d + 1,  # the push-sum weight
-        formula=formula,
-        default_clip=default_clip,
-    )
-
-
-PRIVSGP = push_sum_method(
+PRIVSGP: Algorithm[Any, Any] = Algorithm(
     name="privsgp",
     title="PrivSGP",
     paper="Zhu, Huang, Wang and Xu, IJCAI 2024",
     summary="stochastic gradient push with constant clipping and noise",
+    weights="column-stochastic",
     options=PushSumOptions,
-    schedules=constant,
+    start=start,
+    step=step,
+    models=de_biased,
+    gossip=mix,
+    final_rounds=lambda options: options.final_mixing,
+    bound_is_tight=True,
+    message_numbers=lambda options, d: d + 1,  # the push-sum weight
     formula=PUBLISHED,
+)
+
+SGP = replace(
+    PRIVSGP,
+    name="sgp",
+    title="SGP",
+    paper="Assran, Loizou, Ballas and Rabbat, ICML 2019",
+    summary="stochastic gradient push, without noise",
+    private=False,
+    formula=None,
 )

@@ -14,49 +14,43 @@ Tight Utility Bounds*, in batch form: q = b / J is the sampling rate, B the batc
 | - | `clip_difference` (C_d), `table_batch`, `table_directory`, anchors, `momentum` |
 
 The order is the paper's: the table's mean is that of before the step; then the drawn entries are
-renewed. The estimators and their mechanisms, with proofs, are in `variance_reduction`:
+renewed. Mechanism, with the estimators in `variance_reduction`:
 
 - `state = "private"`, the paper's table: Theorem A with Poisson batches (a record moves the sum by
   at most (2 - q) C where it is drawn **and q C at every other step**), else Bound B;
 - `state = "public"`, the default: anchors at public points, released with noise of their own, and
   ordinary amplified accounting.
 
-*What is wrong in print.* ||g|| <= 3 G bounds a norm, not what a replaced record moves; a record
-that is not drawn still moves g by 2 G / J, so the steps are no subsampled mechanism and the moments
-lemma does not apply; and its regime (noise multiplier at least 1) is left by far.
-
-Relation: the plan's; trust model: `all-messages`. No instance is known that attains the bounds of
-the private table. What either state buys: `docs/variance-reduction.md`.
+Relation: the plan's; trust model: `all-messages`. The paper's accounting takes a bound of the norm
+for what a replaced record moves, and the steps for a subsampled mechanism, which they are not.
+Proofs: `docs/proofs/variance-reduction.md`; what either state buys: `docs/variance-reduction.md`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from tacit import privacy
 from tacit.algorithms import privsgp
 from tacit.algorithms.accounting import NodeRun, claimed_sums
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Facts, TableRequest, constant
 from tacit.algorithms.privsgp import PushSumOptions
 from tacit.algorithms.variance_reduction import (
     Anchor,
     AnchorOptions,
     TableOptions,
-    anchored_sums,
     by_anchor,
     by_table,
     check_differences,
-    private_sums,
+    reduced_sums,
     table_request,
 )
 from tacit.privacy.published import PRIVSGP as PUBLISHED
 from tacit.privacy.published import ClaimedRun, FormulaCondition, PublishedFormula
 
-__all__ = ["PRIVSGP_VR", "State", "VarianceReductionOptions", "mechanism", "mix", "start", "step"]
+__all__ = ["PRIVSGP_VR", "State", "VarianceReductionOptions", "start", "step"]
 
 
 class VarianceReductionOptions(PushSumOptions, AnchorOptions, TableOptions):
@@ -95,36 +89,8 @@ def step(state: State, k: int, options: VarianceReductionOptions, context: StepC
     return State(*privsgp.pushed(plain, g, k, options, context), *anchor)
 
 
-def mix(state: State, k: int, context: StepContext) -> State:
-    """One round of push-sum alone."""
-    return State(*privsgp.mix(_plain(state), k, context), state.point, state.anchor)
-
-
-def models(state: State) -> Tensor:
-    """The de-biased parameter z = x / w, `[nodes, d]`."""
-    return privsgp.de_biased(_plain(state))
-
-
 def _plain(state: State) -> privsgp.State:
     return privsgp.State(state.x, state.w, state.m)
-
-
-def mechanism(run: NodeRun) -> privacy.Mechanism:
-    """Theorem A or Bound B for the private table; anchors and differences for public ones."""
-    if run.options.state == "private":
-        return private_sums(run, groups=run.options.table_batch is not None)
-    return anchored_sums(run)
-
-
-def table(options: VarianceReductionOptions) -> TableRequest | None:
-    """A table where the state is private."""
-    return table_request(options) if options.state == "private" else None
-
-
-def check(facts: Facts) -> tuple[str, ...]:
-    """Refuse what has no bound, and options of the other state."""
-    private = facts.options.state == "private"
-    return check_differences(facts, table=private, private=private)
 
 
 @dataclass(frozen=True)
@@ -159,27 +125,20 @@ CLAIM = PublishedFormula(
 )
 
 
-PRIVSGP_VR = Algorithm(
+PRIVSGP_VR = replace(
+    privsgp.PRIVSGP,
     name="privsgp-vr",
     title="PrivSGP-VR",
-    paper="Zhu, Huang, Wang and Xu, IJCAI 2024",
     summary="PrivSGP with variance reduction, by a gradient table or by released anchors",
-    setting="peer-to-peer",
-    weights="column-stochastic",
-    private=True,
     options=VarianceReductionOptions,
-    schedules=constant,
     start=start,
     step=step,
-    mix=mix,
-    final_rounds=lambda chosen: chosen.final_mixing,
-    models=models,
-    mechanism=mechanism,
+    mechanism=reduced_sums,
+    bound_is_tight=False,
     formula=CLAIM,
     claimed_run=claimed_run,
-    cost_depends_on_step=lambda chosen: chosen.state == "public",
-    check=check,
-    table=table,
+    cost_depends_on_step=lambda options: options.state == "public",
+    check=check_differences,
+    table=table_request,
     not_covered=("the gradient table of state = 'private', in memory and in checkpoints",),
-    message_numbers=lambda chosen, d: d + 1,  # the push-sum weight
 )

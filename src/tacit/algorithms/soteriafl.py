@@ -24,39 +24,37 @@ omega = d / k - 1 times the squared norm. `top-k` has no such factor and is outs
 theory. `shift_step` is by default sqrt((1 + 2 omega) / (2 (1 + omega)^3)), never above
 1 / (1 + omega), up to which shifts of unbiased compressions contract.
 
-Mechanism: of the noised estimators; shifts, compression and the server's work are functions of
-them. SAGA's table and, with `state = "private"`, SVRG's un-noised snapshot gradients are private
-state: Theorem A or Bound B. SVRG's `state = "public"`, the default, releases its snapshot gradients
-with noise, and costs what ordinary composition does. Proofs: `variance_reduction`. Relation: the
-plan's; trust model: the server sees each client's message. The paper's theorem, a moments bound
-with constants that are not printed, bounds the two sums of an estimator, but for SAGA not that the
-table depends on who was drawn before: no claim.
+Mechanism: of the noised estimators (`variance_reduction`); shifts, compression and the server's
+work are functions of them. SAGA's table and, with `state = "private"`, SVRG's un-noised snapshot
+gradients are private state: Theorem A or Bound B. SVRG's `state = "public"`, the default, releases
+its snapshot gradients with noise, and costs what ordinary composition does. Relation: the plan's;
+trust model: the server sees each client's message. Proofs, and why there is no claim:
+`docs/proofs/variance-reduction.md`.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from tacit import privacy
-from tacit.algorithms.accounting import NodeRun
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Facts, Options, Share, constant, step_size
-from tacit.algorithms.federated import has_averaged, server_model
+from tacit.algorithms.definition import Algorithm, Options, Setup, Share, step_size
+from tacit.algorithms.federated import server_model
+from tacit.algorithms.parts import CompressorName, compressed
 from tacit.algorithms.variance_reduction import (
     Anchor,
     AnchorOptions,
     TableOptions,
-    anchored_sums,
     by_anchor,
     by_snapshot,
     by_table,
     check_differences,
-    private_sums,
+    reduced_sums,
     table_request,
 )
 from tacit.communication import compression
@@ -73,13 +71,11 @@ __all__ = [
     "svrg_step",
 ]
 
-PAPER = "Li, Zhao, Li and Chi, NeurIPS 2022"
-
 
 class ShiftedOptions(Options):
     """Options of shifted compression."""
 
-    compressor: Literal["none", "top-k", "rand-k", "bernoulli"] = "none"
+    compressor: CompressorName = "none"
     keep: Share = 1.0
     shift_step: Annotated[float, Field(gt=0, le=1)] | None = None
 
@@ -135,14 +131,7 @@ def svrg_step(state: State, k: int, options: SvrgOptions, context: StepContext) 
 
 def _round(state: State, g: Tensor, k: int, options: ShiftedOptions, context: StepContext) -> State:
     """Compress, shift, average and step, from noised estimators g `[nodes, d]`."""
-    message = compression.compress(
-        g - state.shift,
-        compressor=options.compressor,
-        keep=options.keep,
-        seed=context.seed,
-        step=k,
-        nodes=context.nodes,
-    )
+    message = compressed(g - state.shift, k, options, context)
     factor, omega = scaling(options, g.shape[1])
     (mean,) = context.exchange.average(k, Released(message.values), coding=message.coding)
     gamma = options.shift_step or math.sqrt((1 + 2 * omega) / (2 * (1 + omega) ** 3))
@@ -165,74 +154,47 @@ def scaling(options: ShiftedOptions, d: int) -> tuple[float, float]:
     return 1.0 if options.compressor == "top-k" else 1 / share, 1 / share - 1
 
 
-def saga_mechanism(run: NodeRun) -> privacy.Mechanism:
-    """Theorem A, or Bound B."""
-    return private_sums(run, groups=run.options.table_batch is not None)
+def check(setup: Setup) -> tuple[str, ...]:
+    """Refuse what has no bound, or no compressor.
 
-
-def svrg_mechanism(run: NodeRun) -> privacy.Mechanism:
-    """Anchors and differences, or un-noised snapshots."""
-    return anchored_sums(run) if run.options.state == "public" else private_sums(run)
-
-
-def saga_check(facts: Facts) -> tuple[str, ...]:
-    """Refuse what has no bound, or no compressor."""
-    _check_compression(facts.options)
-    return check_differences(facts, table=True, private=True)
-
-
-def svrg_check(facts: Facts) -> tuple[str, ...]:
-    """Refuse what has no bound, or no compressor."""
-    _check_compression(facts.options)
-    return check_differences(facts, table=False, private=facts.options.state == "private")
-
-
-def _check_compression(options: ShiftedOptions) -> None:
+    Raises:
+        InputError: on `algorithm.keep`, which needs a compressor; and as `check_differences` does.
+    """
+    options = setup.options
     if options.compressor == "none" and options.keep < 1:
         raise InputError(
             "algorithm.keep",
             options.keep,
             "needs a compressor: algorithm.compressor = 'top-k', 'rand-k' or 'bernoulli'",
         )
+    return check_differences(setup)
 
 
-def _row(**rest: Any) -> Algorithm[Any, Any]:
-    """What both have in common."""
-    return Algorithm(
-        paper=PAPER,
-        setting="federated",
-        weights="server",
-        private=True,
-        schedules=constant,
-        mix=has_averaged,
-        models=lambda state: state.x,
-        consensus=server_model,
-        message_numbers=lambda chosen, d: d * (1.0 if chosen.compressor == "none" else chosen.keep),
-        **rest,
-    )
+SOTERIAFL_SVRG: Algorithm[State, Any] = Algorithm(
+    name="soteriafl-svrg",
+    title="SoteriaFL-SVRG",
+    paper="Li, Zhao, Li and Chi, NeurIPS 2022",
+    summary="snapshot gradients, shifted compression and a server",
+    weights="server",
+    options=SvrgOptions,
+    start=start,
+    step=svrg_step,
+    consensus=server_model,
+    mechanism=reduced_sums,
+    cost_depends_on_step=lambda options: options.state == "public",
+    check=check,
+    not_covered=("the snapshot gradients of state = 'private', in memory and in checkpoints",),
+    message_numbers=lambda options, d: d * (1.0 if options.compressor == "none" else options.keep),
+)
 
-
-SOTERIAFL_SAGA = _row(
+SOTERIAFL_SAGA = replace(
+    SOTERIAFL_SVRG,
     name="soteriafl-saga",
     title="SoteriaFL-SAGA",
     summary="gradient tables, shifted compression and a server",
     options=SagaOptions,
     start=saga_start,
     step=saga_step,
-    mechanism=saga_mechanism,
-    check=saga_check,
     table=table_request,
     not_covered=("the gradient table, in memory and in checkpoints",),
-)
-SOTERIAFL_SVRG = _row(
-    name="soteriafl-svrg",
-    title="SoteriaFL-SVRG",
-    summary="snapshot gradients, shifted compression and a server",
-    options=SvrgOptions,
-    start=start,
-    step=svrg_step,
-    mechanism=svrg_mechanism,
-    cost_depends_on_step=lambda chosen: chosen.state == "public",
-    check=svrg_check,
-    not_covered=("the snapshot gradients of state = 'private', in memory and in checkpoints",),
 )

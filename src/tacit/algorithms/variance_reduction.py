@@ -8,40 +8,25 @@ With sampling rate q, batch B, clipping bound C, and new_j the clipped gradient 
 | snapshot (SVRG) | the same | at the last snapshot, a public point |
 | anchors | sum_B clip_{C_d}(new_j - old_j) | at the last anchor, a public point |
 
-**Table and snapshot.** What is stored is clipped, un-noised and never sent. What one record adds
-to the sum, with its difference scaled by t in [0, 1]:
+**Table and snapshot.** What is stored is clipped, un-noised and never sent. One record moves the
+sum by at most *hit* C where it is drawn, hit = q + (1 - q) min(2, C_d / C), and by *miss* C, miss =
+q, at every other step: its old gradient is in the sum whether it is drawn or not.
 
-- drawn: s = t (new - old) + q old, where t |new - old| <= C_d (2 C without clipping). If t < q,
-  s = t new + (q - t) old is at most q C; else s = (1 - q / t) t (new - old) + q new is at most
-  (1 - q) C_d + q C. So *hit* = q + (1 - q) min(2, C_d / C); 2 - q without clipping;
-- not drawn: q old, at most q C: *miss* = q, from the first step on, as the table begins with
-  every record's clipped gradient at the public start.
-
-*Poisson sampling.* Entries are added up; each is a function of released values and of its own
-record's coins; a record left out (zero-out, J public) adds nothing, whatever its coins; hit, miss
-and noise are planned. So Theorem A holds (`tacit.privacy.accounting.private_state`), under
-`replace-one` in its opposed form: amplification by sampling is kept. *Batches of fixed size*: Bound
-B (`tacit.privacy.accounting.revealed_participation`), under `replace-one` only: given who was
-drawn, the sums of neighbouring data sets differ in the replaced record alone, by twice hit or miss.
-*Rate 1*: hit = miss = 1, the sum is bounded as that of all gradients is, and the mechanism is
-Gaussian.
-
-*A table over mini-batches* holds the sum of clipped gradients of each fixed group of records, and
-draws whole groups, each by a coin of rate q. A record's part of an entry keeps to the same hit and
-miss. But its coin decides for the rest of its group as well, so that their state is not independent
-of it, and Theorem A does **not** hold; given all coins it is, and Bound B does, under both
-relations. Differences of whole groups are not clipped.
+| batches | bound | relation |
+|---|---|---|
+| Poisson | Theorem A (`tacit.privacy.accounting.private_state`) | either |
+| fixed size | Bound B (`tacit.privacy.accounting.revealed_participation`) | replace-one |
+| mini-batches that are drawn whole (`table_batch`) | Bound B | either |
+| every record | `Gaussian` | either |
 
 **Anchors.** Every `anchor_every` steps a = (sum_j new_j + noise) / J is released at the public
 point of that step, and is that step's gradient. Other steps add a to the noised difference, which
 one record moves by at most C_d, or 2 C without `clip_difference`. Every query is a function of
 released values: Gaussians for the anchors, sampled Gaussians for the rest, composed. `anchor_share`
-s divides the budget between them: of the sum over steps of (rate * sensitivity / noise)^2 the
-anchors have the share s, so that the noise multiplier of an anchor is that of another step,
-over C_d / C, times sqrt((1 - s) K_a / (s K_r)) / q, K_a and K_r being the numbers of both.
-Not set, s = C / (C + C_d): as the noise of an anchor stays for all steps that add it, the noise of
-the sum of all steps has variance proportional to (C_d / C)^2 / (1 - s) + 1 / s, which is least
-there. That is a choice of utility; what it costs is certified like any other.
+divides the budget between them; not set, it is C / (C + C_d), which makes the noise of the sum of
+all steps least.
+
+Proofs: `docs/proofs/variance-reduction.md`.
 """
 
 from __future__ import annotations
@@ -56,7 +41,7 @@ from torch import Tensor
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Clip, Facts, Options, TableRequest
+from tacit.algorithms.definition import Clip, Options, Setup, TableRequest
 from tacit.errors import InputError
 
 __all__ = [
@@ -65,12 +50,11 @@ __all__ = [
     "DifferenceOptions",
     "TableOptions",
     "anchor_ratio",
-    "anchored_sums",
     "by_anchor",
     "by_snapshot",
     "by_table",
     "check_differences",
-    "private_sums",
+    "reduced_sums",
     "table_request",
 ]
 
@@ -154,9 +138,15 @@ def _difference(options: DifferenceOptions, clip: float | None) -> float:
     return min(2.0, (options.clip_difference or math.inf) / (clip or 1.0))
 
 
-def private_sums(run: NodeRun, groups: bool = False) -> privacy.Mechanism:
-    """Table or snapshot: Theorem A, or Bound B with batches of fixed size and `groups`."""
+def reduced_sums(run: NodeRun) -> privacy.Mechanism:
+    """What the messages leak: of released anchors, or by the state that `options.state` keeps."""
+    return _anchored_sums(run) if run.options.state == "public" else _private_sums(run)
+
+
+def _private_sums(run: NodeRun) -> privacy.Mechanism:
+    """Table or snapshot: Theorem A, or Bound B with batches of fixed size and whole groups."""
     q = run.rate
+    groups = getattr(run.options, "table_batch", None) is not None
     if q == 1:
         return released_sums(run, run.noise_multiplier, q, run.records)
     return privacy.PrivateState(
@@ -171,7 +161,7 @@ def private_sums(run: NodeRun, groups: bool = False) -> privacy.Mechanism:
     )
 
 
-def anchored_sums(run: NodeRun) -> privacy.Mechanism:
+def _anchored_sums(run: NodeRun) -> privacy.Mechanism:
     """Released anchors: their Gaussians, and the sampled ones of the differences."""
     options, clip = run.options, run.clip[0]
     bound = _difference(options, clip)
@@ -185,26 +175,25 @@ def anchored_sums(run: NodeRun) -> privacy.Mechanism:
     return parts[0] if len(parts) == 1 else privacy.Composed(parts)
 
 
-def table_request(options: TableOptions) -> TableRequest:
-    """The table that these options ask for."""
+def table_request(options: Any) -> TableRequest | None:
+    """The table that these `TableOptions` ask for, where their state is private."""
+    if options.state != "private":
+        return None
     directory = options.table_directory
     return TableRequest(options.table_batch, None if directory is None else Path(directory))
 
 
-def check_differences(facts: Facts, *, table: bool, private: bool) -> tuple[str, ...]:
+def check_differences(setup: Setup) -> tuple[str, ...]:
     """Refuse what has no bound, and warn of what is expensive.
-
-    Args:
-        facts: of the run.
-        table: whether there is a gradient table.
-        private: whether un-noised gradients are kept.
 
     Raises:
         InputError: on `algorithm.clip_norm`, another norm than l2; on an option of a table where
             there is none; on `algorithm.table_batch` with clipped differences or batches of fixed
             size.
     """
-    options: Any = facts.options
+    options: Any = setup.options
+    private = options.state == "private"  # un-noised gradients are kept
+    table = private and isinstance(options, TableOptions)
     if options.clip_norm != "l2":
         raise InputError(
             "algorithm.clip_norm",
@@ -218,12 +207,12 @@ def check_differences(facts: Facts, *, table: bool, private: bool) -> tuple[str,
                     f"algorithm.{key}", getattr(options, key), "is for state = 'private'"
                 )
     elif options.table_batch is not None:
-        _check_groups(facts)
+        _check_groups(setup)
         return (
             "a table over mini-batches is bounded without amplification by sampling: a table over "
             "records, or state = 'public' where there is one, may need far less noise",
         )
-    if private and facts.accounted and facts.sampling == "fixed":
+    if private and setup.accounted and setup.sampling == "fixed":
         return (
             "private state with batches of fixed size (other than 'all') is bounded without "
             "amplification by sampling: train.sampling = 'poisson' may need far less noise",
@@ -231,15 +220,15 @@ def check_differences(facts: Facts, *, table: bool, private: bool) -> tuple[str,
     return ()
 
 
-def _check_groups(facts: Facts) -> None:
-    options = facts.options
+def _check_groups(setup: Setup) -> None:
+    options = setup.options
     if options.clip_difference is not None:
         raise InputError(
             "algorithm.clip_difference",
             options.clip_difference,
             "clips single records' differences: leave algorithm.table_batch out",
         )
-    if facts.sampling == "fixed":
+    if setup.sampling == "fixed":
         raise InputError(
             "algorithm.table_batch",
             options.table_batch,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tacit import privacy
-from tacit.algorithms import Activity, Crowd, Facts, Schedules
+from tacit.algorithms import Activity, Schedules, Setup
 from tacit.config import Config
 from tacit.errors import BudgetError, InputError
 from tacit.gradients.clipping import check_clip
@@ -51,7 +51,8 @@ def build_plan(config: Config, records: Sequence[int], parameters: int) -> Plan:
     schedules = _schedules(config, records)
     nodes = tuple(_sampling(config, schedules, *pair) for pair in enumerate(records))
     faults = fault_plan(config, mixing)
-    activity = taking_part(_activity(config, mixing), faults, config.train.steps)
+    definition, setup = config.algorithm.definition, _setup(config, mixing, records, parameters)
+    activity = taking_part(definition.activity(setup), faults, config.train.steps)
     plan = Plan(
         config=config,
         parameters=parameters,
@@ -66,7 +67,12 @@ def build_plan(config: Config, records: Sequence[int], parameters: int) -> Plan:
         faults=faults,
         notes=_notes(config, activity, faults),
     )
-    warnings = _checked(plan)
+    warnings: tuple[str, ...] = definition.check(setup)
+    if definition.convex and setup.model not in _CONVEX_MODELS:
+        warnings += (
+            f"{definition.title} is proved to converge for convex losses: "
+            f"task.model = '{setup.model}' is not convex",
+        )
     if plan.noisy:
         plan = replace(plan, nodes=_noised(plan))
         warnings += _warnings(plan)
@@ -130,20 +136,27 @@ def _sampling(config: Config, schedules: Schedules, node: int, records: int) -> 
     return NodePlan(node=node, records=records, rate=size / records, expected_batch=float(size))
 
 
-def _activity(config: Config, mixing: Mixing) -> Activity | None:
-    """Who takes part when, from the public seed."""
+def _setup(config: Config, mixing: Mixing, records: Sequence[int], parameters: int) -> Setup:
+    """What the algorithm may know of the experiment before anything runs."""
     first = mixing.schedule.at(0)
     neighbours: list[list[int]] = [[] for _ in range(first.nodes)]
     for source, target in zip(first.sources.tolist(), first.targets.tolist(), strict=True):
         neighbours[target].append(source)
-    crowd = Crowd(
-        nodes=config.nodes.count,
+    return Setup(
+        options=config.algorithm.options,
+        nodes=len(records),
         steps=config.train.steps,
         seed=config.train.seed,
         neighbours=tuple(map(tuple, neighbours)),
+        records=records,
+        parameters=parameters,
+        model=config.task.model,
+        loss=config.task.loss,
+        accounted=config.privacy.noisy and config.privacy.accounting != "none",
+        relation=config.privacy.relation,
+        sampling=config.train.sampling,
+        input_bound=config.input_bound,
     )
-    chosen = config.algorithm
-    return chosen.definition.activity(chosen.options, crowd)
 
 
 def _notes(config: Config, activity: Activity | None, faults: FaultPlan | None) -> tuple[str, ...]:
@@ -166,32 +179,6 @@ def _notes(config: Config, activity: Activity | None, faults: FaultPlan | None) 
         *notes,
         *simulated,
     )
-
-
-def _checked(plan: Plan) -> tuple[str, ...]:
-    """What the algorithm itself has to say of its settings."""
-    config = plan.config
-    chosen = config.algorithm
-    facts = Facts(
-        options=chosen.options,
-        nodes=len(plan.nodes),
-        steps=plan.steps,
-        records=[node.records for node in plan.nodes],
-        parameters=plan.parameters,
-        model=config.task.model,
-        loss=config.task.loss,
-        accounted=plan.accounted,
-        relation=config.privacy.relation,
-        sampling=config.train.sampling,
-        input_bound=config.input_bound,
-    )
-    warnings = chosen.definition.check(facts)
-    if chosen.definition.convex and config.task.model not in _CONVEX_MODELS:
-        warnings += (
-            f"{chosen.definition.title} is proved to converge for convex losses: "
-            f"task.model = '{config.task.model}' is not convex",
-        )
-    return warnings
 
 
 def _schedules(config: Config, records: Sequence[int]) -> Schedules:

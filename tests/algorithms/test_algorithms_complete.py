@@ -1,0 +1,124 @@
+"""What the project asks of each algorithm: whoever adds one to the table reads what is missing.
+
+Each line names the file, and what to write there. That what stands there is right is for others:
+the battery, the golden results and the tests of the documentation.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import golden
+import pytest
+from battery_table import NOISED, ROWS, SPECIAL
+
+from tacit.algorithms import ALGORITHMS, Algorithm
+from tacit.algorithms.privsgp import PRIVSGP, PushSumOptions
+from tacit.analysis.compare import Asked, load_figure
+from tacit.config import load_config
+
+ROOT = Path(__file__).resolve().parents[2]
+KEYS = ROOT / "docs" / "experiment-file.md"
+
+
+@functools.cache
+def in_experiments() -> frozenset[str]:
+    """The algorithms that an example or a figure of a paper runs."""
+    files = [*ROOT.glob("examples/*.toml"), *ROOT.glob("papers/**/*.toml")]
+    figures = [file for file in files if "[figure]" in file.read_text(encoding="utf-8")]
+    names = {load_config(file).algorithm.name for file in set(files) - set(figures)}
+    for file in figures:
+        for line in load_figure([file], Asked()).lines:
+            names |= {run.algorithm.name for setting in line.settings for run in setting.runs}
+    return frozenset(names)
+
+
+def first_cells(page: Path, heading: str) -> set[str]:
+    """The names in the first cells of the table under a heading of a page."""
+    text = page.read_text(encoding="utf-8").partition(f"\n{heading}\n")[2]
+    text = re.split(r"^#", text, maxsplit=1, flags=re.MULTILINE)[0]
+    return set(re.findall(r"^\| `([^`]+)`", text, re.MULTILINE))
+
+
+def missing(row: Algorithm[Any, Any]) -> Iterator[str]:
+    """One line for each thing that an algorithm still needs."""
+    table = "tests/algorithms/battery_table.py"
+    cases = {case: way for case, way in ROWS.items() if way.name == row.name}
+    if not cases:
+        yield f"{table}: add a row to ROWS, whose `recursion` names the test of its steps"
+        yield "tests/algorithms/: that test, against a loop of its own (CONTRIBUTING.md shows one)"
+    elif row.private and all(way.release is None for way in cases.values()):
+        yield f"{table}: say in its row where its noise is seen (`release`)"
+    for case, way in cases.items():
+        file, _, function = way.recursion.partition("::")
+        path = ROOT / "tests" / "algorithms" / file
+        if not path.is_file() or f"def {function}(" not in path.read_text(encoding="utf-8"):
+            yield f"tests/algorithms/{file}: add {function}, which the row {case!r} names"
+    if not any(row.name in (same.name, same.other) for same in SPECIAL):
+        yield f"{table}: add to SPECIAL the settings at which it is another algorithm"
+    results = json.loads(golden.FILE.read_text(encoding="utf-8"))["runs"]
+    for case in cases or [row.name]:
+        if case not in results:
+            command = f"PYTHONPATH=tests python tests/algorithms/golden.py '{case}'"
+            yield f"tests/algorithms/golden.json: add its result with `{command}`"
+    if row.private and row.name not in in_experiments():
+        yield "examples/ or papers/: add an experiment, or a line of a figure, that runs it"
+    if row.name not in first_cells(ROOT / "README.md", "## Algorithms"):
+        yield "README.md, Algorithms: add a row with its paper, its noise and its claim"
+    if row.name not in first_cells(KEYS, "### Names"):
+        yield "docs/experiment-file.md, Names: add a row with its default clipping bound"
+    for option in sorted(set(row.options.model_fields) - first_cells(KEYS, "### Options")):
+        yield f"docs/experiment-file.md, Options: add a row for `{option}`"
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_nothing_that_an_algorithm_needs_is_missing(name: str) -> None:
+    if lines := list(missing(ALGORITHMS[name])):
+        pytest.fail("\n".join([f"{name} still needs", *lines]), pytrace=False)
+
+
+def test_only_algorithms_of_the_table_have_rows() -> None:
+    named = {way.name for way in ROWS.values()}
+    named |= {same.name for same in SPECIAL} | {same.other for same in SPECIAL}
+    assert named <= set(ALGORITHMS)
+    assert all(ALGORITHMS[ROWS[case].name].private for case in NOISED)
+
+
+def test_a_newcomer_reads_all_that_is_missing_at_once() -> None:
+    class Options(PushSumOptions):
+        step_decay: float = 0.5
+
+    places = [
+        line.partition(":")[0]
+        for line in missing(replace(PRIVSGP, name="newcomer", options=Options))
+    ]
+    assert places == [
+        "tests/algorithms/battery_table.py",
+        "tests/algorithms/",
+        "tests/algorithms/battery_table.py",
+        "tests/algorithms/golden.json",
+        "examples/ or papers/",
+        "README.md, Algorithms",
+        "docs/experiment-file.md, Names",
+        "docs/experiment-file.md, Options",
+    ]
+
+
+def test_a_row_that_names_no_test_or_no_release_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wrong = replace(
+        ROWS["privsgp"], recursion="test_algorithms_recursion.py::nowhere", release=None
+    )
+    monkeypatch.setitem(cast("dict[str, Any]", ROWS), "privsgp", wrong)
+    lines = list(missing(ALGORITHMS["privsgp"]))
+    assert [line.partition(":")[0] for line in lines] == [
+        "tests/algorithms/battery_table.py",
+        "tests/algorithms/test_algorithms_recursion.py",
+    ]
