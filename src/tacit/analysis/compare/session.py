@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tacit.analysis.compare.figure import Figure, Setting, run_digest
+from tacit.analysis.compare.pool import Outcome, RunRequest, run_all
 from tacit.analysis.compare.store import FINAL, Found, Store, read_result, read_rows
-from tacit.analysis.compare.work import Outcome, Task, run_tasks
 from tacit.config import Config, to_toml
 
 __all__ = ["Gathered", "Member", "Watch", "gather", "worst_code"]
@@ -163,7 +163,7 @@ def _run(
 
     tasks = [_task(one, store) for one in missing.values()]
     booked = any(one.config.privacy.ledger is not None for one in missing.values())
-    ended = run_tasks(
+    ended = run_all(
         tasks,
         jobs=1 if booked else jobs,
         on_step=step,
@@ -173,9 +173,9 @@ def _run(
     return dict(zip(names, ended, strict=True))
 
 
-def _task(one: _Wanted, store: Store) -> Task:
+def _task(one: _Wanted, store: Store) -> RunRequest:
     path = one.found.path
-    return Task(to_toml(one.config), str(path), one.found.resume, str(store.fresh(path)))
+    return RunRequest(to_toml(one.config), str(path), one.found.resume, str(store.fresh(path)))
 
 
 def _members(

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tacit.analysis.compare.pool import Outcome
 from tacit.analysis.compare.session import Watch
-from tacit.analysis.compare.work import Outcome
 from tacit.report.compare_page import COLUMNS, distinguishing, line_cells, point_cells
 
 __all__ = ["figure_table", "watching"]

@@ -16,15 +16,16 @@ import tomli_w
 
 from experiments import experiment, tree
 from tacit.analysis.compare.figure import Figure, load_figure
-from tacit.analysis.compare.session import Watch, gather, worst_code
-from tacit.analysis.compare.store import Store
-from tacit.analysis.compare.work import (
-    Task,
+from tacit.analysis.compare.pool import (
+    RunRequest,
+    _now_and_then,
     _run_in_processes,
     perform,
-    run_tasks,
+    run_all,
     threads_a_process,
 )
+from tacit.analysis.compare.session import Watch, gather, worst_code
+from tacit.analysis.compare.store import Store
 from tacit.config import load_config, to_toml
 from tacit.errors import InputError
 
@@ -32,9 +33,9 @@ OVERFLOWS = {"algorithm.learning_rate": 1e38, "privacy.noise_std": 100.0}  # in 
 LONG = {"steps": 20_000, "evaluate_every": 20_000, "checkpoint_every": 50}
 
 
-def task(folder: Path, name: str = "run", resume: bool = False, **changes: Any) -> Task:
+def task(folder: Path, name: str = "run", resume: bool = False, **changes: Any) -> RunRequest:
     config = load_config(experiment(**changes))
-    return Task(to_toml(config), str(folder / name), resume, str(folder / f"{name}.2"))
+    return RunRequest(to_toml(config), str(folder / name), resume, str(folder / f"{name}.2"))
 
 
 def figure(folder: Path, lines: list[dict[str, Any]], seeds: int = 1, **changes: Any) -> Figure:
@@ -116,7 +117,7 @@ def test_a_stopped_run_goes_on_where_it_stood(tmp_path: Path) -> None:
     assert [one.complete for one in found.members] == [True, True]
     # Seeded noise: the same model as a run in one go.
     whole = perform(
-        Task(to_toml(wanted.lines[0].settings[0].runs[0]), str(tmp_path / "w"), False, "")
+        RunRequest(to_toml(wanted.lines[0].settings[0].runs[0]), str(tmp_path / "w"), False, "")
     )
     assert (
         Path(whole.folder, "nodes.safetensors").read_bytes()
@@ -157,7 +158,7 @@ def test_a_budget_that_is_used_up_by_a_kill_is_spent_anew(tmp_path: Path) -> Non
 def test_stopping_processes_leaves_checkpoints_and_nobody(tmp_path: Path) -> None:
     tasks = [task(tmp_path, f"run{seed}", train={**LONG, "seed": seed}) for seed in range(3)]
     seen: set[int] = set()
-    outcomes = run_tasks(
+    outcomes = run_all(
         tasks,
         jobs=2,
         on_step=lambda place, share: seen.add(place),
@@ -192,6 +193,7 @@ def test_a_lost_process_costs_its_own_run_only(tmp_path: Path) -> None:
         ("done", 0),
         ("failed", 2),
     ]
+    assert outcomes[0].message == "its process was lost (killed by signal 9)"
     assert _children() == set()
     here = perform(task(tmp_path, "here"))
     for name in ("nodes.safetensors", "config.toml"):
@@ -207,7 +209,11 @@ def _children() -> set[int]:
             command = stat.with_name("cmdline").read_bytes()
         except OSError:
             continue
-        if int(fields[1]) == os.getpid() and fields[0] != "Z" and b"compare.worker" in command:
+        if (
+            int(fields[1]) == os.getpid()
+            and fields[0] != "Z"
+            and b"multiprocessing-fork" in command
+        ):
             found.add(int(stat.parent.name))
     return found
 
@@ -249,13 +255,9 @@ def test_runs_with_ledgers_take_turns(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_moment_of_patience() -> None:
     """Reports of many quick steps do not drown the parent."""
-    from io import StringIO
-
-    from tacit.analysis.compare.worker import _Reports
-
-    out = StringIO()
-    reports = _Reports(out)
+    shares: list[float] = []
+    show = _now_and_then(shares.append)
     began = time.monotonic()
     for turn in range(1000):
-        reports.show(turn / 1000)
-    assert out.getvalue().count("\n") <= 2 + (time.monotonic() - began) / 0.5
+        show(turn / 1000)
+    assert 1 <= len(shares) <= 2 + (time.monotonic() - began) / 0.5
