@@ -51,7 +51,7 @@ def compare(
     for name, value in (("--jobs", jobs), ("--seeds", seeds)):
         if value is not None and not 1 <= value <= 1000:
             raise InputError(name, value, "must be a whole number from 1 to 1000")
-    figure = comparing.load_figure(files, comparing.Asked(tuple(set_ or ()), quick, seeds))
+    figure = comparing.load_figure(files, comparing.FigureOptions(tuple(set_ or ()), quick, seeds))
     store = comparing.Store.open(out or _folder(files, quick))
     with (
         stop_signals() as asked_to_stop,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from experiments import experiment, strict_json, write_module
 from tacit.analysis.compare.document import figure_document, mean_and_deviation
-from tacit.analysis.compare.figure import Asked, load_figure
+from tacit.analysis.compare.figure import FigureOptions, load_figure
 from tacit.analysis.compare.session import gather
 from tacit.analysis.compare.store import Store
 
@@ -141,7 +141,7 @@ def test_an_accuracy_that_nothing_has_gives_way_to_the_loss(
     task = {"dataset": f"{name}:load", "model": "linear", "loss": "mse"}
     path.write_text(tomli_w.dumps(experiment(task=task, train={"steps": 2})), encoding="utf-8")
     store = Store.open(tmp_path / "out")
-    document = figure_document(gather(load_figure([path], Asked()), store), store)
+    document = figure_document(gather(load_figure([path], FigureOptions()), store), store)
     assert document["y"] == "test_loss"
     (line,) = document["lines"]
     assert line["curve"][-1]["mean"] == pytest.approx(

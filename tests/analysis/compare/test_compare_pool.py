@@ -24,7 +24,7 @@ from tacit.analysis.compare.pool import (
     run_all,
     threads_a_process,
 )
-from tacit.analysis.compare.session import Watch, gather, worst_code
+from tacit.analysis.compare.session import Monitor, gather, worst_code
 from tacit.analysis.compare.store import Store
 from tacit.config import load_config, to_toml
 from tacit.errors import InputError
@@ -104,7 +104,7 @@ def test_a_stopped_run_goes_on_where_it_stood(tmp_path: Path) -> None:
     wanted, store = figure(tmp_path, LINES), Store.open(tmp_path / "out")
     steps: list[float] = []
     stopped = gather(
-        wanted, store, watch=Watch(step=steps.append, should_stop=lambda: len(steps) > 1)
+        wanted, store, watch=Monitor(step=steps.append, should_stop=lambda: len(steps) > 1)
     )
     assert stopped.stopped
     assert [one.result for one in stopped.members] == [None, None]

@@ -161,7 +161,7 @@ def half_a_digit(printed: float) -> float:
 
 
 def test_purchases_change_one_thing(sampled: OptimisePlan) -> None:
-    rows = {row.change: row for row in sampled.purchases}
+    rows = {row.change: row for row in sampled.sensitivity_analysis}
     now = rows["as it stands"]
     assert now.setting == sampled.as_is.setting
     assert now.bound == sampled.as_is.bound
@@ -184,7 +184,7 @@ def test_purchases_change_one_thing(sampled: OptimisePlan) -> None:
     assert settings["half the epsilon"].variances == pytest.approx(
         setting_of(prepare(half).plan).variances, rel=2e-3
     )
-    for row in sampled.purchases:
+    for row in sampled.sensitivity_analysis:
         bound = bound_of(row.setting.variances, row.setting.steps, PARAMETERS)
         assert row.bound == pytest.approx(bound)
 

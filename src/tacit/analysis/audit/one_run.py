@@ -66,7 +66,7 @@ class OneRun:
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _Canaries:
     """Whose records are canaries, and which of them are in.
 
     Args:
@@ -168,7 +168,9 @@ def run_once(
     )
 
 
-def _lay_out(job: Job, nodes: tuple[int, ...], canaries: int, rng: np.random.Generator) -> _Layout:
+def _lay_out(
+    job: Job, nodes: tuple[int, ...], canaries: int, rng: np.random.Generator
+) -> _Canaries:
     each = -(-canaries // len(nodes))
     rows, owners = [], []
     for node in nodes:
@@ -177,7 +179,7 @@ def _lay_out(job: Job, nodes: tuple[int, ...], canaries: int, rng: np.random.Gen
         rows.append(offset + chosen)
         owners.append(np.full(len(chosen), node))
     found = np.concatenate(rows)[:canaries]
-    return _Layout(
+    return _Canaries(
         torch.from_numpy(found).to(job.device),
         torch.from_numpy(np.concatenate(owners)[:canaries]).to(job.device),
         rng.random(len(found)) < 0.5,
@@ -198,7 +200,7 @@ def _without(plan: Plan, train: StackedData, gone: Tensor) -> tuple[Plan, Stacke
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _PublicValues:
     """Public values of the training: models z_k and noised means, `[steps, nodes, d]` each."""
 
     models: list[Tensor]
@@ -212,7 +214,7 @@ def _train(
     steps: int,
     context: ContextFactory,
     on_step: Callable[[int], None],
-) -> _Seen:
+) -> _PublicValues:
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
 
     def exchange() -> InProcessExchange:
@@ -230,11 +232,17 @@ def _train(
         on_step(k + 1)
     algorithm.mix(state, steps, place)
     seen = Transcript(start, recorder.sent, options, plan.steps, exchange())
-    return _Seen(models, noised_gradients(algorithm, seen))
+    return _PublicValues(models, noised_gradients(algorithm, seen))
 
 
 def _scores(
-    job: Job, layout: _Layout, wrong: Tensor, known: Tensor, seen: _Seen, *, replaced: bool
+    job: Job,
+    layout: _Canaries,
+    wrong: Tensor,
+    known: Tensor,
+    seen: _PublicValues,
+    *,
+    replaced: bool,
 ) -> NDArray[np.float64]:
     """Log-likelihood slope of each canary, what all other records are expected to add removed.
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tacit import __version__
-from tacit.analysis.compare.figure import Line, Setting, choice_text
-from tacit.analysis.compare.session import Gathered, Member
+from tacit.analysis.compare.figure import FigureLine, FigureSetting, choice_text
+from tacit.analysis.compare.session import FigureRuns, Member
 from tacit.analysis.compare.store import Store
 from tacit.analysis.compare.together import sentences, spent_together
 from tacit.training.run_folder.metrics import finite_json
@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 _MOST_POINTS = 1000  # of a curve
 
 
-def figure_document(gathered: Gathered, store: Store) -> dict[str, Any]:
+def figure_document(gathered: FigureRuns, store: Store) -> dict[str, Any]:
     """Everything that is known of a figure, ready for JSON.
 
     Args:
@@ -75,7 +75,9 @@ def mean_and_deviation(values: Sequence[float]) -> dict[str, float | None] | Non
     return {"mean": mean, "deviation": math.sqrt(squares / (len(values) - 1))}
 
 
-def _line(line: Line, runs: Sequence[Sequence[Member]], y: str, store: Store) -> dict[str, Any]:
+def _line(
+    line: FigureLine, runs: Sequence[Sequence[Member]], y: str, store: Store
+) -> dict[str, Any]:
     points = [
         _point(setting, members, store)
         for setting, members in zip(line.settings, runs, strict=True)
@@ -105,7 +107,7 @@ def _as_printed(y: str, value: float) -> float:
     return 100 * value if y == "test_accuracy" else value
 
 
-def _point(setting: Setting, members: Sequence[Member], store: Store) -> dict[str, Any]:
+def _point(setting: FigureSetting, members: Sequence[Member], store: Store) -> dict[str, Any]:
     complete = [member for member in members if member.complete]
     results = [member.result for member in complete if member.result is not None]
     ends: list[Row] = [member.rows[-1] if member.rows else {} for member in complete]

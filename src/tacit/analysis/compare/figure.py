@@ -25,10 +25,10 @@ from tacit.errors import InputError, nearest
 __all__ = [
     "AXES",
     "MEASURES",
-    "Asked",
     "Figure",
-    "Line",
-    "Setting",
+    "FigureLine",
+    "FigureOptions",
+    "FigureSetting",
     "choice_text",
     "load_figure",
     "run_digest",
@@ -50,7 +50,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 @dataclass(frozen=True)
-class Asked:
+class FigureOptions:
     """What the command line changes about a figure.
 
     Args:
@@ -65,7 +65,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Setting:
+class FigureSetting:
     """One point of a line's grid; a line without a grid has one.
 
     Args:
@@ -78,7 +78,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Line:
+class FigureLine:
     """One line of a figure.
 
     Args:
@@ -91,7 +91,7 @@ class Line:
     name: str
     group: str
     published: Mapping[str, float]
-    settings: tuple[Setting, ...]
+    settings: tuple[FigureSetting, ...]
 
 
 @dataclass(frozen=True)
@@ -114,14 +114,14 @@ class Figure:
     x: tuple[str, ...]
     y: str
     quick: bool
-    lines: tuple[Line, ...]
+    lines: tuple[FigureLine, ...]
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class _Line(_Section):
+class _LineSection(_Section):
     """`[[figure.line]]`."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -134,7 +134,7 @@ class _Line(_Section):
     grid: dict[str, Any] = Field(default_factory=dict)
 
 
-class _Figure(_Section):
+class _FigureSection(_Section):
     """`[figure]`; an empty title is that of the file."""
 
     title: str = ""
@@ -149,7 +149,7 @@ class _Figure(_Section):
     line: tuple[dict[str, Any], ...] = ()
 
 
-def load_figure(files: Sequence[Path], asked: Asked = Asked()) -> Figure:
+def load_figure(files: Sequence[Path], asked: FigureOptions = FigureOptions()) -> Figure:
     """Read one figure file, or plain experiment files as a line each.
 
     Args:
@@ -172,10 +172,12 @@ def load_figure(files: Sequence[Path], asked: Asked = Asked()) -> Figure:
     if len(files) == 1:
         return _figure(Path(files[0]), raws[0], asked)
     names = _names([Path(file) for file in files])
-    section = _Figure(title=", ".join(names))
+    section = _FigureSection(title=", ".join(names))
     seeds = asked.seeds or 1
     lines = tuple(
-        Line(name, "", {}, (_setting(name, raw, {}, asked.overrides, seeds, Path(file).parent),))
+        FigureLine(
+            name, "", {}, (_setting(name, raw, {}, asked.overrides, seeds, Path(file).parent),)
+        )
         for name, raw, file in zip(names, raws, files, strict=True)
     )
     return _made(section, asked, lines)
@@ -199,12 +201,12 @@ def run_digest(config: Config) -> str:
     return hashlib.blake2b(to_toml(plain).encode(), digest_size=6).hexdigest()
 
 
-def _figure(file: Path, raw: dict[str, Any], asked: Asked) -> Figure:
-    section = _validated(_Figure, raw.pop("figure"), "figure")
+def _figure(file: Path, raw: dict[str, Any], asked: FigureOptions) -> Figure:
+    section = _validated(_FigureSection, raw.pop("figure"), "figure")
     if not section.line:
         raise InputError("figure.line", [], "needs one [[figure.line]] or more, each with a name")
     given = [
-        _validated(_Line, line, f"figure.line {place + 1}")
+        _validated(_LineSection, line, f"figure.line {place + 1}")
         for place, line in enumerate(section.line)
     ]
     seen: set[str] = set()
@@ -215,14 +217,14 @@ def _figure(file: Path, raw: dict[str, Any], asked: Asked) -> Figure:
     general = dict(section.quick) if asked.quick else {}
     repeats: Any = general.pop("seeds", section.seeds)
     if asked.quick:
-        repeats = _validated(_Figure, {"seeds": repeats}, "figure.quick").seeds
+        repeats = _validated(_FigureSection, {"seeds": repeats}, "figure.quick").seeds
     seeds = asked.seeds or repeats
     lines = tuple(_line(line, raw, general, asked, seeds, file.parent) for line in given)
     title = section.title or _stem(file)
     return _made(section.model_copy(update={"title": title}), asked, lines)
 
 
-def _made(section: _Figure, asked: Asked, lines: tuple[Line, ...]) -> Figure:
+def _made(section: _FigureSection, asked: FigureOptions, lines: tuple[FigureLine, ...]) -> Figure:
     runs = sum(len(setting.runs) for line in lines for setting in line.settings)
     if runs > MOST_RUNS:
         raise InputError("figure", f"{runs} runs", f"are too many: at most {MOST_RUNS}")
@@ -231,27 +233,27 @@ def _made(section: _Figure, asked: Asked, lines: tuple[Line, ...]) -> Figure:
 
 
 def _line(
-    line: _Line,
+    line: _LineSection,
     base: Mapping[str, Any],
     general: Mapping[str, Any],
-    asked: Asked,
+    asked: FigureOptions,
     seeds: Any,
     folder: Path,
-) -> Line:
+) -> FigureLine:
     changes = _flat(line.set, f"line {line.name!r}, set")
     if asked.quick:
         changes |= _flat(general, "figure.quick") | _flat(line.quick, f"line {line.name!r}, quick")
     raw = _changed(base, changes)
     points = _points(line)
-    settings: dict[str, Setting] = {}
+    settings: dict[str, FigureSetting] = {}
     for point in points[:1] if asked.quick else points:
         setting = _setting(line.name, raw, point, asked.overrides, seeds, folder)
         settings.setdefault(run_digest(setting.runs[0]), setting)  # an override may make two one
     published: dict[str, float] = dict(line.published.items())
-    return Line(line.name, line.group, published, tuple(settings.values()))
+    return FigureLine(line.name, line.group, published, tuple(settings.values()))
 
 
-def _points(line: _Line) -> list[dict[str, Any]]:
+def _points(line: _LineSection) -> list[dict[str, Any]]:
     grid = _flat(line.grid, f"line {line.name!r}, grid")
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
@@ -266,12 +268,12 @@ def _setting(
     overrides: Iterable[str],
     seeds: int | Sequence[int],
     folder: Path,
-) -> Setting:
+) -> FigureSetting:
     try:
         config = load_config(_changed(raw, choice), overrides=overrides, folder=folder)
     except InputError as error:
         raise InputError(f"line {name!r}, {error.where}", error.value, error.expected) from None
-    return Setting(choice, _repeated(config, seeds))
+    return FigureSetting(choice, _repeated(config, seeds))
 
 
 def _repeated(config: Config, seeds: int | Sequence[int]) -> tuple[Config, ...]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tacit.analysis.compare.figure import Figure, Setting, run_digest
+from tacit.analysis.compare.figure import Figure, FigureSetting, run_digest
 from tacit.analysis.compare.pool import Outcome, RunRequest, run_all
-from tacit.analysis.compare.store import FINAL, Found, Store, read_result, read_rows
+from tacit.analysis.compare.store import FINAL, RunPlace, Store, read_result, read_rows
 from tacit.config import Config, to_toml
 
-__all__ = ["Gathered", "Member", "Watch", "gather", "worst_code"]
+__all__ = ["FigureRuns", "Member", "Monitor", "gather", "worst_code"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Gathered:
+class FigureRuns:
     """All runs of a figure.
 
     Args:
@@ -68,7 +68,7 @@ class Gathered:
 
 
 @dataclass(frozen=True)
-class Watch:
+class Monitor:
     """What the caller hears, and is asked, while runs are made.
 
     Args:
@@ -85,15 +85,17 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _WantedRun:
     """A run that lines ask for; several may ask for the same."""
 
     line: str
     config: Config
-    found: Found
+    found: RunPlace
 
 
-def gather(figure: Figure, store: Store, *, jobs: int = 1, watch: Watch = Watch()) -> Gathered:
+def gather(
+    figure: Figure, store: Store, *, jobs: int = 1, watch: Monitor = Monitor()
+) -> FigureRuns:
     """Run what has not ended yet, and give all runs of the figure.
 
     A run that fails does not end the others: its error is kept beside it. Runs that book in
@@ -105,19 +107,19 @@ def gather(figure: Figure, store: Store, *, jobs: int = 1, watch: Watch = Watch(
         jobs: processes at once.
         watch: what is told on the way.
     """
-    wanted: dict[str, _Wanted] = {}
+    wanted: dict[str, _WantedRun] = {}
     for line in figure.lines:
         for setting in line.settings:
             for config in setting.runs:
                 digest = run_digest(config)
                 if digest not in wanted:
-                    wanted[digest] = _Wanted(line.name, config, store.find(line.name, config))
+                    wanted[digest] = _WantedRun(line.name, config, store.find(line.name, config))
     outcomes = _run(wanted, store, jobs, watch)
     runs = tuple(
         tuple(_members(setting, wanted, outcomes) for setting in line.settings)
         for line in figure.lines
     )
-    return Gathered(
+    return FigureRuns(
         figure=figure,
         runs=runs,
         made=sum(one.status in FINAL for one in outcomes.values()),
@@ -126,7 +128,7 @@ def gather(figure: Figure, store: Store, *, jobs: int = 1, watch: Watch = Watch(
     )
 
 
-def worst_code(gathered: Gathered) -> int:
+def worst_code(gathered: FigureRuns) -> int:
     """The exit code: that of the worst failure, a defect of ours before a lost process and so on.
 
     A point of a grid that diverges fails nothing while another point of the line is complete.
@@ -144,7 +146,7 @@ def worst_code(gathered: Gathered) -> int:
 
 
 def _run(
-    wanted: Mapping[str, _Wanted], store: Store, jobs: int, watch: Watch
+    wanted: Mapping[str, _WantedRun], store: Store, jobs: int, watch: Monitor
 ) -> dict[str, Outcome]:
     """The outcomes of the runs that had not ended, by digest."""
     missing = {digest: one for digest, one in wanted.items() if one.found.result is None}
@@ -173,13 +175,13 @@ def _run(
     return dict(zip(names, ended, strict=True))
 
 
-def _task(one: _Wanted, store: Store) -> RunRequest:
+def _task(one: _WantedRun, store: Store) -> RunRequest:
     path = one.found.path
     return RunRequest(to_toml(one.config), str(path), one.found.resume, str(store.fresh(path)))
 
 
 def _members(
-    setting: Setting, wanted: Mapping[str, _Wanted], outcomes: Mapping[str, Outcome]
+    setting: FigureSetting, wanted: Mapping[str, _WantedRun], outcomes: Mapping[str, Outcome]
 ) -> tuple[Member, ...]:
     members = []
     for config in setting.runs:
@@ -189,7 +191,7 @@ def _members(
     return tuple(members)
 
 
-def _member(config: Config, found: Found, outcome: Outcome | None) -> Member:
+def _member(config: Config, found: RunPlace, outcome: Outcome | None) -> Member:
     path = found.path if outcome is None else Path(outcome.folder)
     result = read_result(path)
     if result is None or result.get("status") not in FINAL:

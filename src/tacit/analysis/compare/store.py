@@ -23,7 +23,7 @@ from tacit.report.reading import read_row
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder.metrics import finite_json
 
-__all__ = ["FINAL", "Found", "Store", "read_rows"]
+__all__ = ["FINAL", "RunPlace", "Store", "read_rows"]
 
 FORMAT_VERSION = 1
 FINAL = ("done", "budget-exhausted", "diverged")  # a run that ended so is not run again
@@ -32,7 +32,7 @@ _NAME = 60  # characters of a line's name in a folder's
 
 
 @dataclass(frozen=True)
-class Found:
+class RunPlace:
     """Where a run lies, or is to be made.
 
     Args:
@@ -86,7 +86,7 @@ class Store:
             )
         return cls(path)
 
-    def find(self, line: str, config: Config) -> Found:
+    def find(self, line: str, config: Config) -> RunPlace:
         """A run of this experiment that has ended, else one to go on with, else a new place.
 
         Args:
@@ -100,7 +100,7 @@ class Store:
         )
         results = [(path, read_result(path)) for path in tries]
         ended = [
-            Found(path, result, resume=False)
+            RunPlace(path, result, resume=False)
             for path, result in results
             if result is not None and result.get("status") in FINAL
         ]
@@ -108,9 +108,9 @@ class Store:
             return max(ended, key=lambda one: (one.result or {}).get("status") == "done")
         for path in reversed(tries):
             if (path / "config.toml").is_file() and checkpoints.latest(path) is not None:
-                return Found(path, None, resume=True)
+                return RunPlace(path, None, resume=True)
         base = f"{_slug(line)}-seed{config.train.seed}-{digest}"
-        return Found(self.fresh(self.path / "runs" / base), None, resume=False)
+        return RunPlace(self.fresh(self.path / "runs" / base), None, resume=False)
 
     def fresh(self, path: Path) -> Path:
         """The path, or one like it with a number, that nothing has yet."""

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tacit.analysis.compare.pool import Outcome
-from tacit.analysis.compare.session import Watch
+from tacit.analysis.compare.session import Monitor
 from tacit.report.compare_page import COLUMNS, distinguishing, line_cells, point_cells
 
 __all__ = ["figure_table", "watching"]
@@ -110,7 +110,7 @@ def _table(title: str, headings: Sequence[str], first: int = 0) -> Table:
 
 
 @contextmanager
-def watching(should_stop: Callable[[], bool], *, hidden: bool) -> Iterator[Watch]:
+def watching(should_stop: Callable[[], bool], *, hidden: bool) -> Iterator[Monitor]:
     """A live line on a terminal, and a line for every run that ends.
 
     Args:
@@ -151,7 +151,7 @@ def watching(should_stop: Callable[[], bool], *, hidden: bool) -> Iterator[Watch
         say(f"{counts['ended']}/{counts['total']} {name}, seed {seed}: {outcome.status}{why}")
 
     with bar:
-        yield Watch(
+        yield Monitor(
             begin=begin,
             step=lambda completed: bar.update(task, completed=completed),
             done=done,

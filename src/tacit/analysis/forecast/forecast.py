@@ -29,9 +29,9 @@ from tacit.errors import InputError, nearest
 
 __all__ = [
     "COSTS",
+    "ClusterLinks",
     "Costs",
     "Forecast",
-    "Links",
     "forecast",
     "forecast_document",
     "parse_links",
@@ -46,7 +46,7 @@ _TIMES = MappingProxyType({"s": 1.0, "ms": 1e-3, "us": 1e-6})
 
 
 @dataclass(frozen=True)
-class Links:
+class ClusterLinks:
     """The links of a cluster.
 
     Args:
@@ -99,7 +99,7 @@ class Forecast:
         bytes_run: on the wire over the run, sent by all processes.
     """
 
-    links: Links
+    links: ClusterLinks
     nodes: int
     steps: int
     compute: float
@@ -122,7 +122,7 @@ class Forecast:
         return self.steps * self.seconds_a_step
 
 
-def parse_links(text: str) -> Links:
+def parse_links(text: str) -> ClusterLinks:
     """Read `bandwidth=10Gbit,latency=1ms,processes=64`, in any order.
 
     Raises:
@@ -139,7 +139,7 @@ def parse_links(text: str) -> Links:
     missing = [key for key in _READERS if key not in found]
     if missing:
         raise InputError(_WHERE, text, f"lacks {' and '.join(missing)}: give it as {_EXAMPLE}")
-    return Links(found["bandwidth"], found["latency"], int(found["processes"]))
+    return ClusterLinks(found["bandwidth"], found["latency"], int(found["processes"]))
 
 
 def _quantity(part: str, value: str, units: Mapping[str, float], example: str) -> float:
@@ -176,7 +176,7 @@ _READERS: Mapping[str, Callable[[str, str], float]] = MappingProxyType(
 
 def forecast(
     traffic: Traffic,
-    links: Links,
+    links: ClusterLinks,
     *,
     compute: float,
     nodes: int,
@@ -210,7 +210,7 @@ def forecast(
     )
 
 
-def _slowest(phase: Phase, links: Links, costs: Costs) -> NDArray[np.float64]:
+def _slowest(phase: Phase, links: ClusterLinks, costs: Costs) -> NDArray[np.float64]:
     """Parts of the time of the slowest process, mean over steps, `[4]`."""
     sent, came = phase.bytes_out, phase.bytes_in
     parts = np.stack(

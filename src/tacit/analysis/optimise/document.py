@@ -79,7 +79,7 @@ def optimise_document(plan: OptimisePlan) -> dict[str, Any]:
             },
             "purchases": [
                 {"change": row.change, "bound": row.bound, **_noise(row.setting)}
-                for row in plan.purchases
+                for row in plan.sensitivity_analysis
             ],
             "learning_rate": math.sqrt(len(plan.records) / plan.best.setting.steps),
             "flags": _flags(plan),
@@ -205,7 +205,7 @@ def optimise_table(plan: OptimisePlan, console: Console | None = None) -> None:
     for key, title in (("batches", "best of each batch"), ("clips", "best of each clip")):
         if content[key]:
             out.print(_grid_table(title, content[key]))
-    out.print(_purchases_table(content["purchases"]))
+    out.print(_sensitivity_table(content["purchases"]))
     for line in content["advice"]:
         out.print(f"advice: {line}", highlight=False)
     for line in content["not_modelled"]:
@@ -285,7 +285,7 @@ def _grid_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _purchases_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def _sensitivity_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     headings = ("what would buy what", "noise in mean", "bound", "accumulated noise", "over least")
     table = _folding("one change at a time, from the file as it stands", headings)
     first = rows[0]["bound"]

@@ -22,20 +22,20 @@ from tacit.analysis.optimise.bound import (
 from tacit.analysis.optimise.constants import Estimates, clipping_excess, estimate
 from tacit.analysis.optimise.noise import (
     Batch,
-    Setting,
+    OptimiseSetting,
     adapted,
     changed,
     geometric_steps,
     interpolated_deviation,
     setting_of,
 )
-from tacit.analysis.optimise.results import Choice, Claim, OptimiseOptions, OptimisePlan
-from tacit.analysis.optimise.sensitivity_analysis import purchases
+from tacit.analysis.optimise.results import Choice, OptimiseOptions, OptimisePlan, PublishedOptimum
+from tacit.analysis.optimise.sensitivity_analysis import sensitivity_analysis
 from tacit.config import Config
 from tacit.errors import InputError
 from tacit.training.prepare import Job, prepare
 
-__all__ = ["claim_of", "optimise"]
+__all__ = ["optimise", "published_optimum"]
 
 GRID = 9  # calibrated numbers of steps of the file's own batch
 COARSE = 5  # and of each other batch
@@ -105,7 +105,7 @@ def optimise(
         clips=clips,
         claimed_curve=_claimed_curve(problem, sorted({claim.steps, *shown})),
         least_steps=least_steps(estimates.value("L"), problem.records),
-        purchases=purchases(job.plan, own, estimates.bound),
+        sensitivity_analysis=sensitivity_analysis(job.plan, own, estimates.bound),
     )
 
 
@@ -149,9 +149,9 @@ def _smallest_batch(
     return min(close, key=lambda row: row[0].setting.record_gradients)
 
 
-def claim_of(
+def published_optimum(
     constants: BoundConstants, budgets: Sequence[Budget], *, gradient_bound: float, c2: float
-) -> Claim:
+) -> PublishedOptimum:
     """Corollary 1 for some budgets, without a certified counterpart."""
 
     def bound(steps: int) -> float:
@@ -161,7 +161,7 @@ def claim_of(
     exact = published_steps(constants, budgets, gradient_bound=gradient_bound, c2=c2)
     steps = min({max(1, math.floor(exact)), max(1, math.ceil(exact))}, key=bound)
     noise = claimed_variances(budgets, steps, gradient_bound=gradient_bound, c2=c2)
-    return Claim(
+    return PublishedOptimum(
         exact=exact,
         steps=steps,
         bound=bound(steps),
@@ -178,7 +178,7 @@ class _Problem:
     job: Job
     estimates: Estimates
     options: OptimiseOptions
-    known: dict[tuple[int, Batch], Setting]
+    known: dict[tuple[int, Batch], OptimiseSetting]
 
     @property
     def records(self) -> list[int]:
@@ -194,7 +194,7 @@ class _Problem:
         )
 
 
-def _setting(problem: _Problem, steps: int, batch: Batch) -> Setting:
+def _setting(problem: _Problem, steps: int, batch: Batch) -> OptimiseSetting:
     """The calibrated setting, from memory if it was asked for before."""
     key = (steps, batch)
     if key not in problem.known:
@@ -203,7 +203,7 @@ def _setting(problem: _Problem, steps: int, batch: Batch) -> Setting:
     return problem.known[key]
 
 
-def _judged(problem: _Problem, setting: Setting) -> Choice:
+def _judged(problem: _Problem, setting: OptimiseSetting) -> Choice:
     """A setting and its bound."""
     bound = convergence_bound(problem.estimates.bound, setting.variances, setting.steps)
     bias = None
@@ -221,7 +221,7 @@ def _curve(problem: _Problem, batch: Batch, points: int) -> tuple[Choice, ...]:
     return tuple(_judged(problem, setting) for setting in settings)
 
 
-def _extended(problem: _Problem, settings: Sequence[Setting]) -> list[Setting]:
+def _extended(problem: _Problem, settings: Sequence[OptimiseSetting]) -> list[OptimiseSetting]:
     """Settings of one batch, with further ones while the best lies at an end of their range."""
     found = list(settings)
     while True:
@@ -251,8 +251,8 @@ def _grid(problem: _Problem, points: int) -> list[int]:
 
 
 def _refined(
-    problem: _Problem, settings: Sequence[Setting], clip: float | None = None
-) -> list[Setting]:
+    problem: _Problem, settings: Sequence[OptimiseSetting], clip: float | None = None
+) -> list[OptimiseSetting]:
     """Settings of one batch with a few more, each where the interpolated bound is least."""
     found = sorted(settings, key=lambda setting: setting.steps)
     nodes = len(found[0].variances)
@@ -307,10 +307,10 @@ def _best_clips(problem: _Problem, curve: Sequence[Choice]) -> tuple[Choice, ...
     )
 
 
-def _claim(problem: _Problem) -> Claim:
+def _claim(problem: _Problem) -> PublishedOptimum:
     """Corollary 1, and what its number of steps gives with the noise that is really needed."""
     config, estimates = problem.job.config, problem.estimates
-    claim = claim_of(
+    claim = published_optimum(
         estimates.bound,
         problem.budgets,
         gradient_bound=estimates.value("G"),

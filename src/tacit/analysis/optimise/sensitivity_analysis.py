@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tacit.analysis.optimise.bound import BoundConstants, convergence_bound
-from tacit.analysis.optimise.noise import Setting, adapted, changed, setting_of
+from tacit.analysis.optimise.noise import OptimiseSetting, adapted, changed, setting_of
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 
-__all__ = ["Purchase", "purchases"]
+__all__ = ["Sensitivity", "sensitivity_analysis"]
 
 
 @dataclass(frozen=True)
-class Purchase:
+class Sensitivity:
     """A change of the experiment, all else equal, and what it gives.
 
     Args:
@@ -25,11 +25,13 @@ class Purchase:
     """
 
     change: str
-    setting: Setting
+    setting: OptimiseSetting
     bound: float
 
 
-def purchases(plan: Plan, own: Setting, constants: BoundConstants) -> tuple[Purchase, ...]:
+def sensitivity_analysis(
+    plan: Plan, own: OptimiseSetting, constants: BoundConstants
+) -> tuple[Sensitivity, ...]:
     """The experiment as it stands and changed in one thing at a time.
 
     The constants are kept, which is the simplest assumption: a new node is like the average one,
@@ -41,12 +43,12 @@ def purchases(plan: Plan, own: Setting, constants: BoundConstants) -> tuple[Purc
         constants: of the bound.
     """
     return tuple(
-        Purchase(change, setting, convergence_bound(constants, setting.variances, setting.steps))
+        Sensitivity(change, setting, convergence_bound(constants, setting.variances, setting.steps))
         for change, setting in _changes(plan, own)
     )
 
 
-def _changes(plan: Plan, own: Setting) -> Iterator[tuple[str, Setting]]:
+def _changes(plan: Plan, own: OptimiseSetting) -> Iterator[tuple[str, OptimiseSetting]]:
     config, parameters = plan.config, plan.parameters
     records = [node.records for node in plan.nodes]
     yield "as it stands", own
@@ -68,7 +70,7 @@ def _given(epsilon: float | tuple[float, ...] | None) -> float | tuple[float, ..
     return epsilon
 
 
-def _one_more_node(own: Setting) -> Setting:
+def _one_more_node(own: OptimiseSetting) -> OptimiseSetting:
     """With a node whose noise is the others' average: nobody else's noise changes."""
     nodes = len(own.variances)
     variances = (*own.variances, math.fsum(own.variances) / nodes)
