@@ -55,9 +55,9 @@ def compare(
     store = comparing.Store.open(out or _folder(files, quick))
     with (
         stop_signals() as asked_to_stop,
-        comparing.watching(asked_to_stop, hidden=as_json) as watch,
+        comparing.watching(asked_to_stop, hidden=as_json) as monitor,
     ):
-        gathered = comparing.gather(figure, store, jobs=jobs, watch=watch)
+        gathered = comparing.gather(figure, store, jobs=jobs, monitor=monitor)
     with waiting("bounding what all runs cost together", hidden=as_json):
         document = comparing.figure_document(gathered, store)
     html = compare_page(document)

@@ -39,17 +39,17 @@ def test_ledgers_lie_beside_the_figure_and_make_no_other_run(tmp_path: Path) -> 
     (tmp_path / "elsewhere").mkdir()
     privacy = {"noise_seed": None, "ledger": "books"}
     line = {"name": "two", "set": {"privacy.ledger": "others"}}
-    found = []
+    digests = []
     for folder in (tmp_path, tmp_path / "elsewhere"):
         figure = load_figure([write(folder, figure={"line": [LINES[0], line]}, privacy=privacy)])
-        runs = [one.settings[0].runs[0] for one in figure.lines]
+        runs = [figure_line.settings[0].runs[0] for figure_line in figure.lines]
         assert [run.privacy.ledger for run in runs] == [
             str(folder / "books"), str(folder / "others"),
         ]  # fmt: skip
-        found += [run_digest(run) for run in runs]
-    assert len(set(found)) == 1
+        digests += [run_digest(run) for run in runs]
+    assert len(set(digests)) == 1
     plain = load_figure([write(tmp_path, privacy={"noise_seed": None})])
-    assert run_digest(plain.lines[0].settings[0].runs[0]) != found[0]
+    assert run_digest(plain.lines[0].settings[0].runs[0]) != digests[0]
 
 
 def test_later_changes_win(tmp_path: Path) -> None:

@@ -149,12 +149,12 @@ class _FigureSection(_Section):
     line: tuple[dict[str, Any], ...] = ()
 
 
-def load_figure(files: Sequence[Path], asked: FigureOptions = FigureOptions()) -> Figure:
+def load_figure(files: Sequence[Path], options: FigureOptions = FigureOptions()) -> Figure:
     """Read one figure file, or plain experiment files as a line each.
 
     Args:
         files: one file with a `[figure]` section, or any number without.
-        asked: what the command line changes.
+        options: what the command line changes.
 
     Raises:
         InputError: naming the line, the key, its value and what would be right.
@@ -170,17 +170,17 @@ def load_figure(files: Sequence[Path], asked: FigureOptions = FigureOptions()) -
                 "FILE", str(file), "has a [figure] of its own: give it alone, or plain files only"
             )
     if len(files) == 1:
-        return _figure(Path(files[0]), raws[0], asked)
+        return _figure(Path(files[0]), raws[0], options)
     names = _names([Path(file) for file in files])
     section = _FigureSection(title=", ".join(names))
-    seeds = asked.seeds or 1
+    seeds = options.seeds or 1
     lines = tuple(
         FigureLine(
-            name, "", {}, (_setting(name, raw, {}, asked.overrides, seeds, Path(file).parent),)
+            name, "", {}, (_setting(name, raw, {}, options.overrides, seeds, Path(file).parent),)
         )
         for name, raw, file in zip(names, raws, files, strict=True)
     )
-    return _made(section, asked, lines)
+    return _made(section, options, lines)
 
 
 def run_digest(config: Config) -> str:
@@ -201,53 +201,53 @@ def run_digest(config: Config) -> str:
     return hashlib.blake2b(to_toml(plain).encode(), digest_size=6).hexdigest()
 
 
-def _figure(file: Path, raw: dict[str, Any], asked: FigureOptions) -> Figure:
+def _figure(file: Path, raw: dict[str, Any], options: FigureOptions) -> Figure:
     section = _validated(_FigureSection, raw.pop("figure"), "figure")
     if not section.line:
         raise InputError("figure.line", [], "needs one [[figure.line]] or more, each with a name")
-    given = [
+    line_sections = [
         _validated(_LineSection, line, f"figure.line {place + 1}")
         for place, line in enumerate(section.line)
     ]
-    seen: set[str] = set()
-    for line in given:
-        if line.name in seen:
+    names: set[str] = set()
+    for line in line_sections:
+        if line.name in names:
             raise InputError("figure.line.name", line.name, "names two lines: each needs its own")
-        seen.add(line.name)
-    general = dict(section.quick) if asked.quick else {}
+        names.add(line.name)
+    general = dict(section.quick) if options.quick else {}
     repeats: Any = general.pop("seeds", section.seeds)
-    if asked.quick:
+    if options.quick:
         repeats = _validated(_FigureSection, {"seeds": repeats}, "figure.quick").seeds
-    seeds = asked.seeds or repeats
-    lines = tuple(_line(line, raw, general, asked, seeds, file.parent) for line in given)
+    seeds = options.seeds or repeats
+    lines = tuple(_line(line, raw, general, options, seeds, file.parent) for line in line_sections)
     title = section.title or _stem(file)
-    return _made(section.model_copy(update={"title": title}), asked, lines)
+    return _made(section.model_copy(update={"title": title}), options, lines)
 
 
-def _made(section: _FigureSection, asked: FigureOptions, lines: tuple[FigureLine, ...]) -> Figure:
+def _made(section: _FigureSection, options: FigureOptions, lines: tuple[FigureLine, ...]) -> Figure:
     runs = sum(len(setting.runs) for line in lines for setting in line.settings)
     if runs > MOST_RUNS:
         raise InputError("figure", f"{runs} runs", f"are too many: at most {MOST_RUNS}")
     x = tuple(dict.fromkeys(section.x))
-    return Figure(section.title, section.source, section.notes, x, section.y, asked.quick, lines)
+    return Figure(section.title, section.source, section.notes, x, section.y, options.quick, lines)
 
 
 def _line(
     line: _LineSection,
     base: Mapping[str, Any],
     general: Mapping[str, Any],
-    asked: FigureOptions,
+    options: FigureOptions,
     seeds: Any,
     folder: Path,
 ) -> FigureLine:
     changes = _flat(line.set, f"line {line.name!r}, set")
-    if asked.quick:
+    if options.quick:
         changes |= _flat(general, "figure.quick") | _flat(line.quick, f"line {line.name!r}, quick")
     raw = _changed(base, changes)
     points = _points(line)
     settings: dict[str, FigureSetting] = {}
-    for point in points[:1] if asked.quick else points:
-        setting = _setting(line.name, raw, point, asked.overrides, seeds, folder)
+    for point in points[:1] if options.quick else points:
+        setting = _setting(line.name, raw, point, options.overrides, seeds, folder)
         settings.setdefault(run_digest(setting.runs[0]), setting)  # an override may make two one
     published: dict[str, float] = dict(line.published.items())
     return FigureLine(line.name, line.group, published, tuple(settings.values()))
@@ -279,9 +279,9 @@ def _setting(
 def _repeated(config: Config, seeds: int | Sequence[int]) -> tuple[Config, ...]:
     """The experiment once a seed; a seeded noise changes along, or it would hide the spread."""
     first, noise = config.train.seed, config.privacy.noise_seed
-    wanted = [first + turn for turn in range(seeds)] if isinstance(seeds, int) else list(seeds)
-    if len(set(wanted)) < len(wanted):
-        raise InputError("figure.seeds", wanted, "must differ from each other")
+    run_seeds = [first + turn for turn in range(seeds)] if isinstance(seeds, int) else list(seeds)
+    if len(set(run_seeds)) < len(run_seeds):
+        raise InputError("figure.seeds", run_seeds, "must differ from each other")
     return tuple(
         config.model_copy(
             update={
@@ -291,7 +291,7 @@ def _repeated(config: Config, seeds: int | Sequence[int]) -> tuple[Config, ...]:
                 ),
             }
         )
-        for turn, seed in enumerate(wanted)
+        for turn, seed in enumerate(run_seeds)
     )
 
 
@@ -309,15 +309,15 @@ def _flat(changes: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    made = {section: dict(keys) for section, keys in raw.items()}
+    sections = {section: dict(keys) for section, keys in raw.items()}
     for where, value in changes.items():
         section, _, key = where.partition(".")
-        made.setdefault(section, {})
+        sections.setdefault(section, {})
         if value == UNSET:
-            made[section].pop(key, None)
+            sections[section].pop(key, None)
         else:
-            made[section][key] = value
-    return made
+            sections[section][key] = value
+    return sections
 
 
 def _validated(model: type[Model], values: Mapping[str, Any], where: str) -> Model:

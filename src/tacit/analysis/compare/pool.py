@@ -186,8 +186,8 @@ def threads_a_process(jobs: int) -> int:
     """
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    most = int(given) if given.isdigit() and int(given) else cores
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    most = int(limit) if limit.isdigit() and int(limit) else cores
     return max(1, min(most, cores // jobs))
 
 
@@ -224,12 +224,14 @@ def _run_in_processes(
                 idle = [each for each in workers if each not in busy and each.process.is_alive()]
                 try:
                     worker = idle[0] if idle else _start_worker(threads)
-                except OSError:
-                    if not running:
-                        raise
-                    jobs = len(running)  # the machine has room for no more
-                    waiting.appendleft(place)
-                    break
+                except (OSError, ValueError) as error:
+                    if running:  # the machine has room for no more
+                        jobs = len(running)
+                        waiting.appendleft(place)
+                        break
+                    message = f"its process could not be started ({describe(error)})"
+                    end(place, _lost(requests[place], message))
+                    continue
                 workers += [] if idle else [worker]
                 running[worker.submit(requests[place])] = place, worker
             ended, _ = wait(running, timeout=_PATIENCE, return_when=FIRST_COMPLETED)
@@ -263,8 +265,11 @@ def _outcome(
         reason = describe(error)
     if stopping:
         return Outcome(request.folder, "cancelled")
-    lost = f"its process was lost ({reason})"
-    return Outcome(request.folder, "failed", lost, PeerError.exit_code)
+    return _lost(request, f"its process was lost ({reason})")
+
+
+def _lost(request: RunRequest, message: str) -> Outcome:
+    return Outcome(request.folder, "failed", message, PeerError.exit_code)
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,84 +334,84 @@ def _start_conditions(threads: int) -> Iterator[None]:
     A Ctrl-C goes to every process of a terminal, but is meant for the parent, who then asks each to
     stop: until a process can ignore it, it is blocked there.
     """
-    given = os.environ.get("OMP_NUM_THREADS")
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    previous = os.environ.get("OMP_NUM_THREADS")
+    signal_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     os.environ["OMP_NUM_THREADS"] = str(threads)
     try:
         yield
     finally:
         os.environ.pop("OMP_NUM_THREADS")
-        if given is not None:
-            os.environ["OMP_NUM_THREADS"] = given
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if previous is not None:
+            os.environ["OMP_NUM_THREADS"] = previous
+        signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
 
 
 @dataclass(frozen=True)
-class _OwnState:
+class _WorkerState:
     """What a process of the pool knows of itself.
 
     Args:
         link: its end of the pipe.
-        asked: whether it is to stop.
+        stop_requested: whether it is to stop.
         preparing: whether it has a run that has sent and booked nothing as yet.
         idle: whether it has no run.
     """
 
     link: Connection[Any, Any]
-    asked: threading.Event = field(default_factory=threading.Event)
+    stop_requested: threading.Event = field(default_factory=threading.Event)
     preparing: threading.Event = field(default_factory=threading.Event)
     idle: threading.Event = field(default_factory=threading.Event)
 
 
-_own: _OwnState | None = None  # set in a process of the pool
+_own_state: _WorkerState | None = None  # set in a process of the pool
 
 
 def _set_up_worker(link: Connection[Any, Any]) -> None:
     """The first that a process of the pool does."""
-    global _own
+    global _own_state
     for number in _SIGNALS:  # they are for the parent; those that are pending are forgotten
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     os.dup2(2, 1)  # what a user's module prints does not mix with what the parent prints
-    own = _own = _OwnState(link)
-    own.idle.set()
+    state = _own_state = _WorkerState(link)
+    state.idle.set()
 
     def listen() -> None:
         with suppress(OSError):
             link.poll(None)  # until the parent says something, or is gone
-        own.asked.set()
-        if own.preparing.is_set():  # which may take minutes
+        state.stop_requested.set()
+        if state.preparing.is_set():  # which may take minutes
             os._exit(_LEFT)
         with suppress(EOFError, OSError):
             while True:  # until the parent is gone
                 link.recv()
-        own.idle.wait()
+        state.idle.wait()
         os._exit(_LEFT)
 
     threading.Thread(target=listen, daemon=True).start()
 
 
 def _run_in_worker(request: RunRequest) -> Outcome:
-    own = _own
-    assert own is not None
+    state = _own_state
+    assert state is not None
 
     def should_stop() -> bool:  # first asked when all is prepared
-        own.preparing.clear()
-        return own.asked.is_set()
+        state.preparing.clear()
+        return state.stop_requested.is_set()
 
     def send(share: float) -> None:
         with suppress(OSError):  # the parent is gone: the run is stopped cleanly all the same
-            own.link.send(share)
+            state.link.send(share)
 
-    own.idle.clear()
-    own.preparing.set()
+    state.idle.clear()
+    state.preparing.set()
     try:
-        if own.asked.is_set():
+        if state.stop_requested.is_set():
             return Outcome(request.folder, "cancelled")
         return perform(request, _now_and_then(send), should_stop)
     finally:
-        own.preparing.clear()
-        own.idle.set()
+        state.preparing.clear()
+        state.idle.set()
 
 
 def _now_and_then(send: Callable[[float], None]) -> Callable[[float], None]:

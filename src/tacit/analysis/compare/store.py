@@ -72,12 +72,12 @@ class Store:
                 content = {"format": "tacit compare", "format_version": FORMAT_VERSION}
                 write_private(mark, json.dumps(content).encode())
             (path / "runs").mkdir(mode=0o700, exist_ok=True)
-            found = json.loads(mark.read_text(encoding="utf-8"))
+            content = json.loads(mark.read_text(encoding="utf-8"))
         except OSError as error:
             raise InputError("--out", str(path), f"cannot be used ({error.strerror})") from None
         except (json.JSONDecodeError, UnicodeDecodeError):
             raise InputError("--out", str(path), f"its {_MARK} is damaged") from None
-        version = found.get("format_version") if isinstance(found, dict) else None
+        version = content.get("format_version") if isinstance(content, dict) else None
         if version != FORMAT_VERSION:
             raise InputError(
                 "--out",
@@ -105,7 +105,7 @@ class Store:
             if result is not None and result.get("status") in FINAL
         ]
         if ended:  # a whole run before one that a kill has shortened
-            return max(ended, key=lambda one: (one.result or {}).get("status") == "done")
+            return max(ended, key=lambda run: (run.result or {}).get("status") == "done")
         for path in reversed(tries):
             if (path / "config.toml").is_file() and checkpoints.latest(path) is not None:
                 return RunPlace(path, None, resume=True)
@@ -116,11 +116,11 @@ class Store:
         """The path, or one like it with a number, that nothing has yet."""
         base = re.sub(r"\.\d+$", "", path.name)
         number = 1
-        found = path.with_name(base)
-        while os.path.lexists(found):
+        candidate = path.with_name(base)
+        while os.path.lexists(candidate):
             number += 1
-            found = path.with_name(f"{base}.{number}")
-        return found
+            candidate = path.with_name(f"{base}.{number}")
+        return candidate
 
     def folders(self) -> list[Path]:
         """Every run folder, those of earlier comparisons and of unfinished runs included."""

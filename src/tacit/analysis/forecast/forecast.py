@@ -128,18 +128,18 @@ def parse_links(text: str) -> ClusterLinks:
     Raises:
         InputError: on `--cluster`, naming the part that is wrong.
     """
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for part in text.split(","):
         key, _, value = (piece.strip() for piece in part.partition("="))
         if key not in _READERS:
             raise InputError(_WHERE, part.strip(), f"{nearest(key, _READERS)}; as {_EXAMPLE}")
-        if key in found:
+        if key in values:
             raise InputError(_WHERE, part.strip(), f"{key} is given twice")
-        found[key] = _READERS[key](part.strip(), value)
-    missing = [key for key in _READERS if key not in found]
+        values[key] = _READERS[key](part.strip(), value)
+    missing = [key for key in _READERS if key not in values]
     if missing:
         raise InputError(_WHERE, text, f"lacks {' and '.join(missing)}: give it as {_EXAMPLE}")
-    return ClusterLinks(found["bandwidth"], found["latency"], int(found["processes"]))
+    return ClusterLinks(values["bandwidth"], values["latency"], int(values["processes"]))
 
 
 def _quantity(part: str, value: str, units: Mapping[str, float], example: str) -> float:
@@ -151,10 +151,10 @@ def _quantity(part: str, value: str, units: Mapping[str, float], example: str) -
 
 
 def _bandwidth(part: str, value: str) -> float:
-    found = _quantity(part, value, _BANDWIDTHS, "10Gbit")
-    if not 0 < found < math.inf:
+    bandwidth = _quantity(part, value, _BANDWIDTHS, "10Gbit")
+    if not 0 < bandwidth < math.inf:
         raise InputError(_WHERE, part, "must be more than 0")
-    return found
+    return bandwidth
 
 
 def _latency(part: str, value: str) -> float:
@@ -212,12 +212,12 @@ def forecast(
 
 def _slowest(phase: Phase, links: ClusterLinks, costs: Costs) -> NDArray[np.float64]:
     """Parts of the time of the slowest process, mean over steps, `[4]`."""
-    sent, came = phase.bytes_out, phase.bytes_in
+    sent, received = phase.bytes_out, phase.bytes_in
     parts = np.stack(
         [
             (phase.messages_out + phase.messages_in) * costs.per_message,
-            (sent + came) * costs.per_byte,
-            np.maximum(sent, came) * 8 / links.bandwidth,
+            (sent + received) * costs.per_byte,
+            np.maximum(sent, received) * 8 / links.bandwidth,
         ]
     )
     slowest = parts.sum(axis=0).argmax(axis=1)
@@ -226,11 +226,11 @@ def _slowest(phase: Phase, links: ClusterLinks, costs: Costs) -> NDArray[np.floa
     return np.append(of_slowest, waits)
 
 
-def forecast_document(found: Forecast) -> dict[str, Any]:
+def forecast_document(prediction: Forecast) -> dict[str, Any]:
     """The forecast as JSON-ready data: seconds, bytes, bits a second."""
     return {
-        **asdict(found),
-        "seconds_a_step": found.seconds_a_step,
-        "seconds": found.seconds,
+        **asdict(prediction),
+        "seconds_a_step": prediction.seconds_a_step,
+        "seconds": prediction.seconds,
         "costs": asdict(COSTS),
     }

@@ -8,10 +8,16 @@ from dataclasses import dataclass, field
 from tacit.analysis.optimise.bound import Budget
 from tacit.analysis.optimise.constants import Estimates, Source
 from tacit.analysis.optimise.noise import OptimiseSetting
-from tacit.analysis.optimise.sensitivity_analysis import Sensitivity
 from tacit.config import Config
 
-__all__ = ["MOST_STEPS", "Choice", "OptimiseOptions", "OptimisePlan", "PublishedOptimum"]
+__all__ = [
+    "MOST_STEPS",
+    "Choice",
+    "OptimiseOptions",
+    "OptimisePlan",
+    "PublishedOptimum",
+    "Sensitivity",
+]
 
 MOST_STEPS = 100_000
 
@@ -83,6 +89,21 @@ class PublishedOptimum:
     c2: float
     certified: Choice | None = None
     one_record: Choice | None = None
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """A change of the experiment, all else equal, and what it gives.
+
+    Args:
+        change: in words.
+        setting: the changed run with its certified noise.
+        bound: Theorem 1 for it, at its own number of steps.
+    """
+
+    change: str
+    setting: OptimiseSetting
+    bound: float
 
 
 @dataclass(frozen=True)
