@@ -166,8 +166,14 @@ def _data_rows(
         for snapshot in requested.values()
         if only in {None, *(run.run_id for run in snapshot.runs)}
     ]
+    entered: dict[str, str] = {}  # a run enters one ledger after the other
+    for snapshot in selected:
+        for run in snapshot.runs[:1]:
+            entered[run.run_id] = min(run.created, entered.get(run.run_id, run.created))
     accounts = sorted(
-        (*_first(snapshot), snapshot.data) for snapshot in selected if snapshot.data is not None
+        (*_first(snapshot, entered), snapshot.data)
+        for snapshot in selected
+        if snapshot.data is not None
     )
     held = holders({data.name: sets[data.name] for *_, data in accounts}, sets)
     involved = {
@@ -206,12 +212,12 @@ def _data_rows(
     return rows, dict(used.values())
 
 
-def _first(snapshot: Snapshot) -> tuple[str, str, int]:
+def _first(snapshot: Snapshot, entered: Mapping[str, str]) -> tuple[str, str, int]:
     """By which the accounts of one run stand together, in the order of its nodes."""
     if not snapshot.runs:
         return snapshot.created, "", 0
     run = snapshot.runs[0]
-    return run.created, run.run_id, min(run.statements)
+    return entered[run.run_id], run.run_id, min(run.statements)
 
 
 def _release(
