@@ -35,7 +35,7 @@ import tacit
 from experiments import experiment, tree, wait_tacit
 from experiments import tacit as command_line
 from tacit.algorithms import ALGORITHMS, Algorithm
-from tacit.analysis.compare import Asked, load_figure
+from tacit.analysis.compare import FigureOptions, load_figure
 from tacit.config import Config, load_config
 from tacit.data import PARTITIONS, SOURCES
 from tacit.gradients import LOSSES
@@ -510,7 +510,7 @@ def test_an_experiment_of_the_repository_is_valid(file: Path) -> None:
 @pytest.mark.parametrize("quick", [False, True], ids=["full", "quick"])
 @pytest.mark.parametrize("file", FIGURES, ids=name_of)
 def test_a_figure_of_the_papers_is_valid(file: Path, quick: bool) -> None:
-    figure = load_figure([file], Asked(quick=quick))
+    figure = load_figure([file], FigureOptions(quick=quick))
     runs = [run for line in figure.lines for setting in line.settings for run in setting.runs]
     assert any(run.privacy.noisy and run.privacy.accounting != "none" for run in runs)
     assert figure.title

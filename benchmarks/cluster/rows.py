@@ -17,7 +17,7 @@ from links import LOOPBACK, Link, why_not_shaped
 from processes import Timing, measure
 from scipy.optimize import nnls
 
-from tacit.analysis.forecast.forecast import COSTS, Costs, Forecast, Links, forecast
+from tacit.analysis.forecast.forecast import COSTS, ClusterLinks, Costs, Forecast, forecast
 from tacit.analysis.forecast.traffic import MESSAGE_BYTES, traffic
 from tacit.communication.placement import place
 
@@ -263,7 +263,7 @@ _pairs = Work(algorithm="adp2-sgd", graph="ring", hidden=32, nodes=10)
 def predicted(work: Work, processes: int, link: Link, compute: float) -> Forecast:
     """The forecast of some work, whose computing takes so many seconds a step."""
     job, placement = job_of(work), place(work.nodes, processes)
-    links = Links(link.bandwidth or _FREE, link.latency, processes)
+    links = ClusterLinks(link.bandwidth or _FREE, link.latency, processes)
     return forecast(
         traffic(job.plan, placement, job.dtype),
         links,

@@ -96,18 +96,18 @@ def test_every_row_is_consistent(papers: dict[str, Any]) -> None:
 
 def test_what_the_papers_claim_and_what_holds(papers: dict[str, Any]) -> None:
     """Privacy lost under the kindest reading; nothing is said against what is not claimed."""
-    found: dict[str, set[str]] = {}
+    verdicts: dict[str, set[str]] = {}
     for row in papers["rows"]:
         if row["kindest"]:
-            found.setdefault(row["algorithm"], set()).add(row["verdict"])
-    assert found["PrivSGP-VR"] == {"does not hold"}
-    assert "does not hold" in found["PrivSGP"]
-    assert found["Const-D2P, Dyn[C]-D2P"] == {"does not hold"}
-    assert found["Dyn-D2P, general form"] == {"does not hold"}
-    assert found["DO-ADP"] == {"holds"}
-    assert "does not hold" in found["FedSPD-DP"]
-    assert found["DP2-SGD"] == found["DP-FedAvg"] == {"no claim"}
-    assert found["CPGT"] == found["DPDO"] == {"not determined"}
+            verdicts.setdefault(row["algorithm"], set()).add(row["verdict"])
+    assert verdicts["PrivSGP-VR"] == {"does not hold"}
+    assert "does not hold" in verdicts["PrivSGP"]
+    assert verdicts["Const-D2P, Dyn[C]-D2P"] == {"does not hold"}
+    assert verdicts["Dyn-D2P, general form"] == {"does not hold"}
+    assert verdicts["DO-ADP"] == {"holds"}
+    assert "does not hold" in verdicts["FedSPD-DP"]
+    assert verdicts["DP2-SGD"] == verdicts["DP-FedAvg"] == {"no claim"}
+    assert verdicts["CPGT"] == verdicts["DPDO"] == {"not determined"}
 
 
 @pytest.mark.parametrize("width", [60, 110])

@@ -88,10 +88,10 @@ def test_a_runs_ledger_is_recomputed(own: Path) -> None:
         assert run["run"] == ledger.run_id
     assert run["plan_digest"] == "plan"
     assert file["file"] == "ledger.sqlite"
-    found = read_ledger(own)
-    assert (file["head"], file["public_key"]) == (found.head, found.public_key)
+    snapshot = read_ledger(own)
+    assert (file["head"], file["public_key"]) == (snapshot.head, snapshot.public_key)
     assert file["of"] == f"run {run['run']}, nodes 0-2"
-    assert [from_statement(one) for one in document["mechanisms"]] == [*MECHANISMS[:2]]
+    assert [from_statement(statement) for statement in document["mechanisms"]] == [*MECHANISMS[:2]]
     for node, z in enumerate((9.0, 6.0, 9.0)):
         row = document["nodes"][node]
         (release,) = row["releases"]
@@ -144,7 +144,7 @@ def test_data_that_share_records_share_what_was_spent(shared: Path) -> None:
         mu = math.sqrt(before + third * (place < 6 or place >= 7))
         assert gaussian_delta(row["epsilon"], mu) == pytest.approx(1e-5, rel=1e-6)
     wide = document["nodes"][7]
-    assert {(one["run"], one["node"]) for one in wide["releases"]} == {
+    assert {(release["run"], release["node"]) for release in wide["releases"]} == {
         ("three", 0), *((run, node) for run in ("one", "two") for node in range(3)),
     }  # fmt: skip
     assert len(wide["histories"]) == 1  # all its records have been through the same
@@ -152,8 +152,8 @@ def test_data_that_share_records_share_what_was_spent(shared: Path) -> None:
     # Of one run only what it drew on, with what else was spent of that.
     (first, second) = ledger_document(shared, "three")["nodes"]
     assert (first, second) == tuple(
-        {**row, "releases": found["releases"]}
-        for row, found in zip(document["nodes"][7:], (first, second), strict=True)
+        {**row, "releases": narrow["releases"]}
+        for row, narrow in zip(document["nodes"][7:], (first, second), strict=True)
     )
     assert ledger_document(shared, "four")["nodes"] == []
 
@@ -170,35 +170,49 @@ def test_a_run_that_goes_on_is_left_alone(shared: Path) -> None:
     assert ledger_document(shared)["nodes"][3]["releases"][2]["steps"] == 4
 
 
+def test_accounts_stand_in_the_order_of_nodes_however_slowly_a_run_enters_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter(range(60))
+
+    def entered() -> dict[str, str]:
+        return {"created": f"2026-01-02T03:04:{next(seconds):02}+00:00", "tacit_version": "0.1"}
+
+    monkeypatch.setattr("tacit.privacy.ledger.ledger.entered", entered)
+    share(tmp_path / "books", "one", MECHANISMS[0], 20)
+    rows = ledger_document(tmp_path / "books")["nodes"]
+    assert [row["releases"][0]["node"] for row in rows] == list(range(7))
+
+
 # Older copies.
 
 
 def test_an_older_copy_is_found(shared: Path, own: Path, tmp_path: Path) -> None:
     shutil.copytree(shared, tmp_path / "older")
     share(shared, "three", MECHANISMS[1], 3)
-    seen = ledger_document(shared)["files"]
-    assert len(check_contained(seen, shared)) == 7
+    stated = ledger_document(shared)["files"]
+    assert len(check_contained(stated, shared)) == 7
     share(shared, "four", MECHANISMS[1], 3)
-    assert len(check_contained(seen, shared)) == 7
-    one = account_files(shared)[4]
-    assert check_contained(seen, one) == [str(one)]
+    assert len(check_contained(stated, shared)) == 7
+    ledger = account_files(shared)[4]
+    assert check_contained(stated, ledger) == [str(ledger)]
     with pytest.raises(InputError, match=r"--ledger .* an older copy, or was continued from one"):
-        check_contained(seen, tmp_path / "older")
+        check_contained(stated, tmp_path / "older")
     # Going on from the copy makes another chain.
     share(tmp_path / "older", "another", MECHANISMS[1], 3)
     with pytest.raises(InputError, match=r"an older copy, or was continued from one"):
-        check_contained(seen, tmp_path / "older")
-    one.unlink()
+        check_contained(stated, tmp_path / "older")
+    ledger.unlink()
     with pytest.raises(InputError, match=r"the one of data [0-9a-f]{32} is missing"):
-        check_contained(seen, shared)
-    assert check_contained(seen, own) == []
+        check_contained(stated, shared)
+    assert check_contained(stated, own) == []
 
 
 def test_a_ledger_of_another_key_is_found(shared: Path, tmp_path: Path) -> None:
-    seen = ledger_document(shared)["files"]
+    stated = ledger_document(shared)["files"]
     share(tmp_path / "again", "one", MECHANISMS[0], 20)
     with pytest.raises(InputError, match="it has another"):
-        check_contained(seen, tmp_path / "again")
+        check_contained(stated, tmp_path / "again")
 
 
 def test_what_is_no_ledger_is_refused(tmp_path: Path, own: Path) -> None:

@@ -65,11 +65,11 @@ def test_nodes_of_which_the_same_is_said_are_grouped() -> None:
     out = printed(document(*(row(node=node) for node in range(11)), row(7, node=11)))
     assert "0-10" in out
     assert out.count("1.24") == 2  # never rounded down
-    said = " ".join(out.split())
-    assert "run 11111111, entered 2026-01-02 03:04:05+00:00 by tacit 0.1, plan 22222222" in said
-    assert "noise multiplier 9.00" in said
-    assert "do not add up" in said
-    assert f"file-0: head {0:064x}, key {fingerprint(PUBLIC)}" in said
+    text = " ".join(out.split())
+    assert "run 11111111, entered 2026-01-02 03:04:05+00:00 by tacit 0.1, plan 22222222" in text
+    assert "noise multiplier 9.00" in text
+    assert "do not add up" in text
+    assert f"file-0: head {0:064x}, key {fingerprint(PUBLIC)}" in text
 
 
 def test_data_are_named_with_their_records() -> None:

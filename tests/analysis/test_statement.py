@@ -60,10 +60,10 @@ def test_a_statement_says_what_ran(run: Path) -> None:
     with Ledger.open(run / "ledger.sqlite", digest=None) as ledger:
         assert document["run"]["run"] == ledger.run_id
         assert document["run"]["plan_digest"] == ledger.digest
-        said = ledger.snapshot()
-        assert document["run"]["ledger_head"] == said.head
-        assert document["run"]["ledger_key"] == fingerprint(said.public_key)
-        mechanisms = [from_statement(one.statement) for one in ledger.statements]
+        snapshot = ledger.snapshot()
+        assert document["run"]["ledger_head"] == snapshot.head
+        assert document["run"]["ledger_key"] == fingerprint(snapshot.public_key)
+        mechanisms = [from_statement(entry.statement) for entry in ledger.statements]
     assert document["run"]["status"] == "done"
     assert document["relation"]["name"] == "add-or-remove-one"
     assert (document["unit"]["name"], document["trust_model"]["name"]) == (
@@ -90,13 +90,13 @@ def test_a_statement_is_confirmed_by_itself(run: Path, tmp_path: Path) -> None:
     alone = tmp_path / "sent.json"
     shutil.move(path, alone)
     shutil.rmtree(run)
-    found = check_statement(alone)
+    confirmed = check_statement(alone)
     document = strict_json(alone.read_text())
-    assert found["nodes"] == 4
-    assert found["epsilon"] == max(row["epsilon"] for row in document["nodes"]) <= 2.0
-    assert (found["delta"], found["data_epsilon"]) == (1e-5, None)
-    assert found["run"] == document["run"]["run"]
-    assert json.loads(json.dumps(found)) == found
+    assert confirmed["nodes"] == 4
+    assert confirmed["epsilon"] == max(row["epsilon"] for row in document["nodes"]) <= 2.0
+    assert (confirmed["delta"], confirmed["data_epsilon"]) == (1e-5, None)
+    assert confirmed["run"] == document["run"]["run"]
+    assert json.loads(json.dumps(confirmed)) == confirmed
 
 
 def test_steps_that_a_killed_session_booked_are_in_it(run: Path) -> None:
@@ -243,8 +243,8 @@ def test_all_runs_on_the_data_are_stated(tmp_path: Path) -> None:
     privacy = {**PRIVATE, "epsilon": 1.0, "ledger": str(tmp_path / "books"), "ledger_epsilon": 4.0}
     first, second = (ran(tmp_path / name, privacy=privacy) for name in ("first", "second"))
     write_statement(second)
-    found = check_statement(second / "statement.json")
-    assert found["epsilon"] <= 1.0 < found["data_epsilon"] < 2.0
+    confirmed = check_statement(second / "statement.json")
+    assert confirmed["epsilon"] <= 1.0 < confirmed["data_epsilon"] < 2.0
     ledger = stated(second)["data_ledger"]
     assert [len(row["releases"]) for row in ledger["nodes"]] == [2] * 4
     assert "whatever else was released" in stated(second)["assumptions"][-1]
@@ -266,15 +266,15 @@ def test_a_ledger_that_is_older_than_the_statement_is_found(tmp_path: Path) -> N
     ran(tmp_path / "again", privacy=privacy)
     write_statement(tmp_path / "again")
     statement = tmp_path / "again" / "statement.json"
-    found = check_statement(statement, tmp_path / "books")["ledgers"]
-    assert found == [str(tmp_path / "books" / file["file"]) for file in files_of(statement)]
+    ledgers = check_statement(statement, tmp_path / "books")["ledgers"]
+    assert ledgers == [str(tmp_path / "books" / file["file"]) for file in files_of(statement)]
     assert check_statement(statement, tmp_path / "again")["ledgers"] == [
         str(tmp_path / "again" / "ledger.sqlite")
     ]
     assert check_statement(statement)["ledgers"] is None
     # Later runs are no matter; the copy of before is found out, and so is another run's ledger.
     ran(tmp_path / "later", privacy=privacy)
-    assert check_statement(statement, tmp_path / "books")["ledgers"] == found
+    assert check_statement(statement, tmp_path / "books")["ledgers"] == ledgers
     with pytest.raises(InputError, match="it is an older copy"):
         check_statement(statement, tmp_path / "copy")
     with pytest.raises(InputError, match="it is neither"):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,7 @@ from experiments import (
     tacit,
     tree,
     write_experiment,
+    write_module,
 )
 
 FIGURE = {
@@ -131,3 +136,66 @@ def test_an_interrupt_stops_cleanly_and_a_rerun_goes_on(file: Path) -> None:
     went_on = document["lines"][0]["points"][0]["runs"][0]
     assert (went_on["status"], Path(went_on["folder"]).name) == ("done", folder.name)
     assert len(list(runs.iterdir())) == 2
+
+
+@pytest.fixture
+def two_processes(file: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A long comparison in a process group of its own, once both of its processes train."""
+    source = """
+        def model(outputs):
+            print("printed by the user's module")
+            return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))
+    """
+    changes = ("train.steps=20000", "train.evaluate_every=20000", "train.checkpoint_every=5")
+    model = f"task.model={write_module(file.parent, source)}:model"
+    arguments = ["compare", str(file), "--json", "--jobs", "2"]
+    for change in (model, *changes):
+        arguments += ["--set", change]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tacit", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    runs = Path("runs/compare-clips/runs")
+    until = time.monotonic() + 100
+    while len(_begun(runs)) < 2 and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    yield process, runs
+    process.kill()
+    process.communicate(timeout=100)
+
+
+def _begun(runs: Path) -> set[Path]:
+    return {path.parent for path in runs.glob("*/checkpoint-*")}
+
+
+def _assert_stopped_at_a_checkpoint(runs: Path) -> None:
+    assert len(_begun(runs)) == 2
+    for folder in runs.iterdir():
+        result = strict_json((folder / "result.json").read_text())
+        assert result["status"] == "stopped"
+        assert list(folder.glob(f"checkpoint-*{result['steps']}*"))
+
+
+def test_an_interrupt_of_a_terminal_stops_its_processes_cleanly(
+    two_processes: tuple[subprocess.Popen[str], Path],
+) -> None:
+    """It goes to every process of the group, to those of the pool too."""
+    process, runs = two_processes
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 0, err
+    assert strict_json(out)["stopped"]
+    assert "Traceback" not in err
+    _assert_stopped_at_a_checkpoint(runs)
+
+
+def test_processes_whose_parent_is_killed_leave_a_checkpoint_and_end(
+    two_processes: tuple[subprocess.Popen[str], Path],
+) -> None:
+    process, runs = two_processes
+    process.kill()
+    process.communicate(timeout=100)  # to the end of its pipes, which all of them hold
+    _assert_stopped_at_a_checkpoint(runs)

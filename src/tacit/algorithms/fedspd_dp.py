@@ -48,7 +48,8 @@ round then, since its sigma_{i,t}, like unit, is inversely proportional to gamma
 
 Mechanism (`fedspd_privacy`; proofs: `docs/proofs/primal-dual.md`), unit a record, trust model
 `server`: with a public state a sampled Gaussian a round, of rate Q q or 1 - (1-q)^Q, on what Q
-local steps make of one record; with a private state Bound B over all later rounds (`PersistentState`).
+local steps make of one record; with a private state Bound B over all later rounds
+(`PersistentState`).
 The published accounting charges less, and misses what a private state carries.
 """
 

@@ -118,11 +118,11 @@ def _plan_row(plan: Plan, nodes: Sequence[NodePlan]) -> dict[str, Any]:
         ends = (0, plan.steps - 1)
         first, last = (plan.noise_multiplier(node, k) for k in ends)
         multiplier = (first, last)
-    named = f"node {node.node}" if len(nodes) == 1 else f"{len(nodes)} nodes from {node.node}"
+    node_names = f"node {node.node}" if len(nodes) == 1 else f"{len(nodes)} nodes from {node.node}"
     return _row(
         paper=algorithm.paper,
         algorithm=algorithm.title,
-        experiment=f"{config.task.dataset}, {named}, J = {node.records}, K = {plan.steps}",
+        experiment=f"{config.task.dataset}, {node_names}, J = {node.records}, K = {plan.steps}",
         reading="none" if algorithm.formula is None else algorithm.formula.reading,
         kindest=True,
         relation=None if mechanism is None else mechanism.relation,

@@ -69,7 +69,7 @@ def ledger_document(path: Path, run: str | None = None) -> dict[str, Any]:
     path = Path(path)
     snapshots = _snapshots(path)
     mechanisms: list[Mapping[str, Any]] = []
-    if any(one.data is not None for one in snapshots.values()):
+    if any(snapshot.data is not None for snapshot in snapshots.values()):
         beside = snapshots if path.is_dir() else _snapshots(path.parent)
         rows, used = _data_rows(path, snapshots, beside, mechanisms, run)
     else:
@@ -83,15 +83,15 @@ def ledger_document(path: Path, run: str | None = None) -> dict[str, Any]:
         "files": [
             {
                 "file": _name(path, file),
-                "of": _whose(one),
-                "created": one.created,
-                "tacit_version": one.tacit_version,
-                "head": one.head,
-                "public_key": one.public_key,
+                "of": _whose(snapshot),
+                "created": snapshot.created,
+                "tacit_version": snapshot.tacit_version,
+                "head": snapshot.head,
+                "public_key": snapshot.public_key,
             }
-            for file, one in used.items()
+            for file, snapshot in used.items()
         ],
-        "runs": [one for one in _runs(used.values()) if one["run"] in released],
+        "runs": [run_row for run_row in _runs(used.values()) if run_row["run"] in released],
         "mechanisms": mechanisms,
         "nodes": [figures(row) for row in rows],
     }
@@ -108,11 +108,11 @@ def _files(path: Path) -> list[Path]:
         return [path]
     if (path / "ledger.sqlite").is_file():
         return [path / "ledger.sqlite"]
-    found = account_files(path) or sorted(path.glob("rank-*/ledger.sqlite"))
-    if not found:
+    files = account_files(path) or sorted(path.glob("rank-*/ledger.sqlite"))
+    if not files:
         expected = "a ledger, a folder with data-NAME.sqlite and so on, or a run folder"
         raise InputError("FILE", str(path), expected)
-    return found
+    return files
 
 
 def _name(path: Path, file: Path) -> str:
@@ -149,16 +149,32 @@ def _node_rows(
 
 def _data_rows(
     path: Path,
-    wanted: Mapping[Path, Snapshot],
+    requested: Mapping[Path, Snapshot],
     beside: Mapping[Path, Snapshot],
     mechanisms: list[Mapping[str, Any]],
     only: str | None,
 ) -> tuple[list[dict[str, Any]], dict[Path, Snapshot]]:
     """A row for each account of data that is wanted, and all ledgers that say something of it."""
-    known = {one.data.name: (file, one) for file, one in beside.items() if one.data is not None}
-    sets = {name: np.frombuffer(one.digests, "<u8") for name, (_, one) in known.items()}
-    asked = [one for one in wanted.values() if only in {None, *(run.run_id for run in one.runs)}]
-    accounts = sorted((*_first(one), one.data) for one in asked if one.data is not None)
+    known = {
+        snapshot.data.name: (file, snapshot)
+        for file, snapshot in beside.items()
+        if snapshot.data is not None
+    }
+    sets = {name: np.frombuffer(snapshot.digests, "<u8") for name, (_, snapshot) in known.items()}
+    selected = [
+        snapshot
+        for snapshot in requested.values()
+        if only in {None, *(run.run_id for run in snapshot.runs)}
+    ]
+    entered: dict[str, str] = {}  # a run enters one ledger after the other
+    for snapshot in selected:
+        for run in snapshot.runs[:1]:
+            entered[run.run_id] = min(run.created, entered.get(run.run_id, run.created))
+    accounts = sorted(
+        (*_first(snapshot, entered), snapshot.data)
+        for snapshot in selected
+        if snapshot.data is not None
+    )
     held = holders({data.name: sets[data.name] for *_, data in accounts}, sets)
     involved = {
         name: list(dict.fromkeys([name, *chain.from_iterable(groups)]))
@@ -171,17 +187,17 @@ def _data_rows(
                 Release(run.run_id, name, node, run_mechanism(run, node)),
                 _release(run, node, name, mechanisms),
             )
-            for run in one.runs
+            for run in snapshot.runs
             for node in run.statements
         ]
-        for name, (_, one) in used.items()
+        for name, (_, snapshot) in used.items()
     }
     releases = {name: [release for release, _ in pairs] for name, pairs in listed.items()}
     rows = []
     for *_, data in accounts:
         pairs = [pair for name in involved[data.name] for pair in listed[name]]
         place = {release: number for number, (release, _) in enumerate(pairs)}
-        found = histories(data.name, held[data.name], releases)
+        possible = histories(data.name, held[data.name], releases)
         rows.append(
             {
                 "data": data.name,
@@ -190,18 +206,18 @@ def _data_rows(
                 "epsilon_budget": data.epsilon_budget,
                 "delta": data.delta,
                 "releases": [row for _, row in pairs],
-                "histories": [[place[release] for release in history] for history in found],
+                "histories": [[place[release] for release in history] for history in possible],
             }
         )
     return rows, dict(used.values())
 
 
-def _first(snapshot: Snapshot) -> tuple[str, str, int]:
+def _first(snapshot: Snapshot, entered: Mapping[str, str]) -> tuple[str, str, int]:
     """By which the accounts of one run stand together, in the order of its nodes."""
     if not snapshot.runs:
         return snapshot.created, "", 0
     run = snapshot.runs[0]
-    return run.created, run.run_id, min(run.statements)
+    return entered[run.run_id], run.run_id, min(run.statements)
 
 
 def _release(
@@ -245,16 +261,22 @@ def _figures(
     def complete(row: Mapping[str, Any]) -> dict[str, Any]:
         delta, budget = row["delta"], row["epsilon_budget"]
         releases = []
-        made: list[Release] = []
+        charged: list[Release] = []
         for release in row["releases"]:
             steps = [StepRun(*run) for run in release["charged"]]
             mechanism = released(known[release["mechanism"]], steps)
-            made.append(Release(release["run"], release["data"], release["node"], mechanism))
+            charged.append(Release(release["run"], release["data"], release["node"], mechanism))
             epsilon = None if delta is None else costs(mechanism, delta)
             count = sum((until - first) * times for first, until, times in steps)
             releases.append({**release, "steps": count, "epsilon": epsilon})
-        whole = [composed(made[place] for place in history) for history in row["histories"]]
-        total = None if delta is None else max(costs(one, delta) for one in whole)
+        compositions = [
+            composed(charged[place] for place in history) for history in row["histories"]
+        ]
+        total = (
+            None
+            if delta is None
+            else max(costs(composition, delta) for composition in compositions)
+        )
         left = None if budget is None or total is None else max(0.0, budget - total)
         return {**row, "epsilon": total, "left": left, "releases": releases}
 
@@ -281,18 +303,22 @@ def confirm(document: Mapping[str, Any]) -> None:
 
 
 def _compare(
-    row: Mapping[str, Any], again: Mapping[str, Any], tolerance: float, where: str
+    row: Mapping[str, Any], recomputed_row: Mapping[str, Any], tolerance: float, where: str
 ) -> None:
     for key in ("epsilon", "left", "steps"):
         stated: Any = row.get(key)
-        found: Any = again.get(key)
+        recomputed: Any = recomputed_row.get(key)
         # What is left is a difference of two larger figures.
-        size = max(abs(found or 0.0), row.get("epsilon_budget") or 0.0)
-        finite = stated is not None and found is not None
-        if stated != found and not (finite and abs(stated - found) <= tolerance * size):
-            raise InputError(f"{key} of {where}", stated, f"must be {found}, by its own mechanisms")
-    for release, anew in zip(row.get("releases", ()), again.get("releases", ()), strict=True):
-        _compare(release, anew, tolerance, f"run {release['run'][:8]} at {where}")
+        size = max(abs(recomputed or 0.0), row.get("epsilon_budget") or 0.0)
+        finite = stated is not None and recomputed is not None
+        if stated != recomputed and not (finite and abs(stated - recomputed) <= tolerance * size):
+            raise InputError(
+                f"{key} of {where}", stated, f"must be {recomputed}, by its own mechanisms"
+            )
+    for release, recomputed_release in zip(
+        row.get("releases", ()), recomputed_row.get("releases", ()), strict=True
+    ):
+        _compare(release, recomputed_release, tolerance, f"run {release['run'][:8]} at {where}")
 
 
 def _where(row: Mapping[str, Any]) -> str:
@@ -314,28 +340,30 @@ def check_contained(files: Sequence[Mapping[str, Any]], path: Path) -> list[str]
         InputError: a ledger is missing, damaged or in use, is signed with another key, or its chain
             lacks the head that the document has.
     """
-    now = {_whose(one): (file, one) for file, one in _snapshots(Path(path)).items()}
-    seen = {file["of"]: file for file in files}
-    missing = [of for of in seen if of not in now]
-    if len(missing) == len(seen):
+    current = {
+        _whose(snapshot): (file, snapshot) for file, snapshot in _snapshots(Path(path)).items()
+    }
+    stated = {file["of"]: file for file in files}
+    missing = [owner for owner in stated if owner not in current]
+    if len(missing) == len(stated):
         return []
     if missing and Path(path).is_dir():
         expected = f"the ledgers that were there: the one of {missing[0]} is missing"
         raise InputError("--ledger", str(path), expected)
-    for of, (file, one) in now.items():
-        if of not in seen:
+    for owner, (file, snapshot) in current.items():
+        if owner not in stated:
             continue
-        head, key = seen[of]["head"], seen[of]["public_key"]
-        if one.public_key != key:
+        head, key = stated[owner]["head"], stated[owner]["public_key"]
+        if snapshot.public_key != key:
             expected = f"a ledger with the key {fingerprint(key)}; it has another"
             raise InputError("--ledger", str(file), expected)
-        if head not in one.heads:
+        if head not in snapshot.heads:
             expected = (
                 f"a ledger that goes on from the head {head[:16]}: it does not contain it, so that "
                 "it is an older copy, or was continued from one"
             )
             raise InputError("--ledger", str(file), expected)
-    return [str(file) for of, (file, _) in now.items() if of in seen]
+    return [str(file) for owner, (file, _) in current.items() if owner in stated]
 
 
 def node_list(numbers: Sequence[int]) -> str:

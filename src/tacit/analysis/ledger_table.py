@@ -64,7 +64,7 @@ def _grouped(
     """Neighbours of which the same is to be said, together."""
     cells = [(row, _cells(row)) for row in nodes]
     groups = groupby(cells, key=lambda item: item[1])
-    return [([row for row, _ in group], said) for said, group in groups]
+    return [([row for row, _ in group], row_cells) for row_cells, group in groups]
 
 
 def _named(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -130,10 +130,13 @@ def write_statement(
     run, folder = Path(run), Path(run if out is None else out)
     document = statement_document(run, ledger)
     paths = folder / "statement.json", folder / "statement.html"
-    kept = _kept(paths[0], document)
-    if kept is None:
-        kept = {**document, "digest": _digest(document)}
-    contents = json.dumps(kept, indent=2, allow_nan=False).encode(), statement_page(kept).encode()
+    statement = _earlier_statement(paths[0], document)
+    if statement is None:
+        statement = {**document, "digest": _digest(document)}
+    contents = (
+        json.dumps(statement, indent=2, allow_nan=False).encode(),
+        statement_page(statement).encode(),
+    )
     for path, content in zip(paths, contents, strict=True):
         if path.exists() and path.read_bytes() != content:
             expected = "is there and says something else: move it away, or choose another --out"
@@ -146,12 +149,12 @@ def write_statement(
     return paths
 
 
-def _kept(path: Path, document: Mapping[str, Any]) -> dict[str, Any] | None:
+def _earlier_statement(path: Path, document: Mapping[str, Any]) -> dict[str, Any] | None:
     """The statement that is there already, if it differs in its date alone."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        same = {**found, "date": ""} == {**document, "date": "", "digest": found["digest"]}
-        return found if same and found["digest"] == _digest(found) else None
+        earlier = json.loads(path.read_text(encoding="utf-8"))
+        same = {**earlier, "date": ""} == {**document, "date": "", "digest": earlier["digest"]}
+        return earlier if same and earlier["digest"] == _digest(earlier) else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
@@ -165,10 +168,10 @@ def statement_document(run: Path, books: Path | None = None) -> dict[str, Any]:
     result = _result(run)
     config = read_config(run)
     # The folder that it happened to be read from is not part of what is stated.
-    one = (run / "ledger.sqlite").exists() or not any(run.glob("rank-*"))
+    in_one_process = (run / "ledger.sqlite").exists() or not any(run.glob("rank-*"))
     ledger = {
-        **ledger_document(run / "ledger.sqlite" if one else run),
-        "path": "ledger.sqlite" if one else "rank-*/ledger.sqlite",
+        **ledger_document(run / "ledger.sqlite" if in_one_process else run),
+        "path": "ledger.sqlite" if in_one_process else "rank-*/ledger.sqlite",
     }
     nodes = _nodes(run, result, ledger)
     _check_charged(run, result, ledger, ledger)
@@ -209,7 +212,7 @@ def statement_document(run: Path, books: Path | None = None) -> dict[str, Any]:
         "data_ledger": data_ledger,
         "assumptions": [
             *_ASSUMPTIONS,
-            _ONE_PROCESS if one else _PROCESSES.format(processes=len(ledger["files"])),
+            _ONE_PROCESS if in_one_process else _PROCESSES.format(processes=len(ledger["files"])),
             *([] if data_ledger is None else [_ALL_RUNS]),
         ],
         "not_covered": result["not_covered"],
@@ -319,8 +322,8 @@ def check_statement(path: Path, ledger: Path | None = None) -> dict[str, Any]:
         expected = f"a statement of format {FORMAT_VERSION}; this is {version}"
         raise InputError("statement", str(path), expected)
     try:
-        found = _checked(path, document)
-        return {**found, "ledgers": None if ledger is None else _contained(document, ledger)}
+        confirmed = _checked(path, document)
+        return {**confirmed, "ledgers": None if ledger is None else _contained(document, ledger)}
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -360,10 +363,10 @@ def _checked(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
 
 def _contained(document: Mapping[str, Any], ledger: Path) -> list[str]:
     """The ledgers that contain what the statement saw of them."""
-    for seen in (document["ledger"], document["data_ledger"]):
-        found = [] if seen is None else check_contained(seen["files"], ledger)
-        if found:
-            return found
+    for stated in (document["ledger"], document["data_ledger"]):
+        files = [] if stated is None else check_contained(stated["files"], ledger)
+        if files:
+            return files
     expected = "a ledger of the run of this statement, or of its data; it is neither"
     raise InputError("--ledger", str(ledger), expected)
 

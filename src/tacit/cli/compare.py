@@ -51,13 +51,13 @@ def compare(
     for name, value in (("--jobs", jobs), ("--seeds", seeds)):
         if value is not None and not 1 <= value <= 1000:
             raise InputError(name, value, "must be a whole number from 1 to 1000")
-    figure = comparing.load_figure(files, comparing.Asked(tuple(set_ or ()), quick, seeds))
+    figure = comparing.load_figure(files, comparing.FigureOptions(tuple(set_ or ()), quick, seeds))
     store = comparing.Store.open(out or _folder(files, quick))
     with (
         stop_signals() as asked_to_stop,
-        comparing.watching(asked_to_stop, hidden=as_json) as watch,
+        comparing.watching(asked_to_stop, hidden=as_json) as monitor,
     ):
-        gathered = comparing.gather(figure, store, jobs=jobs, watch=watch)
+        gathered = comparing.gather(figure, store, jobs=jobs, monitor=monitor)
     with waiting("bounding what all runs cost together", hidden=as_json):
         document = comparing.figure_document(gathered, store)
     html = compare_page(document)

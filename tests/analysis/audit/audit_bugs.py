@@ -57,9 +57,9 @@ class ClippedAfterAveraging(StackedContext):
     def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
         inputs, targets, mask = self._batch(k, 0, False, None, self._plan.nodes)
         assert self._plan.clip is not None
-        found = self._model.gradient(at, inputs, targets, mask, None)
-        self._seen.keep(found, mask)
-        mean = found.total / self.batch_size
+        gradients = self._model.gradient(at, inputs, targets, mask, None)
+        self._seen.keep(gradients, mask)
+        mean = gradients.total / self.batch_size
         norm = mean.norm(dim=1, keepdim=True)
         return mean * (self._plan.clip[k] / norm).clamp(max=1).nan_to_num(1.0) * self.batch_size
 
@@ -106,9 +106,9 @@ class Unclipped(StackedContext):
 
     def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
         inputs, targets, mask = self._batch(k, 0, False, None, self._plan.nodes)
-        found = self._model.gradient(at, inputs, targets, mask, None)
-        self._seen.keep(found, mask)
-        return found.total
+        gradients = self._model.gradient(at, inputs, targets, mask, None)
+        self._seen.keep(gradients, mask)
+        return gradients.total
 
 
 class EveryRecord(StackedContext):

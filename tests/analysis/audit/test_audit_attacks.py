@@ -63,12 +63,12 @@ def test_a_gaussian_is_found_out_almost_entirely() -> None:
     """Rate 1: with many repetitions the Gaussian-DP fit comes close to what is certified."""
     job = job_of(batch="all", steps=1, privacy={"epsilon": 3.0}, nodes=4)
     report = audit_job(job, options=AuditOptions(repetitions=20_000, canaries=0))
-    found = {attack.method: attack for attack in report.attacks}
-    assert report.epsilon == found["gaussian-dp"].epsilon
+    by_method = {attack.method: attack for attack in report.attacks}
+    assert report.epsilon == by_method["gaussian-dp"].epsilon
     assert 0.8 * report.certified < report.epsilon <= report.certified
     multiplier = job.plan.noise_multiplier(job.plan.nodes[0], 0)
-    assert found["gaussian-dp"].guesses["mu"] == pytest.approx(1 / multiplier, rel=0.12)
-    assert found["gaussian-dp"].guesses["mu"] <= 1 / multiplier
+    assert by_method["gaussian-dp"].guesses["mu"] == pytest.approx(1 / multiplier, rel=0.12)
+    assert by_method["gaussian-dp"].guesses["mu"] <= 1 / multiplier
 
 
 def test_the_published_noise_of_privsgp_breaks_its_claim() -> None:
@@ -155,7 +155,7 @@ def test_few_repetitions_of_a_large_graph_prove_little_but_are_counted() -> None
 def test_one_node_alone_can_be_audited() -> None:
     report = audit_job(job_of(nodes=1, batch="all", steps=2, privacy={"epsilon": 4.0}))
     assert 0.5 < report.epsilon <= report.certified
-    assert {found.name for found in report.attacks} == {
+    assert {attack.name for attack in report.attacks} == {
         "worst-case gradient",
         "one training, mislabelled records",
     }
@@ -167,12 +167,12 @@ def small(folder: Path, **privacy: Any) -> Path:
 
 
 def test_an_experiment_file_is_audited_with_overrides(tmp_path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
+    reports: list[tuple[str, int, int]] = []
     report = auditing.audit_file(
         small(tmp_path),
         ["train.steps=3", "nodes.count=2"],
         AuditOptions(repetitions=500, canaries=100),
-        progress=lambda *what: told.append(what),
+        progress=lambda *what: reports.append(what),
     )
     assert report.steps == 3
     assert [attack.method for attack in report.attacks] == [
@@ -184,8 +184,8 @@ def test_an_experiment_file_is_audited_with_overrides(tmp_path: Path) -> None:
     ]
     # Each attack gets its share of what the confidence leaves.
     assert [attack.confidence for attack in report.attacks] == [pytest.approx(0.99)] * 5
-    assert ("one training", 3, 3) in told
-    assert told[-1] == ("worst-case gradient", 1, 1)
+    assert ("one training", 3, 3) in reports
+    assert reports[-1] == ("worst-case gradient", 1, 1)
     assert not report.defect
 
 

@@ -62,8 +62,8 @@ def test_epsilon_takes_the_better_direction() -> None:
     forward = math.log((tpr - 1e-3) / fpr)
     assert bounds.epsilon_lower(counts, delta=1e-3, confidence=0.95) == pytest.approx(forward)
     mirrored = Counts(1000, 990, 1000, 600)
-    found = bounds.epsilon_lower(mirrored, delta=1e-3, confidence=0.95)
-    assert found == pytest.approx(forward, rel=1e-6)
+    backward = bounds.epsilon_lower(mirrored, delta=1e-3, confidence=0.95)
+    assert backward == pytest.approx(forward, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_delta_and_epsilon_are_inverse(
     counts = Counts(500, hits, 500, false)
     epsilon = bounds.epsilon_lower(counts, delta=delta, confidence=confidence)
     if epsilon > 0:
-        found = bounds.delta_lower(counts, epsilon=epsilon, confidence=confidence)
-        assert found == pytest.approx(delta, abs=1e-9)
+        lower = bounds.delta_lower(counts, epsilon=epsilon, confidence=confidence)
+        assert lower == pytest.approx(delta, abs=1e-9)
     assert bounds.delta_lower(counts, epsilon=epsilon + 0.01, confidence=confidence) <= delta
 
 
@@ -98,9 +98,9 @@ def test_the_gaussian_fit_covers_a_gaussian() -> None:
     for _ in range(draws):
         hits = int((rng.normal(size=trials) + mu > 0.7).sum())
         false = int((rng.normal(size=trials) > 0.7).sum())
-        found = bounds.mu_lower(Counts(trials, hits, trials, false), confidence=0.9)
-        above += found > mu
-        assert found > 0.9
+        lower = bounds.mu_lower(Counts(trials, hits, trials, false), confidence=0.9)
+        above += lower > mu
+        assert lower > 0.9
     assert above / draws <= 0.1
 
 
@@ -136,9 +136,9 @@ def one_run_by_definition(m: int, r: int, v: int, epsilon: float, delta: float) 
 def test_the_one_run_p_value_is_that_of_the_theorem(
     m: int, r: int, v: int, epsilon: float, delta: float
 ) -> None:
-    found = bounds.one_run_p_value(canaries=m, guesses=r, correct=v, epsilon=epsilon, delta=delta)
+    p_value = bounds.one_run_p_value(canaries=m, guesses=r, correct=v, epsilon=epsilon, delta=delta)
     right = min(mpmath.mpf(1), one_run_by_definition(m, r, v, epsilon, delta))
-    assert found == pytest.approx(float(right), rel=1e-9)
+    assert p_value == pytest.approx(float(right), rel=1e-9)
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.0), (1.5, 0.0), (1.0, 0.02)])
@@ -153,10 +153,10 @@ def test_the_one_run_bound_covers_randomised_response(epsilon: float, delta: flo
         )
         for correct in set(drawn)
     }
-    found = [bound[correct] for correct in drawn]
-    assert np.mean(np.asarray(found) > epsilon) <= 1 - confidence
+    lower_bounds = [bound[correct] for correct in drawn]
+    assert np.mean(np.asarray(lower_bounds) > epsilon) <= 1 - confidence
     if delta == 0:
-        assert np.median(found) > epsilon / 2
+        assert np.median(lower_bounds) > epsilon / 2
 
 
 def test_the_one_run_bound_inverts_the_p_value() -> None:

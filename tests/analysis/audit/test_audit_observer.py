@@ -94,8 +94,8 @@ def mean_along(problem: Problem, side: bool, **settings: Any) -> np.ndarray:
     """The mean sum of a batch, noise averaged away, in clipping bounds: `[2]`."""
     lab = harness(privacy={"epsilon": 5000.0, **settings.pop("privacy", {})}, **settings)
     multiplier = lab.plan.noise_multiplier(lab.plan.nodes[0], 0)
-    seen = lab.observe(problem, 1)
-    kept = seen.y[:, seen.inserted == side, : BARE.start]
+    observed = lab.observe(problem, 1)
+    kept = observed.y[:, observed.inserted == side, : BARE.start]
     return np.asarray(kept.mean((0, 1)) * multiplier)
 
 
@@ -112,8 +112,8 @@ def test_a_canary_moves_the_sum_by_the_clipping_bound(
     problem: Problem, inside: tuple[float, float], outside: tuple[float, float]
 ) -> None:
     for side, right in ((True, inside), (False, outside)):
-        found = mean_along(problem, side, batch="all", records=40)
-        np.testing.assert_allclose(found, right, atol=0.05)
+        mean = mean_along(problem, side, batch="all", records=40)
+        np.testing.assert_allclose(mean, right, atol=0.05)
 
 
 def test_a_fair_coin_decides_which_nodes_hold_the_canary() -> None:
@@ -169,9 +169,9 @@ def test_the_linear_model_has_constant_gradients_clipped_to_the_bound() -> None:
     inputs, targets = data.gather(torch.tensor([[0, 1, 2], [0, 1, 1]]))
     mask = torch.tensor([[True, True, True], [True, True, False]])
     for weights in (torch.zeros(2, WIDTH), torch.full((2, WIDTH), 7.0)):
-        found = model.gradient(weights.double(), inputs, targets, mask, 2.0).total
-        np.testing.assert_allclose(found[0, :3], [2, 4, 0], atol=1e-6)
-        np.testing.assert_allclose(found[1, :3], [0, 4, 0], atol=1e-12)
+        sums = model.gradient(weights.double(), inputs, targets, mask, 2.0).total
+        np.testing.assert_allclose(sums[0, :3], [2, 4, 0], atol=1e-6)
+        np.testing.assert_allclose(sums[1, :3], [0, 4, 0], atol=1e-12)
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.3, 1e-3])
@@ -264,7 +264,7 @@ def test_a_constant_score_or_none_proves_nothing(count: int) -> None:
 
 
 def test_an_observation_says_which_copy_a_node_is_of() -> None:
-    seen = harness(nodes=4).observe(ALONE, 0)
-    assert isinstance(seen, Observed)
-    assert seen.y.shape == (3, 40, WIDTH)
-    assert seen.copies == 10
+    observed = harness(nodes=4).observe(ALONE, 0)
+    assert isinstance(observed, Observed)
+    assert observed.y.shape == (3, 40, WIDTH)
+    assert observed.copies == 10

@@ -60,26 +60,26 @@ class Quiet(StackedContext):
 @pytest.mark.parametrize("loss", ["logistic", "cross-entropy", "mse"])
 def test_without_noise_most_coins_are_guessed(loss: str) -> None:
     job = job_of(loss)
-    found = run_once(
+    one_run = run_once(
         job, nodes=(0, 1, 2), steps=12, relation=ZERO_OUT, canaries=12, seed=4, context=Quiet
     )
-    right = (found.scores > np.median(found.scores)) == found.included
+    right = (one_run.scores > np.median(one_run.scores)) == one_run.included
     assert right.mean() >= 0.75
-    assert found.correct == found.guesses == 2
+    assert one_run.correct == one_run.guesses == 2
 
 
 def test_under_replace_one_the_right_label_is_the_alternative() -> None:
     job = job_of(privacy={"relation": "replace-one"})
-    found = run_once(
+    one_run = run_once(
         job, nodes=(0, 1, 2), steps=12, relation="replace-one", canaries=12, seed=4, context=Quiet
     )
-    assert ((found.scores > 0) == found.included).mean() >= 0.9
+    assert ((one_run.scores > 0) == one_run.included).mean() >= 0.9
 
 
 def test_a_certified_training_is_not_refuted() -> None:
     for seed in range(5):
-        found = run(job_of(), seed=seed)
-        assert found.epsilon(delta=1e-4, confidence=0.99) <= 1.0
+        one_run = run(job_of(), seed=seed)
+        assert one_run.epsilon(delta=1e-4, confidence=0.99) <= 1.0
 
 
 def test_canaries_that_are_out_are_not_there_and_public_numbers_stay() -> None:
@@ -90,12 +90,12 @@ def test_canaries_that_are_out_are_not_there_and_public_numbers_stay() -> None:
         return StackedContext(plan, model, data, keys, exchange)
 
     job = job_of(batch=10)
-    found = run_once(
+    one_run = run_once(
         job, nodes=(0, 2), steps=1, relation=ZERO_OUT, canaries=20, seed=1, context=context
     )
     plan, data = seen[0]
     gone = NODES * RECORDS - len(data.targets)
-    assert gone == (~found.included).sum()
+    assert gone == (~one_run.included).sum()
     assert [node.records for node in plan.nodes] == data.sizes.tolist()
     assert plan.nodes[1].records == RECORDS
     assert [(node.rate, node.expected_batch) for node in plan.nodes] == [(1 / 6, 10.0)] * NODES
@@ -108,10 +108,10 @@ def test_canaries_that_are_out_are_not_there_and_public_numbers_stay() -> None:
 
 
 def test_canaries_are_at_most_half_of_a_nodes_records() -> None:
-    found = run(job_of(steps=1), canaries=10_000, steps=1)
-    assert found.canaries == NODES * RECORDS // 2
-    assert found.guesses == found.canaries // 5
-    assert 0.3 < found.included.mean() < 0.7
+    one_run = run(job_of(steps=1), canaries=10_000, steps=1)
+    assert one_run.canaries == NODES * RECORDS // 2
+    assert one_run.guesses == one_run.canaries // 5
+    assert 0.3 < one_run.included.mean() < 0.7
 
 
 def test_a_training_that_would_not_fit_the_memory_is_refused() -> None:

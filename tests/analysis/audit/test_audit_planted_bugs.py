@@ -32,9 +32,9 @@ def audited(context: type[StackedContext], setting: str, **more: Any) -> AuditRe
 def attack(report: AuditReport, name: str) -> float:
     """How far the attacks of a name exceed the certificate, at their hardest delta."""
     return max(
-        found.hardest.epsilon - found.hardest.certified
-        for found in report.attacks
-        if found.name == name
+        attack.hardest.epsilon - attack.hardest.certified
+        for attack in report.attacks
+        if attack.name == name
     )
 
 
@@ -70,7 +70,7 @@ def test_noise_reused_across_steps(bug: type[StackedContext]) -> None:
     report = audited(bug, "poisson")
     assert report.certified_violated
     assert report.epsilon > report.certified
-    assert {found.statistic for found in report.attacks} >= {"noise met twice"}
+    assert {attack.statistic for attack in report.attacks} >= {"noise met twice"}
     assert report.repeated_noises > 0
     assert report.verdict.startswith("NOISE USED TWICE")
 

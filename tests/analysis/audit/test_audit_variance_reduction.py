@@ -66,6 +66,6 @@ def test_an_audit_accepts_the_code_and_finds_missing_noise(options: dict[str, An
     hard = AuditOptions(repetitions=1200, canaries=0, delta=1e-3)
     report = audit_job(job, options=hard)
     assert report.repeated_noises == 0
-    assert all(one.hardest.epsilon <= one.hardest.certified for one in report.attacks)
+    assert all(attack.hardest.epsilon <= attack.hardest.certified for attack in report.attacks)
     broken = audit_job(job, options=hard, context=Forgetful)
-    assert any(one.hardest.epsilon > one.hardest.certified for one in broken.attacks)
+    assert any(attack.hardest.epsilon > attack.hardest.certified for attack in broken.attacks)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from experiments import experiment, strict_json, write_module
 from tacit.analysis.compare.document import figure_document, mean_and_deviation
-from tacit.analysis.compare.figure import Asked, load_figure
+from tacit.analysis.compare.figure import FigureOptions, load_figure
 from tacit.analysis.compare.session import gather
 from tacit.analysis.compare.store import Store
 
@@ -54,7 +54,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path
 
 
 def runs(document: dict[str, Any], line: int, point: int, out: Path) -> list[Path]:
-    return [out / one["folder"] for one in document["lines"][line]["points"][point]["runs"]]
+    return [out / run["folder"] for run in document["lines"][line]["points"][point]["runs"]]
 
 
 def results(document: dict[str, Any], line: int, point: int, out: Path) -> list[Any]:
@@ -66,18 +66,18 @@ def results(document: dict[str, Any], line: int, point: int, out: Path) -> list[
 def test_figures_are_those_of_the_runs(made: tuple[dict[str, Any], Path]) -> None:
     document, out = made
     for line, point in ((0, 0), (0, 1), (1, 0)):
-        found = document["lines"][line]["points"][point]
+        drawn = document["lines"][line]["points"][point]
         ends = results(document, line, point, out)
         for key, part in (("test_accuracy", "mean"), ("test_loss", "mean")):
             values = [end[key][part] for end in ends]
-            assert found["figures"][key] == pytest.approx(
+            assert drawn["figures"][key] == pytest.approx(
                 {"mean": statistics.mean(values), "deviation": statistics.stdev(values)}
             )
         worst = [end["test_accuracy"]["worst"] for end in ends]
-        assert found["figures"]["worst"]["mean"] == pytest.approx(statistics.mean(worst))
+        assert drawn["figures"]["worst"]["mean"] == pytest.approx(statistics.mean(worst))
         spent = [value for end in ends for value in end["epsilon"]]
-        assert found["epsilon"] == (None if None in spent else max(spent))
-        assert found["complete"] == 2
+        assert drawn["epsilon"] == (None if None in spent else max(spent))
+        assert drawn["complete"] == 2
 
 
 def test_the_best_of_a_grid_is_drawn(made: tuple[dict[str, Any], Path]) -> None:
@@ -141,7 +141,7 @@ def test_an_accuracy_that_nothing_has_gives_way_to_the_loss(
     task = {"dataset": f"{name}:load", "model": "linear", "loss": "mse"}
     path.write_text(tomli_w.dumps(experiment(task=task, train={"steps": 2})), encoding="utf-8")
     store = Store.open(tmp_path / "out")
-    document = figure_document(gather(load_figure([path], Asked()), store), store)
+    document = figure_document(gather(load_figure([path], FigureOptions()), store), store)
     assert document["y"] == "test_loss"
     (line,) = document["lines"]
     assert line["curve"][-1]["mean"] == pytest.approx(
@@ -152,8 +152,8 @@ def test_an_accuracy_that_nothing_has_gives_way_to_the_loss(
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=9))
 def test_mean_and_deviation(values: list[float]) -> None:
-    found = mean_and_deviation(values)
-    assert found == pytest.approx(
+    statistics_of_values = mean_and_deviation(values)
+    assert statistics_of_values == pytest.approx(
         {"mean": statistics.mean(values), "deviation": statistics.stdev(values)}, abs=1e-6
     )
     assert mean_and_deviation(values[:1]) == {"mean": values[0], "deviation": None}

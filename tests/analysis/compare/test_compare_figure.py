@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 
 from experiments import experiment
-from tacit.analysis.compare.figure import Asked, choice_text, load_figure, run_digest
+from tacit.analysis.compare.figure import FigureOptions, choice_text, load_figure, run_digest
 from tacit.config import load_config
 from tacit.errors import InputError
 
@@ -39,17 +39,17 @@ def test_ledgers_lie_beside_the_figure_and_make_no_other_run(tmp_path: Path) -> 
     (tmp_path / "elsewhere").mkdir()
     privacy = {"noise_seed": None, "ledger": "books"}
     line = {"name": "two", "set": {"privacy.ledger": "others"}}
-    found = []
+    digests = []
     for folder in (tmp_path, tmp_path / "elsewhere"):
         figure = load_figure([write(folder, figure={"line": [LINES[0], line]}, privacy=privacy)])
-        runs = [one.settings[0].runs[0] for one in figure.lines]
+        runs = [figure_line.settings[0].runs[0] for figure_line in figure.lines]
         assert [run.privacy.ledger for run in runs] == [
             str(folder / "books"), str(folder / "others"),
         ]  # fmt: skip
-        found += [run_digest(run) for run in runs]
-    assert len(set(found)) == 1
+        digests += [run_digest(run) for run in runs]
+    assert len(set(digests)) == 1
     plain = load_figure([write(tmp_path, privacy={"noise_seed": None})])
-    assert run_digest(plain.lines[0].settings[0].runs[0]) != found[0]
+    assert run_digest(plain.lines[0].settings[0].runs[0]) != digests[0]
 
 
 def test_later_changes_win(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_later_changes_win(tmp_path: Path) -> None:
     quick = {"train.steps": 5, "algorithm.clip": 9.0, "seeds": 2}
     file = write(tmp_path, figure={"seeds": 4, "quick": quick, "line": [line]})
 
-    def values(asked: Asked) -> list[tuple[int, float, float, int]]:
+    def values(asked: FigureOptions) -> list[tuple[int, float, float, int]]:
         return [
             (
                 setting.runs[0].train.steps,
@@ -74,11 +74,13 @@ def test_later_changes_win(tmp_path: Path) -> None:
             for setting in load_figure([file], asked).lines[0].settings
         ]
 
-    assert values(Asked()) == [(50, 3.0, 0.1, 4), (50, 3.0, 0.2, 4)]
-    assert values(Asked(quick=True)) == [(5, 4.0, 0.1, 2)]  # the first point of the grid only
-    assert values(Asked(quick=True, seeds=3)) == [(5, 4.0, 0.1, 3)]
+    assert values(FigureOptions()) == [(50, 3.0, 0.1, 4), (50, 3.0, 0.2, 4)]
+    assert values(FigureOptions(quick=True)) == [
+        (5, 4.0, 0.1, 2)
+    ]  # the first point of the grid only
+    assert values(FigureOptions(quick=True, seeds=3)) == [(5, 4.0, 0.1, 3)]
     # What --set decides leaves no grid: the two points are one and the same.
-    assert values(Asked(("algorithm.learning_rate=0.7",))) == [(50, 3.0, 0.7, 4)]
+    assert values(FigureOptions(("algorithm.learning_rate=0.7",))) == [(50, 3.0, 0.7, 4)]
 
 
 def test_every_combination_of_a_grid_is_a_setting(tmp_path: Path) -> None:
@@ -123,7 +125,7 @@ def test_seeds_change_split_and_seeded_noise(tmp_path: Path) -> None:
 
 def test_plain_files_are_a_line_each(tmp_path: Path) -> None:
     files = [write(tmp_path, "b.toml"), write(tmp_path, "a.toml", train={"steps": 3})]
-    figure = load_figure(files, Asked(seeds=2))
+    figure = load_figure(files, FigureOptions(seeds=2))
     assert [line.name for line in figure.lines] == ["b", "a"]
     assert [line.settings[0].runs[1].train.steps for line in figure.lines] == [6, 3]
     assert load_figure(files[:1]).lines[0].name == "b"

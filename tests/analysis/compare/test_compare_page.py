@@ -215,22 +215,22 @@ def test_pictures_are_valid_and_hold_every_line() -> None:
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
 def test_ticks_are_round_and_inside(low: float, width: float) -> None:
     high = low + width
-    found = ticks(low, high)
+    positions = ticks(low, high)
     room = 1e-6 * max(abs(low), abs(high), width)
-    assert 2 <= len(found) <= 7
-    assert all(low - room <= value <= high + room for value in found)
-    steps = [b - a for a, b in itertools.pairwise(found)]
+    assert 2 <= len(positions) <= 7
+    assert all(low - room <= value <= high + room for value in positions)
+    steps = [b - a for a, b in itertools.pairwise(positions)]
     assert steps == pytest.approx([steps[0]] * len(steps), rel=1e-6, abs=room)
     digits = steps[0] / 10 ** math.floor(math.log10(steps[0] * (1 + 1e-6)))
-    assert min(abs(digits - one) for one in (1, 2, 5)) < 1e-2 + room / steps[0]
+    assert min(abs(digits - mantissa) for mantissa in (1, 2, 5)) < 1e-2 + room / steps[0]
 
 
 @given(st.floats(1e-6, 1e6), st.floats(1.5, 1e8))
 def test_logarithmic_ticks(low: float, factor: float) -> None:
-    found = ticks(low, low * factor, log=True)
-    assert found == sorted(set(found))
-    assert all(low * (1 - 1e-6) <= value <= low * factor * (1 + 1e-6) for value in found)
-    assert len(found) <= 7
+    positions = ticks(low, low * factor, log=True)
+    assert positions == sorted(set(positions))
+    assert all(low * (1 - 1e-6) <= value <= low * factor * (1 + 1e-6) for value in positions)
+    assert len(positions) <= 7
 
 
 def test_the_table_has_every_line_on_a_narrow_terminal() -> None:

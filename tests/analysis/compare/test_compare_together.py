@@ -38,11 +38,11 @@ def test_gaussians_add_up_as_their_closed_form_does() -> None:
 
 def test_what_cannot_be_composed_is_summed_at_shares_of_delta() -> None:
     apart = [Laplace(8.0), Laplace(4.0)]
-    one = SampledGaussian(0.1, 2.0, 10)
-    epsilon, composed = together([apart, [one]], DELTA)
+    mechanism = SampledGaussian(0.1, 2.0, 10)
+    epsilon, composed = together([apart, [mechanism]], DELTA)
     assert not composed
     expected = max(privacy.epsilon(node, delta=DELTA / 2) for node in apart)
-    assert epsilon == expected + privacy.epsilon(one, delta=DELTA / 2)
+    assert epsilon == expected + privacy.epsilon(mechanism, delta=DELTA / 2)
 
 
 def train(folder: Path, name: str, **changes: Any) -> tacit.Result:
@@ -61,7 +61,9 @@ def test_folders_are_read_by_their_ledgers(tmp_path: Path) -> None:
     (row,) = spent_together(sorted(tmp_path.iterdir()))
     assert (row["runs"], row["not_private"], row["unreadable"]) == (2, 1, 0)
     worst = [dominating([run.plan.mechanism(node) for node in run.plan.nodes]) for run in results]
-    expected = privacy.epsilon(Composed([one for one in worst if one is not None]), delta=1e-5)
+    expected = privacy.epsilon(
+        Composed([mechanism for mechanism in worst if mechanism is not None]), delta=1e-5
+    )
     assert row["epsilon"] == pytest.approx(expected, rel=1e-9)
     assert (row["relation"], row["unit"]) == ("add-or-remove-one", "record")
     assert row["epsilon"] > max(value for run in results for value in run.epsilon if value)
@@ -88,8 +90,8 @@ def test_relations_are_kept_apart_and_damage_is_told(tmp_path: Path) -> None:
     assert set(known) == {"add-or-remove-one", "replace-one"}
     assert {row["runs"] for row in known.values()} == {1}
     assert {row["unreadable"] for row in known.values()} == {1}
-    said = sentences({"together": rows, "lines": [], "seeds": 1})
-    assert any("cannot be read" in sentence for sentence in said)
+    text = sentences({"together": rows, "lines": [], "seeds": 1})
+    assert any("cannot be read" in sentence for sentence in text)
 
 
 def test_the_words_say_what_was_spent() -> None:
@@ -106,12 +108,12 @@ def test_the_words_say_what_was_spent() -> None:
         "unreadable": 0,
     }
     document = {"together": [row], "lines": [{"points": [1, 2]}], "seeds": 3}
-    said = " ".join(sentences(document))
-    assert "All 6 runs on the records of adult together cost certified epsilon 3.15" in said
-    assert "replacing one client" in said
-    assert "server-sees-all" in said
-    assert "are in no total: 2." in said
-    assert "chosen among several" in said
+    text = " ".join(sentences(document))
+    assert "All 6 runs on the records of adult together cost certified epsilon 3.15" in text
+    assert "replacing one client" in text
+    assert "server-sees-all" in text
+    assert "are in no total: 2." in text
+    assert "chosen among several" in text
     nothing = {"together": [{**row, "runs": 1, "not_private": 0}], "lines": [{"points": [1]}]}
     assert sentences({**nothing, "seeds": 1}) == []
     infinite = {**document, "together": [{**row, "epsilon": None}]}

@@ -77,11 +77,11 @@ def test_full_batches_reach_the_closed_form_optimum(full: OptimisePlan) -> None:
     ],
 )
 def test_each_nodes_own_budget_counts(privacy: dict[str, object], factor: float) -> None:
-    found = optimise(config_of(privacy=privacy), GIVEN)
-    mus = [gaussian_mu(b.epsilon, b.delta) / factor for b in found.budgets]
-    steps, bound = closed_form(found.records, mus)
-    assert found.best.setting.steps == pytest.approx(steps, rel=0.1)
-    assert found.best.bound == pytest.approx(bound, rel=3e-3)
+    optimised = optimise(config_of(privacy=privacy), GIVEN)
+    mus = [gaussian_mu(b.epsilon, b.delta) / factor for b in optimised.budgets]
+    steps, bound = closed_form(optimised.records, mus)
+    assert optimised.best.setting.steps == pytest.approx(steps, rel=0.1)
+    assert optimised.best.bound == pytest.approx(bound, rel=3e-3)
 
 
 def test_sampled_batches_match_an_exhaustive_search(sampled: OptimisePlan) -> None:
@@ -119,17 +119,17 @@ def test_varying_noise_counts_with_its_mean_square() -> None:
         algorithm={"name": "dyn-d2p", "clip": 3.0, "clip_decay": 4.0, "budget_growth": 2.0},
         epsilon=1.0,
     )
-    found = setting_of(plan)
-    for node, variance in zip(plan.nodes, found.variances, strict=True):
+    setting = setting_of(plan)
+    for node, variance in zip(plan.nodes, setting.variances, strict=True):
         stds = [plan.noise_std(node, k) / node.expected_batch for k in range(plan.steps)]
         assert variance == pytest.approx(np.square(stds).mean())
-    assert found.clip == 3.0
+    assert setting.clip == 3.0
     # With mean clip C the mean over steps can be released at C / (mu J) at best.
     assert plan.clip is not None
     mean = sum(plan.clip) / plan.steps
     least = math.sqrt(squares_a_step((50, 60), [gaussian_mu(1.0, 1e-4)] * 2, mean)) / 2
-    assert found.floor == pytest.approx(least, rel=1e-6)
-    assert found.waste > 1
+    assert setting.floor == pytest.approx(least, rel=1e-6)
+    assert setting.waste > 1
 
 
 # What a budget buys: n = 20, J = 3000, delta = 1e-4 (rows: batch, steps; z and waste at eps
@@ -149,9 +149,9 @@ def test_what_a_budget_buys(
 ) -> None:
     for epsilon, z, over in zip((0.3, 0.7, 1.0, 3.0), noise, waste, strict=True):
         plan = plan_of([3000] * 20, epsilon=epsilon, train={"batch": batch, "steps": steps})
-        found = setting_of(plan)
-        assert found.noise_multiplier == pytest.approx(z, abs=half_a_digit(z))
-        assert found.waste == pytest.approx(over, abs=half_a_digit(over))
+        setting = setting_of(plan)
+        assert setting.noise_multiplier == pytest.approx(z, abs=half_a_digit(z))
+        assert setting.waste == pytest.approx(over, abs=half_a_digit(over))
 
 
 def half_a_digit(printed: float) -> float:
@@ -161,7 +161,7 @@ def half_a_digit(printed: float) -> float:
 
 
 def test_purchases_change_one_thing(sampled: OptimisePlan) -> None:
-    rows = {row.change: row for row in sampled.purchases}
+    rows = {row.change: row for row in sampled.sensitivity_analysis}
     now = rows["as it stands"]
     assert now.setting == sampled.as_is.setting
     assert now.bound == sampled.as_is.bound
@@ -184,7 +184,7 @@ def test_purchases_change_one_thing(sampled: OptimisePlan) -> None:
     assert settings["half the epsilon"].variances == pytest.approx(
         setting_of(prepare(half).plan).variances, rel=2e-3
     )
-    for row in sampled.purchases:
+    for row in sampled.sensitivity_analysis:
         bound = bound_of(row.setting.variances, row.setting.steps, PARAMETERS)
         assert row.bound == pytest.approx(bound)
 
@@ -216,62 +216,64 @@ def test_the_published_optimum_beside_what_its_steps_need(sampled: OptimisePlan)
 
 
 def test_a_longest_run_is_respected() -> None:
-    found = optimise(
+    optimised = optimise(
         config_of(), OptimiseOptions(constants={**CONSTANTS, "F0": 1e6}, most_steps=40)
     )
-    assert max(choice.setting.steps for choice in found.curve) == 40
-    assert found.best.setting.steps == 40
-    assert "the longest run that was tried" in words(found)
-    assert found.claim.steps > 40
-    assert found.claim.certified is None
-    assert optimise_document(found)["published"]["certified"] is None
+    assert max(choice.setting.steps for choice in optimised.curve) == 40
+    assert optimised.best.setting.steps == 40
+    assert "the longest run that was tried" in words(optimised)
+    assert optimised.claim.steps > 40
+    assert optimised.claim.certified is None
+    assert optimise_document(optimised)["published"]["certified"] is None
 
 
 def test_the_range_follows_the_optimum() -> None:
     """Two records a step: the optimum lies far above that of full batches."""
     config = config_of(train={"batch": 2, "steps": 20}, privacy={"epsilon": 2.0})
-    found = optimise(config, GIVEN)
-    steps = [choice.setting.steps for choice in found.curve]
-    assert steps[0] < found.best.setting.steps < steps[-1]
-    assert found.best.bound == min(choice.bound for choice in found.curve)
+    optimised = optimise(config, GIVEN)
+    steps = [choice.setting.steps for choice in optimised.curve]
+    assert steps[0] < optimised.best.setting.steps < steps[-1]
+    assert optimised.best.bound == min(choice.bound for choice in optimised.curve)
 
 
 def test_batch_and_clip_are_chosen_where_asked() -> None:
     config = config_of(train={"batch": 30, "steps": 20})
-    found = optimise(config, OptimiseOptions(constants=CONSTANTS, batch=True, clip=True))
-    tried = [choice.setting.batch for choice in found.batches]
-    assert tried == [30, 4, 18, 72, "all"]
-    least = min(choice.bound for choice in found.batches)
-    (chosen,) = {choice.setting.batch for choice in found.clips}
-    (row,) = (choice for choice in found.batches if choice.setting.batch == chosen)
+    optimised = optimise(config, OptimiseOptions(constants=CONSTANTS, batch=True, clip=True))
+    batches = [choice.setting.batch for choice in optimised.batches]
+    assert batches == [30, 4, 18, 72, "all"]
+    least = min(choice.bound for choice in optimised.batches)
+    (chosen,) = {choice.setting.batch for choice in optimised.clips}
+    (row,) = (choice for choice in optimised.batches if choice.setting.batch == chosen)
     assert row.bound <= 1.05 * least
     cheaper = [
         choice
-        for choice in found.batches
+        for choice in optimised.batches
         if choice.setting.record_gradients < row.setting.record_gradients
     ]
     assert all(choice.bound > 1.05 * least for choice in cheaper)
     # Clips: noise follows the clip, the bias is the squared mean excess of the norms.
-    norms = np.asarray(found.estimates.norms)
+    norms = np.asarray(optimised.estimates.norms)
     assert len(norms) > 100
-    for choice in found.clips:
+    for choice in optimised.clips:
         assert choice.setting.batch == chosen
         excess = np.maximum(0, norms - choice.setting.clip).mean()
         assert choice.clipping_bias == pytest.approx(excess**2)
-        like = adapted(config, found.records, PARAMETERS, choice.setting.steps, chosen)
-        ratio = choice.setting.clip / like.clip
-        assert choice.setting.noise_std == pytest.approx(like.noise_std * ratio, rel=2e-3)
-    assert found.best.objective == min(choice.objective for choice in found.clips)
+        equal_setting = adapted(config, optimised.records, PARAMETERS, choice.setting.steps, chosen)
+        ratio = choice.setting.clip / equal_setting.clip
+        assert choice.setting.noise_std == pytest.approx(equal_setting.noise_std * ratio, rel=2e-3)
+    assert optimised.best.objective == min(choice.objective for choice in optimised.clips)
     # The flags give just that run.
-    flags = [flag.removeprefix("--set ") for flag in optimise_document(found)["flags"]]
+    flags = [flag.removeprefix("--set ") for flag in optimise_document(optimised)["flags"]]
     applied = prepare(load_config(config, overrides=flags)).plan
-    assert setting_of(applied).noise_std == pytest.approx(found.best.setting.noise_std, rel=2e-3)
-    assert applied.steps == found.best.setting.steps
+    assert setting_of(applied).noise_std == pytest.approx(
+        optimised.best.setting.noise_std, rel=2e-3
+    )
+    assert applied.steps == optimised.best.setting.steps
 
 
 def test_published_noise_in_the_file_is_not_what_is_optimised() -> None:
-    found = optimise(config_of(privacy={"accounting": "published"}), GIVEN)
-    assert found.best == optimise(config_of(), GIVEN).best
+    optimised = optimise(config_of(privacy={"accounting": "published"}), GIVEN)
+    assert optimised.best == optimise(config_of(), GIVEN).best
 
 
 @pytest.mark.parametrize(
@@ -299,12 +301,12 @@ def test_options_are_checked(key: str) -> None:
 
 
 def test_private_constants_are_said_loudly(full: OptimisePlan) -> None:
-    found = optimise(config_of(), OptimiseOptions(source="train"))
-    text = printed(found, width=100)
+    optimised = optimise(config_of(), OptimiseOptions(source="train"))
+    text = printed(optimised, width=100)
     assert "NOT PRIVATE" in text
     assert "NO EPSILON COVERS THEM" in text
     assert text.count("PRIVATE RECORDS") == 3
-    rows = {row["name"]: row["private"] for row in optimise_document(found)["constants"]}
+    rows = {row["name"]: row["private"] for row in optimise_document(optimised)["constants"]}
     assert rows == {"L": False, "b2": False, "F0": False, "x0": True, "G": True}
     assert optimise_document(full)["warning"] is None
     assert "NOT PRIVATE" not in printed(full, width=100)

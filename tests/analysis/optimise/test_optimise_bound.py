@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tacit.analysis.optimise import (
     BoundConstants,
     Budget,
-    claim_of,
     claimed_variances,
     convergence_bound,
     least_steps,
+    published_optimum,
     published_steps,
 )
 
@@ -78,7 +78,7 @@ positive = st.floats(1e-3, 1e3)
 def test_no_number_of_steps_beats_the_published_one(
     constants: BoundConstants, nodes: list[Budget], gradient_bound: float
 ) -> None:
-    claim = claim_of(constants, nodes, gradient_bound=gradient_bound, c2=1.0)
+    claim = published_optimum(constants, nodes, gradient_bound=gradient_bound, c2=1.0)
 
     def bound(steps: float) -> float:
         noise = claimed_variances(nodes, steps, gradient_bound=gradient_bound)

@@ -47,12 +47,12 @@ def test_curvature_of_softmax_regression(job: Job) -> None:
     """At zero the Hessian is (I - 1 1^T / 10) / 10, times E x x^T."""
     assert job.test is not None
     start = job.model.start(1, job.dtype, job.device)[0]
-    found = largest_curvature(
+    curvature = largest_curvature(
         job.model.module(start), job.loss, job.test.inputs, job.test.targets, at_once=100
     )
     expected = second_moment(job.test.inputs) / 10
-    assert found <= expected * (1 + 1e-9)
-    assert found == pytest.approx(expected, rel=3e-3)
+    assert curvature <= expected * (1 + 1e-9)
+    assert curvature == pytest.approx(expected, rel=3e-3)
 
 
 def test_curvature_of_a_network_is_the_norm_of_its_hessian() -> None:
@@ -73,9 +73,9 @@ def test_curvature_of_a_network_is_the_norm_of_its_hessian() -> None:
 
     hessian = torch.func.jacrev(torch.func.grad(loss))(vector)
     expected = float(torch.linalg.matrix_norm(hessian, ord=2))
-    found = largest_curvature(module, LOSSES["mse"], inputs, targets, at_once=7)
-    assert found <= expected * (1 + 1e-6)
-    assert found == pytest.approx(expected, rel=3e-3)
+    curvature = largest_curvature(module, LOSSES["mse"], inputs, targets, at_once=7)
+    assert curvature <= expected * (1 + 1e-6)
+    assert curvature == pytest.approx(expected, rel=3e-3)
 
 
 class Kinked(torch.autograd.Function):
@@ -103,16 +103,16 @@ def test_without_curvature_L_is_asked_for(output: Any) -> None:
 
 def test_private_records_give_the_heterogeneity_itself(job: Job) -> None:
     """Every record read: b^2 is the spread of the nodes' own gradients, no more and no less."""
-    found = named(estimate(job, {}, source="train", records=10**6).constants)
+    estimates = named(estimate(job, {}, source="train", records=10**6).constants)
     gradients = softmax_gradients(job.train.inputs, job.train.targets)
     parts = np.split(gradients, job.train.offsets.tolist()[1:])
     means = np.stack([part.mean(axis=0) for part in parts])
     spread = np.square(means - means.mean(axis=0)).sum(axis=1).mean()
-    assert found["b2"].value == pytest.approx(spread, rel=1e-9)
-    assert found["F0"].value == pytest.approx(math.log(10), rel=1e-9)
-    assert found["x0"].value == 0.0
-    assert found["G"].value == 1.0
-    kinds = {name: constant.kind for name, constant in found.items()}
+    assert estimates["b2"].value == pytest.approx(spread, rel=1e-9)
+    assert estimates["F0"].value == pytest.approx(math.log(10), rel=1e-9)
+    assert estimates["x0"].value == 0.0
+    assert estimates["G"].value == 1.0
+    kinds = {name: constant.kind for name, constant in estimates.items()}
     assert kinds == {"L": "private", "b2": "private", "F0": "private", "x0": "exact", "G": "exact"}
 
 
@@ -122,8 +122,8 @@ def test_few_records_do_not_inflate_the_heterogeneity(source: Any) -> None:
     job = prepare(config_of(train=FLOAT64, nodes={"count": 4, "partition": "iid"}))
     gradients = softmax_gradients(job.train.inputs, job.train.targets)
     within = np.square(gradients - gradients.mean(axis=0)).sum(axis=1).mean()
-    found = estimate(job, {}, source=source, records=40).value("b2")
-    assert 0 <= found < 0.5 * (1 - 1 / 4) * within / 10
+    heterogeneity = estimate(job, {}, source=source, records=40).value("b2")
+    assert 0 <= heterogeneity < 0.5 * (1 - 1 / 4) * within / 10
 
 
 @pytest.mark.parametrize("source", ["test", "train"])
@@ -156,10 +156,10 @@ def test_constants_by_hand_need_no_records() -> None:
     nodes = [(torch.randn(5, 2), torch.tensor([0, 1, 0, 1, 1]))] * 2
     config = config_of(task={"dataset": None, "outputs": 2}, count=2)
     job = prepare(config, nodes=nodes)
-    found = estimate(job, CONSTANTS)
-    assert {name: found.value(name) for name in CONSTANTS} == CONSTANTS
-    assert found.norms == ()
-    assert not found.private
+    estimates = estimate(job, CONSTANTS)
+    assert {name: estimates.value(name) for name in CONSTANTS} == CONSTANTS
+    assert estimates.norms == ()
+    assert not estimates.private
     with pytest.raises(InputError, match="no public test records"):
         estimate(job, {"L": 1.0})
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tacit.analysis.forecast.forecast import (
     COSTS,
+    ClusterLinks,
     Costs,
-    Links,
     forecast,
     forecast_document,
     parse_links,
@@ -20,7 +20,7 @@ from tacit.analysis.forecast.forecast import (
 from tacit.analysis.forecast.traffic import Phase, Traffic
 from tacit.errors import InputError
 
-LINKS = Links(bandwidth=1e6, latency=0.01, processes=2)
+LINKS = ClusterLinks(bandwidth=1e6, latency=0.01, processes=2)
 FREE = Costs(per_message=0.0, per_byte=0.0, measured_by="nothing")
 
 
@@ -93,21 +93,23 @@ def test_one_process_only_computes() -> None:
 def test_better_links_never_take_longer(
     bandwidth: float, latency: float, factor: float, more: float
 ) -> None:
-    def seconds(links: Links) -> float:
+    def seconds(links: ClusterLinks) -> float:
         return forecast(BUSY, links, compute=0.1, nodes=1, steps=1).seconds_a_step
 
-    base = Links(bandwidth, latency, 2)
+    base = ClusterLinks(bandwidth, latency, 2)
     assert seconds(replace(base, bandwidth=bandwidth * factor)) <= seconds(base)
     assert seconds(replace(base, latency=latency + more)) >= seconds(base)
     assert seconds(base) >= 0.1 + 2 * latency
 
 
 def test_links_are_read_in_any_order_and_unit() -> None:
-    expected = Links(1e10, 1e-3, 64)
+    expected = ClusterLinks(1e10, 1e-3, 64)
     assert parse_links("bandwidth=10Gbit,latency=1ms,processes=64") == expected
     assert parse_links("processes=64, latency=1000us, bandwidth=10000 Mbit") == expected
-    assert parse_links("latency=0s,processes=1,bandwidth=1.5kbit") == Links(1500, 0, 1)
-    assert parse_links("latency=2s,processes=1000000,bandwidth=9bit/s") == Links(9, 2, 1_000_000)
+    assert parse_links("latency=0s,processes=1,bandwidth=1.5kbit") == ClusterLinks(1500, 0, 1)
+    assert parse_links("latency=2s,processes=1000000,bandwidth=9bit/s") == ClusterLinks(
+        9, 2, 1_000_000
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,10 @@ from tacit.analysis.audit.statistics import (
     repeated_noises,
     statistics_of,
 )
-from tacit.analysis.audit.target import Target, choose_target
 from tacit.config import Config, load_config
 from tacit.errors import InputError
-from tacit.training.plan import Plan
+from tacit.privacy import Relation
+from tacit.training.plan import NodePlan, Plan
 from tacit.training.prepare import Job, prepare
 from tacit.training.run_folder.result import mechanism_line
 from tacit.training.stacked_context import StackedContext
@@ -43,6 +44,8 @@ from tacit.training.stacked_context import StackedContext
 __all__ = ["DEFAULT_OPTIONS", "audit", "audit_file", "audit_job"]
 
 RUNS = 2**24  # seeds that one problem may use
+SMALLEST_DELTA = 1e-3  # by default: a smaller one takes more repetitions than people wait for
+DELTAS = (0.02, 0.1, 0.3)  # where the certificate is put to the test as well
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -69,7 +72,7 @@ def audit_file(
         file: the experiment.
         overrides: `section.key=value` strings.
         options: how hard to look.
-        progress: told what is done.
+        progress: hears what is done.
 
     Raises:
         InputError: as `audit`.
@@ -92,7 +95,7 @@ def audit(
         options: how hard to look.
         model: as `tacit.train` takes it.
         nodes: as `tacit.train` takes them.
-        progress: told what is done.
+        progress: hears what is done.
 
     Raises:
         InputError: the experiment is wrong, adds no noise, does not clip, or its algorithm cannot
@@ -117,14 +120,14 @@ def audit_job(
         )
     began = time.perf_counter()
     plan = job.plan
-    target = choose_target(plan, options)
+    target = _choose_target(plan, options)
     designs = _designs(plan, target)
     each = len(designs) + int(options.canaries > 0)
     confidence = 1 - (1 - options.confidence) / each  # Bonferroni: all of them hold together
     target = replace(target, confidence=confidence)
-    found = None
+    one_run = None
     if options.canaries:
-        found = run_once(
+        one_run = run_once(
             job,
             nodes=target.nodes,
             steps=target.steps,
@@ -135,8 +138,8 @@ def audit_job(
             on_step=lambda k: progress("one training", k, target.steps),
         )
     attacks, repeated = _worst_cases(plan, target, designs, options, context, progress)
-    if found is not None:
-        attacks.append(_one_run_attack(found, target))
+    if one_run is not None:
+        attacks.append(_one_run_attack(one_run, target))
     return AuditReport(
         algorithm=plan.config.algorithm.name,
         relation=target.relation,
@@ -154,82 +157,149 @@ def audit_job(
 
 
 @dataclass(frozen=True)
+class _Target:
+    """What is audited, and against what.
+
+    Args:
+        node: one of the most exposed nodes.
+        nodes: all that share its mechanism.
+        relation: of neighbouring data sets, as its mechanism states it.
+        steps: that are run.
+        delta: at which epsilon is stated.
+        certificate: certified epsilon at this delta, which comes first, and at some others.
+        claimed: epsilon by the paper's formula at this delta; None without a formula.
+        confidence: of each attack.
+    """
+
+    node: NodePlan
+    nodes: tuple[int, ...]
+    relation: Relation
+    steps: int
+    delta: float
+    certificate: Mapping[float, float]
+    claimed: float | None
+    confidence: float
+
+
+def _choose_target(plan: Plan, options: AuditOptions) -> _Target:
+    """The nodes that leak most: of the highest certified epsilon, or the least noise.
+
+    Raises:
+        InputError: the plan adds no noise or does not clip, has fewer steps than are to be run,
+            or a node has but one record.
+    """
+    if not plan.noisy:
+        raise InputError("privacy.epsilon", "none", "no noise is added: there is nothing to audit")
+    if plan.clip is None:
+        raise InputError("algorithm.clip", None, "without a bound no epsilon holds: give a clip")
+    if options.steps is not None and options.steps > plan.steps:
+        raise InputError("steps", options.steps, f"the plan has {plan.steps}")
+    if min(node.records for node in plan.nodes) < 2:
+        raise InputError("nodes", 1, "every node needs two records or more to be audited")
+    worst = max(plan.nodes, key=lambda node: (node.epsilon or 0.0, -node.noise_scale))
+    same = [
+        node.node
+        for node in plan.nodes
+        if (node.records, node.noise_scale) == (worst.records, worst.noise_scale)
+    ]
+    delta = options.delta
+    if delta is None:
+        delta = max(SMALLEST_DELTA, worst.delta or 0.0)
+    steps = options.steps or plan.steps
+    mechanism = plan.mechanism(worst, [(0, steps)])
+    certificate = {delta: privacy.epsilon(mechanism, delta=delta)}
+    for other in DELTAS:
+        with suppress(InputError):  # without a certificate nothing is contradicted
+            certificate[other] = privacy.epsilon(mechanism, delta=other)
+    return _Target(
+        node=worst,
+        nodes=tuple(same),
+        relation=mechanism.relation,
+        steps=steps,
+        delta=delta,
+        certificate=certificate,
+        claimed=plan.claimed(worst, steps, delta),
+        confidence=options.confidence,
+    )
+
+
+@dataclass(frozen=True)
 class _Design:
     """One attack with worst-case data: what is looked at, and how it becomes a bound."""
 
     name: str
     problem: Problem
-    look: Callable[[Observed, Known, Target, int], tuple[dict[str, Array], Bools]]
+    look: Callable[[Observed, Known, _Target, int], tuple[dict[str, Array], Bools]]
     method: str = "clopper-pearson"
 
 
 def _every_node(
     problem: Problem,
-) -> Callable[[Observed, Known, Target, int], tuple[dict[str, Array], Bools]]:
+) -> Callable[[Observed, Known, _Target, int], tuple[dict[str, Array], Bools]]:
     """Every audited node of every copy is a repetition; it is judged by its own messages."""
     statistics = statistics_of(problem)
 
     def look(
-        seen: Observed, known: Known, target: Target, seed: int
+        observed: Observed, known: Known, target: _Target, seed: int
     ) -> tuple[dict[str, Array], Bools]:
-        chosen = _numbers(seen, target)
-        y = seen.y[:, chosen]
-        return {name: of(y, known) for name, of in statistics.items()}, seen.inserted[chosen]
+        chosen = _numbers(observed, target)
+        y = observed.y[:, chosen]
+        return {name: of(y, known) for name, of in statistics.items()}, observed.inserted[chosen]
 
     return look
 
 
 def _one_of_a_graph(
-    seen: Observed, known: Known, target: Target, seed: int
+    observed: Observed, known: Known, target: _Target, seed: int
 ) -> tuple[dict[str, Array], Bools]:
     """One audited node of each copy is a repetition; it is compared with the others' messages.
 
     One only, so that no two repetitions share a message. The attacker knows all records but the
     one in question, so it compares with nodes that have no canary.
     """
-    nodes = len(seen.inserted) // seen.copies
-    targets = np.random.default_rng(seed + RUNS // 2).choice(target.nodes, seen.copies)
-    y = seen.y.reshape(len(seen.y), seen.copies, nodes, -1)
-    inserted = seen.inserted.reshape(seen.copies, nodes)
+    nodes = len(observed.inserted) // observed.copies
+    targets = np.random.default_rng(seed + RUNS // 2).choice(target.nodes, observed.copies)
+    y = observed.y.reshape(len(observed.y), observed.copies, nodes, -1)
+    inserted = observed.inserted.reshape(observed.copies, nodes)
     scores = between_nodes(y, targets, ~inserted)
-    return {"noise met twice": scores}, inserted[np.arange(seen.copies), targets]
+    return {"noise met twice": scores}, inserted[np.arange(observed.copies), targets]
 
 
-def _numbers(seen: Observed, target: Target) -> NDArray[np.int64]:
+def _numbers(observed: Observed, target: _Target) -> NDArray[np.int64]:
     """The stacked numbers of the audited nodes."""
-    nodes = len(seen.inserted) // seen.copies
-    starts = nodes * np.arange(seen.copies)[:, None]
+    nodes = len(observed.inserted) // observed.copies
+    starts = nodes * np.arange(observed.copies)[:, None]
     return np.asarray((starts + np.asarray(target.nodes)).reshape(-1), np.int64)
 
 
-def _designs(plan: Plan, target: Target) -> tuple[_Design, ...]:
+def _designs(plan: Plan, target: _Target) -> tuple[_Design, ...]:
     """The attacks that suit the relation and the sampler."""
     zero_out = target.relation == privacy.ADD_OR_REMOVE_ONE
     whole = target.node.rate == 1
     in_batch = plan.config.train.sampling == "fixed" and not whole
     problem = ALONE if zero_out else REPLACED_IN_BATCH if in_batch else REPLACED
     name, look = "worst-case gradient", _every_node(problem)
-    found = [_Design(name, problem, look), _Design(name, problem, look, "any-delta")]
+    designs = [_Design(name, problem, look), _Design(name, problem, look, "any-delta")]
     if whole:
-        found.append(_Design(name, problem, look, "gaussian-dp"))
+        designs.append(_Design(name, problem, look, "gaussian-dp"))
     if len(plan.nodes) > 1:
-        found.append(_Design("compared with other nodes", problem, _one_of_a_graph, "any-delta"))
+        designs.append(_Design("compared with other nodes", problem, _one_of_a_graph, "any-delta"))
     if zero_out and not whole:
-        found.append(_Design("opposed gradient", OPPOSED, _every_node(OPPOSED), "any-delta"))
-    return tuple(found)
+        designs.append(_Design("opposed gradient", OPPOSED, _every_node(OPPOSED), "any-delta"))
+    return tuple(designs)
 
 
 def _worst_cases(
     plan: Plan,
-    target: Target,
+    target: _Target,
     designs: Sequence[_Design],
     options: AuditOptions,
     context: ContextFactory,
     progress: Progress,
 ) -> tuple[list[Attack], int]:
     """What every attack with worst-case data achieves, and how many noises were met twice."""
-    wanted = -(-options.repetitions * len(plan.nodes) // len(target.nodes))
-    harness = set_up(plan, target.steps, wanted, context)
+    repetitions = -(-options.repetitions * len(plan.nodes) // len(target.nodes))
+    harness = set_up(plan, target.steps, repetitions, context)
     multipliers = [plan.noise_multiplier(target.node, k) for k in range(target.steps)]
     known = Known(
         target.node.rate, target.node.expected_batch, 1 / np.asarray(multipliers, np.float64)
@@ -238,16 +308,16 @@ def _worst_cases(
     attacks, repeated = [], 0
     for number, problem in enumerate(dict.fromkeys(design.problem for design in designs), 1):
         own = [design for design in designs if design.problem == problem]
-        looks: list[list[tuple[dict[str, Array], Bools]]] = [[] for _ in own]
+        observations: list[list[tuple[dict[str, Array], Bools]]] = [[] for _ in own]
         for run in range(runs):
             seed = _seed(options, number, run)
-            seen = harness.observe(problem, seed)
-            repeated += repeated_noises(seen.y, seen.copies)
-            for design, kept in zip(own, looks, strict=True):
-                kept.append(design.look(seen, known, target, seed))
+            observed = harness.observe(problem, seed)
+            repeated += repeated_noises(observed.y, observed.copies)
+            for design, parts in zip(own, observations, strict=True):
+                parts.append(design.look(observed, known, target, seed))
             progress(own[0].name, run + 1, runs)
-        for design, kept in zip(own, looks, strict=True):
-            attacks.append(_BOUNDS[design.method](design, *_joined(kept), target))
+        for design, parts in zip(own, observations, strict=True):
+            attacks.append(_BOUNDS[design.method](design, *_joined(parts), target))
     return attacks, repeated
 
 
@@ -264,7 +334,7 @@ def _seed(options: AuditOptions, problem: int, run: int) -> int:
 
 
 def _by_counting(
-    design: _Design, scores: dict[str, Array], inserted: Bools, target: Target
+    design: _Design, scores: dict[str, Array], inserted: Bools, target: _Target
 ) -> Attack:
     merit = epsilon_merit(target.delta)
     fixed = fix_and_count(scores, inserted, merit=merit, confidence=target.confidence)
@@ -272,27 +342,27 @@ def _by_counting(
 
 
 def _by_excess(
-    design: _Design, scores: dict[str, Array], inserted: Bools, target: Target
+    design: _Design, scores: dict[str, Array], inserted: Bools, target: _Target
 ) -> Attack:
     merit = excess_merit(target.certificate)
     fixed = fix_and_count(scores, inserted, merit=merit, confidence=target.confidence)
     return _counted(design, fixed, target)
 
 
-def _counted(design: _Design, fixed: Guesses, target: Target) -> Attack:
+def _counted(design: _Design, fixed: Guesses, target: _Target) -> Attack:
     """The same two error rates bound epsilon at every delta."""
     compared = [
         Comparison(
-            at, epsilon_lower(fixed.counts, delta=at, confidence=target.confidence), certified
+            delta, epsilon_lower(fixed.counts, delta=delta, confidence=target.confidence), certified
         )
-        for at, certified in target.certificate.items()
+        for delta, certified in target.certificate.items()
     ]
-    hardest = max(compared, key=lambda it: it.epsilon - it.certified)
+    hardest = max(compared, key=lambda comparison: comparison.epsilon - comparison.certified)
     return _attack(design, fixed, target, compared[0].epsilon, hardest, {})
 
 
 def _by_gaussian(
-    design: _Design, scores: dict[str, Array], inserted: Bools, target: Target
+    design: _Design, scores: dict[str, Array], inserted: Bools, target: _Target
 ) -> Attack:
     """By the likelihood ratio, which is all that two Gaussians differ in."""
     ratio = {name: values for name, values in scores.items() if name == LIKELIHOOD_RATIO}
@@ -302,21 +372,21 @@ def _by_gaussian(
     return _attack(design, fixed, target, epsilon, _at_delta(target, epsilon), {"mu": mu})
 
 
-_BOUNDS: Mapping[str, Callable[[_Design, dict[str, Array], Bools, Target], Attack]] = {
+_BOUNDS: Mapping[str, Callable[[_Design, dict[str, Array], Bools, _Target], Attack]] = {
     "clopper-pearson": _by_counting,
     "any-delta": _by_excess,
     "gaussian-dp": _by_gaussian,
 }
 
 
-def _at_delta(target: Target, epsilon: float) -> Comparison:
+def _at_delta(target: _Target, epsilon: float) -> Comparison:
     return Comparison(target.delta, epsilon, target.certificate[target.delta])
 
 
 def _attack(
     design: _Design,
     fixed: Guesses,
-    target: Target,
+    target: _Target,
     epsilon: float,
     hardest: Comparison,
     more: dict[str, float],
@@ -341,8 +411,8 @@ def _attack(
     )
 
 
-def _one_run_attack(found: OneRun, target: Target) -> Attack:
-    epsilon = found.epsilon(delta=target.delta, confidence=target.confidence)
+def _one_run_attack(one_run: OneRun, target: _Target) -> Attack:
+    epsilon = one_run.epsilon(delta=target.delta, confidence=target.confidence)
     return Attack(
         name="one training, mislabelled records",
         statistic="gradient alignment",
@@ -350,6 +420,6 @@ def _one_run_attack(found: OneRun, target: Target) -> Attack:
         epsilon=epsilon,
         hardest=_at_delta(target, epsilon),
         confidence=target.confidence,
-        repetitions=found.canaries,
-        guesses={"guessed": found.guesses, "correct": found.correct},
+        repetitions=one_run.canaries,
+        guesses={"guessed": one_run.guesses, "correct": one_run.correct},
     )

@@ -73,16 +73,16 @@ def _check_confidence(confidence: float) -> None:
 
 def rate_below(hits: ArrayLike, trials: ArrayLike, alpha: float) -> Array:
     """A rate that the true one exceeds, but for a chance `alpha`: Clopper and Pearson (1934)."""
-    found, total = np.asarray(hits, np.float64), np.asarray(trials, np.float64)
-    low = beta.ppf(alpha, np.maximum(found, 0.5), total - found + 1)
-    return np.where(found > 0, low * (1 - ROUNDING), 0.0)
+    successes, total = np.asarray(hits, np.float64), np.asarray(trials, np.float64)
+    low = beta.ppf(alpha, np.maximum(successes, 0.5), total - successes + 1)
+    return np.where(successes > 0, low * (1 - ROUNDING), 0.0)
 
 
 def rate_above(hits: ArrayLike, trials: ArrayLike, alpha: float) -> Array:
     """A rate that the true one stays below, but for a chance `alpha`: Clopper and Pearson."""
-    found, total = np.asarray(hits, np.float64), np.asarray(trials, np.float64)
-    high = beta.ppf(1 - alpha, found + 1, np.maximum(total - found, 0.5))
-    return np.where(found < total, np.minimum(high * (1 + ROUNDING), 1.0), 1.0)
+    successes, total = np.asarray(hits, np.float64), np.asarray(trials, np.float64)
+    high = beta.ppf(1 - alpha, successes + 1, np.maximum(total - successes, 0.5))
+    return np.where(successes < total, np.minimum(high * (1 + ROUNDING), 1.0), 1.0)
 
 
 def error_rates(counts: Counts, confidence: float) -> tuple[float, float]:

@@ -98,8 +98,8 @@ class Harness:
         for k in range(self.steps):
             state = algorithm.step(state, k, options, context)
         algorithm.mix(state, self.steps, context)  # the last models are released too
-        seen = Transcript(start, recorder.sent, options, self.plan.steps, self.exchange)
-        means = noised_gradients(algorithm, seen).cpu().numpy()
+        transcript = Transcript(start, recorder.sent, options, self.plan.steps, self.exchange)
+        means = noised_gradients(algorithm, transcript).cpu().numpy()
         return Observed(means / self._mean_noise()[:, :, None], inserted, self.copies)
 
     def _stacked(self, problem: Problem, inserted: NDArray[np.bool_], seed: int) -> Plan:
@@ -117,11 +117,11 @@ class Harness:
 
     def _mean_noise(self) -> Array:
         """Standard deviation of the noise in the batch mean, `[steps, nodes]`."""
-        one = [
+        deviations = [
             [self.plan.noise_std(node, k) / node.expected_batch for node in self.plan.nodes]
             for k in range(self.steps)
         ]
-        return np.tile(np.asarray(one, np.float64), (1, self.copies))
+        return np.tile(np.asarray(deviations, np.float64), (1, self.copies))
 
 
 def seeded(plan: Plan, seed: int) -> Plan:

@@ -66,7 +66,7 @@ class OneRun:
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _Canaries:
     """Whose records are canaries, and which of them are in.
 
     Args:
@@ -144,31 +144,33 @@ def run_once(
             f"{MOST_NUMBERS:.3g} is the most: run fewer steps, or 0 canaries",
         )
     rng = np.random.default_rng(seed)
-    layout = _lay_out(job, nodes, canaries, rng)
-    wrong = mislabel(job.train.targets[layout.rows], job.loss.name, job.outputs)
+    selection = _choose_canaries(job, nodes, canaries, rng)
+    wrong = mislabel(job.train.targets[selection.rows], job.loss.name, job.outputs)
     zero_out = relation == ADD_OR_REMOVE_ONE
-    out = torch.from_numpy(~layout.included).to(job.device)
+    out = torch.from_numpy(~selection.included).to(job.device)
     targets = job.train.targets.clone()
-    targets[layout.rows] = wrong
+    targets[selection.rows] = wrong
     if not zero_out:
-        targets[layout.rows[out]] = job.train.targets[layout.rows[out]]
-    gone = layout.rows[out] if zero_out else layout.rows[:0]
+        targets[selection.rows[out]] = job.train.targets[selection.rows[out]]
+    gone = selection.rows[out] if zero_out else selection.rows[:0]
     plan, train = _without(job.plan, replace(job.train, targets=targets), gone)
-    seen = _train(job, seeded(plan, seed), train, steps, context, on_step)
+    public_values = _train(job, seeded(plan, seed), train, steps, context, on_step)
     known = torch.ones(len(targets), dtype=torch.bool, device=job.device)
-    known[layout.rows] = False
-    scores = _scores(job, layout, wrong, known, seen, replaced=not zero_out)
+    known[selection.rows] = False
+    scores = _scores(job, selection, wrong, known, public_values, replaced=not zero_out)
     guesses = max(1, int(GUESSED_SHARE * len(scores)))
     return OneRun(
         canaries=len(scores),
         guesses=guesses,
-        correct=_correct(scores, layout.included, guesses),
-        included=layout.included,
+        correct=_correct(scores, selection.included, guesses),
+        included=selection.included,
         scores=scores,
     )
 
 
-def _lay_out(job: Job, nodes: tuple[int, ...], canaries: int, rng: np.random.Generator) -> _Layout:
+def _choose_canaries(
+    job: Job, nodes: tuple[int, ...], canaries: int, rng: np.random.Generator
+) -> _Canaries:
     each = -(-canaries // len(nodes))
     rows, owners = [], []
     for node in nodes:
@@ -176,11 +178,11 @@ def _lay_out(job: Job, nodes: tuple[int, ...], canaries: int, rng: np.random.Gen
         chosen = np.sort(rng.permutation(size)[: min(each, size // 2)])
         rows.append(offset + chosen)
         owners.append(np.full(len(chosen), node))
-    found = np.concatenate(rows)[:canaries]
-    return _Layout(
-        torch.from_numpy(found).to(job.device),
+    chosen_rows = np.concatenate(rows)[:canaries]
+    return _Canaries(
+        torch.from_numpy(chosen_rows).to(job.device),
         torch.from_numpy(np.concatenate(owners)[:canaries]).to(job.device),
-        rng.random(len(found)) < 0.5,
+        rng.random(len(chosen_rows)) < 0.5,
     )
 
 
@@ -198,7 +200,7 @@ def _without(plan: Plan, train: StackedData, gone: Tensor) -> tuple[Plan, Stacke
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _PublicValues:
     """Public values of the training: models z_k and noised means, `[steps, nodes, d]` each."""
 
     models: list[Tensor]
@@ -212,7 +214,7 @@ def _train(
     steps: int,
     context: ContextFactory,
     on_step: Callable[[int], None],
-) -> _Seen:
+) -> _PublicValues:
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
 
     def exchange() -> InProcessExchange:
@@ -221,35 +223,41 @@ def _train(
         )
 
     recorder = RecordingExchange(exchange())
-    place = context(plan, job.model, train, node_keys(plan), recorder)
+    step_context = context(plan, job.model, train, node_keys(plan), recorder)
     start = job.model.start(len(plan.nodes), job.dtype, job.device)
-    state, models = algorithm.start(start.clone(), options, place), []
+    state, models = algorithm.start(start.clone(), options, step_context), []
     for k in range(steps):
         models.append(algorithm.models(state).clone())
-        state = algorithm.step(state, k, options, place)
+        state = algorithm.step(state, k, options, step_context)
         on_step(k + 1)
-    algorithm.mix(state, steps, place)
-    seen = Transcript(start, recorder.sent, options, plan.steps, exchange())
-    return _Seen(models, noised_gradients(algorithm, seen))
+    algorithm.mix(state, steps, step_context)
+    transcript = Transcript(start, recorder.sent, options, plan.steps, exchange())
+    return _PublicValues(models, noised_gradients(algorithm, transcript))
 
 
 def _scores(
-    job: Job, layout: _Layout, wrong: Tensor, known: Tensor, seen: _Seen, *, replaced: bool
+    job: Job,
+    selection: _Canaries,
+    wrong: Tensor,
+    known: Tensor,
+    public_values: _PublicValues,
+    *,
+    replaced: bool,
 ) -> NDArray[np.float64]:
     """Log-likelihood slope of each canary, what all other records are expected to add removed.
 
     Under replace-one the canary's alternative is the same record with its right label.
     """
-    plan, owners = job.plan, layout.owners
-    inputs, right = job.train.inputs[layout.rows], job.train.targets[layout.rows]
+    plan, owners = job.plan, selection.owners
+    inputs, right = job.train.inputs[selection.rows], job.train.targets[selection.rows]
     scores = torch.zeros(len(owners), dtype=torch.float64, device=job.device)
     rates = scores.new_tensor([node.rate for node in plan.nodes])[:, None]
     batches = scores.new_tensor([node.expected_batch for node in plan.nodes])[:, None]
     parts = torch.split(torch.arange(len(owners), device=job.device), 1 + CHUNK // plan.parameters)
-    for k, models in enumerate(seen.models):
+    for k, models in enumerate(public_values.models):
         clip = None if plan.clip is None else plan.clip[k]
         stds = scores.new_tensor([plan.noise_std(node, k) for node in plan.nodes])[:, None]
-        rest = seen.noised[k] * batches - rates * _crowd(job, known, models, clip)
+        rest = public_values.noised[k] * batches - rates * _crowd(job, known, models, clip)
         for part in parts:
             node = owners[part]
             own = _each(job, models[node], inputs[part], wrong[part], clip)
@@ -266,8 +274,8 @@ def _each(job: Job, models: Tensor, inputs: Tensor, targets: Tensor, clip: float
     """The clipped gradient of each record at its own model, float64 `[records, d]`."""
     mask = torch.ones(len(models), 1, dtype=torch.bool, device=job.device)
     norm = job.config.algorithm.options.clip_norm
-    found = job.model.gradient(models, inputs[:, None], targets[:, None], mask, clip, norm=norm)
-    return found.total.double()
+    gradient = job.model.gradient(models, inputs[:, None], targets[:, None], mask, clip, norm=norm)
+    return gradient.total.double()
 
 
 def _crowd(job: Job, known: Tensor, models: Tensor, clip: float | None) -> Tensor:
@@ -275,9 +283,9 @@ def _crowd(job: Job, known: Tensor, models: Tensor, clip: float | None) -> Tenso
     data = job.train
     width = int(data.sizes.max())
     columns = torch.arange(width, device=job.device)
-    there = columns < data.sizes[:, None]
-    indices = columns.expand(len(data.sizes), width).where(there, columns.new_zeros(()))
-    mask = there & known[data.offsets[:, None] + indices]
+    present = columns < data.sizes[:, None]
+    indices = columns.expand(len(data.sizes), width).where(present, columns.new_zeros(()))
+    mask = present & known[data.offsets[:, None] + indices]
     inputs, targets = data.gather(indices)
     norm = job.config.algorithm.options.clip_norm
     return job.model.gradient(models, inputs, targets, mask, clip, norm=norm).total

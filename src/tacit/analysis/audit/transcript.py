@@ -96,48 +96,53 @@ class Transcript:
     exchange: Exchange
 
 
-def _from_push_sum(seen: Transcript) -> Tensor:
+def _from_push_sum(transcript: Transcript) -> Tensor:
     """x_i^k is what node i received, so (x_i^k - x_i^{k+1/2}) / gamma is its direction."""
-    x, found = seen.start, []
+    x, gradients = transcript.start, []
     before: Tensor | None = None
-    for k, message in seen.sent[:-1]:
+    for k, message in transcript.sent[:-1]:
         x_half, w = message
-        direction = (x.double() - x_half.double()) / step_size(seen.options, k, seen.steps)
-        beta = seen.options.momentum
-        found.append(direction if before is None else direction - beta * before)
+        direction = (x.double() - x_half.double()) / step_size(
+            transcript.options, k, transcript.steps
+        )
+        beta = transcript.options.momentum
+        gradients.append(direction if before is None else direction - beta * before)
         before = direction
-        x, _ = seen.exchange.mix(k, Released(x_half), Public(w))
-    return torch.stack(found)
+        x, _ = transcript.exchange.mix(k, Released(x_half), Public(w))
+    return torch.stack(gradients)
 
 
-def _from_variance_reduction(seen: Transcript) -> Tensor:
+def _from_variance_reduction(transcript: Transcript) -> Tensor:
     """As push-sum; where anchors are released, what follows one is taken relative to it."""
-    found = _from_push_sum(seen)
-    if seen.options.state == "private":
-        return found
-    every = seen.options.anchor_every
-    anchors = found[torch.arange(len(found)) // every * every]
-    released = torch.arange(len(found)) % every == 0
-    return torch.where(released.to(found.device)[:, None, None], found, found - anchors)
+    gradients = _from_push_sum(transcript)
+    if transcript.options.state == "private":
+        return gradients
+    every = transcript.options.anchor_every
+    anchors = gradients[torch.arange(len(gradients)) // every * every]
+    released = torch.arange(len(gradients)) % every == 0
+    return torch.where(released.to(gradients.device)[:, None, None], gradients, gradients - anchors)
 
 
-def _from_gossip(seen: Transcript) -> Tensor:
+def _from_gossip(transcript: Transcript) -> Tensor:
     """x^{k+1} is W x^k less the step, and is sent in its turn."""
-    found = []
-    for (k, (x,)), (_, (following,)) in zip(seen.sent, seen.sent[1:], strict=False):
-        (mixed,) = seen.exchange.mix(k, Released(x))
-        found.append((mixed.double() - following.double()) / step_size(seen.options, k, seen.steps))
-    return torch.stack(found)
+    gradients = []
+    for (k, (x,)), (_, (following,)) in zip(transcript.sent, transcript.sent[1:], strict=False):
+        (mixed,) = transcript.exchange.mix(k, Released(x))
+        gradients.append(
+            (mixed.double() - following.double())
+            / step_size(transcript.options, k, transcript.steps)
+        )
+    return torch.stack(gradients)
 
 
-def _from_compressed_gossip(seen: Transcript) -> Tensor:
+def _from_compressed_gossip(transcript: Transcript) -> Tensor:
     """Where everything is sent by everyone, the public copies are the models.
 
     Raises:
         InputError: messages are compressed, or nodes are inactive: the gradients of a step cannot
             be told from what was kept back.
     """
-    options = seen.options
+    options = transcript.options
     if options.compressor != "none":
         raise InputError(
             "algorithm.compressor", options.compressor, "must be 'none' in an audit: no observer "
@@ -148,18 +153,18 @@ def _from_compressed_gossip(seen: Transcript) -> Tensor:
             "algorithm.activation", options.activation, "must be 1 in an audit: no observer is "
             "written yet for nodes that are silent at times",
         )  # fmt: skip
-    x, found = seen.start, []
-    copy, near = torch.zeros_like(x), torch.zeros_like(x)
+    x, gradients = transcript.start, []
+    copy, neighbours = torch.zeros_like(x), torch.zeros_like(x)
     before: Tensor | None = None
-    for k, (s,) in seen.sent[:-1]:
-        pulled = x.double() + options.consensus_step * (near.double() - copy.double())
+    for k, (s,) in transcript.sent[:-1]:
+        pulled = x.double() + options.consensus_step * (neighbours.double() - copy.double())
         copy = copy + s
-        (moved,) = seen.exchange.mix(k, Released(s))
-        x, near = copy, near + moved
-        direction = (pulled - x.double()) / step_size(options, k, seen.steps)
-        found.append(direction if before is None else direction - options.momentum * before)
+        (moved,) = transcript.exchange.mix(k, Released(s))
+        x, neighbours = copy, neighbours + moved
+        direction = (pulled - x.double()) / step_size(options, k, transcript.steps)
+        gradients.append(direction if before is None else direction - options.momentum * before)
         before = direction
-    return torch.stack(found)
+    return torch.stack(gradients)
 
 
 # An algorithm with a step of its own needs a row.
@@ -171,7 +176,7 @@ OBSERVERS: Mapping[Callable[..., Any], Callable[[Transcript], Tensor]] = {
 }
 
 
-def noised_gradients(algorithm: Algorithm[Any, Any], seen: Transcript) -> Tensor:
+def noised_gradients(algorithm: Algorithm[Any, Any], transcript: Transcript) -> Tensor:
     """Every node's noised batch **mean** at every step, float64 `[steps, nodes, d]`.
 
     Raises:
@@ -181,4 +186,4 @@ def noised_gradients(algorithm: Algorithm[Any, Any], seen: Transcript) -> Tensor
         raise InputError(
             "algorithm.name", algorithm.name, "cannot be audited yet: no observer is written for it"
         )
-    return OBSERVERS[algorithm.step](seen)
+    return OBSERVERS[algorithm.step](transcript)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tacit import __version__
-from tacit.analysis.compare.figure import Line, Setting, choice_text
-from tacit.analysis.compare.session import Gathered, Member
+from tacit.analysis.compare.figure import FigureLine, FigureSetting, choice_text
+from tacit.analysis.compare.session import FigureRuns, Member
 from tacit.analysis.compare.store import Store
 from tacit.analysis.compare.together import sentences, spent_together
 from tacit.training.run_folder.metrics import finite_json
@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 _MOST_POINTS = 1000  # of a curve
 
 
-def figure_document(gathered: Gathered, store: Store) -> dict[str, Any]:
+def figure_document(gathered: FigureRuns, store: Store) -> dict[str, Any]:
     """Everything that is known of a figure, ready for JSON.
 
     Args:
@@ -52,7 +52,8 @@ def figure_document(gathered: Gathered, store: Store) -> dict[str, Any]:
         "cached": gathered.cached,
         "stopped": gathered.stopped,
         "other_versions": sorted(
-            {str(one.result["tacit_version"]) for one in members if one.result} - {__version__}
+            {str(member.result["tacit_version"]) for member in members if member.result}
+            - {__version__}
         ),
         "lines": [
             _line(line, runs, y, store)
@@ -75,7 +76,9 @@ def mean_and_deviation(values: Sequence[float]) -> dict[str, float | None] | Non
     return {"mean": mean, "deviation": math.sqrt(squares / (len(values) - 1))}
 
 
-def _line(line: Line, runs: Sequence[Sequence[Member]], y: str, store: Store) -> dict[str, Any]:
+def _line(
+    line: FigureLine, runs: Sequence[Sequence[Member]], y: str, store: Store
+) -> dict[str, Any]:
     points = [
         _point(setting, members, store)
         for setting, members in zip(line.settings, runs, strict=True)
@@ -96,7 +99,7 @@ def _line(line: Line, runs: Sequence[Sequence[Member]], y: str, store: Store) ->
         "difference": difference,
         "points": points,
         "chosen": best,
-        "curve": _curve([one for one in runs[best] if one.complete], y),
+        "curve": _curve([member for member in runs[best] if member.complete], y),
     }
 
 
@@ -105,7 +108,7 @@ def _as_printed(y: str, value: float) -> float:
     return 100 * value if y == "test_accuracy" else value
 
 
-def _point(setting: Setting, members: Sequence[Member], store: Store) -> dict[str, Any]:
+def _point(setting: FigureSetting, members: Sequence[Member], store: Store) -> dict[str, Any]:
     complete = [member for member in members if member.complete]
     results = [member.result for member in complete if member.result is not None]
     ends: list[Row] = [member.rows[-1] if member.rows else {} for member in complete]
@@ -114,20 +117,23 @@ def _point(setting: Setting, members: Sequence[Member], store: Store) -> dict[st
         "name": choice_text(setting.choice),
         "complete": len(complete),
         "figures": {
-            "test_accuracy": _over(results, lambda one: _inner(one, "test_accuracy", "mean")),
-            "worst": _over(results, lambda one: _inner(one, "test_accuracy", "worst")),
-            "consensus": _over(results, lambda one: _inner(one, "test_accuracy", "consensus")),
-            "test_loss": _over(results, lambda one: _inner(one, "test_loss", "mean")),
-            "train_loss": _over(ends, lambda one: one.get("train_loss")),
-            "consensus_distance": _over(ends, lambda one: one.get("consensus_distance")),
-            "bytes_sent": _over(results, lambda one: one.get("bytes_sent")),
-            "seconds": _over(results, lambda one: one.get("seconds")),
+            "test_accuracy": _over(results, lambda result: _inner(result, "test_accuracy", "mean")),
+            "worst": _over(results, lambda result: _inner(result, "test_accuracy", "worst")),
+            "consensus": _over(
+                results, lambda result: _inner(result, "test_accuracy", "consensus")
+            ),
+            "test_loss": _over(results, lambda result: _inner(result, "test_loss", "mean")),
+            "train_loss": _over(ends, lambda result: result.get("train_loss")),
+            "consensus_distance": _over(ends, lambda result: result.get("consensus_distance")),
+            "bytes_sent": _over(results, lambda result: result.get("bytes_sent")),
+            "seconds": _over(results, lambda result: result.get("seconds")),
         },
-        "private": all(one["private"] for one in results) if results else None,
+        "private": all(result["private"] for result in results) if results else None,
         "epsilon": _largest(results, "epsilon"),
         "claimed_epsilon": _largest(results, "claimed_epsilon"),
         "delta": min(
-            (value for one in results for value in one["delta"] if value is not None), default=None
+            (value for result in results for value in result["delta"] if value is not None),
+            default=None,
         ),
         "runs": [
             {
@@ -169,12 +175,12 @@ def _curve(members: Sequence[Member], y: str) -> list[dict[str, Any]]:
         return []
     steps = sorted(set.intersection(*(set(rows) for rows in by_step)))
     every = max(1, math.ceil(len(steps) / _MOST_POINTS))
-    kept = steps[::every] + ([steps[-1]] if steps and (len(steps) - 1) % every else [])
+    drawn_steps = steps[::every] + ([steps[-1]] if steps and (len(steps) - 1) % every else [])
     points = []
-    for step in kept:
+    for step in drawn_steps:
         rows = [run[step] for run in by_step]
-        found = _over(rows, lambda row: _value(row, y))
-        if found is None:
+        mean_value = _over(rows, lambda row: _value(row, y))
+        if mean_value is None:
             continue
         sent = _over(rows, lambda row: row.get("bytes_sent"))
         spent = [value for row in rows if (value := _inner(row, "epsilon", "max")) is not None]
@@ -183,7 +189,7 @@ def _curve(members: Sequence[Member], y: str) -> list[dict[str, Any]]:
                 "step": step,
                 "bytes": None if sent is None else sent["mean"],
                 "epsilon": max(spent, default=None),
-                **found,
+                **mean_value,
             }
         )
     return points
@@ -194,22 +200,22 @@ def _all_rows(members: Sequence[Member]) -> list[Row]:
 
 
 def _value(row: Row, y: str) -> float | None:
-    found = row.get(y)
-    return found["mean"] if isinstance(found, Mapping) else found
+    value = row.get(y)
+    return value["mean"] if isinstance(value, Mapping) else value
 
 
 def _inner(row: Row, key: str, part: str) -> float | None:
-    found = row.get(key)
-    return None if found is None else found[part]
+    value = row.get(key)
+    return None if value is None else value[part]
 
 
 def _over(
     items: Sequence[Row], value: Callable[[Row], float | None]
 ) -> dict[str, float | None] | None:
-    return mean_and_deviation([one for one in map(value, items) if one is not None])
+    return mean_and_deviation([number for number in map(value, items) if number is not None])
 
 
 def _largest(results: Sequence[Row], key: str) -> float | None:
     """Over nodes and runs; None where some run has none: it bounds nothing."""
-    values = [value for one in results for value in one[key]]
+    values = [value for result in results for value in result[key]]
     return None if not values or None in values else max(values)

@@ -25,10 +25,10 @@ from tacit.errors import InputError, nearest
 __all__ = [
     "AXES",
     "MEASURES",
-    "Asked",
     "Figure",
-    "Line",
-    "Setting",
+    "FigureLine",
+    "FigureOptions",
+    "FigureSetting",
     "choice_text",
     "load_figure",
     "run_digest",
@@ -50,7 +50,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 @dataclass(frozen=True)
-class Asked:
+class FigureOptions:
     """What the command line changes about a figure.
 
     Args:
@@ -65,7 +65,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Setting:
+class FigureSetting:
     """One point of a line's grid; a line without a grid has one.
 
     Args:
@@ -78,7 +78,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Line:
+class FigureLine:
     """One line of a figure.
 
     Args:
@@ -91,7 +91,7 @@ class Line:
     name: str
     group: str
     published: Mapping[str, float]
-    settings: tuple[Setting, ...]
+    settings: tuple[FigureSetting, ...]
 
 
 @dataclass(frozen=True)
@@ -114,14 +114,14 @@ class Figure:
     x: tuple[str, ...]
     y: str
     quick: bool
-    lines: tuple[Line, ...]
+    lines: tuple[FigureLine, ...]
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class _Line(_Section):
+class _LineSection(_Section):
     """`[[figure.line]]`."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -134,7 +134,7 @@ class _Line(_Section):
     grid: dict[str, Any] = Field(default_factory=dict)
 
 
-class _Figure(_Section):
+class _FigureSection(_Section):
     """`[figure]`; an empty title is that of the file."""
 
     title: str = ""
@@ -149,12 +149,12 @@ class _Figure(_Section):
     line: tuple[dict[str, Any], ...] = ()
 
 
-def load_figure(files: Sequence[Path], asked: Asked = Asked()) -> Figure:
+def load_figure(files: Sequence[Path], options: FigureOptions = FigureOptions()) -> Figure:
     """Read one figure file, or plain experiment files as a line each.
 
     Args:
         files: one file with a `[figure]` section, or any number without.
-        asked: what the command line changes.
+        options: what the command line changes.
 
     Raises:
         InputError: naming the line, the key, its value and what would be right.
@@ -170,15 +170,17 @@ def load_figure(files: Sequence[Path], asked: Asked = Asked()) -> Figure:
                 "FILE", str(file), "has a [figure] of its own: give it alone, or plain files only"
             )
     if len(files) == 1:
-        return _figure(Path(files[0]), raws[0], asked)
+        return _figure(Path(files[0]), raws[0], options)
     names = _names([Path(file) for file in files])
-    section = _Figure(title=", ".join(names))
-    seeds = asked.seeds or 1
+    section = _FigureSection(title=", ".join(names))
+    seeds = options.seeds or 1
     lines = tuple(
-        Line(name, "", {}, (_setting(name, raw, {}, asked.overrides, seeds, Path(file).parent),))
+        FigureLine(
+            name, "", {}, (_setting(name, raw, {}, options.overrides, seeds, Path(file).parent),)
+        )
         for name, raw, file in zip(names, raws, files, strict=True)
     )
-    return _made(section, asked, lines)
+    return _made(section, options, lines)
 
 
 def run_digest(config: Config) -> str:
@@ -199,59 +201,59 @@ def run_digest(config: Config) -> str:
     return hashlib.blake2b(to_toml(plain).encode(), digest_size=6).hexdigest()
 
 
-def _figure(file: Path, raw: dict[str, Any], asked: Asked) -> Figure:
-    section = _validated(_Figure, raw.pop("figure"), "figure")
+def _figure(file: Path, raw: dict[str, Any], options: FigureOptions) -> Figure:
+    section = _validated(_FigureSection, raw.pop("figure"), "figure")
     if not section.line:
         raise InputError("figure.line", [], "needs one [[figure.line]] or more, each with a name")
-    given = [
-        _validated(_Line, line, f"figure.line {place + 1}")
+    line_sections = [
+        _validated(_LineSection, line, f"figure.line {place + 1}")
         for place, line in enumerate(section.line)
     ]
-    seen: set[str] = set()
-    for line in given:
-        if line.name in seen:
+    names: set[str] = set()
+    for line in line_sections:
+        if line.name in names:
             raise InputError("figure.line.name", line.name, "names two lines: each needs its own")
-        seen.add(line.name)
-    general = dict(section.quick) if asked.quick else {}
+        names.add(line.name)
+    general = dict(section.quick) if options.quick else {}
     repeats: Any = general.pop("seeds", section.seeds)
-    if asked.quick:
-        repeats = _validated(_Figure, {"seeds": repeats}, "figure.quick").seeds
-    seeds = asked.seeds or repeats
-    lines = tuple(_line(line, raw, general, asked, seeds, file.parent) for line in given)
+    if options.quick:
+        repeats = _validated(_FigureSection, {"seeds": repeats}, "figure.quick").seeds
+    seeds = options.seeds or repeats
+    lines = tuple(_line(line, raw, general, options, seeds, file.parent) for line in line_sections)
     title = section.title or _stem(file)
-    return _made(section.model_copy(update={"title": title}), asked, lines)
+    return _made(section.model_copy(update={"title": title}), options, lines)
 
 
-def _made(section: _Figure, asked: Asked, lines: tuple[Line, ...]) -> Figure:
+def _made(section: _FigureSection, options: FigureOptions, lines: tuple[FigureLine, ...]) -> Figure:
     runs = sum(len(setting.runs) for line in lines for setting in line.settings)
     if runs > MOST_RUNS:
         raise InputError("figure", f"{runs} runs", f"are too many: at most {MOST_RUNS}")
     x = tuple(dict.fromkeys(section.x))
-    return Figure(section.title, section.source, section.notes, x, section.y, asked.quick, lines)
+    return Figure(section.title, section.source, section.notes, x, section.y, options.quick, lines)
 
 
 def _line(
-    line: _Line,
+    line: _LineSection,
     base: Mapping[str, Any],
     general: Mapping[str, Any],
-    asked: Asked,
+    options: FigureOptions,
     seeds: Any,
     folder: Path,
-) -> Line:
+) -> FigureLine:
     changes = _flat(line.set, f"line {line.name!r}, set")
-    if asked.quick:
+    if options.quick:
         changes |= _flat(general, "figure.quick") | _flat(line.quick, f"line {line.name!r}, quick")
     raw = _changed(base, changes)
     points = _points(line)
-    settings: dict[str, Setting] = {}
-    for point in points[:1] if asked.quick else points:
-        setting = _setting(line.name, raw, point, asked.overrides, seeds, folder)
+    settings: dict[str, FigureSetting] = {}
+    for point in points[:1] if options.quick else points:
+        setting = _setting(line.name, raw, point, options.overrides, seeds, folder)
         settings.setdefault(run_digest(setting.runs[0]), setting)  # an override may make two one
     published: dict[str, float] = dict(line.published.items())
-    return Line(line.name, line.group, published, tuple(settings.values()))
+    return FigureLine(line.name, line.group, published, tuple(settings.values()))
 
 
-def _points(line: _Line) -> list[dict[str, Any]]:
+def _points(line: _LineSection) -> list[dict[str, Any]]:
     grid = _flat(line.grid, f"line {line.name!r}, grid")
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
@@ -266,20 +268,20 @@ def _setting(
     overrides: Iterable[str],
     seeds: int | Sequence[int],
     folder: Path,
-) -> Setting:
+) -> FigureSetting:
     try:
         config = load_config(_changed(raw, choice), overrides=overrides, folder=folder)
     except InputError as error:
         raise InputError(f"line {name!r}, {error.where}", error.value, error.expected) from None
-    return Setting(choice, _repeated(config, seeds))
+    return FigureSetting(choice, _repeated(config, seeds))
 
 
 def _repeated(config: Config, seeds: int | Sequence[int]) -> tuple[Config, ...]:
     """The experiment once a seed; a seeded noise changes along, or it would hide the spread."""
     first, noise = config.train.seed, config.privacy.noise_seed
-    wanted = [first + turn for turn in range(seeds)] if isinstance(seeds, int) else list(seeds)
-    if len(set(wanted)) < len(wanted):
-        raise InputError("figure.seeds", wanted, "must differ from each other")
+    run_seeds = [first + turn for turn in range(seeds)] if isinstance(seeds, int) else list(seeds)
+    if len(set(run_seeds)) < len(run_seeds):
+        raise InputError("figure.seeds", run_seeds, "must differ from each other")
     return tuple(
         config.model_copy(
             update={
@@ -289,7 +291,7 @@ def _repeated(config: Config, seeds: int | Sequence[int]) -> tuple[Config, ...]:
                 ),
             }
         )
-        for turn, seed in enumerate(wanted)
+        for turn, seed in enumerate(run_seeds)
     )
 
 
@@ -307,15 +309,15 @@ def _flat(changes: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    made = {section: dict(keys) for section, keys in raw.items()}
+    sections = {section: dict(keys) for section, keys in raw.items()}
     for where, value in changes.items():
         section, _, key = where.partition(".")
-        made.setdefault(section, {})
+        sections.setdefault(section, {})
         if value == UNSET:
-            made[section].pop(key, None)
+            sections[section].pop(key, None)
         else:
-            made[section][key] = value
-    return made
+            sections[section][key] = value
+    return sections
 
 
 def _validated(model: type[Model], values: Mapping[str, Any], where: str) -> Model:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tacit.analysis.compare.figure import Figure, Setting, run_digest
-from tacit.analysis.compare.store import FINAL, Found, Store, read_result, read_rows
-from tacit.analysis.compare.work import Outcome, Task, run_tasks
+from tacit.analysis.compare.figure import Figure, run_digest
+from tacit.analysis.compare.pool import Outcome, RunRequest, run_all
+from tacit.analysis.compare.store import FINAL, RunPlace, Store, read_result, read_rows
 from tacit.config import Config, to_toml
 
-__all__ = ["Gathered", "Member", "Watch", "gather", "worst_code"]
+__all__ = ["FigureRuns", "Member", "Monitor", "gather", "worst_code"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Gathered:
+class FigureRuns:
     """All runs of a figure.
 
     Args:
@@ -68,13 +68,13 @@ class Gathered:
 
 
 @dataclass(frozen=True)
-class Watch:
+class Monitor:
     """What the caller hears, and is asked, while runs are made.
 
     Args:
-        begin: told how many runs there are and how many of them have ended before.
-        step: told the number of runs that were completed, parts of running ones included.
-        done: told the line's name, the run's seed, and how it ended.
+        begin: hears how many runs there are and how many of them have ended before.
+        step: hears the number of runs that were completed, parts of running ones included.
+        done: hears the line's name, the run's seed, and how it ended.
         should_stop: True ends everything cleanly.
     """
 
@@ -85,15 +85,17 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _WantedRun:
     """A run that lines ask for; several may ask for the same."""
 
     line: str
     config: Config
-    found: Found
+    place: RunPlace
 
 
-def gather(figure: Figure, store: Store, *, jobs: int = 1, watch: Watch = Watch()) -> Gathered:
+def gather(
+    figure: Figure, store: Store, *, jobs: int = 1, monitor: Monitor = Monitor()
+) -> FigureRuns:
     """Run what has not ended yet, and give all runs of the figure.
 
     A run that fails does not end the others: its error is kept beside it. Runs that book in
@@ -103,94 +105,95 @@ def gather(figure: Figure, store: Store, *, jobs: int = 1, watch: Watch = Watch(
         figure: what to run.
         store: where.
         jobs: processes at once.
-        watch: what is told on the way.
+        monitor: what hears how far it is.
     """
-    wanted: dict[str, _Wanted] = {}
+    wanted_runs: dict[str, _WantedRun] = {}
     for line in figure.lines:
         for setting in line.settings:
             for config in setting.runs:
                 digest = run_digest(config)
-                if digest not in wanted:
-                    wanted[digest] = _Wanted(line.name, config, store.find(line.name, config))
-    outcomes = _run(wanted, store, jobs, watch)
+                if digest not in wanted_runs:
+                    wanted_runs[digest] = _WantedRun(
+                        line.name, config, store.find(line.name, config)
+                    )
+    outcomes = _run(wanted_runs, store, jobs, monitor)
     runs = tuple(
-        tuple(_members(setting, wanted, outcomes) for setting in line.settings)
+        tuple(
+            tuple(_member(config, wanted_runs, outcomes) for config in setting.runs)
+            for setting in line.settings
+        )
         for line in figure.lines
     )
-    return Gathered(
+    return FigureRuns(
         figure=figure,
         runs=runs,
-        made=sum(one.status in FINAL for one in outcomes.values()),
-        cached=len(wanted) - len(outcomes),
-        stopped=any(one.status in ("stopped", "cancelled") for one in outcomes.values()),
+        made=sum(outcome.status in FINAL for outcome in outcomes.values()),
+        cached=len(wanted_runs) - len(outcomes),
+        stopped=any(outcome.status in ("stopped", "cancelled") for outcome in outcomes.values()),
     )
 
 
-def worst_code(gathered: Gathered) -> int:
+def worst_code(gathered: FigureRuns) -> int:
     """The exit code: that of the worst failure, a defect of ours before a lost process and so on.
 
     A point of a grid that diverges fails nothing while another point of the line is complete.
     """
     codes = {0}
     for line in gathered.runs:
-        found = any(all(run.complete for run in setting) for setting in line)
+        some_complete = any(all(run.complete for run in setting) for setting in line)
         codes |= {
             run.code
             for setting in line
             for run in setting
-            if not (found and run.result is not None and run.result["status"] == "diverged")
+            if not (some_complete and run.result is not None and run.result["status"] == "diverged")
         }
     return max(codes, key=lambda code: (0, 2, 3, 4, 1).index(code))
 
 
 def _run(
-    wanted: Mapping[str, _Wanted], store: Store, jobs: int, watch: Watch
+    wanted_runs: Mapping[str, _WantedRun], store: Store, jobs: int, monitor: Monitor
 ) -> dict[str, Outcome]:
     """The outcomes of the runs that had not ended, by digest."""
-    missing = {digest: one for digest, one in wanted.items() if one.found.result is None}
+    missing = {digest: run for digest, run in wanted_runs.items() if run.place.result is None}
     names = list(missing)
-    watch.begin(len(wanted), len(wanted) - len(missing))
+    monitor.begin(len(wanted_runs), len(wanted_runs) - len(missing))
     shares = dict.fromkeys(range(len(names)), 0.0)
 
     def step(place: int, share: float) -> None:
         shares[place] = share
-        watch.step(len(wanted) - len(missing) + sum(shares.values()))
+        monitor.step(len(wanted_runs) - len(missing) + sum(shares.values()))
 
     def done(place: int, outcome: Outcome) -> None:
-        one = missing[names[place]]
+        run = missing[names[place]]
         step(place, 1.0)
-        watch.done(one.line, one.config.train.seed, outcome)
+        monitor.done(run.line, run.config.train.seed, outcome)
 
-    tasks = [_task(one, store) for one in missing.values()]
-    booked = any(one.config.privacy.ledger is not None for one in missing.values())
-    ended = run_tasks(
-        tasks,
+    requests = [
+        RunRequest(
+            experiment=to_toml(run.config),
+            folder=str(run.place.path),
+            resume=run.place.resume,
+            instead=str(store.fresh(run.place.path)),
+        )
+        for run in missing.values()
+    ]
+    booked = any(run.config.privacy.ledger is not None for run in missing.values())
+    ended = run_all(
+        requests,
         jobs=1 if booked else jobs,
         on_step=step,
         on_done=done,
-        should_stop=watch.should_stop,
+        should_stop=monitor.should_stop,
     )
     return dict(zip(names, ended, strict=True))
 
 
-def _task(one: _Wanted, store: Store) -> Task:
-    path = one.found.path
-    return Task(to_toml(one.config), str(path), one.found.resume, str(store.fresh(path)))
-
-
-def _members(
-    setting: Setting, wanted: Mapping[str, _Wanted], outcomes: Mapping[str, Outcome]
-) -> tuple[Member, ...]:
-    members = []
-    for config in setting.runs:
-        digest = run_digest(config)
-        found, outcome = wanted[digest].found, outcomes.get(digest)
-        members.append(_member(config, found, outcome))
-    return tuple(members)
-
-
-def _member(config: Config, found: Found, outcome: Outcome | None) -> Member:
-    path = found.path if outcome is None else Path(outcome.folder)
+def _member(
+    config: Config, wanted_runs: Mapping[str, _WantedRun], outcomes: Mapping[str, Outcome]
+) -> Member:
+    digest = run_digest(config)
+    place, outcome = wanted_runs[digest].place, outcomes.get(digest)
+    path = place.path if outcome is None else Path(outcome.folder)
     result = read_result(path)
     if result is None or result.get("status") not in FINAL:
         result = None

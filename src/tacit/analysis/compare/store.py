@@ -23,7 +23,7 @@ from tacit.report.reading import read_row
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder.metrics import finite_json
 
-__all__ = ["FINAL", "Found", "Store", "read_rows"]
+__all__ = ["FINAL", "RunPlace", "Store", "read_rows"]
 
 FORMAT_VERSION = 1
 FINAL = ("done", "budget-exhausted", "diverged")  # a run that ended so is not run again
@@ -32,7 +32,7 @@ _NAME = 60  # characters of a line's name in a folder's
 
 
 @dataclass(frozen=True)
-class Found:
+class RunPlace:
     """Where a run lies, or is to be made.
 
     Args:
@@ -72,12 +72,12 @@ class Store:
                 content = {"format": "tacit compare", "format_version": FORMAT_VERSION}
                 write_private(mark, json.dumps(content).encode())
             (path / "runs").mkdir(mode=0o700, exist_ok=True)
-            found = json.loads(mark.read_text(encoding="utf-8"))
+            content = json.loads(mark.read_text(encoding="utf-8"))
         except OSError as error:
             raise InputError("--out", str(path), f"cannot be used ({error.strerror})") from None
         except (json.JSONDecodeError, UnicodeDecodeError):
             raise InputError("--out", str(path), f"its {_MARK} is damaged") from None
-        version = found.get("format_version") if isinstance(found, dict) else None
+        version = content.get("format_version") if isinstance(content, dict) else None
         if version != FORMAT_VERSION:
             raise InputError(
                 "--out",
@@ -86,7 +86,7 @@ class Store:
             )
         return cls(path)
 
-    def find(self, line: str, config: Config) -> Found:
+    def find(self, line: str, config: Config) -> RunPlace:
         """A run of this experiment that has ended, else one to go on with, else a new place.
 
         Args:
@@ -100,27 +100,27 @@ class Store:
         )
         results = [(path, read_result(path)) for path in tries]
         ended = [
-            Found(path, result, resume=False)
+            RunPlace(path, result, resume=False)
             for path, result in results
             if result is not None and result.get("status") in FINAL
         ]
         if ended:  # a whole run before one that a kill has shortened
-            return max(ended, key=lambda one: (one.result or {}).get("status") == "done")
+            return max(ended, key=lambda run: (run.result or {}).get("status") == "done")
         for path in reversed(tries):
             if (path / "config.toml").is_file() and checkpoints.latest(path) is not None:
-                return Found(path, None, resume=True)
+                return RunPlace(path, None, resume=True)
         base = f"{_slug(line)}-seed{config.train.seed}-{digest}"
-        return Found(self.fresh(self.path / "runs" / base), None, resume=False)
+        return RunPlace(self.fresh(self.path / "runs" / base), None, resume=False)
 
     def fresh(self, path: Path) -> Path:
         """The path, or one like it with a number, that nothing has yet."""
         base = re.sub(r"\.\d+$", "", path.name)
         number = 1
-        found = path.with_name(base)
-        while os.path.lexists(found):
+        candidate = path.with_name(base)
+        while os.path.lexists(candidate):
             number += 1
-            found = path.with_name(f"{base}.{number}")
-        return found
+            candidate = path.with_name(f"{base}.{number}")
+        return candidate
 
     def folders(self) -> list[Path]:
         """Every run folder, those of earlier comparisons and of unfinished runs included."""

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tacit.analysis.compare.session import Watch
-from tacit.analysis.compare.work import Outcome
+from tacit.analysis.compare.pool import Outcome
+from tacit.analysis.compare.session import Monitor
 from tacit.report.compare_page import COLUMNS, distinguishing, line_cells, point_cells
 
 __all__ = ["figure_table", "watching"]
@@ -49,20 +49,20 @@ def figure_table(document: Row, console: Console | None = None) -> None:
         out.print(f"note: {note}", highlight=False)
     for line in document["lines"]:
         for point in line["points"]:
-            for one in point["runs"]:
-                if one["error"]:
+            for run in point["runs"]:
+                if run["error"]:
                     where = f"{line['name']} {point['name']}".strip()
-                    out.print(f"{where}, seed {one['seed']}: {one['error']}", highlight=False)
+                    out.print(f"{where}, seed {run['seed']}: {run['error']}", highlight=False)
     out.print(_count(document), highlight=False)
 
 
 def _lines_table(title: str, columns: Sequence[str], lines: Sequence[Row]) -> Table:
     """The lines by group; a column that says nothing of any line is left out."""
     cells = [line_cells(line) for line in lines]
-    kept = [place for place in distinguishing(COLUMNS, cells) if COLUMNS[place] in columns]
+    columns_shown = [place for place in distinguishing(COLUMNS, cells) if COLUMNS[place] in columns]
     table = _table(
         title,
-        [COLUMNS[place] for place in kept],
+        [COLUMNS[place] for place in columns_shown],
         min(30, max(len(line["group"]) for line in lines)),
     )
     group = ""
@@ -71,26 +71,26 @@ def _lines_table(title: str, columns: Sequence[str], lines: Sequence[Row]) -> Ta
             group = line["group"]
             table.add_section()
             table.add_row(group, style="bold")
-        table.add_row(*(row[place] for place in kept))
+        table.add_row(*(row[place] for place in columns_shown))
     return table
 
 
 def _count(document: Row) -> str:
-    said = f"{document['complete']} of {document['runs']} runs complete"
+    text = f"{document['complete']} of {document['runs']} runs complete"
     if document["other_versions"]:
-        said += f"; some were made by tacit {', '.join(document['other_versions'])}"
-    return said + ("; stopped: run it again to go on" if document["stopped"] else "")
+        text += f"; some were made by tacit {', '.join(document['other_versions'])}"
+    return text + ("; stopped: run it again to go on" if document["stopped"] else "")
 
 
 def _grid_table(line: Row, scored: bool) -> Table:
-    kept = [0, 1, 2, 5, 6] if scored else [0, 4, 5, 6]
+    columns_shown = [0, 1, 2, 5, 6] if scored else [0, 4, 5, 6]
     columns = ("point", *COLUMNS[1:5], "certified epsilon", "runs")
-    table = _table(f"grid of {line['name']}", [columns[one] for one in kept])
+    table = _table(f"grid of {line['name']}", [columns[column] for column in columns_shown])
     for place, point in enumerate(line["points"]):
         chosen = place == line["chosen"]
         cells = point_cells(point)
         marked = (f"{cells[0]}{' (shown)' if chosen else ''}", *cells[1:])
-        table.add_row(*(marked[one] for one in kept))
+        table.add_row(*(marked[column] for column in columns_shown))
     return table
 
 
@@ -110,7 +110,7 @@ def _table(title: str, headings: Sequence[str], first: int = 0) -> Table:
 
 
 @contextmanager
-def watching(should_stop: Callable[[], bool], *, hidden: bool) -> Iterator[Watch]:
+def watching(should_stop: Callable[[], bool], *, hidden: bool) -> Iterator[Monitor]:
     """A live line on a terminal, and a line for every run that ends.
 
     Args:
@@ -151,7 +151,7 @@ def watching(should_stop: Callable[[], bool], *, hidden: bool) -> Iterator[Watch
         say(f"{counts['ended']}/{counts['total']} {name}, seed {seed}: {outcome.status}{why}")
 
     with bar:
-        yield Watch(
+        yield Monitor(
             begin=begin,
             step=lambda completed: bar.update(task, completed=completed),
             done=done,

@@ -62,14 +62,16 @@ def together(nodes: Sequence[Sequence[Mechanism]], delta: float) -> tuple[float,
     Returns:
         Epsilon, and whether all runs could be composed (otherwise it is in part a plain sum).
     """
-    whole = [(run, dominating(run)) for run in nodes]
-    composed = [one for _, one in whole if one is not None]
-    apart = [run for run, one in whole if one is None]
-    share = delta / (len(apart) + bool(composed))
-    epsilon = sum(max(privacy.epsilon(one, delta=share) for one in run) for run in apart)
+    dominated = [(run, dominating(run)) for run in nodes]
+    composed = [mechanism for _, mechanism in dominated if mechanism is not None]
+    summed = [run for run, mechanism in dominated if mechanism is None]
+    share = delta / (len(summed) + bool(composed))
+    epsilon = sum(
+        max(privacy.epsilon(mechanism, delta=share) for mechanism in run) for run in summed
+    )
     if composed:
         epsilon += privacy.epsilon(Composed(composed), delta=share)
-    return epsilon, not apart
+    return epsilon, not summed
 
 
 def spent_together(folders: Iterable[Path]) -> list[dict[str, Any]]:
@@ -83,19 +85,19 @@ def spent_together(folders: Iterable[Path]) -> list[dict[str, Any]]:
         bounds), `runs`, `epsilon` (certified, of all together; None where none holds), `delta`,
         `composed`, `not_private` and `unreadable` (numbers of runs without a bound).
     """
-    found = [_spent(path) for path in folders]
+    spent = [_spent(path) for path in folders]
     rows = []
-    for dataset in dict.fromkeys(one.dataset for one in found):
-        mine = [one for one in found if one.dataset == dataset]
+    for dataset in dict.fromkeys(run.dataset for run in spent):
+        of_dataset = [run for run in spent if run.dataset == dataset]
         open_ends = {
-            "not_private": sum(not one.private and one.readable for one in mine),
-            "unreadable": sum(not one.readable for one in mine),
+            "not_private": sum(not run.private and run.readable for run in of_dataset),
+            "unreadable": sum(not run.readable for run in of_dataset),
         }
-        bounded = [one for one in mine if one.private and one.readable and one.nodes]
+        bounded = [run for run in of_dataset if run.private and run.readable and run.nodes]
         kinds: dict[tuple[str, str, str], list[_Spent]] = {}
-        for one in bounded:
-            head = one.nodes[0]
-            kinds.setdefault((head.relation, head.unit, head.trust_model), []).append(one)
+        for run in bounded:
+            head = run.nodes[0]
+            kinds.setdefault((head.relation, head.unit, head.trust_model), []).append(run)
         rows += [_row(dataset, kind, runs) | open_ends for kind, runs in kinds.items()]
         if not kinds and any(open_ends.values()):
             rows.append(_row(dataset, (None, None, None), ()) | open_ends)
@@ -106,10 +108,10 @@ def spent_together(folders: Iterable[Path]) -> list[dict[str, Any]]:
 def _row(
     dataset: str, kind: tuple[str | None, str | None, str | None], runs: Sequence[_Spent]
 ) -> dict[str, Any]:
-    delta = min((one.delta for one in runs if one.delta is not None), default=None)
+    delta = min((run.delta for run in runs if run.delta is not None), default=None)
     epsilon, composed = None, True
     if delta is not None:
-        epsilon, composed = together([one.nodes for one in runs], delta)
+        epsilon, composed = together([run.nodes for run in runs], delta)
     return {
         "dataset": dataset,
         **dict(zip(("relation", "unit", "trust_model"), kind, strict=True)),
@@ -137,7 +139,12 @@ def _spent(path: Path) -> _Spent:
         nodes = [run_mechanism(run, node) for node in kinds.values()]
     except (InputError, ValueError):
         return _Spent(dataset, None, (), private=True, readable=False)
-    return _Spent(dataset, _delta(config), tuple(one for one in nodes if one is not None), True)
+    return _Spent(
+        dataset,
+        _delta(config),
+        tuple(mechanism for mechanism in nodes if mechanism is not None),
+        True,
+    )
 
 
 def _delta(config: Config) -> float:
@@ -150,26 +157,26 @@ def sentences(document: Mapping[str, Any]) -> list[str]:
     Args:
         document: as `tacit.analysis.compare.document.figure_document` makes it.
     """
-    said = []
+    texts = []
     rows = document["together"]
     runs = sum(row["runs"] for row in rows)
     if runs > 1:
-        said.append(
+        texts.append(
             "The epsilon of a line is that of one run alone. Every run on the same records is a "
             "release of its own, other seeds and other points of a grid included."
         )
-    said += [_total_sentence(row) for row in rows if row["runs"] > 1]
+    texts += [_total_sentence(row) for row in rows if row["runs"] > 1]
     for row in {row["dataset"]: row for row in rows}.values():
         for key, why in _OPEN:
             if row[key]:
-                said.append(f"Runs on the records of {row['dataset']} {why}: {row[key]}.")
+                texts.append(f"Runs on the records of {row['dataset']} {why}: {row[key]}.")
     if any(len(line["points"]) > 1 for line in document["lines"]):
-        said.append(
+        texts.append(
             "Of a grid the point that ends best on the test records is shown: its accuracy is "
             "chosen among several and flatters it, and the choice rests on all runs of the grid, "
             "so that it costs what they cost together."
         )
-    return said
+    return texts
 
 
 _OPEN = (

@@ -29,9 +29,9 @@ from tacit.errors import InputError, nearest
 
 __all__ = [
     "COSTS",
+    "ClusterLinks",
     "Costs",
     "Forecast",
-    "Links",
     "forecast",
     "forecast_document",
     "parse_links",
@@ -46,7 +46,7 @@ _TIMES = MappingProxyType({"s": 1.0, "ms": 1e-3, "us": 1e-6})
 
 
 @dataclass(frozen=True)
-class Links:
+class ClusterLinks:
     """The links of a cluster.
 
     Args:
@@ -99,7 +99,7 @@ class Forecast:
         bytes_run: on the wire over the run, sent by all processes.
     """
 
-    links: Links
+    links: ClusterLinks
     nodes: int
     steps: int
     compute: float
@@ -122,24 +122,24 @@ class Forecast:
         return self.steps * self.seconds_a_step
 
 
-def parse_links(text: str) -> Links:
+def parse_links(text: str) -> ClusterLinks:
     """Read `bandwidth=10Gbit,latency=1ms,processes=64`, in any order.
 
     Raises:
         InputError: on `--cluster`, naming the part that is wrong.
     """
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for part in text.split(","):
         key, _, value = (piece.strip() for piece in part.partition("="))
         if key not in _READERS:
             raise InputError(_WHERE, part.strip(), f"{nearest(key, _READERS)}; as {_EXAMPLE}")
-        if key in found:
+        if key in values:
             raise InputError(_WHERE, part.strip(), f"{key} is given twice")
-        found[key] = _READERS[key](part.strip(), value)
-    missing = [key for key in _READERS if key not in found]
+        values[key] = _READERS[key](part.strip(), value)
+    missing = [key for key in _READERS if key not in values]
     if missing:
         raise InputError(_WHERE, text, f"lacks {' and '.join(missing)}: give it as {_EXAMPLE}")
-    return Links(found["bandwidth"], found["latency"], int(found["processes"]))
+    return ClusterLinks(values["bandwidth"], values["latency"], int(values["processes"]))
 
 
 def _quantity(part: str, value: str, units: Mapping[str, float], example: str) -> float:
@@ -151,10 +151,10 @@ def _quantity(part: str, value: str, units: Mapping[str, float], example: str) -
 
 
 def _bandwidth(part: str, value: str) -> float:
-    found = _quantity(part, value, _BANDWIDTHS, "10Gbit")
-    if not 0 < found < math.inf:
+    bandwidth = _quantity(part, value, _BANDWIDTHS, "10Gbit")
+    if not 0 < bandwidth < math.inf:
         raise InputError(_WHERE, part, "must be more than 0")
-    return found
+    return bandwidth
 
 
 def _latency(part: str, value: str) -> float:
@@ -176,7 +176,7 @@ _READERS: Mapping[str, Callable[[str, str], float]] = MappingProxyType(
 
 def forecast(
     traffic: Traffic,
-    links: Links,
+    links: ClusterLinks,
     *,
     compute: float,
     nodes: int,
@@ -210,14 +210,14 @@ def forecast(
     )
 
 
-def _slowest(phase: Phase, links: Links, costs: Costs) -> NDArray[np.float64]:
+def _slowest(phase: Phase, links: ClusterLinks, costs: Costs) -> NDArray[np.float64]:
     """Parts of the time of the slowest process, mean over steps, `[4]`."""
-    sent, came = phase.bytes_out, phase.bytes_in
+    sent, received = phase.bytes_out, phase.bytes_in
     parts = np.stack(
         [
             (phase.messages_out + phase.messages_in) * costs.per_message,
-            (sent + came) * costs.per_byte,
-            np.maximum(sent, came) * 8 / links.bandwidth,
+            (sent + received) * costs.per_byte,
+            np.maximum(sent, received) * 8 / links.bandwidth,
         ]
     )
     slowest = parts.sum(axis=0).argmax(axis=1)
@@ -226,11 +226,11 @@ def _slowest(phase: Phase, links: Links, costs: Costs) -> NDArray[np.float64]:
     return np.append(of_slowest, waits)
 
 
-def forecast_document(found: Forecast) -> dict[str, Any]:
+def forecast_document(prediction: Forecast) -> dict[str, Any]:
     """The forecast as JSON-ready data: seconds, bytes, bits a second."""
     return {
-        **asdict(found),
-        "seconds_a_step": found.seconds_a_step,
-        "seconds": found.seconds,
+        **asdict(prediction),
+        "seconds_a_step": prediction.seconds_a_step,
+        "seconds": prediction.seconds,
         "costs": asdict(COSTS),
     }

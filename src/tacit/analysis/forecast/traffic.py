@@ -78,8 +78,8 @@ class Phase:
     @property
     def bytes_in(self) -> NDArray[np.float64]:
         """On the wire, received by each process, `[steps, processes]`."""
-        came = self.messages_in * float(MESSAGE_BYTES) + self.rows_in * self.row_bytes
-        return np.asarray(came, np.float64)
+        received = self.messages_in * float(MESSAGE_BYTES) + self.rows_in * self.row_bytes
+        return np.asarray(received, np.float64)
 
     @property
     def needed_out(self) -> NDArray[np.float64]:

@@ -1,8 +1,8 @@
 """Choosing steps, batch and clip for the nodes' budgets: `tacit plan FILE --optimise`.
 
 `bound` (PrivSGP-VR's bound and its published optimum), `constants` (estimated at the start, each
-with its provenance), `noise` (what budgets really need), `search` (the certified optimum),
-`purchases` (what a change would buy), `document` (as data, table and flags).
+with its provenance), `noise` (what budgets really need), `search` (the certified optimum, and
+what a change would buy), `document` (as data, table and flags).
 """
 
 from tacit.analysis.optimise.bound import (
@@ -15,28 +15,33 @@ from tacit.analysis.optimise.bound import (
 )
 from tacit.analysis.optimise.constants import Constant, Estimates
 from tacit.analysis.optimise.document import optimise_document, optimise_table
-from tacit.analysis.optimise.noise import Setting
-from tacit.analysis.optimise.results import Choice, Claim, OptimiseOptions, OptimisePlan
-from tacit.analysis.optimise.search import claim_of, optimise
-from tacit.analysis.optimise.sensitivity_analysis import Purchase
+from tacit.analysis.optimise.noise import OptimiseSetting
+from tacit.analysis.optimise.results import (
+    Choice,
+    OptimiseOptions,
+    OptimisePlan,
+    PublishedOptimum,
+    Sensitivity,
+)
+from tacit.analysis.optimise.search import optimise, published_optimum
 
 __all__ = [
     "BoundConstants",
     "Budget",
     "Choice",
-    "Claim",
     "Constant",
     "Estimates",
     "OptimiseOptions",
     "OptimisePlan",
-    "Purchase",
-    "Setting",
-    "claim_of",
+    "OptimiseSetting",
+    "PublishedOptimum",
+    "Sensitivity",
     "claimed_variances",
     "convergence_bound",
     "least_steps",
     "optimise",
     "optimise_document",
     "optimise_table",
+    "published_optimum",
     "published_steps",
 ]

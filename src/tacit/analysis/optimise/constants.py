@@ -139,21 +139,21 @@ def estimate(
             raise InputError("constants", name, nearest(name, NAMES))
         least = 0.0 if name in ("b2", "x0") else math.ulp(0.0)
         if not (math.isfinite(value) and value >= least):
-            wanted = "zero or more" if least == 0 else "positive"
-            raise InputError(f"constants.{name}", value, f"must be finite and {wanted}")
-    found: dict[str, Constant] = {
+            expected = "zero or more" if least == 0 else "positive"
+            raise InputError(f"constants.{name}", value, f"must be finite and {expected}")
+    constants: dict[str, Constant] = {
         name: Constant(name, float(value), "given", "given by hand")
         for name, value in given.items()
     }
     clip = job.plan.clip or ()
     start = job.model.start(1, job.dtype, job.device)[0]
     squared = float(start.double().square().sum())
-    found.setdefault("x0", Constant("x0", squared, "exact", "squared norm of the start"))
+    constants.setdefault("x0", Constant("x0", squared, "exact", "squared norm of the start"))
     if clip:
         how = "the clipping bound" + (", the largest" if len(set(clip)) > 1 else "")
-        found.setdefault("G", Constant("G", max(clip), "exact", how))
+        constants.setdefault("G", Constant("G", max(clip), "exact", how))
     measured = _Measured(0.0, 0.0, (), 0.0, "")
-    if norms or any(name not in found for name in ("L", "b2", "F0")):
+    if norms or any(name not in constants for name in ("L", "b2", "F0")):
         measured = _measure(job, start, source, records)
     kind: Literal["public", "private"] = "public" if source == "test" else PRIVATE
     rows = (
@@ -162,9 +162,9 @@ def estimate(
         ("F0", measured.loss, "loss at the start, as f* >= 0: an upper estimate"),
     )
     for name, value, how in rows:
-        found.setdefault(name, Constant(name, value, kind, how))
+        constants.setdefault(name, Constant(name, value, kind, how))
     return Estimates(
-        constants=tuple(found[name] for name in NAMES if name in found),
+        constants=tuple(constants[name] for name in NAMES if name in constants),
         parameters=job.model.parameters_count,
         norms=measured.norms,
         norms_kind=kind,
@@ -282,11 +282,11 @@ def _measure(job: Job, start: Tensor, source: Source, records: int) -> _Measured
     slots = torch.arange(width, device=job.device).expand(len(sizes), width)
     mask = slots < sizes.unsqueeze(1)
     inputs, targets = sample.gather(torch.where(mask, slots, 0))
-    found = job.model.gradient(start.repeat(len(sizes), 1), inputs, targets, mask, _NO_CLIP)
-    means = found.total.double() / sizes.unsqueeze(1)
+    gradients = job.model.gradient(start.repeat(len(sizes), 1), inputs, targets, mask, _NO_CLIP)
+    means = gradients.total.double() / sizes.unsqueeze(1)
     own = means.square().sum(dim=1)
-    squares = found.norms.double().square().sum(dim=1)
-    losses = (found.losses.double().sum(dim=1) / sizes).mean()
+    squares = gradients.norms.double().square().sum(dim=1)
+    losses = (gradients.losses.double().sum(dim=1) / sizes).mean()
     if divided:
         heterogeneity = _heterogeneity(job, means, squares - sizes * own, sizes, source)
         reading = "spread of the nodes' gradients at the start" + _DIVISIONS[source]
@@ -296,7 +296,7 @@ def _measure(job: Job, start: Tensor, source: Source, records: int) -> _Measured
     return _Measured(
         smoothness=_curvature(job, start, sample),
         heterogeneity=max(0.0, heterogeneity),
-        norms=tuple(sorted(found.norms[mask].double().tolist())),
+        norms=tuple(sorted(gradients.norms[mask].double().tolist())),
         loss=float(losses),
         reading=reading,
     )
@@ -340,21 +340,21 @@ def _public(job: Job, records: int) -> tuple[data.StackedData, bool]:
             f"the task has no public test records: give {', '.join(NAMES[:3])} by hand, or have "
             "them estimated on the nodes' own records (which is not private)",
         )
-    wanted = job.config.nodes
+    settings = job.config.nodes
     try:
         if job.config.task.dataset == GIVEN:
-            raise InputError("nodes.partition", wanted.partition, "nobody knows it")
+            raise InputError("nodes.partition", settings.partition, "nobody knows it")
         parts = data.partition(
-            wanted.partition,
+            settings.partition,
             data.TaskData(job.config.task.dataset, job.test, None),
             len(job.plan.nodes),
             job.config.train.seed,
-            alpha=wanted.alpha,
-            per_node=wanted.per_node,
+            alpha=settings.alpha,
+            per_node=settings.per_node,
         )
     except InputError:
-        whole = np.arange(len(job.test))
-        return _sampled(job, [(job.test, whole)], records), False
+        everything = np.arange(len(job.test))
+        return _sampled(job, [(job.test, everything)], records), False
     return _sampled(job, [(job.test, part) for part in parts], records), True
 
 
@@ -379,11 +379,11 @@ def _sampled(
     generator = np.random.default_rng(0)
     most = max(1, records // len(parts))
     chosen = [
-        (whole, generator.permutation(part)[:most] if len(part) > most else part)
-        for whole, part in parts
+        (dataset, generator.permutation(part)[:most] if len(part) > most else part)
+        for dataset, part in parts
     ]
     return data.stack(
-        [data.Dataset(whole.inputs[part], whole.targets[part]) for whole, part in chosen],
+        [data.Dataset(dataset.inputs[part], dataset.targets[part]) for dataset, part in chosen],
         job.dtype,
         job.device,
     )

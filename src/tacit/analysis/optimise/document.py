@@ -79,7 +79,7 @@ def optimise_document(plan: OptimisePlan) -> dict[str, Any]:
             },
             "purchases": [
                 {"change": row.change, "bound": row.bound, **_noise(row.setting)}
-                for row in plan.purchases
+                for row in plan.sensitivity_analysis
             ],
             "learning_rate": math.sqrt(len(plan.records) / plan.best.setting.steps),
             "flags": _flags(plan),
@@ -113,53 +113,54 @@ def _noise(setting: Any) -> dict[str, Any]:
 
 def _flags(plan: OptimisePlan) -> list[str]:
     """The `--set` flags that apply the recommendation; none for what stays as it is."""
-    best, now = plan.best.setting, plan.as_is.setting
-    wanted = (
-        ("train.steps", best.steps, now.steps),
-        ("train.batch", best.batch, now.batch),
-        ("algorithm.clip", best.clip, now.clip),
+    best, as_is = plan.best.setting, plan.as_is.setting
+    values = (
+        ("train.steps", best.steps, as_is.steps),
+        ("train.batch", best.batch, as_is.batch),
+        ("algorithm.clip", best.clip, as_is.clip),
     )
-    return [f"--set {key}={value}" for key, value, before in wanted if value != before]
+    return [f"--set {key}={value}" for key, value, before in values if value != before]
 
 
 def _advice(plan: OptimisePlan) -> list[str]:
     """What to do, most important first."""
-    now, best, claim = plan.as_is, plan.best, plan.claim
-    found = []
-    if now.setting.waste > WASTEFUL:
-        found.append(
-            f"larger batches first: {number_text(now.setting.record_gradients)} record gradients a "
-            f"node leave {number_text(now.setting.waste)} times the least noise that the budgets "
-            f"allow in the average of nodes and steps; with train.batch = 'all' the factor is 1"
+    as_is, best, claim = plan.as_is, plan.best, plan.claim
+    texts = []
+    if as_is.setting.waste > WASTEFUL:
+        texts.append(
+            f"larger batches first: {number_text(as_is.setting.record_gradients)} record gradients "
+            f"a node leave {number_text(as_is.setting.waste)} times the least noise that the "
+            "budgets allow in the average of nodes and steps; with train.batch = 'all' the factor "
+            "is 1"
         )
-    if now.objective > _NOTABLE * best.objective:
-        fall = 100 * (1 - best.objective / now.objective)
+    if as_is.objective > _NOTABLE * best.objective:
+        fall = 100 * (1 - best.objective / as_is.objective)
         what = "bound and clipping bias together fall" if plan.clips else "the bound falls"
-        found.append(f"{what} by {number_text(fall)} % with {' '.join(_flags(plan))}")
+        texts.append(f"{what} by {number_text(fall)} % with {' '.join(_flags(plan))}")
     if best.setting.steps >= plan.options.most_steps:
-        found.append(
+        texts.append(
             f"the optimum is the longest run that was tried, {best.setting.steps:,} steps: it may "
             "be beyond"
         )
     if claim.one_record is not None and claim.one_record.setting.noise_std > claim.noise_std:
         factor = claim.one_record.setting.noise_std / claim.noise_std
-        found.append(
+        texts.append(
             f"the published optimum ({claim.steps:,} steps of one record) rests on noise that is "
             f"{number_text(factor)} times too small for the budgets"
         )
     if claim.certified is not None and claim.certified.bound > _NOTABLE * best.bound:
         factor = claim.certified.bound / best.bound
-        found.append(
+        texts.append(
             f"with certified noise, the published number of steps ({claim.steps:,}) makes the "
             f"bound {number_text(factor)} times that of the certified optimum"
         )
-    return found
+    return texts
 
 
 def _not_modelled(plan: OptimisePlan) -> list[str]:
     """What the bound does not know."""
     best, config = plan.best.setting, plan.config
-    found = [
+    texts = [
         "the bound is of the mean squared gradient norm, not of accuracy, and it is loose: trust "
         "its direction, and try values around the optimum (on public records) where it matters",
         f"Theorem 1 needs at least {number_text(plan.least_steps)} steps before it says anything: "
@@ -171,19 +172,19 @@ def _not_modelled(plan: OptimisePlan) -> list[str]:
     if plan.estimates.norms:
         above = sum(norm > best.clip for norm in plan.estimates.norms)
         share = 100 * above / len(plan.estimates.norms)
-        found.append(
+        texts.append(
             f"it is for gradients that are not clipped: at the start {share:.0f} % of the records "
             f"that were read exceed clip = {best.clip:g}"
         )
     if plan.clips:
-        found.append(
+        texts.append(
             "the clipping bias that is added is the squared mean excess of the norms at the start: "
             "far too much where clipping shortens all gradients alike, which only makes steps "
             "smaller; try the clip that was chosen beside the file's before using it"
         )
     if getattr(config.algorithm.options, "momentum", 0.0):
-        found.append("momentum is left out")
-    return found
+        texts.append("momentum is left out")
+    return texts
 
 
 def _rate(plan: OptimisePlan) -> str:
@@ -205,7 +206,7 @@ def optimise_table(plan: OptimisePlan, console: Console | None = None) -> None:
     for key, title in (("batches", "best of each batch"), ("clips", "best of each clip")):
         if content[key]:
             out.print(_grid_table(title, content[key]))
-    out.print(_purchases_table(content["purchases"]))
+    out.print(_sensitivity_table(content["purchases"]))
     for line in content["advice"]:
         out.print(f"advice: {line}", highlight=False)
     for line in content["not_modelled"]:
@@ -285,7 +286,7 @@ def _grid_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _purchases_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def _sensitivity_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     headings = ("what would buy what", "noise in mean", "bound", "accumulated noise", "over least")
     table = _folding("one change at a time, from the file as it stands", headings)
     first = rows[0]["bound"]

@@ -23,7 +23,7 @@ from tacit.training.planner import build_plan
 
 __all__ = [
     "Batch",
-    "Setting",
+    "OptimiseSetting",
     "adapted",
     "changed",
     "geometric_steps",
@@ -36,7 +36,7 @@ Batch = int | Literal["all"]
 
 
 @dataclass(frozen=True)
-class Setting:
+class OptimiseSetting:
     """A run of some length, and the certified noise that its nodes' budgets need.
 
     Args:
@@ -70,10 +70,10 @@ class Setting:
         """Accumulated noise over the least that the budgets allow: at least about 1."""
         return self.accumulated / self.floor
 
-    def scaled(self, clip: float) -> Setting:
+    def scaled(self, clip: float) -> OptimiseSetting:
         """The same with another clipping bound: the multiplier stays, the noise follows it."""
         factor = clip / self.clip
-        return Setting(
+        return OptimiseSetting(
             steps=self.steps,
             batch=self.batch,
             clip=clip,
@@ -95,7 +95,7 @@ def changed(config: Config, **sections: dict[str, Any]) -> Config:
 
 def adapted(
     config: Config, records: Sequence[int], parameters: int, steps: int, batch: Batch
-) -> Setting:
+) -> OptimiseSetting:
     """The setting of an experiment with another number of steps and another batch.
 
     Args:
@@ -113,7 +113,7 @@ def adapted(
     return setting_of(build_plan(changed(config, train=train), records, parameters))
 
 
-def setting_of(plan: Plan) -> Setting:
+def setting_of(plan: Plan) -> OptimiseSetting:
     """What a calibrated plan says of its noise."""
     unit = replace(plan.nodes[0], noise_scale=1.0)
     clip = plan.clip or (1.0,) * plan.steps
@@ -121,7 +121,7 @@ def setting_of(plan: Plan) -> Setting:
     shape = _mean_square(plan.noise_multiplier(unit, k) for k in range(plan.steps))
     variances = tuple(sums * (node.noise_scale / node.expected_batch) ** 2 for node in plan.nodes)
     scales = math.fsum(node.noise_scale**2 for node in plan.nodes) / len(plan.nodes)
-    return Setting(
+    return OptimiseSetting(
         steps=plan.steps,
         batch=plan.config.train.batch,
         clip=clip[0],
@@ -173,7 +173,7 @@ def geometric_steps(low: float, high: float, points: int) -> list[int]:
 
 
 def interpolated_deviation(
-    settings: Sequence[Setting],
+    settings: Sequence[OptimiseSetting],
 ) -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
     """The noise in the batch mean as a function of K between calibrated settings of one batch.
 

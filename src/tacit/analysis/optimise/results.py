@@ -7,11 +7,17 @@ from dataclasses import dataclass, field
 
 from tacit.analysis.optimise.bound import Budget
 from tacit.analysis.optimise.constants import Estimates, Source
-from tacit.analysis.optimise.noise import Setting
-from tacit.analysis.optimise.sensitivity_analysis import Purchase
+from tacit.analysis.optimise.noise import OptimiseSetting
 from tacit.config import Config
 
-__all__ = ["MOST_STEPS", "Choice", "Claim", "OptimiseOptions", "OptimisePlan"]
+__all__ = [
+    "MOST_STEPS",
+    "Choice",
+    "OptimiseOptions",
+    "OptimisePlan",
+    "PublishedOptimum",
+    "Sensitivity",
+]
 
 MOST_STEPS = 100_000
 
@@ -49,7 +55,7 @@ class Choice:
             part of the theorem; None where no gradient norm was read.
     """
 
-    setting: Setting
+    setting: OptimiseSetting
     bound: float
     clipping_bias: float | None
 
@@ -60,7 +66,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Claim:
+class PublishedOptimum:
     """Corollary 1: what the paper's own noise formula makes the best number of steps.
 
     Args:
@@ -86,6 +92,21 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Sensitivity:
+    """A change of the experiment, all else equal, and what it gives.
+
+    Args:
+        change: in words.
+        setting: the changed run with its certified noise.
+        bound: Theorem 1 for it, at its own number of steps.
+    """
+
+    change: str
+    setting: OptimiseSetting
+    bound: float
+
+
+@dataclass(frozen=True)
 class OptimisePlan:
     """What would be best for the budgets, by the bound.
 
@@ -103,7 +124,7 @@ class OptimisePlan:
         clips: the best choice of each clip that was tried, at the chosen batch; likewise.
         claimed_curve: (steps, bound with the claimed noise), ascending.
         least_steps: Theorem 1 says nothing below so many steps.
-        purchases: what a change would buy, from the experiment as it stands.
+        sensitivity_analysis: what a change would buy, from the experiment as it stands.
     """
 
     config: Config
@@ -112,11 +133,11 @@ class OptimisePlan:
     budgets: tuple[Budget, ...]
     estimates: Estimates
     as_is: Choice
-    claim: Claim
+    claim: PublishedOptimum
     best: Choice
     curve: tuple[Choice, ...]
     batches: tuple[Choice, ...]
     clips: tuple[Choice, ...]
     claimed_curve: tuple[tuple[int, float], ...]
     least_steps: float
-    purchases: tuple[Purchase, ...]
+    sensitivity_analysis: tuple[Sensitivity, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,20 +22,27 @@ from tacit.analysis.optimise.bound import (
 from tacit.analysis.optimise.constants import Estimates, clipping_excess, estimate
 from tacit.analysis.optimise.noise import (
     Batch,
-    Setting,
+    OptimiseSetting,
     adapted,
     changed,
     geometric_steps,
     interpolated_deviation,
     setting_of,
 )
-from tacit.analysis.optimise.results import Choice, Claim, OptimiseOptions, OptimisePlan
-from tacit.analysis.optimise.sensitivity_analysis import purchases
+from tacit.analysis.optimise.results import (
+    Choice,
+    OptimiseOptions,
+    OptimisePlan,
+    PublishedOptimum,
+    Sensitivity,
+)
 from tacit.config import Config
 from tacit.errors import InputError
+from tacit.training.plan import Plan
+from tacit.training.planner import build_plan
 from tacit.training.prepare import Job, prepare
 
-__all__ = ["claim_of", "optimise"]
+__all__ = ["optimise", "published_optimum"]
 
 GRID = 9  # calibrated numbers of steps of the file's own batch
 COARSE = 5  # and of each other batch
@@ -72,28 +79,28 @@ def optimise(
         InputError: there is no budget to plan for, or no way to know the constants.
         BudgetError: no noise meets a node's budget.
     """
-    asked = options or OptimiseOptions()
-    _check(config, asked)
+    options = options or OptimiseOptions()
+    _check(config, options)
     # The optimum is asked for the noise that is needed, whichever noise the file would run.
     config = changed(config, privacy={"accounting": "certified", "noise_std": None})
     job = prepare(config, model=model, nodes=nodes, test=test)
     estimates = estimate(
-        job, asked.constants, source=asked.source, records=asked.records, norms=asked.clip
+        job, options.constants, source=options.source, records=options.records, norms=options.clip
     )
     own = setting_of(job.plan)
-    problem = _Problem(job, estimates, asked, {(own.steps, own.batch): own})
+    problem = _Problem(job, estimates, options, {(own.steps, own.batch): own})
     claim = _claim(problem)
     curve = _curve(problem, own.batch, GRID)
     curves = [curve]
-    if asked.batch:
+    if options.batch:
         curves += [_curve(problem, batch, COARSE) for batch in _batches(problem)]
     batches = [(min(row, key=_objective), row) for row in curves]
     chosen, chosen_curve = _smallest_batch(batches)
-    clips = _best_clips(problem, chosen_curve) if asked.clip else ()
-    shown = geometric_steps(curve[0].setting.steps, curve[-1].setting.steps, CLAIMED)
+    clips = _best_clips(problem, chosen_curve) if options.clip else ()
+    claimed_steps = geometric_steps(curve[0].setting.steps, curve[-1].setting.steps, CLAIMED)
     return OptimisePlan(
         config=config,
-        options=asked,
+        options=options,
         records=tuple(problem.records),
         budgets=problem.budgets,
         estimates=estimates,
@@ -101,11 +108,11 @@ def optimise(
         claim=claim,
         best=min((chosen, *clips), key=_objective),
         curve=curve,
-        batches=tuple(best for best, _ in batches) if asked.batch else (),
+        batches=tuple(best for best, _ in batches) if options.batch else (),
         clips=clips,
-        claimed_curve=_claimed_curve(problem, sorted({claim.steps, *shown})),
+        claimed_curve=_claimed_curve(problem, sorted({claim.steps, *claimed_steps})),
         least_steps=least_steps(estimates.value("L"), problem.records),
-        purchases=purchases(job.plan, own, estimates.bound),
+        sensitivity_analysis=_sensitivity_analysis(job.plan, own, estimates.bound),
     )
 
 
@@ -149,9 +156,9 @@ def _smallest_batch(
     return min(close, key=lambda row: row[0].setting.record_gradients)
 
 
-def claim_of(
+def published_optimum(
     constants: BoundConstants, budgets: Sequence[Budget], *, gradient_bound: float, c2: float
-) -> Claim:
+) -> PublishedOptimum:
     """Corollary 1 for some budgets, without a certified counterpart."""
 
     def bound(steps: int) -> float:
@@ -161,7 +168,7 @@ def claim_of(
     exact = published_steps(constants, budgets, gradient_bound=gradient_bound, c2=c2)
     steps = min({max(1, math.floor(exact)), max(1, math.ceil(exact))}, key=bound)
     noise = claimed_variances(budgets, steps, gradient_bound=gradient_bound, c2=c2)
-    return Claim(
+    return PublishedOptimum(
         exact=exact,
         steps=steps,
         bound=bound(steps),
@@ -178,7 +185,7 @@ class _Problem:
     job: Job
     estimates: Estimates
     options: OptimiseOptions
-    known: dict[tuple[int, Batch], Setting]
+    known: dict[tuple[int, Batch], OptimiseSetting]
 
     @property
     def records(self) -> list[int]:
@@ -194,7 +201,7 @@ class _Problem:
         )
 
 
-def _setting(problem: _Problem, steps: int, batch: Batch) -> Setting:
+def _setting(problem: _Problem, steps: int, batch: Batch) -> OptimiseSetting:
     """The calibrated setting, from memory if it was asked for before."""
     key = (steps, batch)
     if key not in problem.known:
@@ -203,7 +210,7 @@ def _setting(problem: _Problem, steps: int, batch: Batch) -> Setting:
     return problem.known[key]
 
 
-def _judged(problem: _Problem, setting: Setting) -> Choice:
+def _judged(problem: _Problem, setting: OptimiseSetting) -> Choice:
     """A setting and its bound."""
     bound = convergence_bound(problem.estimates.bound, setting.variances, setting.steps)
     bias = None
@@ -216,22 +223,24 @@ def _curve(problem: _Problem, batch: Batch, points: int) -> tuple[Choice, ...]:
     """Calibrated choices over the steps, finer around the smallest bound."""
     grid = set(_grid(problem, points))
     grid |= {steps for steps, known in problem.known if known == batch}
-    tried = [_setting(problem, steps, batch) for steps in sorted(grid)]
-    settings = _refined(problem, _extended(problem, tried))
+    calibrated = [_setting(problem, steps, batch) for steps in sorted(grid)]
+    settings = _refined(problem, _extended(problem, calibrated))
     return tuple(_judged(problem, setting) for setting in settings)
 
 
-def _extended(problem: _Problem, settings: Sequence[Setting]) -> list[Setting]:
+def _extended(problem: _Problem, settings: Sequence[OptimiseSetting]) -> list[OptimiseSetting]:
     """Settings of one batch, with further ones while the best lies at an end of their range."""
-    found = list(settings)
+    calibrated = list(settings)
     while True:
-        best = min(found, key=lambda setting: _judged(problem, setting).bound).steps
-        steps = {found[0].steps: best // BEYOND, found[-1].steps: best * BEYOND}.get(best, best)
-        steps = min(max(1, steps), max(problem.options.most_steps, found[-1].steps))
-        if steps in {setting.steps for setting in found}:
-            return found
-        found.append(_setting(problem, steps, found[0].batch))
-        found.sort(key=lambda setting: setting.steps)
+        best = min(calibrated, key=lambda setting: _judged(problem, setting).bound).steps
+        steps = {calibrated[0].steps: best // BEYOND, calibrated[-1].steps: best * BEYOND}.get(
+            best, best
+        )
+        steps = min(max(1, steps), max(problem.options.most_steps, calibrated[-1].steps))
+        if steps in {setting.steps for setting in calibrated}:
+            return calibrated
+        calibrated.append(_setting(problem, steps, calibrated[0].batch))
+        calibrated.sort(key=lambda setting: setting.steps)
 
 
 def _grid(problem: _Problem, points: int) -> list[int]:
@@ -251,26 +260,26 @@ def _grid(problem: _Problem, points: int) -> list[int]:
 
 
 def _refined(
-    problem: _Problem, settings: Sequence[Setting], clip: float | None = None
-) -> list[Setting]:
+    problem: _Problem, settings: Sequence[OptimiseSetting], clip: float | None = None
+) -> list[OptimiseSetting]:
     """Settings of one batch with a few more, each where the interpolated bound is least."""
-    found = sorted(settings, key=lambda setting: setting.steps)
-    nodes = len(found[0].variances)
+    calibrated = sorted(settings, key=lambda setting: setting.steps)
+    nodes = len(calibrated[0].variances)
     for _ in range(REFINED):
-        factor = 1.0 if clip is None else clip / found[0].clip
-        deviation = interpolated_deviation(found)
-        steps = np.unique(np.round(np.geomspace(found[0].steps, found[-1].steps, FINE)))
+        factor = 1.0 if clip is None else clip / calibrated[0].clip
+        deviation = interpolated_deviation(calibrated)
+        steps = np.unique(np.round(np.geomspace(calibrated[0].steps, calibrated[-1].steps, FINE)))
         bounds = [
             convergence_bound(problem.estimates.bound, [(factor * std) ** 2] * nodes, count)
             for std, count in zip(deviation(steps), steps, strict=True)
         ]
         best = int(steps[int(np.argmin(bounds))])
-        nearest = min(abs(math.log(best / setting.steps)) for setting in found)
+        nearest = min(abs(math.log(best / setting.steps)) for setting in calibrated)
         if nearest <= math.log(APART):
             break
-        found.append(_setting(problem, best, found[0].batch))
-        found.sort(key=lambda setting: setting.steps)
-    return found
+        calibrated.append(_setting(problem, best, calibrated[0].batch))
+        calibrated.sort(key=lambda setting: setting.steps)
+    return calibrated
 
 
 def _batches(problem: _Problem) -> list[Batch]:
@@ -307,10 +316,10 @@ def _best_clips(problem: _Problem, curve: Sequence[Choice]) -> tuple[Choice, ...
     )
 
 
-def _claim(problem: _Problem) -> Claim:
+def _claim(problem: _Problem) -> PublishedOptimum:
     """Corollary 1, and what its number of steps gives with the noise that is really needed."""
     config, estimates = problem.job.config, problem.estimates
-    claim = claim_of(
+    claim = published_optimum(
         estimates.bound,
         problem.budgets,
         gradient_bound=estimates.value("G"),
@@ -326,8 +335,57 @@ def _claim(problem: _Problem) -> Claim:
 def _claimed_curve(problem: _Problem, steps: Sequence[int]) -> tuple[tuple[int, float], ...]:
     gradient_bound = problem.estimates.value("G")
     c2 = problem.job.config.privacy.published_constant
-    found = []
+    points = []
     for count in steps:
         noise = claimed_variances(problem.budgets, count, gradient_bound=gradient_bound, c2=c2)
-        found.append((count, convergence_bound(problem.estimates.bound, noise, count)))
-    return tuple(found)
+        points.append((count, convergence_bound(problem.estimates.bound, noise, count)))
+    return tuple(points)
+
+
+def _sensitivity_analysis(
+    plan: Plan, own: OptimiseSetting, constants: BoundConstants
+) -> tuple[Sensitivity, ...]:
+    """The experiment as it stands and changed in one thing at a time.
+
+    The constants are kept, which is the simplest assumption: a new node is like the average one,
+    new records are like the old.
+
+    Args:
+        plan: of the experiment, calibrated.
+        own: its setting.
+        constants: of the bound.
+    """
+    return tuple(
+        Sensitivity(change, setting, convergence_bound(constants, setting.variances, setting.steps))
+        for change, setting in _changes(plan, own)
+    )
+
+
+def _changes(plan: Plan, own: OptimiseSetting) -> Iterator[tuple[str, OptimiseSetting]]:
+    config, parameters = plan.config, plan.parameters
+    records = [node.records for node in plan.nodes]
+    yield "as it stands", own
+    yield "one more node", _one_more_node(own)
+    twice = build_plan(config, [2 * count for count in records], parameters)
+    yield "twice the records", setting_of(twice)
+    assert config.privacy.budget is not None  # a plan without a budget gets no advice
+    halves = tuple(epsilon / 2 for epsilon in config.per_node(config.privacy.budget))
+    half = changed(config, privacy={"epsilon": halves})
+    yield "half the epsilon", setting_of(build_plan(half, records, parameters))
+    yield "twice the steps", adapted(config, records, parameters, 2 * own.steps, own.batch)
+    if own.batch != "all" and own.batch < max(records):
+        larger = min(4 * own.batch, max(records))
+        words = "four times the batch" if larger == 4 * own.batch else "every record a step"
+        yield words, adapted(config, records, parameters, own.steps, larger)
+
+
+def _one_more_node(own: OptimiseSetting) -> OptimiseSetting:
+    """With a node whose noise is the others' average: nobody else's noise changes."""
+    nodes = len(own.variances)
+    variances = (*own.variances, math.fsum(own.variances) / nodes)
+    return replace(
+        own,
+        variances=variances,
+        accumulated=own.accumulated * math.sqrt(nodes / (nodes + 1)),
+        floor=own.floor * math.sqrt(nodes / (nodes + 1)),
+    )

@@ -16,15 +16,16 @@ import tomli_w
 
 from experiments import experiment, tree
 from tacit.analysis.compare.figure import Figure, load_figure
-from tacit.analysis.compare.session import Watch, gather, worst_code
-from tacit.analysis.compare.store import Store
-from tacit.analysis.compare.work import (
-    Task,
+from tacit.analysis.compare.pool import (
+    RunRequest,
+    _now_and_then,
     _run_in_processes,
     perform,
-    run_tasks,
+    run_all,
     threads_a_process,
 )
+from tacit.analysis.compare.session import Monitor, gather, worst_code
+from tacit.analysis.compare.store import Store
 from tacit.config import load_config, to_toml
 from tacit.errors import InputError
 
@@ -32,9 +33,9 @@ OVERFLOWS = {"algorithm.learning_rate": 1e38, "privacy.noise_std": 100.0}  # in 
 LONG = {"steps": 20_000, "evaluate_every": 20_000, "checkpoint_every": 50}
 
 
-def task(folder: Path, name: str = "run", resume: bool = False, **changes: Any) -> Task:
+def request(folder: Path, name: str = "run", resume: bool = False, **changes: Any) -> RunRequest:
     config = load_config(experiment(**changes))
-    return Task(to_toml(config), str(folder / name), resume, str(folder / f"{name}.2"))
+    return RunRequest(to_toml(config), str(folder / name), resume, str(folder / f"{name}.2"))
 
 
 def figure(folder: Path, lines: list[dict[str, Any]], seeds: int = 1, **changes: Any) -> Figure:
@@ -48,23 +49,23 @@ LINES = [{"name": "One & only"}, {"name": "two", "set": {"algorithm.clip": 2.0}}
 
 
 def test_a_second_time_nothing_runs(tmp_path: Path) -> None:
-    wanted, store = figure(tmp_path, LINES[:1], seeds=2), Store.open(tmp_path / "out")
-    first = gather(wanted, store)
+    clips, store = figure(tmp_path, LINES[:1], seeds=2), Store.open(tmp_path / "out")
+    first = gather(clips, store)
     assert (first.made, first.cached, first.stopped, worst_code(first)) == (2, 0, False, 0)
     names = [path.name for path in store.folders()]
     assert [name.rpartition("-")[0] for name in names] == ["one-only-seed0", "one-only-seed1"]
     before = {name: (store.path / name).stat().st_mtime_ns for name in tree(store.path)}
-    second = gather(wanted, Store.open(tmp_path / "out"))
+    second = gather(clips, Store.open(tmp_path / "out"))
     assert (second.made, second.cached) == (0, 2)
     assert {name: (store.path / name).stat().st_mtime_ns for name in tree(store.path)} == before
-    assert [one.path for one in second.members] == [one.path for one in first.members]
+    assert [member.path for member in second.members] == [member.path for member in first.members]
 
 
 def test_equal_experiments_run_once_whatever_they_are_called(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "out")
     lines = [{"name": "a"}, {"name": "b"}]
-    found = gather(figure(tmp_path, lines), store)
-    assert (found.made, len(found.members)) == (1, 2)
+    gathered = gather(figure(tmp_path, lines), store)
+    assert (gathered.made, len(gathered.members)) == (1, 2)
     renamed = gather(figure(tmp_path, [{"name": "c"}]), store)
     assert (renamed.made, renamed.cached) == (0, 1)
     other = gather(figure(tmp_path, [{"name": "c"}], train={"steps": 5}), store)
@@ -77,13 +78,13 @@ def test_what_fails_does_not_take_the_others_along(tmp_path: Path) -> None:
         {"name": "diverges", "set": OVERFLOWS},
         {"name": "good"},
     ]
-    found = gather(figure(tmp_path, lines), Store.open(tmp_path / "out"))
-    wrong, diverged, good = found.members
+    gathered = gather(figure(tmp_path, lines), Store.open(tmp_path / "out"))
+    wrong, diverged, good = gathered.members
     assert "train.batch" in str(wrong.error)
     assert "no longer finite" in str(diverged.error)
     assert good.complete
     assert not diverged.complete
-    assert worst_code(found) == 2
+    assert worst_code(gathered) == 2
     again = gather(figure(tmp_path, lines), Store.open(tmp_path / "out"))
     assert (again.made, again.cached) == (0, 2)  # a run that diverged has ended, too
 
@@ -94,29 +95,29 @@ def test_a_diverging_point_of_a_grid_is_no_failure(tmp_path: Path) -> None:
         "set": {"privacy.noise_std": 100.0},
         "grid": {"algorithm.learning_rate": [0.5, 1e38]},
     }
-    found = gather(figure(tmp_path, [line]), Store.open(tmp_path / "out"))
-    assert [one.complete for one in found.members] == [True, False]
-    assert worst_code(found) == 0
+    gathered = gather(figure(tmp_path, [line]), Store.open(tmp_path / "out"))
+    assert [member.complete for member in gathered.members] == [True, False]
+    assert worst_code(gathered) == 0
 
 
 def test_a_stopped_run_goes_on_where_it_stood(tmp_path: Path) -> None:
-    wanted, store = figure(tmp_path, LINES), Store.open(tmp_path / "out")
+    clips, store = figure(tmp_path, LINES), Store.open(tmp_path / "out")
     steps: list[float] = []
     stopped = gather(
-        wanted, store, watch=Watch(step=steps.append, should_stop=lambda: len(steps) > 1)
+        clips, store, monitor=Monitor(step=steps.append, should_stop=lambda: len(steps) > 1)
     )
     assert stopped.stopped
-    assert [one.result for one in stopped.members] == [None, None]
+    assert [member.result for member in stopped.members] == [None, None]
     assert worst_code(stopped) == 0
     assert "again" in str(stopped.members[0].error)
     (half,) = store.folders()
     assert json.loads((half / "result.json").read_text())["status"] == "stopped"
-    found = gather(wanted, store)
-    assert found.members[0].path == half
-    assert [one.complete for one in found.members] == [True, True]
+    gathered = gather(clips, store)
+    assert gathered.members[0].path == half
+    assert [member.complete for member in gathered.members] == [True, True]
     # Seeded noise: the same model as a run in one go.
     whole = perform(
-        Task(to_toml(wanted.lines[0].settings[0].runs[0]), str(tmp_path / "w"), False, "")
+        RunRequest(to_toml(clips.lines[0].settings[0].runs[0]), str(tmp_path / "w"), False, "")
     )
     assert (
         Path(whole.folder, "nodes.safetensors").read_bytes()
@@ -125,14 +126,14 @@ def test_a_stopped_run_goes_on_where_it_stood(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_usable_checkpoint_begins_anew_elsewhere(tmp_path: Path) -> None:
-    wanted, store = figure(tmp_path, LINES[:1]), Store.open(tmp_path / "out")
-    (member,) = gather(wanted, store).members
+    clips, store = figure(tmp_path, LINES[:1]), Store.open(tmp_path / "out")
+    (member,) = gather(clips, store).members
     (member.path / "result.json").unlink()
     (checkpoint,) = list(member.path.glob("checkpoint-*"))[-1:]
     for name in member.path.glob("checkpoint-*"):
         name.write_bytes(b"torn")
     before = tree(member.path)
-    (again,) = gather(wanted, store).members
+    (again,) = gather(clips, store).members
     assert again.complete
     assert again.path == member.path.with_name(f"{member.path.name}.2")
     assert tree(member.path) == before
@@ -145,28 +146,28 @@ def test_a_run_without_a_usable_checkpoint_begins_anew_elsewhere(tmp_path: Path)
 def test_a_budget_that_is_used_up_by_a_kill_is_spent_anew(tmp_path: Path) -> None:
     """What was booked before stays on the books of the abandoned folder."""
     changes: Any = {"privacy": {"noise_std": None, "epsilon": 1.0, "noise_seed": None}}
-    one = task(tmp_path, **changes)
-    assert perform(one).status == "done"
+    first_try = request(tmp_path, **changes)
+    assert perform(first_try).status == "done"
     (tmp_path / "run" / "result.json").unlink()
     for path in sorted((tmp_path / "run").glob("checkpoint-*"))[1:]:
         path.unlink()  # the steps behind it are booked, and would have to run again
-    outcome = perform(replace(one, resume=True))
-    assert (outcome.folder, outcome.status) == (one.instead, "done")
+    outcome = perform(replace(first_try, resume=True))
+    assert (outcome.folder, outcome.status) == (first_try.instead, "done")
 
 
 def test_stopping_processes_leaves_checkpoints_and_nobody(tmp_path: Path) -> None:
-    tasks = [task(tmp_path, f"run{seed}", train={**LONG, "seed": seed}) for seed in range(3)]
-    seen: set[int] = set()
-    outcomes = run_tasks(
-        tasks,
+    requests = [request(tmp_path, f"run{seed}", train={**LONG, "seed": seed}) for seed in range(3)]
+    places: set[int] = set()
+    outcomes = run_all(
+        requests,
         jobs=2,
-        on_step=lambda place, share: seen.add(place),
-        should_stop=lambda: len(seen) == 2,
+        on_step=lambda place, share: places.add(place),
+        should_stop=lambda: len(places) == 2,
     )
-    assert sorted(one.status for one in outcomes) == ["cancelled", "stopped", "stopped"]
-    for one in outcomes:
-        if one.status == "stopped":
-            assert list(Path(one.folder).glob("checkpoint-*"))
+    assert sorted(outcome.status for outcome in outcomes) == ["cancelled", "stopped", "stopped"]
+    for outcome in outcomes:
+        if outcome.status == "stopped":
+            assert list(Path(outcome.folder).glob("checkpoint-*"))
     assert _children() == set()
 
 
@@ -179,37 +180,44 @@ def test_a_lost_process_costs_its_own_run_only(tmp_path: Path) -> None:
             for child in _children():
                 os.kill(child, signal.SIGKILL)
 
-    tasks = [
-        task(tmp_path, "long", train=LONG),
-        task(tmp_path, "short"),
-        task(tmp_path, "bad", train={"batch": 5000}),
+    requests = [
+        request(tmp_path, "long", train=LONG),
+        request(tmp_path, "short"),
+        request(tmp_path, "bad", train={"batch": 5000}),
     ]
     # One process at a time, so that it is the long run's that is lost.
-    outcomes = _run_in_processes(tasks, 1, kill, lambda place, outcome: None, lambda: False)
+    outcomes = _run_in_processes(requests, 1, kill, lambda place, outcome: None, lambda: False)
     assert killed.is_set()
-    assert [(one.status, one.code) for one in outcomes] == [
+    assert [(outcome.status, outcome.code) for outcome in outcomes] == [
         ("failed", 4),
         ("done", 0),
         ("failed", 2),
     ]
+    assert outcomes[0].message == "its process was lost (killed by signal 9)"
     assert _children() == set()
-    here = perform(task(tmp_path, "here"))
+    same_process = perform(request(tmp_path, "here"))
     for name in ("nodes.safetensors", "config.toml"):
-        assert Path(here.folder, name).read_bytes() == (tmp_path / "short" / name).read_bytes()
+        assert (
+            Path(same_process.folder, name).read_bytes() == (tmp_path / "short" / name).read_bytes()
+        )
 
 
 def _children() -> set[int]:
     """Our child processes that still live."""
-    found = set()
+    children = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
             command = stat.with_name("cmdline").read_bytes()
         except OSError:
             continue
-        if int(fields[1]) == os.getpid() and fields[0] != "Z" and b"compare.worker" in command:
-            found.add(int(stat.parent.name))
-    return found
+        if (
+            int(fields[1]) == os.getpid()
+            and fields[0] != "Z"
+            and b"multiprocessing-fork" in command
+        ):
+            children.add(int(stat.parent.name))
+    return children
 
 
 def test_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,20 +250,18 @@ def test_a_folder_is_taken_up_only_if_a_comparison_made_it(tmp_path: Path) -> No
 def test_runs_with_ledgers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two at once would find the ledgers of their data in use."""
     privacy = {"ledger": str(tmp_path / "books"), "ledger_epsilon": 50.0, "noise_seed": None}
-    found = gather(figure(tmp_path, LINES, privacy=privacy), Store.open(tmp_path / "out"), jobs=2)
-    assert [one.complete for one in found.members] == [True, True]
+    gathered = gather(
+        figure(tmp_path, LINES, privacy=privacy), Store.open(tmp_path / "out"), jobs=2
+    )
+    assert [member.complete for member in gathered.members] == [True, True]
     assert _children() == set()
 
 
 def test_a_moment_of_patience() -> None:
     """Reports of many quick steps do not drown the parent."""
-    from io import StringIO
-
-    from tacit.analysis.compare.worker import _Reports
-
-    out = StringIO()
-    reports = _Reports(out)
+    shares: list[float] = []
+    show = _now_and_then(shares.append)
     began = time.monotonic()
     for turn in range(1000):
-        reports.show(turn / 1000)
-    assert out.getvalue().count("\n") <= 2 + (time.monotonic() - began) / 0.5
+        show(turn / 1000)
+    assert 1 <= len(shares) <= 2 + (time.monotonic() - began) / 0.5

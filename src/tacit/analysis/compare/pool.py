@@ -1,0 +1,427 @@
+"""Makes runs, in this process or in several at once; none that fails takes another with it.
+
+Each of several processes is the only one of a `ProcessPoolExecutor` of its own: a process that is
+killed breaks its own executor alone, whose run fails, and another takes its place. A pipe goes
+beside it. The process reports on it how far its run is; a word from the parent, or the end of the
+pipe because the parent is gone, however it died, asks it to stop after the step that it is at,
+with a checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import tomllib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing import active_children, get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from tacit.config import load_config
+from tacit.errors import (
+    BudgetError,
+    DivergenceError,
+    InputError,
+    PeerError,
+    TacitError,
+    describe,
+)
+from tacit.training import loop as run
+from tacit.training.prepare import Job, prepare
+from tacit.training.run_folder import checkpoint as checkpoints
+
+__all__ = ["Outcome", "RunRequest", "perform", "run_all", "threads_a_process"]
+
+OnStep = Callable[[int, float], None]
+OnDone = Callable[[int, "Outcome"], None]
+_PATIENCE = 0.2  # seconds between two looks at whether to stop
+_EVERY = 0.5  # seconds between two reports of a process
+_LEFT = 130  # exit code of a process that was asked to stop before its run began
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """One run to be made.
+
+    Args:
+        experiment: resolved, as TOML.
+        folder: of the run.
+        resume: whether the run in the folder goes on.
+        instead: a new folder, for a run that turns out not to be able to go on.
+    """
+
+    experiment: str
+    folder: str
+    resume: bool
+    instead: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Args:
+        folder: where the run lies.
+        status: as in `result.json`; `failed` where there is none, `cancelled` before it began.
+        message: why, where it did not end well; one line.
+        code: the exit code of an error; 0 without.
+    """
+
+    folder: str
+    status: str
+    message: str | None = None
+    code: int = 0
+
+
+def perform(
+    request: RunRequest,
+    on_step: Callable[[float], None] = lambda share: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Make one run in this process; errors become its outcome.
+
+    Args:
+        request: what to run.
+        on_step: hears the share of the steps that are completed.
+        should_stop: asked after every step.
+    """
+    try:
+        job = prepare(load_config(tomllib.loads(request.experiment)))
+        if should_stop():
+            return Outcome(request.folder, "cancelled")
+        return _execute(job, request, on_step, should_stop)
+    except DivergenceError as error:
+        return Outcome(request.folder, "diverged", str(error), error.exit_code)
+    except TacitError as error:
+        return Outcome(request.folder, "failed", str(error), error.exit_code)
+    except Exception as error:  # a defect, or what a user's own module raises
+        if os.environ.get("TACIT_TRACEBACK"):
+            raise
+        return Outcome(request.folder, "failed", f"a defect of ours: {describe(error)}", 1)
+
+
+def _execute(
+    job: Job,
+    request: RunRequest,
+    on_step: Callable[[float], None],
+    should_stop: Callable[[], bool],
+) -> Outcome:
+    def show(moment: run.Progress) -> None:
+        on_step(moment.step / moment.steps)
+
+    def attempt(folder: str, resume: bool) -> Outcome:
+        result = run.execute(
+            job, out=Path(folder), resume=resume, on_step=show, should_stop=should_stop
+        )
+        return Outcome(folder, result.status, result.message)
+
+    if not (request.resume and _can_go_on(job, Path(request.folder))):
+        return attempt(request.instead if request.resume else request.folder, False)
+    outcome = attempt(request.folder, True)
+    if outcome.status != "budget-exhausted":
+        return outcome
+    try:  # what was booked before it was cut off shortened it: whole runs are compared
+        return attempt(request.instead, False)
+    except BudgetError:  # of the nodes' data, which have no more for a whole one
+        return outcome
+
+
+def _can_go_on(job: Job, folder: Path) -> bool:
+    """Whether a checkpoint of a folder is whole, and all of them belong to this plan."""
+    try:
+        steps, _ = checkpoints.sound(folder, job.digest)
+    except (InputError, OSError):
+        return False
+    return bool(steps)
+
+
+def run_all(
+    requests: Sequence[RunRequest],
+    *,
+    jobs: int = 1,
+    on_step: OnStep = lambda place, share: None,
+    on_done: OnDone = lambda place, outcome: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[Outcome]:
+    """Make all runs, and give their outcomes in the same order.
+
+    Args:
+        requests: what to run. A program that gives `jobs` guards its main part by
+            `if __name__ == "__main__"`: `multiprocessing` imports it in each process.
+        jobs: 1: one after the other in this process; more: in so many processes.
+        on_step: hears the place of a run, and the share of its steps that are completed.
+        on_done: hears the place of a run, and how it ended.
+        should_stop: asked all the time; True stops the running ones cleanly, and starts no more.
+    """
+    if jobs > 1 and len(requests) > 1:
+        return _run_in_processes(requests, min(jobs, len(requests)), on_step, on_done, should_stop)
+    outcomes = []
+    for place, request in enumerate(requests):
+        outcome = Outcome(request.folder, "cancelled")
+        if not should_stop():
+
+            def show(share: float, place: int = place) -> None:
+                on_step(place, share)
+
+            outcome = perform(request, show, should_stop)
+        on_done(place, outcome)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def threads_a_process(jobs: int) -> int:
+    """Each process's share of the cores that this one may use, at least 1.
+
+    `OMP_NUM_THREADS` bounds it, where it is set.
+    """
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    most = int(limit) if limit.isdigit() and int(limit) else cores
+    return max(1, min(most, cores // jobs))
+
+
+def _run_in_processes(
+    requests: Sequence[RunRequest],
+    jobs: int,
+    on_step: OnStep,
+    on_done: OnDone,
+    should_stop: Callable[[], bool],
+) -> list[Outcome]:
+    outcomes: dict[int, Outcome] = {}
+    waiting = deque(range(len(requests)))
+    workers: list[_Worker] = []
+    running: dict[Future[Outcome], tuple[int, _Worker]] = {}
+    threads = threads_a_process(jobs)
+    stopping = False
+
+    def end(place: int, outcome: Outcome) -> None:
+        outcomes[place] = outcome
+        on_done(place, outcome)
+
+    try:
+        while waiting or running:
+            if not stopping and should_stop():
+                stopping = True
+                for _, worker in running.values():
+                    worker.stop()
+            while waiting and stopping:
+                place = waiting.popleft()
+                end(place, Outcome(requests[place].folder, "cancelled"))
+            while waiting and len(running) < jobs:
+                place = waiting.popleft()
+                busy = [worker for _, worker in running.values()]
+                idle = [each for each in workers if each not in busy and each.process.is_alive()]
+                try:
+                    worker = idle[0] if idle else _start_worker(threads)
+                except (OSError, ValueError) as error:
+                    if running:  # the machine has room for no more
+                        jobs = len(running)
+                        waiting.appendleft(place)
+                        break
+                    message = f"its process could not be started ({describe(error)})"
+                    end(place, _lost(requests[place], message))
+                    continue
+                workers += [] if idle else [worker]
+                running[worker.submit(requests[place])] = place, worker
+            ended, _ = wait(running, timeout=_PATIENCE, return_when=FIRST_COMPLETED)
+            for place, worker in running.values():
+                share = worker.latest_share()
+                if share is not None:
+                    on_step(place, share)
+            for future in ended:
+                place, worker = running.pop(future)
+                end(place, _outcome(future, worker, requests[place], stopping))
+    finally:
+        for worker in workers:
+            worker.kill()
+    return [outcomes[place] for place in range(len(requests))]
+
+
+def _outcome(
+    future: Future[Outcome], worker: _Worker, request: RunRequest, stopping: bool
+) -> Outcome:
+    """What a process answered, or that it was lost."""
+    error = future.exception()
+    if error is None:
+        return future.result()
+    if isinstance(error, BrokenProcessPool):
+        worker.kill()  # it is dead already: its exit code is fetched
+        code = worker.process.exitcode or 0
+        reason = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+    elif isinstance(error, Exception):  # only `TACIT_TRACEBACK` lets one through
+        raise error
+    else:
+        reason = describe(error)
+    if stopping:
+        return Outcome(request.folder, "cancelled")
+    return _lost(request, f"its process was lost ({reason})")
+
+
+def _lost(request: RunRequest, message: str) -> Outcome:
+    return Outcome(request.folder, "failed", message, PeerError.exit_code)
+
+
+@dataclass(frozen=True, eq=False)
+class _Worker:
+    """A process for runs, seen from its parent.
+
+    Args:
+        executor: of this process alone.
+        process: itself.
+        link: the parent's end of the pipe.
+    """
+
+    executor: ProcessPoolExecutor
+    process: BaseProcess
+    link: Connection[Any, Any]
+
+    def submit(self, request: RunRequest) -> Future[Outcome]:
+        """Begin a run; where the process is lost already, that is what the future says."""
+        try:
+            return self.executor.submit(_run_in_worker, request)
+        except BrokenProcessPool as error:
+            future: Future[Outcome] = Future()
+            future.set_exception(error)
+            return future
+
+    def latest_share(self) -> float | None:
+        """The share of the steps that it reported last; None where it has reported nothing new."""
+        share: float | None = None
+        with suppress(EOFError, OSError):
+            while self.link.poll():
+                share = self.link.recv()
+        return share
+
+    def stop(self) -> None:
+        """Ask it to stop cleanly."""
+        with suppress(OSError):
+            self.link.send("stop")
+
+    def kill(self) -> None:
+        """End it at once if it is still there."""
+        self.process.kill()
+        self.executor.shutdown()
+        self.link.close()
+
+
+def _start_worker(threads: int) -> _Worker:
+    context = get_context("spawn")
+    link, other_end = context.Pipe()
+    executor = ProcessPoolExecutor(1, context, _set_up_worker, (other_end,))
+    with _start_conditions(threads):
+        before = set(active_children())
+        executor.submit(int)  # starts the process
+        (process,) = set(active_children()) - before
+    other_end.close()  # so that its end is seen if the process dies
+    return _Worker(executor, process, link)
+
+
+@contextmanager
+def _start_conditions(threads: int) -> Iterator[None]:
+    """What a process inherits that is started within: its threads, and no signals as yet.
+
+    A Ctrl-C goes to every process of a terminal, but is meant for the parent, who then asks each to
+    stop: until a process can ignore it, it is blocked there.
+    """
+    previous = os.environ.get("OMP_NUM_THREADS")
+    signal_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    try:
+        yield
+    finally:
+        os.environ.pop("OMP_NUM_THREADS")
+        if previous is not None:
+            os.environ["OMP_NUM_THREADS"] = previous
+        signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
+
+
+@dataclass(frozen=True)
+class _WorkerState:
+    """What a process of the pool knows of itself.
+
+    Args:
+        link: its end of the pipe.
+        stop_requested: whether it is to stop.
+        preparing: whether it has a run that has sent and booked nothing as yet.
+        idle: whether it has no run.
+    """
+
+    link: Connection[Any, Any]
+    stop_requested: threading.Event = field(default_factory=threading.Event)
+    preparing: threading.Event = field(default_factory=threading.Event)
+    idle: threading.Event = field(default_factory=threading.Event)
+
+
+_own_state: _WorkerState | None = None  # set in a process of the pool
+
+
+def _set_up_worker(link: Connection[Any, Any]) -> None:
+    """The first that a process of the pool does."""
+    global _own_state
+    for number in _SIGNALS:  # they are for the parent; those that are pending are forgotten
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    os.dup2(2, 1)  # what a user's module prints does not mix with what the parent prints
+    state = _own_state = _WorkerState(link)
+    state.idle.set()
+
+    def listen() -> None:
+        with suppress(OSError):
+            link.poll(None)  # until the parent says something, or is gone
+        state.stop_requested.set()
+        if state.preparing.is_set():  # which may take minutes
+            os._exit(_LEFT)
+        with suppress(EOFError, OSError):
+            while True:  # until the parent is gone
+                link.recv()
+        state.idle.wait()
+        os._exit(_LEFT)
+
+    threading.Thread(target=listen, daemon=True).start()
+
+
+def _run_in_worker(request: RunRequest) -> Outcome:
+    state = _own_state
+    assert state is not None
+
+    def should_stop() -> bool:  # first asked when all is prepared
+        state.preparing.clear()
+        return state.stop_requested.is_set()
+
+    def send(share: float) -> None:
+        with suppress(OSError):  # the parent is gone: the run is stopped cleanly all the same
+            state.link.send(share)
+
+    state.idle.clear()
+    state.preparing.set()
+    try:
+        if state.stop_requested.is_set():
+            return Outcome(request.folder, "cancelled")
+        return perform(request, _now_and_then(send), should_stop)
+    finally:
+        state.preparing.clear()
+        state.idle.set()
+
+
+def _now_and_then(send: Callable[[float], None]) -> Callable[[float], None]:
+    """Lets at most one report through in `_EVERY` seconds: many quick steps do not drown anyone."""
+    last = -_EVERY
+
+    def show(share: float) -> None:
+        nonlocal last
+        if time.monotonic() >= last + _EVERY:
+            last = time.monotonic()
+            send(share)
+
+    return show
