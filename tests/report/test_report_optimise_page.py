@@ -148,7 +148,7 @@ def test_private_constants_are_a_red_banner() -> None:
     document["constants"][0] |= {"kind": "private", "private": False}
     html = without_plotly(optimise_page(document))
     assert 'class="banner bad"' in html
-    assert "NOT PRIVATE: constants were read off the nodes&#x27; own records" in html
+    assert "NOT PRIVATE: constants were read off the nodes&#39; own records" in html
     assert "PRIVATE RECORDS, not covered by epsilon" in html
 
 
