@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 
 from tacit.report.charts import AMBER, BLUE, RED, Axis, Chart, base_layout
 from tacit.report.rendering import Table, Tile, render
-from tacit.report.wording import NOTHING, epsilon_text, number_text
+from tacit.report.wording import NOTHING, epsilon_text, number_text, range_text
 
 __all__ = [
     "bound_cells",
@@ -94,8 +94,8 @@ def noise_text(row: Row) -> str:
     """Write the noise multiplier: one number, or first and last."""
     if row["noise_multiplier"] is None:
         return NOTHING
-    first, last = map(number_text, row["noise_multiplier"])
-    return first if first == last else f"{first} to {last}"
+    first, last = row["noise_multiplier"]
+    return range_text(first, last)
 
 
 def violated_numbers(row: Row) -> str:

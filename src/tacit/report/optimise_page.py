@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from tacit.report.charts import AMBER, BLUE, GREEN, GREY, RED, Axis, Chart, base_layout
 from tacit.report.rendering import Table, Tile, render
-from tacit.report.wording import NOTHING, number_text
+from tacit.report.wording import NOTHING, count_text, number_text
 
 __all__ = ["optimise_page"]
 
@@ -40,9 +40,9 @@ def optimise_page(document: Mapping[str, Any]) -> str:
         warning=document["warning"],
         flags=document["flags"],
         tiles=[
-            Tile("Certified optimum", _steps_text(best["steps"]), _bound_note(best)),
-            Tile("Published optimum", _steps_text(claim["steps"]), claimed),
-            Tile("As it stands", _steps_text(now["steps"]), _bound_note(now)),
+            Tile("Certified optimum", count_text(best["steps"], "step"), _bound_note(best)),
+            Tile("Published optimum", count_text(claim["steps"], "step"), claimed),
+            Tile("As it stands", count_text(now["steps"], "step"), _bound_note(now)),
         ],
         charts=[_bound_chart(document), _waste_chart(document), *_search_charts(document)],
         advice=document["advice"],
@@ -65,10 +65,6 @@ def _subtitle(document: Row) -> str:
     budgets = [f"({epsilon:g}, {delta:g})" for epsilon, delta in document["budgets"]]
     shown = ", ".join(budgets[:4]) + (f" and {len(budgets) - 4} more" if len(budgets) > 4 else "")
     return f"budgets {shown}, {document['relation']}, {document['sampling']} sampling"
-
-
-def _steps_text(count: int) -> str:
-    return f"{count:,} {'step' if count == 1 else 'steps'}"
 
 
 def _bound_note(choice: Row) -> str:

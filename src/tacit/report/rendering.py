@@ -53,6 +53,10 @@ class Table:
     over: Collection[tuple[int, str]] = ()
     over_note: str = ""
 
+    def __post_init__(self) -> None:
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError(f"every row needs {len(self.columns)} cells")
+
 
 def render(template: str, **context: object) -> str:
     """Give a page as HTML.

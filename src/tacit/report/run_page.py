@@ -11,12 +11,14 @@ from tacit.report.rendering import Table, Tile, render
 from tacit.report.wording import (
     NOTHING,
     bytes_text,
+    count_text,
     duration_text,
     epsilon_text,
     guess_bound,
     number_text,
     percent_text,
     percent_up_text,
+    range_text,
 )
 
 __all__ = ["run_page"]
@@ -50,9 +52,9 @@ def run_page(run: RunFolder) -> str:
     count = len(result.nodes)
     return render(
         "run",
-        title=f"{result.title} on {result.dataset}, {count:,} {'node' if count == 1 else 'nodes'}",
+        title=f"{result.title} on {result.dataset}, {count_text(count, 'node')}",
         result=result,
-        banners=[_verdict(result), *_status_banner(result), *_budget_banner(result)],
+        banners=_banners(result),
         tiles=[
             _score_tile(result),
             _epsilon_tile(result),
@@ -88,40 +90,34 @@ def _why_not_private(result: Result) -> str | None:
     return None
 
 
-def _verdict(result: Result) -> _Banner:
-    mechanism = result.mechanism or ""
+def _banners(result: Result) -> list[_Banner]:
+    """The verdict on privacy, how the run ended, and which budgets are exceeded."""
+    mechanism, nodes = result.mechanism or "", len(result.nodes)
     reason = _why_not_private(result)
     if reason is not None:
-        return _Banner("bad", f"NOT PRIVATE: {reason}", mechanism)
-    epsilon = epsilon_text(_highest(row.epsilon for row in result.nodes))
-    over = f", the highest of {len(result.nodes):,} nodes" if len(result.nodes) > 1 else ""
-    return _Banner(
-        "good", f"Private: certified epsilon {epsilon} at {_delta_text(result)}{over}", mechanism
-    )
+        verdict = _Banner("bad", f"NOT PRIVATE: {reason}", mechanism)
+    else:
+        epsilon = epsilon_text(_highest(row.epsilon for row in result.nodes))
+        over = f", the highest of {nodes:,} nodes" if nodes > 1 else ""
+        headline = f"Private: certified epsilon {epsilon} at {_delta_text(result)}{over}"
+        verdict = _Banner("good", headline, mechanism)
+    banners = [verdict]
+    if result.status in _STATUS_BANNERS:
+        kind, words = _STATUS_BANNERS[result.status]
+        headline = f"{words}: {result.steps:,} of {result.planned_steps:,} steps were completed"
+        banners.append(_Banner(kind, headline, result.message or ""))
+    exceeded = sum(row.is_over_budget for row in result.nodes)
+    if exceeded:
+        headline = f"The certified epsilon exceeds the budget of {exceeded:,} of {nodes:,} nodes"
+        detail = f"The noise was set by {result.accounting} accounting."
+        banners.append(_Banner("warn", headline, detail))
+    return banners
 
 
 def _delta_text(result: Result) -> str:
     deltas = {row.delta for row in result.nodes}
     highest = epsilon_text(_highest(deltas))
     return f"delta {highest}" if len(deltas) == 1 else f"delta {highest} or less"
-
-
-def _status_banner(result: Result) -> list[_Banner]:
-    if result.status not in _STATUS_BANNERS:
-        return []
-    kind, words = _STATUS_BANNERS[result.status]
-    headline = f"{words}: {result.steps:,} of {result.planned_steps:,} steps were completed"
-    return [_Banner(kind, headline, result.message or "")]
-
-
-def _budget_banner(result: Result) -> list[_Banner]:
-    count = sum(row.is_over_budget for row in result.nodes)
-    if count == 0:
-        return []
-    headline = (
-        f"The certified epsilon exceeds the budget of {count:,} of {len(result.nodes):,} nodes"
-    )
-    return [_Banner("warn", headline, f"The noise was set by {result.accounting} accounting.")]
 
 
 def _score_tile(result: Result) -> Tile:
@@ -318,13 +314,12 @@ def _node_table(result: Result) -> Table:
 
 
 def _node_cells(row: NodeRow) -> tuple[str, ...]:
-    first, last = number_text(row.first_noise), number_text(row.last_noise)
     return (
         str(row.node),
         f"{row.records:,}",
         number_text(row.sampling_rate),
         number_text(row.expected_batch),
-        first if first == last else f"{first} to {last}",
+        range_text(row.first_noise, row.last_noise),
         epsilon_text(row.delta),
         NOTHING if row.budget is None else f"{row.budget:.6g}",
         epsilon_text(row.epsilon) + (f", as {row.reported_by} reports" if row.reported_by else ""),

@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tacit.report.rendering import Table, render
-from tacit.report.wording import NOTHING, epsilon_text, guess_bound, number_text, percent_up_text
+from tacit.report.wording import (
+    NOTHING,
+    count_text,
+    epsilon_text,
+    guess_bound,
+    number_text,
+    percent_up_text,
+)
 
 __all__ = ["statement_page"]
 
@@ -38,8 +45,7 @@ def statement_page(document: Mapping[str, Any]) -> str:
     """
     run, task, rows = document["run"], document["task"], document["nodes"]
     algorithm, claim = document["algorithm"], document["claim"]
-    nodes = f"{len(rows):,} {'node' if len(rows) == 1 else 'nodes'}"
-    subject = f"{algorithm['title']} on {task['dataset']}, {nodes}"
+    subject = f"{algorithm['title']} on {task['dataset']}, {count_text(len(rows), 'node')}"
     epsilon = epsilon_text(max(row["epsilon"] for row in rows))
     delta = epsilon_text(max(row["delta"] for row in rows))
     over = ", the highest of all nodes" if len(rows) > 1 else ""

@@ -20,6 +20,7 @@ from tacit.analysis.compare.table import figure_table
 from tacit.report.compare_page import COLUMNS, compare_page, line_cells
 from tacit.report.compare_panels import panels, picture_note
 from tacit.report.svg_chart import svg_picture, ticks
+from web_pages import EVIL, Page, poisoned
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -171,6 +172,18 @@ def test_the_page_shows_what_the_document_says() -> None:
     assert band["fill"] == "toself"
     assert printed["y"] == [0.7465, 0.7465]
     assert "no run here has an epsilon" in page
+
+
+def test_text_on_the_page_is_escaped() -> None:
+    failed = line("failed", group="a group")
+    failed["points"] = [{**failed["points"][0], "name": f"clip {clip}"} for clip in (1.0, 2.0)]
+    failed["points"][0] |= {"runs": [{"seed": 0, "error": "an error"}]}
+    made = document(failed, bare("none"))
+    page = Page(compare_page(poisoned(made, keep=("x", "y"))))
+    page.assert_has_the_elements_of(Page(compare_page(made)))
+    page.assert_loads_nothing()
+    for text in ("Figure <3>", "a group", "clip 1.0", "an error", "K is not printed", "0.0.0"):
+        assert f"{text}{EVIL}" in page.text
 
 
 def test_missing_runs_are_listed_and_an_empty_figure_is_a_page() -> None:
