@@ -33,8 +33,8 @@ from tacit.communication.placement import Placement
 from tacit.config import AlgorithmSection, load_config
 from tacit.errors import TacitError
 from tacit.privacy.noise.keys import seeded_keys
-from tacit.report.page import render_page
 from tacit.report.reading import read_run_folder
+from tacit.report.run_page import run_page
 from tacit.training import evaluation as marks
 from tacit.training import loop as run
 from tacit.training import state as session
@@ -208,7 +208,7 @@ def page_for_others(folder: Path) -> str:
     result = json.loads((folder / "result.json").read_text())
     clocks = {key: 1.0 for key in CLOCKS if key in result}
     (folder / "result.json").write_text(json.dumps({**result, **clocks}))
-    return render_page(read_run_folder(folder)).replace(str(folder), "")
+    return run_page(read_run_folder(folder)).replace(str(folder), "")
 
 
 @pytest.mark.parametrize("case", ["dyn-d2p", "fedspd-dp"])

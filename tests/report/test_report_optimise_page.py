@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import json
-import re
 from typing import Any
 
-import plotly.offline
 import pytest
 
 from tacit.report.optimise_page import optimise_page
+from web_pages import EVIL, Page, poisoned
 
 Json = dict[str, Any]
 
@@ -71,22 +69,12 @@ DOCUMENT: Json = {
 }
 
 
-def without_plotly(html: str) -> str:
-    code = plotly.offline.get_plotlyjs()
-    assert html.count(code) == 1
-    return html.replace(code, "")
-
-
-def charts(html: str) -> dict[str, Json]:
-    """The plotly figures of a page by their keys."""
-    found = re.findall(
-        r'<figure id="([^"]+)">.*?<script type="application/json">(.*?)</script>', html, re.DOTALL
-    )
-    return {key: json.loads(data) for key, data in found}
+def page_of(document: Json) -> Page:
+    return Page(optimise_page(document))
 
 
 def test_the_page_tells_the_plan() -> None:
-    html = without_plotly(optimise_page(DOCUMENT))
+    html = page_of(DOCUMENT).html
     for words in (
         "PrivSGP on digits, 16 nodes",
         "budgets (0.5, 1e-05), (3, 0.0001), add-or-remove-one, poisson sampling",
@@ -105,7 +93,7 @@ def test_the_page_tells_the_plan() -> None:
 
 
 def test_both_optima_are_marked_on_both_curves() -> None:
-    figures = charts(without_plotly(optimise_page(DOCUMENT)))
+    figures = page_of(DOCUMENT).charts
     assert set(figures) == {"bound", "waste"}
     traces = {trace["name"]: (trace["x"], trace["y"]) for trace in figures["bound"]["data"]}
     assert traces == {
@@ -130,9 +118,9 @@ def test_chosen_batches_and_clips_are_drawn() -> None:
         choice(11, 5.0, clip=1.0, clipping_bias=1.0),
     ]
     document["certified"] = choice(11, 5.0, batch="all", clip=1.0, clipping_bias=1.0)
-    html = without_plotly(optimise_page(document))
-    assert "bound 5.00, clipping bias 1.00" in html
-    figures = charts(html)
+    page = page_of(document)
+    assert "bound 5.00, clipping bias 1.00" in page.text
+    figures = page.charts
     (batches,) = figures["batches"]["data"]
     assert batches["text"] == ["batch all, 9 steps", "batch 3, 10 steps"]
     assert (batches["x"], batches["y"]) == ([900.0, 1000.0], [3.0, 4.0])
@@ -146,10 +134,10 @@ def test_private_constants_are_a_red_banner() -> None:
     document = copy.deepcopy(DOCUMENT)
     document["warning"] = "constants were read off the nodes' own records"
     document["constants"][0] |= {"kind": "private", "private": False}
-    html = without_plotly(optimise_page(document))
-    assert 'class="banner bad"' in html
-    assert "NOT PRIVATE: constants were read off the nodes&#x27; own records" in html
-    assert "PRIVATE RECORDS, not covered by epsilon" in html
+    page = page_of(document)
+    assert page.count("div", **{"class": "banner bad"}) == 1
+    assert "NOT PRIVATE: constants were read off the nodes' own records" in page.text
+    assert "PRIVATE RECORDS, not covered by epsilon" in page.text
 
 
 @pytest.mark.parametrize("key", ["certified", "one_record"])
@@ -157,15 +145,16 @@ def test_what_could_not_be_computed_is_left_out(key: str) -> None:
     document = copy.deepcopy(DOCUMENT)
     document["published"][key] = None
     document["advice"], document["flags"] = [], []
-    html = without_plotly(optimise_page(document))
-    assert "<h2>Advice</h2>" not in html
-    names = [trace["name"] for trace in charts(html)["bound"]["data"]]
+    page = page_of(document)
+    assert "<h2>Advice</h2>" not in page.html
+    names = [trace["name"] for trace in page.charts["bound"]["data"]]
     assert ("published steps, certified noise" in names) == (key != "certified")
 
 
 def test_the_page_loads_nothing_and_escapes_names() -> None:
-    document = {**DOCUMENT, "dataset": "</script><b>x"}
-    html = without_plotly(optimise_page(document))
-    assert "<b>x" not in html
-    assert not re.findall(r"(?:src|href)\s*=", html)
-    assert "://" not in html
+    document = {**DOCUMENT, "warning": "a warning"}
+    page = page_of(poisoned(document))
+    page.assert_has_the_elements_of(page_of(document))
+    page.assert_loads_nothing()
+    for text in ("a warning", "--set train.steps=39", "one more node", "a lower estimate"):
+        assert f"{text}{EVIL}" in page.text

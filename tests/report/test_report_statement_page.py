@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from html import unescape
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
 from tacit.report.statement_page import statement_page
+from web_pages import EVIL, Page, poisoned
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -24,7 +22,7 @@ def document(**changes: Any) -> dict[str, Any]:
             (2, 1200, 1.2, None),
         )
     ]
-    found = {
+    content = {
         "date": "2026-01-02T03:04:05+00:00",
         "tacit_version": "9.8.7",
         "run": {
@@ -58,47 +56,16 @@ def document(**changes: Any) -> dict[str, Any]:
         "not_covered": ["a gap"],
         "digest": "statement-digest",
     }
-    return {**found, **changes}
+    return {**content, **changes}
 
 
-class Page(HTMLParser):
-    """Rows of tables, all text, and whether every element is closed."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.rows: list[list[str]] = []
-        self.text: list[str] = []
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert all(name not in ("src", "href") for name, _ in attrs)
-        if tag not in ("meta", "link", "br"):
-            self.open.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] in ("style", "script"):
-            return
-        self.text.append(data)
-        if "td" in self.open or "th" in self.open:
-            self.rows[-1][-1] += data
-
-    @property
-    def words(self) -> str:
-        return " ".join(" ".join(self.text).split())
+def page_of(content: dict[str, Any]) -> Page:
+    return Page(statement_page(content), has_charts=False)
 
 
 def test_the_page_says_everything() -> None:
-    page = Page(statement_page(document()))
-    assert page.open == []
-    for said in (
+    page = page_of(document())
+    for words in (
         "PrivSGP on digits, 3 nodes",
         "Certified: epsilon 2.00 at delta 1e-5, the highest of all nodes",
         "Relation replace-one, unit one record, trust model all-messages",
@@ -121,11 +88,11 @@ def test_the_page_says_everything() -> None:
         "Place and date",
         "Signature",
     ):
-        assert said in page.words, said
+        assert words in page.text, words
 
 
 def test_nodes_that_are_alike_share_a_row_and_nothing_is_rounded_down() -> None:
-    rows = Page(statement_page(document())).rows
+    rows = page_of(document()).rows
     alike = next(row for row in rows if row[0] == "0 to 1" and len(row) == 8)
     # (1 + delta e^-eps) / (1 + e^-eps) at 1.9901 is 0.87975, a share that is rounded up.
     assert alike == ["0 to 1", "90", "2.00", "1e-5", "88.0\u202f%", "2", "0.500", "not run"]
@@ -137,15 +104,15 @@ def test_nodes_that_are_alike_share_a_row_and_nothing_is_rounded_down() -> None:
 
 
 @pytest.mark.parametrize(
-    ("claimed", "infinite", "said"), [(None, True, "infinite"), (None, False, "no claim")]
+    ("claimed", "infinite", "words"), [(None, True, "infinite"), (None, False, "no claim")]
 )
 def test_a_claim_that_is_missing_is_said_to_be(
-    claimed: float | None, infinite: bool, said: str
+    claimed: float | None, infinite: bool, words: str
 ) -> None:
     nodes = [{**document()["nodes"][0], "claimed": claimed, "audited": 0.25}]
     content = document(nodes=nodes, claim={"formula": None, "infinite": infinite})
-    row = next(row for row in Page(statement_page(content)).rows if len(row) == 8 and row[0] == "0")
-    assert row[6:] == [said, "0.250"]
+    row = next(row for row in page_of(content).rows if len(row) == 8 and row[0] == "0")
+    assert row[6:] == [words, "0.250"]
 
 
 def test_all_runs_on_the_data_are_shown() -> None:
@@ -167,30 +134,32 @@ def test_all_runs_on_the_data_are_shown() -> None:
     ]
     file = {"file": "data-mine.sqlite", "head": "the head", "public_key": "the key"}
     ledger = {"nodes": rows, "files": [file] * 14}
-    page = Page(statement_page(document(data_ledger=ledger)))
+    page = page_of(document(data_ledger=ledger))
     # The nodes are those of this run, whatever numbers others gave them.
     assert ["0 to 1", "2", "2.51", "1e-5", "3"] in page.rows
-    assert "data-mine.sqlite: head the head, key the key" in page.words
-    assert "and 2 more, in statement.json" in page.words
+    assert "data-mine.sqlite: head the head, key the key" in page.text
+    assert "and 2 more, in statement.json" in page.text
 
 
 def test_nothing_in_it_is_taken_for_html() -> None:
-    html = statement_page(
-        document(
-            algorithm={"name": "x", "title": "<script>alert(1)</script>", "paper": "a & b"},
-            assumptions=["1 < 2 <b>bold</b>"],
-            mechanisms_in_words=["<i>", "</main>"],
-        )
-    )
-    page = Page(html)
-    assert page.open == []
-    assert "<script>alert(1)</script> on digits" in page.words
-    assert "1 < 2 <b>bold</b>" in page.words
-    assert unescape(re.search("<title>(.*)</title>", html)[1]).endswith("3 nodes")  # type: ignore[index]
+    row = {
+        "data": "mine",
+        "releases": [{"run": "ab12", "node": 0, "data": "mine", "steps": 9}],
+        "epsilon": 2.5,
+        "delta": 1e-5,
+        "epsilon_budget": 3.0,
+    }
+    file = {"file": "data-mine.sqlite", "head": "the head", "public_key": "the key"}
+    content = document(data_ledger={"nodes": [row], "files": [file]})
+    page = page_of(poisoned(content))
+    page.assert_has_the_elements_of(page_of(content))
+    for text in ("PrivSGP", "an assumption", "a gap", "the first mechanism", "statement-digest"):
+        assert f"{text}{EVIL}" in page.text
 
 
 def test_the_page_needs_nothing_beside_it_and_is_fit_for_print() -> None:
-    html = statement_page(document())
-    assert "http" not in re.sub(r'http-equiv="[^"]*"', "", html)
-    assert "@media print" in html
-    assert len(html) < 40_000
+    page = page_of(document())
+    page.assert_loads_nothing()
+    assert page.scripts == []
+    assert "@media print" in page.html
+    assert len(page.html) < 40_000

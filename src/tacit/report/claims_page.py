@@ -5,17 +5,17 @@ Reads the document of `tacit privacy claims --json` and nothing else.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from decimal import ROUND_FLOOR, Decimal
-from html import escape
 from itertools import groupby
 from typing import Any
 
 import plotly.graph_objects as go
 
 from tacit.report.charts import AMBER, BLUE, RED, Axis, Chart, base_layout
-from tacit.report.shell import figure_html, page_html
-from tacit.report.wording import NOTHING, epsilon_text, number_text
+from tacit.report.rendering import Table, Tile, render
+from tacit.report.wording import NOTHING, epsilon_text, number_text, range_text
 
 __all__ = [
     "bound_cells",
@@ -54,23 +54,18 @@ def claims_page(document: Mapping[str, Any]) -> str:
     Args:
         document: as `tacit.analysis.claims.claims_document` makes it.
     """
-    sections = [
-        _section(index, algorithm, paper, list(rows))
-        for index, ((paper, algorithm), rows) in enumerate(
-            groupby(document["rows"], key=lambda row: (row["paper"], row["algorithm"]))
-        )
-    ]
-    body = "\n".join(
-        [
-            '<header><p class="eyebrow">tacit privacy claims</p>'
-            "<h1>Claimed and certified epsilon</h1>"
-            f'<p class="subtitle">{escape(str(document["source"]))}</p></header>',
-            _legend(document["rows"]),
-            *sections,
-            "<footer>This page loads nothing from the network.</footer>",
-        ]
+    groups = groupby(document["rows"], key=lambda row: (row["paper"], row["algorithm"]))
+    verdicts = Counter(row["verdict"] for row in document["rows"])
+    return render(
+        "claims",
+        title="Claimed and certified epsilon",
+        source=str(document["source"]),
+        verdicts=[Tile(verdict, str(count)) for verdict, count in verdicts.items()],
+        groups=[
+            _group(place, algorithm, paper, list(rows))
+            for place, ((paper, algorithm), rows) in enumerate(groups)
+        ],
     )
-    return page_html("Claimed and certified epsilon", body)
 
 
 def bound_cells(row: Row) -> tuple[str, str, str]:
@@ -99,8 +94,8 @@ def noise_text(row: Row) -> str:
     """Write the noise multiplier: one number, or first and last."""
     if row["noise_multiplier"] is None:
         return NOTHING
-    first, last = map(number_text, row["noise_multiplier"])
-    return first if first == last else f"{first} to {last}"
+    first, last = row["noise_multiplier"]
+    return range_text(first, last)
 
 
 def violated_numbers(row: Row) -> str:
@@ -115,69 +110,44 @@ def violated_numbers(row: Row) -> str:
 
 def violations(rows: Sequence[Row]) -> list[tuple[int, str]]:
     """Each condition that some row violates: its number, and its text in the first such row."""
-    found: dict[int, str] = {}
+    texts: dict[int, str] = {}
     for row in rows:
         for number, condition in enumerate(row["conditions"], start=1):
             if not condition["holds"]:
-                found.setdefault(number, str(condition["text"]))
-    return sorted(found.items())
+                texts.setdefault(number, str(condition["text"]))
+    return sorted(texts.items())
 
 
-def _legend(rows: Sequence[Row]) -> str:
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row["verdict"]] = counts.get(row["verdict"], 0) + 1
-    tiles = "".join(
-        f'<div class="tile"><p class="label">{escape(name)}</p><p class="value">{count}</p></div>'
-        for name, count in counts.items()
-    )
+def _group(place: int, algorithm: str, paper: str, rows: Sequence[Row]) -> dict[str, object]:
+    """What the page shows of one algorithm of one paper."""
+    unmet = [number for number, row in enumerate(rows) if row["verdict"] == "does not hold"]
+    return {
+        "algorithm": algorithm,
+        "paper": paper,
+        "chart": _chart(place, algorithm, rows),
+        "table": Table(
+            _COLUMNS,
+            [_cells(number, row) for number, row in enumerate(rows, start=1)],
+            over={(number, "verdict") for number in unmet},
+        ),
+        "violations": violations(rows),
+    }
+
+
+def _cells(number: int, row: Row) -> tuple[str, ...]:
     return (
-        "<p>Certified epsilon is proved for every loss and data set of the mechanism and rounded "
-        "up. <em>At least</em> is proved on an explicit instance and rounded down. A claim "
-        "<em>does not hold</em> where that lower bound lies above it, <em>holds</em> where the "
-        "certified figure does not, and is <em>not shown</em> in between. Of one experiment the "
-        "reading most favourable to the paper comes first.</p>"
-        f'<div class="tiles">{tiles}</div>'
-    )
-
-
-def _section(index: int, algorithm: str, paper: str, rows: Sequence[Row]) -> str:
-    head = "".join(f'<th scope="col">{column}</th>' for column in _COLUMNS)
-    body = "".join(_table_row(number, row) for number, row in enumerate(rows, start=1))
-    listed = "".join(f"<li>{number}: {escape(text)}</li>" for number, text in violations(rows))
-    broken = f"<h3>Violated conditions</h3><ul>{listed}</ul>" if listed else ""
-    return (
-        f"<section><h2>{escape(algorithm)}</h2><p>{escape(paper)}</p>"
-        f"{figure_html(_chart(index, algorithm, rows))}"
-        f"<details open><summary>{len(rows)} rows</summary>"
-        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div></details>{broken}</section>"
-    )
-
-
-def _table_row(number: int, row: Row) -> str:
-    claimed, certified, lower = bound_cells(row)
-    cells = (
-        number,
+        str(number),
         row["experiment"],
         row["missing"] or row["reading"],
         NOTHING if row["delta"] is None else number_text(row["delta"]),
         noise_text(row),
-        claimed,
-        certified,
-        lower,
+        *bound_cells(row),
         row["verdict"],
         violated_numbers(row),
     )
-    over = ' class="over"' if row["verdict"] == "does not hold" else ""
-    marks = [over if column == "verdict" else "" for column in _COLUMNS]
-    inside = "".join(
-        f"<td{mark}>{escape(str(cell))}</td>" for mark, cell in zip(marks, cells, strict=True)
-    )
-    return f"<tr>{inside}</tr>"
 
 
-def _chart(index: int, algorithm: str, rows: Sequence[Row]) -> Chart:
+def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
     """Claimed, certified and proved epsilon of the rows that have any, on a logarithmic axis."""
     numbered = list(enumerate(rows, start=1))
     drawn = [pair for pair in numbered if any(_positive(pair[1][key]) for key, *_ in _SERIES)]
@@ -204,7 +174,7 @@ def _chart(index: int, algorithm: str, rows: Sequence[Row]) -> Chart:
         layout.update(hovermode="closest")
         figure = go.Figure(data=traces, layout=layout)
     return Chart(
-        key=f"claims-{index}",
+        key=f"claims-{place}",
         title=f"{algorithm}: claimed, certified and proved epsilon",
         caption="A claim to the left of the red mark is too small; one to the right of the blue "
         "mark holds.",

@@ -6,14 +6,13 @@ Reads the document of `tacit compare --json` and nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 import plotly.graph_objects as go
 
 from tacit.report.charts import Axis, Chart, base_layout
 from tacit.report.compare_panels import AXIS_TITLES, MEASURE_TITLES, Curve, Panel, panels
-from tacit.report.shell import figure_html, page_html
+from tacit.report.rendering import Table, render
 from tacit.report.wording import (
     NOTHING,
     bytes_text,
@@ -51,23 +50,34 @@ def compare_page(document: Row) -> str:
     Args:
         document: as `tacit.analysis.compare.figure_document` makes it.
     """
-    title = str(document["title"])
-    body = "\n".join(
-        [
-            _head(document),
-            _honesty(document),
-            "<noscript><p>The charts need JavaScript; the tables do not.</p></noscript>",
-            *(_axis_section(document, axis) for axis in document["x"]),
-            _table("At the end", COLUMNS, [line_cells(line) for line in document["lines"]]),
-            f"<p>{escape(_table_note(document))}</p>",
-            _grid_section(document),
-            _listed("Notes", document["notes"]),
-            _listed("Runs that are missing or ended early", _errors(document)),
-            f"<footer>Written by tacit {escape(document['tacit_version'])} from the run folders "
-            "alone; this page loads nothing from the network.</footer>",
-        ]
+    lines, seeds = document["lines"], document["seeds"]
+    return render(
+        "compare",
+        title=str(document["title"]),
+        subtitle=_subtitle(document),
+        sentences=document["sentences"],
+        chart_sections=[
+            (
+                f"Against {AXIS_TITLES[axis]}",
+                [_chart(panel, seeds) for panel in panels(document, axis)],
+            )
+            for axis in document["x"]
+        ],
+        lines=_table(COLUMNS, [line_cells(line) for line in lines]),
+        seeds=seeds,
+        grid=_table(
+            _GRID_COLUMNS,
+            [
+                (line["name"], *point_cells(point))
+                for line in lines
+                if len(line["points"]) > 1
+                for point in line["points"]
+            ],
+        ),
+        notes=document["notes"],
+        errors=_errors(document),
+        tacit_version=document["tacit_version"],
     )
-    return page_html(title, body)
 
 
 def line_cells(line: Row) -> tuple[str, ...]:
@@ -121,18 +131,18 @@ def _line_name(line: Row) -> str:
 
 
 def _mean(point: Row, key: str) -> float | None:
-    found = point["figures"][key]
-    return None if found is None else found["mean"]
+    figure = point["figures"][key]
+    return None if figure is None else figure["mean"]
 
 
-def _spread(found: Row | None, *, percent: bool = False) -> str:
-    if found is None:
+def _spread(figure: Row | None, *, percent: bool = False) -> str:
+    if figure is None:
         return NOTHING
     text = percent_text if percent else number_text
-    if found["deviation"] is None:
-        return text(found["mean"])
-    deviation = f"{100 * found['deviation']:.1f}" if percent else number_text(found["deviation"])
-    return f"{text(found['mean'])}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{deviation}"
+    if figure["deviation"] is None:
+        return text(figure["mean"])
+    deviation = f"{100 * figure['deviation']:.1f}" if percent else number_text(figure["deviation"])
+    return f"{text(figure['mean'])}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{deviation}"
 
 
 def _epsilon_cell(point: Row, key: str, absent: str) -> str:
@@ -151,37 +161,14 @@ def _published(line: Row) -> str:
     return ", ".join(texts) or NOTHING
 
 
-def _head(document: Row) -> str:
+def _subtitle(document: Row) -> str:
     source = f"After {document['source']}. " if document["source"] else ""
     quick = "Quick version: short runs, not for conclusions. " if document["quick"] else ""
     lines, seeds = len(document["lines"]), document["seeds"]
-    said = (
+    return (
         f"{source}{quick}{lines} {'line' if lines == 1 else 'lines'}, {document['complete']} of "
         f"{document['runs']} runs complete, {seeds} {'seed' if seeds == 1 else 'seeds'} a setting."
     )
-    return (
-        f'<header><p class="eyebrow">tacit compare</p><h1>{escape(str(document["title"]))}</h1>'
-        f'<p class="subtitle">{escape(said)}</p></header>'
-    )
-
-
-def _honesty(document: Row) -> str:
-    said = document["sentences"]
-    if not said:
-        return ""
-    inside = "".join(f'<p class="detail">{escape(sentence)}</p>' for sentence in said)
-    return (
-        '<section class="banner warn" aria-label="What all runs cost together">'
-        f'<p class="headline">What all runs cost together</p>{inside}</section>'
-    )
-
-
-def _axis_section(document: Row, axis: str) -> str:
-    figures = "\n".join(
-        figure_html(_chart(panel, document["seeds"])) for panel in panels(document, axis)
-    )
-    heading = f"Against {AXIS_TITLES[axis]}"
-    return f'<section><h2>{escape(heading)}</h2><div class="charts">\n{figures}\n</div></section>'
 
 
 def _chart(panel: Panel, seeds: int) -> Chart:
@@ -269,60 +256,21 @@ def _faint(colour: str) -> str:
     return f"rgba({red}, {green}, {blue}, 0.16)"
 
 
-def _table_note(document: Row) -> str:
-    many = document["seeds"] > 1
-    spread = "± is the sample standard deviation over seeds. " if many else ""
-    return (
-        f"{spread}Epsilon is the largest over nodes and runs, of one run alone; "
-        "published accuracies are in per cent as printed, and the difference is in percentage "
-        "points."
-    )
-
-
-def _grid_section(document: Row) -> str:
-    rows = [
-        (line["name"], *point_cells(point))
-        for line in document["lines"]
-        if len(line["points"]) > 1
-        for point in line["points"]
-    ]
-    return _table("Every point of the grids", _GRID_COLUMNS, rows) if rows else ""
-
-
 def _errors(document: Row) -> list[str]:
     return [
-        f"{_line_name({**line, 'chosen': place})}, seed {one['seed']}: {one['error']}"
+        f"{_line_name({**line, 'chosen': place})}, seed {run['seed']}: {run['error']}"
         for line in document["lines"]
         for place, point in enumerate(line["points"])
-        for one in point["runs"]
-        if one["error"]
+        for run in point["runs"]
+        if run["error"]
     ]
 
 
-def _listed(title: str, items: Sequence[str]) -> str:
-    if not items:
-        return ""
-    inside = "".join(f"<li>{escape(item)}</li>" for item in items)
-    return f'<section><h2>{title}</h2><div class="card"><ul>{inside}</ul></div></section>'
-
-
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """The columns that say something of some row."""
     kept = distinguishing(columns, rows)
-    columns = [columns[place] for place in kept]
-    rows = [[cells[place] for place in kept] for cells in rows]
-    left = {place for place, column in enumerate(columns) if column in ("line", "point")}
-    marks = [' style="text-align:left"' if place in left else "" for place in range(len(columns))]
-    head = "".join(
-        f'<th scope="col"{mark}>{escape(column)}</th>'
-        for mark, column in zip(marks, columns, strict=True)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{mark}>{escape(cell)}</td>" for mark, cell in zip(marks, cells, strict=True))
-        + "</tr>"
-        for cells in rows
-    )
-    return (
-        f'<section><h2>{escape(title)}</h2><div class="card scroll" tabindex="0"><table>'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></section>"
+    return Table(
+        [columns[place] for place in kept],
+        [[cells[place] for place in kept] for cells in rows],
+        left=("line", "point"),
     )

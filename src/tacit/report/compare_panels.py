@@ -115,14 +115,14 @@ def panels(document: Row, axis: str) -> tuple[Panel, ...]:
 
 def picture_note(document: Row) -> str:
     """What a still picture must say below its panels."""
-    said = []
+    notes = []
     if document["quick"]:
-        said.append("quick version: short runs, not for conclusions")
+        notes.append("quick version: short runs, not for conclusions")
     if document["seeds"] > 1:
-        said.append(f"bands: standard deviation over {document['seeds']} seeds")
+        notes.append(f"bands: standard deviation over {document['seeds']} seeds")
     if any(line["published"] for line in document["lines"]):
-        said.append("dotted: published figures")
-    return "; ".join(said)
+        notes.append("dotted: published figures")
+    return "; ".join(notes)
 
 
 def _panel(key: str, title: str, axis: str, measure: str, lines: Sequence[Row]) -> Panel:
@@ -159,8 +159,8 @@ def _curve(line: Row, place: int, axis: str, measure: str) -> Curve:
         dash=_DASHES[place // len(_COLOURS) % len(_DASHES)],
         x=tuple(float(point[_KEYS[axis]]) for point in points),
         y=y,
-        low=tuple(mean - one for mean, one in zip(y, spread, strict=True)) if banded else (),
-        high=tuple(mean + one for mean, one in zip(y, spread, strict=True)) if banded else (),
+        low=tuple(mean - width for mean, width in zip(y, spread, strict=True)) if banded else (),
+        high=tuple(mean + width for mean, width in zip(y, spread, strict=True)) if banded else (),
         published=printed,
     )
 

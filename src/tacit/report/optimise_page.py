@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 import plotly.graph_objects as go
 
 from tacit.report.charts import AMBER, BLUE, GREEN, GREY, RED, Axis, Chart, base_layout
-from tacit.report.shell import figure_html, page_html
-from tacit.report.wording import NOTHING, number_text
+from tacit.report.rendering import Table, Tile, render
+from tacit.report.wording import NOTHING, count_text, number_text
 
 __all__ = ["optimise_page"]
 
 Row = Mapping[str, Any]
 
-_WORDS = ("source", "how")  # columns of text, besides the first
+_CHANGES = ("one change", "noise in the mean", "bound", "accumulated noise", "over its least")
+_CONSTANTS = ("constant", "value", "source", "how")
 _STEPS = Axis("steps K", scale="log", settings={"dtick": 1})
 _BOUND = Axis("bound", scale="log", settings={"dtick": "D2"})
 
@@ -31,75 +31,40 @@ def optimise_page(document: Mapping[str, Any]) -> str:
     Args:
         document: as `tacit.analysis.optimise.optimise_document` makes it.
     """
-    title = f"{document['title']} on {document['dataset']}, {document['nodes']:,} nodes"
-    charts = [_bound_chart(document), _waste_chart(document), *_search_charts(document)]
-    figures = "\n".join(map(figure_html, charts))
-    body = "\n".join(
-        [
-            '<header><p class="eyebrow">tacit plan --optimise</p>'
-            f"<h1>{escape(title)}</h1>"
-            f'<p class="subtitle">{escape(_subtitle(document))}</p></header>',
-            *_banners(document),
-            _tiles(document),
-            f'<section><h2>The bound</h2><div class="charts">\n{figures}\n</div></section>',
-            _listed("Advice", document["advice"]),
-            _table(
-                "What would buy what",
-                ("one change", "noise in the mean", "bound", "accumulated noise", "over its least"),
-                map(_purchase_cells, document["purchases"]),
-            ),
-            _table(
-                "The constants of the bound",
-                ("constant", "value", "source", "how"),
-                [*map(_constant_cells, document["constants"]), _parameters_cells(document)],
-            ),
-            _listed("What the bound does not know", document["not_modelled"]),
-            "<footer>This page loads nothing from the network.</footer>",
-        ]
+    best, claim, now = document["certified"], document["published"], document["as_is"]
+    claimed = f"K* = {number_text(claim['exact'])}; claimed bound {number_text(claim['bound'])}"
+    return render(
+        "optimise",
+        title=f"{document['title']} on {document['dataset']}, {document['nodes']:,} nodes",
+        subtitle=_subtitle(document),
+        warning=document["warning"],
+        flags=document["flags"],
+        tiles=[
+            Tile("Certified optimum", count_text(best["steps"], "step"), _bound_note(best)),
+            Tile("Published optimum", count_text(claim["steps"], "step"), claimed),
+            Tile("As it stands", count_text(now["steps"], "step"), _bound_note(now)),
+        ],
+        charts=[_bound_chart(document), _waste_chart(document), *_search_charts(document)],
+        advice=document["advice"],
+        purchases=Table(
+            _CHANGES, [_purchase_cells(row) for row in document["purchases"]], left=_CHANGES[:1]
+        ),
+        constants=Table(
+            _CONSTANTS,
+            [
+                *map(_constant_cells, document["constants"]),
+                ("d", f"{document['parameters']:,}", "exact", "trained parameters"),
+            ],
+            left=("constant", "source", "how"),
+        ),
+        not_modelled=document["not_modelled"],
     )
-    return page_html(title, body)
 
 
 def _subtitle(document: Row) -> str:
     budgets = [f"({epsilon:g}, {delta:g})" for epsilon, delta in document["budgets"]]
     shown = ", ".join(budgets[:4]) + (f" and {len(budgets) - 4} more" if len(budgets) > 4 else "")
     return f"budgets {shown}, {document['relation']}, {document['sampling']} sampling"
-
-
-def _banners(document: Row) -> list[str]:
-    found = []
-    if document["warning"]:
-        found.append(
-            '<div class="banner bad" role="status"><p class="headline">NOT PRIVATE: '
-            f"{escape(document['warning'])}</p></div>"
-        )
-    if document["flags"]:
-        flags = escape(" ".join(document["flags"]))
-        found.append(
-            '<div class="banner good" role="status"><p class="headline">Certified optimum: '
-            f"<code>{flags}</code></p></div>"
-        )
-    return found
-
-
-def _tiles(document: Row) -> str:
-    best, claim, now = document["certified"], document["published"], document["as_is"]
-    shown = [
-        ("Certified optimum", best["steps"], _bound_note(best)),
-        (
-            "Published optimum",
-            claim["steps"],
-            f"K* = {number_text(claim['exact'])}; claimed bound {number_text(claim['bound'])}",
-        ),
-        ("As it stands", now["steps"], _bound_note(now)),
-    ]
-    tiles = "".join(
-        f'<div class="tile"><p class="label">{escape(label)}</p>'
-        f'<p class="value">{steps:,} {"step" if steps == 1 else "steps"}</p>'
-        f'<p class="note">{escape(note)}</p></div>'
-        for label, steps, note in shown
-    )
-    return f'<section class="tiles" aria-label="Summary">{tiles}</section>'
 
 
 def _bound_note(choice: Row) -> str:
@@ -158,14 +123,14 @@ def _waste_chart(document: Row) -> Chart:
 
 def _search_charts(document: Row) -> list[Chart]:
     """Where batch or clip were chosen: the best bound of each that was tried."""
-    found = []
+    charts = []
     if document["batches"]:
         rows = sorted(document["batches"], key=lambda row: row["record_gradients"])
         labels = [f"batch {row['batch']}, {row['steps']:,} steps" for row in rows]
         costs = [row["record_gradients"] for row in rows]
         trace = _markers("best of each batch", costs, [row["bound"] for row in rows], labels)
         trace.update(mode="markers+text", textposition="top center", cliponaxis=False)
-        found.append(
+        charts.append(
             _chart(
                 "batches",
                 "The best of each batch",
@@ -185,7 +150,7 @@ def _search_charts(document: Row) -> list[Chart]:
             _markers("bound and clipping bias", clips, total, labels),
             _line("bound alone", rows, AMBER, x="clip", dash="dash"),
         ]
-        found.append(
+        charts.append(
             _chart(
                 "clips",
                 "The best of each clipping bound",
@@ -196,7 +161,7 @@ def _search_charts(document: Row) -> list[Chart]:
                 Axis("clipping bound C", scale="log", settings={"dtick": "D2"}),
             )
         )
-    return found
+    return charts
 
 
 def _padded(values: Sequence[float]) -> dict[str, object]:
@@ -260,32 +225,6 @@ def _markers(
     )
 
 
-def _listed(title: str, lines: Sequence[str]) -> str:
-    if not lines:
-        return ""
-    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f'<section><h2>{title}</h2><div class="card"><ul>{items}</ul></div></section>'
-
-
-def _table(title: str, columns: Sequence[str], rows: Any) -> str:
-    left = {0, *(place for place, column in enumerate(columns) if column in _WORDS)}
-    marks = [' style="text-align:left"' if place in left else "" for place in range(len(columns))]
-    head = "".join(
-        f'<th scope="col"{mark}>{escape(column)}</th>'
-        for mark, column in zip(marks, columns, strict=True)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{mark}>{escape(cell)}</td>" for mark, cell in zip(marks, cells, strict=True))
-        + "</tr>"
-        for cells in rows
-    )
-    return (
-        f'<section><h2>{escape(title)}</h2><div class="card scroll" tabindex="0"><table>'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></section>"
-    )
-
-
 def _purchase_cells(row: Row) -> tuple[str, ...]:
     keys = ("noise_std", "bound", "accumulated_noise", "over_least_noise")
     return (str(row["change"]), *(number_text(row[key]) for key in keys))
@@ -295,7 +234,3 @@ def _constant_cells(row: Row) -> tuple[str, ...]:
     source = str(row["kind"]) if row["private"] else "PRIVATE RECORDS, not covered by epsilon"
     value = NOTHING if row["value"] is None else number_text(row["value"])
     return (str(row["name"]), value, source, str(row["how"]))
-
-
-def _parameters_cells(document: Row) -> tuple[str, ...]:
-    return ("d", f"{document['parameters']:,}", "exact", "trained parameters")

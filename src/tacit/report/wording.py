@@ -8,12 +8,14 @@ from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 __all__ = [
     "NOTHING",
     "bytes_text",
+    "count_text",
     "duration_text",
     "epsilon_text",
     "guess_bound",
     "number_text",
     "percent_text",
     "percent_up_text",
+    "range_text",
 ]
 
 NOTHING = "–"
@@ -39,6 +41,25 @@ def number_text(value: float | None) -> str:
     '0.0613'
     """
     return NOTHING if value is None else _significant(value, ROUND_HALF_EVEN)
+
+
+def range_text(first: float | None, last: float | None) -> str:
+    """Write two numbers as a range, or as one where they look the same.
+
+    >>> range_text(4.2104, 2.7301), range_text(1.0, 1.0001)
+    ('4.21 to 2.73', '1.00')
+    """
+    ends = number_text(first), number_text(last)
+    return ends[0] if ends[0] == ends[1] else " to ".join(ends)
+
+
+def count_text(count: int, noun: str) -> str:
+    """Write how many there are of something.
+
+    >>> count_text(1, "node"), count_text(1234, "node")
+    ('1 node', '1,234 nodes')
+    """
+    return f"{count:,} {noun if count == 1 else f'{noun}s'}"
 
 
 def percent_text(share: float | None) -> str:

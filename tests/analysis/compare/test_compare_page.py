@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import re
 from copy import deepcopy
 from io import StringIO
 from typing import Any
@@ -20,6 +18,7 @@ from tacit.analysis.compare.table import figure_table
 from tacit.report.compare_page import COLUMNS, compare_page, line_cells
 from tacit.report.compare_panels import panels, picture_note
 from tacit.report.svg_chart import svg_picture, ticks
+from web_pages import EVIL, Page, poisoned
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -102,12 +101,6 @@ def bare(name: str) -> dict[str, Any]:
     return made
 
 
-def plotted(page: str) -> dict[str, Any]:
-    """The plotly figures of a page by key."""
-    pattern = r'<figure id="([^"]+)">.*?<script type="application/json">(.*?)</script>'
-    return {key: json.loads(text) for key, text in re.findall(pattern, page, re.DOTALL)}
-
-
 def test_cells_round_to_the_safe_side() -> None:
     cells = dict(zip(COLUMNS, line_cells(line("one")), strict=True))
     assert cells["certified epsilon"] == "3.00"  # up
@@ -155,14 +148,11 @@ def test_a_wide_range_is_drawn_on_logarithmic_axes() -> None:
 
 def test_the_page_shows_what_the_document_says() -> None:
     made = document(line("<one>"), bare("none"))
-    page = compare_page(made)
-    assert "All 4 runs cost &lt;much&gt;." in page
-    assert "Figure &lt;3&gt;" in page
-    assert "Doe &amp; Roe" in page
-    assert "K is not printed" in page
-    assert "<one>" not in page
-    assert "https://" not in page.replace("https://plotly.com", "").split("<body>")[1]
-    figures = plotted(page)
+    page = Page(compare_page(made))
+    for words in ("All 4 runs cost <much>.", "Figure <3>", "Doe & Roe", "K is not printed"):
+        assert words in page.text
+    assert "<one>" not in page.html
+    figures = page.charts
     assert set(figures) == {f"compare-{axis}-{group}" for axis in made["x"] for group in (0, 1)} - {
         "compare-epsilon-1"
     }
@@ -170,7 +160,19 @@ def test_the_page_shows_what_the_document_says() -> None:
     assert mean["y"] == [0.1, 0.5, 0.8123]
     assert band["fill"] == "toself"
     assert printed["y"] == [0.7465, 0.7465]
-    assert "no run here has an epsilon" in page
+    assert "no run here has an epsilon" in page.text
+
+
+def test_text_on_the_page_is_escaped() -> None:
+    failed = line("failed", group="a group")
+    failed["points"] = [{**failed["points"][0], "name": f"clip {clip}"} for clip in (1.0, 2.0)]
+    failed["points"][0] |= {"runs": [{"seed": 0, "error": "an error"}]}
+    made = document(failed, bare("none"))
+    page = Page(compare_page(poisoned(made, keep=("x", "y"))))
+    page.assert_has_the_elements_of(Page(compare_page(made)))
+    page.assert_loads_nothing()
+    for text in ("Figure <3>", "a group", "clip 1.0", "an error", "K is not printed", "0.0.0"):
+        assert f"{text}{EVIL}" in page.text
 
 
 def test_missing_runs_are_listed_and_an_empty_figure_is_a_page() -> None:

@@ -1,0 +1,329 @@
+"""The page of a run: what it says in words and numbers, and which charts it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tacit.report.figures import gradient_charts, model_charts, network_charts, privacy_charts
+from tacit.report.reading import NodeRow, Result, RunFolder, Scores
+from tacit.report.rendering import Table, Tile, render
+from tacit.report.wording import (
+    NOTHING,
+    bytes_text,
+    count_text,
+    duration_text,
+    epsilon_text,
+    guess_bound,
+    number_text,
+    percent_text,
+    percent_up_text,
+    range_text,
+)
+
+__all__ = ["run_page"]
+
+_RELATIONS = {
+    "add-or-remove-one": "they differ in whether one record contributes at all, and the number of "
+    "records is public",
+    "replace-one": "one record of the first has another value in the second",
+}
+_STATUS_BANNERS = {
+    "stopped": ("warn", "Stopped before the end"),
+    "budget-exhausted": ("warn", "Ended early: a privacy budget was used up"),
+    "diverged": ("bad", "Diverged: a model left the finite numbers"),
+}
+_NO_PROTECTION = 0.99
+_MOST_ROWS_OPEN = 20  # a longer table of nodes is folded away
+
+
+@dataclass(frozen=True)
+class _Banner:
+    """A verdict: its kind is `good`, `warn` or `bad`; the detail may be empty."""
+
+    kind: str
+    headline: str
+    detail: str
+
+
+def run_page(run: RunFolder) -> str:
+    """Give the page of a run as HTML."""
+    result = run.result
+    count = len(result.nodes)
+    return render(
+        "run",
+        title=f"{result.title} on {result.dataset}, {count_text(count, 'node')}",
+        result=result,
+        banners=_banners(result),
+        tiles=[
+            _score_tile(result),
+            _epsilon_tile(result),
+            _claim_tile(result),
+            _audit_tile(result),
+            _bytes_tile(result),
+            _time_tile(result),
+        ],
+        has_epsilon=any(row.epsilon is not None for row in result.nodes),
+        meaning=_meaning(result),
+        comparison=_comparison(result),
+        chart_sections=[
+            ("How well the models learned", model_charts(run)),
+            ("What was spent", privacy_charts(run)),
+            ("Gradients and noise", gradient_charts(run)),
+            ("The network", network_charts(run)),
+        ],
+        facts=_facts(result),
+        node_count=f"{count:,}",
+        nodes=_node_table(result),
+        nodes_open=count <= _MOST_ROWS_OPEN,
+        config=run.config,
+    )
+
+
+def _why_not_private(result: Result) -> str | None:
+    """Say why no guarantee holds for the run, or `None` where one holds for every node."""
+    if not result.private:
+        return result.not_private_reason or "the run gives no reason"
+    bare = sum(row.epsilon is None or row.delta is None for row in result.nodes)
+    if bare:
+        return f"no epsilon is certified for {bare:,} of {len(result.nodes):,} nodes"
+    return None
+
+
+def _banners(result: Result) -> list[_Banner]:
+    """The verdict on privacy, how the run ended, and which budgets are exceeded."""
+    mechanism, nodes = result.mechanism or "", len(result.nodes)
+    reason = _why_not_private(result)
+    if reason is not None:
+        verdict = _Banner("bad", f"NOT PRIVATE: {reason}", mechanism)
+    else:
+        epsilon = epsilon_text(_highest(row.epsilon for row in result.nodes))
+        over = f", the highest of {nodes:,} nodes" if nodes > 1 else ""
+        headline = f"Private: certified epsilon {epsilon} at {_delta_text(result)}{over}"
+        verdict = _Banner("good", headline, mechanism)
+    banners = [verdict]
+    if result.status in _STATUS_BANNERS:
+        kind, words = _STATUS_BANNERS[result.status]
+        headline = f"{words}: {result.steps:,} of {result.planned_steps:,} steps were completed"
+        banners.append(_Banner(kind, headline, result.message or ""))
+    exceeded = sum(row.is_over_budget for row in result.nodes)
+    if exceeded:
+        headline = f"The certified epsilon exceeds the budget of {exceeded:,} of {nodes:,} nodes"
+        detail = f"The noise was set by {result.accounting} accounting."
+        banners.append(_Banner("warn", headline, detail))
+    return banners
+
+
+def _delta_text(result: Result) -> str:
+    deltas = {row.delta for row in result.nodes}
+    highest = epsilon_text(_highest(deltas))
+    return f"delta {highest}" if len(deltas) == 1 else f"delta {highest} or less"
+
+
+def _score_tile(result: Result) -> Tile:
+    if result.test_accuracy is not None:
+        return Tile(
+            "Test accuracy, mean over nodes",
+            percent_text(result.test_accuracy.mean),
+            _others(
+                percent_text(result.test_accuracy.worst),
+                percent_text(result.test_accuracy.consensus),
+            ),
+        )
+    if result.test_loss is not None:
+        return Tile(
+            "Test loss, mean over nodes",
+            number_text(result.test_loss.mean),
+            _others(number_text(result.test_loss.worst), number_text(result.test_loss.consensus)),
+        )
+    return Tile("Test accuracy", "not measured", "there was no test set")
+
+
+def _others(worst: str, consensus: str) -> str:
+    return f"worst node {worst} · consensus {consensus}"
+
+
+def _epsilon_tile(result: Result) -> Tile:
+    known = [row.epsilon for row in result.nodes if row.epsilon is not None]
+    if not known:
+        return Tile("Certified epsilon", "none", "nothing bounds what was leaked")
+    value = epsilon_text(max(known))
+    if _why_not_private(result) is not None:
+        return Tile("Certified epsilon", value, "does not hold: this run is not private", "void")
+    note = f"lowest node {epsilon_text(min(known))} · {_delta_text(result)}"
+    return Tile("Certified epsilon, highest node", value, note)
+
+
+def _claim_tile(result: Result) -> Tile:
+    label = "Claimed epsilon, highest node"
+    claimed = _highest(row.claimed_epsilon for row in result.nodes)
+    if result.claim.infinite:
+        return Tile(label, "infinite", "the paper's formula gives no bound here")
+    if claimed is None:
+        return Tile("Claimed epsilon", "none", "no published formula applies")
+    return Tile(label, epsilon_text(claimed), "by the paper's formula, not proved for this run")
+
+
+def _audit_tile(result: Result) -> Tile:
+    if result.audited_epsilon is None or result.audit is None:
+        return Tile("Audited epsilon", "not run", "no attack was tried on this run")
+    audit = result.audit
+    value = f"at least {number_text(result.audited_epsilon)}"
+    at = f"at delta {audit.delta:g}"
+    return Tile("Audited epsilon", value, f"{at}: {audit.verdict}; {audit.claim_verdict}")
+
+
+def _bytes_tile(result: Result) -> Tile:
+    highest = bytes_text(_highest(row.bytes_sent for row in result.nodes))
+    return Tile("Sent by a node, mean", bytes_text(result.bytes_sent), f"highest node {highest}")
+
+
+def _time_tile(result: Result) -> Tile:
+    speed = f"{number_text(result.steps_per_second)} steps a second"
+    return Tile("Time", duration_text(result.seconds), f"{result.steps:,} steps · {speed}")
+
+
+def _highest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _meaning(result: Result) -> list[str]:
+    reason = _why_not_private(result)
+    if reason is None:
+        return [_scope(result), *_strength(result)]
+    if all(row.epsilon is None for row in result.nodes):
+        return [
+            f"No epsilon is certified for this run: {reason}. Whoever sees its messages may learn "
+            "anything about its records."
+        ]
+    return [
+        f"The epsilon on this page does not hold for this run: {reason}. It is what the same "
+        "mechanism would cost if that were not so: good for comparing experiments, but not a "
+        "guarantee, and it must not be reported as one.",
+        _scope(result),
+    ]
+
+
+def _scope(result: Result) -> str:
+    trust = f"The trust model is “{result.trust_model}”. " if result.trust_model else ""
+    relation = ""
+    if result.relation is not None:
+        explained = _RELATIONS.get(result.relation)
+        relation = f"Two data sets of a node are neighbours by the relation {result.relation}"
+        relation += f": {explained}. " if explained else ". "
+    return (
+        f"The unit of protection is one record of one node. {relation}{trust}"
+        "A person with several records is protected less."
+    )
+
+
+def _strength(result: Result) -> list[str]:
+    bound = _highest(
+        guess_bound(row.epsilon, row.delta)
+        for row in result.nodes
+        if row.epsilon is not None and row.delta is not None
+    )
+    if bound is None:
+        return []
+    weak = " This is next to no protection." if bound >= _NO_PROTECTION else ""
+    return [
+        "Someone who sees everything the trust model lets an observer see, knows all else, and "
+        "must guess which of two neighbouring data sets a node has, at even odds, is right with "
+        f"probability {percent_up_text(bound)} at most, at the node with the weakest guarantee "
+        f"(50{chr(0x202F)}% is a blind guess).{weak} Delta is the part of the probability that "
+        "the bound by epsilon may miss."
+    ]
+
+
+def _comparison(result: Result) -> str:
+    """Compare the paper's claim with what is certified; empty where either is missing."""
+    claimed = _highest(row.claimed_epsilon for row in result.nodes)
+    certified = _highest(row.epsilon for row in result.nodes)
+    if claimed is None or certified is None or result.claim.infinite:
+        return ""
+    numbers = f"Claimed {epsilon_text(claimed)}, certified {epsilon_text(certified)}"
+    if certified > claimed:
+        return f"{numbers}: the claim is lower than what could be proved for this mechanism."
+    return f"{numbers}: what is proved is no weaker than the claim."
+
+
+def _facts(result: Result) -> list[tuple[str, str]]:
+    """List the settings and outcomes that have no place elsewhere."""
+    topology = result.topology
+    direction = "directed" if topology.directed else "undirected"
+    turns = f", {topology.period} graphs in turn" if topology.period > 1 else ""
+    return [
+        ("Algorithm", result.algorithm),
+        ("Data set", result.dataset),
+        ("Model", f"{result.model}, {result.parameters:,} parameters"),
+        ("Loss", result.loss),
+        ("Steps", f"{result.steps:,} of {result.planned_steps:,} planned"),
+        ("Records", _records_text(result.nodes)),
+        ("Graph", f"{topology.graph}, {direction}{turns}"),
+        (
+            "Contraction",
+            "not known"
+            if topology.contraction is None
+            else f"{number_text(topology.contraction)} a step (0: all average at once, 1: never)",
+        ),
+        ("Test loss", _scores_text(result.test_loss)),
+        ("Accounting", result.accounting),
+        ("Relation", result.relation or NOTHING),
+        ("Trust model", result.trust_model or NOTHING),
+    ]
+
+
+def _records_text(nodes: Sequence[NodeRow]) -> str:
+    counts = [row.records for row in nodes]
+    low, high = min(counts), max(counts)
+    a_node = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return f"{sum(counts):,} in all, {a_node} a node"
+
+
+def _scores_text(scores: Scores | None) -> str:
+    if scores is None:
+        return NOTHING
+    return (
+        f"mean {number_text(scores.mean)}, worst node {number_text(scores.worst)}, "
+        f"consensus {number_text(scores.consensus)}"
+    )
+
+
+_COLUMNS = (
+    "node",
+    "records",
+    "sampling rate",
+    "batch",
+    "noise multiplier",
+    "delta",
+    "budget",
+    "certified epsilon",
+    "claimed epsilon",
+    "test accuracy",
+    "sent",
+)
+
+
+def _node_table(result: Result) -> Table:
+    """The final numbers of every node."""
+    over = {
+        (place, "certified epsilon") for place, row in enumerate(result.nodes) if row.is_over_budget
+    }
+    rows = [_node_cells(row) for row in result.nodes]
+    return Table(_COLUMNS, rows, over=over, over_note="above the budget")
+
+
+def _node_cells(row: NodeRow) -> tuple[str, ...]:
+    return (
+        str(row.node),
+        f"{row.records:,}",
+        number_text(row.sampling_rate),
+        number_text(row.expected_batch),
+        range_text(row.first_noise, row.last_noise),
+        epsilon_text(row.delta),
+        NOTHING if row.budget is None else f"{row.budget:.6g}",
+        epsilon_text(row.epsilon) + (f", as {row.reported_by} reports" if row.reported_by else ""),
+        epsilon_text(row.claimed_epsilon),
+        percent_text(row.test_accuracy),
+        bytes_text(row.bytes_sent),
+    )

@@ -1,0 +1,103 @@
+"""The templates: what they are given is escaped and must be there, and they are read only once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import resources
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+from jinja2 import UndefinedError
+
+from tacit.report.charts import Chart
+from tacit.report.rendering import Table, Tile, render
+from web_pages import EVIL, Page
+
+
+def claims_context(**changes: Any) -> dict[str, Any]:
+    """What the template of the claims page asks for."""
+    group = {
+        "algorithm": "SGD",
+        "paper": "A paper",
+        "chart": Chart("chart", "A title", "A caption", None, "Nothing to draw"),
+        "table": Table(("a", "b"), [("1", "2")]),
+        "violations": [],
+    }
+    context = {"title": "A title", "source": "a source", "verdicts": [], "groups": [group]}
+    return (
+        context
+        | {key: value for key, value in changes.items() if key in context}
+        | {"groups": [group | {key: value for key, value in changes.items() if key in group}]}
+    )
+
+
+def test_a_name_that_is_missing_is_an_error() -> None:
+    context = claims_context()
+    del context["source"]
+    with pytest.raises(UndefinedError, match="source"):
+        render("claims", **context)
+
+
+def test_a_value_that_is_not_known_is_never_called_none() -> None:
+    with pytest.raises(ValueError, match="not known"):
+        render("claims", **claims_context(source=None))
+
+
+def test_cells_are_aligned_and_marked_by_the_name_of_their_column() -> None:
+    table = Table(
+        ("name", "value"),
+        [("x", "1"), (EVIL, "2")],
+        left=("name",),
+        over={(1, "value")},
+        over_note=EVIL,
+    )
+    page = Page(render("claims", **claims_context(table=table)))
+    assert page.rows == [["name", "value"], ["x", "1"], [EVIL, "2"]]
+    assert page.count("th", style="text-align:left") == 1
+    assert page.count("td", style="text-align:left") == 2
+    assert page.count("td", **{"class": "over"}) == page.count("td", title=EVIL) == 1
+
+
+def test_every_row_of_a_table_has_all_cells() -> None:
+    with pytest.raises(ValueError, match="2 cells"):
+        Table(("a", "b"), [("1", "2"), ("1",)])
+
+
+def test_a_tile_has_a_note_only_where_there_is_one() -> None:
+    tiles = [Tile("label", "1"), Tile(EVIL, EVIL, EVIL, "void")]
+    page = Page(render("claims", **claims_context(verdicts=tiles)))
+    assert page.count("p", **{"class": "note"}) == 1
+    assert (
+        page.count("div", **{"class": "tile"}) == page.count("div", **{"class": "tile void"}) == 1
+    )
+    assert page.text.count(EVIL) == 3
+
+
+def test_a_chart_cannot_leave_its_script() -> None:
+    figure = go.Figure(data=[go.Scatter(x=[1], y=[2], name=EVIL)])
+    chart = Chart("chart", EVIL, EVIL, figure, "")
+    page = Page(render("claims", **claims_context(chart=chart)))
+    harmless = Chart("chart", "title", "caption", figure, "")
+    page.assert_has_the_elements_of(Page(render("claims", **claims_context(chart=harmless))))
+    assert page.charts["chart"]["data"][0]["name"] == EVIL
+    assert page.count("div", **{"aria-label": EVIL}) == 1
+
+
+def test_the_templates_are_part_of_the_package() -> None:
+    names = {path.name for path in (resources.files("tacit.report") / "templates").iterdir()}
+    pages = {f"{name}.html.j2" for name in ("run", "claims", "statement", "optimise", "compare")}
+    assert names == {
+        *pages,
+        "layout.html.j2",
+        "macros.html.j2",
+        "page.css",
+        "page.js",
+        "statement.css",
+    }
+
+
+def test_no_template_is_loaded_before_a_page_is_written() -> None:
+    code = "import sys, tacit, tacit.report, tacit.cli.main; sys.exit('jinja2' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
