@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -197,6 +198,12 @@ def test_no_file_names_the_host_of_a_package_registry() -> None:
 def test_importing_does_not_load_torch(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_the_version_is_printed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    answer = tacit("--version")
+    assert (answer.code, answer.out, answer.err) == (0, f"tacit {project['version']}\n", "")
 
 
 def test_help_lists_the_commands() -> None:

@@ -41,7 +41,7 @@ SLOW = (
 MEASURE = """
 import json, sys
 sys.argv = ["tacit", *json.loads(sys.argv[1])]
-from tacit.cli import main
+from tacit.cli.main import main
 try:
     main()
 except SystemExit as done:
@@ -62,8 +62,10 @@ def loaded(*arguments: str) -> set[str]:
     return set(json.loads(ended.stderr.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("plan", "--help"), ("privacy", "--help")])
-def test_help_loads_nothing_slow(arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("plan", "--help"), ("privacy", "--help"), ("--version",)]
+)
+def test_help_and_version_load_nothing_slow(arguments: tuple[str, ...]) -> None:
     assert loaded(*arguments).isdisjoint([*SLOW, "numpy", "scipy", "networkx", "plotly"])
 
 
