@@ -163,7 +163,7 @@ def our_files() -> Iterator[Path]:
             for name in folders
             if name != "__pycache__"
             and not (at_root and name in NOT_OURS)
-            and (not name.startswith(".") or name == ".ci")
+            and (not name.startswith(".") or name in (".ci", ".github"))
         ]
         yield from (Path(folder) / name for name in files)
 
@@ -181,6 +181,7 @@ def test_no_file_names_the_host_of_a_package_registry() -> None:
     forbidden = [".".join(parts).encode() for parts in hosts]
     files = list(our_files())
     assert ROOT / "pyproject.toml" in files
+    assert ROOT / ".github" / "workflows" / "ci.yml" in files
     assert Path(__file__).resolve() in files
     found = [
         (str(path.relative_to(ROOT)), host.decode())
