@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 PYTEST := OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n auto
 PRINT_SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 
-.PHONY: demo test test-slow test-all check format bench bench-quick clean
+.PHONY: demo test test-slow test-all coverage check format bench bench-quick clean
 
 demo: .venv/.installed  ## train privately on the data set that ships with scikit-learn
 	$(BIN)/tacit train examples/digits.toml
@@ -19,6 +19,11 @@ test-slow: .venv/.installed-test  ## the tests that take longer than one waits f
 
 test-all: check  ## every check, with the slow tests
 	$(PYTEST) -m "slow or not slow"
+
+# A part of them with, for example, `make coverage TESTS=tests/privacy`.
+coverage: .venv/.installed-test  ## the tests of `make test`, and which lines of src they never run
+	@mkdir -p build
+	$(PYTEST) --cov --cov-report=term-missing $(TESTS)
 
 check: .venv/.installed-test
 	$(BIN)/ruff format --check .

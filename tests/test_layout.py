@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -162,7 +163,7 @@ def our_files() -> Iterator[Path]:
             for name in folders
             if name != "__pycache__"
             and not (at_root and name in NOT_OURS)
-            and (not name.startswith(".") or name == ".ci")
+            and (not name.startswith(".") or name in (".ci", ".github"))
         ]
         yield from (Path(folder) / name for name in files)
 
@@ -180,6 +181,7 @@ def test_no_file_names_the_host_of_a_package_registry() -> None:
     forbidden = [".".join(parts).encode() for parts in hosts]
     files = list(our_files())
     assert ROOT / "pyproject.toml" in files
+    assert ROOT / ".github" / "workflows" / "ci.yml" in files
     assert Path(__file__).resolve() in files
     found = [
         (str(path.relative_to(ROOT)), host.decode())
@@ -197,6 +199,12 @@ def test_no_file_names_the_host_of_a_package_registry() -> None:
 def test_importing_does_not_load_torch(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_the_version_is_printed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    answer = tacit("--version")
+    assert (answer.code, answer.out, answer.err) == (0, f"tacit {project['version']}\n", "")
 
 
 def test_help_lists_the_commands() -> None:

@@ -62,8 +62,10 @@ def loaded(*arguments: str) -> set[str]:
     return set(json.loads(ended.stderr.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("plan", "--help"), ("privacy", "--help")])
-def test_help_loads_nothing_slow(arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("plan", "--help"), ("privacy", "--help"), ("--version",)]
+)
+def test_help_and_version_load_nothing_slow(arguments: tuple[str, ...]) -> None:
     assert loaded(*arguments).isdisjoint([*SLOW, "numpy", "scipy", "networkx", "plotly"])
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tacit import __version__
 from tacit.cli.compare import compare
 from tacit.cli.launch import launch
 from tacit.cli.options import (
@@ -42,7 +43,6 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="tacit",
-    help="Private decentralized learning that says truthfully what was leaked.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -54,6 +54,24 @@ app.command()(compare)
 app.command()(launch)
 
 _PREPARING = "preparing data, model and noise for every node's budget"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tacit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common_options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Private decentralized learning that says truthfully what was leaked."""
 
 
 @app.command()

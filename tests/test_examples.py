@@ -1,0 +1,66 @@
+"""Every program in `examples/` runs, and says what it is there to show."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tacit.algorithms import ALGORITHMS
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+LIMIT = 240.0  # seconds, on a machine that is busy; each takes a few
+
+# What each prints, among other lines.
+IN_THIS_PROCESS = {
+    "own_module": r"node 3: certified epsilon [78]\.\d\d of 8\n(.*\n)*"
+    r"batch normalisation is refused: .*GroupNorm",
+    "own_data": r"node 4: 700 records, certified epsilon (1\.00|0\.\d\d)\n",
+    "own_algorithm": r"Normalised gossip: 60 steps\ncertified epsilon, most: [23]\.\d\d of 3\n",
+    "accounting_alone": r"2,000 sampled steps: epsilon at most 2\.1\d; .*\n(.*\n)*"
+    r"epsilon 1 needs a noise multiplier of 1\.8\d\d\n",
+}
+IN_OTHERS = {"several_processes": r"node 3: certified epsilon [34]\.\d\d, by: rank 1\n"}
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty folder, and nothing left of a program afterwards, its own algorithm included."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(EXAMPLES)  # as when Python is given the file
+    monkeypatch.setitem(cast("dict[str, Any]", ALGORITHMS), "normalised-gossip", None)
+    yield
+    for name in IN_THIS_PROCESS:
+        sys.modules.pop(name, None)
+
+
+def test_every_example_is_run() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*IN_THIS_PROCESS, *IN_OTHERS}
+
+
+@pytest.mark.parametrize("name", IN_THIS_PROCESS)
+def test_an_example_runs(name: str, alone: None, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert re.search(IN_THIS_PROCESS[name], capsys.readouterr().out)
+    assert list(Path().iterdir()) == []  # what it writes, it removes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IN_OTHERS)
+def test_an_example_of_several_processes_runs(name: str, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{name}.py")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(IN_OTHERS[name], ended.stdout)
