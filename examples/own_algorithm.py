@@ -18,7 +18,7 @@ from torch import Tensor
 
 import tacit
 from tacit.algorithms import ALGORITHMS, Algorithm, Options, StepContext
-from tacit.algorithms.definition import constant, step_size
+from tacit.algorithms.definition import step_size
 from tacit.algorithms.parts import noised_gradient
 from tacit.communication.colours import Released
 
@@ -42,25 +42,15 @@ def step(state: State, k: int, options: Options, context: StepContext) -> State:
     return State(mixed.sub_(direction, alpha=step_size(options, k, context.steps)))
 
 
-def mix(state: State, k: int, context: StepContext) -> State:
-    """One round of averaging alone."""
-    return State(*context.exchange.mix(k, Released(state.x)))
-
-
 NORMALISED_GOSSIP = Algorithm(
     name="normalised-gossip",
     title="Normalised gossip",
     paper="an example, of no paper",
     summary="gossip SGD with steps of fixed length",
-    setting="peer-to-peer",
     weights="doubly-stochastic",
-    private=True,
     options=Options,
-    schedules=constant,
     start=start,
     step=step,
-    mix=mix,
-    models=lambda state: state.x,
 )
 
 
