@@ -6,19 +6,19 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 PYTEST := OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n auto
 PRINT_SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 
-.PHONY: demo test test-slow test-all coverage check format bench bench-quick clean
+.PHONY: demo test test-rest test-all coverage check format bench bench-quick clean
 
 demo: .venv/.installed  ## train privately on the data set that ships with scikit-learn
 	$(BIN)/tacit train examples/digits.toml
 
-test: check  ## every check: format, lint, types, tests
+test: check  ## every check: format, lint, types, and the tests that are quick
 	$(PYTEST)
 
-test-slow: .venv/.installed-test  ## the tests that take longer than one waits for at every change
-	$(PYTEST) -m slow
+test-rest: .venv/.installed-test  ## what `make test` leaves out: real processes, and what takes long
+	$(PYTEST) -m "process or slow"
 
-test-all: check  ## every check, with the slow tests
-	$(PYTEST) -m "slow or not slow"
+test-all: check  ## every check, with all tests
+	$(PYTEST) -m ""
 
 # A part of them with, for example, `make coverage TESTS=tests/privacy`.
 coverage: .venv/.installed-test  ## the tests of `make test`, and which lines of src they never run

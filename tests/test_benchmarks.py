@@ -29,6 +29,8 @@ from workloads import Workload, records_of  # noqa: E402
 
 from models import model_of  # noqa: E402
 
+pytestmark = pytest.mark.process
+
 SMALL = Workload(
     "small", nodes=3, batch=4, records=12, shape=(1, 4, 4), dataset="generated", clip=0.9
 )

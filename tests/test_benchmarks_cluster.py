@@ -22,6 +22,8 @@ from tacit.analysis.forecast.forecast import COSTS  # noqa: E402
 from tacit.analysis.forecast.traffic import traffic  # noqa: E402
 from tacit.communication.placement import place  # noqa: E402
 
+pytestmark = pytest.mark.process
+
 
 def test_the_forecast_counts_the_bytes_that_a_real_channel_sends() -> None:
     work = Work(nodes=6, inputs=5, hidden=3, batch=2, records=4, steps=20)

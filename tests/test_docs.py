@@ -43,6 +43,8 @@ from tacit.models import MODELS
 from tacit.topology import GRAPHS, WEIGHTS
 from tacit.training.prepare import prepare
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
     ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")

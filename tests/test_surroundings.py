@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-FILES = ("cluster/test_cluster_launch.py", "test_cli.py", "test_cli_launch.py", "test_resume.py")
+FILES = (
+    "communication/cluster/test_cluster_launch.py",
+    "cli/test_cli.py",
+    "cli/test_cli_launch.py",
+    "training/test_resume.py",
+)
 CHOSEN = "signal or interrupt or terminal or nohup or real_processes or launch"
 SURROUNDINGS = {
     "nohup": 'exec nohup "$@"',
@@ -24,7 +29,8 @@ SURROUNDINGS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("surroundings", SURROUNDINGS)
 def test_the_suite_passes_in(surroundings: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", CHOSEN]
+    options = ["-q", "-m", "not slow", "-p", "no:cacheprovider", "-k", CHOSEN]
+    command = [sys.executable, "-m", "pytest", *options]
     files = [str(TESTS / file) for file in FILES]
     alone = {name: value for name, value in os.environ.items() if "XDIST" not in name}
     ended = subprocess.run(

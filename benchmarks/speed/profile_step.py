@@ -44,7 +44,7 @@ from tacit.gradients import StackedModel
 from tacit.training import sampling
 from tacit.training.loop import Progress, execute
 from tacit.training.prepare import Job
-from tacit.training.sampling import Deal
+from tacit.training.sampling import DisjointBatches
 from tacit.training.stacked_context import StackedContext
 
 __all__ = ["Clocks", "clocked", "profile"]
@@ -98,8 +98,8 @@ def clocked(job: Job, clocks: Clocks) -> Iterator[None]:
     """Within, the parts of the job's steps are clocked."""
     engine = type(job.model.engine)
     places: list[tuple[Any, str, str]] = [
-        (sampling, "deal", "sample"),
-        (Deal, "batch", "sample"),
+        (sampling, "disjoint_batches", "sample"),
+        (DisjointBatches, "batch", "sample"),
         (sampling, "draw_units", "sample"),
         (StackedData, "gather", "gather"),
         (StackedModel, "gradient", "gather"),

@@ -30,7 +30,7 @@ from tacit.communication.exchange import InProcessExchange
 from tacit.training.budget import node_keys
 from tacit.training.loop import execute
 from tacit.training.prepare import Job, prepare
-from tacit.training.sampling import Batch, Deal
+from tacit.training.sampling import Batch, DisjointBatches
 from tacit.training.stacked_context import StackedContext
 
 __all__ = ["build", "job_of"]
@@ -137,7 +137,7 @@ class _Federated:
         )
         context = StackedContext(plan, job.model, job.train, node_keys(plan), exchange)
         start = job.model.start(few, job.dtype, job.device)
-        with patch.object(Deal, "batch", _agreed(workload.batch)):
+        with patch.object(DisjointBatches, "batch", _agreed(workload.batch)):
             algorithm.step(algorithm.start(start, options, context), 0, options, context)
         found: NDArray[np.float32] = exchange.messages.float().numpy()
         return found
@@ -159,7 +159,7 @@ class _Federated:
 def _agreed(size: int) -> Callable[..., Batch]:
     """In place of random mini-batches: records r b .. (r + 1) b at local step r."""
 
-    def batch(deal: Deal, part: int = 0) -> Batch:
+    def batch(deal: DisjointBatches, part: int = 0) -> Batch:
         numbers = torch.arange(part * size, (part + 1) * size).repeat(len(deal.rows), 1)
         return Batch(numbers, torch.ones_like(numbers, dtype=torch.bool))
 

@@ -20,7 +20,7 @@ from battery_table import NOISED, ROWS, SPECIAL
 
 from tacit.algorithms import ALGORITHMS, Algorithm
 from tacit.algorithms.privsgp import PRIVSGP, PushSumOptions
-from tacit.analysis.compare import Asked, load_figure
+from tacit.analysis.compare import FigureOptions, load_figure
 from tacit.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +34,7 @@ def in_experiments() -> frozenset[str]:
     figures = [file for file in files if "[figure]" in file.read_text(encoding="utf-8")]
     names = {load_config(file).algorithm.name for file in set(files) - set(figures)}
     for file in figures:
-        for line in load_figure([file], Asked()).lines:
+        for line in load_figure([file], FigureOptions()).lines:
             names |= {run.algorithm.name for setting in line.settings for run in setting.runs}
     return frozenset(names)
 

@@ -23,6 +23,8 @@ from experiments import (
     write_module,
 )
 
+pytestmark = pytest.mark.process
+
 FIGURE = {
     "title": "Two clips",
     "x": ["steps", "epsilon"],

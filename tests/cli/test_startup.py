@@ -23,6 +23,8 @@ from tacit.errors import InputError
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples" / "digits.toml"
 

@@ -43,7 +43,12 @@ from tacit.training.evaluation import combined, measure
 from tacit.training.loop import _folders, _run_id
 from tacit.training.prepare import Job, prepare
 from tacit.training.processes.agreement import compare, counts
-from tacit.training.processes.communication import _measured, graphs_of, linked, local_exchange
+from tacit.training.processes.communication import (
+    _measured,
+    graphs_of,
+    local_exchange,
+    open_communication,
+)
 from tacit.training.processes.join import agreed_folder
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder.folder import RunFolder
@@ -539,7 +544,7 @@ def begun(seat: Seat, words: Mapping[str, str], booked: int) -> Session:
     job = seat.job
     ledger = open_ledger(job.plan, None, False, None, job.hosted)
     assert ledger is not None
-    with ledger, linked(job, None) as links:
+    with ledger, open_communication(job, None) as links:
         if booked:
             ledger.reserve(0, booked)
         return begin(job, Echo(words), links, (None, None), ledger, resume=True)
@@ -552,7 +557,7 @@ def test_who_ends_a_run_earlier_is_named_and_it_is_not_done(seat: Seat) -> None:
     assert "the budget of node 0 (1) covers steps up to" in own.message
     for word in (own.until - 1, 0):
         session = begun(seat, {"last step": str(word)}, booked=30)
-        assert (session.until, session.marks[-1]) == (word, word)
+        assert (session.until, session.evaluation_steps[-1]) == (word, word)
         assert session.status == "budget-exhausted"
         assert session.message == (
             f"rank 1 says that the budgets of its nodes cover steps up to {word} of 60"
@@ -565,7 +570,7 @@ def test_who_ends_a_run_earlier_is_named_and_it_is_not_done(seat: Seat) -> None:
 def test_what_others_have_booked_changes_nothing_that_the_own_nodes_have_spent(seat: Seat) -> None:
     plan = seat.job.plan
     own = begun(seat, {}, booked=30)
-    right = plan.epsilon_curve(plan.nodes[0], [(0, 30)], 0, own.marks)
+    right = plan.epsilon_curve(plan.nodes[0], [(0, 30)], 0, own.evaluation_steps)
     denied = begun(seat, {"list of booked steps": "[[], []]"}, booked=30)
     assert (denied.until, denied.message) == (own.until, own.message)
     assert denied.curves["most"] == right

@@ -26,6 +26,8 @@ from tacit.privacy import (
     SampledGaussian,
 )
 
+pytestmark = pytest.mark.slow
+
 ROUNDING = 1e-9  # of a composition of a few steps, in delta
 RELATIONS = [ADD_OR_REMOVE_ONE, REPLACE_ONE]
 

@@ -40,6 +40,8 @@ from tacit.privacy import (
     SampledGaussian,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def assert_tight(bounds: tuple[float, float], gap: float = 1e-3) -> None:
     lower, upper = bounds

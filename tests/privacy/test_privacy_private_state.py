@@ -16,6 +16,8 @@ from tacit.privacy import PrivateState, delta, epsilon
 from tacit.privacy.accounting.private_state import worst_means
 from tacit.privacy.mechanisms.composed import ADD_OR_REMOVE_ONE, REPLACE_ONE, Relation
 
+pytestmark = pytest.mark.slow
+
 
 def mixtures(rate: float, means: tuple[float, float], ends: np.ndarray) -> np.ndarray:
     """Masses of (1-q) N(means[0], 1) + q N(means[1], 1) between the ends."""

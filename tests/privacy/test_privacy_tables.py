@@ -22,6 +22,8 @@ from tacit.privacy.accounting import tables
 from tacit.privacy.accounting.parts import Levels
 from tacit.privacy.accounting.tables import EXACT, by_tail, by_total_variation
 
+pytestmark = pytest.mark.slow
+
 
 @settings(max_examples=40, deadline=None)
 @given(

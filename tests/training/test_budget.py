@@ -21,7 +21,14 @@ from tacit.errors import BudgetError, InputError
 from tacit.privacy import from_statement, to_statement
 from tacit.privacy.ledger.records import Snapshot, read_ledger
 from tacit.privacy.ledger.shared import account_files
-from tacit.training.budget import Books, affordable, epsilon_spent, extremes, node_keys, open_ledger
+from tacit.training.budget import (
+    RunLedger,
+    affordable,
+    epsilon_spent,
+    extremes,
+    node_keys,
+    open_ledger,
+)
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.run_folder.folder import RunFolder, created
@@ -188,7 +195,7 @@ def books_in(folder: Path) -> list[Snapshot]:
     return sorted(found, key=lambda one: len(one.digests))
 
 
-def begin(plan: Plan, folder: Path | None = None, *, resume: bool = False) -> Books:
+def begin(plan: Plan, folder: Path | None = None, *, resume: bool = False) -> RunLedger:
     """The books of a new or a resumed run, once the budgets admit it."""
     shared = open_shared(plan, records_of(plan), None, secrets.token_hex(16))
     try:

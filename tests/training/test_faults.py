@@ -561,7 +561,7 @@ def test_the_two_ways_of_an_undirected_link_have_one_chance() -> None:
     with pytest.raises(InputError, match=r"one link with \(0, 1\), whose chance is 0\.1"):
         planned(mixing_of("ring", 5), drop_edges=chances)
     assert faulty(mixing_of("ring", 5), drop_edges=[(0, 1, 0.1), (1, 0, 0.1)])
-    links = faulty(two_ways(), drop_edges=chances).links[0]
+    links = faulty(two_ways(), drop_edges=chances).edges[0]
     found = dict(zip(zip(links.sources, links.targets, strict=True), links.chances, strict=True))
     assert found == {(0, 1): 0.1, (1, 0): 0.2, (1, 2): 0, (2, 0): 0}
 
@@ -569,7 +569,7 @@ def test_the_two_ways_of_an_undirected_link_have_one_chance() -> None:
 def test_any_sequence_of_graphs_has_links_of_its_own() -> None:
     mixing = mixing_of("exponential", 8)
     plan = faulty(mixing, drop_edges=[(0, 4, 0.9)])
-    assert [bool(links.chances.any()) for links in plan.links] == [False, False, True]
+    assert [bool(links.chances.any()) for links in plan.edges] == [False, False, True]
     gone = np.array([lost(plan, k) for k in range(90)])
     assert gone[2::3, 4, 0].any()
     gone[2::3, 4, 0] = False

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tacit.communication.received import FOLDER, RunFolder
+from tacit.communication.received import FOLDER, FolderName
 from tacit.errors import InputError, PeerError
 from tacit.training.processes.join import agreed_folder
 
@@ -40,7 +40,7 @@ def folder_of(
 
 
 def text(name: str | None, resume: bool = False) -> str:
-    return FOLDER.write(RunFolder.model_construct(name=name, resume=resume))
+    return FOLDER.write(FolderName.model_construct(name=name, resume=resume))
 
 
 def test_others_give_a_name_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,8 @@ from tacit.training.prepare import Job, prepare
 from tacit.training.run_folder import checkpoint
 from tacit.training.run_folder.folder import half_made
 
+pytestmark = pytest.mark.process
+
 SMALL = {"steps": 6, "checkpoint_every": 2, "evaluate_every": 3}
 KINDS = ("kill", "fail", "full")
 MODELS = ("nodes.safetensors", "model.safetensors")
@@ -332,18 +334,11 @@ def test_a_small_storm(trial: Callable[..., Callable[[str], Trial]]) -> None:
     assert outcomes["kills"] > 3
 
 
-# The long versions: `pytest -m slow`.
-
-
-@pytest.fixture
-def slow(request: pytest.FixtureRequest) -> None:
-    if "slow" not in request.config.option.markexpr:
-        pytest.skip("takes minutes: run with -m slow")
+# The long versions.
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.usefixtures("slow")
 def test_every_write_in_turn(small: Callable[[str], Trial], kind: str) -> None:
     assert sweep(new(small), (kind,), every=1) > 90
     assert sweep(copies(small, f"stopped-{kind}", stop=3), (kind,), every=1) > 50
@@ -351,7 +346,6 @@ def test_every_write_in_turn(small: Callable[[str], Trial], kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("slow")
 def test_a_full_storm(
     trial: Callable[..., Callable[[str], Trial]], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,6 +47,8 @@ from tacit.training.prepare import Job, prepare
 from tacit.training.run_folder import checkpoint
 from tacit.training.run_folder.result import Result
 
+pytestmark = pytest.mark.process
+
 
 def job_of(sections: Sections) -> Job:
     return prepare(load_config(sections))

@@ -37,6 +37,8 @@ from tacit.training.plan import Plan
 from tacit.training.prepare import prepare
 from tacit.training.run_folder.result import Result
 
+pytestmark = pytest.mark.process
+
 DIGITS = load("digits", data_dir=Path("data"), seed=0).train
 PAIRS = list[tuple[Tensor, Tensor]]
 

@@ -17,6 +17,8 @@ from tacit.analysis.audit import AuditOptions, AuditReport, audit_job
 from tacit.config import load_config
 from tacit.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 QUICK = AuditOptions(repetitions=1000, canaries=0)
 RING = {"graph": "ring"}
 

@@ -10,6 +10,8 @@ import pytest
 from tacit.analysis.audit import AuditOptions, AuditReport, audit_job
 from tacit.training.stacked_context import StackedContext
 
+pytestmark = pytest.mark.slow
+
 QUICK = AuditOptions(repetitions=2000, canaries=0)
 
 SAMPLED: dict[str, Any] = {"batch": 20, "privacy": {"epsilon": 2.0}, "steps": 3}

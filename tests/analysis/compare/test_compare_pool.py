@@ -29,6 +29,8 @@ from tacit.analysis.compare.store import Store
 from tacit.config import load_config, to_toml
 from tacit.errors import InputError
 
+pytestmark = pytest.mark.process
+
 OVERFLOWS = {"algorithm.learning_rate": 1e38, "privacy.noise_std": 100.0}  # in one step
 LONG = {"steps": 20_000, "evaluate_every": 20_000, "checkpoint_every": 50}
 

@@ -25,6 +25,8 @@ from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.training.prepare import prepare
 
+pytestmark = pytest.mark.slow
+
 GIVEN = OptimiseOptions(constants=CONSTANTS)
 PARAMETERS = 650
 

@@ -39,6 +39,8 @@ from tacit.communication.cluster.gathering import open_gatherer
 from tacit.communication.received import METRICS, Metrics
 from tacit.errors import PeerError
 
+pytestmark = pytest.mark.process
+
 SIZES = [0, 1, 10**6, 17, 0, 4096]
 LARGE = 30 * 10**6
 NOTHING = Metrics(nodes=[], bytes=[], dropped=0, mass=None, scores=None, equal=True, spread=0.0)

@@ -25,6 +25,8 @@ from tacit.communication.cluster.endings import Ended, exit_code, explanation
 from tacit.communication.cluster.launch import launch, worker_environment
 from tacit.errors import InputError
 
+pytestmark = pytest.mark.process
+
 PRELUDE = """
 import json, os, signal, socket, sys, time
 rank, folder = int(os.environ["RANK"]), sys.argv[-1]
@@ -217,16 +219,16 @@ def test_what_is_explained_beside_what_rank_0_said() -> None:
     said = f"step 1\n{lost}\n"
     assert words(Ended(0, 0), Ended(1, 0)) == []
     assert words(Ended(0, 4), Ended(1, -9)) == []
-    assert words(Ended(0, -9), Ended(1, -11), Ended(2, 4, said=said)) == [
+    assert words(Ended(0, -9), Ended(1, -11), Ended(2, 4, output=said)) == [
         lost,
         "tacit: the process of rank 0 was ended by SIGKILL",
         "tacit: the process of rank 1 was ended by SIGSEGV",  # rank 12 is another
     ]
     defect = "tacit: a defect of ours: KeyError: 1"
-    assert words(Ended(0, 4), Ended(1, 4, said=said), Ended(2, 1, said=defect)) == [defect]
-    assert words(Ended(0, 77), Ended(1, 4, said=said)) == []
+    assert words(Ended(0, 4), Ended(1, 4, output=said), Ended(2, 1, output=defect)) == [defect]
+    assert words(Ended(0, 77), Ended(1, 4, output=said)) == []
     hung = Ended(0, -9, ours=True)
-    assert words(hung, Ended(1, 4, said=said)) == [lost]
+    assert words(hung, Ended(1, 4, output=said)) == [lost]
     interrupted = ["tacit: interrupted before a clean stop was possible"]
     assert words(Ended(0, 130, ours=True), Ended(1, 130, ours=True)) == interrupted
     assert words(Ended(0, 130), Ended(1, 130, ours=True)) == []
@@ -235,9 +237,9 @@ def test_what_is_explained_beside_what_rank_0_said() -> None:
 def test_a_process_without_an_error_line_is_explained_by_what_it_wrote_last() -> None:
     trace = "Traceback:\n  line 1\nImportError: no such\n\n"
     short = "tacit: rank 1 ended with exit code 9: ImportError: no such"
-    assert words(Ended(0, 4), Ended(1, 9, said=trace)) == [short]
+    assert words(Ended(0, 4), Ended(1, 9, output=trace)) == [short]
     assert words(Ended(0, 4), Ended(1, 9)) == ["tacit: rank 1 ended with exit code 9"]
-    assert words(Ended(0, 4), Ended(1, 9, said=trace), traceback=True) == [
+    assert words(Ended(0, 4), Ended(1, 9, output=trace), traceback=True) == [
         "Traceback:\n  line 1\nImportError: no such\ntacit: rank 1 ended with exit code 9"
     ]
     unknown = [Ended(0, -60), Ended(1, 0)]

@@ -8,10 +8,14 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from communication.cluster.crew import charged, checkpoints, crew, result_of, simulated, train
 from communication.cluster.tampering import at_step, lie, raise_signal
 from experiments import write_experiment
 from tacit.analysis.ledger_report import ledger_document
+
+pytestmark = pytest.mark.process
 
 SMALL = {
     "nodes": {"count": 2},

@@ -46,6 +46,8 @@ from communication.cluster.tampering import (
 )
 from experiments import Answer, write_experiment, write_module
 
+pytestmark = pytest.mark.process
+
 CHANGES: Mapping[str, Mapping[str, Any]] = {
     "nodes": {"count": 5},
     "train": {"steps": 8, "dtype": "float64", "checkpoint_every": 3, "evaluate_every": 2},

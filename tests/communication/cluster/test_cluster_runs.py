@@ -27,6 +27,8 @@ from communication.cluster.crew import (
 from experiments import SEEDED, write_experiment
 from tacit.config import load_config
 
+pytestmark = pytest.mark.process
+
 NODES, STEPS = 5, 6
 PRIVATE = ("train_loss", "gradient_norm", "clip_rate", "records_left_out")
 Sections = Mapping[str, Mapping[str, Any]]

@@ -20,6 +20,8 @@ from tacit.communication.cluster.watch import beat_of, silence_of
 from tacit.communication.received import STEP
 from tacit.errors import PeerError, TacitError
 
+pytestmark = pytest.mark.process
+
 TIMEOUT = 16.0
 HOSTS = [[0, 1, 2], [3, 4], [5]]
 

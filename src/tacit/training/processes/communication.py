@@ -187,10 +187,10 @@ def graphs_of(job: Job) -> Graphs:
 
 def _measured(document: Metrics) -> dict[str, Any]:
     """As `tacit.training.evaluation.measure` makes it: what was not finite is no number again."""
-    values = document.model_dump()
-    if values["spread"] is None:
-        values["spread"] = math.inf
-    scores = values["scores"]
+    report = document.model_dump()
+    if report["spread"] is None:
+        report["spread"] = math.inf
+    scores = report["scores"]
     if scores is not None:
         for name in ("accuracy", "loss"):
             values = scores[name]
@@ -198,7 +198,7 @@ def _measured(document: Metrics) -> dict[str, Any]:
                 scores[name] = [math.nan if value is None else value for value in values]
         if scores["consensus_loss"] is None:
             scores["consensus_loss"] = math.nan
-    return values
+    return report
 
 
 def _arrives(job: Job) -> Active:
