@@ -88,4 +88,6 @@ def test_epsilon_rises_with_mu_and_falls_with_delta(
     epsilon = gaussian_epsilon(mu, delta)
     assert gaussian_epsilon(mu * factor, delta) >= epsilon
     assert gaussian_epsilon(mu, min(delta * factor, 0.99)) <= epsilon
-    assert gaussian_delta(mu, epsilon) <= delta * (1 + 1e-12)
+    # Rounded up, delta may be above by what is counted for rounding, which is much for a small mu.
+    assert gaussian_delta(mu, epsilon, upper=False) <= delta
+    assert gaussian_delta(mu, epsilon) <= delta * (1 + 1e-9)
