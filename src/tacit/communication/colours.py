@@ -3,8 +3,8 @@
 | colour | what it is | where it may go |
 |---|---|---|
 | `Public` | known to everyone beforehand: settings, the graph, push-sum weights | anywhere |
-| `Released` | what `StepContext.add_noise` gave, or a function of that and public values | anywhere
-| | `Private` | depends on records in any other way | its node's own files; marked, a simulation's |
+| `Released` | what was noised (`StepContext.add_noise`), or a function of that | anywhere |
+| `Private` | depends on records in any other way | its node's own files; marked, a simulation's |
 
 Algorithms compute with plain tensors, and state the colour where they hand something over:
 `context.exchange.mix(k, Released(x), Public(w))`. What carries values away from a node takes

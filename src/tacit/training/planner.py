@@ -217,7 +217,7 @@ class _NoiseQuestion:
 def _released(plan: Plan, node: NodePlan) -> tuple[tuple[float, int], ...]:
     """Noise shapes of the steps in which a node takes part, each with how many: order is free.
 
-    Of an algorithm whose steps are cost_depends_on_step, their numbers.
+    Where what a step costs depends on its number, their numbers.
     """
     if plan.activity is None:
         return ()
@@ -239,9 +239,8 @@ def _noised(plan: Plan) -> tuple[NodePlan, ...]:
     ]
     costs: dict[_NoiseQuestion, NodePlan] = {}
     failures: list[str] = []
-    initial_guess: NodePlan | None = (
-        None  # in the order of rates: each scale is a guess for the next
-    )
+    initial_guess: NodePlan | None = None
+    # In the order of rates, since each scale is a guess for the next.
     order = sorted(
         zip(plan.nodes, wanted, strict=True), key=lambda row: (row[0].rate, row[1].released)
     )

@@ -275,7 +275,7 @@ class StackedContext:
             if places is None:
                 return inputs, targets, mask
             return inputs[places], targets[places], mask[places]
-        # Mini-batches of one step that share no record are dealt once.
+        # Mini-batches of one step that share no record are drawn once.
         if self._disjoint_batches is None or (
             self._disjoint_batches.step,
             self._disjoint_batches.rows,

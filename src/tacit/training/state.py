@@ -33,7 +33,7 @@ __all__ = ["Session", "begin", "record", "save", "share_of", "take_rows", "toget
 EVALUATIONS = 20  # by default, over a run
 _MOST_LISTED = 1000  # checkpoints, of which there are few unless a process writes none
 _MOST_REPEATS = 100  # of all steps of a run: more than that no resumed run has booked
-_WORLD = "context."  # of what a checkpoint holds beside the algorithm's state
+_CONTEXT = "context."  # of what a checkpoint holds beside the algorithm's state
 
 
 @dataclass
@@ -137,8 +137,8 @@ def begin(
         seconds = saved.seconds
         tensors = {name: value.to(job.device) for name, value in saved.tensors.items()}
         communication.exchange.bytes_sent[:] = tensors.pop("exchange.bytes_sent").cpu().numpy()
-        inner = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_WORLD)}
-        context.load({name.removeprefix(_WORLD): value for name, value in inner.items()}, origin)
+        inner = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_CONTEXT)}
+        context.load({name.removeprefix(_CONTEXT): value for name, value in inner.items()}, origin)
         state = type(state)(**tensors)
     own = {} if ledger is None else ledger.charged()
     charged = together(peers, "list of booked steps", job, own)
@@ -385,7 +385,7 @@ def save(session: Session) -> None:
         session.communication.finish()
         take_rows(session)
     tensors = dict(zip(session.state._fields, session.state, strict=True))
-    tensors |= {f"{_WORLD}{name}": value for name, value in session.context.tensors().items()}
+    tensors |= {f"{_CONTEXT}{name}": value for name, value in session.context.tensors().items()}
     tensors["exchange.bytes_sent"] = torch.from_numpy(session.communication.exchange.bytes_sent)
     run = _run_id(session.ledger)
     saved = Checkpoint(session.step, tensors, session.seconds, session.job.digest, run)

@@ -203,7 +203,7 @@ class TorchChannel:
 
     @contextmanager
     def _watched(self, rank: int) -> Iterator[None]:
-        """Say for whom this process waits, and turn what gloo throws into the diagnose's error."""
+        """Say for whom this process waits, and turn what gloo throws into what `diagnose` makes."""
         self._waiting(rank)
         try:
             yield

@@ -78,7 +78,7 @@ class Gatherer(Generic[T]):
     """Collects marks; `put` and `finish` in every process, `ready` on rank 0.
 
     Args:
-        channel: used by nobody else, on the CPU; with `PATIENCE`, and `LostError` for its diagnose.
+        channel: used by nobody else, on the CPU; with `PATIENCE`, and `LostError` as what it makes.
         schema: of every document.
         timeout: seconds that `put` may have to wait.
         diagnose: makes the error for a rank that was waited for in vain; only called where the run
