@@ -18,7 +18,7 @@ from torch import Tensor
 
 import tacit
 from tacit.algorithms import ALGORITHMS, Algorithm, Options, StepContext
-from tacit.algorithms.definition import step_size
+from tacit.algorithms.base import step_size
 from tacit.algorithms.parts import noised_gradient
 from tacit.communication.colours import Released
 

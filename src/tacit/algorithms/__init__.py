@@ -11,9 +11,7 @@ from typing import Any
 
 from tacit.algorithms.accounting import NodeRun
 from tacit.algorithms.adp2_sgd import ADP2_SGD
-from tacit.algorithms.context import StepContext, Table
-from tacit.algorithms.cpgt import CPGT
-from tacit.algorithms.definition import (
+from tacit.algorithms.base import (
     Activity,
     Algorithm,
     Options,
@@ -22,6 +20,8 @@ from tacit.algorithms.definition import (
     Size,
     TableRequest,
 )
+from tacit.algorithms.context import StepContext, Table
+from tacit.algorithms.cpgt import CPGT
 from tacit.algorithms.do_adp import CHOCO_SGD, DO_ADP
 from tacit.algorithms.dp2_sgd import D_PSGD, DP2_SGD
 from tacit.algorithms.dp_admm import DP_ADMM

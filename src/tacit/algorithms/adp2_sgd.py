@@ -43,8 +43,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from tacit.algorithms.base import Activity, Algorithm, Options, Setup, step_size
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Activity, Algorithm, Options, Setup, step_size
 from tacit.algorithms.parts import noised_gradient, public_draws
 from tacit.communication.colours import Released
 

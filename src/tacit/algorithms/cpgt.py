@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 from tacit.algorithms.accounting import laplace_sums
+from tacit.algorithms.base import Algorithm, Options, Share, step_size
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Options, Share, step_size
 from tacit.algorithms.parts import CompressorName, compressed, noised_gradient
 from tacit.communication.colours import Released
 from tacit.privacy.noise.independent import LAPLACE

@@ -53,8 +53,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.algorithms.accounting import NodeRun
-from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import (
+from tacit.algorithms.base import (
     Algorithm,
     Momentum,
     Options,
@@ -62,6 +61,7 @@ from tacit.algorithms.definition import (
     Share,
     step_size,
 )
+from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import (
     CompressorName,
     compressed,

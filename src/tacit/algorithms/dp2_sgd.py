@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from tacit.algorithms.base import Algorithm, Options, step_size
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Options, step_size
 from tacit.algorithms.parts import noised_gradient
 from tacit.communication.colours import Released
 

@@ -47,8 +47,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from tacit.algorithms.base import Algorithm, Size, step_size
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Size, step_size
 from tacit.algorithms.federated import (
     FederatedOptions,
     average_latest,

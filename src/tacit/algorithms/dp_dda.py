@@ -30,8 +30,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tacit.algorithms.base import Algorithm, Options, Share
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Options, Share
 from tacit.algorithms.parts import independent, noised_gradient
 from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
 from tacit.communication.colours import Released

@@ -56,8 +56,8 @@ from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
+from tacit.algorithms.base import Algorithm, step_size
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, step_size
 from tacit.algorithms.federated import (
     FederatedOptions,
     LocalSteps,

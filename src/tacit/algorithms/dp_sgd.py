@@ -28,8 +28,8 @@ instead. It prints no closed formula to compare with: no claim.
 
 from __future__ import annotations
 
+from tacit.algorithms.base import Algorithm, step_size
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, step_size
 from tacit.algorithms.federated import (
     FederatedOptions,
     ServerState,

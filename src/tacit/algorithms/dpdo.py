@@ -31,8 +31,8 @@ from pydantic import Field
 from torch import Tensor
 
 from tacit.algorithms.accounting import laplace_sums
+from tacit.algorithms.base import Algorithm, Options, Schedules, Setup, step_size
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Options, Schedules, Setup, step_size
 from tacit.algorithms.regularisers import Regularisation
 from tacit.communication.colours import Released
 from tacit.errors import InputError

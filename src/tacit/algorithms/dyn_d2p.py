@@ -42,7 +42,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tacit.algorithms.definition import Clip, Schedules, Size
+from tacit.algorithms.base import Clip, Schedules, Size
 from tacit.algorithms.privsgp import PRIVSGP, PushSumOptions
 from tacit.errors import InputError
 from tacit.privacy.published import DYN_D2P as PUBLISHED

@@ -19,8 +19,8 @@ from pydantic import Field
 from torch import Tensor
 
 from tacit.algorithms.accounting import NodeRun
+from tacit.algorithms.base import Activity, Options, Schedules, Setup
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Activity, Options, Schedules, Setup
 from tacit.algorithms.parts import public_draws
 from tacit.communication.colours import Outgoing
 from tacit.errors import InputError

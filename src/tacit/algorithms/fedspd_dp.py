@@ -60,8 +60,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm
 from tacit.algorithms.federated import average_latest, local_schedules, participants
 from tacit.algorithms.fedspd_privacy import (
     FedspdOptions,

@@ -41,7 +41,7 @@ from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
-from tacit.algorithms.definition import Setup, Size, step_size
+from tacit.algorithms.base import Setup, Size, step_size
 from tacit.algorithms.federated import (
     FederatedOptions,
     LocalSteps,

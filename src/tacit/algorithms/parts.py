@@ -7,8 +7,8 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
+from tacit.algorithms.base import Activity, Setup
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Activity, Setup
 from tacit.communication import compression
 
 __all__ = [

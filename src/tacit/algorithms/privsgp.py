@@ -31,13 +31,13 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 from torch import Tensor
 
-from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import (
+from tacit.algorithms.base import (
     Algorithm,
     Momentum,
     Options,
     step_size,
 )
+from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import heavy_ball, no_momentum, noised_gradient
 from tacit.communication.colours import Public, Released
 from tacit.privacy.published import PRIVSGP as PUBLISHED

@@ -42,8 +42,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from tacit.algorithms.base import Algorithm, Options, Setup, Share, step_size
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Algorithm, Options, Setup, Share, step_size
 from tacit.algorithms.federated import server_model
 from tacit.algorithms.parts import CompressorName, compressed
 from tacit.algorithms.variance_reduction import (

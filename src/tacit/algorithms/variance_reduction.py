@@ -40,8 +40,8 @@ from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
+from tacit.algorithms.base import Clip, Options, Setup, TableRequest
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.definition import Clip, Options, Setup, TableRequest
 from tacit.errors import InputError
 
 __all__ = [

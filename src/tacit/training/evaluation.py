@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacit.algorithms.definition import common_mean
+from tacit.algorithms.base import common_mean
 from tacit.communication.colours import Released
 from tacit.communication.exchange import Exchange
 from tacit.errors import PeerError

@@ -22,7 +22,7 @@ from tacit.algorithms import do_adp as compressed_gossip
 from tacit.algorithms import dp2_sgd as gossip
 from tacit.algorithms import privsgp as push_sum
 from tacit.algorithms import privsgp_vr as reduced
-from tacit.algorithms.definition import step_size
+from tacit.algorithms.base import step_size
 from tacit.communication.colours import Public, Released
 from tacit.communication.compression import Coding
 from tacit.communication.exchange import Exchange
