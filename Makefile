@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-PYTEST := OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n auto
+PYTEST := OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n auto --dist worksteal
 PRINT_SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 
 .PHONY: demo test test-rest test-all coverage check format bench bench-quick clean

@@ -115,6 +115,7 @@ def test_cpgt_recursion(compressor: str, keep: float, tmp_path: Path) -> None:
     np.testing.assert_allclose(found.parameters.numpy(), x, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_cpgt_finds_the_common_optimum_of_different_nodes(tmp_path: Path) -> None:
     """Gradient tracking removes what different data do to gossip with a constant rate."""
     task = oracle.problem("mse", NODES)

@@ -211,6 +211,7 @@ def page_for_others(folder: Path) -> str:
     return run_page(read_run_folder(folder)).replace(str(folder), "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["dyn-d2p", "fedspd-dp"])
 def test_no_page_depends_on_records(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -140,6 +140,7 @@ def test_a_bound_that_no_difference_reaches_changes_nothing() -> None:
         torch.testing.assert_close(free.parameters, bounded.parameters, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_it_converges_on_a_quadratic_where_single_records_do_not() -> None:
     draw = np.random.default_rng(5)
     nodes = [(draw.normal(size=(4, 2)), draw.normal(size=(4, 1))) for _ in range(3)]

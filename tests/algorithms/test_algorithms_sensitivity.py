@@ -130,7 +130,7 @@ def assert_moves_as_accounted(job: Job) -> None:
         ("logistic", 3, "float32"),
         ("logistic", 3, "float64"),
         ("logistic", "all", "float32"),
-        ("cnn", 3, "float32"),
+        pytest.param("cnn", 3, "float32", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("case", NOISED)

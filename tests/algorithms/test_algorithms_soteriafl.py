@@ -125,6 +125,7 @@ def test_whole_batches_without_compression_are_central_gradient_descent(name: st
     np.testing.assert_allclose(found, x, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["soteriafl-saga", "soteriafl-svrg"])
 def test_shifts_and_differences_converge_in_spite_of_compression(name: str) -> None:
     draw = np.random.default_rng(5)

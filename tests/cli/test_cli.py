@@ -571,6 +571,7 @@ def test_a_defect_exits_with_1_and_asks_for_a_report(
         tacit("plan", file, "--json")
 
 
+@pytest.mark.process
 def test_exit_codes_of_real_processes(file: Path, folder: Path) -> None:
     answers: list[Answer] = [
         wait_tacit("train", file, "--out", folder / "run", "--quiet"),

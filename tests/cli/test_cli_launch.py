@@ -91,6 +91,7 @@ def test_restarts_need_a_run_folder(tmp_path: Path) -> None:
         call(write_experiment(tmp_path), "--processes", 2, "--restarts", 1)
 
 
+@pytest.mark.process
 def test_one_process_trains(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     private = write_experiment(tmp_path, privacy={"noise_seed": None})

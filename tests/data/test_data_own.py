@@ -92,6 +92,7 @@ def test_other_nodes_files_need_not_exist(tmp_path):
         load_own(f"{tmp_path}/{{node}}.npz", (2, 1))
 
 
+@pytest.mark.process
 def test_no_file_of_another_node_is_opened(tmp_path):
     """As Python's own audit of every file that is opened and every folder that is listed sees."""
     endings = ("npz", "safetensors")

@@ -267,6 +267,7 @@ def hold(folder: Path, ready: Connection) -> None:
         time.sleep(60)
 
 
+@pytest.mark.process
 def test_what_a_killed_process_drew_on_is_free(tmp_path: Path) -> None:
     folder_key(tmp_path)
     processes = multiprocessing.get_context("forkserver")

@@ -9,6 +9,7 @@ from itertools import combinations
 from pathlib import Path
 
 import noise_process
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,6 +29,7 @@ SEED = 91
 SCRIPT = Path(__file__).with_name("noise_process.py")
 
 
+@pytest.mark.process
 def test_one_process_and_three_draw_the_same_bytes() -> None:
     # The second draws its nodes in another order, the third is alone; threads differ too.
     shares = [("1", [0, 1, 2]), ("2", [4, 3]), ("1", [5])]

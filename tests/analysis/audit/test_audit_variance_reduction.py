@@ -60,6 +60,7 @@ class Forgetful(StackedContext):
         return super().add_noise(total, k, scale=scale / 10, part=part)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [STATES[0], STATES[2]], ids=["private", "public"])
 def test_an_audit_accepts_the_code_and_finds_missing_noise(options: dict[str, Any]) -> None:
     job = job_of(algorithm={"name": "privsgp-vr", **options}, nodes=4, steps=4)

@@ -70,6 +70,7 @@ def over_processes(seat: Seat) -> Any:
     return [idle, found]
 
 
+@pytest.mark.process
 def test_processes_gather_in_order_whoever_is_late() -> None:
     first, second, third = run_ranks(over_processes, 3)
     assert first == Outcome(0, [True, right(3)])
