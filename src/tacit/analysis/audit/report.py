@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -16,6 +14,7 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
 from tacit.errors import InputError
+from tacit.report.documents.claims import AttackRow, AuditDocument, AuditedBound
 
 __all__ = [
     "Attack",
@@ -26,8 +25,6 @@ __all__ = [
     "audit_progress",
     "audit_table",
 ]
-
-FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -198,40 +195,46 @@ class AuditReport:
         return f"claim VIOLATED at {level}" if self.claim_violated else "claim not exceeded"
 
 
-def audit_document(report: AuditReport) -> dict[str, Any]:
-    """The report as JSON-ready data; a bound that is infinite is null."""
-    return {
-        "format_version": FORMAT_VERSION,
-        "audited_epsilon": report.epsilon,
-        "certified_epsilon": _finite(report.certified),
-        "claimed_epsilon": _finite(report.claimed),
-        "delta": report.delta,
-        "confidence": report.confidence,
-        "certified_violated": report.certified_violated,
-        "repeated_noises": report.repeated_noises,
-        "defect": report.defect,
-        "claim_violated": report.claim_violated,
-        "verdict": report.verdict,
-        "claim_verdict": report.claim_verdict,
-        "algorithm": report.algorithm,
-        "relation": report.relation,
-        "mechanism": report.mechanism,
-        "trust_model": "all-messages",
-        "nodes": list(report.nodes),
-        "steps": report.steps,
-        "attacks": [_attack_document(attack) for attack in report.attacks],
-        "seconds": report.seconds,
-    }
-
-
-def _attack_document(attack: Attack) -> dict[str, Any]:
-    content = asdict(attack)
-    content["hardest"]["certified"] = _finite(attack.hardest.certified)
-    return content
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+def audit_document(report: AuditReport) -> AuditDocument:
+    """The report as a document; a bound that is infinite is null in its JSON."""
+    return AuditDocument(
+        format_version=1,
+        audited_epsilon=report.epsilon,
+        certified_epsilon=report.certified,
+        claimed_epsilon=report.claimed,
+        delta=report.delta,
+        confidence=report.confidence,
+        certified_violated=report.certified_violated,
+        repeated_noises=report.repeated_noises,
+        defect=report.defect,
+        claim_violated=report.claim_violated,
+        verdict=report.verdict,
+        claim_verdict=report.claim_verdict,
+        algorithm=report.algorithm,
+        relation=report.relation,
+        mechanism=report.mechanism,
+        trust_model="all-messages",
+        nodes=report.nodes,
+        steps=report.steps,
+        attacks=tuple(
+            AttackRow(
+                name=attack.name,
+                statistic=attack.statistic,
+                method=attack.method,
+                epsilon=attack.epsilon,
+                hardest=AuditedBound(
+                    delta=attack.hardest.delta,
+                    epsilon=attack.hardest.epsilon,
+                    certified=attack.hardest.certified,
+                ),
+                confidence=attack.confidence,
+                repetitions=attack.repetitions,
+                guesses=attack.guesses,
+            )
+            for attack in report.attacks
+        ),
+        seconds=report.seconds,
+    )
 
 
 def audit_table(report: AuditReport) -> None:
