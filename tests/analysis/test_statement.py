@@ -303,6 +303,20 @@ def edited(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     return path
 
 
+def release_of(document: dict[str, Any]) -> dict[str, Any]:
+    """The first release of the first node."""
+    release: dict[str, Any] = document["ledger"]["nodes"][0]["releases"][0]
+    return release
+
+
+def unbounded(ledger: dict[str, Any]) -> dict[str, Any]:
+    """Ledgers of which one account has no epsilon."""
+    first, *others = ledger["nodes"]
+    nothing: dict[str, None] = dict.fromkeys(("epsilon", "left", "delta"))
+    releases = [{**release, "epsilon": None} for release in first["releases"]]
+    return {**ledger, "nodes": [{**first, **nothing, "releases": releases}, *others]}
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -323,6 +337,14 @@ def edited(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
         (lambda d: d.pop("ledger"), "a whole statement"),
         (lambda d: d.update(format_version=9), "this is 9"),
         (lambda d: d.update(kind="a poem"), "a JSON of the kind"),
+        (lambda d: d.update(more="said"), "a whole statement: .*more = 'said': this field is not"),
+        (lambda d: d["ledger"]["runs"][0].update(more=1), "a whole statement: .*more"),
+        (lambda d: d["nodes"][0].update(claimed=math.nan), "its digest does not match"),
+        (lambda d: d["nodes"][0].update(records=True), "a whole statement: .*records = True"),
+        (lambda d: d["nodes"][0].update(epsilon=10**400), "a whole statement: .*epsilon"),
+        (lambda d: release_of(d).update(mechanism=-1), "a whole statement: .*mechanism = -1"),
+        (lambda d: release_of(d).update(charged=[[0, 6]]), "a whole statement: .*charged"),
+        (lambda d: d.update(data_ledger=unbounded(d["ledger"])), "no finite epsilon holds"),
     ],
 )
 def test_a_tampered_statement_is_refused(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -17,7 +16,7 @@ from tacit.communication.colours import Private, Public, Released
 from tacit.data import Dataset
 from tacit.errors import LeakError
 from tacit.gradients import LOSSES, BatchGradient, build
-from tacit.report.documents.base import content, plain_json, read
+from tacit.report.documents.base import as_dict, read
 from tacit.report.documents.metrics import GradientNorms, Measurement, Scores
 from tacit.training.run_folder.metrics import (
     BatchStatistics,
@@ -88,7 +87,7 @@ def test_evaluation_is_that_of_a_loop_over_nodes(loss: str, records: int | None)
     assert [*found.accuracy, found.consensus_accuracy] == pytest.approx(accuracies)
     summary = found.accuracy_summary()
     assert summary is not None
-    assert content(summary) == pytest.approx(
+    assert as_dict(summary) == pytest.approx(
         {
             "mean": np.mean(accuracies[:-1]),
             "worst": min(accuracies[:-1]),
@@ -129,11 +128,11 @@ def test_private_metrics_are_over_the_records_of_the_batch_alone() -> None:
     assert found.train_loss == pytest.approx(0.3)
     assert found.clip_rate == pytest.approx(1 / 3)  # a norm at the bound is not clipped
     assert found.gradient_norm is not None
-    assert content(found.gradient_norm) == pytest.approx(
+    assert as_dict(found.gradient_norm) == pytest.approx(
         {"median": 2.0, "p90": np.quantile([1, 2, 3], 0.9), "max": 3.0}
     )
     assert found.records_left_out == 0
-    assert content(private_row(3, Private(found))).keys() == {
+    assert as_dict(private_row(3, Private(found))).keys() == {
         "step",
         "train_loss",
         "gradient_norm",
@@ -169,42 +168,6 @@ def test_without_a_batch_or_a_bound_there_is_nothing_to_tell() -> None:
     assert (empty.train_loss, empty.gradient_norm, empty.clip_rate) == (None, None, None)
     unclipped = measured(some, torch.tensor([[True]]), None)
     assert (unclipped.train_loss, unclipped.gradient_norm) == (0.5, None)
-
-
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.lists(inner, max_size=4).map(tuple)
-        | st.dictionaries(st.text(), inner, max_size=4)
-    ),
-)
-
-
-def same(plain: object, original: object) -> bool:
-    """Whether `plain` is `original` with null for what is not finite and lists for tuples."""
-    if isinstance(original, float):
-        return plain == original if math.isfinite(original) else plain is None
-    if isinstance(original, (list, tuple)):
-        return (
-            isinstance(plain, list)
-            and len(plain) == len(original)
-            and all(map(same, plain, original))
-        )
-    if isinstance(original, dict):
-        return (
-            isinstance(plain, dict)
-            and plain.keys() == original.keys()
-            and all(same(plain[key], original[key]) for key in original)
-        )
-    return plain == original and type(plain) is type(original)
-
-
-@given(values)
-def test_plain_json_is_json_and_changes_only_what_is_not_finite(value: object) -> None:
-    plain = plain_json(value)
-    json.dumps(plain, allow_nan=False)
-    assert same(plain, value)
 
 
 def test_series_are_columns_with_gaps() -> None:

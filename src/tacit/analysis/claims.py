@@ -150,7 +150,8 @@ def _row(
         certified_infinite=certified == math.inf,
         lower=lower,
         conditions=tuple(
-            ClaimCondition(text=condition.text, holds=condition.holds) for condition in conditions
+            ClaimCondition.model_validate(condition, from_attributes=True)
+            for condition in conditions
         ),
         violated=tuple(condition.text for condition in conditions if not condition.holds),
         verdict=verdict(claimed, lower, certified, missing),

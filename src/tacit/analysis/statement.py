@@ -29,7 +29,7 @@ from tacit.privacy import from_statement
 from tacit.privacy.ledger.key import fingerprint
 from tacit.privacy.ledger.records import lacking_steps
 from tacit.private_files import plain_errors, write_private
-from tacit.report.documents.base import dump, parse, plain_json, read
+from tacit.report.documents.base import as_dict, dump, parse, plain_json, read
 from tacit.report.documents.ledger import (
     ConfirmedStatement,
     DefinedName,
@@ -198,21 +198,13 @@ def statement_document(run: Path, books: Path | None = None) -> Statement:
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         tacit_version=__version__,
         run=StatementRun(
-            run=entered.run,
-            created=entered.created,
-            tacit_version=entered.tacit_version,
-            plan_digest=entered.plan_digest,
+            **as_dict(entered),
             status=result.status,
             ledger_head=", ".join(file.head for file in ledger.files),
             ledger_key=", ".join(fingerprint(file.public_key) for file in ledger.files),
         ),
         algorithm=result.algorithm_names,
-        task=StatementTask(
-            dataset=result.dataset,
-            model=result.model,
-            loss=result.loss,
-            parameters=result.parameters,
-        ),
+        task=StatementTask(**as_dict(result.task), parameters=result.parameters),
         accounting=result.accounting,
         relation=DefinedName(name=first.relation, meaning=RELATIONS[first.relation]),
         unit=DefinedName(name=first.unit, meaning=UNITS[first.unit]),
@@ -407,6 +399,6 @@ def _contained(statement: Statement, ledger: Path) -> list[str]:
 
 def _digest(document: Mapping[str, Any]) -> str:
     """Of everything but the digest itself, whatever the layout of the file."""
-    content = {key: value for key, value in document.items() if key != "digest"}
-    text = json.dumps(content, sort_keys=True)
+    rest = {key: value for key, value in document.items() if key != "digest"}
+    text = json.dumps(rest, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()

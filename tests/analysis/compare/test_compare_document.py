@@ -17,7 +17,7 @@ from tacit.analysis.compare.document import figure_document, mean_and_deviation
 from tacit.analysis.compare.figure import FigureOptions, load_figure
 from tacit.analysis.compare.session import gather
 from tacit.analysis.compare.store import Store
-from tacit.report.documents.base import content, dump
+from tacit.report.documents.base import as_dict, dump
 from tacit.report.documents.figure import MeanDeviation
 
 FIGURE = {
@@ -156,7 +156,7 @@ def test_an_accuracy_that_nothing_has_gives_way_to_the_loss(
 def test_mean_and_deviation(values: list[float]) -> None:
     statistics_of_values = mean_and_deviation(values)
     assert statistics_of_values is not None
-    assert content(statistics_of_values) == pytest.approx(
+    assert as_dict(statistics_of_values) == pytest.approx(
         {"mean": statistics.mean(values), "deviation": statistics.stdev(values)}, abs=1e-6
     )
     assert mean_and_deviation(values[:1]) == MeanDeviation(mean=values[0], deviation=None)

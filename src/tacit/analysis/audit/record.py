@@ -42,14 +42,7 @@ def record_audit(run: Path, document: AuditDocument) -> Path:
         raise InputError(
             "FILE", str(run), f"has a result.json that cannot be read: {error}"
         ) from None
-    audit = RunAudit(
-        delta=document.delta,
-        confidence=document.confidence,
-        certified_epsilon=document.certified_epsilon,
-        claimed_epsilon=document.claimed_epsilon,
-        verdict=document.verdict,
-        claim_verdict=document.claim_verdict,
-    )
+    audit = RunAudit.model_validate(document, from_attributes=True)
     shown = {"audited_epsilon": document.audited_epsilon, "audit": audit}
     folder = RunFolder(run)
     folder.write_document(name, document)

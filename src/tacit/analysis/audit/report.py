@@ -14,7 +14,7 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
 from tacit.errors import InputError
-from tacit.report.documents.claims import AttackRow, AuditDocument, AuditedBound
+from tacit.report.documents.claims import AttackRow, AuditDocument
 
 __all__ = [
     "Attack",
@@ -217,21 +217,7 @@ def audit_document(report: AuditReport) -> AuditDocument:
         nodes=report.nodes,
         steps=report.steps,
         attacks=tuple(
-            AttackRow(
-                name=attack.name,
-                statistic=attack.statistic,
-                method=attack.method,
-                epsilon=attack.epsilon,
-                hardest=AuditedBound(
-                    delta=attack.hardest.delta,
-                    epsilon=attack.hardest.epsilon,
-                    certified=attack.hardest.certified,
-                ),
-                confidence=attack.confidence,
-                repetitions=attack.repetitions,
-                guesses=attack.guesses,
-            )
-            for attack in report.attacks
+            AttackRow.model_validate(attack, from_attributes=True) for attack in report.attacks
         ),
         seconds=report.seconds,
     )

@@ -31,7 +31,7 @@ __all__ = [
     "OptionalNumber",
     "RunDocument",
     "Text",
-    "content",
+    "as_dict",
     "dump",
     "load",
     "parse",
@@ -94,25 +94,23 @@ class RunDocument(Document):
     model_config = ConfigDict(extra="allow")
 
 
-def content(document: Document) -> dict[str, Any]:
+def as_dict(document: Document) -> dict[str, Any]:
     """A document as a dictionary: the fields that were given, under their JSON names, in order.
 
-    Lists stay tuples, and numbers that are not finite stay as they are.
+    Numbers that are not finite stay as they are.
     """
     fields = {
-        field.alias or name: _content(getattr(document, name))
+        field.alias or name: _plain(getattr(document, name))
         for name, field in type(document).model_fields.items()
         if name in document.model_fields_set
     }
     return fields | (document.model_extra or {})
 
 
-def _content(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, Document):
-        return content(value)
-    if isinstance(value, (list, tuple)):
-        return [_content(item) for item in value]
-    return value
+        return as_dict(value)
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def plain_json(value: Any) -> Any:
@@ -123,7 +121,7 @@ def plain_json(value: Any) -> Any:
         return {key: plain_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain_json(item) for item in value]
-    return plain_json(content(value)) if isinstance(value, Document) else value
+    return plain_json(as_dict(value)) if isinstance(value, Document) else value
 
 
 def dump(
@@ -162,7 +160,7 @@ def parse(text: str | bytes, where: str) -> dict[str, Any]:
         InputError: it is none, or is nested too deeply.
     """
     try:
-        value = json.loads(text)
+        value = json.loads(text if isinstance(text, str) else text.decode("utf-8"))
     except (ValueError, RecursionError) as error:  # bad UTF-8 is a ValueError
         raise InputError(where, text, f"must be a JSON object ({error})") from error
     if not isinstance(value, dict):

@@ -13,7 +13,7 @@ from torch import Tensor
 from tacit.communication.colours import Outgoing, Private, Released, opened
 from tacit.data import Dataset
 from tacit.gradients import BatchGradient, Loss, StackedModel
-from tacit.report.documents.base import content
+from tacit.report.documents.base import as_dict
 from tacit.report.documents.metrics import (
     GradientNorms,
     Measurement,
@@ -157,7 +157,7 @@ def consensus_distance(models: Tensor) -> float:
 
 def series(rows: Iterable[Measurement]) -> dict[str, list[Any]]:
     """Rows of metrics as columns."""
-    listed = [content(row) for row in rows]
+    listed = [as_dict(row) for row in rows]
     keys = dict.fromkeys(key for row in listed for key in row)
     return {key: [row.get(key) for row in listed] for key in keys}
 
