@@ -136,22 +136,19 @@ def _node_rows(
     path: Path, snapshots: Mapping[Path, Snapshot], mechanisms: list[Mapping[str, Any]]
 ) -> list[LedgerAccount]:
     """A row for each node of a run, without its figures."""
-    accounts = [
-        (account.node, file, snapshot, account)
-        for file, snapshot in snapshots.items()
-        for account in snapshot.accounts
-    ]
-    return [
+    rows = [
         LedgerAccount(
-            node=node,
+            node=account.node,
             file=_name(path, file),
             epsilon_budget=account.epsilon_budget,
             delta=account.delta,
-            releases=tuple(_release(run, node, "", mechanisms) for run in snapshot.runs),
+            releases=tuple(_release(run, account.node, "", mechanisms) for run in snapshot.runs),
             histories=(tuple(range(len(snapshot.runs))),),
         )
-        for node, file, snapshot, account in sorted(accounts, key=lambda found: found[0])
+        for file, snapshot in snapshots.items()
+        for account in snapshot.accounts
     ]
+    return sorted(rows, key=lambda row: row.node or 0)
 
 
 def _data_rows(

@@ -218,8 +218,17 @@ def test_progress_is_for_terminals_only(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_infinite_bounds_are_null_in_json() -> None:
-    comparison = auditing.Comparison(1e-3, 2.0, math.inf)
-    attack = auditing.Attack("a", "b", "any-delta", 2.0, comparison, 0.95, 10, {})
+    comparison = auditing.Comparison(delta=1e-3, epsilon=2.0, certified=math.inf)
+    attack = auditing.Attack(
+        name="a",
+        statistic="b",
+        method="any-delta",
+        epsilon=2.0,
+        hardest=comparison,
+        confidence=0.95,
+        repetitions=10,
+        guesses={},
+    )
     report = AuditReport(
         "privsgp", "replace-one", "m", (0,), 1, 1e-3, 0.95, math.inf, math.inf, (attack,), 0, 1.0
     )

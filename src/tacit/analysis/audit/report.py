@@ -14,13 +14,11 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
 from tacit.errors import InputError
-from tacit.report.documents.claims import AttackRow, AuditDocument
+from tacit.report.documents.claims import Attack, AuditDocument
 
 __all__ = [
-    "Attack",
     "AuditOptions",
     "AuditReport",
-    "Comparison",
     "audit_document",
     "audit_progress",
     "audit_table",
@@ -67,52 +65,6 @@ class AuditOptions:
         for name, (right, expected) in checks.items():
             if not right:
                 raise InputError(name, getattr(self, name), expected)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A lower bound beside the certificate, at one delta.
-
-    Args:
-        delta: at which both are stated.
-        epsilon: the lower bound.
-        certified: the upper bound.
-    """
-
-    delta: float
-    epsilon: float
-    certified: float
-
-    @property
-    def violated(self) -> bool:
-        """Whether more was extracted than is certified."""
-        return self.epsilon > self.certified
-
-
-@dataclass(frozen=True)
-class Attack:
-    """One attack and the lower bound it gives.
-
-    Args:
-        name: what was done.
-        statistic: what its guesses rest on.
-        method: how guesses became a bound: `clopper-pearson`, `gaussian-dp` or `one-run`.
-        epsilon: the lower bound at the report's delta.
-        hardest: where it speaks most against the certificate: the same error rates bound epsilon
-            at every delta.
-        confidence: of these bounds alone; the report's holds for all attacks together.
-        repetitions: that were counted; for `one-run` canaries.
-        guesses: what was counted, by name.
-    """
-
-    name: str
-    statistic: str
-    method: str
-    epsilon: float
-    hardest: Comparison
-    confidence: float
-    repetitions: int
-    guesses: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -216,9 +168,7 @@ def audit_document(report: AuditReport) -> AuditDocument:
         trust_model="all-messages",
         nodes=report.nodes,
         steps=report.steps,
-        attacks=tuple(
-            AttackRow.model_validate(attack, from_attributes=True) for attack in report.attacks
-        ),
+        attacks=report.attacks,
         seconds=report.seconds,
     )
 

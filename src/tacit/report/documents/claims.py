@@ -5,7 +5,7 @@ from __future__ import annotations
 from tacit.report.documents.base import Count, Document, Flag, Items, Number, OptionalNumber, Text
 from tacit.report.documents.run import ClaimCondition
 
-__all__ = ["AttackRow", "AuditDocument", "AuditedBound", "ClaimRow", "ClaimsDocument"]
+__all__ = ["Attack", "AuditDocument", "ClaimRow", "ClaimsDocument", "Comparison"]
 
 
 class ClaimRow(Document):
@@ -44,22 +44,39 @@ class ClaimsDocument(Document):
     rows: Items[ClaimRow]
 
 
-class AuditedBound(Document):
-    """A lower bound beside the certificate, at one delta."""
+class Comparison(Document):
+    """A lower bound beside the certificate, an upper bound, both at one delta."""
 
     delta: Number
-    epsilon: OptionalNumber
-    certified: OptionalNumber
+    epsilon: Number
+    certified: Number
+
+    @property
+    def violated(self) -> bool:
+        """Whether more was extracted than is certified."""
+        return self.epsilon > self.certified
 
 
-class AttackRow(Document):
-    """One attack and the lower bound it gives; see `tacit.analysis.audit.report.Attack`."""
+class Attack(Document):
+    """One attack and the lower bound it gives.
+
+    Args:
+        name: what was done.
+        statistic: what its guesses rest on.
+        method: how guesses became a bound: `clopper-pearson`, `gaussian-dp` or `one-run`.
+        epsilon: the lower bound at the report's delta.
+        hardest: where it speaks most against the certificate: the same error rates bound epsilon
+            at every delta.
+        confidence: of these bounds alone; the report's holds for all attacks together.
+        repetitions: that were counted; for `one-run` canaries.
+        guesses: what was counted, by name.
+    """
 
     name: Text
     statistic: Text
     method: Text
-    epsilon: OptionalNumber
-    hardest: AuditedBound
+    epsilon: Number
+    hardest: Comparison
     confidence: Number
     repetitions: Count
     guesses: dict[str, Number]
@@ -86,5 +103,5 @@ class AuditDocument(Document):
     trust_model: Text
     nodes: Items[Count]
     steps: Count
-    attacks: Items[AttackRow]
+    attacks: Items[Attack]
     seconds: Number
