@@ -31,6 +31,7 @@ from tacit.cli import main as cli
 from tacit.cli.tables import plan_document
 from tacit.config import Config
 from tacit.errors import NotPrivateWarning, TacitError
+from tacit.report.documents.base import plain_json
 from tacit.training.prepare import prepare
 
 FILE = Path(__file__).with_name("golden.json")
@@ -83,7 +84,7 @@ def stated(folder: Path) -> dict[str, Any]:
     nodes = [records(node, size, 10, (1, 8, 8)) for node, size in enumerate(SIZES)]
     settings = experiment("privsgp", privacy={"epsilon": 3.0, "delta": 1e-5})
     tacit.train(settings, nodes=nodes, out=folder)
-    return {"statement": keys(statement_document(folder))}
+    return {"statement": keys(plain_json(statement_document(folder)))}
 
 
 def keys(document: Any) -> Any:
@@ -108,7 +109,7 @@ def planned(figure: str) -> dict[str, Any]:
         name = config.algorithm.name
         if name not in found:
             try:
-                document = plan_document(prepare(config, **_data(config)))
+                document = plain_json(plan_document(prepare(config, **_data(config))))
             except TacitError as error:
                 found[name] = str(error)
                 continue

@@ -33,7 +33,8 @@ from tacit.communication.placement import Placement
 from tacit.config import AlgorithmSection, load_config
 from tacit.errors import TacitError
 from tacit.privacy.noise.keys import seeded_keys
-from tacit.report.reading import read_run_folder
+from tacit.report.documents.base import plain_json
+from tacit.report.documents.run import read_run_folder
 from tacit.report.run_page import run_page
 from tacit.training import evaluation as marks
 from tacit.training import loop as run
@@ -169,7 +170,7 @@ def what_leaves(
         "model.safetensors": (out / "model.safetensors").read_bytes(),
     }
     if result.private:
-        statement = statement_document(out)
+        statement = plain_json(statement_document(out))
         left.shown["statement"] = without(statement, "date", "run", "ledger")
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) == STEPS + 1

@@ -18,6 +18,8 @@ from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.privacy.published.settings import PaperSetting, paper_settings
 from tacit.report.claims_page import claims_page
+from tacit.report.documents.base import dump, read
+from tacit.report.documents.claims import ClaimsDocument
 from tacit.training.prepare import prepare
 
 Row = dict[str, Any]
@@ -47,14 +49,20 @@ def papers() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         sample = tuple(filter(is_sample, paper_settings()))
         patch.setattr(claims, "paper_settings", lambda: sample)
-        return claims_document()
+        return document_of()
+
+
+def document_of(*arguments: Any) -> dict[str, Any]:
+    """The document as its JSON has it."""
+    document: dict[str, Any] = strict_json(dump(claims_document(*arguments)))
+    return document
 
 
 def printed(document: dict[str, Any], width: int, monkeypatch: pytest.MonkeyPatch) -> str:
     """What the table prints on a terminal of a width."""
     out = StringIO()
     monkeypatch.setattr(claims, "Console", lambda: Console(file=out, width=width))
-    claims_table(document)
+    claims_table(read(ClaimsDocument, document, "a test"))
     return out.getvalue()
 
 
@@ -142,7 +150,7 @@ def test_the_plan_of_an_experiment(tmp_path: Path) -> None:
         tmp_path,
         privacy={"noise_std": None, "epsilon": [1.0, 1.0, 2.0, 2.0], "delta": 1e-5},
     )
-    document = strict_json(json.dumps(claims_document(file)))
+    document = document_of(file)
     plan = prepare(load_config(file)).plan
     groups = {(node.records, node.budget): node for node in reversed(plan.nodes)}
     nodes = sorted(groups.values(), key=lambda node: node.node)
@@ -160,7 +168,7 @@ def test_the_plan_of_an_experiment(tmp_path: Path) -> None:
 
 def test_overrides_and_sampling(tmp_path: Path) -> None:
     file = write_experiment(tmp_path)
-    document = claims_document(file, ["train.batch=32", "train.steps=3", "privacy.delta=1e-4"])
+    document = document_of(file, ["train.batch=32", "train.steps=3", "privacy.delta=1e-4"])
     row = document["rows"][0]
     assert "Poisson-sampled Gaussian" in row["mechanism"]
     assert "3 steps" in row["mechanism"]
@@ -172,7 +180,7 @@ def test_no_noise_is_not_determined(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     file = write_experiment(
         tmp_path, privacy={"epsilon": "none", "noise_std": None, "noise_seed": None}
     )
-    document = claims_document(file)
+    document = document_of(file)
     assert {row["verdict"] for row in document["rows"]} == {"not determined"}
     assert "no noise is" in " ".join(printed(document, 100, monkeypatch).split())
     claims_page(document)
@@ -197,7 +205,7 @@ def test_an_infinite_claim_is_null_and_said(tmp_path: Path) -> None:
         algorithm={"name": "const-d2p"},
         privacy={"noise_std": 1e-4, "noise_seed": 7},
     )
-    for row in strict_json(json.dumps(claims_document(file), allow_nan=False))["rows"]:
+    for row in document_of(file)["rows"]:
         assert row["claimed"] is None
         assert row["claimed_infinite"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from copy import deepcopy
@@ -15,7 +14,7 @@ from scipy.stats import norm
 
 from experiments import strict_json
 from tacit.analysis import ledger_report as books
-from tacit.analysis.ledger_report import check_contained, confirm, ledger_document, node_list
+from tacit.analysis.ledger_report import check_contained, node_list
 from tacit.errors import InputError
 from tacit.privacy import (
     Gaussian,
@@ -27,6 +26,8 @@ from tacit.privacy import (
 )
 from tacit.privacy.ledger.ledger import Ledger, NodeStatement, read_ledger
 from tacit.privacy.ledger.shared import SharedLedgers, WantedAccount, account_files, folder_key
+from tacit.report.documents.base import dump, read
+from tacit.report.documents.ledger import LedgerFile, LedgerReport
 
 MECHANISMS = (Gaussian(9.0, 20), Gaussian(6.0, 20), Gaussian(9.0, 20))
 BUDGETS = (2.0, 3.0, None)
@@ -46,6 +47,21 @@ def own(tmp_path: Path) -> Path:
         ledger.reserve(6, 16)
         ledger.settle(12)
     return path
+
+
+def ledger_document(path: Path, run: str | None = None) -> dict[str, Any]:
+    """What ledgers say, as its JSON has it."""
+    document: dict[str, Any] = strict_json(dump(books.ledger_document(path, run)))
+    return document
+
+
+def confirm(document: dict[str, Any]) -> None:
+    """Confirm what stands in a JSON."""
+    books.confirm(read(LedgerReport, document, "a whole document"))
+
+
+def files_of(path: Path) -> tuple[LedgerFile, ...]:
+    return books.ledger_document(path).files
 
 
 def share(
@@ -190,7 +206,7 @@ def test_accounts_stand_in_the_order_of_nodes_however_slowly_a_run_enters_them(
 def test_an_older_copy_is_found(shared: Path, own: Path, tmp_path: Path) -> None:
     shutil.copytree(shared, tmp_path / "older")
     share(shared, "three", MECHANISMS[1], 3)
-    stated = ledger_document(shared)["files"]
+    stated = files_of(shared)
     assert len(check_contained(stated, shared)) == 7
     share(shared, "four", MECHANISMS[1], 3)
     assert len(check_contained(stated, shared)) == 7
@@ -209,7 +225,7 @@ def test_an_older_copy_is_found(shared: Path, own: Path, tmp_path: Path) -> None
 
 
 def test_a_ledger_of_another_key_is_found(shared: Path, tmp_path: Path) -> None:
-    stated = ledger_document(shared)["files"]
+    stated = files_of(shared)
     share(tmp_path / "again", "one", MECHANISMS[0], 20)
     with pytest.raises(InputError, match="it has another"):
         check_contained(stated, tmp_path / "again")
@@ -250,7 +266,7 @@ def test_an_epsilon_that_is_not_finite_is_null(
 
 def test_a_document_confirms_itself(own: Path, shared: Path) -> None:
     for path in (own, shared):
-        document = strict_json(json.dumps(ledger_document(path)))
+        document = ledger_document(path)
         confirm(document)
         confirm({**document, "tacit_version": "0.0.1"})
 

@@ -21,6 +21,8 @@ from tacit.privacy import (
     to_statement,
 )
 from tacit.privacy.ledger.key import fingerprint
+from tacit.report.documents.base import read
+from tacit.report.documents.ledger import LedgerReport
 from tacit.report.wording import number_text
 
 PUBLIC = "ab" * 32
@@ -30,6 +32,7 @@ def row(steps: int = 12, **changes: Any) -> dict[str, Any]:
     """What a document says of an account."""
     release = {"run": "1" * 32, "node": 0, "data": "", "mechanism": 0, "charged": [[0, steps, 1]]}
     return {
+        "file": "ledger.sqlite",
         "epsilon": 1.2341,
         "epsilon_budget": 2.0,
         "left": 0.7659,
@@ -42,13 +45,16 @@ def row(steps: int = 12, **changes: Any) -> dict[str, Any]:
 
 def document(*rows: dict[str, Any], files: int = 1) -> dict[str, Any]:
     run = {"run": "1" * 32, "created": "2026-01-02T03:04:05+00:00", "tacit_version": "0.1"}
+    whose = {"of": "data", "created": "2026-01-02", "tacit_version": "0.1"}
     return {
+        "format_version": 2,
+        "tacit_version": "0.1",
         "path": "books",
         "nodes": list(rows),
         "runs": [{**run, "plan_digest": "2" * 32}],
         "mechanisms": [to_statement(Gaussian(9.0, 20))],
         "files": [
-            {"file": f"file-{number}", "head": f"{number:064x}", "public_key": PUBLIC}
+            {**whose, "file": f"file-{number}", "head": f"{number:064x}", "public_key": PUBLIC}
             for number in range(files)
         ],
     }
@@ -57,7 +63,7 @@ def document(*rows: dict[str, Any], files: int = 1) -> dict[str, Any]:
 def printed(content: Any) -> str:
     out = StringIO()
     with redirect_stdout(out):
-        ledger_table(content)
+        ledger_table(read(LedgerReport, content, "a test"))
     return out.getvalue()
 
 

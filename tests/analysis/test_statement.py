@@ -20,6 +20,8 @@ from tacit.errors import InputError
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.key import fingerprint
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.report.documents.base import dump, load
+from tacit.report.documents.ledger import ConfirmedStatement
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 
@@ -92,11 +94,11 @@ def test_a_statement_is_confirmed_by_itself(run: Path, tmp_path: Path) -> None:
     shutil.rmtree(run)
     confirmed = check_statement(alone)
     document = strict_json(alone.read_text())
-    assert confirmed["nodes"] == 4
-    assert confirmed["epsilon"] == max(row["epsilon"] for row in document["nodes"]) <= 2.0
-    assert (confirmed["delta"], confirmed["data_epsilon"]) == (1e-5, None)
-    assert confirmed["run"] == document["run"]["run"]
-    assert json.loads(json.dumps(confirmed)) == confirmed
+    assert confirmed.nodes == 4
+    assert confirmed.epsilon == max(row["epsilon"] for row in document["nodes"]) <= 2.0
+    assert (confirmed.delta, confirmed.data_epsilon) == (1e-5, None)
+    assert confirmed.run == document["run"]["run"]
+    assert load(ConfirmedStatement, dump(confirmed), "a test") == confirmed
 
 
 def test_steps_that_a_killed_session_booked_are_in_it(run: Path) -> None:
@@ -108,7 +110,7 @@ def test_steps_that_a_killed_session_booked_are_in_it(run: Path) -> None:
     row = stated(run)["nodes"][0]
     assert row["epsilon"] > before
     assert gaussian_delta(row["epsilon"], 3 / z) == pytest.approx(1e-5, rel=1e-5)
-    assert check_statement(run / "statement.json")["epsilon"] > 2.0
+    assert check_statement(run / "statement.json").epsilon > 2.0
 
 
 def test_a_published_noise_is_stated_with_what_is_proved(tmp_path: Path) -> None:
@@ -129,7 +131,7 @@ def test_other_relations_and_samplers_are_stated(tmp_path: Path) -> None:
     write_statement(run)
     assert stated(run)["relation"]["name"] == "replace-one"
     assert "drawn without replacement" in stated(run)["mechanisms_in_words"][0]
-    assert check_statement(run / "statement.json")["epsilon"] <= 2.0
+    assert check_statement(run / "statement.json").epsilon <= 2.0
 
 
 # Where it is written.
@@ -158,7 +160,7 @@ def test_other_files_are_never_overwritten(run: Path, tmp_path: Path, name: str)
     assert tree(run) == before
     paths = write_statement(run, tmp_path / "else" / "where")
     assert [path.parent for path in paths] == [tmp_path / "else" / "where"] * 2
-    assert check_statement(paths[0])["nodes"] == 4
+    assert check_statement(paths[0]).nodes == 4
 
 
 def test_an_older_statement_is_kept(run: Path) -> None:
@@ -244,7 +246,7 @@ def test_all_runs_on_the_data_are_stated(tmp_path: Path) -> None:
     first, second = (ran(tmp_path / name, privacy=privacy) for name in ("first", "second"))
     write_statement(second)
     confirmed = check_statement(second / "statement.json")
-    assert confirmed["epsilon"] <= 1.0 < confirmed["data_epsilon"] < 2.0
+    assert confirmed.epsilon <= 1.0 < confirmed.data_epsilon < 2.0
     ledger = stated(second)["data_ledger"]
     assert [len(row["releases"]) for row in ledger["nodes"]] == [2] * 4
     assert "whatever else was released" in stated(second)["assumptions"][-1]
@@ -266,15 +268,15 @@ def test_a_ledger_that_is_older_than_the_statement_is_found(tmp_path: Path) -> N
     ran(tmp_path / "again", privacy=privacy)
     write_statement(tmp_path / "again")
     statement = tmp_path / "again" / "statement.json"
-    ledgers = check_statement(statement, tmp_path / "books")["ledgers"]
-    assert ledgers == [str(tmp_path / "books" / file["file"]) for file in files_of(statement)]
-    assert check_statement(statement, tmp_path / "again")["ledgers"] == [
-        str(tmp_path / "again" / "ledger.sqlite")
-    ]
-    assert check_statement(statement)["ledgers"] is None
+    ledgers = check_statement(statement, tmp_path / "books").ledgers
+    assert ledgers == tuple(str(tmp_path / "books" / file["file"]) for file in files_of(statement))
+    assert check_statement(statement, tmp_path / "again").ledgers == (
+        str(tmp_path / "again" / "ledger.sqlite"),
+    )
+    assert check_statement(statement).ledgers is None
     # Later runs are no matter; the copy of before is found out, and so is another run's ledger.
     ran(tmp_path / "later", privacy=privacy)
-    assert check_statement(statement, tmp_path / "books")["ledgers"] == ledgers
+    assert check_statement(statement, tmp_path / "books").ledgers == ledgers
     with pytest.raises(InputError, match="it is an older copy"):
         check_statement(statement, tmp_path / "copy")
     with pytest.raises(InputError, match="it is neither"):
@@ -301,6 +303,20 @@ def edited(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     return path
 
 
+def release_of(document: dict[str, Any]) -> dict[str, Any]:
+    """The first release of the first node."""
+    release: dict[str, Any] = document["ledger"]["nodes"][0]["releases"][0]
+    return release
+
+
+def unbounded(ledger: dict[str, Any]) -> dict[str, Any]:
+    """Ledgers of which one account has no epsilon."""
+    first, *others = ledger["nodes"]
+    nothing: dict[str, None] = dict.fromkeys(("epsilon", "left", "delta"))
+    releases = [{**release, "epsilon": None} for release in first["releases"]]
+    return {**ledger, "nodes": [{**first, **nothing, "releases": releases}, *others]}
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -321,6 +337,14 @@ def edited(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
         (lambda d: d.pop("ledger"), "a whole statement"),
         (lambda d: d.update(format_version=9), "this is 9"),
         (lambda d: d.update(kind="a poem"), "a JSON of the kind"),
+        (lambda d: d.update(more="said"), "a whole statement: .*more = 'said': this field is not"),
+        (lambda d: d["ledger"]["runs"][0].update(more=1), "a whole statement: .*more"),
+        (lambda d: d["nodes"][0].update(claimed=math.nan), "its digest does not match"),
+        (lambda d: d["nodes"][0].update(records=True), "a whole statement: .*records = True"),
+        (lambda d: d["nodes"][0].update(epsilon=10**400), "a whole statement: .*epsilon"),
+        (lambda d: release_of(d).update(mechanism=-1), "a whole statement: .*mechanism = -1"),
+        (lambda d: release_of(d).update(charged=[[0, 6]]), "a whole statement: .*charged"),
+        (lambda d: d.update(data_ledger=unbounded(d["ledger"])), "no finite epsilon holds"),
     ],
 )
 def test_a_tampered_statement_is_refused(

@@ -38,6 +38,7 @@ from tacit.config import load_config
 from tacit.errors import InputError, PeerError, TacitError
 from tacit.privacy import Gaussian, to_statement
 from tacit.privacy.ledger.shared import SharedLedgers, WantedAccount, folder_key
+from tacit.report.documents.base import plain_json
 from tacit.training.budget import affordable, epsilon_spent, open_ledger
 from tacit.training.evaluation import combined, measure
 from tacit.training.loop import _folders, _run_id
@@ -52,7 +53,6 @@ from tacit.training.processes.communication import (
 from tacit.training.processes.join import agreed_folder
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder.folder import RunFolder
-from tacit.training.run_folder.metrics import finite_json
 from tacit.training.state import Session, _agreed_end, _common_checkpoint, _joined, begin, together
 
 VALUES = 10_000
@@ -313,7 +313,7 @@ def part_of(job: Job) -> tuple[Metrics, torch.Tensor]:
     models = job.model.start(2, job.dtype, job.device)
     said, total = opened(measure(job, models, state, local_exchange(job), whole=False), "a part")
     bytes_sent = said["bytes"][:2]
-    return Metrics.model_validate(finite_json({**said, "bytes": bytes_sent})), total
+    return Metrics.model_validate(plain_json({**said, "bytes": bytes_sent})), total
 
 
 @pytest.mark.usefixtures("limited")

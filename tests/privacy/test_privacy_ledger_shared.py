@@ -348,8 +348,8 @@ def test_nodes_with_the_same_records_have_one_account(tmp_path: Path) -> None:
         shared.reserve(0, STEPS)
     (run,) = books(tmp_path, 0).runs
     assert run.charged == {0: ((0, STEPS),), 1: ((0, STEPS),)}
-    row = ledger_document(tmp_path)["nodes"][0]
-    assert delta_of(row["epsilon"], math.sqrt(2 * STEPS) / 5) == pytest.approx(1e-5, rel=1e-6)
+    row = ledger_document(tmp_path).nodes[0]
+    assert delta_of(row.epsilon, math.sqrt(2 * STEPS) / 5) == pytest.approx(1e-5, rel=1e-6)
     apart = [replace(one, new_epsilon=2.0 + one.node) for one in twins]
     with pytest.raises(InputError, match="one budget for nodes 0 and 1"):
         opened(tmp_path / "elsewhere", apart)

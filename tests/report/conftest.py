@@ -197,9 +197,12 @@ def write_run(tmp_path: Path) -> WriteRun:
     """Write a private run folder whose result, metrics or config a test changes."""
 
     def write(
-        changes: Json | None = None, metrics: list[Json] | None = None, config: str = CONFIG
+        changes: Json | None = None,
+        metrics: list[Json] | None = None,
+        config: str = CONFIG,
+        nodes: int = 16,
     ) -> Path:
-        result = {**private_result(), **(changes or {})}
+        result = {**private_result(nodes), **(changes or {})}
         lines = private_metrics() if metrics is None else metrics
         return write_run_folder(tmp_path / "run", result, lines, config)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.report.charts import Chart
+from tacit.report.documents.run import RecordedRun, read_run_folder
 from tacit.report.figures import (
     gradient_charts,
     model_charts,
@@ -13,12 +14,11 @@ from tacit.report.figures import (
     privacy_charts,
     thinned,
 )
-from tacit.report.reading import RunFolder, read_run_folder
 
 WriteRun = Callable[..., Path]
 
 
-def charts_of(run: RunFolder) -> dict[str, Chart]:
+def charts_of(run: RecordedRun) -> dict[str, Chart]:
     groups = [model_charts(run), privacy_charts(run), gradient_charts(run), network_charts(run)]
     return {chart.key: chart for group in groups for chart in group}
 
@@ -69,7 +69,9 @@ def test_without_measurements_every_series_says_so(write_run: WriteRun) -> None:
 def test_single_nulls_leave_gaps(write_run: WriteRun) -> None:
     run = read_run_folder(write_run())
     first, *rest = run.measurements
-    hole = replace(first, test_accuracy=None, consensus_distance=0.0, bytes_sent=None)
+    hole = first.model_copy(
+        update={"test_accuracy": None, "consensus_distance": 0.0, "bytes_sent": None}
+    )
     charts = charts_of(replace(run, measurements=(hole, *rest)))
     assert lines_of(charts["accuracy-steps"])["worst node"].y[0] is None
     (distance,) = charts["consensus"].figure.data
@@ -79,7 +81,7 @@ def test_single_nulls_leave_gaps(write_run: WriteRun) -> None:
 
 def test_equal_models_are_said_to_be_equal(write_run: WriteRun) -> None:
     run = read_run_folder(write_run())
-    equal = tuple(replace(line, consensus_distance=0.0) for line in run.measurements)
+    equal = tuple(line.model_copy(update={"consensus_distance": 0.0}) for line in run.measurements)
     chart = charts_of(replace(run, measurements=equal))["consensus"]
     assert chart.figure is None
     assert "zero" in chart.absent
@@ -94,10 +96,9 @@ def test_epsilons_far_apart_get_a_logarithmic_axis(write_run: WriteRun) -> None:
 
 
 def test_many_nodes_are_drawn_as_ordered_lines(write_run: WriteRun) -> None:
-    run = read_run_folder(write_run())
-    row = run.result.nodes[0]
-    rows = tuple(replace(row, node=node, epsilon=1.0 + (node * 7 % 100)) for node in range(100))
-    chart = charts_of(replace(run, result=replace(run.result, nodes=rows)))["epsilon-nodes"]
+    epsilon = [1.0 + (node * 7 % 100) for node in range(100)]
+    run = read_run_folder(write_run({"epsilon": epsilon}, nodes=100))
+    chart = charts_of(run)["epsilon-nodes"]
     certified = lines_of(chart)["certified"]
     assert certified.mode == "lines"
     assert list(certified.y) == [1.0 + share for share in range(100)]
@@ -106,7 +107,7 @@ def test_many_nodes_are_drawn_as_ordered_lines(write_run: WriteRun) -> None:
 
 def test_long_series_are_thinned_and_keep_their_end(write_run: WriteRun) -> None:
     (line, *_) = read_run_folder(write_run()).measurements
-    series = [replace(line, step=step) for step in range(5000)]
+    series = [line.model_copy(update={"step": step}) for step in range(5000)]
     kept = [measurement.step for measurement in thinned(series)]
     assert len(kept) <= 2001
     assert (kept[0], kept[-1]) == (0, 4999)

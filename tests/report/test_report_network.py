@@ -7,14 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tacit.report.documents.run import CommunicationGraph
 from tacit.report.network import degree_sentence, graph_chart, union_edges
-from tacit.report.reading import Topology
 
 Edges = tuple[tuple[tuple[int, int], ...], ...]
 
 
-def topology(edges: Edges, directed: bool = True) -> Topology:
-    return Topology("test", directed, len(edges), 0.5, edges)
+def topology(edges: Edges, directed: bool = True) -> CommunicationGraph:
+    return CommunicationGraph(
+        graph="test", directed=directed, period=len(edges), contraction=0.5, edges=edges
+    )
 
 
 def complete(nodes: int) -> Edges:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -17,12 +16,13 @@ from tacit.communication.colours import Private, Public, Released
 from tacit.data import Dataset
 from tacit.errors import LeakError
 from tacit.gradients import LOSSES, BatchGradient, build
+from tacit.report.documents.base import as_dict, read
+from tacit.report.documents.metrics import GradientNorms, Measurement, Scores
 from tacit.training.run_folder.metrics import (
     BatchStatistics,
     Evaluation,
     consensus_distance,
     evaluate,
-    finite_json,
     private_metrics,
     private_row,
     series,
@@ -76,16 +76,18 @@ def test_evaluation_is_that_of_a_loop_over_nodes(loss: str, records: int | None)
     losses, accuracies = zip(*expected, strict=True)
     assert [*found.loss, found.consensus_loss] == pytest.approx(losses)
     summary = found.loss_summary()
-    assert summary["mean"] == pytest.approx(np.mean(losses[:-1]))
-    assert summary["worst"] == pytest.approx(max(losses[:-1]))
-    assert summary["consensus"] == pytest.approx(losses[-1])
+    assert summary.mean == pytest.approx(np.mean(losses[:-1]))
+    assert summary.worst == pytest.approx(max(losses[:-1]))
+    assert summary.consensus == pytest.approx(losses[-1])
     if loss == "mse":
         assert (found.accuracy, found.consensus_accuracy) == (None, None)
         assert found.accuracy_summary() is None
         return
     assert found.accuracy is not None
     assert [*found.accuracy, found.consensus_accuracy] == pytest.approx(accuracies)
-    assert found.accuracy_summary() == pytest.approx(
+    summary = found.accuracy_summary()
+    assert summary is not None
+    assert as_dict(summary) == pytest.approx(
         {
             "mean": np.mean(accuracies[:-1]),
             "worst": min(accuracies[:-1]),
@@ -125,11 +127,13 @@ def test_private_metrics_are_over_the_records_of_the_batch_alone() -> None:
     )
     assert found.train_loss == pytest.approx(0.3)
     assert found.clip_rate == pytest.approx(1 / 3)  # a norm at the bound is not clipped
-    assert found.gradient_norm == pytest.approx(
+    assert found.gradient_norm is not None
+    assert as_dict(found.gradient_norm) == pytest.approx(
         {"median": 2.0, "p90": np.quantile([1, 2, 3], 0.9), "max": 3.0}
     )
     assert found.records_left_out == 0
-    assert private_row(Private(found)).keys() == {
+    assert as_dict(private_row(3, Private(found))).keys() == {
+        "step",
         "train_loss",
         "gradient_norm",
         "clip_rate",
@@ -141,16 +145,16 @@ def test_private_metrics_are_over_the_records_of_the_batch_alone() -> None:
 def test_quantiles_and_clip_rate_are_numpys(norms: list[float]) -> None:
     found = measured(batch([norms], [norms]), torch.ones(1, len(norms), dtype=torch.bool), clip=1.5)
     assert found.gradient_norm is not None
-    assert found.gradient_norm["median"] == pytest.approx(np.quantile(norms, 0.5))
-    assert found.gradient_norm["p90"] == pytest.approx(np.quantile(norms, 0.9))
-    assert found.gradient_norm["max"] == max(norms)
+    assert found.gradient_norm.median == pytest.approx(np.quantile(norms, 0.5))
+    assert found.gradient_norm.p90 == pytest.approx(np.quantile(norms, 0.9))
+    assert found.gradient_norm.largest == max(norms)
     assert found.clip_rate == pytest.approx(np.mean(np.array(norms) > 1.5))
 
 
 def test_norms_that_are_not_finite_are_left_out() -> None:
     everyone = torch.ones(1, 3, dtype=torch.bool)
     found = measured(batch([[1.0, math.nan, math.inf]], [[1.0] * 3]), everyone, clip=0.5)
-    assert found.gradient_norm == {"median": 1.0, "p90": 1.0, "max": 1.0}
+    assert found.gradient_norm == GradientNorms(median=1.0, p90=1.0, max=1.0)
     assert found.records_left_out == 2
     none = measured(batch([[math.nan] * 3], [[1.0] * 3]), everyone, clip=0.5)
     assert none.records_left_out == 3
@@ -166,45 +170,18 @@ def test_without_a_batch_or_a_bound_there_is_nothing_to_tell() -> None:
     assert (unclipped.train_loss, unclipped.gradient_norm) == (0.5, None)
 
 
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.lists(inner, max_size=4).map(tuple)
-        | st.dictionaries(st.text(), inner, max_size=4)
-    ),
-)
-
-
-def same(plain: object, original: object) -> bool:
-    """Whether `plain` is `original` with null for what is not finite and lists for tuples."""
-    if isinstance(original, float):
-        return plain == original if math.isfinite(original) else plain is None
-    if isinstance(original, (list, tuple)):
-        return (
-            isinstance(plain, list)
-            and len(plain) == len(original)
-            and all(map(same, plain, original))
-        )
-    if isinstance(original, dict):
-        return (
-            isinstance(plain, dict)
-            and plain.keys() == original.keys()
-            and all(same(plain[key], original[key]) for key in original)
-        )
-    return plain == original and type(plain) is type(original)
-
-
-@given(values)
-def test_finite_json_is_json_and_changes_only_what_is_not_finite(value: object) -> None:
-    plain = finite_json(value)
-    json.dumps(plain, allow_nan=False)
-    assert same(plain, value)
-
-
 def test_series_are_columns_with_gaps() -> None:
-    rows = [{"step": 0, "a": 1}, {"step": 2, "b": 3}]
-    assert series(rows) == {"step": [0, 2], "a": [1, None], "b": [None, 3]}
+    nothing = dict.fromkeys(Measurement.model_fields) | {"step": 0, "clip": math.inf}
+    scores = {"mean": 1.0, "worst": 0.5, "consensus": 0.7}
+    rows = [
+        read(Measurement, {**nothing, "a": 1}, "a test"),
+        Measurement(**{**nothing, "step": 2, "clip": math.inf, "test_loss": Scores(**scores)}),
+    ]
+    columns = series(rows)
+    assert list(columns) == [*Measurement.model_fields, "a"]
+    assert (columns["step"], columns["a"]) == ([0, 2], [1, None])
+    assert columns["clip"] == [None, math.inf]  # as it was read, and as it was measured
+    assert columns["test_loss"] == [None, scores]
     assert series([]) == {}
 
 
@@ -243,4 +220,4 @@ def test_means_over_nodes_are_of_any_numbers(values: tuple[float, ...], mean: fl
     found = Evaluation(values, values, 1.0, 1.0)
     for summary in (found.loss_summary(), found.accuracy_summary()):
         assert summary is not None
-        assert summary["mean"] == pytest.approx(mean, nan_ok=True)
+        assert summary.mean == pytest.approx(mean, nan_ok=True)

@@ -19,6 +19,9 @@ from safetensors.torch import load_file
 from experiments import experiment, strict_json, tree
 from tacit.config import Config, load_config
 from tacit.errors import InputError
+from tacit.report.documents.base import dump, plain_json
+from tacit.report.documents.metrics import Measurement, Scores
+from tacit.report.documents.run import NoiseMultipliers
 from tacit.training.run_folder.folder import (
     RunFolder,
     check_new,
@@ -42,14 +45,14 @@ def reopen(path: Path, config: Config) -> RunFolder:
         return folder
 
 
-def row(step: int, loss: float | None = 0.5) -> dict[str, Any]:
+def row(step: int, loss: float | None = 0.5) -> Measurement:
     """A line of metrics.jsonl as a run writes it."""
     nothing = dict.fromkeys(
         ("test_accuracy", "gradient_norm", "clip", "clip_rate", "noise_std", "epsilon")
     )
     more = dict.fromkeys(("claimed_epsilon", "consensus_distance", "bytes_sent", "seconds"))
-    test_loss = {"mean": loss, "worst": None, "consensus": None}
-    return {"step": step, "test_loss": test_loss, "train_loss": None, **nothing, **more}
+    test_loss = Scores(mean=loss, worst=None, consensus=None)
+    return Measurement(step=step, test_loss=test_loss, train_loss=None, **nothing, **more)
 
 
 def test_a_new_folder_holds_the_resolved_experiment(tmp_path: Path) -> None:
@@ -139,8 +142,8 @@ def umask(mask: int) -> Iterator[None]:
 def test_only_the_owner_reads_a_folder_whatever_the_umask(tmp_path: Path, mask: int) -> None:
     with umask(mask), created(tmp_path / "run", CONFIG) as folder:
         folder.append_metrics(row(1))
-        folder.write_json("a.json", {})
-        folder.write_result({}, {"model.safetensors": {"x": torch.zeros(2)}})
+        folder.write_document("a.json", row(1))
+        folder.write_result(row(1), {"model.safetensors": {"x": torch.zeros(2)}})
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
     modes = {stat.S_IMODE(path.stat().st_mode) for path in folder.path.iterdir()}
     assert modes == {0o600}
@@ -179,7 +182,8 @@ def test_metrics_are_rows_up_to_a_step(tmp_path: Path) -> None:
         file.write('{"step": 3, "lo')
     kept = [row(0), row(2, None), row(4, None)]
     assert folder.keep_metrics(4) == kept
-    assert [strict_json(line) for line in folder.metrics.read_text().splitlines()] == kept
+    lines = [strict_json(line) for line in folder.metrics.read_text().splitlines()]
+    assert lines == list(map(plain_json, kept))
     folder.append_metrics(row(5, 1.0))
     assert folder.keep_metrics(9) == [*kept, row(5, 1.0)]
 
@@ -213,23 +217,18 @@ DAMAGED = [
 @generated(st.lists(st.one_of(st.sampled_from(DAMAGED), st.binary(max_size=40)), max_size=8))
 def test_damaged_metrics_never_block(tmp_path_factory: Any, lines: list[bytes]) -> None:
     folder = RunFolder(tmp_path_factory.mktemp("run"))
-    good = strict_json_line(row(1))
+    good = dump(row(1), indent=None).encode()
     folder.metrics.write_bytes(b"\n".join([good, *lines, good.replace(b"1", b"2", 1), b""]))
-    assert [kept["step"] for kept in folder.keep_metrics(5)] == [1, 2]
-    assert [kept["step"] for kept in folder.keep_metrics(1)] == [1]
-
-
-def strict_json_line(value: dict[str, Any]) -> bytes:
-    import json
-
-    return json.dumps(value).encode()
+    assert [kept.step for kept in folder.keep_metrics(5)] == [1, 2]
+    assert [kept.step for kept in folder.keep_metrics(1)] == [1]
 
 
 def test_json_is_proper_and_whole(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    folder.write_json("a.json", {"inf": [math.inf, -math.inf], "nan": {"x": math.nan}, "one": 1})
+    multipliers = NoiseMultipliers(first=(math.inf, -math.inf, 1.0), last=(math.nan, 2, None))
+    folder.write_document("a.json", multipliers)
     read = strict_json((tmp_path / "a.json").read_text())
-    assert read == {"inf": [None, None], "nan": {"x": None}, "one": 1}
+    assert read == {"first": [None, None, 1.0], "last": [None, 2, None]}
     assert tree(tmp_path) == {"a.json"}
 
 
@@ -244,15 +243,15 @@ def test_tensors_may_share_memory_and_require_grad(tmp_path: Path) -> None:
 
 def test_a_result_stands_only_beside_its_models(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    folder.write_result({"steps": 1}, {"model.safetensors": {"x": torch.ones(1)}})
+    folder.write_result(row(1), {"model.safetensors": {"x": torch.ones(1)}})
     (tmp_path / "nodes.safetensors").mkdir()  # which cannot be replaced by a file
     models = {"model.safetensors": {"x": torch.zeros(1)}, "nodes.safetensors": {}}
     with pytest.raises(InputError, match="cannot be written"):
-        folder.write_result({"steps": 2}, models)
+        folder.write_result(row(2), models)
     assert not (tmp_path / "result.json").exists()
     (tmp_path / "nodes.safetensors").rmdir()
-    folder.write_result({"steps": 2}, models)
-    assert strict_json((tmp_path / "result.json").read_text()) == {"steps": 2}
+    folder.write_result(row(2), models)
+    assert strict_json((tmp_path / "result.json").read_text()) == plain_json(row(2))
     assert torch.equal(load_file(tmp_path / "model.safetensors")["x"], torch.zeros(1))
     (tmp_path / "report.html").write_bytes(b"")
     folder.withdraw_result()

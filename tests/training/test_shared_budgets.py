@@ -116,9 +116,9 @@ def test_another_seed_with_swapped_budgets_is_refused(tmp_path: Path) -> None:
         again.err,
     )
     assert said is not None, again.err
-    (entered,) = spent["runs"]
-    assert said[1] == entered["run"][:8]
-    assert said[2] == entered["created"].replace("T", " ").removesuffix("+00:00")
+    (entered,) = spent.runs
+    assert said[1] == entered.run[:8]
+    assert said[2] == entered.created.replace("T", " ").removesuffix("+00:00")
     listed = command("privacy", "ledger", tmp_path / "books").out
     assert f"run {said[1]}, entered {said[2]}" in " ".join(listed.split())
     assert not (tmp_path / "again").exists()
@@ -137,10 +137,10 @@ def test_two_nodes_and_then_six_are_refused(tmp_path: Path) -> None:
         tacit.train(split(tmp_path, 1.05 * fits, nodes=6))
     tacit.train(split(tmp_path, fits, nodes=6))
     document = ledger_document(tmp_path / "books")
-    records = sorted(row["records"] for row in document["nodes"])
+    records = sorted(row.records for row in document.nodes)
     assert records == [239] * 3 + [240] * 3 + [718, 719]
-    for row in document["nodes"]:
-        assert 1.1 < row["epsilon"] <= 1.2
+    for row in document.nodes:
+        assert 1.1 < row.epsilon <= 1.2
 
 
 # However the same records come.
@@ -234,8 +234,8 @@ def test_nodes_with_equal_records_keep_their_own_budgets(tmp_path: Path) -> None
     given = parts([*same, *range(10, 40)], [*same, *range(50, 80)])
     given_nodes(tmp_path, [0.3, 1.0], given, [0.6, 1.5])
     given_nodes(tmp_path, [0.2, 0.5], given, [0.6, 1.5])
-    first, second = ledger_document(tmp_path / "books")["nodes"]
-    assert first["epsilon"] < 0.6 < 1.0 < second["epsilon"]
+    first, second = ledger_document(tmp_path / "books").nodes
+    assert first.epsilon < 0.6 < 1.0 < second.epsilon
     # Dealt anew, anyone may have been at the node that spent most.
     with pytest.raises(BudgetError):
         given_nodes(tmp_path, 0.2, parts([*same, *range(10, 41)], range(90, 99)), 0.6)
@@ -302,11 +302,11 @@ def test_no_record_pays_more_than_a_budget_it_belongs_to(
                 allowed[who] = 1.2
     for mu, most in zip(paid, allowed, strict=True):
         assert epsilon_of(mu) <= most + 1e-9 or not mu
-    rows = ledger_document(folder / "books")["nodes"] if any(paid) else []
+    rows = ledger_document(folder / "books").nodes if any(paid) else []
     for row in rows:
-        assert row["epsilon"] <= 1.2
+        assert row.epsilon <= 1.2
     # The books' worst is the register's worst: they exaggerate nothing here either.
-    worst = max((row["epsilon"] for row in rows), default=0.0)
+    worst = max((row.epsilon for row in rows), default=0.0)
     assert worst == pytest.approx(epsilon_of(max(paid)), rel=1e-3)
 
 
@@ -326,10 +326,10 @@ def test_processes_of_a_run_draw_on_one_folder_and_each_books_its_own(tmp_path: 
     launched = wait_tacit("launch", path, "--processes", 2, "--out", tmp_path / "run", "--quiet")
     assert (launched.code, launched.err) == (0, "")
     document = ledger_document(tmp_path / "books")
-    assert sorted(row["records"] for row in document["nodes"]) == [359] * 3 + [360, 718, 719]
+    assert sorted(row.records for row in document.nodes) == [359] * 3 + [360, 718, 719]
     mu = math.hypot(solved(0.5), solved(0.5))
-    for row in document["nodes"]:
-        assert row["epsilon"] == pytest.approx(epsilon_of(mu), rel=2e-3)
+    for row in document.nodes:
+        assert row.epsilon == pytest.approx(epsilon_of(mu), rel=2e-3)
     with pytest.raises(BudgetError, match="has its records on its books, as 1 more has"):
         tacit.train(file | {"privacy": file["privacy"] | {"epsilon": 1.0}})
     assert ledger_document(tmp_path / "books") == document

@@ -20,7 +20,7 @@ from tacit.algorithms.base import (
     Size,
     TableRequest,
 )
-from tacit.algorithms.context import StepContext, Table
+from tacit.algorithms.context import StepContext, StepTable
 from tacit.algorithms.cpgt import CPGT
 from tacit.algorithms.do_adp import CHOCO_SGD, DO_ADP
 from tacit.algorithms.dp2_sgd import D_PSGD, DP2_SGD
@@ -45,7 +45,7 @@ __all__ = [
     "Setup",
     "Size",
     "StepContext",
-    "Table",
+    "StepTable",
     "TableRequest",
 ]
 

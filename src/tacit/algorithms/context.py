@@ -9,10 +9,10 @@ from torch import Tensor
 
 from tacit.communication.exchange import Exchange
 
-__all__ = ["StepContext", "Table"]
+__all__ = ["StepContext", "StepTable"]
 
 
-class Table(Protocol):
+class StepTable(Protocol):
     """One stored clipped gradient for each record (or mini-batch): private, never sent."""
 
     def fill(self, at: Tensor) -> None:
@@ -76,7 +76,7 @@ class StepContext(Protocol):
         """The chance q that a batch draws a given record, of each node, float64 `[nodes, 1]`."""
 
     @property
-    def table(self) -> Table:
+    def table(self) -> StepTable:
         """The gradient table; only for an algorithm whose definition asks for one."""
 
     def active(self, k: int) -> Tensor:

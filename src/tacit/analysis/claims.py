@@ -23,27 +23,20 @@ from tacit.config import load_config
 from tacit.privacy.published import FormulaCondition
 from tacit.privacy.published.settings import PaperSetting, paper_settings
 from tacit.report.claims_page import bound_cells, noise_text, violated_numbers, violations
+from tacit.report.documents.base import plain_json
+from tacit.report.documents.claims import ClaimRow, ClaimsDocument
+from tacit.report.documents.run import ClaimCondition
 from tacit.training.plan import NodePlan, Plan
-from tacit.training.run_folder.metrics import finite_json
 
 __all__ = ["claims_document", "claims_table", "verdict"]
 
-_FORMAT_VERSION = 1
 
-
-def claims_document(file: Path | None = None, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Claimed and certified epsilon, row by row, as JSON-ready data.
+def claims_document(file: Path | None = None, overrides: Sequence[str] = ()) -> ClaimsDocument:
+    """Claimed and certified epsilon, row by row.
 
     Args:
         file: an experiment file; None takes the papers' own settings.
         overrides: `section.key=value` strings for the experiment.
-
-    Returns:
-        `source`, `rows` and `format_version`. A row has `paper`, `algorithm`, `experiment`,
-        `reading`, `kindest`, `relation`, `mechanism` (one line), `noise_multiplier` (first and
-        last), `delta`, `claimed`, `certified`, `lower` (proved), `conditions`, `violated` (their
-        texts), `verdict` and `missing`. An infinite number is null, with `claimed_infinite` or
-        `certified_infinite` true.
 
     Raises:
         InputError: overrides without a file, or a fault in the experiment.
@@ -59,7 +52,7 @@ def claims_document(file: Path | None = None, overrides: Sequence[str] = ()) -> 
         plan = prepare(load_config({} if file is None else file, overrides=overrides)).plan
         rows = [_plan_row(plan, nodes) for nodes in _groups(plan)]
         source = str(file)
-    return {"format_version": _FORMAT_VERSION, "source": source, "rows": rows}
+    return ClaimsDocument(format_version=1, source=source, rows=tuple(rows))
 
 
 def verdict(
@@ -75,7 +68,7 @@ def verdict(
     return "not determined" if missing else "not shown"
 
 
-def _setting_row(setting: PaperSetting) -> dict[str, Any]:
+def _setting_row(setting: PaperSetting) -> ClaimRow:
     lower = certified = None
     if setting.bounds is not None and setting.delta is not None:
         lower, certified = setting.bounds(setting.delta)
@@ -106,7 +99,7 @@ def _groups(plan: Plan) -> list[list[NodePlan]]:
     return list(groups.values())
 
 
-def _plan_row(plan: Plan, nodes: Sequence[NodePlan]) -> dict[str, Any]:
+def _plan_row(plan: Plan, nodes: Sequence[NodePlan]) -> ClaimRow:
     config, node = plan.config, nodes[0]
     algorithm = config.algorithm.definition
     mechanism = plan.mechanism(node) if plan.accounted else None
@@ -145,26 +138,25 @@ def _row(
     mechanism: privacy.Mechanism | None,
     conditions: Sequence[FormulaCondition],
     missing: str,
-    **words: object,
-) -> dict[str, Any]:
-    """One row, JSON-ready."""
-    listed = [{"text": condition.text, "holds": condition.holds} for condition in conditions]
-    row: dict[str, Any] = finite_json(
-        {
-            **words,
-            "mechanism": None if mechanism is None else mechanism.describe(),
-            "claimed": claimed,
-            "claimed_infinite": claimed == math.inf,
-            "certified": certified,
-            "certified_infinite": certified == math.inf,
-            "lower": lower,
-            "conditions": listed,
-            "violated": [condition.text for condition in conditions if not condition.holds],
-            "verdict": verdict(claimed, lower, certified, missing),
-            "missing": missing,
-        }
+    **words: Any,
+) -> ClaimRow:
+    """One row, with what follows from the figures."""
+    return ClaimRow(
+        **words,
+        mechanism=None if mechanism is None else mechanism.describe(),
+        claimed=claimed,
+        claimed_infinite=claimed == math.inf,
+        certified=certified,
+        certified_infinite=certified == math.inf,
+        lower=lower,
+        conditions=tuple(
+            ClaimCondition.model_validate(condition, from_attributes=True)
+            for condition in conditions
+        ),
+        violated=tuple(condition.text for condition in conditions if not condition.holds),
+        verdict=verdict(claimed, lower, certified, missing),
+        missing=missing,
     )
-    return row
 
 
 _HEADINGS = (
@@ -181,7 +173,7 @@ _HEADINGS = (
 _RIGHT = ("delta", "claimed", "certified", "at least")
 
 
-def claims_table(document: Mapping[str, Any]) -> None:
+def claims_table(document: ClaimsDocument) -> None:
     """Print a claims document: one table for each algorithm, its violated conditions below it."""
     console = Console()
     console.print(
@@ -189,7 +181,7 @@ def claims_table(document: Mapping[str, Any]) -> None:
         "violated: numbers of the conditions below each table",
         highlight=False,
     )
-    for (paper, algorithm), group in groupby(document["rows"], key=_algorithm):
+    for (paper, algorithm), group in groupby(plain_json(document)["rows"], key=_algorithm):
         rows = list(group)
         table = Table(
             title=escape(f"{algorithm}  ({paper})"),

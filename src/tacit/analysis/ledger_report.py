@@ -1,4 +1,4 @@
-"""What ledgers say, as JSON: every epsilon recomputed from the files alone.
+"""What ledgers say, as a document: every epsilon recomputed from the files alone.
 
 The document is complete in itself: whoever has it can recompute its figures (`confirm`) without
 the files. Format, version 2:
@@ -37,7 +37,14 @@ from tacit.privacy.ledger.overlap import Release, composed, histories, holders
 from tacit.privacy.ledger.records import BookedRun, Snapshot, StepRun, read_ledger, step_runs
 from tacit.privacy.ledger.shared import account_files
 from tacit.privacy.ledger.spent import cost, released, run_mechanism
-from tacit.training.run_folder.metrics import finite_json
+from tacit.report.documents.base import Document, plain_json
+from tacit.report.documents.ledger import (
+    LedgerAccount,
+    LedgerFile,
+    LedgerRelease,
+    LedgerReport,
+    LedgerRun,
+)
 
 __all__ = [
     "check_contained",
@@ -46,12 +53,11 @@ __all__ = [
     "node_list",
 ]
 
-FORMAT_VERSION = 2
 _SAME_VERSION = 1e-9  # relative: the same code on the same numbers
 _OTHER_VERSION = 1e-2  # a later accountant may bound more tightly
 
 
-def ledger_document(path: Path, run: str | None = None) -> dict[str, Any]:
+def ledger_document(path: Path, run: str | None = None) -> LedgerReport:
     """Everything that ledgers say, recomputed.
 
     Args:
@@ -61,7 +67,7 @@ def ledger_document(path: Path, run: str | None = None) -> dict[str, Any]:
         run: of ledgers of data, only those that this run drew on.
 
     Returns:
-        The document that the module describes, ready for JSON.
+        The document that the module describes.
 
     Raises:
         InputError: there is no ledger, or one is damaged, edited, or in use by a run.
@@ -75,28 +81,26 @@ def ledger_document(path: Path, run: str | None = None) -> dict[str, Any]:
     else:
         rows, used = _node_rows(path, snapshots, mechanisms), snapshots
     figures = _figures(mechanisms)
-    released = {release["run"] for row in rows for release in row["releases"]}
-    document = {
-        "format_version": FORMAT_VERSION,
-        "tacit_version": __version__,
-        "path": str(path),
-        "files": [
-            {
-                "file": _name(path, file),
-                "of": _whose(snapshot),
-                "created": snapshot.created,
-                "tacit_version": snapshot.tacit_version,
-                "head": snapshot.head,
-                "public_key": snapshot.public_key,
-            }
+    released = {release.run for row in rows for release in row.releases}
+    return LedgerReport(
+        format_version=LedgerReport.version,
+        tacit_version=__version__,
+        path=str(path),
+        files=tuple(
+            LedgerFile(
+                file=_name(path, file),
+                of=_whose(snapshot),
+                created=snapshot.created,
+                tacit_version=snapshot.tacit_version,
+                head=snapshot.head,
+                public_key=snapshot.public_key,
+            )
             for file, snapshot in used.items()
-        ],
-        "runs": [run_row for run_row in _runs(used.values()) if run_row["run"] in released],
-        "mechanisms": mechanisms,
-        "nodes": [figures(row) for row in rows],
-    }
-    plain: dict[str, Any] = finite_json(document)
-    return plain
+        ),
+        runs=tuple(run_row for run_row in _runs(used.values()) if run_row.run in released),
+        mechanisms=tuple(dict(mechanism) for mechanism in mechanisms),
+        nodes=tuple(figures(row) for row in rows),
+    )
 
 
 def _snapshots(path: Path) -> dict[Path, Snapshot]:
@@ -130,21 +134,21 @@ def _whose(snapshot: Snapshot) -> str:
 
 def _node_rows(
     path: Path, snapshots: Mapping[Path, Snapshot], mechanisms: list[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """A row for each node of a run."""
+) -> list[LedgerAccount]:
+    """A row for each node of a run, without its figures."""
     rows = [
-        {
-            "node": account.node,
-            "file": _name(path, file),
-            "epsilon_budget": account.epsilon_budget,
-            "delta": account.delta,
-            "releases": [_release(run, account.node, "", mechanisms) for run in snapshot.runs],
-            "histories": [list(range(len(snapshot.runs)))],
-        }
+        LedgerAccount(
+            node=account.node,
+            file=_name(path, file),
+            epsilon_budget=account.epsilon_budget,
+            delta=account.delta,
+            releases=tuple(_release(run, account.node, "", mechanisms) for run in snapshot.runs),
+            histories=(tuple(range(len(snapshot.runs))),),
+        )
         for file, snapshot in snapshots.items()
         for account in snapshot.accounts
     ]
-    return sorted(rows, key=lambda row: row["node"])
+    return sorted(rows, key=lambda row: row.node or 0)
 
 
 def _data_rows(
@@ -153,8 +157,11 @@ def _data_rows(
     beside: Mapping[Path, Snapshot],
     mechanisms: list[Mapping[str, Any]],
     only: str | None,
-) -> tuple[list[dict[str, Any]], dict[Path, Snapshot]]:
-    """A row for each account of data that is wanted, and all ledgers that say something of it."""
+) -> tuple[list[LedgerAccount], dict[Path, Snapshot]]:
+    """A row for each account of data that is wanted, and all ledgers that say something of it.
+
+    The rows are without their figures.
+    """
     known = {
         snapshot.data.name: (file, snapshot)
         for file, snapshot in beside.items()
@@ -199,15 +206,17 @@ def _data_rows(
         place = {release: number for number, (release, _) in enumerate(pairs)}
         possible = histories(data.name, held[data.name], releases)
         rows.append(
-            {
-                "data": data.name,
-                "records": data.records,
-                "file": _name(path, known[data.name][0]),
-                "epsilon_budget": data.epsilon_budget,
-                "delta": data.delta,
-                "releases": [row for _, row in pairs],
-                "histories": [[place[release] for release in history] for history in possible],
-            }
+            LedgerAccount(
+                data=data.name,
+                records=data.records,
+                file=_name(path, known[data.name][0]),
+                epsilon_budget=data.epsilon_budget,
+                delta=data.delta,
+                releases=tuple(row for _, row in pairs),
+                histories=tuple(
+                    tuple(place[release] for release in history) for history in possible
+                ),
+            )
         )
     return rows, dict(used.values())
 
@@ -222,110 +231,119 @@ def _first(snapshot: Snapshot, entered: Mapping[str, str]) -> tuple[str, str, in
 
 def _release(
     run: BookedRun, node: int, account: str, mechanisms: list[Mapping[str, Any]]
-) -> dict[str, Any]:
+) -> LedgerRelease:
     """What a run released from an account; a new mechanism is added to the list."""
     statement = run.statements[node]
     if statement not in mechanisms:
         mechanisms.append(statement)
-    charged = [list(steps) for steps in step_runs(run.charged[node])]
-    return {
-        "run": run.run_id,
-        "node": node,
-        "data": account,
-        "mechanism": mechanisms.index(statement),
-        "charged": charged,
-    }
+    return LedgerRelease(
+        run=run.run_id,
+        node=node,
+        data=account,
+        mechanism=mechanisms.index(statement),
+        charged=tuple(
+            (steps.first, steps.until, steps.times) for steps in step_runs(run.charged[node])
+        ),
+    )
 
 
-def _runs(snapshots: Iterable[Snapshot]) -> list[dict[str, str]]:
+def _runs(snapshots: Iterable[Snapshot]) -> list[LedgerRun]:
     """Each run once, in the order of time."""
     runs = {run.run_id: run for snapshot in snapshots for run in snapshot.runs}
     return [
-        {
-            "run": run.run_id,
-            "created": run.created,
-            "tacit_version": run.tacit_version,
-            "plan_digest": run.digest,
-        }
+        LedgerRun(
+            run=run.run_id,
+            created=run.created,
+            tacit_version=run.tacit_version,
+            plan_digest=run.digest,
+        )
         for run in sorted(runs.values(), key=lambda run: run.created)
     ]
 
 
 def _figures(
     mechanisms: Sequence[Mapping[str, Any]],
-) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+) -> Callable[[LedgerAccount], LedgerAccount]:
     """What completes the row of a node with its figures; nodes that agree share the work."""
     known = [from_statement(statement) for statement in mechanisms]
     costs = functools.cache(cost)
 
-    def complete(row: Mapping[str, Any]) -> dict[str, Any]:
-        delta, budget = row["delta"], row["epsilon_budget"]
+    def complete(row: LedgerAccount) -> LedgerAccount:
+        delta, budget = row.delta, row.epsilon_budget
         releases = []
         charged: list[Release] = []
-        for release in row["releases"]:
-            steps = [StepRun(*run) for run in release["charged"]]
-            mechanism = released(known[release["mechanism"]], steps)
-            charged.append(Release(release["run"], release["data"], release["node"], mechanism))
-            epsilon = None if delta is None else costs(mechanism, delta)
-            count = sum((until - first) * times for first, until, times in steps)
-            releases.append({**release, "steps": count, "epsilon": epsilon})
-        compositions = [
-            composed(charged[place] for place in history) for history in row["histories"]
-        ]
+        for release in row.releases:
+            steps = [StepRun(*run) for run in release.charged]
+            mechanism = released(known[release.mechanism], steps)
+            charged.append(Release(release.run, release.data, release.node, mechanism))
+            figures = {
+                "steps": sum((until - first) * times for first, until, times in steps),
+                "epsilon": None if delta is None else plain_json(costs(mechanism, delta)),
+            }
+            releases.append(release.model_copy(update=figures))
+        compositions = [composed(charged[place] for place in history) for history in row.histories]
         total = (
             None
             if delta is None
             else max(costs(composition, delta) for composition in compositions)
         )
         left = None if budget is None or total is None else max(0.0, budget - total)
-        return {**row, "epsilon": total, "left": left, "releases": releases}
+        return row.model_copy(
+            update={"epsilon": plain_json(total), "left": left, "releases": tuple(releases)}
+        )
 
     return complete
 
 
-def confirm(document: Mapping[str, Any]) -> None:
+def confirm(document: LedgerReport) -> None:
     """Recompute every figure of a document from its mechanisms and charged steps.
 
     Raises:
-        InputError: a figure is not what follows, or something is missing.
+        InputError: a figure is not what follows, or a place that is named is not there.
     """
-    same = document.get("tacit_version") == __version__
+    same = document.tacit_version == __version__
     tolerance = _SAME_VERSION if same else _OTHER_VERSION
     try:
-        figures = _figures(document["mechanisms"])
-        for row in document["nodes"]:
-            _compare(row, finite_json(figures(row)), tolerance, _where(row))
+        figures = _figures(document.mechanisms)
+        for row in document.nodes:
+            _compare(row, figures(row), tolerance)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         expected = f"a whole document: {type(error).__name__}: {error}"
-        raise InputError("ledger document", document.get("path"), expected) from None
+        raise InputError("ledger document", document.path, expected) from None
 
 
-def _compare(
-    row: Mapping[str, Any], recomputed_row: Mapping[str, Any], tolerance: float, where: str
+def _compare(row: LedgerAccount, recomputed: LedgerAccount, tolerance: float) -> None:
+    whose = f"node {row.node}" if row.data is None else f"data {row.data[:8]}"
+    # What is left is a difference of two larger figures.
+    budget = row.epsilon_budget or 0.0
+    _compare_figures(row, recomputed, ("epsilon", "left"), whose, tolerance, budget)
+    for release, again in zip(row.releases, recomputed.releases, strict=True):
+        where = f"run {release.run[:8]} at {whose}"
+        _compare_figures(release, again, ("epsilon", "steps"), where, tolerance, 0.0)
+
+
+def _compare_figures(
+    row: Document,
+    recomputed_row: Document,
+    keys: Sequence[str],
+    where: str,
+    tolerance: float,
+    budget: float,
 ) -> None:
-    for key in ("epsilon", "left", "steps"):
-        stated: Any = row.get(key)
-        recomputed: Any = recomputed_row.get(key)
-        # What is left is a difference of two larger figures.
-        size = max(abs(recomputed or 0.0), row.get("epsilon_budget") or 0.0)
+    for key in keys:
+        stated: Any = getattr(row, key)
+        recomputed: Any = getattr(recomputed_row, key)
+        size = max(abs(recomputed or 0.0), budget)
         finite = stated is not None and recomputed is not None
         if stated != recomputed and not (finite and abs(stated - recomputed) <= tolerance * size):
             raise InputError(
                 f"{key} of {where}", stated, f"must be {recomputed}, by its own mechanisms"
             )
-    for release, recomputed_release in zip(
-        row.get("releases", ()), recomputed_row.get("releases", ()), strict=True
-    ):
-        _compare(release, recomputed_release, tolerance, f"run {release['run'][:8]} at {where}")
 
 
-def _where(row: Mapping[str, Any]) -> str:
-    return f"data {row['data'][:8]}" if "data" in row else f"node {row['node']}"
-
-
-def check_contained(files: Sequence[Mapping[str, Any]], path: Path) -> list[str]:
+def check_contained(files: Sequence[LedgerFile], path: Path) -> list[str]:
     """Refuse ledgers that are older than what a document saw of them.
 
     Args:
@@ -343,7 +361,7 @@ def check_contained(files: Sequence[Mapping[str, Any]], path: Path) -> list[str]
     current = {
         _whose(snapshot): (file, snapshot) for file, snapshot in _snapshots(Path(path)).items()
     }
-    stated = {file["of"]: file for file in files}
+    stated = {file.of: file for file in files}
     missing = [owner for owner in stated if owner not in current]
     if len(missing) == len(stated):
         return []
@@ -353,7 +371,7 @@ def check_contained(files: Sequence[Mapping[str, Any]], path: Path) -> list[str]
     for owner, (file, snapshot) in current.items():
         if owner not in stated:
             continue
-        head, key = stated[owner]["head"], stated[owner]["public_key"]
+        head, key = stated[owner].head, stated[owner].public_key
         if snapshot.public_key != key:
             expected = f"a ledger with the key {fingerprint(key)}; it has another"
             raise InputError("--ledger", str(file), expected)

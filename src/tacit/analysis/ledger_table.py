@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -14,6 +13,7 @@ from rich.table import Table
 from tacit.analysis.ledger_report import node_list
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.key import fingerprint
+from tacit.report.documents.ledger import LedgerAccount, LedgerReport
 from tacit.report.wording import epsilon_text, number_text
 
 __all__ = ["ledger_table"]
@@ -22,32 +22,32 @@ _FILES = 6  # of which heads are printed
 _NAMES = 3  # of data in one cell
 
 
-def ledger_table(document: Mapping[str, Any]) -> None:
+def ledger_table(document: LedgerReport) -> None:
     """Print a ledger document for people: what was spent, then the runs, then the heads."""
     console = Console()
-    of_data = any("data" in row for row in document["nodes"])
-    nodes = Table(box=SIMPLE_HEAD, title=f"spent by {document['path']}", title_justify="left")
+    of_data = any(row.data is not None for row in document.nodes)
+    nodes = Table(box=SIMPLE_HEAD, title=f"spent by {document.path}", title_justify="left")
     first = "data" if of_data else "nodes"
     for heading in (first, "budget", "spent epsilon", "left", "delta", "runs", "steps"):
         left = heading == first
         nodes.add_column(heading, justify="left" if left else "right", no_wrap=left)
-    for rows, cells in _grouped(document["nodes"]):
+    for rows, cells in _grouped(document.nodes):
         nodes.add_row(_named(rows), *cells)
     console.print(nodes)
 
     def say(text: str, style: str = "dim") -> None:
         console.print(text, highlight=False, style=style)
 
-    for run in document["runs"]:
-        entered = run["created"].replace("T", " ")
+    for run in document.runs:
+        entered = run.created.replace("T", " ")
         say(
-            f"run {run['run'][:8]}, entered {entered} by tacit {run['tacit_version']}, plan "
-            f"{run['plan_digest'][:8]}: {'; '.join(_words_of(document, run['run']))}"
+            f"run {run.run[:8]}, entered {entered} by tacit {run.tacit_version}, plan "
+            f"{run.plan_digest[:8]}: {'; '.join(_words_of(document, run.run))}"
         )
-    for file in document["files"][:_FILES]:
-        say(f"{file['file']}: head {file['head']}, key {fingerprint(file['public_key'])}")
-    if len(document["files"]) > _FILES:
-        say(f"and {len(document['files']) - _FILES} more files: --json lists them")
+    for file in document.files[:_FILES]:
+        say(f"{file.file}: head {file.head}, key {fingerprint(file.public_key)}")
+    if len(document.files) > _FILES:
+        say(f"and {len(document.files) - _FILES} more files: --json lists them")
     more = (
         " Data that share records share what was spent of them; that of the worst record is shown."
     )
@@ -59,49 +59,50 @@ def ledger_table(document: Mapping[str, Any]) -> None:
 
 
 def _grouped(
-    nodes: Sequence[Mapping[str, Any]],
-) -> list[tuple[list[Mapping[str, Any]], tuple[str, ...]]]:
+    nodes: Sequence[LedgerAccount],
+) -> list[tuple[list[LedgerAccount], tuple[str, ...]]]:
     """Neighbours of which the same is to be said, together."""
     cells = [(row, _cells(row)) for row in nodes]
     groups = groupby(cells, key=lambda item: item[1])
     return [([row for row, _ in group], row_cells) for row_cells, group in groups]
 
 
-def _named(rows: Sequence[Mapping[str, Any]]) -> str:
+def _named(rows: Sequence[LedgerAccount]) -> str:
     """Whose accounts some rows are."""
-    if "node" in rows[0]:
-        return node_list([row["node"] for row in rows])
-    names = [f"{row['data'][:8]} ({row['records']:,} records)" for row in rows]
+    numbers = [row.node for row in rows if row.node is not None]
+    if numbers:
+        return node_list(numbers)
+    names = [f"{row.data[:8]} ({row.records or 0:,} records)" for row in rows if row.data]
     more = len(names) - _NAMES
     return "\n".join([*names[:_NAMES], *([f"and {more} more"] if more > 0 else [])])
 
 
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    spent = "infinite" if row["epsilon"] is None else epsilon_text(row["epsilon"])
+def _cells(row: LedgerAccount) -> tuple[str, ...]:
+    spent = "infinite" if row.epsilon is None else epsilon_text(row.epsilon)
     charged: dict[str, int] = {}
-    for release in row["releases"]:
+    for release in row.releases:
         # Of a run that shares records at several nodes, a record was at one of them.
-        steps = max(charged.get(release["run"], 0), release["steps"])
-        charged[release["run"]] = steps
+        steps = max(charged.get(release.run, 0), release.steps or 0)
+        charged[release.run] = steps
     return (
-        "-" if row["epsilon_budget"] is None else f"{row['epsilon_budget']:.6g}",
-        spent if row["delta"] is not None else "-",
-        "-" if row["left"] is None else f"{math.floor(1000 * row['left']) / 1000:g}",
-        epsilon_text(row["delta"]),
+        "-" if row.epsilon_budget is None else f"{row.epsilon_budget:.6g}",
+        spent if row.delta is not None else "-",
+        "-" if row.left is None else f"{math.floor(1000 * row.left) / 1000:g}",
+        epsilon_text(row.delta),
         str(sum(1 for steps in charged.values() if steps)),
         f"{sum(charged.values()):,}",
     )
 
 
-def _words_of(document: Mapping[str, Any], run: str) -> list[str]:
+def _words_of(document: LedgerReport, run: str) -> list[str]:
     """The mechanisms of a run at its nodes, each once, in words."""
     used = {
-        release["mechanism"]
-        for row in document["nodes"]
-        for release in row["releases"]
-        if release["run"] == run
+        release.mechanism
+        for row in document.nodes
+        for release in row.releases
+        if release.run == run
     }
-    mechanisms = [from_statement(document["mechanisms"][place]) for place in used]
+    mechanisms = [from_statement(document.mechanisms[place]) for place in used]
     words = [mechanism.explain(number_text) for mechanism in mechanisms]
     kinds = sorted(set(words))
     return kinds if len(kinds) < 3 else [*kinds[:2], f"and {len(kinds) - 2} more kinds"]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -18,6 +15,7 @@ from tacit.config import GIVEN, Config
 from tacit.errors import InputError
 from tacit.models import architectures as models
 from tacit.models.losses import find_loss
+from tacit.report.documents.run import ModelShape, ResultDocument, read_result
 from tacit.training.prepare import DTYPES
 from tacit.training.run_folder.folder import read_config
 
@@ -59,13 +57,13 @@ def load_model(run: str | Path) -> nn.Module:
             "its model was passed as an object: build it and load model.safetensors into it",
         )
     result = _result(folder)
-    if result.get("status") == "diverged":
+    if result.status == "diverged":
         raise InputError("RUN", str(run), "has no model: the run diverged")
-    shape = result["model"]
+    shape = _shape(folder, result)
     module = models.build_model(
         config.task.model,
-        input_shape=tuple(shape["input_shape"]),
-        outputs=shape["outputs"],
+        input_shape=shape.input_shape,
+        outputs=shape.outputs,
         seed=config.train.seed,
     ).to(DTYPES[config.train.dtype])
     path = folder / "model.safetensors"
@@ -93,7 +91,7 @@ def evaluate_run(run: str | Path, dataset: str | None = None, data_dir: str | No
     module = load_model(run)
     name = dataset or config.task.dataset
     records = _records(config, name, data_dir)
-    expected = tuple(_result(Path(run))["model"]["input_shape"])
+    expected = _shape(Path(run), _result(Path(run))).input_shape
     if tuple(records.inputs.shape[1:]) != expected:
         raise InputError(
             "--data",
@@ -126,12 +124,16 @@ def _records(config: Config, name: str, data_dir: str | None) -> data.Dataset:
     return records
 
 
-def _result(folder: Path) -> Mapping[str, Any]:
-    path = folder / "result.json"
+def _result(folder: Path) -> ResultDocument:
     try:
-        content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # missing, not UTF-8, not JSON
+        return read_result(folder / "result.json")
+    except InputError:
         raise InputError(
             "RUN", str(folder), "has no result yet: let it finish, or continue it with --resume"
         ) from None
-    return content
+
+
+def _shape(folder: Path, result: ResultDocument) -> ModelShape:
+    if result.model_shape is None:
+        raise InputError("RUN", str(folder), "has a result without the shape of its model")
+    return result.model_shape

@@ -6,10 +6,11 @@ the JSON alone (`check_statement`). Its digest tells damage and careless edits; 
 it does not tell who wrote the statement: a signature does. The heads of the ledgers stand in it:
 whoever keeps it can tell whether a ledger that is shown later is an older copy.
 
-Format, version 2: `run`, `algorithm`, `task`, `relation`, `unit` and `trust_model` each with its
-meaning, `nodes` (certified, claimed and audited epsilon, one a node), `ledger`
-(`tacit.analysis.ledger_report`), `mechanisms_in_words` in its order, `data_ledger` (of all runs on
-the same data; null without `[privacy].ledger`), `assumptions`, `not_covered`, `digest`.
+Its parts (`tacit.report.documents.ledger.Statement`): `run`, `algorithm`, `task`, `relation`,
+`unit` and `trust_model` each with its meaning, `nodes` (certified, claimed and audited epsilon, one
+a node), `ledger` (`tacit.analysis.ledger_report`), `mechanisms_in_words` in its order,
+`data_ledger` (of all runs on the same data; null without `[privacy].ledger`), `assumptions`,
+`not_covered`, `digest`.
 """
 
 from __future__ import annotations
@@ -28,14 +29,23 @@ from tacit.privacy import from_statement
 from tacit.privacy.ledger.key import fingerprint
 from tacit.privacy.ledger.records import lacking_steps
 from tacit.private_files import plain_errors, write_private
+from tacit.report.documents.base import as_dict, dump, parse, plain_json, read
+from tacit.report.documents.ledger import (
+    ConfirmedStatement,
+    DefinedName,
+    LedgerReport,
+    Statement,
+    StatementNode,
+    StatementRun,
+    StatementTask,
+)
+from tacit.report.documents.run import ResultDocument
 from tacit.report.statement_page import statement_page
 from tacit.report.wording import number_text
 from tacit.training.run_folder.folder import read_config
-from tacit.training.run_folder.result import FORMAT_VERSION as RESULT_VERSION
 
 __all__ = ["check_statement", "statement_document", "write_statement"]
 
-FORMAT_VERSION = 2
 KIND = "tacit privacy statement"
 
 RELATIONS = {
@@ -132,11 +142,8 @@ def write_statement(
     paths = folder / "statement.json", folder / "statement.html"
     statement = _earlier_statement(paths[0], document)
     if statement is None:
-        statement = {**document, "digest": _digest(document)}
-    contents = (
-        json.dumps(statement, indent=2, allow_nan=False).encode(),
-        statement_page(statement).encode(),
-    )
+        statement = document.model_copy(update={"digest": _digest(plain_json(document))})
+    contents = dump(statement).encode(), statement_page(plain_json(statement)).encode()
     for path, content in zip(paths, contents, strict=True):
         if path.exists() and path.read_bytes() != content:
             expected = "is there and says something else: move it away, or choose another --out"
@@ -149,18 +156,19 @@ def write_statement(
     return paths
 
 
-def _earlier_statement(path: Path, document: Mapping[str, Any]) -> dict[str, Any] | None:
+def _earlier_statement(path: Path, document: Statement) -> Statement | None:
     """The statement that is there already, if it differs in its date alone."""
     try:
-        earlier = json.loads(path.read_text(encoding="utf-8"))
-        same = {**earlier, "date": ""} == {**document, "date": "", "digest": earlier["digest"]}
-        return earlier if same and earlier["digest"] == _digest(earlier) else None
-    except (OSError, ValueError, TypeError, KeyError):
+        values = parse(path.read_bytes(), str(path))
+        earlier = read(Statement, values, str(path))
+    except (OSError, InputError):
         return None
+    dated = document.model_copy(update={"date": earlier.date, "digest": earlier.digest})
+    return earlier if earlier == dated and earlier.digest == _digest(values) else None
 
 
-def statement_document(run: Path, books: Path | None = None) -> dict[str, Any]:
-    """The statement of a run as data, but for its digest.
+def statement_document(run: Path, books: Path | None = None) -> Statement:
+    """The statement of a run, but for its digest.
 
     Raises:
         InputError: as for `write_statement`.
@@ -169,100 +177,103 @@ def statement_document(run: Path, books: Path | None = None) -> dict[str, Any]:
     config = read_config(run)
     # The folder that it happened to be read from is not part of what is stated.
     in_one_process = (run / "ledger.sqlite").exists() or not any(run.glob("rank-*"))
-    ledger = {
-        **ledger_document(run / "ledger.sqlite" if in_one_process else run),
-        "path": "ledger.sqlite" if in_one_process else "rank-*/ledger.sqlite",
-    }
+    ledger = ledger_document(run / "ledger.sqlite" if in_one_process else run)
+    where = "ledger.sqlite" if in_one_process else "rank-*/ledger.sqlite"
+    ledger = ledger.model_copy(update={"path": where})
     nodes = _nodes(run, result, ledger)
     _check_charged(run, result, ledger, ledger)
-    first = from_statement(ledger["mechanisms"][0])
-    (entered,) = ledger["runs"]
+    first = from_statement(ledger.mechanisms[0])
+    (entered,) = ledger.runs
     data_ledger = None
     if config.privacy.ledger is not None:
         folder = Path(config.privacy.ledger if books is None else books)
-        data_ledger = {**ledger_document(folder, entered["run"]), "path": folder.name}
-        if not data_ledger["nodes"]:
+        data_ledger = ledger_document(folder, entered.run).model_copy(update={"path": folder.name})
+        if not data_ledger.nodes:
             expected = f"the ledger of the data of {run}, which is not entered in it"
             raise InputError("privacy.ledger", str(folder), expected)
         _check_charged(folder, result, ledger, data_ledger)
-    return {
-        "kind": KIND,
-        "format_version": FORMAT_VERSION,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "tacit_version": __version__,
-        "run": {
-            **entered,
-            "status": result["status"],
-            "ledger_head": ", ".join(file["head"] for file in ledger["files"]),
-            "ledger_key": ", ".join(fingerprint(file["public_key"]) for file in ledger["files"]),
-        },
-        "algorithm": result["algorithm"],
-        "task": {**result["task"], "parameters": result["parameters"]},
-        "accounting": result["accounting"],
-        "relation": {"name": first.relation, "meaning": RELATIONS[first.relation]},
-        "unit": {"name": first.unit, "meaning": UNITS[first.unit]},
-        "trust_model": {"name": first.trust_model, "meaning": TRUST_MODELS[first.trust_model]},
-        "epsilon_meaning": EPSILON_MEANING,
-        "claim": result["claim"],
-        "nodes": nodes,
-        "mechanisms_in_words": [
-            from_statement(statement).explain(number_text) for statement in ledger["mechanisms"]
-        ],
-        "ledger": ledger,
-        "data_ledger": data_ledger,
-        "assumptions": [
+    return Statement(
+        kind=KIND,
+        format_version=Statement.version,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        tacit_version=__version__,
+        run=StatementRun(
+            **as_dict(entered),
+            status=result.status,
+            ledger_head=", ".join(file.head for file in ledger.files),
+            ledger_key=", ".join(fingerprint(file.public_key) for file in ledger.files),
+        ),
+        algorithm=result.algorithm_names,
+        task=StatementTask(**as_dict(result.task), parameters=result.parameters),
+        accounting=result.accounting,
+        relation=DefinedName(name=first.relation, meaning=RELATIONS[first.relation]),
+        unit=DefinedName(name=first.unit, meaning=UNITS[first.unit]),
+        trust_model=DefinedName(name=first.trust_model, meaning=TRUST_MODELS[first.trust_model]),
+        epsilon_meaning=EPSILON_MEANING,
+        claim=result.claim,
+        nodes=nodes,
+        mechanisms_in_words=tuple(
+            from_statement(statement).explain(number_text) for statement in ledger.mechanisms
+        ),
+        ledger=ledger,
+        data_ledger=data_ledger,
+        assumptions=(
             *_ASSUMPTIONS,
-            _ONE_PROCESS if in_one_process else _PROCESSES.format(processes=len(ledger["files"])),
-            *([] if data_ledger is None else [_ALL_RUNS]),
-        ],
-        "not_covered": result["not_covered"],
-    }
+            _ONE_PROCESS if in_one_process else _PROCESSES.format(processes=len(ledger.files)),
+            *(() if data_ledger is None else (_ALL_RUNS,)),
+        ),
+        not_covered=result.not_covered,
+    )
 
 
-def _result(run: Path) -> dict[str, Any]:
+def _result(run: Path) -> ResultDocument:
     """The result of a private, accounted run."""
     path = run / "result.json"
     try:
-        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        version, private = result["format_version"], result["private"]
+        values = parse(path.read_bytes(), str(path))
+        version = values.get("format_version", ResultDocument.version)
+        if version != ResultDocument.version:
+            expected = f"a result of format {ResultDocument.version}; this is {version}"
+            raise InputError("RUN", str(path), expected)
+        result = read(ResultDocument, values, str(path))
     except OSError:
         expected = "has no result.json: name a run folder, or let the run come to a stop (--resume)"
         raise InputError("RUN", str(run), expected) from None
-    except (ValueError, KeyError, TypeError):
-        raise InputError("RUN", str(path), "a result that is whole") from None
-    if version != RESULT_VERSION:
-        expected = f"a result of format {RESULT_VERSION}; this is {version}"
-        raise InputError("RUN", str(path), expected)
-    if not private:
-        reason = result["not_private_reason"]
+    except InputError as error:
+        if error.where == "RUN":
+            raise
+        raise InputError("RUN", str(path), f"a result that is whole ({error})") from None
+    if not result.private:
+        reason = result.not_private_reason
         raise InputError("RUN", str(run), f"is not private, so nothing can be stated: {reason}")
     return result
 
 
-def _nodes(run: Path, result: Mapping[str, Any], ledger: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _nodes(run: Path, result: ResultDocument, ledger: LedgerReport) -> tuple[StatementNode, ...]:
     """One row a node: certified by the ledger, the rest by the result."""
-    rows = ledger["nodes"]
-    if len(rows) != result["nodes"]:
-        expected = f"the ledger of {result['nodes']} nodes; it has {len(rows)}"
+    if len(ledger.nodes) != result.node_count:
+        expected = f"the ledger of {result.node_count} nodes; it has {len(ledger.nodes)}"
         raise InputError("RUN", str(run), expected)
-    if any(row["epsilon"] is None or row["delta"] is None for row in rows):
-        raise InputError("RUN", str(run), "has no finite epsilon, so nothing can be stated")
-    return [
-        {
-            "node": row["node"],
-            "records": result["records"][place],
-            "epsilon": row["epsilon"],
-            "delta": row["delta"],
-            "budget": row["epsilon_budget"],
-            "claimed": result["claimed_epsilon"][place],
-            "audited": result["audited_epsilon"],
-        }
-        for place, row in enumerate(rows)
-    ]
+    rows = []
+    for account, row in zip(ledger.nodes, result.nodes, strict=True):
+        if account.node is None or account.epsilon is None or account.delta is None:
+            raise InputError("RUN", str(run), "has no finite epsilon, so nothing can be stated")
+        rows.append(
+            StatementNode(
+                node=account.node,
+                records=row.records,
+                epsilon=account.epsilon,
+                delta=account.delta,
+                budget=account.epsilon_budget,
+                claimed=row.claimed_epsilon,
+                audited=result.audited_epsilon,
+            )
+        )
+    return tuple(rows)
 
 
 def _check_charged(
-    where: Path, result: Mapping[str, Any], own: Mapping[str, Any], ledger: Mapping[str, Any]
+    where: Path, result: ResultDocument, own: LedgerReport, ledger: LedgerReport
 ) -> None:
     """Refuse a ledger, of the run itself or of its data, that lacks steps which the run has made.
 
@@ -272,29 +283,29 @@ def _check_charged(
         own: the run's ledgers as a document.
         ledger: what is checked, likewise.
     """
-    several = len(own["files"]) > 1
-    if several and result["status"] == "diverged":
+    several = len(own.files) > 1
+    if several and result.status == "diverged":
         return  # where one process's nodes diverged, those of another may have been behind
-    (entered,) = own["runs"]
+    (entered,) = own.runs
     # The ledgers of other processes' data may lie elsewhere.
     charged: dict[int, list[tuple[int, int]]] = {}
     if not several:
-        charged = {row["node"]: [] for row in own["nodes"]}
-    for row in ledger["nodes"]:
-        for release in row["releases"]:
-            if release["run"] == entered["run"]:
-                steps = [(first, until) for first, until, _ in release["charged"]]
-                charged.setdefault(release["node"], []).extend(steps)
+        charged = {row.node: [] for row in own.nodes if row.node is not None}
+    for row in ledger.nodes:
+        for release in row.releases:
+            if release.run == entered.run:
+                steps = [(first, until) for first, until, _ in release.charged]
+                charged.setdefault(release.node, []).extend(steps)
     for node, intervals in charged.items():
-        if count := lacking_steps(intervals, result["steps"]):
+        if count := lacking_steps(intervals, result.steps):
             expected = (
-                f"the ledger as the run left it: {count} of its {result['steps']} steps are not "
+                f"the ledger as the run left it: {count} of its {result.steps} steps are not "
                 f"charged to node {node}, so that it is an older copy"
             )
             raise InputError("ledger", str(where), expected)
 
 
-def check_statement(path: Path, ledger: Path | None = None) -> dict[str, Any]:
+def check_statement(path: Path, ledger: Path | None = None) -> ConfirmedStatement:
     """Recompute every epsilon of a statement from its JSON alone.
 
     Args:
@@ -302,28 +313,27 @@ def check_statement(path: Path, ledger: Path | None = None) -> dict[str, Any]:
         ledger: a ledger of its run or of its data, or a folder with all of them, as it is now:
             whether it contains what the statement saw is checked as well.
 
-    Returns:
-        What was confirmed: `run`, `nodes` (how many), `epsilon` and `delta` (the highest),
-        `data_epsilon` (the highest of all runs on the data, or None), `date`, `tacit_version`,
-        `checked_by`, and `ledgers` (the files that contain what it saw; None where not asked).
-
     Raises:
         InputError: the file is no statement, was changed, or a figure does not follow; or the
             ledger is older than the statement, or another.
     """
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise InputError("statement", str(path), f"a statement.json ({error})") from None
-    if not isinstance(document, dict) or document.get("kind") != KIND:
+        values = parse(Path(path).read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError, InputError) as error:
+        reason = error.expected if isinstance(error, InputError) else error
+        raise InputError("statement", str(path), f"a statement.json ({reason})") from None
+    if values.get("kind") != KIND:
         raise InputError("statement", str(path), f"a JSON of the kind {KIND!r}")
-    if document.get("format_version") != FORMAT_VERSION:
-        version = document.get("format_version")
-        expected = f"a statement of format {FORMAT_VERSION}; this is {version}"
+    version = values.get("format_version")
+    if version != Statement.version:
+        expected = f"a statement of format {Statement.version}; this is {version}"
         raise InputError("statement", str(path), expected)
     try:
-        confirmed = _checked(path, document)
-        return {**confirmed, "ledgers": None if ledger is None else _contained(document, ledger)}
+        statement = read(Statement, values, "its JSON")
+    except InputError as error:
+        raise InputError("statement", str(path), f"a whole statement: {error}") from None
+    try:
+        return _confirmed(path, statement, _digest(values), ledger)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -331,40 +341,56 @@ def check_statement(path: Path, ledger: Path | None = None) -> dict[str, Any]:
         raise InputError("statement", str(path), expected) from None
 
 
-def _checked(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
-    ledger, data_ledger = document["ledger"], document["data_ledger"]
-    confirm(ledger)
-    for row, booked in zip(document["nodes"], ledger["nodes"], strict=True):
+def _confirmed(
+    path: Path, statement: Statement, digest: str, ledger: Path | None
+) -> ConfirmedStatement:
+    """What holds of a statement, or why it is refused.
+
+    Args:
+        path: where it lies.
+        statement: as it was read.
+        digest: of what stands in the file.
+        ledger: that should contain what it saw.
+    """
+    confirm(statement.ledger)
+    for row, account in zip(statement.nodes, statement.ledger.nodes, strict=True):
         for key in ("node", "epsilon", "delta"):
-            if row[key] != booked[key]:
-                where = f"{key} of node {booked['node']}"
-                raise InputError(where, row[key], f"must be {booked[key]}, by its own ledger")
-    for statement in ledger["mechanisms"]:
-        mechanism = from_statement(statement)
+            stated, booked = getattr(row, key), getattr(account, key)
+            if stated != booked:
+                where = f"{key} of node {account.node}"
+                raise InputError(where, stated, f"must be {booked}, by its own ledger")
+    for mechanism in map(from_statement, statement.ledger.mechanisms):
         for key in ("relation", "unit", "trust_model"):
-            if document[key]["name"] != getattr(mechanism, key):
-                expected = f"must be {getattr(mechanism, key)!r}, by its own mechanisms"
-                raise InputError(key, document[key]["name"], expected)
-    if data_ledger is not None:
-        confirm(data_ledger)
-    if document["digest"] != _digest(document):
+            name, proper = getattr(statement, key).name, getattr(mechanism, key)
+            if name != proper:
+                raise InputError(key, name, f"must be {proper!r}, by its own mechanisms")
+    of_data: list[float] = []
+    if statement.data_ledger is not None:
+        confirm(statement.data_ledger)
+        of_data = [row.epsilon for row in statement.data_ledger.nodes if row.epsilon is not None]
+        if len(of_data) < len(statement.data_ledger.nodes):
+            raise ValueError("no finite epsilon holds for all runs on the data")
+    if statement.digest is None:
+        raise ValueError("the digest is missing")
+    if statement.digest != digest:
         raise InputError("statement", str(path), "an unedited statement: its digest does not match")
-    return {
-        "run": document["run"]["run"],
-        "nodes": len(document["nodes"]),
-        "epsilon": max(row["epsilon"] for row in document["nodes"]),
-        "delta": max(row["delta"] for row in document["nodes"]),
-        "data_epsilon": data_ledger and max(row["epsilon"] for row in data_ledger["nodes"]),
-        "date": document["date"],
-        "tacit_version": document["tacit_version"],
-        "checked_by": __version__,
-    }
+    return ConfirmedStatement(
+        run=statement.run.run,
+        nodes=len(statement.nodes),
+        epsilon=max(row.epsilon for row in statement.nodes),
+        delta=max(row.delta for row in statement.nodes),
+        data_epsilon=max(of_data, default=None),
+        date=statement.date,
+        tacit_version=statement.tacit_version,
+        checked_by=__version__,
+        ledgers=None if ledger is None else tuple(_contained(statement, ledger)),
+    )
 
 
-def _contained(document: Mapping[str, Any], ledger: Path) -> list[str]:
+def _contained(statement: Statement, ledger: Path) -> list[str]:
     """The ledgers that contain what the statement saw of them."""
-    for stated in (document["ledger"], document["data_ledger"]):
-        files = [] if stated is None else check_contained(stated["files"], ledger)
+    for stated in (statement.ledger, statement.data_ledger):
+        files = [] if stated is None else check_contained(stated.files, ledger)
         if files:
             return files
     expected = "a ledger of the run of this statement, or of its data; it is neither"
@@ -373,6 +399,6 @@ def _contained(document: Mapping[str, Any], ledger: Path) -> list[str]:
 
 def _digest(document: Mapping[str, Any]) -> str:
     """Of everything but the digest itself, whatever the layout of the file."""
-    content = {key: value for key, value in document.items() if key != "digest"}
-    text = json.dumps(content, sort_keys=True)
+    rest = {key: value for key, value in document.items() if key != "digest"}
+    text = json.dumps(rest, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -46,6 +45,7 @@ def compare(
     from tacit.cli.tables import stop_signals
     from tacit.report.compare_page import compare_page
     from tacit.report.compare_panels import panels, picture_note
+    from tacit.report.documents.base import dump, plain_json
     from tacit.report.svg_chart import svg_picture
 
     for name, value in (("--jobs", jobs), ("--seeds", seeds)):
@@ -59,9 +59,10 @@ def compare(
     ):
         gathered = comparing.gather(figure, store, jobs=jobs, monitor=monitor)
     with waiting("bounding what all runs cost together", hidden=as_json):
-        document = comparing.figure_document(gathered, store)
+        figure_document = comparing.figure_document(gathered, store)
+    document = plain_json(figure_document)
     html = compare_page(document)
-    store.write_json("compare.json", document)
+    store.write_document(figure_document)
     written = [store.write("compare.html", html)]
     for axis in document["x"]:
         picture = svg_picture(document["title"], panels(document, axis), picture_note(document))
@@ -69,9 +70,9 @@ def compare(
     if page is not None:
         write_page(page, html)
     if as_json:
-        typer.echo(json.dumps({**document, "out": str(store.path)}, indent=2))
+        typer.echo(dump(figure_document, {"out": str(store.path)}))
     else:
-        comparing.figure_table(document)
+        comparing.figure_table(figure_document)
         for path in written:
             typer.echo(str(path))
     code = comparing.worst_code(gathered)

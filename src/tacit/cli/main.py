@@ -88,6 +88,8 @@ def train(
     from tacit.cli.tables import progress_line, result_table, stop_signals
     from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config
+    from tacit.report.documents.base import dump
+    from tacit.report.documents.run import read_result
     from tacit.training import loop as run
     from tacit.training.prepare import prepare
     from tacit.training.processes.join import agreed_folder, joined
@@ -121,8 +123,7 @@ def train(
     if peers.rank > 0:
         return
     if as_json:
-        content = json.loads((destination / "result.json").read_text(encoding="utf-8"))
-        typer.echo(json.dumps({**content, "out": str(destination)}, indent=2))
+        typer.echo(dump(read_result(destination / "result.json"), {"out": str(destination)}))
     elif quiet:
         typer.echo(str(destination))
     else:
@@ -170,6 +171,7 @@ def plan(
     from tacit.cli.tables import plan_document, plan_table
     from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config
+    from tacit.report.documents.base import dump
     from tacit.training.prepare import prepare
     from tacit.training.processes.join import joined
 
@@ -207,7 +209,7 @@ def plan(
         return
     if as_json:
         foretold = {} if found is None else {"cluster": forecast_document(found)}
-        typer.echo(json.dumps(plan_document(job) | foretold, indent=2))
+        typer.echo(dump(plan_document(job), foretold))
         return
     plan_table(job)
     if found is not None:
@@ -225,15 +227,16 @@ def _constant(text: str) -> tuple[str, float]:
 
 def _optimise(config: Config, options: dict[str, Any], page: Path | None, as_json: bool) -> None:
     from tacit.analysis.optimise import OptimiseOptions, optimise, optimise_document, optimise_table
+    from tacit.report.documents.base import dump, plain_json
     from tacit.report.optimise_page import optimise_page
 
     with waiting(_PREPARING, hidden=as_json):
         found = optimise(config, OptimiseOptions(**options))
     document = optimise_document(found)
     if page is not None:
-        write_page(page, optimise_page(document))
+        write_page(page, optimise_page(plain_json(document)))
     if as_json:
-        typer.echo(json.dumps(document, indent=2))
+        typer.echo(dump(document))
     else:
         optimise_table(found)
 
@@ -268,6 +271,7 @@ def audit(
     Of a run folder, the figure is put into its result and report.
     """
     from tacit.analysis import audit as auditing
+    from tacit.report.documents.base import dump
 
     options = auditing.AuditOptions(repetitions, steps, confidence, delta, canaries, seed)
     run = file if file.is_dir() else None
@@ -280,7 +284,7 @@ def audit(
     if run is not None:
         auditing.record_audit(run, document)
     if as_json:
-        typer.echo(json.dumps(document, indent=2))
+        typer.echo(dump(document))
     else:
         auditing.audit_table(report)
     if report.defect:

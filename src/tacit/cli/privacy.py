@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -36,13 +35,14 @@ def claims(
     """Print what the papers claim against what is certified, at the same delta."""
     from tacit.analysis.claims import claims_document, claims_table
     from tacit.report.claims_page import claims_page
+    from tacit.report.documents.base import dump, plain_json
 
     with waiting("bounding epsilon for every setting", hidden=as_json):
         document = claims_document(file, set_ or ())
     if page is not None:
-        write_page(page, claims_page(document))
+        write_page(page, claims_page(plain_json(document)))
     if as_json:
-        typer.echo(json.dumps(document, indent=2))
+        typer.echo(dump(document))
     else:
         claims_table(document)
 
@@ -55,10 +55,11 @@ def ledger(
     """Recompute what was spent from a ledger alone."""
     from tacit.analysis.ledger_report import ledger_document
     from tacit.analysis.ledger_table import ledger_table
+    from tacit.report.documents.base import dump
 
     document = ledger_document(file)
     if as_json:
-        typer.echo(json.dumps(document, indent=2))
+        typer.echo(dump(document))
     else:
         ledger_table(document)
 
@@ -99,11 +100,12 @@ def check(
 ) -> None:
     """Recompute every epsilon of a statement from the file alone."""
     from tacit.analysis.statement import check_statement
+    from tacit.report.documents.base import dump
 
-    document = check_statement(file, ledger)
+    confirmed = check_statement(file, ledger)
     if as_json:
-        typer.echo(json.dumps(document, indent=2))
+        typer.echo(dump(confirmed))
     else:
         typer.echo(f"{file}: every epsilon in it is confirmed")
-        for path in document["ledgers"] or ():
+        for path in confirmed.ledgers or ():
             typer.echo(f"{path}: contains what the statement saw of it")

@@ -19,10 +19,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tacit.algorithms import ALGORITHMS
+from tacit.report.documents.plan import PlanDocument, PlannedNode
 from tacit.report.wording import bytes_text, epsilon_text, percent_text
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.prepare import Job
-from tacit.training.run_folder.metrics import finite_json
 from tacit.training.run_folder.result import Result, bytes_per_step, mechanism_line
 
 if TYPE_CHECKING:
@@ -216,67 +216,64 @@ def _spread(values: Sequence[float], text: Callable[[float], str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def plan_document(job: Job) -> dict[str, Any]:
-    """The plan as JSON-ready data."""
+def plan_document(job: Job) -> PlanDocument:
+    """The plan as a document."""
     plan = job.plan
     per_step = bytes_per_step(plan, _message_numbers(plan), job.dtype.itemsize)
     last = plan.steps - 1
-    document: dict[str, Any] = finite_json(
-        {
-            "algorithm": plan.config.algorithm.name,
-            "dataset": plan.config.task.dataset,
-            "nodes": len(plan.nodes),
-            "parameters": plan.parameters,
-            "steps": plan.steps,
-            "relation": plan.config.privacy.relation if plan.accounted else None,
-            "mechanism": mechanism_line(plan),
-            "clip": None if plan.clip is None else [plan.clip[0], plan.clip[last]],
-            "graph": plan.mixing.schedule.name,
-            "mixing": plan.mixing.kind,
-            "contraction": plan.contraction,
-            "spectral_gap": None if plan.contraction is None else 1 - plan.contraction,
-            "bytes_per_step": per_step.mean().item(),
-            "gradient_path": job.model.path,
-            "warnings": list(plan.warnings),
-            "notes": list(plan.notes),
-            "per_node": [
-                {
-                    **asdict(node),
-                    "noise_multiplier": [
-                        plan.noise_multiplier(node, 0),
-                        plan.noise_multiplier(node, last),
-                    ],
-                    "noise_std": [
-                        plan.noise_std(node, 0) / node.expected_batch,
-                        plan.noise_std(node, last) / node.expected_batch,
-                    ],
-                }
-                for node in plan.nodes
-            ],
-        }
+    return PlanDocument(
+        algorithm=plan.config.algorithm.name,
+        dataset=plan.config.task.dataset,
+        nodes=len(plan.nodes),
+        parameters=plan.parameters,
+        steps=plan.steps,
+        relation=plan.config.privacy.relation if plan.accounted else None,
+        mechanism=mechanism_line(plan),
+        clip=None if plan.clip is None else (plan.clip[0], plan.clip[last]),
+        graph=plan.mixing.schedule.name,
+        mixing=plan.mixing.kind,
+        contraction=plan.contraction,
+        spectral_gap=None if plan.contraction is None else 1 - plan.contraction,
+        bytes_per_step=per_step.mean().item(),
+        gradient_path=job.model.path,
+        warnings=plan.warnings,
+        notes=plan.notes,
+        per_node=tuple(_planned_node(plan, node) for node in plan.nodes),
     )
-    return document
+
+
+def _planned_node(plan: Plan, node: NodePlan) -> PlannedNode:
+    ends = (0, plan.steps - 1)
+    first_multiplier, last_multiplier = (plan.noise_multiplier(node, k) for k in ends)
+    first_std, last_std = (plan.noise_std(node, k) / node.expected_batch for k in ends)
+    return PlannedNode(
+        **asdict(node),
+        noise_multiplier=(first_multiplier, last_multiplier),
+        noise_std=(first_std, last_std),
+    )
 
 
 def plan_table(job: Job) -> None:
     """The plan for people: what is common to all nodes, then a row for each kind of node."""
     plan = job.plan
-    content = plan_document(job)
+    document = plan_document(job)
     console = Console()
     about = Table(show_header=False, title=f"plan of {plan.config.algorithm.definition.title}")
     about.add_column()
     about.add_column()
-    clip = content["clip"]
     rows = (
         ("data set, model", f"{plan.config.task.dataset}, {plan.config.task.model}"),
         ("trained parameters", f"{plan.parameters:,} (gradients by {job.model.path})"),
         ("steps", str(plan.steps)),
-        ("graph", f"{content['graph']}, {content['mixing']} weights"),
+        ("graph", f"{document.graph}, {document.mixing} weights"),
         ("contraction a step", _contraction(plan.contraction)),
-        ("bytes sent a node and step", bytes_text(content["bytes_per_step"])),
-        ("clipping bound", "none" if clip is None else _first_last(clip)),
-        ("mechanism", content["mechanism"] or "no noise: NOT PRIVATE"),
-        ("relation", content["relation"] or "-"),
+        ("bytes sent a node and step", bytes_text(document.bytes_per_step)),
+        (
+            "clipping bound",
+            "none" if plan.clip is None else _first_last((plan.clip[0], plan.clip[plan.steps - 1])),
+        ),
+        ("mechanism", document.mechanism or "no noise: NOT PRIVATE"),
+        ("relation", document.relation or "-"),
     )
     for row in rows:
         about.add_row(*row)

@@ -16,7 +16,7 @@ def write_report(run_folder: Path) -> Path:
     """
     # Loaded only now: what draws charts takes 20 MB, and a run needs it at its end.
     from tacit.private_files import plain_errors, write_private
-    from tacit.report.reading import read_run_folder
+    from tacit.report.documents.run import read_run_folder
     from tacit.report.run_page import run_page
 
     page = run_page(read_run_folder(run_folder))

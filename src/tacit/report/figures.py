@@ -23,8 +23,9 @@ from tacit.report.charts import (
     has_wide_range,
     line_figure,
 )
+from tacit.report.documents.metrics import Measurement, Scores
+from tacit.report.documents.run import NodeRow, RecordedRun, ResultDocument
 from tacit.report.network import graph_chart
-from tacit.report.reading import Measurement, NodeRow, Result, RunFolder, Scores
 from tacit.report.wording import number_text, percent_text
 
 __all__ = [
@@ -50,18 +51,18 @@ def thinned(measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
     return kept if kept[-1:] == tuple(measurements[-1:]) else (*kept, measurements[-1])
 
 
-def model_charts(run: RunFolder) -> list[Chart]:
+def model_charts(run: RecordedRun) -> list[Chart]:
     """Draw test accuracy and losses, each against steps and against bytes sent."""
     measurements = thinned(run.measurements)
     return [*_accuracy_charts(measurements), *_loss_charts(measurements)]
 
 
-def privacy_charts(run: RunFolder) -> list[Chart]:
+def privacy_charts(run: RecordedRun) -> list[Chart]:
     """Draw epsilon over the steps and, at the end, by node."""
     return [_epsilon_chart(run), _epsilon_by_node_chart(run.result)]
 
 
-def gradient_charts(run: RunFolder) -> list[Chart]:
+def gradient_charts(run: RecordedRun) -> list[Chart]:
     """Draw the norms of gradients before clipping, and the noise."""
     measurements = thinned(run.measurements)
     return [
@@ -70,7 +71,7 @@ def gradient_charts(run: RunFolder) -> list[Chart]:
     ]
 
 
-def network_charts(run: RunFolder) -> list[Chart]:
+def network_charts(run: RecordedRun) -> list[Chart]:
     """Draw how far the nodes' models are apart, and the graph."""
     return [
         _consensus_chart(thinned(run.measurements)),
@@ -208,7 +209,7 @@ def _consensus_chart(measurements: Sequence[Measurement]) -> Chart:
     )
 
 
-def _epsilon_chart(run: RunFolder) -> Chart:
+def _epsilon_chart(run: RecordedRun) -> Chart:
     measurements, result = thinned(run.measurements), run.result
     series = [
         Series(
@@ -241,7 +242,7 @@ def _epsilon_chart(run: RunFolder) -> Chart:
     )
 
 
-def _epsilon_by_node_chart(result: Result) -> Chart:
+def _epsilon_by_node_chart(result: ResultDocument) -> Chart:
     apart = len(result.nodes) <= _MOST_NODES_APART
     order = "" if apart else ", and nodes are ordered by their certified epsilon"
     return Chart(

@@ -20,7 +20,7 @@ from tacit.report.charts import (
     Chart,
     base_layout,
 )
-from tacit.report.reading import Topology
+from tacit.report.documents.run import CommunicationGraph
 
 __all__ = ["degree_sentence", "graph_chart", "union_edges"]
 
@@ -33,7 +33,7 @@ _HEIGHT = 440
 Edge = tuple[int, int]
 
 
-def union_edges(topology: Topology) -> set[Edge]:
+def union_edges(topology: CommunicationGraph) -> set[Edge]:
     """Give every edge of the period once, without loops; undirected ones as (low, high)."""
     return set().union(*(_clean(graph, topology.directed) for graph in topology.edges))
 
@@ -43,7 +43,7 @@ def _clean(edges: Iterable[Edge], directed: bool) -> set[Edge]:
     return set(proper) if directed else {(min(edge), max(edge)) for edge in proper}
 
 
-def degree_sentence(topology: Topology, nodes: int) -> str:
+def degree_sentence(topology: CommunicationGraph, nodes: int) -> str:
     """Say in one sentence with how many others a node talks over one period of the graph."""
     union = union_edges(topology)
     size = _size(topology, nodes)
@@ -65,13 +65,13 @@ def _range(degrees: Counter[int], nodes: int) -> str:
     return f"{low} to {high} (mean {sum(all_degrees) / nodes:.1f})"
 
 
-def _size(topology: Topology, nodes: int) -> int:
+def _size(topology: CommunicationGraph, nodes: int) -> int:
     """Count the vertices: a graph may name a server after the last node."""
     ends = [end for graph in topology.edges for edge in graph for end in edge]
     return max([nodes, *(end + 1 for end in ends)])
 
 
-def graph_chart(topology: Topology, nodes: int) -> Chart:
+def graph_chart(topology: CommunicationGraph, nodes: int) -> Chart:
     """Draw the graph over one period, or say in words why it is not drawn."""
     union = union_edges(topology)
     size = _size(topology, nodes)
@@ -98,7 +98,7 @@ def graph_chart(topology: Topology, nodes: int) -> Chart:
     )
 
 
-def _colour_sentence(topology: Topology) -> str:
+def _colour_sentence(topology: CommunicationGraph) -> str:
     drawn = (
         "Each arrow is a message from its tail to its head"
         if topology.directed
@@ -112,7 +112,7 @@ def _colour_sentence(topology: Topology) -> str:
     return f"{drawn}; the {period} graphs of the period are drawn on top of each other."
 
 
-def _draw(topology: Topology, union: set[Edge], size: int, nodes: int) -> go.Figure:
+def _draw(topology: CommunicationGraph, union: set[Edge], size: int, nodes: int) -> go.Figure:
     places = _places(union, size)
     radius = max(3.0, min(11.0, 190.0 / size))
     period = len(topology.edges)

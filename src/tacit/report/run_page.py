@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tacit.report.documents.metrics import Scores
+from tacit.report.documents.run import NodeRow, RecordedRun, ResultDocument
 from tacit.report.figures import gradient_charts, model_charts, network_charts, privacy_charts
-from tacit.report.reading import NodeRow, Result, RunFolder, Scores
 from tacit.report.rendering import Table, Tile, render
 from tacit.report.wording import (
     NOTHING,
@@ -46,7 +47,7 @@ class _Banner:
     detail: str
 
 
-def run_page(run: RunFolder) -> str:
+def run_page(run: RecordedRun) -> str:
     """Give the page of a run as HTML."""
     result = run.result
     count = len(result.nodes)
@@ -80,7 +81,7 @@ def run_page(run: RunFolder) -> str:
     )
 
 
-def _why_not_private(result: Result) -> str | None:
+def _why_not_private(result: ResultDocument) -> str | None:
     """Say why no guarantee holds for the run, or `None` where one holds for every node."""
     if not result.private:
         return result.not_private_reason or "the run gives no reason"
@@ -90,7 +91,7 @@ def _why_not_private(result: Result) -> str | None:
     return None
 
 
-def _banners(result: Result) -> list[_Banner]:
+def _banners(result: ResultDocument) -> list[_Banner]:
     """The verdict on privacy, how the run ended, and which budgets are exceeded."""
     mechanism, nodes = result.mechanism or "", len(result.nodes)
     reason = _why_not_private(result)
@@ -114,13 +115,13 @@ def _banners(result: Result) -> list[_Banner]:
     return banners
 
 
-def _delta_text(result: Result) -> str:
+def _delta_text(result: ResultDocument) -> str:
     deltas = {row.delta for row in result.nodes}
     highest = epsilon_text(_highest(deltas))
     return f"delta {highest}" if len(deltas) == 1 else f"delta {highest} or less"
 
 
-def _score_tile(result: Result) -> Tile:
+def _score_tile(result: ResultDocument) -> Tile:
     if result.test_accuracy is not None:
         return Tile(
             "Test accuracy, mean over nodes",
@@ -143,7 +144,7 @@ def _others(worst: str, consensus: str) -> str:
     return f"worst node {worst} · consensus {consensus}"
 
 
-def _epsilon_tile(result: Result) -> Tile:
+def _epsilon_tile(result: ResultDocument) -> Tile:
     known = [row.epsilon for row in result.nodes if row.epsilon is not None]
     if not known:
         return Tile("Certified epsilon", "none", "nothing bounds what was leaked")
@@ -154,7 +155,7 @@ def _epsilon_tile(result: Result) -> Tile:
     return Tile("Certified epsilon, highest node", value, note)
 
 
-def _claim_tile(result: Result) -> Tile:
+def _claim_tile(result: ResultDocument) -> Tile:
     label = "Claimed epsilon, highest node"
     claimed = _highest(row.claimed_epsilon for row in result.nodes)
     if result.claim.infinite:
@@ -164,7 +165,7 @@ def _claim_tile(result: Result) -> Tile:
     return Tile(label, epsilon_text(claimed), "by the paper's formula, not proved for this run")
 
 
-def _audit_tile(result: Result) -> Tile:
+def _audit_tile(result: ResultDocument) -> Tile:
     if result.audited_epsilon is None or result.audit is None:
         return Tile("Audited epsilon", "not run", "no attack was tried on this run")
     audit = result.audit
@@ -173,12 +174,12 @@ def _audit_tile(result: Result) -> Tile:
     return Tile("Audited epsilon", value, f"{at}: {audit.verdict}; {audit.claim_verdict}")
 
 
-def _bytes_tile(result: Result) -> Tile:
+def _bytes_tile(result: ResultDocument) -> Tile:
     highest = bytes_text(_highest(row.bytes_sent for row in result.nodes))
     return Tile("Sent by a node, mean", bytes_text(result.bytes_sent), f"highest node {highest}")
 
 
-def _time_tile(result: Result) -> Tile:
+def _time_tile(result: ResultDocument) -> Tile:
     speed = f"{number_text(result.steps_per_second)} steps a second"
     return Tile("Time", duration_text(result.seconds), f"{result.steps:,} steps · {speed}")
 
@@ -187,7 +188,7 @@ def _highest(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _meaning(result: Result) -> list[str]:
+def _meaning(result: ResultDocument) -> list[str]:
     reason = _why_not_private(result)
     if reason is None:
         return [_scope(result), *_strength(result)]
@@ -204,7 +205,7 @@ def _meaning(result: Result) -> list[str]:
     ]
 
 
-def _scope(result: Result) -> str:
+def _scope(result: ResultDocument) -> str:
     trust = f"The trust model is “{result.trust_model}”. " if result.trust_model else ""
     relation = ""
     if result.relation is not None:
@@ -217,7 +218,7 @@ def _scope(result: Result) -> str:
     )
 
 
-def _strength(result: Result) -> list[str]:
+def _strength(result: ResultDocument) -> list[str]:
     bound = _highest(
         guess_bound(row.epsilon, row.delta)
         for row in result.nodes
@@ -235,7 +236,7 @@ def _strength(result: Result) -> list[str]:
     ]
 
 
-def _comparison(result: Result) -> str:
+def _comparison(result: ResultDocument) -> str:
     """Compare the paper's claim with what is certified; empty where either is missing."""
     claimed = _highest(row.claimed_epsilon for row in result.nodes)
     certified = _highest(row.epsilon for row in result.nodes)
@@ -247,7 +248,7 @@ def _comparison(result: Result) -> str:
     return f"{numbers}: what is proved is no weaker than the claim."
 
 
-def _facts(result: Result) -> list[tuple[str, str]]:
+def _facts(result: ResultDocument) -> list[tuple[str, str]]:
     """List the settings and outcomes that have no place elsewhere."""
     topology = result.topology
     direction = "directed" if topology.directed else "undirected"
@@ -304,7 +305,7 @@ _COLUMNS = (
 )
 
 
-def _node_table(result: Result) -> Table:
+def _node_table(result: ResultDocument) -> Table:
     """The final numbers of every node."""
     over = {
         (place, "certified epsilon") for place, row in enumerate(result.nodes) if row.is_over_budget

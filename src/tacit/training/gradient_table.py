@@ -23,7 +23,7 @@ Seen = Callable[[BatchGradient, Tensor], None]
 
 
 class StackedTable:
-    """What `tacit.algorithms.Table` asks for, of all nodes of this process.
+    """What `tacit.algorithms.StepTable` asks for, of all nodes of this process.
 
     Args:
         plan: decides sampling and clipping.

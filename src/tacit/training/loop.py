@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -32,6 +32,8 @@ from tacit.privacy.ledger.records import read_ledger
 from tacit.privacy.ledger.shared import SharedLedgers
 from tacit.private_files import make_private_folder, plain_errors
 from tacit.report import write_report
+from tacit.report.documents.base import plain_json
+from tacit.report.documents.run import ResultDocument
 from tacit.training.allocator import retain_allocations
 from tacit.training.budget import claimed_spent, epsilon_spent, open_ledger
 from tacit.training.evaluation import consensus_of, models_public
@@ -41,8 +43,7 @@ from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder import metrics as measured
 from tacit.training.run_folder.folder import RunFolder
-from tacit.training.run_folder.metrics import finite_json
-from tacit.training.run_folder.result import Claim, Result, document
+from tacit.training.run_folder.result import Claim, Result, result_document
 from tacit.training.shared_budgets import check_shared, open_shared
 from tacit.training.state import Session, begin, record, save, share_of, take_rows, together
 
@@ -318,15 +319,15 @@ def _finish(session: Session) -> Result:
     own_models = {folders.NODES: {"parameters": models}}
     if session.folder is not None and session.folder is not session.common_folder:
         session.folder.write_tensors(folders.NODES, own_models.pop(folders.NODES))
-    content: dict[str, Any] = {}
+    document = None
     if session.peers.rank == 0:
-        content = _document(session, epsilon, seconds, others="rank {rank}")
-    if session.common_folder is not None:
+        document = _document(session, epsilon, seconds, others="rank {rank}")
+    if session.common_folder is not None and document is not None:
         state_dict = job.model.module(consensus).state_dict()
-        session.common_folder.write_result(content, {**own_models, folders.MODEL: state_dict})
+        session.common_folder.write_result(document, {**own_models, folders.MODEL: state_dict})
         write_report(session.common_folder.path)
     # Nobody leaves before rank 0 has written everything down.
-    summary, *_ = session.peers.share("summary of the result", _summary(content), SUMMARY)
+    summary, *_ = session.peers.share("summary of the result", _summary(document), SUMMARY)
     sent = list(summary.bytes_sent_by_node or ())
     if len(sent) != len(plan.nodes):
         raise PeerError(f"rank 0 gave bytes of {len(sent)} nodes, and there are {len(plan.nodes)}")
@@ -357,10 +358,10 @@ def _finish(session: Session) -> Result:
     )
 
 
-def _summary(content: Mapping[str, Any]) -> Summary:
+def _summary(document: ResultDocument | None) -> Summary:
     """What the other processes are told of the result, which rank 0 alone has made."""
-    keys = ("test_accuracy", "test_loss", "bytes_sent_by_node")
-    return Summary.model_validate(finite_json({key: content.get(key) for key in keys}))
+    told = {key: plain_json(getattr(document, key, None)) for key in Summary.model_fields}
+    return Summary.model_validate(told)
 
 
 def _scores(summary: Mapping[str, float | None] | None) -> dict[str, float] | None:
@@ -372,7 +373,7 @@ def _scores(summary: Mapping[str, float | None] | None) -> dict[str, float] | No
 
 def _document(
     session: Session, epsilon: Sequence[float | None], seconds: float, *, others: str
-) -> dict[str, Any]:
+) -> ResultDocument:
     """The content of `result.json`.
 
     Args:
@@ -383,7 +384,9 @@ def _document(
     """
     found, job = session.measured, session.job
     sent = session.communication.exchange.bytes_sent.tolist() if found is None else found.bytes_sent
-    content = document(
+    hosts = enumerate(job.placement.ranks)
+    sources = ["own ledger" if n in job.hosted else others.format(rank=rank) for n, rank in hosts]
+    return result_document(
         job,
         status=session.status,
         message=session.message,
@@ -394,10 +397,8 @@ def _document(
         bytes_sent=sent,
         seconds=seconds,
         notes=(*session.notes, *(() if found is None else found.notes)),
+        epsilon_source=sources if job.plan.accounted else None,
     )
-    hosts = enumerate(job.placement.ranks)
-    sources = ["own ledger" if n in job.hosted else others.format(rank=rank) for n, rank in hosts]
-    return {**content, "epsilon_source": sources if job.plan.accounted else None}
 
 
 def _check_finite(session: Session) -> None:
@@ -436,20 +437,22 @@ def _diverged(session: Session, message: str) -> None:
     # Of other processes' nodes nothing is known: they are not asked what they have booked.
     spent = enumerate(epsilon_spent(session.plan, own))
     epsilon = [value if node in hosted else None for node, value in spent]
-    content = _document(session, epsilon, session.seconds, others="not asked")
-    session.common_folder.write_json("result.json", content)
+    document = _document(session, epsilon, session.seconds, others="not asked")
+    session.common_folder.write_document(folders.RESULT, document)
     write_report(session.common_folder.path)
 
 
 def _progress(session: Session) -> Progress:
-    row = session.rows[-1] if session.rows else {}
-    accuracy, loss = row.get("test_accuracy"), row.get("test_loss")
+    row = session.rows[-1] if session.rows else None
+    loss = None if row is None else row.train_loss
+    if row is not None and row.test_loss is not None:
+        loss = row.test_loss.mean
     elapsed = time.perf_counter() - session.began
     return Progress(
         step=session.step,
         steps=session.until,
-        loss=loss["mean"] if loss else row.get("train_loss"),
-        accuracy=accuracy["mean"] if accuracy else None,
+        loss=loss,
+        accuracy=row.test_accuracy.mean if row is not None and row.test_accuracy else None,
         epsilon=session.spent("most", session.step),
         steps_per_second=(session.step - session.first) / elapsed,
         notes=session.notes,

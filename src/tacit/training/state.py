@@ -16,6 +16,8 @@ from tacit.communication.received import CHARGED, FLAG, STEP, STEPS
 from tacit.config import Config
 from tacit.errors import InputError, PeerError
 from tacit.privacy.ledger.records import lacking_steps
+from tacit.report.documents.metrics import Measurement, PrivateMeasurement, Spread
+from tacit.report.documents.run import Status
 from tacit.training.budget import RunLedger, affordable, claimed_spent, extremes, node_keys
 from tacit.training.evaluation import RunEvaluation, combined, measure
 from tacit.training.plan import Interval, Plan
@@ -25,7 +27,6 @@ from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder import metrics as measured
 from tacit.training.run_folder.checkpoint import Checkpoint
 from tacit.training.run_folder.folder import RunFolder
-from tacit.training.run_folder.result import Status
 from tacit.training.stacked_context import StackedContext
 
 __all__ = ["Session", "begin", "record", "save", "share_of", "take_rows", "together"]
@@ -59,7 +60,7 @@ class Session:
     seconds_before: float
     evaluation_steps: tuple[int, ...]
     curves: dict[str, tuple[float | None, ...]]
-    rows: list[dict[str, Any]]
+    rows: list[Measurement]
     status: Status = "done"
     message: str | None = None
     notes: tuple[str, ...] = ()  # what people should know of how it went on
@@ -324,7 +325,7 @@ def record(session: Session, *, whole: bool = False) -> None:
     part = measure(job, models, session.state, session.communication.exchange, whole=whole)
     session.communication.put(session.step, part)
     if session.folder is not None and session.folder is not session.common_folder:
-        session.folder.append_metrics({"step": session.step, **_private(session, session.step)})
+        session.folder.append_metrics(_private(session, session.step))
     take_rows(session, whole=whole)
 
 
@@ -332,25 +333,25 @@ def take_rows(session: Session, *, whole: bool = False) -> None:
     """Append the rows for which all parts have come to the series; in the process that writes."""
     for step, parts in session.communication.ready():
         session.measured = combined(session.job, parts, whole=whole)
-        row = opened(_row(session, step, session.measured), "a row of metrics")
-        row = {**row, **_shown(session, step)}
-        session.rows = [kept for kept in session.rows if kept["step"] < step] + [row]
+        public = opened(_row(session, step, session.measured), "a row of metrics")
+        row = Measurement(**public, **dict(_shown(session, step)))
+        session.rows = [kept for kept in session.rows if kept.step < step] + [row]
         if session.common_folder is not None:
             session.common_folder.append_metrics(row)
 
 
-def _private(session: Session, step: int) -> dict[str, Any]:
+def _private(session: Session, step: int) -> PrivateMeasurement:
     """What is measured on private records, of this process's nodes: for their own file."""
     clip = None if session.plan.clip is None else session.plan.clip[max(step - 1, 0)]
     seen = measured.private_metrics(session.context.last, session.context.last_mask, clip)
-    return measured.private_row(seen)
+    return measured.private_row(step, seen)
 
 
-def _shown(session: Session, step: int) -> dict[str, Any]:
+def _shown(session: Session, step: int) -> PrivateMeasurement:
     """The private part of a row that all share: shown in a simulation, empty across processes."""
     if session.peers.processes == 1:
         return _private(session, step)
-    return measured.private_row(Private(measured.NOTHING_MEASURED))
+    return measured.private_row(step, Private(measured.NOTHING_MEASURED))
 
 
 def _row(session: Session, step: int, found: RunEvaluation) -> Released[dict[str, Any]]:
@@ -362,14 +363,13 @@ def _row(session: Session, step: int, found: RunEvaluation) -> Released[dict[str
     most, least = session.spent("most", step), session.spent("least", step)
     scores = None if found.evaluation is None else found.evaluation.value
     row = {
-        "step": step,
         "test_accuracy": scores and scores.accuracy_summary(),
         "test_loss": scores and scores.loss_summary(),
         "consensus_distance": found.consensus_distance,
         "clip": None if plan.clip is None else plan.clip[k],
         "noise_std": sum(noise) / len(noise) if plan.noisy else None,
-        "epsilon": None if most is None else {"max": most, "min": least},
-        "claimed_epsilon": {"max": max(claims), "min": min(claims)} if claims else None,
+        "epsilon": None if most is None else Spread(max=most, min=least),
+        "claimed_epsilon": Spread(max=max(claims), min=min(claims)) if claims else None,
         "bytes_sent": sum(found.bytes_sent) / len(found.bytes_sent),
         "seconds": session.seconds,
     }

@@ -16,6 +16,7 @@ from tacit.analysis import audit as auditing
 from tacit.analysis.audit import AuditOptions, AuditReport, audit_job
 from tacit.config import load_config
 from tacit.errors import InputError
+from tacit.report.documents.base import plain_json
 
 pytestmark = pytest.mark.slow
 
@@ -196,7 +197,7 @@ def test_the_report_as_json_and_as_a_table(
 ) -> None:
     config = load_config(small(tmp_path))
     report = auditing.audit(config, options=AuditOptions(repetitions=300, canaries=40))
-    content = auditing.audit_document(report)
+    content = plain_json(auditing.audit_document(report))
     assert content["format_version"] == 1
     assert content["audited_epsilon"] == report.epsilon
     assert content["certified_epsilon"] == report.certified
@@ -217,12 +218,21 @@ def test_progress_is_for_terminals_only(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_infinite_bounds_are_null_in_json() -> None:
-    comparison = auditing.Comparison(1e-3, 2.0, math.inf)
-    attack = auditing.Attack("a", "b", "any-delta", 2.0, comparison, 0.95, 10, {})
+    comparison = auditing.Comparison(delta=1e-3, epsilon=2.0, certified=math.inf)
+    attack = auditing.Attack(
+        name="a",
+        statistic="b",
+        method="any-delta",
+        epsilon=2.0,
+        hardest=comparison,
+        confidence=0.95,
+        repetitions=10,
+        guesses={},
+    )
     report = AuditReport(
         "privsgp", "replace-one", "m", (0,), 1, 1e-3, 0.95, math.inf, math.inf, (attack,), 0, 1.0
     )
-    content = auditing.audit_document(report)
+    content = plain_json(auditing.audit_document(report))
     assert content["certified_epsilon"] is None
     assert content["claimed_epsilon"] is None
     assert content["attacks"][0]["hardest"]["certified"] is None

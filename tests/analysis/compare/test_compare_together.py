@@ -15,6 +15,7 @@ from tacit import privacy
 from tacit.analysis.compare.together import sentences, spent_together, together
 from tacit.privacy import Composed, Gaussian, Laplace, SampledGaussian
 from tacit.privacy.ledger.spent import dominating
+from tacit.report.documents.figure import SpentTogether
 
 DELTA = 1e-5
 
@@ -59,14 +60,14 @@ def test_folders_are_read_by_their_ledgers(tmp_path: Path) -> None:
     ]
     train(tmp_path, "seeded")
     (row,) = spent_together(sorted(tmp_path.iterdir()))
-    assert (row["runs"], row["not_private"], row["unreadable"]) == (2, 1, 0)
+    assert (row.runs, row.not_private, row.unreadable) == (2, 1, 0)
     worst = [dominating([run.plan.mechanism(node) for node in run.plan.nodes]) for run in results]
     expected = privacy.epsilon(
         Composed([mechanism for mechanism in worst if mechanism is not None]), delta=1e-5
     )
-    assert row["epsilon"] == pytest.approx(expected, rel=1e-9)
-    assert (row["relation"], row["unit"]) == ("add-or-remove-one", "record")
-    assert row["epsilon"] > max(value for run in results for value in run.epsilon if value)
+    assert row.epsilon == pytest.approx(expected, rel=1e-9)
+    assert (row.relation, row.unit) == ("add-or-remove-one", "record")
+    assert row.epsilon > max(value for run in results for value in run.epsilon if value)
 
 
 def test_runs_that_were_cut_off_count(tmp_path: Path) -> None:
@@ -74,9 +75,9 @@ def test_runs_that_were_cut_off_count(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     (tmp_path / "cut" / "result.json").unlink()
     (row,) = spent_together(sorted(tmp_path.iterdir()))
-    assert row["runs"] == 2
+    assert row.runs == 2
     (alone,) = spent_together([tmp_path / "whole"])
-    assert row["epsilon"] > alone["epsilon"]
+    assert row.epsilon > alone.epsilon
 
 
 def test_relations_are_kept_apart_and_damage_is_told(tmp_path: Path) -> None:
@@ -86,35 +87,34 @@ def test_relations_are_kept_apart_and_damage_is_told(tmp_path: Path) -> None:
     (tmp_path / "c" / "ledger.sqlite").write_bytes(b"no ledger")
     (tmp_path / "d").mkdir()
     rows = spent_together(sorted(tmp_path.iterdir()))
-    known = {row["relation"]: row for row in rows if row["dataset"] == "digits"}
+    known = {row.relation: row for row in rows if row.dataset == "digits"}
     assert set(known) == {"add-or-remove-one", "replace-one"}
-    assert {row["runs"] for row in known.values()} == {1}
-    assert {row["unreadable"] for row in known.values()} == {1}
-    text = sentences({"together": rows, "lines": [], "seeds": 1})
+    assert {row.runs for row in known.values()} == {1}
+    assert {row.unreadable for row in known.values()} == {1}
+    text = sentences(rows, chosen=False)
     assert any("cannot be read" in sentence for sentence in text)
 
 
 def test_the_words_say_what_was_spent() -> None:
-    row = {
-        "dataset": "adult",
-        "relation": "replace-one",
-        "unit": "client",
-        "trust_model": "server-sees-all",
-        "runs": 6,
-        "epsilon": 3.1416,
-        "delta": 1e-5,
-        "composed": True,
-        "not_private": 2,
-        "unreadable": 0,
-    }
-    document = {"together": [row], "lines": [{"points": [1, 2]}], "seeds": 3}
-    text = " ".join(sentences(document))
+    row = SpentTogether(
+        dataset="adult",
+        relation="replace-one",
+        unit="client",
+        trust_model="server-sees-all",
+        runs=6,
+        epsilon=3.1416,
+        delta=1e-5,
+        composed=True,
+        not_private=2,
+        unreadable=0,
+    )
+    text = " ".join(sentences([row], chosen=True))
     assert "All 6 runs on the records of adult together cost certified epsilon 3.15" in text
     assert "replacing one client" in text
     assert "server-sees-all" in text
     assert "are in no total: 2." in text
     assert "chosen among several" in text
-    nothing = {"together": [{**row, "runs": 1, "not_private": 0}], "lines": [{"points": [1]}]}
-    assert sentences({**nothing, "seeds": 1}) == []
-    infinite = {**document, "together": [{**row, "epsilon": None}]}
-    assert "no finite epsilon holds" in " ".join(sentences(infinite))
+    alone = row.model_copy(update={"runs": 1, "not_private": 0})
+    assert sentences([alone], chosen=False) == []
+    infinite = row.model_copy(update={"epsilon": None})
+    assert "no finite epsilon holds" in " ".join(sentences([infinite], chosen=True))

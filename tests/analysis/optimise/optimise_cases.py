@@ -46,4 +46,4 @@ def bound_of(
 
 def words(plan: OptimisePlan) -> str:
     """All advice in one line."""
-    return " ".join(optimise_document(plan)["advice"])
+    return " ".join(optimise_document(plan).advice)

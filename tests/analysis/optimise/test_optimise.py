@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 
 import numpy as np
@@ -23,6 +22,7 @@ from tacit.analysis.optimise import (
 from tacit.analysis.optimise.noise import adapted, setting_of
 from tacit.config import load_config
 from tacit.errors import InputError
+from tacit.report.documents.base import dump
 from tacit.training.prepare import prepare
 
 pytestmark = pytest.mark.slow
@@ -193,7 +193,7 @@ def test_purchases_change_one_thing(sampled: OptimisePlan) -> None:
 
 def test_large_batches_are_the_first_advice(full: OptimisePlan, sampled: OptimisePlan) -> None:
     assert sampled.as_is.setting.waste > 1.5
-    assert optimise_document(sampled)["advice"][0].startswith("larger batches first")
+    assert optimise_document(sampled).advice[0].startswith("larger batches first")
     assert full.as_is.setting.waste < 1.5
     assert "larger batches" not in words(full)
 
@@ -226,7 +226,7 @@ def test_a_longest_run_is_respected() -> None:
     assert "the longest run that was tried" in words(optimised)
     assert optimised.claim.steps > 40
     assert optimised.claim.certified is None
-    assert optimise_document(optimised)["published"]["certified"] is None
+    assert optimise_document(optimised).published.certified is None
 
 
 def test_the_range_follows_the_optimum() -> None:
@@ -265,7 +265,7 @@ def test_batch_and_clip_are_chosen_where_asked() -> None:
         assert choice.setting.noise_std == pytest.approx(equal_setting.noise_std * ratio, rel=2e-3)
     assert optimised.best.objective == min(choice.objective for choice in optimised.clips)
     # The flags give just that run.
-    flags = [flag.removeprefix("--set ") for flag in optimise_document(optimised)["flags"]]
+    flags = [flag.removeprefix("--set ") for flag in optimise_document(optimised).flags]
     applied = prepare(load_config(config, overrides=flags)).plan
     assert setting_of(applied).noise_std == pytest.approx(
         optimised.best.setting.noise_std, rel=2e-3
@@ -308,9 +308,9 @@ def test_private_constants_are_said_loudly(full: OptimisePlan) -> None:
     assert "NOT PRIVATE" in text
     assert "NO EPSILON COVERS THEM" in text
     assert text.count("PRIVATE RECORDS") == 3
-    rows = {row["name"]: row["private"] for row in optimise_document(optimised)["constants"]}
+    rows = {row.name: row.private for row in optimise_document(optimised).constants}
     assert rows == {"L": False, "b2": False, "F0": False, "x0": True, "G": True}
-    assert optimise_document(full)["warning"] is None
+    assert optimise_document(full).warning is None
     assert "NOT PRIVATE" not in printed(full, width=100)
 
 
@@ -332,8 +332,7 @@ def test_a_narrow_terminal_folds_and_shortens_nothing(sampled: OptimisePlan) -> 
 
 def test_the_document_is_json(full: OptimisePlan, sampled: OptimisePlan) -> None:
     for plan in (full, sampled):
-        text = json.dumps(optimise_document(plan), allow_nan=False)
-        content = strict_json(text)
+        content = strict_json(dump(optimise_document(plan)))
         assert content["certified"]["steps"] == plan.best.setting.steps
         assert content["theorem"]["excluded"] is True
         assert content["learning_rate"] == pytest.approx(math.sqrt(4 / plan.best.setting.steps))

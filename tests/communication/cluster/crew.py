@@ -242,7 +242,7 @@ def assert_epsilon_is_that_of_the_books(run: Path) -> None:
     """As each owner of a node can recompute it from the ledger of its own process."""
     stated = result_of(run)["epsilon"]
     documents = [ledger_document(home) for home in sorted(run.glob("rank-*"))]
-    assert len({one["run"] for document in documents for one in document["runs"]}) == 1
+    assert len({one.run for document in documents for one in document.runs}) == 1
     for document in documents:
-        for row in document["nodes"]:
-            assert math.isclose(row["epsilon"], stated[row["node"]], rel_tol=1e-9)
+        for row in document.nodes:
+            assert math.isclose(row.epsilon, stated[row.node], rel_tol=1e-9)

@@ -26,8 +26,9 @@ DIE = partial(at_step, 5, partial(raise_signal, signal.SIGKILL))
 
 def spent(run: Path, rank: int) -> float:
     """Epsilon of a rank's node, from the ledger of that rank alone."""
-    (row,) = ledger_document(run / f"rank-{rank:04d}")["nodes"]
-    return float(row["epsilon"])
+    (row,) = ledger_document(run / f"rank-{rank:04d}").nodes
+    assert row.epsilon is not None
+    return row.epsilon
 
 
 def test_a_peer_that_denies_what_was_booked_overruns_nobodys_budget(tmp_path: Path) -> None:

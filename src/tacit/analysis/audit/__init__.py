@@ -9,14 +9,13 @@ proof, and `claimed`, which is what a paper's formula says.
 from tacit.analysis.audit.attacks import audit, audit_file, audit_job
 from tacit.analysis.audit.record import record_audit, run_experiment
 from tacit.analysis.audit.report import (
-    Attack,
     AuditOptions,
     AuditReport,
-    Comparison,
     audit_document,
     audit_progress,
     audit_table,
 )
+from tacit.report.documents.claims import Attack, Comparison
 
 __all__ = [
     "Attack",

@@ -25,7 +25,7 @@ from tacit.analysis.audit.hypothesis_test import (
     fix_and_count,
 )
 from tacit.analysis.audit.one_run import OneRun, run_once
-from tacit.analysis.audit.report import Attack, AuditOptions, AuditReport, Comparison
+from tacit.analysis.audit.report import AuditOptions, AuditReport
 from tacit.analysis.audit.statistics import (
     LIKELIHOOD_RATIO,
     Known,
@@ -36,6 +36,7 @@ from tacit.analysis.audit.statistics import (
 from tacit.config import Config, load_config
 from tacit.errors import InputError
 from tacit.privacy import Relation
+from tacit.report.documents.claims import Attack, Comparison
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.prepare import Job, prepare
 from tacit.training.run_folder.result import mechanism_line
@@ -353,7 +354,9 @@ def _counted(design: _Design, fixed: Guesses, target: _Target) -> Attack:
     """The same two error rates bound epsilon at every delta."""
     compared = [
         Comparison(
-            delta, epsilon_lower(fixed.counts, delta=delta, confidence=target.confidence), certified
+            delta=delta,
+            epsilon=epsilon_lower(fixed.counts, delta=delta, confidence=target.confidence),
+            certified=certified,
         )
         for delta, certified in target.certificate.items()
     ]
@@ -380,7 +383,8 @@ _BOUNDS: Mapping[str, Callable[[_Design, dict[str, Array], Bools, _Target], Atta
 
 
 def _at_delta(target: _Target, epsilon: float) -> Comparison:
-    return Comparison(target.delta, epsilon, target.certificate[target.delta])
+    certified = target.certificate[target.delta]
+    return Comparison(delta=target.delta, epsilon=epsilon, certified=certified)
 
 
 def _attack(

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tacit.errors import InputError
 from tacit.report import write_report
-from tacit.training.run_folder.folder import RunFolder
+from tacit.report.documents.claims import AuditDocument
+from tacit.report.documents.run import RunAudit, read_result
+from tacit.training.run_folder.folder import RESULT, RunFolder
 
 __all__ = ["record_audit", "run_experiment"]
-
-_KEPT = ("delta", "confidence", "certified_epsilon", "claimed_epsilon", "verdict", "claim_verdict")
 
 
 def run_experiment(run: Path) -> Path:
@@ -28,7 +25,7 @@ def run_experiment(run: Path) -> Path:
     return run / "config.toml"
 
 
-def record_audit(run: Path, document: Mapping[str, Any]) -> Path:
+def record_audit(run: Path, document: AuditDocument) -> Path:
     """Write an audit's document into a run folder, its figure into result.json and the report.
 
     An audit is of an experiment's mechanism, at a delta of its own. Earlier audits are kept:
@@ -40,15 +37,15 @@ def record_audit(run: Path, document: Mapping[str, Any]) -> Path:
     names = ["audit.json", *(f"audit-{number}.json" for number in range(2, 1000))]
     name = next(name for name in names if not (run / name).exists())
     try:
-        result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-        result["audited_epsilon"] = document["audited_epsilon"]
-    except (OSError, ValueError, TypeError) as error:
+        result = read_result(run / RESULT)
+    except InputError as error:
         raise InputError(
             "FILE", str(run), f"has a result.json that cannot be read: {error}"
         ) from None
-    result["audit"] = {key: document[key] for key in _KEPT}
+    audit = RunAudit.model_validate(document, from_attributes=True)
+    shown = {"audited_epsilon": document.audited_epsilon, "audit": audit}
     folder = RunFolder(run)
-    folder.write_json(name, document)
-    folder.write_json("result.json", result)
+    folder.write_document(name, document)
+    folder.write_document(RESULT, result.model_copy(update=shown))
     write_report(run)
     return run / name

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -16,18 +14,15 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
 from tacit.errors import InputError
+from tacit.report.documents.claims import Attack, AuditDocument
 
 __all__ = [
-    "Attack",
     "AuditOptions",
     "AuditReport",
-    "Comparison",
     "audit_document",
     "audit_progress",
     "audit_table",
 ]
-
-FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -70,52 +65,6 @@ class AuditOptions:
         for name, (right, expected) in checks.items():
             if not right:
                 raise InputError(name, getattr(self, name), expected)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A lower bound beside the certificate, at one delta.
-
-    Args:
-        delta: at which both are stated.
-        epsilon: the lower bound.
-        certified: the upper bound.
-    """
-
-    delta: float
-    epsilon: float
-    certified: float
-
-    @property
-    def violated(self) -> bool:
-        """Whether more was extracted than is certified."""
-        return self.epsilon > self.certified
-
-
-@dataclass(frozen=True)
-class Attack:
-    """One attack and the lower bound it gives.
-
-    Args:
-        name: what was done.
-        statistic: what its guesses rest on.
-        method: how guesses became a bound: `clopper-pearson`, `gaussian-dp` or `one-run`.
-        epsilon: the lower bound at the report's delta.
-        hardest: where it speaks most against the certificate: the same error rates bound epsilon
-            at every delta.
-        confidence: of these bounds alone; the report's holds for all attacks together.
-        repetitions: that were counted; for `one-run` canaries.
-        guesses: what was counted, by name.
-    """
-
-    name: str
-    statistic: str
-    method: str
-    epsilon: float
-    hardest: Comparison
-    confidence: float
-    repetitions: int
-    guesses: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -198,40 +147,30 @@ class AuditReport:
         return f"claim VIOLATED at {level}" if self.claim_violated else "claim not exceeded"
 
 
-def audit_document(report: AuditReport) -> dict[str, Any]:
-    """The report as JSON-ready data; a bound that is infinite is null."""
-    return {
-        "format_version": FORMAT_VERSION,
-        "audited_epsilon": report.epsilon,
-        "certified_epsilon": _finite(report.certified),
-        "claimed_epsilon": _finite(report.claimed),
-        "delta": report.delta,
-        "confidence": report.confidence,
-        "certified_violated": report.certified_violated,
-        "repeated_noises": report.repeated_noises,
-        "defect": report.defect,
-        "claim_violated": report.claim_violated,
-        "verdict": report.verdict,
-        "claim_verdict": report.claim_verdict,
-        "algorithm": report.algorithm,
-        "relation": report.relation,
-        "mechanism": report.mechanism,
-        "trust_model": "all-messages",
-        "nodes": list(report.nodes),
-        "steps": report.steps,
-        "attacks": [_attack_document(attack) for attack in report.attacks],
-        "seconds": report.seconds,
-    }
-
-
-def _attack_document(attack: Attack) -> dict[str, Any]:
-    content = asdict(attack)
-    content["hardest"]["certified"] = _finite(attack.hardest.certified)
-    return content
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+def audit_document(report: AuditReport) -> AuditDocument:
+    """The report as a document; a bound that is infinite is null in its JSON."""
+    return AuditDocument(
+        format_version=1,
+        audited_epsilon=report.epsilon,
+        certified_epsilon=report.certified,
+        claimed_epsilon=report.claimed,
+        delta=report.delta,
+        confidence=report.confidence,
+        certified_violated=report.certified_violated,
+        repeated_noises=report.repeated_noises,
+        defect=report.defect,
+        claim_violated=report.claim_violated,
+        verdict=report.verdict,
+        claim_verdict=report.claim_verdict,
+        algorithm=report.algorithm,
+        relation=report.relation,
+        mechanism=report.mechanism,
+        trust_model="all-messages",
+        nodes=report.nodes,
+        steps=report.steps,
+        attacks=report.attacks,
+        seconds=report.seconds,
+    )
 
 
 def audit_table(report: AuditReport) -> None:

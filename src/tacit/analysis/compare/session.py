@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from tacit.analysis.compare.figure import Figure, run_digest
 from tacit.analysis.compare.pool import Outcome, RunRequest, run_all
-from tacit.analysis.compare.store import FINAL, RunPlace, Store, read_result, read_rows
+from tacit.analysis.compare.store import FINAL, RunPlace, Store, read_ended, read_rows
 from tacit.config import Config, to_toml
+from tacit.report.documents.metrics import Measurement
+from tacit.report.documents.run import ResultDocument
 
 __all__ = ["FigureRuns", "Member", "Monitor", "gather", "worst_code"]
 
@@ -32,15 +33,15 @@ class Member:
     config: Config
     path: Path
     cached: bool
-    result: Mapping[str, Any] | None
-    rows: Sequence[Mapping[str, Any]]
+    result: ResultDocument | None
+    rows: Sequence[Measurement]
     error: str | None = None
     code: int = 0
 
     @property
     def complete(self) -> bool:
         """Whether there is a model at the end, be it that the budget ended the run."""
-        return self.result is not None and self.result["status"] != "diverged"
+        return self.result is not None and self.result.status != "diverged"
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def worst_code(gathered: FigureRuns) -> int:
             run.code
             for setting in line
             for run in setting
-            if not (some_complete and run.result is not None and run.result["status"] == "diverged")
+            if not (some_complete and run.result is not None and run.result.status == "diverged")
         }
     return max(codes, key=lambda code: (0, 2, 3, 4, 1).index(code))
 
@@ -194,14 +195,14 @@ def _member(
     digest = run_digest(config)
     place, outcome = wanted_runs[digest].place, outcomes.get(digest)
     path = place.path if outcome is None else Path(outcome.folder)
-    result = read_result(path)
-    if result is None or result.get("status") not in FINAL:
+    result = read_ended(path)
+    if result is None or result.status not in FINAL:
         result = None
     member = Member(config, path, outcome is None, result, read_rows(path))
-    if result is not None and result["status"] == "diverged":
-        return replace(member, error=result["message"], code=2)
+    if result is not None and result.status == "diverged":
+        return replace(member, error=result.message, code=2)
     if result is not None:
-        return replace(member, error=result["message"])
+        return replace(member, error=result.message)
     if outcome is None or outcome.status in ("stopped", "cancelled"):
         return replace(member, error="not finished: run the comparison again to go on")
     return replace(member, error=outcome.message, code=outcome.code)

@@ -6,26 +6,24 @@ the digest of the resolved experiment. No run folder is ever overwritten or dele
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import unicodedata
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tacit.analysis.compare.figure import run_digest
 from tacit.config import Config
 from tacit.errors import InputError
 from tacit.private_files import make_private_folder, write_private
-from tacit.report.reading import read_row
+from tacit.report.documents.base import dump, parse
+from tacit.report.documents.figure import CompareDocument, CompareMark
+from tacit.report.documents.metrics import Measurement, read_measurement
+from tacit.report.documents.run import ResultDocument, read_result
 from tacit.training.run_folder import checkpoint as checkpoints
-from tacit.training.run_folder.metrics import finite_json
 
-__all__ = ["FINAL", "RunPlace", "Store", "read_rows"]
+__all__ = ["FINAL", "RunPlace", "Store", "read_ended", "read_rows"]
 
-FORMAT_VERSION = 1
 FINAL = ("done", "budget-exhausted", "diverged")  # a run that ended so is not run again
 _MARK = "format.json"
 _NAME = 60  # characters of a line's name in a folder's
@@ -42,7 +40,7 @@ class RunPlace:
     """
 
     path: Path
-    result: Mapping[str, Any] | None
+    result: ResultDocument | None
     resume: bool
 
 
@@ -69,20 +67,22 @@ class Store:
                     raise InputError(
                         "--out", str(path), "exists, and no comparison made it: name a new folder"
                     )
-                content = {"format": "tacit compare", "format_version": FORMAT_VERSION}
-                write_private(mark, json.dumps(content).encode())
+                content = CompareMark(format="tacit compare", format_version=CompareMark.version)
+                write_private(mark, dump(content, indent=None).encode())
             (path / "runs").mkdir(mode=0o700, exist_ok=True)
-            content = json.loads(mark.read_text(encoding="utf-8"))
+            values = parse(mark.read_bytes(), str(mark))
         except OSError as error:
             raise InputError("--out", str(path), f"cannot be used ({error.strerror})") from None
-        except (json.JSONDecodeError, UnicodeDecodeError):
+        except InputError as error:
+            if error.where == "--out":
+                raise
             raise InputError("--out", str(path), f"its {_MARK} is damaged") from None
-        version = content.get("format_version") if isinstance(content, dict) else None
-        if version != FORMAT_VERSION:
+        version = values.get("format_version")
+        if version != CompareMark.version:
             raise InputError(
                 "--out",
                 str(path),
-                f"has format version {version}; this is tacit for version {FORMAT_VERSION}",
+                f"has format version {version}; this is tacit for version {CompareMark.version}",
             )
         return cls(path)
 
@@ -98,14 +98,16 @@ class Store:
             (path for path in self.folders() if _has_digest(path, digest)),
             key=lambda path: (len(path.name), path.name),
         )
-        results = [(path, read_result(path)) for path in tries]
+        results = [(path, read_ended(path)) for path in tries]
         ended = [
             RunPlace(path, result, resume=False)
             for path, result in results
-            if result is not None and result.get("status") in FINAL
+            if result is not None and result.status in FINAL
         ]
         if ended:  # a whole run before one that a kill has shortened
-            return max(ended, key=lambda run: (run.result or {}).get("status") == "done")
+            return max(
+                ended, key=lambda run: run.result is not None and run.result.status == "done"
+            )
         for path in reversed(tries):
             if (path / "config.toml").is_file() and checkpoints.latest(path) is not None:
                 return RunPlace(path, None, resume=True)
@@ -132,28 +134,27 @@ class Store:
         write_private(target, text.encode())
         return target
 
-    def write_json(self, name: str, document: Mapping[str, Any]) -> Path:
-        """Likewise, as JSON; numbers that are not finite become null."""
-        return self.write(name, json.dumps(finite_json(document), indent=2, allow_nan=False))
+    def write_document(self, document: CompareDocument) -> Path:
+        """Likewise, `compare.json`."""
+        return self.write("compare.json", dump(document))
 
 
-def read_result(path: Path) -> dict[str, Any] | None:
-    """`result.json` of a run folder; None where it is not there or not readable."""
+def read_ended(path: Path) -> ResultDocument | None:
+    """`result.json` of a run folder; None where it is not there or not whole."""
     try:
-        content = json.loads((path / "result.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_result(path / "result.json")
+    except InputError:
         return None
-    return content if isinstance(content, dict) else None
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[Measurement]:
     """`metrics.jsonl` in the order of steps; of a step that stands twice the later counts."""
     try:
         lines = (path / "metrics.jsonl").read_bytes().splitlines()
     except OSError:
         return []
     # The last line of a run that was killed is torn.
-    rows = {row["step"]: row for row in filter(None, map(read_row, lines))}
+    rows = {row.step: row for row in filter(None, map(read_measurement, lines))}
     return [rows[step] for step in sorted(rows)]
 
 

@@ -15,20 +15,22 @@ from rich.table import Table
 from tacit.analysis.compare.pool import Outcome
 from tacit.analysis.compare.session import Monitor
 from tacit.report.compare_page import COLUMNS, distinguishing, line_cells, point_cells
+from tacit.report.documents.base import plain_json
+from tacit.report.documents.figure import CompareDocument
 
 __all__ = ["figure_table", "watching"]
 
 Row = Mapping[str, Any]
 
 
-def figure_table(document: Row, console: Console | None = None) -> None:
+def figure_table(figure: CompareDocument, console: Console | None = None) -> None:
     """Print the lines, the points of their grids, and what must be known before believing them.
 
     Args:
-        document: as `figure_document` makes it.
+        figure: as `figure_document` makes it.
         console: where; standard output by default.
     """
-    out = console or Console()
+    document, out = plain_json(figure), console or Console()
     scored = any(
         point["figures"]["test_accuracy"] for line in document["lines"] for point in line["points"]
     )

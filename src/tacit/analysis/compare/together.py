@@ -13,21 +13,21 @@ composition, each at an equal share of delta.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tacit import privacy
-from tacit.analysis.compare.store import read_result
+from tacit.analysis.compare.store import read_ended
 from tacit.config import Config
 from tacit.errors import InputError
 from tacit.privacy import REPLACE_ONE, Composed, Mechanism
 from tacit.privacy.ledger.records import read_ledger
 from tacit.privacy.ledger.spent import dominating, run_mechanism
+from tacit.report.documents.base import plain_json
+from tacit.report.documents.figure import SpentTogether
 from tacit.report.wording import epsilon_text
 from tacit.training.run_folder.folder import read_config
-from tacit.training.run_folder.metrics import finite_json
 
 __all__ = ["sentences", "spent_together", "together"]
 
@@ -74,52 +74,55 @@ def together(nodes: Sequence[Sequence[Mechanism]], delta: float) -> tuple[float,
     return epsilon, not summed
 
 
-def spent_together(folders: Iterable[Path]) -> list[dict[str, Any]]:
+def spent_together(folders: Iterable[Path]) -> list[SpentTogether]:
     """What all run folders cost together, a row for each data set and neighbouring relation.
 
     Args:
         folders: run folders, finished or not.
 
     Returns:
-        Rows with `dataset`, `relation`, `unit` and `trust_model` (None of runs that nothing
-        bounds), `runs`, `epsilon` (certified, of all together; None where none holds), `delta`,
-        `composed`, `not_private` and `unreadable` (numbers of runs without a bound).
+        Rows whose relation, unit and trust model are None of runs that nothing bounds, and whose
+        epsilon (certified, of all together) is None where none holds.
     """
     spent = [_spent(path) for path in folders]
-    rows = []
+    rows: list[SpentTogether] = []
     for dataset in dict.fromkeys(run.dataset for run in spent):
         of_dataset = [run for run in spent if run.dataset == dataset]
-        open_ends = {
-            "not_private": sum(not run.private and run.readable for run in of_dataset),
-            "unreadable": sum(not run.readable for run in of_dataset),
-        }
         bounded = [run for run in of_dataset if run.private and run.readable and run.nodes]
         kinds: dict[tuple[str, str, str], list[_Spent]] = {}
         for run in bounded:
             head = run.nodes[0]
             kinds.setdefault((head.relation, head.unit, head.trust_model), []).append(run)
-        rows += [_row(dataset, kind, runs) | open_ends for kind, runs in kinds.items()]
-        if not kinds and any(open_ends.values()):
-            rows.append(_row(dataset, (None, None, None), ()) | open_ends)
-    plain: list[dict[str, Any]] = finite_json(rows)
-    return plain
+        rows += [_row(dataset, of_dataset, kind, runs) for kind, runs in kinds.items()]
+        if not kinds and not all(run.private and run.readable for run in of_dataset):
+            rows.append(_row(dataset, of_dataset, (None, None, None), ()))
+    return rows
 
 
 def _row(
-    dataset: str, kind: tuple[str | None, str | None, str | None], runs: Sequence[_Spent]
-) -> dict[str, Any]:
+    dataset: str,
+    of_dataset: Sequence[_Spent],
+    kind: tuple[str | None, str | None, str | None],
+    runs: Sequence[_Spent],
+) -> SpentTogether:
+    """What the runs of one kind cost together, and how many of the data set have no bound."""
     delta = min((run.delta for run in runs if run.delta is not None), default=None)
     epsilon, composed = None, True
     if delta is not None:
         epsilon, composed = together([run.nodes for run in runs], delta)
-    return {
-        "dataset": dataset,
-        **dict(zip(("relation", "unit", "trust_model"), kind, strict=True)),
-        "runs": len(runs),
-        "epsilon": epsilon,
-        "delta": delta,
-        "composed": composed,
-    }
+    relation, unit, trust_model = kind
+    return SpentTogether(
+        dataset=dataset,
+        relation=relation,
+        unit=unit,
+        trust_model=trust_model,
+        runs=len(runs),
+        epsilon=plain_json(epsilon),
+        delta=delta,
+        composed=composed,
+        not_private=sum(not run.private and run.readable for run in of_dataset),
+        unreadable=sum(not run.readable for run in of_dataset),
+    )
 
 
 def _spent(path: Path) -> _Spent:
@@ -131,7 +134,7 @@ def _spent(path: Path) -> _Spent:
     if not settings.noisy or settings.accounting == "none" or settings.noise_seed is not None:
         return _Spent(dataset, None, (), private=False)
     if not (path / "ledger.sqlite").is_file():  # the ledger is made before anything is released
-        ended = read_result(path) is not None
+        ended = read_ended(path) is not None
         return _Spent(dataset, None, (), private=True, readable=not ended)
     try:
         (run,) = read_ledger(path / "ledger.sqlite").runs
@@ -151,26 +154,26 @@ def _delta(config: Config) -> float:
     return min(config.per_node(config.privacy.delta))
 
 
-def sentences(document: Mapping[str, Any]) -> list[str]:
-    """What a reader must know before believing the figure, in plain words.
+def sentences(rows: Sequence[SpentTogether], *, chosen: bool) -> list[str]:
+    """What a reader must know before believing a figure, in plain words.
 
     Args:
-        document: as `tacit.analysis.compare.document.figure_document` makes it.
+        rows: what its runs cost together.
+        chosen: whether of the grid of some line one point is shown.
     """
     texts = []
-    rows = document["together"]
-    runs = sum(row["runs"] for row in rows)
+    runs = sum(row.runs for row in rows)
     if runs > 1:
         texts.append(
             "The epsilon of a line is that of one run alone. Every run on the same records is a "
             "release of its own, other seeds and other points of a grid included."
         )
-    texts += [_total_sentence(row) for row in rows if row["runs"] > 1]
-    for row in {row["dataset"]: row for row in rows}.values():
-        for key, why in _OPEN:
-            if row[key]:
-                texts.append(f"Runs on the records of {row['dataset']} {why}: {row[key]}.")
-    if any(len(line["points"]) > 1 for line in document["lines"]):
+    texts += [_total_sentence(row) for row in rows if row.runs > 1]
+    for row in {row.dataset: row for row in rows}.values():
+        for count, why in ((row.not_private, _NOT_PRIVATE), (row.unreadable, _UNREADABLE)):
+            if count:
+                texts.append(f"Runs on the records of {row.dataset} {why}: {count}.")
+    if chosen:
         texts.append(
             "Of a grid the point that ends best on the test records is shown: its accuracy is "
             "chosen among several and flatters it, and the choice rests on all runs of the grid, "
@@ -179,25 +182,22 @@ def sentences(document: Mapping[str, Any]) -> list[str]:
     return texts
 
 
-_OPEN = (
-    (
-        "not_private",
-        "without an epsilon (no noise, or noise that is seeded or not accounted), whose release "
-        "nothing bounds and which are in no total",
-    ),
-    ("unreadable", "that cannot be read, so that what they released is in no total"),
+_NOT_PRIVATE = (
+    "without an epsilon (no noise, or noise that is seeded or not accounted), whose release "
+    "nothing bounds and which are in no total"
 )
+_UNREADABLE = "that cannot be read, so that what they released is in no total"
 
 
-def _total_sentence(row: Mapping[str, Any]) -> str:
-    relation = "replacing one" if row["relation"] == REPLACE_ONE else "adding or removing one"
-    start = f"All {row['runs']} runs on the records of {row['dataset']} together"
-    if row["epsilon"] is None:
+def _total_sentence(row: SpentTogether) -> str:
+    relation = "replacing one" if row.relation == REPLACE_ONE else "adding or removing one"
+    start = f"All {row.runs} runs on the records of {row.dataset} together"
+    if row.epsilon is None:
         return f"{start}: no finite epsilon holds."
-    how = "" if row["composed"] else ", in part a plain sum over runs"
+    how = "" if row.composed else ", in part a plain sum over runs"
     return (
-        f"{start} cost certified epsilon {epsilon_text(row['epsilon'])} at delta "
-        f"{epsilon_text(row['delta'])} ({relation} {row['unit']}, trust model "
-        f"{row['trust_model']}{how}) if all were released, or if one of them was chosen by its "
+        f"{start} cost certified epsilon {epsilon_text(row.epsilon)} at delta "
+        f"{epsilon_text(row.delta)} ({relation} {row.unit}, trust model "
+        f"{row.trust_model}{how}) if all were released, or if one of them was chosen by its "
         "result."
     )

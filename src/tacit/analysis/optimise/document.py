@@ -1,18 +1,25 @@
-"""An optimised plan for a program (JSON-ready data) and for people (tables in a terminal)."""
+"""An optimised plan for a program (a document) and for people (tables in a terminal)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from tacit.analysis.optimise.results import Choice, OptimisePlan
+from tacit.analysis.optimise.results import Choice, OptimisePlan, Sensitivity
+from tacit.report.documents.plan import (
+    BoundPoint,
+    BoundTheorem,
+    OptimiseConstant,
+    OptimiseDocument,
+    OptimisedRun,
+    PublishedRun,
+)
 from tacit.report.wording import number_text
-from tacit.training.run_folder.metrics import finite_json
 
 __all__ = ["WASTEFUL", "optimise_document", "optimise_table"]
 
@@ -25,90 +32,84 @@ _PRIVATE_CONSTANTS = (
 )
 
 
-def optimise_document(plan: OptimisePlan) -> dict[str, Any]:
-    """Everything an optimised plan says, as JSON-ready data; numbers that are not finite as None.
+def optimise_document(plan: OptimisePlan) -> OptimiseDocument:
+    """Everything an optimised plan says.
 
     The optimum, its `--set` flags, the constants with their provenance, the curves, what changes
     would buy, what the bound leaves out, and advice.
     """
     config, claim, estimates = plan.config, plan.claim, plan.estimates
-    document: dict[str, Any] = finite_json(
-        {
-            "algorithm": config.algorithm.name,
-            "title": config.algorithm.definition.title,
-            "dataset": config.task.dataset,
-            "model": config.task.model,
-            "nodes": len(plan.records),
-            "records": sorted(set(plan.records)),
-            "budgets": sorted({(budget.epsilon, budget.delta) for budget in plan.budgets}),
-            "parameters": estimates.parameters,
-            "relation": config.privacy.relation,
-            "sampling": config.train.sampling,
-            "constants": [
-                {
-                    "name": constant.name,
-                    "value": constant.value,
-                    "kind": constant.kind,
-                    "how": constant.how,
-                    "private": constant.kind != "private",
-                }
-                for constant in estimates.constants
-            ],
-            "warning": _PRIVATE_CONSTANTS if estimates.private else None,
-            "as_is": _choice(plan.as_is),
-            "certified": _choice(plan.best),
-            "published": {
-                "exact": claim.exact,
-                "steps": claim.steps,
-                "bound": claim.bound,
-                "noise_std": claim.noise_std,
-                "gradient_bound": claim.gradient_bound,
-                "c2": claim.c2,
-                "certified": None if claim.certified is None else _choice(claim.certified),
-                "one_record": None if claim.one_record is None else _choice(claim.one_record),
-            },
-            "curve": [_choice(choice) for choice in plan.curve],
-            "claimed_curve": [
-                {"steps": steps, "bound": bound} for steps, bound in plan.claimed_curve
-            ],
-            "batches": [_choice(choice) for choice in plan.batches],
-            "clips": [_choice(choice) for choice in plan.clips],
-            "theorem": {
-                "least_steps": plan.least_steps,
-                "excluded": plan.best.setting.steps < plan.least_steps,
-            },
-            "purchases": [
-                {"change": row.change, "bound": row.bound, **_noise(row.setting)}
-                for row in plan.sensitivity_analysis
-            ],
-            "learning_rate": math.sqrt(len(plan.records) / plan.best.setting.steps),
-            "flags": _flags(plan),
-            "advice": _advice(plan),
-            "not_modelled": _not_modelled(plan),
-        }
+    budgets = sorted({(budget.epsilon, budget.delta) for budget in plan.budgets})
+    return OptimiseDocument(
+        algorithm=config.algorithm.name,
+        title=config.algorithm.definition.title,
+        dataset=config.task.dataset,
+        model=config.task.model,
+        nodes=len(plan.records),
+        records=tuple(sorted(set(plan.records))),
+        budgets=tuple(budgets),
+        parameters=estimates.parameters,
+        relation=config.privacy.relation,
+        sampling=config.train.sampling,
+        constants=tuple(
+            OptimiseConstant(
+                name=constant.name,
+                value=constant.value,
+                kind=constant.kind,
+                how=constant.how,
+                private=constant.kind != "private",
+            )
+            for constant in estimates.constants
+        ),
+        warning=_PRIVATE_CONSTANTS if estimates.private else None,
+        as_is=_run(plan.as_is),
+        certified=_run(plan.best),
+        published=PublishedRun(
+            exact=claim.exact,
+            steps=claim.steps,
+            bound=claim.bound,
+            noise_std=claim.noise_std,
+            gradient_bound=claim.gradient_bound,
+            c2=claim.c2,
+            certified=None if claim.certified is None else _run(claim.certified),
+            one_record=None if claim.one_record is None else _run(claim.one_record),
+        ),
+        curve=tuple(map(_run, plan.curve)),
+        claimed_curve=tuple(
+            BoundPoint(steps=steps, bound=bound) for steps, bound in plan.claimed_curve
+        ),
+        batches=tuple(map(_run, plan.batches)),
+        clips=tuple(map(_run, plan.clips)),
+        theorem=BoundTheorem(
+            least_steps=plan.least_steps,
+            excluded=plan.best.setting.steps < plan.least_steps,
+        ),
+        purchases=tuple(map(_run, plan.sensitivity_analysis)),
+        learning_rate=math.sqrt(len(plan.records) / plan.best.setting.steps),
+        flags=tuple(_flags(plan)),
+        advice=tuple(_advice(plan)),
+        not_modelled=tuple(_not_modelled(plan)),
     )
-    return document
 
 
-def _choice(choice: Choice) -> dict[str, Any]:
-    return {
-        "bound": choice.bound,
-        "clipping_bias": choice.clipping_bias,
-        **_noise(choice.setting),
-    }
-
-
-def _noise(setting: Any) -> dict[str, Any]:
-    return {
-        "steps": setting.steps,
-        "batch": setting.batch,
-        "clip": setting.clip,
-        "noise_multiplier": setting.noise_multiplier,
-        "noise_std": setting.noise_std,
-        "accumulated_noise": setting.accumulated,
-        "over_least_noise": setting.waste,
-        "record_gradients": setting.record_gradients,
-    }
+def _run(row: Choice | Sensitivity) -> OptimisedRun:
+    """A choice, or a change of the experiment: its setting, and what the bound says of it."""
+    setting = row.setting
+    words: dict[str, Any] = (
+        {"clipping_bias": row.clipping_bias} if isinstance(row, Choice) else {"change": row.change}
+    )
+    return OptimisedRun(
+        **words,
+        bound=row.bound,
+        steps=setting.steps,
+        batch=setting.batch,
+        clip=setting.clip,
+        noise_multiplier=setting.noise_multiplier,
+        noise_std=setting.noise_std,
+        accumulated_noise=setting.accumulated,
+        over_least_noise=setting.waste,
+        record_gradients=setting.record_gradients,
+    )
 
 
 def _flags(plan: OptimisePlan) -> list[str]:
@@ -198,21 +199,24 @@ def optimise_table(plan: OptimisePlan, console: Console | None = None) -> None:
         plan: what was found.
         console: where to print; standard output by default.
     """
-    content, out = optimise_document(plan), console or Console()
-    out.print(_constants_table(content))
-    if content["warning"]:
-        out.print(f"NOT PRIVATE: {content['warning']}", style="bold red", highlight=False)
-    out.print(_choices_table(content))
-    for key, title in (("batches", "best of each batch"), ("clips", "best of each clip")):
-        if content[key]:
-            out.print(_grid_table(title, content[key]))
-    out.print(_sensitivity_table(content["purchases"]))
-    for line in content["advice"]:
+    document, out = optimise_document(plan), console or Console()
+    out.print(_constants_table(document))
+    if document.warning:
+        out.print(f"NOT PRIVATE: {document.warning}", style="bold red", highlight=False)
+    out.print(_choices_table(document))
+    for rows, title in (
+        (document.batches, "best of each batch"),
+        (document.clips, "best of each clip"),
+    ):
+        if rows:
+            out.print(_grid_table(title, rows))
+    out.print(_sensitivity_table(document.purchases))
+    for line in document.advice:
         out.print(f"advice: {line}", highlight=False)
-    for line in content["not_modelled"]:
+    for line in document.not_modelled:
         out.print(f"note: {line}", highlight=False)
-    if content["flags"]:
-        out.print(f"apply: {' '.join(content['flags'])}", highlight=False, soft_wrap=True)
+    if document.flags:
+        out.print(f"apply: {' '.join(document.flags)}", highlight=False, soft_wrap=True)
 
 
 def _folding(title: str, headings: Sequence[str], left: int = 1) -> Table:
@@ -227,77 +231,83 @@ def _folding(title: str, headings: Sequence[str], left: int = 1) -> Table:
     return table
 
 
-def _constants_table(content: Mapping[str, Any]) -> Table:
+def _constants_table(document: OptimiseDocument) -> Table:
     table = Table(title="constants of the bound", title_justify="left", box=SIMPLE_HEAD)
     for heading in ("constant", "value", "source", "how"):
         table.add_column(heading, overflow="fold")
-    for row in content["constants"]:
-        source = "PRIVATE RECORDS" if row["kind"] == "private" else row["kind"]
-        table.add_row(row["name"], number_text(row["value"]), source, row["how"])
-    table.add_row("d", f"{content['parameters']:,}", "exact", "trained parameters")
+    for row in document.constants:
+        source = "PRIVATE RECORDS" if row.kind == "private" else row.kind
+        table.add_row(row.name, number_text(row.value), source, row.how)
+    table.add_row("d", f"{document.parameters:,}", "exact", "trained parameters")
     return table
 
 
-def _choices_table(content: Mapping[str, Any]) -> Table:
+def _choices_table(document: OptimiseDocument) -> Table:
     headings = ("choice", "steps", "batch", "clip", "noise in mean", "bound")
-    biased = content["certified"]["clipping_bias"] is not None
-    title = f"{content['title']} on {content['dataset']}"
+    biased = document.certified.clipping_bias is not None
+    title = f"{document.title} on {document.dataset}"
     table = _folding(title, (*headings, "clipping bias") if biased else headings)
-    claim = content["published"]
-    claimed = {**claim, "batch": 1, "clip": claim["gradient_bound"], "clipping_bias": None}
-    table.add_row("as it stands, certified noise", *_cells(content["as_is"]))
-    table.add_row("published optimum, claimed noise", *_cells(claimed))
-    for key, words in (
-        ("one_record", "published optimum, certified noise"),
-        ("certified", "its steps in the file's batch, certified noise"),
+    claim = document.published
+    table.add_row("as it stands, certified noise", *_cells(document.as_is))
+    table.add_row(
+        "published optimum, claimed noise",
+        f"{claim.steps:,}",
+        "1",
+        f"{claim.gradient_bound:g}",
+        number_text(claim.noise_std),
+        number_text(claim.bound),
+    )
+    for run, words in (
+        (claim.one_record, "published optimum, certified noise"),
+        (claim.certified, "its steps in the file's batch, certified noise"),
     ):
-        if claim[key] is not None:
-            table.add_row(words, *_cells(claim[key]))
-    table.add_row("certified optimum", *_cells(content["certified"]), style="bold")
+        if run is not None:
+            table.add_row(words, *_cells(run))
+    table.add_row("certified optimum", *_cells(document.certified), style="bold")
     return table
 
 
-def _cells(choice: Mapping[str, Any]) -> tuple[str, ...]:
+def _cells(run: OptimisedRun) -> tuple[str, ...]:
     cells = (
-        f"{choice['steps']:,}",
-        str(choice["batch"]),
-        f"{choice['clip']:g}",
-        number_text(choice["noise_std"]),
-        number_text(choice["bound"]),
+        f"{run.steps:,}",
+        str(run.batch),
+        f"{run.clip:g}",
+        number_text(run.noise_std),
+        number_text(run.bound),
     )
-    bias = choice["clipping_bias"]
+    bias = run.clipping_bias
     return cells if bias is None else (*cells, number_text(bias))
 
 
-def _grid_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+def _grid_table(title: str, rows: Sequence[OptimisedRun]) -> Table:
     headings = ("batch", "clip", "steps", "noise multiplier", "record gradients", "bound")
-    biased = any(row["clipping_bias"] is not None for row in rows)
+    biased = any(row.clipping_bias is not None for row in rows)
     table = _folding(title, (*headings, "clipping bias") if biased else headings)
     for row in rows:
         cells = [
-            str(row["batch"]),
-            f"{row['clip']:g}",
-            f"{row['steps']:,}",
-            number_text(row["noise_multiplier"]),
-            number_text(row["record_gradients"]),
-            number_text(row["bound"]),
+            str(row.batch),
+            f"{row.clip:g}",
+            f"{row.steps:,}",
+            number_text(row.noise_multiplier),
+            number_text(row.record_gradients),
+            number_text(row.bound),
         ]
-        table.add_row(*cells, *([number_text(row["clipping_bias"])] if biased else []))
+        table.add_row(*cells, *([number_text(row.clipping_bias)] if biased else []))
     return table
 
 
-def _sensitivity_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def _sensitivity_table(rows: Sequence[OptimisedRun]) -> Table:
     headings = ("what would buy what", "noise in mean", "bound", "accumulated noise", "over least")
     table = _folding("one change at a time, from the file as it stands", headings)
-    first = rows[0]["bound"]
+    first = rows[0].bound
     for row in rows:
-        change = 100 * (row["bound"] / first - 1)
-        moved = f"{number_text(row['bound'])} ({change:+.0f} %)"
+        change = 100 * (row.bound / first - 1)
+        moved = f"{number_text(row.bound)} ({change:+.0f} %)"
         table.add_row(
-            row["change"],
-            number_text(row["noise_std"]),
-            number_text(row["bound"]) if row is rows[0] else moved,
-            number_text(row["accumulated_noise"]),
-            number_text(row["over_least_noise"]),
+            row.change,
+            number_text(row.noise_std),
+            number_text(row.bound) if row is rows[0] else moved,
+            number_text(row.accumulated_noise),
+            number_text(row.over_least_noise),
         )
     return table

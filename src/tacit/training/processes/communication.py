@@ -16,10 +16,10 @@ from tacit.communication.colours import Outgoing, opened
 from tacit.communication.exchange import BetweenProcesses, Exchange, Graphs, InProcessExchange
 from tacit.communication.exchange.counting import Active, everybody
 from tacit.communication.received import METRICS, TOKEN, Metrics
+from tacit.report.documents.base import plain_json
 from tacit.training.evaluation import MetricsPart
 from tacit.training.faults import effective
 from tacit.training.prepare import Job
-from tacit.training.run_folder.metrics import finite_json
 
 if TYPE_CHECKING:
     from tacit.communication.cluster import Cluster
@@ -91,7 +91,7 @@ class _ProcessCommunication:
     def put(self, step: int, part: Outgoing[MetricsPart]) -> None:
         """Sent to rank 0 by a thread."""
         values, total = opened(part, _MEASURED)
-        self._gatherer.put(step, Metrics.model_validate(finite_json(values)), total)
+        self._gatherer.put(step, Metrics.model_validate(plain_json(values)), total)
 
     def ready(self) -> list[tuple[int, list[MetricsPart]]]:
         """Complete steps."""

@@ -10,7 +10,6 @@ only beside the models that it speaks of.
 from __future__ import annotations
 
 import glob
-import json
 import os
 import secrets
 import shutil
@@ -36,8 +35,9 @@ from tacit.private_files import (
     write_private,
     write_together,
 )
-from tacit.report.reading import read_row
-from tacit.training.run_folder.metrics import finite_json
+from tacit.report.documents.base import Document, dump
+from tacit.report.documents.metrics import Measurement, PrivateMeasurement, read_measurement
+from tacit.report.documents.run import ResultDocument
 
 __all__ = ["RunFolder", "check_new", "created", "half_made", "read_config", "reopened"]
 
@@ -78,10 +78,10 @@ class RunFolder:
         """One JSON object a line; of a step that stands twice, after a resume, the later counts."""
         return self.path / "metrics.jsonl"
 
-    def append_metrics(self, row: Mapping[str, Any]) -> None:
+    def append_metrics(self, row: Measurement | PrivateMeasurement) -> None:
         """Add one row; a kill may cost the last line, never an earlier one."""
         with plain_errors("out", self.metrics):
-            append_line(self.metrics, json.dumps(finite_json(row)).encode())
+            append_line(self.metrics, dump(row, indent=None).encode())
 
     def set_aside_metrics(self) -> None:
         """Copy the rows as they are to `metrics.earlier-1.jsonl`, or the next number."""
@@ -92,23 +92,23 @@ class RunFolder:
             with plain_errors("out", copy):
                 write_private(copy, self.metrics.read_bytes())
 
-    def keep_metrics(self, until: int) -> list[dict[str, Any]]:
+    def keep_metrics(self, until: int) -> list[Measurement]:
         """Rows up to a step, in order; later, torn or damaged ones are dropped."""
         if not self.metrics.exists():
             return []
         with plain_errors("out", self.metrics):
             before = self.metrics.read_bytes()
-            found = filter(None, map(read_row, before.splitlines()))
-            rows = [row for row in found if row["step"] <= until]
-            content = "".join(json.dumps(finite_json(row)) + "\n" for row in rows).encode()
+            whole = filter(None, map(read_measurement, before.splitlines()))
+            rows = [row for row in whole if row.step <= until]
+            content = "".join(dump(row, indent=None) + "\n" for row in rows).encode()
             if content != before:
                 write_private(self.metrics, content)
         return rows
 
-    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        """A JSON file, whole or not at all; non-finite numbers become null."""
+    def write_document(self, name: str, document: Document) -> None:
+        """A JSON file, whole or not at all."""
         with plain_errors("out", self.path / name):
-            write_private(self.path / name, _json(value))
+            write_private(self.path / name, dump(document).encode())
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """A safetensors file, whole or not at all."""
@@ -116,7 +116,7 @@ class RunFolder:
             write_private(self.path / name, _safetensors(tensors))
 
     def write_result(
-        self, result: Mapping[str, Any], models: Mapping[str, Mapping[str, Tensor]]
+        self, result: ResultDocument, models: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
         """`result.json` and the models that it speaks of: all of them, or no result.
 
@@ -126,16 +126,12 @@ class RunFolder:
         """
         contents = {name: _safetensors(tensors) for name, tensors in models.items()}
         with plain_errors("out", self.path / RESULT):
-            write_together(self.path, {**contents, RESULT: _json(result)})
+            write_together(self.path, {**contents, RESULT: dump(result).encode()})
 
     def withdraw_result(self) -> None:
         """Remove the result of an earlier session: the run goes on, and will have spent more."""
         with plain_errors("out", self.path / RESULT):
             remove_files(self.path, RESULT, REPORT)
-
-
-def _json(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(finite_json(value), indent=2, allow_nan=False).encode()
 
 
 def _safetensors(tensors: Mapping[str, Tensor]) -> bytes:

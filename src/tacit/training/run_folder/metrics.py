@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +13,13 @@ from torch import Tensor
 from tacit.communication.colours import Outgoing, Private, Released, opened
 from tacit.data import Dataset
 from tacit.gradients import BatchGradient, Loss, StackedModel
+from tacit.report.documents.base import as_dict
+from tacit.report.documents.metrics import (
+    GradientNorms,
+    Measurement,
+    PrivateMeasurement,
+    Scores,
+)
 
 __all__ = [
     "NOTHING_MEASURED",
@@ -20,7 +27,6 @@ __all__ = [
     "Evaluation",
     "consensus_distance",
     "evaluate",
-    "finite_json",
     "private_metrics",
     "private_row",
     "series",
@@ -43,23 +49,19 @@ class Evaluation:
     consensus_accuracy: float | None
     consensus_loss: float
 
-    def accuracy_summary(self) -> dict[str, float] | None:
+    def accuracy_summary(self) -> Scores | None:
         """Mean over nodes, worst node, and consensus model."""
         if self.accuracy is None or self.consensus_accuracy is None:
             return None
-        return {
-            "mean": _mean(self.accuracy),
-            "worst": min(self.accuracy),
-            "consensus": self.consensus_accuracy,
-        }
+        return Scores(
+            mean=_mean(self.accuracy),
+            worst=min(self.accuracy),
+            consensus=self.consensus_accuracy,
+        )
 
-    def loss_summary(self) -> dict[str, float]:
+    def loss_summary(self) -> Scores:
         """Mean over nodes, worst node, and consensus model."""
-        return {
-            "mean": _mean(self.loss),
-            "worst": max(self.loss),
-            "consensus": self.consensus_loss,
-        }
+        return Scores(mean=_mean(self.loss), worst=max(self.loss), consensus=self.consensus_loss)
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class BatchStatistics:
     """
 
     train_loss: float | None
-    gradient_norm: Mapping[str, float] | None = None
+    gradient_norm: GradientNorms | None = None
     clip_rate: float | None = None
     records_left_out: int | None = None
 
@@ -142,7 +144,7 @@ def private_metrics(
     middle, high = torch.quantile(
         norms, torch.tensor([0.5, 0.9], dtype=norms.dtype, device=norms.device)
     ).tolist()
-    summary = {"median": middle, "p90": high, "max": float(norms.max())}
+    summary = GradientNorms(median=middle, p90=high, max=float(norms.max()))
     clipped = float((norms > clip).double().mean())
     return Private(BatchStatistics(loss, summary, clipped, left_out))
 
@@ -153,24 +155,20 @@ def consensus_distance(models: Tensor) -> float:
     return math.sqrt(float(centred.square().sum(1).mean()))
 
 
-def finite_json(value: Any) -> Any:
-    """The same data with non-finite numbers as null, which is all that JSON has for them."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: finite_json(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite_json(item) for item in value]
-    return value
-
-
-def series(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def series(rows: Iterable[Measurement]) -> dict[str, list[Any]]:
     """Rows of metrics as columns."""
-    listed = list(rows)
+    listed = [as_dict(row) for row in rows]
     keys = dict.fromkeys(key for row in listed for key in row)
     return {key: [row.get(key) for row in listed] for key in keys}
 
 
-def private_row(statistics: Private[BatchStatistics]) -> dict[str, Any]:
+def private_row(step: int, statistics: Private[BatchStatistics]) -> PrivateMeasurement:
     """The private part of a row of metrics: for a node's own file, or that of a simulation."""
-    return asdict(statistics.value)
+    measured = statistics.value
+    return PrivateMeasurement(
+        step=step,
+        train_loss=measured.train_loss,
+        gradient_norm=measured.gradient_norm,
+        clip_rate=measured.clip_rate,
+        records_left_out=measured.records_left_out,
+    )

@@ -17,14 +17,22 @@ from tacit.algorithms.accounting import noised_sums
 from tacit.communication.colours import Outgoing, opened
 from tacit.errors import InputError
 from tacit.privacy.published import FormulaCondition
+from tacit.report.documents.run import (
+    AlgorithmNames,
+    ClaimCondition,
+    CommunicationGraph,
+    ModelShape,
+    NoiseMultipliers,
+    PublishedClaim,
+    ResultDocument,
+    Status,
+    TaskNames,
+)
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 from tacit.training.run_folder.metrics import Evaluation
 
-__all__ = ["Claim", "Result", "Status", "document"]
-
-FORMAT_VERSION = 1
-Status = Literal["done", "stopped", "diverged", "budget-exhausted"]
+__all__ = ["Claim", "Result", "result_document"]
 
 NOT_COVERED = (
     "training loss, gradient norms and share of clipped records: measured on private records, "
@@ -115,7 +123,7 @@ class Result:
         return self.job.model.module(self.parameters[row])
 
 
-def document(
+def result_document(
     job: Job,
     *,
     status: Status,
@@ -127,7 +135,8 @@ def document(
     bytes_sent: Sequence[int],
     seconds: float,
     notes: Sequence[str] = (),
-) -> dict[str, Any]:
+    epsilon_source: Sequence[str] | None = None,
+) -> ResultDocument:
     """The content of `result.json`, from which the report is drawn too."""
     plan, config = job.plan, job.config
     algorithm = config.algorithm.definition
@@ -136,73 +145,69 @@ def document(
     formula = algorithm.formula if plan.accounted else None
     last = max(steps - 1, 0)
     schedule = plan.mixing.schedule
-    return {
-        "format_version": FORMAT_VERSION,
-        "tacit_version": __version__,
-        "status": status,
-        "message": message,
-        "private": reason is None,
-        "not_private_reason": reason,
-        "algorithm": {
-            "name": algorithm.name,
-            "title": algorithm.title,
-            "paper": algorithm.paper,
-        },
-        "task": {
-            "dataset": config.task.dataset,
-            "model": config.task.model,
-            "loss": config.task.loss,
-        },
-        "model": {"input_shape": list(job.train.inputs.shape[1:]), "outputs": job.outputs},
-        "nodes": len(plan.nodes),
-        "parameters": plan.parameters,
-        "steps": steps,
-        "planned_steps": plan.steps,
-        "relation": config.privacy.relation if plan.accounted else None,
-        "trust_model": plan.trust_model if plan.accounted else None,
-        "accounting": config.privacy.accounting,
-        "mechanism": mechanism_line(plan),
-        "epsilon": list(epsilon),
-        "epsilon_budget": [node.budget for node in plan.nodes],
-        "delta": [node.delta for node in plan.nodes],
-        "claimed_epsilon": list(claimed),
-        "claim": {
-            "formula": None if formula is None else f"{formula.statement} ({formula.source})",
-            "reading": None if formula is None else formula.reading,
-            "conditions": [vars(condition) for condition in shared_conditions(plan)],
-            "infinite": math.inf in claimed,
-        },
-        "audited_epsilon": None,
-        "audit": None,
-        "test_accuracy": None if scores is None else scores.accuracy_summary(),
-        "test_loss": None if scores is None else scores.loss_summary(),
-        "test_accuracy_by_node": None if scores is None else scores.accuracy,
-        "bytes_sent": sum(bytes_sent) / len(bytes_sent),
-        "bytes_sent_by_node": list(bytes_sent),
-        "seconds": seconds,
-        "steps_per_second": steps / seconds if seconds > 0 else 0.0,
-        "records": [node.records for node in plan.nodes],
-        "sampling_rate": [node.rate for node in plan.nodes],
-        "expected_batch": [node.expected_batch for node in plan.nodes],
-        "noise_multiplier": {
-            "first": [plan.noise_multiplier(node, 0) for node in plan.nodes],
-            "last": [plan.noise_multiplier(node, last) for node in plan.nodes],
-        },
-        "topology": {
-            "graph": schedule.name,
-            "directed": schedule.directed,
-            "period": schedule.period,
-            "contraction": plan.contraction,
-            "edges": [
-                np.stack([graph.sources, graph.targets], axis=1).tolist()
+    return ResultDocument(
+        format_version=1,
+        tacit_version=__version__,
+        status=status,
+        message=message,
+        private=reason is None,
+        not_private_reason=reason,
+        algorithm=AlgorithmNames(name=algorithm.name, title=algorithm.title, paper=algorithm.paper),
+        task=TaskNames(dataset=config.task.dataset, model=config.task.model, loss=config.task.loss),
+        model=ModelShape(input_shape=tuple(job.train.inputs.shape[1:]), outputs=job.outputs),
+        nodes=len(plan.nodes),
+        parameters=plan.parameters,
+        steps=steps,
+        planned_steps=plan.steps,
+        relation=config.privacy.relation if plan.accounted else None,
+        trust_model=plan.trust_model if plan.accounted else None,
+        accounting=config.privacy.accounting,
+        mechanism=mechanism_line(plan),
+        epsilon=tuple(epsilon),
+        epsilon_budget=tuple(node.budget for node in plan.nodes),
+        delta=tuple(node.delta for node in plan.nodes),
+        claimed_epsilon=tuple(claimed),
+        claim=PublishedClaim(
+            formula=None if formula is None else f"{formula.statement} ({formula.source})",
+            reading=None if formula is None else formula.reading,
+            conditions=tuple(
+                ClaimCondition(text=condition.text, holds=condition.holds)
+                for condition in shared_conditions(plan)
+            ),
+            infinite=math.inf in claimed,
+        ),
+        audited_epsilon=None,
+        audit=None,
+        test_accuracy=None if scores is None else scores.accuracy_summary(),
+        test_loss=None if scores is None else scores.loss_summary(),
+        test_accuracy_by_node=None if scores is None else scores.accuracy,
+        bytes_sent=sum(bytes_sent) / len(bytes_sent),
+        bytes_sent_by_node=tuple(bytes_sent),
+        seconds=seconds,
+        steps_per_second=steps / seconds if seconds > 0 else 0.0,
+        records=tuple(node.records for node in plan.nodes),
+        sampling_rate=tuple(node.rate for node in plan.nodes),
+        expected_batch=tuple(node.expected_batch for node in plan.nodes),
+        noise_multiplier=NoiseMultipliers(
+            first=tuple(plan.noise_multiplier(node, 0) for node in plan.nodes),
+            last=tuple(plan.noise_multiplier(node, last) for node in plan.nodes),
+        ),
+        topology=CommunicationGraph(
+            graph=schedule.name,
+            directed=schedule.directed,
+            period=schedule.period,
+            contraction=plan.contraction,
+            edges=tuple(
+                tuple(zip(graph.sources.tolist(), graph.targets.tolist(), strict=True))
                 for graph in schedule.graphs
-            ],
-        },
-        "gradient_path": job.model.path,
-        "warnings": list(plan.warnings),
-        "notes": [*plan.notes, *notes],
-        "not_covered": [*NOT_COVERED, *algorithm.not_covered] if plan.accounted else [],
-    }
+            ),
+        ),
+        gradient_path=job.model.path,
+        warnings=plan.warnings,
+        notes=(*plan.notes, *notes),
+        not_covered=(*NOT_COVERED, *algorithm.not_covered) if plan.accounted else (),
+        epsilon_source=None if epsilon_source is None else tuple(epsilon_source),
+    )
 
 
 def mechanism_line(plan: Plan) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tacit.errors import InputError
-from tacit.report.reading import read_run_folder
+from tacit.report.documents.run import read_run_folder
 
 WriteRun = Callable[..., Path]
 
@@ -92,7 +92,8 @@ def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     [
         ("result.json", "{", "JSON object"),
         ("result.json", "[]", "JSON object"),
-        ("result.json", '{"format_version": 1}', "status"),
+        ("result.json", '{"format_version": 1}', "tacit_version"),
+        ("result.json", '{"format_version": 1, "tacit_version": "0.1.0"}', "status"),
         ("result.json", '{"format_version": 2}', "format 1"),
         ("result.json", "{}", "format_version"),
         ("config.toml", "= 3", "TOML"),

@@ -1,0 +1,172 @@
+"""What ledgers say, and the statement of a run, as documents that prove themselves.
+
+Both may come from another party: keys that are not known are refused, and every figure is
+recomputed from what stands beside it (`tacit.analysis.ledger_report.confirm`,
+`tacit.analysis.statement.check_statement`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from tacit.report.documents.base import Count, Document, Items, Number, OptionalNumber, Text
+from tacit.report.documents.run import AlgorithmNames, PublishedClaim, TaskNames
+
+__all__ = [
+    "ConfirmedStatement",
+    "DefinedName",
+    "LedgerAccount",
+    "LedgerFile",
+    "LedgerRelease",
+    "LedgerReport",
+    "LedgerRun",
+    "Statement",
+    "StatementNode",
+    "StatementRun",
+    "StatementTask",
+]
+
+
+class LedgerFile(Document):
+    """A ledger's file: whose it is, and its head, which stands for all that it says."""
+
+    file: Text
+    of: Text
+    created: Text
+    tacit_version: Text
+    head: Text
+    public_key: Text
+
+
+class LedgerRun(Document):
+    """A run on the books: its identity, the digest of its plan, and the version that entered it."""
+
+    run: Text
+    created: Text
+    tacit_version: Text
+    plan_digest: Text
+
+
+class LedgerRelease(Document):
+    """What a run released from an account.
+
+    `mechanism` is a place in the report's `mechanisms`, `charged` the steps as `(first, until,
+    times)`. `steps` (their number) and `epsilon` (of this release alone) are figures that follow.
+    """
+
+    run: Text
+    node: Count
+    data: Text
+    mechanism: Count
+    charged: Items[tuple[Count, Count, Count]]
+    steps: Count | None = None
+    epsilon: OptionalNumber = None
+
+
+class LedgerAccount(Document):
+    """An account: of a node of a run (`node`), or of a set of records (`data`, `records`).
+
+    `histories` lists which releases one record may have been through. `epsilon` (certified, of
+    all that was released) and `left` of the budget are figures that follow.
+    """
+
+    node: Count | None = None
+    data: Text | None = None
+    records: Count | None = None
+    file: Text
+    epsilon_budget: OptionalNumber
+    delta: OptionalNumber
+    releases: Items[LedgerRelease]
+    histories: Items[Items[Count]]
+    epsilon: OptionalNumber = None
+    left: OptionalNumber = None
+
+
+class LedgerReport(Document):
+    """What ledgers say; see `tacit.analysis.ledger_report`."""
+
+    version: ClassVar[int] = 2
+    format_version: Count
+    tacit_version: Text
+    path: Text
+    files: Items[LedgerFile]
+    runs: Items[LedgerRun]
+    mechanisms: Items[dict[str, Any]]
+    nodes: Items[LedgerAccount]
+
+
+class DefinedName(Document):
+    """A name, and what it means in one sentence."""
+
+    name: Text
+    meaning: Text
+
+
+class StatementRun(LedgerRun):
+    """The run that a statement is of, and by which ledgers."""
+
+    status: Text
+    ledger_head: Text
+    ledger_key: Text
+
+
+class StatementTask(TaskNames):
+    """What was learnt, and by how many parameters."""
+
+    parameters: Count
+
+
+class StatementNode(Document):
+    """What holds for one node: `epsilon` is certified by its ledger."""
+
+    node: Count
+    records: Count
+    epsilon: Number
+    delta: Number
+    budget: OptionalNumber
+    claimed: OptionalNumber
+    audited: OptionalNumber
+
+
+class Statement(Document):
+    """What a run guarantees; see `tacit.analysis.statement`. The digest is of all the rest."""
+
+    version: ClassVar[int] = 2
+    kind: Text
+    format_version: Count
+    date: Text
+    tacit_version: Text
+    run: StatementRun
+    algorithm: AlgorithmNames
+    task: StatementTask
+    accounting: Text
+    relation: DefinedName
+    unit: DefinedName
+    trust_model: DefinedName
+    epsilon_meaning: Text
+    claim: PublishedClaim
+    nodes: Items[StatementNode]
+    mechanisms_in_words: Items[Text]
+    ledger: LedgerReport
+    data_ledger: LedgerReport | None
+    assumptions: Items[Text]
+    not_covered: Items[Text]
+    digest: Text | None = None
+
+
+class ConfirmedStatement(Document):
+    """What was confirmed of a statement: `nodes` counts them, epsilon and delta are the highest.
+
+    `data_epsilon` is that of all runs on the data; None without their ledger. `ledgers` are the
+    files that contain what the statement saw; None where none was given.
+    """
+
+    run: Text
+    nodes: Count
+    epsilon: Number
+    delta: Number
+    data_epsilon: OptionalNumber
+    date: Text
+    tacit_version: Text
+    checked_by: Text
+    ledgers: Items[Text] | None

@@ -1,0 +1,147 @@
+"""What would happen, as documents: `tacit plan --json`, also with `--optimise`."""
+
+from __future__ import annotations
+
+from tacit.report.documents.base import Count, Document, Flag, Items, Number, OptionalNumber, Text
+from tacit.report.documents.run import ClaimCondition
+
+__all__ = [
+    "BoundPoint",
+    "BoundTheorem",
+    "OptimiseConstant",
+    "OptimiseDocument",
+    "OptimisedRun",
+    "PlanDocument",
+    "PlannedNode",
+    "PublishedRun",
+]
+
+
+class PlannedNode(Document):
+    """What one node would do, and what that would cost.
+
+    As `tacit.training.plan.NodePlan` has it; noise multiplier, and the noise in a coordinate of
+    the batch mean, are `(first, last)` of the run.
+    """
+
+    node: Count
+    records: Count
+    rate: Number
+    expected_batch: Number
+    noise_scale: OptionalNumber
+    budget: OptionalNumber
+    delta: OptionalNumber
+    epsilon: OptionalNumber
+    claimed: OptionalNumber
+    conditions: Items[ClaimCondition]
+    noise_multiplier: tuple[OptionalNumber, OptionalNumber]
+    noise_std: tuple[OptionalNumber, OptionalNumber]
+
+
+class PlanDocument(Document):
+    """A plan: what is common to all nodes, and a row for each; `clip` is `(first, last)`."""
+
+    algorithm: Text
+    dataset: Text
+    nodes: Count
+    parameters: Count
+    steps: Count
+    relation: Text | None
+    mechanism: Text | None
+    clip: tuple[OptionalNumber, OptionalNumber] | None
+    graph: Text
+    mixing: Text
+    contraction: OptionalNumber
+    spectral_gap: OptionalNumber
+    bytes_per_step: OptionalNumber
+    gradient_path: Text
+    warnings: Items[Text]
+    notes: Items[Text]
+    per_node: Items[PlannedNode]
+
+
+class OptimiseConstant(Document):
+    """A constant of the bound, and where it comes from; `private`: epsilon covers it."""
+
+    name: Text
+    value: OptionalNumber
+    kind: Text
+    how: Text
+    private: Flag
+
+
+class OptimisedRun(Document):
+    """A run with certified noise, and the bound of its mean squared gradient norm.
+
+    A choice has a `clipping_bias`, None where no norm was read; a row of `purchases` says what
+    `change` it is. `noise_std` is in a coordinate of the batch mean.
+    """
+
+    change: Text | None = None
+    bound: Number
+    clipping_bias: OptionalNumber = None
+    steps: Count
+    batch: Count | Text
+    clip: Number
+    noise_multiplier: Number
+    noise_std: Number
+    accumulated_noise: Number
+    over_least_noise: Number
+    record_gradients: Number
+
+
+class PublishedRun(Document):
+    """What the paper's formula makes the best number of steps, and what that really costs."""
+
+    exact: Number
+    steps: Count
+    bound: Number
+    noise_std: Number
+    gradient_bound: Number
+    c2: Number
+    certified: OptimisedRun | None
+    one_record: OptimisedRun | None
+
+
+class BoundPoint(Document):
+    """A number of steps, and the bound with the claimed noise."""
+
+    steps: Count
+    bound: Number
+
+
+class BoundTheorem(Document):
+    """Below how many steps the theorem says nothing, and whether the optimum lies there."""
+
+    least_steps: Number
+    excluded: Flag
+
+
+class OptimiseDocument(Document):
+    """An optimised plan; see `tacit.analysis.optimise.document`."""
+
+    algorithm: Text
+    title: Text
+    dataset: Text
+    model: Text
+    nodes: Count
+    records: Items[Count]
+    budgets: Items[tuple[Number, Number]]
+    parameters: Count
+    relation: Text
+    sampling: Text
+    constants: Items[OptimiseConstant]
+    warning: Text | None
+    as_is: OptimisedRun
+    certified: OptimisedRun
+    published: PublishedRun
+    curve: Items[OptimisedRun]
+    claimed_curve: Items[BoundPoint]
+    batches: Items[OptimisedRun]
+    clips: Items[OptimisedRun]
+    theorem: BoundTheorem
+    purchases: Items[OptimisedRun]
+    learning_rate: Number
+    flags: Items[Text]
+    advice: Items[Text]
+    not_modelled: Items[Text]

@@ -1,0 +1,330 @@
+"""A run folder as data: `result.json` as it is written and read, and what a page needs of a run."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from tacit.errors import InputError
+from tacit.report.documents.base import (
+    Count,
+    Flag,
+    Items,
+    Number,
+    OptionalNumber,
+    RunDocument,
+    Text,
+    load,
+)
+from tacit.report.documents.metrics import Measurement, Scores, read_measurements
+
+__all__ = [
+    "AlgorithmNames",
+    "ClaimCondition",
+    "CommunicationGraph",
+    "ModelShape",
+    "NodeRow",
+    "NoiseMultipliers",
+    "PublishedClaim",
+    "RecordedRun",
+    "ResultDocument",
+    "RunAudit",
+    "Status",
+    "TaskNames",
+    "read_result",
+    "read_run_folder",
+]
+
+Status = Literal["done", "stopped", "diverged", "budget-exhausted"]
+
+
+class AlgorithmNames(RunDocument):
+    """What an algorithm is called: in files, on pages, and in print."""
+
+    name: Text
+    title: Text
+    paper: Text
+
+
+class TaskNames(RunDocument):
+    """What is learnt, as the experiment file names it."""
+
+    dataset: Text
+    model: Text
+    loss: Text
+
+
+class ModelShape(RunDocument):
+    """What a model takes and gives: the shape of a record's input, and how many numbers."""
+
+    input_shape: Items[Count]
+    outputs: Count
+
+
+class ClaimCondition(RunDocument):
+    """A condition under which a published claim was proved, and whether this run meets it."""
+
+    text: Text
+    holds: Flag
+
+
+class PublishedClaim(RunDocument):
+    """What the paper's own formula says, and how it was read; `infinite` if it gives no bound."""
+
+    formula: Text | None
+    reading: Text | None
+    conditions: Items[ClaimCondition]
+    infinite: Flag
+
+
+class RunAudit(RunDocument):
+    """What goes with an audited epsilon."""
+
+    delta: Number
+    confidence: OptionalNumber = None
+    certified_epsilon: OptionalNumber = None
+    claimed_epsilon: OptionalNumber = None
+    verdict: Text
+    claim_verdict: Text
+
+
+class NoiseMultipliers(RunDocument):
+    """Noise multipliers of the first and of the last step, one a node."""
+
+    first: Items[OptionalNumber]
+    last: Items[OptionalNumber]
+
+
+def _pairs(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return handler(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        if first["type"] in ("missing", "too_long"):
+            raise PydanticCustomError("pairs", "must hold [source, target] pairs") from None
+        raise
+
+
+_Edges = Annotated[Items[Items[tuple[Count, Count]]], WrapValidator(_pairs)]
+
+
+class CommunicationGraph(RunDocument):
+    """Who may talk: `edges[t]` are the `(source, target)` pairs of graph t of the period."""
+
+    graph: Text
+    directed: Flag
+    period: Count
+    contraction: OptionalNumber
+    edges: _Edges
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """The final numbers of one node; `first_noise` and `last_noise` are noise multipliers.
+
+    `reported_by` is the process, "rank 1", whose word epsilon is; None where it was read from a
+    ledger by the process that wrote the result.
+    """
+
+    node: int
+    records: int
+    sampling_rate: float | None
+    expected_batch: float | None
+    first_noise: float | None
+    last_noise: float | None
+    delta: float | None
+    budget: float | None
+    epsilon: float | None
+    reported_by: str | None
+    claimed_epsilon: float | None
+    test_accuracy: float | None
+    bytes_sent: float | None
+
+    @property
+    def is_over_budget(self) -> bool:
+        """Say whether the certified epsilon lies above the budget, by more than rounding."""
+        if self.epsilon is None or self.budget is None:
+            return False
+        return self.epsilon > self.budget * (1 + 1e-9)
+
+
+class ResultDocument(RunDocument):
+    """The content of `result.json`; `nodes` gathers the lists that have one entry a node."""
+
+    format_version: Literal[1]
+    tacit_version: Text
+    status: Status
+    message: Text | None
+    private: Flag
+    not_private_reason: Text | None
+    algorithm_names: AlgorithmNames = Field(alias="algorithm")
+    task: TaskNames
+    model_shape: ModelShape | None = Field(None, alias="model")
+    node_count: Annotated[int, Field(strict=True, ge=1)] = Field(alias="nodes")
+    parameters: Count
+    steps: Count
+    planned_steps: Count
+    relation: Text | None
+    trust_model: Text | None
+    accounting: Text
+    mechanism: Text | None
+    epsilon: Items[OptionalNumber]
+    epsilon_budget: Items[OptionalNumber]
+    delta: Items[OptionalNumber]
+    claimed_epsilon: Items[OptionalNumber]
+    claim: PublishedClaim
+    audited_epsilon: OptionalNumber
+    audit: RunAudit | None
+    test_accuracy: Scores | None
+    test_loss: Scores | None
+    test_accuracy_by_node: Items[OptionalNumber] | None
+    bytes_sent: OptionalNumber
+    bytes_sent_by_node: Items[OptionalNumber]
+    seconds: OptionalNumber
+    steps_per_second: OptionalNumber
+    records: Items[Count]
+    sampling_rate: Items[OptionalNumber]
+    expected_batch: Items[OptionalNumber]
+    noise_multiplier: NoiseMultipliers
+    topology: CommunicationGraph
+    gradient_path: Text | None = None
+    warnings: Items[Text] = ()
+    notes: Items[Text] = ()
+    not_covered: Items[Text]
+    epsilon_source: Items[Text] | None
+
+    @field_validator(
+        "epsilon",
+        "epsilon_budget",
+        "delta",
+        "claimed_epsilon",
+        "test_accuracy_by_node",
+        "bytes_sent_by_node",
+        "records",
+        "sampling_rate",
+        "expected_batch",
+        "noise_multiplier",
+        "epsilon_source",
+    )
+    @classmethod
+    def _one_a_node(cls, value: Any, info: ValidationInfo) -> Any:
+        nodes = info.data.get("node_count")
+        lists = (value.first, value.last) if isinstance(value, NoiseMultipliers) else (value,)
+        if nodes is not None and any(one is not None and len(one) != nodes for one in lists):
+            raise PydanticCustomError(
+                "one_a_node",
+                "must have one entry a node: {nodes} entries",
+                {"nodes": nodes, "value": [len(one) for one in lists if one is not None][-1]},
+            )
+        return value
+
+    @property
+    def algorithm(self) -> str:
+        """Its name in experiment files."""
+        return self.algorithm_names.name
+
+    @property
+    def title(self) -> str:
+        """The algorithm's name on pages."""
+        return self.algorithm_names.title
+
+    @property
+    def paper(self) -> str:
+        """Where the algorithm was published."""
+        return self.algorithm_names.paper
+
+    @property
+    def dataset(self) -> str:
+        """As the experiment file names it."""
+        return self.task.dataset
+
+    @property
+    def model(self) -> str:
+        """As the experiment file names it."""
+        return self.task.model
+
+    @property
+    def loss(self) -> str:
+        """As the experiment file names it."""
+        return self.task.loss
+
+    @cached_property
+    def nodes(self) -> tuple[NodeRow, ...]:
+        """The final numbers of every node."""
+        unknown = (None,) * self.node_count
+        sources = [
+            source if source is not None and source.startswith("rank ") else None
+            for source in self.epsilon_source or unknown
+        ]
+        columns = zip(
+            range(self.node_count),
+            self.records,
+            self.sampling_rate,
+            self.expected_batch,
+            self.noise_multiplier.first,
+            self.noise_multiplier.last,
+            self.delta,
+            self.epsilon_budget,
+            self.epsilon,
+            sources,
+            self.claimed_epsilon,
+            self.test_accuracy_by_node or unknown,
+            self.bytes_sent_by_node,
+            strict=True,
+        )
+        return tuple(NodeRow(*column) for column in columns)
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """What a run folder says: the resolved experiment as text, the measured series, the result."""
+
+    config: str
+    measurements: tuple[Measurement, ...]
+    result: ResultDocument
+
+
+def read_run_folder(folder: Path) -> RecordedRun:
+    """Read `config.toml`, `metrics.jsonl` and `result.json` of a run folder.
+
+    Raises `InputError` where a file is missing, cannot be parsed, lacks a field, or was written
+    in a format of another version.
+    """
+    if not folder.is_dir():
+        raise InputError(str(folder), "not a folder", "must be the folder that a run wrote")
+    result = read_result(folder / "result.json")
+    path = folder / "config.toml"
+    config = _read_text(path)
+    try:
+        tomllib.loads(config)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(str(path), str(error), "must be TOML") from error
+    path = folder / "metrics.jsonl"
+    measurements = read_measurements(_read_text(path), str(path))
+    return RecordedRun(config, measurements, result)
+
+
+def read_result(path: Path) -> ResultDocument:
+    """Read `result.json`; errors are those of `read_run_folder`."""
+    return load(ResultDocument, _read_text(path), str(path))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = f"a run folder has a readable {path.name}; give the folder of a finished run"
+        raise InputError(str(path), str(error), reason) from error
