@@ -570,7 +570,7 @@ def test_who_ends_a_run_earlier_is_named_and_it_is_not_done(seat: Seat) -> None:
 def test_what_others_have_booked_changes_nothing_that_the_own_nodes_have_spent(seat: Seat) -> None:
     plan = seat.job.plan
     own = begun(seat, {}, booked=30)
-    right = plan.epsilon_curve(plan.nodes[0], [(0, 30)], 0, own.evaluation_steps)
+    right = plan.release.epsilon_curve(plan.nodes[0], [(0, 30)], 0, own.evaluation_steps)
     denied = begun(seat, {"list of booked steps": "[[], []]"}, booked=30)
     assert (denied.until, denied.message) == (own.until, own.message)
     assert denied.curves["most"] == right

@@ -220,7 +220,7 @@ def plan_document(job: Job) -> dict[str, Any]:
     """The plan as JSON-ready data."""
     plan = job.plan
     per_step = bytes_per_step(plan, _message_numbers(plan), job.dtype.itemsize)
-    last = plan.steps - 1
+    bounds, last = plan.release.clip.bounds, plan.steps - 1
     document: dict[str, Any] = finite_json(
         {
             "algorithm": plan.config.algorithm.name,
@@ -230,7 +230,7 @@ def plan_document(job: Job) -> dict[str, Any]:
             "steps": plan.steps,
             "relation": plan.config.privacy.relation if plan.accounted else None,
             "mechanism": mechanism_line(plan),
-            "clip": None if plan.clip is None else [plan.clip[0], plan.clip[last]],
+            "clip": None if bounds is None else [bounds[0], bounds[last]],
             "graph": plan.mixing.schedule.name,
             "mixing": plan.mixing.kind,
             "contraction": plan.contraction,
@@ -243,12 +243,12 @@ def plan_document(job: Job) -> dict[str, Any]:
                 {
                     **asdict(node),
                     "noise_multiplier": [
-                        plan.noise_multiplier(node, 0),
-                        plan.noise_multiplier(node, last),
+                        plan.release.noise_multiplier(node, 0),
+                        plan.release.noise_multiplier(node, last),
                     ],
                     "noise_std": [
-                        plan.noise_std(node, 0) / node.expected_batch,
-                        plan.noise_std(node, last) / node.expected_batch,
+                        plan.release.noise_std(node, 0) / node.expected_batch,
+                        plan.release.noise_std(node, last) / node.expected_batch,
                     ],
                 }
                 for node in plan.nodes
@@ -303,8 +303,8 @@ def _table(headings: Sequence[str], justify: Literal["left", "right"] = "left") 
 
 def _plan_row(plan: Plan, numbers: Sequence[int], node: NodePlan) -> tuple[str, ...]:
     last = plan.steps - 1
-    multipliers = [plan.noise_multiplier(node, k) for k in (0, last)]
-    stds = [plan.noise_std(node, k) / node.expected_batch for k in (0, last)]
+    multipliers = [plan.release.noise_multiplier(node, k) for k in (0, last)]
+    stds = [plan.release.noise_std(node, k) / node.expected_batch for k in (0, last)]
     return (
         _numbers(numbers),
         str(node.records),

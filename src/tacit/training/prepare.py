@@ -140,10 +140,8 @@ def prepare(
         held_out = replace(held_out, inputs=_bounded(config, held_out.inputs))
         loss.check(outputs, held_out.targets)
     records = _agreed_records(config, engine, train, dtype, placement, peers, layout)
-    plan = build_plan(config, records, engine.parameters_count)
-    plan = replace(
-        plan, notes=plan.notes + _table_notes(config, engine, train.sizes.tolist(), dtype)
-    )
+    notes = _table_notes(config, engine, train.sizes.tolist(), dtype)
+    plan = build_plan(config, records, engine.parameters_count, notes)
     plans = peers.share("plan", planned(plan), IDENTITY)
     compare(plans)
     return Job(

@@ -18,9 +18,10 @@ from tacit.errors import InputError, PeerError
 from tacit.privacy.ledger.records import lacking_steps
 from tacit.training.budget import RunLedger, affordable, claimed_spent, extremes, node_keys
 from tacit.training.evaluation import RunEvaluation, combined, measure
-from tacit.training.plan import Interval, Plan
+from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 from tacit.training.processes.communication import Communication
+from tacit.training.release import Interval
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder import metrics as measured
 from tacit.training.run_folder.checkpoint import Checkpoint
@@ -298,7 +299,9 @@ def _curves(
     def curves(which: str) -> list[tuple[float | None, ...]]:
         nodes = {extremes(plan, chosen)[which].node for chosen in (None, job.hosted)}
         return [
-            plan.epsilon_curve(plan.nodes[node], charged.get(node, ()), first, evaluation_steps)
+            plan.release.epsilon_curve(
+                plan.nodes[node], charged.get(node, ()), first, evaluation_steps
+            )
             for node in sorted(nodes)
         ]
 
@@ -341,7 +344,7 @@ def take_rows(session: Session, *, whole: bool = False) -> None:
 
 def _private(session: Session, step: int) -> dict[str, Any]:
     """What is measured on private records, of this process's nodes: for their own file."""
-    clip = None if session.plan.clip is None else session.plan.clip[max(step - 1, 0)]
+    clip = session.plan.release.clip.bound(max(step - 1, 0))
     seen = measured.private_metrics(session.context.last, session.context.last_mask, clip)
     return measured.private_row(seen)
 
@@ -357,7 +360,7 @@ def _row(session: Session, step: int, found: RunEvaluation) -> Released[dict[str
     """What everyone may know of where the run stands."""
     plan = session.plan
     k = max(step - 1, 0)
-    noise = [plan.noise_std(node, k) / node.expected_batch for node in plan.nodes]
+    noise = [plan.release.noise_std(node, k) / node.expected_batch for node in plan.nodes]
     claims = [claim for claim in claimed_spent(plan, step) if claim is not None]
     most, least = session.spent("most", step), session.spent("least", step)
     scores = None if found.evaluation is None else found.evaluation.value
@@ -366,7 +369,7 @@ def _row(session: Session, step: int, found: RunEvaluation) -> Released[dict[str
         "test_accuracy": scores and scores.accuracy_summary(),
         "test_loss": scores and scores.loss_summary(),
         "consensus_distance": found.consensus_distance,
-        "clip": None if plan.clip is None else plan.clip[k],
+        "clip": plan.release.clip.bound(k),
         "noise_std": sum(noise) / len(noise) if plan.noisy else None,
         "epsilon": None if most is None else {"max": most, "min": least},
         "claimed_epsilon": {"max": max(claims), "min": min(claims)} if claims else None,

@@ -159,7 +159,7 @@ def document(
         "steps": steps,
         "planned_steps": plan.steps,
         "relation": config.privacy.relation if plan.accounted else None,
-        "trust_model": plan.trust_model if plan.accounted else None,
+        "trust_model": plan.release.trust_model if plan.accounted else None,
         "accounting": config.privacy.accounting,
         "mechanism": mechanism_line(plan),
         "epsilon": list(epsilon),
@@ -185,8 +185,8 @@ def document(
         "sampling_rate": [node.rate for node in plan.nodes],
         "expected_batch": [node.expected_batch for node in plan.nodes],
         "noise_multiplier": {
-            "first": [plan.noise_multiplier(node, 0) for node in plan.nodes],
-            "last": [plan.noise_multiplier(node, last) for node in plan.nodes],
+            "first": [plan.release.noise_multiplier(node, 0) for node in plan.nodes],
+            "last": [plan.release.noise_multiplier(node, last) for node in plan.nodes],
         },
         "topology": {
             "graph": schedule.name,
@@ -216,8 +216,8 @@ def mechanism_line(plan: Plan) -> str | None:
         sampling = "Gaussian on batches of fixed size without replacement"
     else:
         sampling = f"Poisson-sampled Gaussian, rate {_range(rates)}"
-    first = [plan.noise_multiplier(node, 0) for node in plan.nodes]
-    last = [plan.noise_multiplier(node, plan.steps - 1) for node in plan.nodes]
+    first = [plan.release.noise_multiplier(node, 0) for node in plan.nodes]
+    last = [plan.release.noise_multiplier(node, plan.steps - 1) for node in plan.nodes]
     multiplier = _range(first)
     if last != first:
         multiplier += f" {'rising' if last[0] > first[0] else 'falling'} to {_range(last)}"
@@ -226,7 +226,7 @@ def mechanism_line(plan: Plan) -> str | None:
         # Where nothing is accounted, relation and sampling need not have a mechanism.
         seen = f"{definition.noise.name} noise, not accounted"
         if plan.accounted:
-            seen = plan.mechanism(plan.nodes[0]).describe()
+            seen = plan.release.mechanism(plan.nodes[0]).describe()
         return f"{seen}, noise multiplier {multiplier}"
     return f"{sampling}, noise multiplier {multiplier}, {plan.steps} steps"
 
@@ -248,7 +248,7 @@ def bytes_per_step(plan: Plan, numbers: float, size: int) -> Tensor:
     period = plan.mixing.schedule.period
     degrees = torch.stack([torch.as_tensor(plan.mixing.out_degrees(k)) for k in range(period)])
     sent = degrees.double().mean(0)
-    activity = plan.activity
+    activity = plan.release.activity
     if plan.mixing.kind == "server" or (activity is not None and activity.partner is not None):
         sent = torch.ones(len(plan.nodes), dtype=torch.float64)
     if activity is not None:
