@@ -36,7 +36,6 @@ class Job:
     """A run that could start now.
 
     Args:
-        config: the experiment.
         plan: what will happen, and what it costs.
         model: the gradient engine of the user's module.
         train: every node's records, stacked.
@@ -49,7 +48,6 @@ class Job:
             other bound makes other records of them. Without a ledger it is `train`.
     """
 
-    config: Config
     plan: Plan
     model: StackedModel
     train: StackedData
@@ -59,6 +57,11 @@ class Job:
     placement: Placement
     hosted: tuple[int, ...]
     loaded: StackedData
+
+    @property
+    def config(self) -> Config:
+        """The experiment, as the plan has it."""
+        return self.plan.config
 
     @property
     def digest(self) -> str:
@@ -145,7 +148,6 @@ def prepare(
     plans = peers.share("plan", planned(plan), IDENTITY)
     compare(plans)
     return Job(
-        config=config,
         plan=plan,
         model=engine,
         train=train,

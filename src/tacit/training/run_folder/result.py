@@ -77,7 +77,6 @@ class Result:
         status: `done`, `stopped`, or `budget-exhausted`.
         message: why it ended early, if it did.
         notes: what else happened to it, each one line.
-        plan: what was planned.
         out: the run folder, if one was written.
         job: what was run.
     """
@@ -96,9 +95,13 @@ class Result:
     status: Status
     message: str | None
     notes: tuple[str, ...]
-    plan: Plan
     out: Path | None
     job: Job
+
+    @property
+    def plan(self) -> Plan:
+        """What was planned."""
+        return self.job.plan
 
     def model(self, node: int | Literal["consensus"] = "consensus") -> nn.Module:
         """A trained copy of the module: a node's, or of the consensus.
