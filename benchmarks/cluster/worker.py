@@ -85,7 +85,7 @@ def main(task: dict[str, Any]) -> dict[str, Any]:
     channel = open_channel(
         store, rank, processes, torch.device("cpu"), _LIMIT, _blame, lambda other: None
     )
-    graphs = Graphs(plan.mixing.at, len(plan.mixing.weights), plan.mixing.kind, plan.active)
+    graphs = Graphs(plan.mixing.at, len(plan.mixing.weights), plan.mixing.kind, plan.release.active)
     exchange = BetweenProcesses(
         channel, placement.ranks, graphs, dtype=job.dtype, device=torch.device("cpu")
     )

@@ -130,10 +130,11 @@ class _Federated:
         few = min(workload.nodes, workload.active + 1)  # one that takes no part, if there is one
         job = job_of(workload, clients=few, noisy=False, dtype="float64")
         first = np.arange(few) < workload.active
-        plan = replace(job.plan, activity=Activity(np.tile(first, (job.plan.steps, 1))))
+        activity = Activity(np.tile(first, (job.plan.steps, 1)))
+        plan = replace(job.plan, release=replace(job.plan.release, activity=activity))
         algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
         exchange = _Recording(
-            plan.mixing.weights, dtype=job.dtype, device=job.device, active=plan.active
+            plan.mixing.weights, dtype=job.dtype, device=job.device, active=plan.release.active
         )
         context = StackedContext(plan, job.model, job.train, node_keys(plan), exchange)
         start = job.model.start(few, job.dtype, job.device)

@@ -115,7 +115,7 @@ def single_step(job: Job, k: int) -> tuple[Any, Any, list[Array]]:
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
     plan = job.plan
     exchange = OpenExchange(
-        plan.mixing.weights, dtype=job.dtype, device=job.device, active=plan.active
+        plan.mixing.weights, dtype=job.dtype, device=job.device, active=plan.release.active
     )
     context = StackedContext(plan, job.model, job.train, node_keys(plan), exchange)
     before = algorithm.start(
@@ -127,7 +127,7 @@ def single_step(job: Job, k: int) -> tuple[Any, Any, list[Array]]:
 
 def active(job: Job, k: int) -> np.ndarray:
     """Which nodes take part in step k, `[nodes]`."""
-    flags = job.plan.active(k)
+    flags = job.plan.release.active(k)
     return np.ones(len(job.plan.nodes), dtype=bool) if flags is None else flags
 
 

@@ -68,7 +68,7 @@ def rounds_of(
     """Read who was active and what was drawn from a run's plan and keys."""
     plan, keys = result.plan, node_keys(result.plan)
     everyone = list(range(len(plan.nodes)))
-    flags = None if plan.activity is None else plan.activity.active
+    flags = None if plan.release.activity is None else plan.release.activity.active
 
     def batches(k: int, part: int, client: int) -> Array:
         drawn = sampling.draw(plan, keys, k, torch.device("cpu"), part=part)

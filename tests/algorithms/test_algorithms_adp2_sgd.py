@@ -129,9 +129,9 @@ def test_each_node_pays_for_its_own_events() -> None:
         "privacy": {"noise_std": 2.0, "delta": 1e-4, "noise_seed": 1},
     }
     result = tacit.train(config, model=task.module, nodes=task.nodes)
-    assert result.plan.activity is not None
+    assert result.plan.release.activity is not None
     for node, epsilon in zip(result.plan.nodes, result.epsilon, strict=True):
-        count = int(result.plan.activity.active[:, node.node].sum())
+        count = int(result.plan.release.activity.active[:, node.node].sum())
         multiplier = 2.0 * node.records  # of a clipping bound of 1, in the sum
         right = privacy.epsilon(privacy.Gaussian(multiplier, count), delta=1e-4)
         assert epsilon == pytest.approx(right, rel=1e-5)
@@ -142,7 +142,7 @@ def test_each_node_pays_for_its_own_events() -> None:
 def test_bytes_are_a_model_for_each_pair() -> None:
     task = oracle.problem("logistic", 6)
     result = tacit.train(experiment(task, 40), model=task.module, nodes=task.nodes)
-    activity = result.plan.activity
+    activity = result.plan.release.activity
     assert activity is not None
     assert activity.partner is not None
     paired = (activity.partner != np.arange(6)).sum(axis=0)

@@ -242,7 +242,7 @@ def test_epsilon_falls_with_noise_and_rises_with_steps(case: str) -> None:
         plan = prepare(config, nodes=digits(4, 4)).plan
         found = [node.epsilon for node in plan.nodes if node.epsilon is not None]
         assert len(found) == 2
-        assert plan.activity is not None or found[0] == found[1]
+        assert plan.release.activity is not None or found[0] == found[1]
         return found
 
     rows = zip(epsilon(1.0, few), epsilon(2.0, few), epsilon(1.0, 2 * few), strict=True)

@@ -119,8 +119,8 @@ def test_recursion(name: str, p: float, clip: float | None, tmp_path: Path) -> N
     result = trained(task, config)
     active = np.ones((STEPS, 5), dtype=bool)
     if p < 1:
-        assert result.plan.activity is not None
-        active = result.plan.activity.active
+        assert result.plan.release.activity is not None
+        active = result.plan.release.activity.active
         assert len(set(active.sum(axis=0))) > 1
     run = a_run(task, clips=None if clip is None else [clip] * STEPS)
     right = recursion(run, active, compressor(name, 0.3), 0.4, 0.6)
@@ -243,8 +243,8 @@ def test_bytes_and_copies(name: str, dtype: str, tmp_path: Path) -> None:
     options = {**sending(name, 0.3), "activation": 0.6}
     job = ready(task, experiment(tmp_path, "do-adp", **options, train={"dtype": dtype}))
     states, exchange = walk(job, STEPS)
-    assert job.plan.activity is not None
-    active = job.plan.activity.active
+    assert job.plan.release.activity is not None
+    active = job.plan.release.activity.active
     matrix = torch.from_numpy(IRREGULAR).to(states[0].x.dtype)
     degrees = (matrix > 0).sum(dim=0).numpy() - 1
     right, item = np.zeros(5), states[0].x.element_size()

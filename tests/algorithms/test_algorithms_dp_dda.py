@@ -72,8 +72,8 @@ def test_recursion(name: str, p: float, tmp_path: Path) -> None:
     result = tacit.train(config, model=task.module, nodes=task.nodes)
     active = np.ones((STEPS, 5), dtype=bool)
     if p < 1:
-        assert result.plan.activity is not None
-        active = result.plan.activity.active
+        assert result.plan.release.activity is not None
+        active = result.plan.release.activity.active
         assert 0 < active.mean() < 1
     right = recursion(task, oracle.metropolis(5, EDGES), active, p, name, weight)
     np.testing.assert_allclose(result.parameters.numpy(), right, rtol=1e-9, atol=1e-9)
@@ -94,9 +94,9 @@ def test_only_active_steps_cost(tmp_path: Path) -> None:
     config = experiment(tmp_path, activation=0.5)
     config["privacy"] = {"noise_std": 1.0, "delta": 1e-4, "noise_seed": 2}
     result = tacit.train(config, model=task.module, nodes=task.nodes)
-    assert result.plan.activity is not None
+    assert result.plan.release.activity is not None
     for node, epsilon in zip(result.plan.nodes, result.epsilon, strict=True):
-        count = int(result.plan.activity.active[:, node.node].sum())
+        count = int(result.plan.release.activity.active[:, node.node].sum())
         right = privacy.epsilon(privacy.Gaussian(node.records * 1.0, count), delta=1e-4)
         assert epsilon == pytest.approx(right, rel=1e-5)
 
@@ -110,8 +110,10 @@ def test_the_noise_enters_where_a_node_is_active(tmp_path: Path) -> None:
     config["task"] = {"loss": "mse", "model": "linear"}
     nodes = [(inputs, np.zeros((3, 1)))] * 5
     result = tacit.train(config, nodes=nodes)
-    assert result.plan.activity is not None
-    for row, active in zip(result.parameters.numpy(), result.plan.activity.active[0], strict=True):
+    assert result.plan.release.activity is not None
+    for row, active in zip(
+        result.parameters.numpy(), result.plan.release.activity.active[0], strict=True
+    ):
         assert row.std() == pytest.approx(0.05 * GAMMA * active, rel=0.05)
 
 

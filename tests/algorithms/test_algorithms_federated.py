@@ -144,7 +144,7 @@ def test_all_clients_a_round_are_no_choice(name: str) -> None:
 def test_only_active_clients_send(name: str) -> None:
     task = oracle.problem("mse", 5)
     result = federated.train(task, name, {"clients_per_round": 2}, batch=2)
-    activity = result.plan.activity
+    activity = result.plan.release.activity
     assert activity is not None
     size = 8 * result.plan.parameters
     assert result.bytes_sent == tuple(size * int(count) for count in activity.active.sum(axis=0))

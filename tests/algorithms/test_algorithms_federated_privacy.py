@@ -98,7 +98,7 @@ def drawn(name: str, data: Records, batch: int | str, method: str) -> set[int]:
     keys = node_keys(job.plan)
     parts = [
         sampling.draw(job.plan, keys, K, torch.device("cpu"), part=part)
-        for part in range(job.plan.local_steps)
+        for part in range(job.plan.release.local_steps)
     ]
     return {int(i) for part in parts for i in part.indices[0][part.mask[0]]}
 
@@ -192,7 +192,7 @@ def test_round_sampling(batch: int, steps: int, disjoint: bool) -> None:
     steps = min(steps, records // batch) if disjoint else steps
     options = {"local_steps": steps, "sampling": "disjoint" if disjoint else "with-replacement"}
     job = job_of("dp-fedavg", noise(records), options, {"noise_std": 1.0}, batch=batch)
-    rate, count = round_sampling(job.plan.node_run(job.plan.nodes[0], [0]))
+    rate, count = round_sampling(job.plan.release.node_run(job.plan.nodes[0], [0]))
     share = Fraction(batch, records)
     exact = share * steps if disjoint else 1 - (1 - share) ** steps
     assert float(exact) * (1 - 1e-12) <= rate <= float(exact) * (1 + 3e-12)
@@ -217,7 +217,7 @@ def test_records_are_drawn_as_often_as_is_accounted_for(strategy: str, method: s
     for k in range(rounds):
         parts = [sampling.draw(job.plan, keys, k, device, part=part) for part in range(3)]
         hits += len({int(i) for part in parts for i in part.indices[0][part.mask[0]]})
-    rate, _ = round_sampling(job.plan.node_run(job.plan.nodes[0], [0]))
+    rate, _ = round_sampling(job.plan.release.node_run(job.plan.nodes[0], [0]))
     spread = math.sqrt(rate * (1 - rate) / (rounds * records))
     assert abs(hits / (rounds * records) - rate) < 4 * spread
 
@@ -237,7 +237,7 @@ def test_noise_std_is_that_of_the_release(name: str, clients: int | None) -> Non
     options = {"clip": 0.5, **OPTIONS[name]} | ({"clients_per_round": clients} if clients else {})
     job = job_of(name, data, options, {"noise_std": 0.05, "delta": DELTA})
     moved = after_one_step(job, K).numpy()
-    active = job.plan.active(K)
+    active = job.plan.release.active(K)
     taking_part = np.ones(3, dtype=bool) if active is None else active
     error = 4 / math.sqrt(2 * inputs)
     if name == "dp-admm":
@@ -269,9 +269,9 @@ def test_epsilon_of_whole_batches(name: str, relation: str) -> None:
     options = {"clip": 0.5, **OPTIONS[name], "clients_per_round": 2}
     given_privacy = {"noise_std": 0.6, "delta": DELTA, "relation": relation}
     job = job_of(name, data, options, given_privacy, steps=9)
-    assert job.plan.activity is not None
+    assert job.plan.release.activity is not None
     for node in job.plan.nodes:
-        rounds = int(job.plan.activity.active[:, node.node].sum())
+        rounds = int(job.plan.release.activity.active[:, node.node].sum())
         # The sum's sensitivity over the noise in it; a changed model's over that in the change.
         moves = 1.0 if relation == "add-or-remove-one" else 2.0
         shift = 2 * 0.5 / 0.6 if name == "dp-fedavg" else moves * 0.5 / (0.6 * node.records)
@@ -279,7 +279,7 @@ def test_epsilon_of_whole_batches(name: str, relation: str) -> None:
             assert node.epsilon == 0.0
             continue
         assert node.epsilon == pytest.approx(gaussian_epsilon(shift * math.sqrt(rounds)), rel=1e-3)
-    assert job.plan.mechanism(job.plan.nodes[0]).trust_model == "server"
+    assert job.plan.release.mechanism(job.plan.nodes[0]).trust_model == "server"
 
 
 @pytest.mark.parametrize("strategy", ["disjoint", "with-replacement"])

@@ -142,7 +142,7 @@ def test_the_schedule_grows_with_the_noise_as_printed() -> None:
     }
     job = prepare(load_config(config, count=4), nodes=nodes)
     node = job.plan.nodes[0]
-    run = job.plan.claimed_run(node)
+    run = job.plan.release.claimed_run(node)
     printed = FedspdRun(
         records=12,
         batch=2,
@@ -165,7 +165,7 @@ def test_the_schedule_grows_with_the_noise_as_printed() -> None:
         job.config.algorithm.options,
         2,
         5,
-        noise_std=job.plan.noise_std(node, 2),
+        noise_std=job.plan.release.noise_std(node, 2),
         batch=2.0,
         coordinates=4,
         clients=4,

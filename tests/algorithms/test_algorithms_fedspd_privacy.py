@@ -95,7 +95,8 @@ def drawn(job: Job, k: int) -> list[set[int]]:
     """The records of each mini-batch of a round."""
     keys, device = node_keys(job.plan), torch.device("cpu")
     batches = [
-        sampling.draw(job.plan, keys, k, device, part=part) for part in range(job.plan.local_steps)
+        sampling.draw(job.plan, keys, k, device, part=part)
+        for part in range(job.plan.release.local_steps)
     ]
     return [set(batch.indices[0][batch.mask[0]].tolist()) for batch in batches]
 
@@ -118,10 +119,10 @@ def test_a_record_moves_messages_no_further_than_is_stated(
     noisy = job_of([base], options, {"noise_std": 0.7}, sampled=sampled, steps=3)
     quiet = job_of([base], options, {"epsilon": "none"}, sampled=sampled, steps=3)
     node = noisy.plan.nodes[0]
-    stated = noisy.plan.mechanism(node)
+    stated = noisy.plan.release.mechanism(node)
     assert not isinstance(stated, privacy.ClientSampling | privacy.Composed)
     multipliers = np.array(stated.noise_multiplier)
-    std = 2 * noisy.plan.noise_std(node, 0) / BATCH / (gamma + 1.5)
+    std = 2 * noisy.plan.release.noise_std(node, 0) / BATCH / (gamma + 1.5)
     hits = [any(0 in batch for batch in drawn(quiet, k)) for k in range(3)]
     closest = 0.0
     for _ in range(5):
@@ -323,7 +324,7 @@ def test_noise_of_the_planned_size_is_on_what_is_sent(state: str) -> None:
     assert isinstance(after, State)
     unit = 1 / (3.0 + 2.0)
     for row, node in zip(after.message.numpy(), job.plan.nodes, strict=True):
-        assert job.plan.noise_std(node, 0) == pytest.approx(0.05 * 2)
+        assert job.plan.release.noise_std(node, 0) == pytest.approx(0.05 * 2)
         assert row.std() == pytest.approx(2 * 0.05 * unit, rel=4 / math.sqrt(2 * len(row)))
         assert abs(row.mean()) < 4 * row.std() / math.sqrt(len(row))
     # What the server never sees is not noised; lambda is, where the state is public.
@@ -377,8 +378,8 @@ def test_clients_that_are_active_at_other_rounds_are_costed_apart() -> None:
     options |= {"clients_per_round": 2}
     job = job_of(nodes, options, {"noise_std": 1.0}, steps=5)
     for node in job.plan.nodes:
-        assert node.epsilon == job.plan.epsilon(node, [(0, 5)])
-    rounds = [tuple(job.plan.released(node)) for node in job.plan.nodes]
+        assert node.epsilon == job.plan.release.epsilon(node, [(0, 5)])
+    rounds = [tuple(job.plan.release.active_steps(node)) for node in job.plan.nodes]
     assert len(set(rounds)) == len({node.epsilon for node in job.plan.nodes}) > 1
 
 
@@ -411,13 +412,13 @@ def test_the_published_formula_gives_the_papers_noise(state: str, total: bool) -
     node = job.plan.nodes[0]
     for k in range(6):
         gamma = published.fedspd_step_parameter(run, k + 1)
-        on_message = 2 * job.plan.noise_std(node, k) / BATCH / (gamma + 20.0)
+        on_message = 2 * job.plan.release.noise_std(node, k) / BATCH / (gamma + 20.0)
         printed = run.noise_multiplier * published.fedspd_sensitivity(run, gamma)
         assert on_message == pytest.approx(printed, rel=1e-7)
     assert node.claimed == pytest.approx(published.FEDSPD_DP.epsilon(run), rel=1e-7)
     assert node.conditions[2].holds == (state == "public")
     assert not total or node.claimed == pytest.approx(0.8, rel=1e-7)
-    assert (job.plan.claimed(node, 3) or 0) < (node.claimed or 0)
+    assert (job.plan.release.claimed(node, 3) or 0) < (node.claimed or 0)
 
 
 def test_with_every_record_in_every_mini_batch_the_claim_is_infinite() -> None:

@@ -143,7 +143,7 @@ def test_the_noise_is_laplace_of_the_planned_scale(name: str, tmp_path: Path) ->
     result = tacit.train(config, nodes=[(np.zeros((4, 20_000)), np.zeros((4, 1)))])
     noise = result.parameters.numpy()[0] / GAMMA
     plan = result.plan
-    assert plan.noise_std(plan.nodes[0], 0) / 4 == pytest.approx(0.05)
+    assert plan.release.noise_std(plan.nodes[0], 0) / 4 == pytest.approx(0.05)
     assert stats.kstest(noise, stats.laplace(scale=0.05).cdf).pvalue > 1e-3
 
 
@@ -156,13 +156,13 @@ def test_epsilon_is_that_of_laplace_noise(name: str, relation: str, tmp_path: Pa
     result = tacit.train(config, model=task.module, nodes=task.nodes)
     shift = 2.0 if relation == "replace-one" else 1.0
     for node, epsilon in zip(result.plan.nodes, result.epsilon, strict=True):
-        levels = [result.plan.noise_multiplier(node, k) for k in range(STEPS)]
+        levels = [result.plan.release.noise_multiplier(node, k) for k in range(STEPS)]
         assert epsilon is not None
         assert epsilon <= 1.0
         # Never above the pure bound, and not far below it over so few steps.
         pure = math.fsum(shift / level for level in levels)
         assert 0.3 * pure < epsilon <= pure * (1 + 1e-9)
-        mechanism = result.plan.mechanism(node)
+        mechanism = result.plan.release.mechanism(node)
         assert isinstance(mechanism, privacy.Laplace)
         assert mechanism.relation == relation
 

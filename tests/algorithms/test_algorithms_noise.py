@@ -97,7 +97,7 @@ def planned(case: str, job: Job, k: int) -> list[float]:
     """Its standard deviation (Laplace: its scale), as the plan and the row have it; 0: inactive."""
     relative = NOISED[case].relative(k, job.plan.steps)
     return [
-        taking_part * relative * job.plan.noise_std(node, k) / node.records
+        taking_part * relative * job.plan.release.noise_std(node, k) / node.records
         for taking_part, node in zip(active(job, k), job.plan.nodes, strict=True)
     ]
 
@@ -196,7 +196,7 @@ def test_noise_of_nodes_and_steps_is_uncorrelated(case: str) -> None:
     job = still(case, {"noise_std": 0.05})
     rows = np.concatenate([injected(case, job, k)[active(job, k)] for k in range(STEPS)])
     correlations = np.corrcoef(rows)[np.triu_indices(len(rows), 1)]
-    assert len(rows) == STEPS * len(RECORDS) or job.plan.activity is not None
+    assert len(rows) == STEPS * len(RECORDS) or job.plan.release.activity is not None
     assert len(correlations) >= 3
     assert np.abs(correlations).max() < 4.5 / math.sqrt(rows.shape[1])
 

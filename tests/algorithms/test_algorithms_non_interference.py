@@ -38,7 +38,7 @@ from tacit.report.documents.run import read_run_folder
 from tacit.report.run_page import run_page
 from tacit.training import evaluation as marks
 from tacit.training import loop as run
-from tacit.training import state as session
+from tacit.training import state as run_state
 from tacit.training.prepare import Job, prepare
 from tacit.training.processes.agreement import planned
 from tacit.training.processes.communication import graphs_of
@@ -98,7 +98,7 @@ def gate(
 def closed_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate, and coins that are the same in every run, which believes them to be secret."""
     monkeypatch.setattr(StackedContext, "add_noise", gate)
-    monkeypatch.setattr(session, "node_keys", lambda plan, hosted: seeded_keys(1, hosted))
+    monkeypatch.setattr(run_state, "node_keys", lambda plan, hosted: seeded_keys(1, hosted))
     # A report takes longer than the run; see `page_for_others`.
     monkeypatch.setattr(run, "write_report", lambda path: path)
 

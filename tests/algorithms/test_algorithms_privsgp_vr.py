@@ -183,7 +183,7 @@ def test_theorem_a_is_the_composition_of_its_mixtures(difference: float | None, 
     multiplier = 0.8 * 2 / 0.8
     event = dp_event.MixtureOfGaussiansDpEvent(multiplier, [0.1, hit], [0.9, 0.1])
     assert result.epsilon[0] == pytest.approx(pld((event, 10)), rel=5e-3)
-    assert "Poisson" in result.plan.mechanism(result.plan.nodes[0]).explain(str)
+    assert "Poisson" in result.plan.release.mechanism(result.plan.nodes[0]).explain(str)
 
 
 @pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])
@@ -281,7 +281,7 @@ def test_published_noise_is_that_of_theorem_2_and_its_table_is_private() -> None
         result = planned(20, {"state": state, "clip": 0.6}, privacy=budget, train={"batch": 1})
         node = result.plan.nodes[0]
         right = 3 * 2.0 * 0.6 * math.sqrt(STEPS * math.log(1e5)) / (20 * 0.7)
-        assert result.plan.noise_std(node, 0) == pytest.approx(right, rel=1e-6)
+        assert result.plan.release.noise_std(node, 0) == pytest.approx(right, rel=1e-6)
         assert result.claims[0].claimed == pytest.approx(0.7, rel=1e-6)
         assert result.epsilon[0] != pytest.approx(0.7, rel=0.1)
         (about,) = [one for one in node.conditions if "private gradient table" in one.text]

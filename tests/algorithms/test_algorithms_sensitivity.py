@@ -17,10 +17,14 @@ from battery_table import NOISED, ROWS
 from test_algorithms_battery import digits
 from torch import Tensor
 
+from tacit.algorithms import ALGORITHMS
 from tacit.config import load_config
+from tacit.errors import InputError
+from tacit.privacy.mechanisms.clipping import CLIP_NORMS, ClipNorm
 from tacit.privacy.mechanisms.composed import PersistentState, PrivateState, schedule
-from tacit.privacy.noise.independent import LAPLACE, IndependentNoise
+from tacit.privacy.noise.independent import IndependentNoise
 from tacit.training.budget import node_keys
+from tacit.training.planner import build_plan
 from tacit.training.prepare import Job, prepare
 from tacit.training.processes.communication import local_exchange
 from tacit.training.stacked_context import StackedContext
@@ -79,12 +83,12 @@ def shifts(job: Job, k: int) -> tuple[float, int]:
     The second: records of several hits add up.
     """
     node = job.plan.nodes[0]
-    whole = job.plan.mechanism(node)
+    whole = job.plan.release.mechanism(node)
     if isinstance(whole, PersistentState):
         # Every round may hit, and each hit is seen again in the rounds that follow.
-        hits = schedule(whole)[: job.plan.released(node).index(k) + 1]
-        return sum(1 / multiplier for multiplier in hits), job.plan.local_steps
-    alone = job.plan.mechanism(node, [(k, k + 1)])
+        hits = schedule(whole)[: job.plan.release.active_steps(node).index(k) + 1]
+        return sum(1 / multiplier for multiplier in hits), job.plan.release.local_steps
+    alone = job.plan.release.mechanism(node, [(k, k + 1)])
     (multiplier,) = schedule(alone)
     return (alone.drawn_norm if isinstance(alone, PrivateState) else 1.0) / multiplier, 1
 
@@ -99,7 +103,7 @@ CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def assert_moves_as_accounted(job: Job) -> None:
-    laplace = job.config.algorithm.definition.noise is LAPLACE
+    laplace = job.config.algorithm.definition.noise.norm == "l1"
     record = job.train.inputs[RECORD].clone()
     before = noised(job)
     moved = False
@@ -149,3 +153,61 @@ def test_steps_below_a_unit_in_the_last_place_of_the_model(case: str) -> None:
     if case.endswith("private"):  # smaller steps are refused beside a model of this size
         small |= {"learning_rate": 1e-2}
     assert_moves_as_accounted(job_of(case, "float32", "mlp", "all", **small))
+
+
+# For which clip each mechanism is proved: any where a step takes nothing but noised sums of clipped
+# gradients, l1 under Laplace noise, else l2 alone.
+ANY_CLIP = [
+    "sgp",
+    "privsgp",
+    "dyn-d2p",
+    "dyn-c",
+    "dyn-mu",
+    "const-d2p",
+    "dyn-general",
+    "d-psgd",
+    "dp2-sgd",
+    "adp2-sgd",
+    "choco-sgd",
+    "do-adp",
+    "dp-dda",
+    "fedspd-dp",
+]
+PROVED: dict[str, tuple[ClipNorm, ...]] = {
+    **dict.fromkeys(ALGORITHMS, ("l2",)),
+    **dict.fromkeys(ANY_CLIP, CLIP_NORMS),
+    **dict.fromkeys(("dpdo", "cpgt"), ("l1",)),
+}
+
+
+@pytest.mark.parametrize("norm", CLIP_NORMS)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_clip_norm_that_is_not_proved_is_refused(name: str, norm: ClipNorm) -> None:
+    case = next(case for case, row in ROWS.items() if row.name == name)
+    options = {**schedule_options(case, STEPS), "clip_norm": norm, "clip": 1.0}
+    config = load_config(experiment(case, steps=STEPS, options=options), count=3)
+    if norm in PROVED[name]:
+        assert build_plan(config, [RECORDS] * 3, 5).release.clip.norm == norm
+        return
+    with pytest.raises(InputError) as refused:
+        build_plan(config, [RECORDS] * 3, 5)
+    assert (refused.value.where, refused.value.value) == ("algorithm.clip_norm", norm)
+    (other,) = PROVED[name]
+    assert refused.value.expected == f"must be '{other}' for this method"
+
+
+@pytest.mark.parametrize("norm", ["coordinate", "l1"])
+@pytest.mark.parametrize(
+    "case", [case for case in NOISED if len(PROVED[ROWS[case].name]) == len(CLIP_NORMS)]
+)
+def test_with_any_clip_that_is_proved_it_moves_by_the_accounted_sensitivity(
+    case: str, norm: ClipNorm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept and subtracted gradients are clipped in l2, whatever `clip_norm` says: none is taken."""
+
+    def refused(*_: object) -> None:
+        raise AssertionError("is clipped in l2 only")
+
+    monkeypatch.setattr(StackedContext, "batch_difference", refused)
+    monkeypatch.setattr(StackedContext, "table", property(refused))
+    assert_moves_as_accounted(job_of(case, "float64", "logistic", 3, clip_norm=norm))

@@ -157,7 +157,7 @@ def test_what_is_sent_costs_what_the_noised_gradients_cost(state: str) -> None:
     ]
     assert all(one == epsilons[0] for one in epsilons)
     run = train(task, experiment({"name": methods[-1], **common}, privacy=privacy))
-    assert run.plan.mechanism(run.plan.nodes[0]).trust_model == "server"
+    assert run.plan.release.mechanism(run.plan.nodes[0]).trust_model == "server"
 
 
 @pytest.mark.parametrize("name", ["saga", "svrg", "svrg-private"])

@@ -161,7 +161,7 @@ def test_the_plan_of_an_experiment(tmp_path: Path) -> None:
         assert row["claimed"] == node.claimed
         assert row["certified"] <= node.budget
         assert row["lower"] == pytest.approx(row["certified"], rel=1e-5)
-        assert row["noise_multiplier"][0] == pytest.approx(plan.noise_multiplier(node, 0))
+        assert row["noise_multiplier"][0] == pytest.approx(plan.release.noise_multiplier(node, 0))
         assert "printed for one record a step" in row["violated"][-1]
         assert row["relation"] == "add-or-remove-one"
 

@@ -184,8 +184,8 @@ def test_clients_that_differ_in_how_often_they_take_part_share_one_search() -> N
     assert [len(found) for found in scales.values()] == [1, 1]
     assert scales[300] != scales[301]
     assert len({node.epsilon for node in plan.nodes}) > 2
-    for node in filter(plan.released, plan.nodes):
-        first = plan.released(node)[0]
-        cost = plan.epsilon(node, [(first, first + 1)])
+    for node in filter(plan.release.active_steps, plan.nodes):
+        first = plan.release.active_steps(node)[0]
+        cost = plan.release.epsilon(node, [(first, first + 1)])
         assert cost is not None
         assert 0.5 * 0.99 <= cost <= 0.5

@@ -53,7 +53,7 @@ from tacit.training.processes.communication import (
 from tacit.training.processes.join import agreed_folder
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder.folder import RunFolder
-from tacit.training.state import Session, _agreed_end, _common_checkpoint, _joined, begin, together
+from tacit.training.state import RunState, _agreed_end, _common_checkpoint, _joined, begin, together
 
 VALUES = 10_000
 LIMIT = 60.0  # seconds; a tenth of it suffices
@@ -539,7 +539,7 @@ class Echo(Alone):
         return [value, schema.read(self.words.get(what, schema.write(value)), 1, what)]
 
 
-def begun(seat: Seat, words: Mapping[str, str], booked: int) -> Session:
+def begun(seat: Seat, words: Mapping[str, str], booked: int) -> RunState:
     """A run that goes on from the start, of whose nodes here so many steps were booked."""
     job = seat.job
     ledger = open_ledger(job.plan, None, False, None, job.hosted)
@@ -556,10 +556,10 @@ def test_who_ends_a_run_earlier_is_named_and_it_is_not_done(seat: Seat) -> None:
     assert own.message is not None
     assert "the budget of node 0 (1) covers steps up to" in own.message
     for word in (own.until - 1, 0):
-        session = begun(seat, {"last step": str(word)}, booked=30)
-        assert (session.until, session.evaluation_steps[-1]) == (word, word)
-        assert session.status == "budget-exhausted"
-        assert session.message == (
+        run = begun(seat, {"last step": str(word)}, booked=30)
+        assert (run.until, run.evaluation_steps[-1]) == (word, word)
+        assert run.status == "budget-exhausted"
+        assert run.message == (
             f"rank 1 says that the budgets of its nodes cover steps up to {word} of 60"
         )
     assert begun(seat, {"last step": "60"}, booked=30).until == own.until
@@ -570,7 +570,7 @@ def test_who_ends_a_run_earlier_is_named_and_it_is_not_done(seat: Seat) -> None:
 def test_what_others_have_booked_changes_nothing_that_the_own_nodes_have_spent(seat: Seat) -> None:
     plan = seat.job.plan
     own = begun(seat, {}, booked=30)
-    right = plan.epsilon_curve(plan.nodes[0], [(0, 30)], 0, own.evaluation_steps)
+    right = plan.release.epsilon_curve(plan.nodes[0], [(0, 30)], 0, own.evaluation_steps)
     denied = begun(seat, {"list of booked steps": "[[], []]"}, booked=30)
     assert (denied.until, denied.message) == (own.until, own.message)
     assert denied.curves["most"] == right

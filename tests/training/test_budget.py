@@ -53,8 +53,8 @@ def test_the_books_state_each_nodes_mechanism_and_budget(tmp_path: Path) -> None
         assert ledger.own.digest == plan.digest()
         assert [one.epsilon_budget for one in ledger.own.statements] == [1.0, 2.0, 3.0, 4.0]
         for node, one in zip(plan.nodes, ledger.own.statements, strict=True):
-            assert from_statement(one.statement) == plan.mechanism(node)
-            assert one.statement == to_statement(plan.mechanism(node))
+            assert from_statement(one.statement) == plan.release.mechanism(node)
+            assert one.statement == to_statement(plan.release.mechanism(node))
         ledger.reserve(0, 3)
     with open_ledger(plan, folder, resume=True) as again:
         assert again is not None

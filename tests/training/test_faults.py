@@ -287,7 +287,7 @@ def ran(job: Job) -> tuple[Any, WatchedExchange]:
         effective(plan.mixing, faults),
         dtype=job.dtype,
         device=job.device,
-        active=plan.active,
+        active=plan.release.active,
         arrives=(lambda k: None) if faults is None else faults.arrives,
     )
     context = StackedContext(plan, job.model, job.train, node_keys(plan), exchange)
@@ -425,13 +425,13 @@ def test_who_is_away_takes_no_part() -> None:
     expected = np.ones((6, 3), bool)
     expected[0:4, 1] = False
     expected[3:6, 0] = False
-    assert plan.activity is not None
-    np.testing.assert_array_equal(plan.activity.active, expected)
+    assert plan.release.activity is not None
+    np.testing.assert_array_equal(plan.release.activity.active, expected)
     assert plan.faults is not None
     np.testing.assert_array_equal(plan.faults.present(6), expected)
     for k in range(6):
         np.testing.assert_array_equal(plan.faults.up(k), expected[k])
-    assert plan.released(plan.nodes[1]) == [4, 5]
+    assert plan.release.active_steps(plan.nodes[1]) == [4, 5]
 
 
 @pytest.mark.parametrize("name", ["privsgp", "dp2-sgd", "dp-sgd"])
@@ -455,12 +455,12 @@ def test_the_drawn_activity_and_the_downtime_are_both_kept() -> None:
     train = {"steps": 40}
     free = plan_of(5, algorithm=options, train=train)
     plan = plan_of(5, algorithm=options, train=train, faults={"down": [(0, 0, 20)]})
-    assert free.activity is not None
-    assert plan.activity is not None
-    expected = free.activity.active.copy()
+    assert free.release.activity is not None
+    assert plan.release.activity is not None
+    expected = free.release.activity.active.copy()
     expected[:20, 0] = False
-    assert not np.array_equal(expected, free.activity.active)
-    np.testing.assert_array_equal(plan.activity.active, expected)
+    assert not np.array_equal(expected, free.release.activity.active)
+    np.testing.assert_array_equal(plan.release.activity.active, expected)
 
 
 def test_pairs_whose_link_is_lost_stay_alone_and_still_step() -> None:
@@ -472,7 +472,7 @@ def test_pairs_whose_link_is_lost_stay_alone_and_still_step() -> None:
     }
     free = plan_of(6, **settings_of)
     plan = plan_of(6, faults=given_faults, **settings_of)
-    before, after, faults = free.activity, plan.activity, plan.faults
+    before, after, faults = free.release.activity, plan.release.activity, plan.faults
     assert before is not None
     assert after is not None
     assert faults is not None

@@ -16,11 +16,11 @@ from planning_cases import STEPS, plan_of
 def test_epsilon_of_intervals(batch: int | str) -> None:
     plan = plan_of([50, 50], epsilon=1.0, train={"batch": batch})
     node = plan.nodes[0]
-    assert plan.epsilon(node, []) == 0.0
-    assert plan.epsilon(node, [(2, 2)]) == 0.0
-    assert plan.epsilon(node, [(0, STEPS)]) == node.epsilon
-    part = plan.epsilon(node, [(0, 3)])
-    again = plan.epsilon(node, [(0, STEPS), (2, 4)])
+    assert plan.release.epsilon(node, []) == 0.0
+    assert plan.release.epsilon(node, [(2, 2)]) == 0.0
+    assert plan.release.epsilon(node, [(0, STEPS)]) == node.epsilon
+    part = plan.release.epsilon(node, [(0, 3)])
+    again = plan.release.epsilon(node, [(0, STEPS), (2, 4)])
     assert part is not None
     assert again is not None
     assert 0 < part < 1.0 < again
@@ -31,17 +31,17 @@ def test_a_mechanism_holds_the_multipliers_of_the_steps_it_is_asked_for() -> Non
     plan = plan_of([50, 50], epsilon=1.0, algorithm=algorithm)
     node = plan.nodes[0]
     each = [node.noise_scale * 4.0 ** (-k / STEPS) for k in range(STEPS)]
-    found = plan.mechanism(node, [(0, 2), (1, 4)])
+    found = plan.release.mechanism(node, [(0, 2), (1, 4)])
     assert found.noise_multiplier == pytest.approx([each[k] for k in (0, 1, 1, 2, 3)])
-    assert plan.mechanism(node).noise_multiplier == pytest.approx(each)
+    assert plan.release.mechanism(node).noise_multiplier == pytest.approx(each)
 
 
 @pytest.mark.parametrize("batch", ["all", 10])
 def test_the_epsilon_curve_bounds_each_prefix(batch: int | str) -> None:
     plan = plan_of([50, 50], epsilon=1.0, algorithm={"name": "dyn-mu"}, train={"batch": batch})
     node = plan.nodes[0]
-    curve = plan.epsilon_curve(node, [(0, 2)], 2, [2, 4, STEPS])
-    prefixes = [plan.epsilon(node, [(0, 2), (2, mark)]) for mark in (2, 4, STEPS)]
+    curve = plan.release.epsilon_curve(node, [(0, 2)], 2, [2, 4, STEPS])
+    prefixes = [plan.release.epsilon(node, [(0, 2), (2, mark)]) for mark in (2, 4, STEPS)]
     for found, exact in zip(curve, prefixes, strict=True):
         assert found is not None
         assert exact is not None

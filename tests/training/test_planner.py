@@ -16,7 +16,8 @@ from planning_cases import DELTA, STEPS, epsilons, gaussian_delta, gaussian_mu, 
 from tacit import privacy
 from tacit.errors import BudgetError, InputError
 from tacit.training import planner as planning
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import NodePlan
+from tacit.training.release import NodeRelease, Release
 
 # Sampling
 
@@ -55,17 +56,19 @@ def test_a_plan_without_noise_accounts_for_nothing() -> None:
     plan = plan_of([5, 6], epsilon="none")
     assert not plan.noisy
     assert not plan.accounted
-    assert plan.clip is None
+    assert plan.release.clip.bounds is None
     for node in plan.nodes:
         assert (node.noise_scale, node.epsilon, node.budget, node.delta) == (0, None, None, None)
-    assert plan.epsilon(plan.nodes[0], [(0, STEPS)]) is None
-    assert plan.epsilon_curve(plan.nodes[0], [], 0, [1, STEPS]) == (None, None)
+    assert plan.release.epsilon(plan.nodes[0], [(0, STEPS)]) is None
+    assert plan.release.epsilon_curve(plan.nodes[0], [], 0, [1, STEPS]) == (None, None)
 
 
 def test_without_noise_it_clips_only_if_asked() -> None:
     algorithm = {"name": "dyn-d2p", "clip": 2.0, "clip_decay": 3.0}
     plan = plan_of([5, 6], epsilon="none", algorithm=algorithm)
-    assert plan.clip == pytest.approx([2.0 * 3.0 ** (-k / STEPS) for k in range(STEPS)])
+    assert plan.release.clip.bounds == pytest.approx(
+        [2.0 * 3.0 ** (-k / STEPS) for k in range(STEPS)]
+    )
 
 
 @pytest.mark.parametrize("algorithm", [{"clip": 1e-30}, {"clip": 1e-17, "clip_decay": 1e3}])
@@ -81,7 +84,7 @@ def test_a_bound_that_arithmetic_cannot_keep_is_refused_before_the_first_step(
 )
 def test_a_private_run_clips_at_its_algorithms_default(name: str, clip: float) -> None:
     plan = plan_of([5, 6], algorithm={"name": name}, topology={"graph": "ring"})
-    assert plan.clip == (clip,) * STEPS
+    assert plan.release.clip.bounds == (clip,) * STEPS
 
 
 # A budget
@@ -101,7 +104,11 @@ def test_each_node_gets_the_least_noise_for_its_budget(relation: str) -> None:
         least = sensitivity * math.sqrt(STEPS) / gaussian_mu(budget, DELTA)
         assert least * (1 - 1e-9) <= node.noise_scale <= least * 1.002
         # Clipping bound 1: multiplier and standard deviation of the sum are one.
-        assert plan.noise_std(node, 0) == node.noise_scale == plan.noise_multiplier(node, 5)
+        assert (
+            plan.release.noise_std(node, 0)
+            == node.noise_scale
+            == plan.release.noise_multiplier(node, 5)
+        )
 
 
 def test_deltas_may_differ_from_node_to_node() -> None:
@@ -113,7 +120,7 @@ def test_deltas_may_differ_from_node_to_node() -> None:
         [math.sqrt(STEPS) / gaussian_mu(1.0, delta) for delta in deltas], rel=2e-3
     )
     for node, delta in zip(plan.nodes, deltas, strict=True):
-        assert node.epsilon == privacy.epsilon(plan.mechanism(node), delta=delta)
+        assert node.epsilon == privacy.epsilon(plan.release.mechanism(node), delta=delta)
         assert 0.99 < node.epsilon <= 1.0
 
 
@@ -128,11 +135,12 @@ def test_sampled_nodes_meet_their_budgets() -> None:
             if rate == 1
             else privacy.SampledGaussian(rate, multipliers, coordinates=10)
         )
-        assert plan.mechanism(node) == mechanism
+        assert plan.release.mechanism(node) == mechanism
         assert node.epsilon == privacy.epsilon(mechanism, delta=DELTA)
         assert 0.99 * budget < node.epsilon <= budget
         less = privacy.epsilon(
-            plan.mechanism(node).__class__(**_with_less_noise(mechanism, 0.995)), delta=DELTA
+            plan.release.mechanism(node).__class__(**_with_less_noise(mechanism, 0.995)),
+            delta=DELTA,
         )
         assert less > budget
 
@@ -156,10 +164,10 @@ def test_fixed_batches_are_accounted_under_replace_one() -> None:
     train = {"batch": 10, "sampling": "fixed"}
     plan = plan_of([50, 50, 8], epsilon=2.0, relation="replace-one", train=train)
     sampled, _, whole = plan.nodes
-    assert plan.mechanism(sampled) == privacy.FixedBatchGaussian(
+    assert plan.release.mechanism(sampled) == privacy.FixedBatchGaussian(
         10, 50, [sampled.noise_scale] * STEPS, coordinates=10
     )
-    assert plan.mechanism(whole) == privacy.Gaussian(
+    assert plan.release.mechanism(whole) == privacy.Gaussian(
         [whole.noise_scale] * STEPS, relation="replace-one", coordinates=10
     )
     assert all(0.99 * 2.0 < epsilon <= 2.0 for epsilon in epsilons(plan))
@@ -178,7 +186,7 @@ def test_fixed_batches_under_add_or_remove_one_are_refused() -> None:
 def test_a_given_noise_is_that_of_every_nodes_first_batch_mean(batch: int | str) -> None:
     plan = plan_of([50, 40, 12], noise_std=0.4, algorithm={"clip": 2.0}, train={"batch": batch})
     for node in plan.nodes:
-        assert plan.noise_std(node, 0) / node.expected_batch == pytest.approx(0.4)
+        assert plan.release.noise_std(node, 0) / node.expected_batch == pytest.approx(0.4)
         multiplier = 0.4 * node.expected_batch / 2.0
         assert node.noise_scale == pytest.approx(multiplier)
         right = (
@@ -196,10 +204,10 @@ def test_noise_follows_its_schedule() -> None:
     for node in plan.nodes:
         for k in range(STEPS):
             std = 0.4 * node.records * 15.0 ** (-k / STEPS)
-            assert plan.noise_std(node, k) == pytest.approx(std)
+            assert plan.release.noise_std(node, k) == pytest.approx(std)
             multiplier = 0.4 * node.records / 2.0 * 5.0 ** (-k / STEPS)
-            assert plan.noise_multiplier(node, k) == pytest.approx(multiplier)
-        mu = math.sqrt(sum(plan.noise_multiplier(node, k) ** -2 for k in range(STEPS)))
+            assert plan.release.noise_multiplier(node, k) == pytest.approx(multiplier)
+        mu = math.sqrt(sum(plan.release.noise_multiplier(node, k) ** -2 for k in range(STEPS)))
         assert node.epsilon is not None
         assert gaussian_delta(mu, node.epsilon) == pytest.approx(DELTA, rel=1e-5)
 
@@ -208,9 +216,9 @@ def test_accounting_none_keeps_the_noise_and_reports_no_epsilon() -> None:
     plan = plan_of([50, 40], noise_std=0.4, accounting="none")
     assert plan.noisy
     assert not plan.accounted
-    assert plan.clip is None
+    assert plan.release.clip.bounds is None
     for node in plan.nodes:
-        assert plan.noise_std(node, 0) == pytest.approx(0.4 * node.records)
+        assert plan.release.noise_std(node, 0) == pytest.approx(0.4 * node.records)
         assert (node.epsilon, node.delta, node.claimed) == (None, None, None)
 
 
@@ -298,9 +306,9 @@ def test_published_accounting_takes_the_noise_the_paper_prints(name: str, batch:
     for node, budget in zip(plan.nodes, budgets, strict=True):
         assert node.claimed == pytest.approx(budget, abs=1e-6)
         assert node.claimed <= budget
-        std = plan.noise_std(node, 0) / node.expected_batch
+        std = plan.release.noise_std(node, 0) / node.expected_batch
         assert CLAIMS[name](std, node.records) == pytest.approx(budget, rel=1e-5)
-        assert node.epsilon == privacy.epsilon(plan.mechanism(node), delta=DELTA)
+        assert node.epsilon == privacy.epsilon(plan.release.mechanism(node), delta=DELTA)
         assert abs(node.epsilon - budget) > 0.01
         assert len(node.conditions) >= 2
 
@@ -308,14 +316,14 @@ def test_published_accounting_takes_the_noise_the_paper_prints(name: str, batch:
 def test_the_papers_constant_scales_its_claim() -> None:
     plan = plan_of([50, 50], epsilon=1.0, accounting="published", published_constant=2.0)
     for node in plan.nodes:
-        std = plan.noise_std(node, 0) / node.expected_batch
+        std = plan.release.noise_std(node, 0) / node.expected_batch
         assert 2 * privsgp_claim(std, node.records) == pytest.approx(1.0, abs=1e-6)
 
 
 def test_certified_accounting_reports_the_claim_for_the_same_noise() -> None:
     plan = plan_of([50, 20], epsilon=1.0, algorithm={"clip": 1.0})
     for node in plan.nodes:
-        std = plan.noise_std(node, 0) / node.expected_batch
+        std = plan.release.noise_std(node, 0) / node.expected_batch
         assert node.claimed == pytest.approx(privsgp_claim(std, node.records))
     unclaimed = plan_of(
         [50, 20], epsilon=1.0, algorithm={"name": "dp2-sgd"}, topology={"graph": "ring"}
@@ -333,8 +341,8 @@ def test_every_step_runs_with_the_noise_of_its_schedule(batch: int | str) -> Non
         algorithm={"name": "dyn-d2p", "clip": 1.0},
         train={"steps": 60, "batch": batch},
     )
-    assert plan.noise_shape == pytest.approx([2.0 ** (-k / 60) for k in range(60)])
-    assert len(set(plan.noise_shape)) == 60
+    assert plan.release.noise_shape == pytest.approx([2.0 ** (-k / 60) for k in range(60)])
+    assert len(set(plan.release.noise_shape)) == 60
 
 
 @pytest.mark.parametrize(
@@ -356,7 +364,7 @@ def test_a_budget_a_round_holds_in_every_round(name: str, options: dict[str, Any
         train={"batch": 5},
     )
     for node in plan.nodes:
-        each = [plan.epsilon(node, [(k, k + 1)]) or 0.0 for k in range(plan.steps)]
+        each = [plan.release.epsilon(node, [(k, k + 1)]) or 0.0 for k in range(plan.steps)]
         assert max(each) <= 0.5
         assert max(each) > 0.499
         assert node.epsilon is not None
@@ -431,9 +439,9 @@ def test_10000_nodes_share_one_search_for_their_noise_and_need_no_matrix(
     searched = []
     search = planning._costed
 
-    def counted(plan: Plan, node: NodePlan, like: NodePlan | None) -> NodePlan:
+    def counted(settings: Any, release: Release, node: NodeRelease, start: Any) -> NodePlan:
         searched.append(node.records)
-        return search(plan, node, like)
+        return search(settings, release, node, start)
 
     monkeypatch.setattr(planning, "_costed", counted)
     nodes = 10_000

@@ -33,6 +33,10 @@ def plan_of(records: tuple[int, ...] = RECORDS, **train: Any) -> Plan:
     return build_plan(config, records, 3)
 
 
+def with_local_steps(plan: Plan, local_steps: int) -> Plan:
+    return replace(plan, release=replace(plan.release, local_steps=local_steps))
+
+
 def keys_of(plan: Plan, seed: int = 11) -> noise.NodeKeys:
     return noise.seeded_keys(seed, range(len(plan.nodes)))
 
@@ -152,7 +156,7 @@ def test_a_batch_may_be_empty() -> None:
 @pytest.mark.parametrize("method", ["poisson", "fixed"])
 def test_one_deal_makes_all_mini_batches_of_a_step(method: str) -> None:
     """Disjoint, ascending, each as drawn alone; and by the definition, record by record."""
-    plan = replace(plan_of((60, 41), sampling=method, batch=5), local_steps=4)
+    plan = with_local_steps(plan_of((60, 41), sampling=method, batch=5), 4)
     keys = keys_of(plan)
     for k in range(20):
         disjoint_batches = sampling.disjoint_batches(plan, keys, k, CPU)
@@ -174,7 +178,7 @@ def test_one_deal_makes_all_mini_batches_of_a_step(method: str) -> None:
 
 
 def test_a_deal_of_some_nodes_is_theirs() -> None:
-    plan = replace(plan_of((60, 41, 33), batch=5), local_steps=3)
+    plan = with_local_steps(plan_of((60, 41, 33), batch=5), 3)
     keys = keys_of(plan)
     whole = sampling.disjoint_batches(plan, keys, 4, CPU)
     some = sampling.disjoint_batches(plan, keys, 4, CPU, nodes=[plan.nodes[2], plan.nodes[0]])

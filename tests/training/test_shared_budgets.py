@@ -33,8 +33,8 @@ from tacit.errors import BudgetError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.shared import account_files
 from tacit.training.loop import execute
-from tacit.training.plan import Plan
 from tacit.training.prepare import prepare
+from tacit.training.release import Release
 from tacit.training.run_folder.result import Result
 
 pytestmark = pytest.mark.process
@@ -243,12 +243,12 @@ def test_nodes_with_equal_records_keep_their_own_budgets(tmp_path: Path) -> None
 
 def test_whole_clients_must_stay_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another client's data could change several clients of the earlier run at once."""
-    stated = Plan.mechanism
+    stated = Release.mechanism
 
     def of_clients(*arguments: Any) -> Any:
         return replace(stated(*arguments), unit="client")
 
-    monkeypatch.setattr(Plan, "mechanism", of_clients)
+    monkeypatch.setattr(Release, "mechanism", of_clients)
     together = parts(range(30), range(30, 60))
     given_nodes(tmp_path, 0.5, together)
     given_nodes(tmp_path, 0.3, together)

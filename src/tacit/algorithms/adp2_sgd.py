@@ -43,7 +43,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from tacit.algorithms.base import Activity, Algorithm, Options, Setup, step_size
+from tacit.algorithms.base import Activity, Algorithm, Options, Setup, any_clip, step_size
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import noised_gradient, public_draws
 from tacit.communication.colours import Released
@@ -179,5 +179,6 @@ ADP2_SGD = Algorithm(
     step=step,
     activity=waves,
     fixed_graph=True,
+    clip_norms=any_clip,
     bound_is_tight=True,
 )

@@ -24,6 +24,7 @@ from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, claimed_sums, noised_sums
 from tacit.algorithms.context import StepContext
 from tacit.communication.colours import Released
+from tacit.privacy.mechanisms.clipping import CLIP_NORMS, ClipNorm
 from tacit.privacy.noise.independent import GAUSSIAN, Noise
 from tacit.privacy.published import PublishedFormula
 
@@ -41,8 +42,10 @@ __all__ = [
     "Size",
     "TableRequest",
     "Weights",
+    "any_clip",
     "common_mean",
     "constant",
+    "l2_clip",
     "step_size",
 ]
 
@@ -85,7 +88,7 @@ class Options(BaseModel):
     learning_rate: LearningRate = 0.05
     learning_rate_schedule: RateSchedule = "constant"
     clip: Clip | None = None
-    clip_norm: Literal["l2", "coordinate", "l1"] = "l2"
+    clip_norm: ClipNorm = "l2"
 
 
 def step_size(options: Options, k: int, steps: int) -> float:
@@ -151,8 +154,8 @@ class Setup:
     model: str
     loss: str
     accounted: bool
-    relation: str
-    sampling: str
+    relation: privacy.Relation
+    sampling: Literal["poisson", "fixed"]
     input_bound: float | None
 
 
@@ -188,6 +191,16 @@ class TableRequest:
     directory: Path | None = None
 
 
+def any_clip(options: Options) -> Sequence[ClipNorm]:
+    """Every norm: each bounds the l2 norm, which is all that a noised sum needs."""
+    return CLIP_NORMS
+
+
+def l2_clip(options: Options) -> Sequence[ClipNorm]:
+    """The l2 norm alone."""
+    return ("l2",)
+
+
 def common_mean(models: Tensor, state: Any) -> Tensor:
     """The mean of all nodes' models `[nodes, d]`, which their messages give away: `[d]`."""
     return models.mean(0)
@@ -221,6 +234,8 @@ class Algorithm(Generic[State, Chosen]):
             model's.
         consensus: the common model `[d]`, from those models and the state; by default their mean.
         mechanism: what an observer sees of a node, and may learn from it.
+        clip_norms: for which `clip_norm` the mechanism is proved, with given options; `any_clip`
+            where a step takes nothing but sums of clipped gradients. By default `l2_clip`.
         bound_is_tight: whether an observer sees the noised sums themselves, so that what the
             mechanism can leak at worst is what the algorithm leaks at worst.
         noise: what `StepContext.add_noise` adds.
@@ -257,6 +272,7 @@ class Algorithm(Generic[State, Chosen]):
     released_models: bool = True
     consensus: Callable[[Tensor, State], Tensor] = common_mean
     mechanism: Callable[[NodeRun], privacy.Mechanism] = noised_sums
+    clip_norms: Callable[[Chosen], Sequence[ClipNorm]] = l2_clip
     bound_is_tight: bool = False
     noise: Noise = GAUSSIAN
     formula: PublishedFormula[Any] | None = None

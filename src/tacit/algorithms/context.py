@@ -13,7 +13,10 @@ __all__ = ["StepContext", "StepTable"]
 
 
 class StepTable(Protocol):
-    """One stored clipped gradient for each record (or mini-batch): private, never sent."""
+    """One stored clipped gradient for each record (or mini-batch): private, never sent.
+
+    Clipped in the l2 norm: a row whose step asks for one has `clip_norms` of `l2_clip`.
+    """
 
     def fill(self, at: Tensor) -> None:
         """Store every record's clipped gradient at parameters `at`, `[nodes, d]`."""
@@ -116,8 +119,10 @@ class StepContext(Protocol):
     def batch_difference(self, at: Tensor, anchor: Tensor, k: int, bound: float | None) -> Tensor:
         """Sum over step k's batch of clipped gradients at `at` less those at `anchor`.
 
-        Each record's difference is clipped to l2 norm `bound` if one is given. All `[nodes, d]`;
-        the sum is in float64, so that no more is lost to rounding when something is added to it.
+        Each record's difference is clipped to l2 norm `bound` if one is given, and the gradients in
+        the l2 norm too: a row whose step asks for this has `clip_norms` of `l2_clip`. All
+        `[nodes, d]`; the sum is in float64, so that no more is lost to rounding when something is
+        added to it.
         """
 
     def add_noise(

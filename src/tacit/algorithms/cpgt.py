@@ -26,7 +26,7 @@ Relation: the plan's; trust model: `all-messages`. No claim. Proof:
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ from tacit.algorithms.base import Algorithm, Options, Share, step_size
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import CompressorName, compressed, noised_gradient
 from tacit.communication.colours import Released
+from tacit.privacy.mechanisms.clipping import ClipNorm
 from tacit.privacy.noise.independent import LAPLACE
 
 __all__ = ["CPGT", "State", "TrackingOptions", "start", "step"]
@@ -44,7 +45,7 @@ __all__ = ["CPGT", "State", "TrackingOptions", "start", "step"]
 class TrackingOptions(Options):
     """Options of CPGT."""
 
-    clip_norm: Literal["l1"] = "l1"
+    clip_norm: ClipNorm = "l1"
     consensus_step: Share = 0.3
     tracking_step: Share = 0.3
     compressor: CompressorName = "none"
@@ -113,6 +114,7 @@ CPGT = Algorithm(
     start=start,
     step=step,
     mechanism=laplace_sums,
+    clip_norms=lambda options: ("l1",),
     noise=LAPLACE,
     fixed_graph=True,
     message_numbers=numbers,

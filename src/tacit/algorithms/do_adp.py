@@ -59,6 +59,7 @@ from tacit.algorithms.base import (
     Options,
     Setup,
     Share,
+    any_clip,
     step_size,
 )
 from tacit.algorithms.context import StepContext
@@ -213,6 +214,7 @@ CHOCO_SGD: Algorithm[State, Any] = Algorithm(
     start=start,
     step=step,
     private=False,
+    clip_norms=any_clip,
     claimed_run=claimed_run,
     fixed_graph=True,
     check=check,

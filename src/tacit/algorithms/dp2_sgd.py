@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from tacit.algorithms.base import Algorithm, Options, step_size
+from tacit.algorithms.base import Algorithm, Options, any_clip, step_size
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import noised_gradient
 from tacit.communication.colours import Released
@@ -58,6 +58,7 @@ DP2_SGD: Algorithm[State, Options] = Algorithm(
     options=Options,
     start=start,
     step=step,
+    clip_norms=any_clip,
     bound_is_tight=True,
 )
 

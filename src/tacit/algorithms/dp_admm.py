@@ -52,7 +52,6 @@ from tacit.algorithms.context import StepContext
 from tacit.algorithms.federated import (
     FederatedOptions,
     average_latest,
-    in_l2,
     participants,
 )
 from tacit.algorithms.parts import noised_gradient
@@ -124,5 +123,4 @@ DP_ADMM = Algorithm(
     bound_is_tight=True,
     activity=participants,
     convex=True,
-    check=in_l2,
 )

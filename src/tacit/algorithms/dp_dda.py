@@ -30,7 +30,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tacit.algorithms.base import Algorithm, Options, Share
+from tacit.algorithms.base import Algorithm, Options, Share, any_clip
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import independent, noised_gradient
 from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
@@ -92,5 +92,6 @@ DP_DDA = Algorithm(
     gossip=mix,
     activity=independent,
     convex=True,
+    clip_norms=any_clip,
     bound_is_tight=True,
 )

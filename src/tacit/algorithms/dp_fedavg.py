@@ -65,7 +65,6 @@ from tacit.algorithms.federated import (
     ServerState,
     average_active,
     clipped_rows,
-    in_l2,
     local_schedules,
     participants,
     round_sampling,
@@ -139,7 +138,6 @@ DP_FEDAVG: Algorithm[ServerState, LocalOptions] = Algorithm(
     consensus=server_model,
     mechanism=mechanism,
     activity=participants,
-    check=in_l2,
 )
 
 FEDAVG = replace(

@@ -34,7 +34,6 @@ from tacit.algorithms.federated import (
     FederatedOptions,
     ServerState,
     average_active,
-    in_l2,
     participants,
     server_model,
     server_start,
@@ -77,5 +76,4 @@ DP_SGD = Algorithm(
     consensus=server_model,
     bound_is_tight=True,
     activity=participants,
-    check=in_l2,
 )

@@ -36,6 +36,7 @@ from tacit.algorithms.context import StepContext
 from tacit.algorithms.regularisers import Regularisation
 from tacit.communication.colours import Released
 from tacit.errors import InputError
+from tacit.privacy.mechanisms.clipping import ClipNorm
 from tacit.privacy.noise.independent import LAPLACE
 
 __all__ = ["DPDO", "LaplaceOptions", "State", "mix", "pure_epsilon", "start", "step"]
@@ -46,7 +47,7 @@ Decay = Annotated[float, Field(ge=1e-3, le=1)]
 class LaplaceOptions(Options):
     """Options of DPDO."""
 
-    clip_norm: Literal["l1"] = "l1"
+    clip_norm: ClipNorm = "l1"
     rate_decay: Decay = 0.99
     noise_decay: Decay = 0.995
     regulariser: Literal["none", "box"] = "none"
@@ -139,6 +140,7 @@ DPDO = Algorithm(
     models=lambda state: state.z,
     gossip=mix,
     mechanism=laplace_sums,
+    clip_norms=lambda options: ("l1",),
     noise=LAPLACE,
     convex=True,
     check=check,

@@ -33,7 +33,6 @@ __all__ = [
     "average_active",
     "average_latest",
     "clipped_rows",
-    "in_l2",
     "local_schedules",
     "participants",
     "round_sampling",
@@ -160,15 +159,3 @@ def round_sampling(run: NodeRun) -> tuple[float, int]:
         return min(1.0, steps * run.rate), steps * batch
     rate = -math.expm1(steps * math.log1p(-run.rate)) * (1 + 1e-12)
     return min(1.0, rate), records - (records - batch) ** steps // records ** (steps - 1)
-
-
-def in_l2(setup: Setup) -> tuple[str, ...]:
-    """No warning, where what is released is bounded in the l2 norm.
-
-    Raises:
-        InputError: on `algorithm.clip_norm`, another norm.
-    """
-    clip_norm = setup.options.clip_norm
-    if clip_norm != "l2":
-        raise InputError("algorithm.clip_norm", clip_norm, "must be 'l2' for this method")
-    return ()

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, TypeVar
@@ -41,17 +42,17 @@ from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
-from tacit.algorithms.base import Setup, Size, step_size
+from tacit.algorithms.base import Setup, Size, any_clip, l2_clip, step_size
 from tacit.algorithms.federated import (
     FederatedOptions,
     LocalSteps,
     RoundSampling,
-    in_l2,
     round_sampling,
 )
 from tacit.algorithms.regularisers import Regularisation, RegulariserName
 from tacit.errors import InputError
 from tacit.privacy.accounting.primal_dual import ClientRound, carried_norms, energy_norms
+from tacit.privacy.mechanisms.clipping import ClipNorm
 from tacit.privacy.published import FedspdRun
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "FedspdOptions",
     "check",
     "claimed_run",
+    "clip_norms",
     "input_bound",
     "inverse_step",
     "mechanism",
@@ -306,17 +308,24 @@ def claimed_run(run: NodeRun) -> FedspdRun:
     )
 
 
+def clip_norms(options: FedspdOptions) -> Sequence[ClipNorm]:
+    """Every norm, of any loss; l2 alone with a smoothness.
+
+    Clamped coordinate by coordinate, a gradient is that of no convex loss.
+    """
+    return any_clip(options) if options.smoothness is None else l2_clip(options)
+
+
 def check(setup: Setup) -> tuple[str, ...]:
     """Refuse a smoothness that does not hold; warn where the bound is one for any loss.
 
     Raises:
         InputError: on `algorithm.smoothness`, for another model than logistic regression or below
-            what the records need; on `algorithm.clip_norm`, another than l2 with a smoothness.
+            what the records need.
     """
     options = setup.options
     warnings: tuple[str, ...] = ()
     if options.smoothness is not None:
-        in_l2(setup)  # clamped coordinate by coordinate, a gradient is that of no convex loss
         _check_smoothness(setup)
     elif setup.accounted and (options.local_steps > 1 or options.state == "private"):
         warnings = (

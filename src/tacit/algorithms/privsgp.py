@@ -35,6 +35,7 @@ from tacit.algorithms.base import (
     Algorithm,
     Momentum,
     Options,
+    any_clip,
     step_size,
 )
 from tacit.algorithms.context import StepContext
@@ -112,6 +113,7 @@ PRIVSGP: Algorithm[Any, Any] = Algorithm(
     models=de_biased,
     gossip=mix,
     final_rounds=lambda options: options.final_mixing,
+    clip_norms=any_clip,
     bound_is_tight=True,
     message_numbers=lambda options, d: d + 1,  # the push-sum weight
     formula=PUBLISHED,

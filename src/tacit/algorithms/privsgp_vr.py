@@ -35,6 +35,7 @@ from torch import Tensor
 
 from tacit.algorithms import privsgp
 from tacit.algorithms.accounting import NodeRun, claimed_sums
+from tacit.algorithms.base import l2_clip
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.privsgp import PushSumOptions
 from tacit.algorithms.variance_reduction import (
@@ -134,6 +135,7 @@ PRIVSGP_VR = replace(
     start=start,
     step=step,
     mechanism=reduced_sums,
+    clip_norms=l2_clip,
     bound_is_tight=False,
     formula=CLAIM,
     claimed_run=claimed_run,

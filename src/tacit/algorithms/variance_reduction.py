@@ -187,19 +187,12 @@ def check_differences(setup: Setup) -> tuple[str, ...]:
     """Refuse what has no bound, and warn of what is expensive.
 
     Raises:
-        InputError: on `algorithm.clip_norm`, another norm than l2; on an option of a table where
-            there is none; on `algorithm.table_batch` with clipped differences or batches of fixed
-            size.
+        InputError: on an option of a table where there is none; on `algorithm.table_batch` with
+            clipped differences or batches of fixed size.
     """
     options: Any = setup.options
     private = options.state == "private"  # un-noised gradients are kept
     table = private and isinstance(options, TableOptions)
-    if options.clip_norm != "l2":
-        raise InputError(
-            "algorithm.clip_norm",
-            options.clip_norm,
-            "must be 'l2' where gradients of records are kept or subtracted",
-        )
     if not table:
         for key in ("table_batch", "table_directory"):
             if getattr(options, key, None) is not None:

@@ -102,14 +102,14 @@ def _groups(plan: Plan) -> list[list[NodePlan]]:
 def _plan_row(plan: Plan, nodes: Sequence[NodePlan]) -> ClaimRow:
     config, node = plan.config, nodes[0]
     algorithm = config.algorithm.definition
-    mechanism = plan.mechanism(node) if plan.accounted else None
+    mechanism = plan.release.mechanism(node) if plan.accounted else None
     lower, multiplier = None, None
     if mechanism is not None and node.delta is not None:
         # Messages are the noised sums themselves: linear losses attain their pairs.
         if algorithm.bound_is_tight:
             lower = privacy.epsilon_bounds(mechanism, delta=node.delta)[0]
         ends = (0, plan.steps - 1)
-        first, last = (plan.noise_multiplier(node, k) for k in ends)
+        first, last = (plan.release.noise_multiplier(node, k) for k in ends)
         multiplier = (first, last)
     node_names = f"node {node.node}" if len(nodes) == 1 else f"{len(nodes)} nodes from {node.node}"
     return _row(

@@ -220,7 +220,7 @@ def plan_document(job: Job) -> PlanDocument:
     """The plan as a document."""
     plan = job.plan
     per_step = bytes_per_step(plan, _message_numbers(plan), job.dtype.itemsize)
-    last = plan.steps - 1
+    bounds, last = plan.release.clip.bounds, plan.steps - 1
     return PlanDocument(
         algorithm=plan.config.algorithm.name,
         dataset=plan.config.task.dataset,
@@ -229,7 +229,7 @@ def plan_document(job: Job) -> PlanDocument:
         steps=plan.steps,
         relation=plan.config.privacy.relation if plan.accounted else None,
         mechanism=mechanism_line(plan),
-        clip=None if plan.clip is None else (plan.clip[0], plan.clip[last]),
+        clip=None if bounds is None else (bounds[0], bounds[last]),
         graph=plan.mixing.schedule.name,
         mixing=plan.mixing.kind,
         contraction=plan.contraction,
@@ -244,8 +244,8 @@ def plan_document(job: Job) -> PlanDocument:
 
 def _planned_node(plan: Plan, node: NodePlan) -> PlannedNode:
     ends = (0, plan.steps - 1)
-    first_multiplier, last_multiplier = (plan.noise_multiplier(node, k) for k in ends)
-    first_std, last_std = (plan.noise_std(node, k) / node.expected_batch for k in ends)
+    first_multiplier, last_multiplier = (plan.release.noise_multiplier(node, k) for k in ends)
+    first_std, last_std = (plan.release.noise_std(node, k) / node.expected_batch for k in ends)
     return PlannedNode(
         **asdict(node),
         noise_multiplier=(first_multiplier, last_multiplier),
@@ -268,10 +268,7 @@ def plan_table(job: Job) -> None:
         ("graph", f"{document.graph}, {document.mixing} weights"),
         ("contraction a step", _contraction(plan.contraction)),
         ("bytes sent a node and step", bytes_text(document.bytes_per_step)),
-        (
-            "clipping bound",
-            "none" if plan.clip is None else _first_last((plan.clip[0], plan.clip[plan.steps - 1])),
-        ),
+        ("clipping bound", "none" if document.clip is None else _first_last(document.clip)),
         ("mechanism", document.mechanism or "no noise: NOT PRIVATE"),
         ("relation", document.relation or "-"),
     )
@@ -300,8 +297,8 @@ def _table(headings: Sequence[str], justify: Literal["left", "right"] = "left") 
 
 def _plan_row(plan: Plan, numbers: Sequence[int], node: NodePlan) -> tuple[str, ...]:
     last = plan.steps - 1
-    multipliers = [plan.noise_multiplier(node, k) for k in (0, last)]
-    stds = [plan.noise_std(node, k) / node.expected_batch for k in (0, last)]
+    multipliers = [plan.release.noise_multiplier(node, k) for k in (0, last)]
+    stds = [plan.release.noise_std(node, k) / node.expected_batch for k in (0, last)]
     return (
         _numbers(numbers),
         str(node.records),

@@ -13,7 +13,8 @@ from tacit.privacy import to_statement
 from tacit.privacy.ledger import ledger as books
 from tacit.privacy.ledger.shared import SharedLedgers
 from tacit.privacy.noise.keys import NodeKeys, fresh_keys, seeded_keys
-from tacit.training.plan import Interval, NodePlan, Plan
+from tacit.training.plan import NodePlan, Plan
+from tacit.training.release import Interval
 from tacit.training.run_folder.folder import RunFolder
 from tacit.training.shared_budgets import draws
 from tacit.training.shared_budgets import kind as _kind
@@ -94,7 +95,9 @@ def open_ledger(
         return None
     here = range(len(plan.nodes)) if hosted is None else hosted
     statements = [
-        books.NodeStatement(node.node, to_statement(plan.booked(node)), node.budget, node.delta)
+        books.NodeStatement(
+            node.node, to_statement(plan.release.booked(node)), node.budget, node.delta
+        )
         for node in (plan.nodes[number] for number in here)
     ]
     digest = plan.digest()
@@ -215,7 +218,7 @@ def _own_limits(
             continue
 
         def total(end: int, node: NodePlan = node, charged: Sequence[Interval] = charged) -> float:
-            return plan.epsilon(node, [*charged, (first, end)]) or 0.0
+            return plan.release.epsilon(node, [*charged, (first, end)]) or 0.0
 
         limits.append(_Limit(node.node, node.budget, total))
     return limits
@@ -260,14 +263,14 @@ def epsilon_spent(
         intervals = tuple(charged.get(node.node, ()))
         kind = (_kind(plan, node), intervals)
         if kind not in known:
-            known[kind] = plan.epsilon(node, intervals)
+            known[kind] = plan.release.epsilon(node, intervals)
         found.append(known[kind])
     return tuple(found)
 
 
 def claimed_spent(plan: Plan, steps: int) -> tuple[float | None, ...]:
     """What the paper's formula says of the steps that were completed, one a node."""
-    known = {_kind(plan, node): plan.claimed(node, steps) for node in _distinct(plan)}
+    known = {_kind(plan, node): plan.release.claimed(node, steps) for node in _distinct(plan)}
     return tuple(known[_kind(plan, node)] for node in plan.nodes)
 
 

@@ -45,7 +45,7 @@ from tacit.training.run_folder import metrics as measured
 from tacit.training.run_folder.folder import RunFolder
 from tacit.training.run_folder.result import Claim, Result, result_document
 from tacit.training.shared_budgets import check_shared, open_shared
-from tacit.training.state import Session, begin, record, save, share_of, take_rows, together
+from tacit.training.state import RunState, begin, record, save, share_of, take_rows, together
 
 if TYPE_CHECKING:
     from tacit.communication.cluster import Cluster
@@ -128,19 +128,19 @@ def execute(
         if ledger is not None:
             stack.enter_context(ledger)
         communication = stack.enter_context(open_communication(job, cluster))
-        session = begin(
+        run = begin(
             job, peers, communication, (own, common_folder), ledger, resume=resume, is_new=is_new
         )
         try:
-            _train(session, on_step, should_stop)
-            return _finish(session)
+            _train(run, on_step, should_stop)
+            return _finish(run)
         except DivergenceError as error:
-            _diverged(session, str(error))
+            _diverged(run, str(error))
             raise
         except InputError as error:
             if error.where not in _WRITTEN:
                 raise
-            raise InputError(error.where, error.value, _cut_short(session, error)) from error
+            raise InputError(error.where, error.value, _cut_short(run, error)) from error
 
 
 def _folders(
@@ -188,8 +188,8 @@ def _folders(
 
 
 def _session_id(peers: Peers) -> str:
-    """A name of this session of the run, the same in all processes."""
-    first, *_ = peers.share("session", secrets.token_hex(16), SESSION_ID)
+    """A name of this run of the run, the same in all processes."""
+    first, *_ = peers.share("run", secrets.token_hex(16), SESSION_ID)
     return first
 
 
@@ -232,112 +232,112 @@ def _run_id(peers: Peers, booked: Path | None, shared: SharedLedgers) -> str:
     return run_id
 
 
-def _cut_short(session: Session, error: InputError) -> str:
+def _cut_short(run: RunState, error: InputError) -> str:
     """What could not be written in the middle of a run, what is safe, and how to go on."""
     kept = None
     with suppress(OSError):  # the folder itself may be gone
-        kept = session.folder and checkpoints.latest(session.folder.path)
+        kept = run.folder and checkpoints.latest(run.folder.path)
     where = f"the last checkpoint is {kept.name}" if kept else "there is no checkpoint yet"
     return (
-        f"{error.expected}; the run ended after step {session.step}: what was sent is on the "
+        f"{error.expected}; the run ended after step {run.step}: what was sent is on the "
         f"books, and {where}; when there is room to write, go on with --resume"
     )
 
 
 def _train(
-    session: Session, on_step: Callable[[Progress], None], should_stop: Callable[[], bool]
+    run: RunState, on_step: Callable[[Progress], None], should_stop: Callable[[], bool]
 ) -> None:
-    """Every step from where the session stands, then the gossip-only rounds."""
-    config, peers = session.job.config, session.peers
+    """Every step from where the run stands, then the gossip-only rounds."""
+    config, peers = run.job.config, run.peers
     algorithm, options = config.algorithm.definition, config.algorithm.options
-    saves = config.train.checkpoint_every or share_of(session.plan.steps, CHECKPOINTS)
-    block = share_of(session.plan.steps, DATA_BLOCKS if config.privacy.ledger else BLOCKS)
-    if session.step == 0 and not session.started:
-        record(session)
-    booked = session.step
-    while session.step < session.until:
-        k = session.step
+    saves = config.train.checkpoint_every or share_of(run.plan.steps, CHECKPOINTS)
+    block = share_of(run.plan.steps, DATA_BLOCKS if config.privacy.ledger else BLOCKS)
+    if run.step == 0 and not run.started:
+        record(run)
+    booked = run.step
+    while run.step < run.until:
+        k = run.step
         peers.at(k)
         peers.check()
-        if k >= booked and session.ledger is not None:
-            booked = min(k + block, session.until)
-            session.ledger.reserve(k, booked)
-        _delay(session, k)
-        session.state = algorithm.step(session.state, k, options, session.context)
-        session.step = k + 1
+        if k >= booked and run.ledger is not None:
+            booked = min(k + block, run.until)
+            run.ledger.reserve(k, booked)
+        _delay(run, k)
+        run.state = algorithm.step(run.state, k, options, run.context)
+        run.step = k + 1
         asked = should_stop()
-        stop = peers.agreed_stop(session.step, asked)
-        last = stop or session.step == session.until
-        evaluated = session.step in session.evaluation_steps
-        saved = last or session.step % saves == 0
-        if evaluated or saved or session.step % FINITE_CHECK_EVERY == 0:
-            _check_finite(session)
+        stop = peers.agreed_stop(run.step, asked)
+        last = stop or run.step == run.until
+        evaluated = run.step in run.evaluation_steps
+        saved = last or run.step % saves == 0
+        if evaluated or saved or run.step % FINITE_CHECK_EVERY == 0:
+            _check_finite(run)
         if evaluated and not last:
-            record(session)
+            record(run)
         else:
-            take_rows(session)
+            take_rows(run)
         try:
             if saved:
-                save(session)
+                save(run)
         finally:
             # After the checkpoint: steps that were given back, but not kept, cost their repeat.
-            if last and session.ledger is not None:
-                session.ledger.settle(session.step)
-        on_step(_progress(session))
-        if stop and session.step < session.until:
+            if last and run.ledger is not None:
+                run.ledger.settle(run.step)
+        on_step(_progress(run))
+        if stop and run.step < run.until:
             by = "by the user" if asked else "by the user of another process"
-            session.status, session.message = "stopped", by
+            run.status, run.message = "stopped", by
             break
-    if session.status != "stopped":
+    if run.status != "stopped":
         for extra in range(algorithm.final_rounds(options)):
-            session.state = algorithm.mix(session.state, session.step + extra, session.context)
-    _check_finite(session)
+            run.state = algorithm.mix(run.state, run.step + extra, run.context)
+    _check_finite(run)
 
 
-def _delay(session: Session, k: int) -> None:
+def _delay(run: RunState, k: int) -> None:
     """Take as long as the slowest node of this process is said to, where that is simulated."""
-    if session.plan.faults is not None:
-        time.sleep(session.plan.faults.delay(k, session.job.hosted))
+    if run.plan.faults is not None:
+        time.sleep(run.plan.faults.delay(k, run.job.hosted))
 
 
-def _finish(session: Session) -> Result:
+def _finish(run: RunState) -> Result:
     """Measure, write down, and hand over."""
-    job, plan, communication = session.job, session.plan, session.communication
-    seconds = session.seconds
+    job, plan, communication = run.job, run.plan, run.communication
+    seconds = run.seconds
     communication.finish()
-    take_rows(session)
-    record(session, whole=True)
+    take_rows(run)
+    record(run, whole=True)
     communication.finish()
-    take_rows(session, whole=True)
-    own = {} if session.ledger is None else session.ledger.charged()
-    charged = together(session.peers, "list of steps booked at the end", job, own)
+    take_rows(run, whole=True)
+    own = {} if run.ledger is None else run.ledger.charged()
+    charged = together(run.peers, "list of steps booked at the end", job, own)
     epsilon = epsilon_spent(plan, charged)
-    models = session.models.expand(len(job.hosted), -1).contiguous()
-    consensus = consensus_of(job, session.models, session.state)
-    if session.peers.processes > 1 and models_public(job):
-        consensus = communication.mean(Released(session.models))
+    models = run.models.expand(len(job.hosted), -1).contiguous()
+    consensus = consensus_of(job, run.models, run.state)
+    if run.peers.processes > 1 and models_public(job):
+        consensus = communication.mean(Released(run.models))
     own_models = {folders.NODES: {"parameters": models}}
-    if session.folder is not None and session.folder is not session.common_folder:
-        session.folder.write_tensors(folders.NODES, own_models.pop(folders.NODES))
+    if run.folder is not None and run.folder is not run.common_folder:
+        run.folder.write_tensors(folders.NODES, own_models.pop(folders.NODES))
     document = None
-    if session.peers.rank == 0:
-        document = _document(session, epsilon, seconds, others="rank {rank}")
-    if session.common_folder is not None and document is not None:
+    if run.peers.rank == 0:
+        document = _document(run, epsilon, seconds, others="rank {rank}")
+    if run.common_folder is not None and document is not None:
         state_dict = job.model.module(consensus).state_dict()
-        session.common_folder.write_result(document, {**own_models, folders.MODEL: state_dict})
-        write_report(session.common_folder.path)
+        run.common_folder.write_result(document, {**own_models, folders.MODEL: state_dict})
+        write_report(run.common_folder.path)
     # Nobody leaves before rank 0 has written everything down.
-    summary, *_ = session.peers.share("summary of the result", _summary(document), SUMMARY)
+    summary, *_ = run.peers.share("summary of the result", _summary(document), SUMMARY)
     sent = list(summary.bytes_sent_by_node or ())
     if len(sent) != len(plan.nodes):
         raise PeerError(f"rank 0 gave bytes of {len(sent)} nodes, and there are {len(plan.nodes)}")
     for node, count in zip(job.hosted, communication.exchange.bytes_sent.tolist(), strict=True):
         sent[node] = count
-    claimed = claimed_spent(plan, session.step)
+    claimed = claimed_spent(plan, run.step)
     return Result(
         parameters=models,
         consensus=consensus,
-        metrics=measured.series(session.rows),
+        metrics=measured.series(run.rows),
         epsilon=epsilon,
         claims=tuple(
             Claim(node.node, claim, spent, None, node.budget, node.delta)
@@ -347,13 +347,12 @@ def _finish(session: Session) -> Result:
         test_loss=_scores(summary.test_loss),
         private=plan.not_private_reason is None,
         bytes_sent=tuple(sent),
-        steps=session.step,
+        steps=run.step,
         seconds=seconds,
-        status=session.status,
-        message=session.message,
-        notes=session.notes,
-        plan=plan,
-        out=None if session.common_folder is None else session.common_folder.path,
+        status=run.status,
+        message=run.message,
+        notes=run.notes,
+        out=None if run.common_folder is None else run.common_folder.path,
         job=job,
     )
 
@@ -372,88 +371,88 @@ def _scores(summary: Mapping[str, float | None] | None) -> dict[str, float] | No
 
 
 def _document(
-    session: Session, epsilon: Sequence[float | None], seconds: float, *, others: str
+    run: RunState, epsilon: Sequence[float | None], seconds: float, *, others: str
 ) -> ResultDocument:
     """The content of `result.json`.
 
     Args:
-        session: of the run.
+        run: of which.
         epsilon: of every node.
         seconds: of training.
         others: where that of another process's node is from; `{rank}` stands for its rank.
     """
-    found, job = session.measured, session.job
-    sent = session.communication.exchange.bytes_sent.tolist() if found is None else found.bytes_sent
+    found, job = run.measured, run.job
+    sent = run.communication.exchange.bytes_sent.tolist() if found is None else found.bytes_sent
     hosts = enumerate(job.placement.ranks)
     sources = ["own ledger" if n in job.hosted else others.format(rank=rank) for n, rank in hosts]
     return result_document(
         job,
-        status=session.status,
-        message=session.message,
-        steps=session.step,
+        status=run.status,
+        message=run.message,
+        steps=run.step,
         epsilon=epsilon,
-        claimed=claimed_spent(session.plan, session.step),
+        claimed=claimed_spent(run.plan, run.step),
         evaluation=None if found is None else found.evaluation,
         bytes_sent=sent,
         seconds=seconds,
-        notes=(*session.notes, *(() if found is None else found.notes)),
+        notes=(*run.notes, *(() if found is None else found.notes)),
         epsilon_source=sources if job.plan.accounted else None,
     )
 
 
-def _check_finite(session: Session) -> None:
+def _check_finite(run: RunState) -> None:
     """Stop at a model that is not finite, before it is saved over a good one.
 
     Only at one that is released: a stop says something of what it looks at, and everyone sees it.
     """
-    models, released = session.models, session.job.config.algorithm.definition.released_models
+    models, released = run.models, run.job.config.algorithm.definition.released_models
     if not released:
-        models = consensus_of(session.job, models, session.state).unsqueeze(0)
+        models = consensus_of(run.job, models, run.state).unsqueeze(0)
     # One pass; a finite sum can only come of finite numbers.
     if bool(torch.isfinite(models.sum())) or bool(torch.isfinite(models).all()):
         return
     rows = (~torch.isfinite(models).all(1)).nonzero().flatten().tolist()
-    of_nodes = len(models) == len(session.job.hosted) and released
-    bad = f"the model of node {session.job.hosted[rows[0]]}" if of_nodes else "the server's model"
-    kept = None if session.folder is None else checkpoints.latest(session.folder.path)
+    of_nodes = len(models) == len(run.job.hosted) and released
+    bad = f"the model of node {run.job.hosted[rows[0]]}" if of_nodes else "the server's model"
+    kept = None if run.folder is None else checkpoints.latest(run.folder.path)
     where = "nothing was saved" if kept is None else f"the last good state is {kept}"
-    if session.ledger is not None and session.step > session.first:
-        session.ledger.settle(session.step)
+    if run.ledger is not None and run.step > run.first:
+        run.ledger.settle(run.step)
     raise DivergenceError(
         bad
         + (f" and {len(rows) - 1} more" if len(rows) > 1 else "")
-        + f" is no longer finite after step {session.step}: lower algorithm.learning_rate "
-        + f"(now {session.job.config.algorithm.options.learning_rate:g}); {where}"
+        + f" is no longer finite after step {run.step}: lower algorithm.learning_rate "
+        + f"(now {run.job.config.algorithm.options.learning_rate:g}); {where}"
     )
 
 
-def _diverged(session: Session, message: str) -> None:
+def _diverged(run: RunState, message: str) -> None:
     """Write down that the run diverged, here or in another process."""
-    session.status, session.message, session.measured = "diverged", message, None
-    if session.common_folder is None:
+    run.status, run.message, run.measured = "diverged", message, None
+    if run.common_folder is None:
         return
-    own = {} if session.ledger is None else session.ledger.charged()
-    hosted = session.job.hosted
+    own = {} if run.ledger is None else run.ledger.charged()
+    hosted = run.job.hosted
     # Of other processes' nodes nothing is known: they are not asked what they have booked.
-    spent = enumerate(epsilon_spent(session.plan, own))
+    spent = enumerate(epsilon_spent(run.plan, own))
     epsilon = [value if node in hosted else None for node, value in spent]
-    document = _document(session, epsilon, session.seconds, others="not asked")
-    session.common_folder.write_document(folders.RESULT, document)
-    write_report(session.common_folder.path)
+    document = _document(run, epsilon, run.seconds, others="not asked")
+    run.common_folder.write_document(folders.RESULT, document)
+    write_report(run.common_folder.path)
 
 
-def _progress(session: Session) -> Progress:
-    row = session.rows[-1] if session.rows else None
+def _progress(run: RunState) -> Progress:
+    row = run.rows[-1] if run.rows else None
     loss = None if row is None else row.train_loss
     if row is not None and row.test_loss is not None:
         loss = row.test_loss.mean
-    elapsed = time.perf_counter() - session.began
+    elapsed = time.perf_counter() - run.began
     return Progress(
-        step=session.step,
-        steps=session.until,
+        step=run.step,
+        steps=run.until,
         loss=loss,
         accuracy=row.test_accuracy.mean if row is not None and row.test_accuracy else None,
-        epsilon=session.spent("most", session.step),
-        steps_per_second=(session.step - session.first) / elapsed,
-        notes=session.notes,
+        epsilon=run.spent("most", run.step),
+        steps_per_second=(run.step - run.first) / elapsed,
+        notes=run.notes,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tacit import privacy
 from tacit.algorithms import Activity, Schedules, Setup
-from tacit.config import Config
+from tacit.config import Config, Privacy
 from tacit.errors import BudgetError, InputError
 from tacit.gradients.clipping import check_clip
 from tacit.privacy.accounting.calibration import least_scale
@@ -25,6 +25,7 @@ from tacit.topology import (
 )
 from tacit.training.faults import FaultPlan, fault_plan, taking_part
 from tacit.training.plan import NodePlan, Plan
+from tacit.training.release import Interval, NodeRelease, Release, make_release
 
 __all__ = ["build_plan"]
 
@@ -35,13 +36,18 @@ _CHECKS = {
 _CONVEX_MODELS = ("logistic", "linear")
 
 
-def build_plan(config: Config, records: Sequence[int], parameters: int) -> Plan:
+def build_plan(
+    config: Config, records: Sequence[int], parameters: int, notes: Sequence[str] = ()
+) -> Plan:
     """Decide everything, and refuse what cannot be.
+
+    What is released is stated first; noise is calibrated on it; then the plan is made, at once.
 
     Args:
         config: the experiment.
         records: J of each node.
         parameters: d.
+        notes: what else the plan comes to, each one line.
 
     Raises:
         InputError: the settings contradict each other or the data.
@@ -49,35 +55,34 @@ def build_plan(config: Config, records: Sequence[int], parameters: int) -> Plan:
     """
     mixing = _mixing(config)
     schedules = _schedules(config, records)
-    nodes = tuple(_sampling(config, schedules, *pair) for pair in enumerate(records))
+    sampled = [_sampling(config, schedules, *pair) for pair in enumerate(records)]
     faults = fault_plan(config, mixing)
     definition, setup = config.algorithm.definition, _setup(config, mixing, records, parameters)
     activity = taking_part(definition.activity(setup), faults, config.train.steps)
-    plan = Plan(
-        config=config,
-        parameters=parameters,
-        nodes=nodes,
-        clip=schedules.clip,
-        noise_shape=schedules.noise_shape,
-        mixing=mixing,
-        contraction=contraction(mixing),
-        local_steps=schedules.local_steps,
-        disjoint=schedules.disjoint,
-        activity=activity,
-        faults=faults,
-        notes=_notes(config, activity, faults),
+    release = make_release(
+        definition, setup, schedules, activity, config.privacy.published_constant
     )
-    warnings: tuple[str, ...] = definition.check(setup)
+    cautions: tuple[str, ...] = definition.check(setup)
     if definition.convex and setup.model not in _CONVEX_MODELS:
-        warnings += (
+        cautions += (
             f"{definition.title} is proved to converge for convex losses: "
             f"task.model = '{setup.model}' is not convex",
         )
-    if plan.noisy:
-        plan = replace(plan, nodes=_noised(plan))
-        warnings += _warnings(plan)
-    first = plan.not_private_warning
-    return replace(plan, warnings=warnings if first is None else (first, *warnings))
+    if config.privacy.noisy:
+        nodes = _noised(config, release, sampled)
+        cautions += _large_delta(nodes)
+    else:
+        nodes = tuple(NodePlan(**vars(node)) for node in sampled)
+    return Plan(
+        config=config,
+        release=release,
+        nodes=nodes,
+        mixing=mixing,
+        contraction=contraction(mixing),
+        faults=faults,
+        cautions=cautions,
+        notes=(*_notes(config, activity, faults), *notes),
+    )
 
 
 def _mixing(config: Config) -> Mixing:
@@ -121,7 +126,7 @@ def _mixing(config: Config) -> Mixing:
     return mixing
 
 
-def _sampling(config: Config, schedules: Schedules, node: int, records: int) -> NodePlan:
+def _sampling(config: Config, schedules: Schedules, node: int, records: int) -> NodeRelease:
     batch = config.train.batch
     size = records if batch == "all" else min(batch, records)
     if batch != "all" and schedules.local_steps > 1 and schedules.disjoint:
@@ -133,7 +138,7 @@ def _sampling(config: Config, schedules: Schedules, node: int, records: int) -> 
                 f"mini-batches that share no record need as many records: node {node} has "
                 f"{records}",
             )
-    return NodePlan(node=node, records=records, rate=size / records, expected_batch=float(size))
+    return NodeRelease(node=node, records=records, rate=size / records, expected_batch=float(size))
 
 
 def _setup(config: Config, mixing: Mixing, records: Sequence[int], parameters: int) -> Setup:
@@ -214,48 +219,45 @@ class _NoiseQuestion:
     released: tuple[tuple[float, int], ...]
 
 
-def _released(plan: Plan, node: NodePlan) -> tuple[tuple[float, int], ...]:
+def _released(release: Release, node: NodeRelease) -> tuple[tuple[float, int], ...]:
     """Noise shapes of the steps in which a node takes part, each with how many: order is free.
 
     Where what a step costs depends on its number, their numbers.
     """
-    if plan.activity is None:
+    if release.activity is None:
         return ()
-    chosen = plan.config.algorithm
-    if chosen.definition.cost_depends_on_step(chosen.options):
-        return tuple((float(step), 1) for step in plan.released(node))
-    return tuple(sorted(Counter(plan.noise_shape[step] for step in plan.released(node)).items()))
+    steps = release.active_steps(node)
+    if release.algorithm.cost_depends_on_step(release.setup.options):
+        return tuple((float(step), 1) for step in steps)
+    return tuple(sorted(Counter(release.noise_shape[step] for step in steps).items()))
 
 
-def _noised(plan: Plan) -> tuple[NodePlan, ...]:
+def _noised(config: Config, release: Release, nodes: Sequence[NodeRelease]) -> tuple[NodePlan, ...]:
     """The nodes with their noise scale, and what it costs."""
-    settings, per_node = plan.config.privacy, plan.config.per_node
-    budgets: Sequence[float | None] = (None,) * len(plan.nodes)
+    settings, per_node = config.privacy, config.per_node
+    budgets: Sequence[float | None] = (None,) * len(nodes)
     if settings.budget is not None:
         budgets = per_node(settings.budget)
     wanted = [
-        _NoiseQuestion(node.records, budget, delta, _released(plan, node))
-        for node, budget, delta in zip(plan.nodes, budgets, per_node(settings.delta), strict=True)
+        _NoiseQuestion(node.records, budget, delta, _released(release, node))
+        for node, budget, delta in zip(nodes, budgets, per_node(settings.delta), strict=True)
     ]
     costs: dict[_NoiseQuestion, NodePlan] = {}
     failures: list[str] = []
     initial_guess: NodePlan | None = None
     # In the order of rates, since each scale is a guess for the next.
-    order = sorted(
-        zip(plan.nodes, wanted, strict=True), key=lambda row: (row[0].rate, row[1].released)
-    )
+    order = sorted(zip(nodes, wanted, strict=True), key=lambda row: (row[0].rate, row[1].released))
     for node, want in order:
         if want in costs:
             continue
-        delta = want.delta if plan.accounted else None
+        delta = want.delta if release.setup.accounted else None
+        bounded = replace(node, budget=want.budget, delta=delta)
         try:
-            costs[want] = _costed(
-                plan, replace(node, budget=want.budget, delta=delta), initial_guess
-            )
+            costs[want] = _costed(config.privacy, release, bounded, initial_guess)
         except BudgetError as error:
             same = [index for index, other in enumerate(wanted) if other == want]
             failures.append(f"{_listed(same)}: {error}")
-            costs[want] = node
+            costs[want] = NodePlan(**vars(node))
         initial_guess = costs[want] if costs[want].noise_scale else initial_guess
     if failures:
         more = f"; and {len(failures) - 3} more groups of nodes" if len(failures) > 3 else ""
@@ -263,59 +265,62 @@ def _noised(plan: Plan) -> tuple[NodePlan, ...]:
     return tuple(replace(costs[want], node=node) for node, want in enumerate(wanted))
 
 
-def _costed(plan: Plan, node: NodePlan, initial_guess: NodePlan | None) -> NodePlan:
+def _costed(
+    settings: Privacy, release: Release, node: NodeRelease, initial_guess: NodeRelease | None
+) -> NodePlan:
     """A node with its noise scale, certified epsilon and claim, from a node that has them."""
-    node = replace(node, noise_scale=_noise_scale(plan, node, initial_guess))
+    node = replace(node, noise_scale=_noise_scale(settings, release, node, initial_guess))
     if node.delta is None:
-        return node
-    certified = plan.epsilon(node, [(0, plan.steps)]) or 0.0
-    settings = plan.config.privacy
+        return NodePlan(**vars(node))
+    steps = release.setup.steps
+    certified = release.epsilon(node, [(0, steps)]) or 0.0
     if settings.noise_std is not None and node.budget is not None and certified > node.budget:
-        enough = _calibrated(plan, node, node.noise_scale, node.budget) / node.noise_scale
+        enough = _calibrated(release, node, node.noise_scale, node.budget) / node.noise_scale
         raise BudgetError(
             f"privacy.noise_std = {settings.noise_std:g} costs epsilon {_up(certified)} in "
-            f"{plan.steps} steps, above the budget of {node.budget:g}: noise_std = "
+            f"{steps} steps, above the budget of {node.budget:g}: noise_std = "
             f"{_up(settings.noise_std * enough)} or fewer steps would keep it"
         )
-    formula = plan.config.algorithm.definition.formula
+    formula = release.algorithm.formula
     if formula is None:
-        return replace(node, epsilon=certified)
-    return replace(
-        node,
+        return NodePlan(**vars(node), epsilon=certified)
+    return NodePlan(
+        **vars(node),
         epsilon=certified,
-        claimed=plan.claimed(node),
-        conditions=formula.conditions(plan.claimed_run(node)),
+        claimed=release.claimed(node),
+        conditions=formula.conditions(release.claimed_run(node)),
     )
 
 
-def _noise_scale(plan: Plan, node: NodePlan, initial_guess: NodePlan | None) -> float:
+def _noise_scale(
+    settings: Privacy, release: Release, node: NodeRelease, initial_guess: NodeRelease | None
+) -> float:
     """What the noise shape is multiplied by: given, calibrated, or as the paper prints it."""
-    settings = plan.config.privacy
     if settings.noise_std is not None:
         # The standard deviation in the batch mean at the first step.
-        unit = plan.noise_std(replace(node, noise_scale=1.0), 0)
+        unit = release.noise_std(replace(node, noise_scale=1.0), 0)
         return settings.noise_std * node.expected_batch / unit
-    per_round, definition = settings.epsilon_per_round, plan.config.algorithm.definition
-    budget, formula = node.budget, definition.formula
+    per_round, algorithm = settings.epsilon_per_round, release.algorithm
+    budget, formula = node.budget, algorithm.formula
     claim = None if formula is None else formula.epsilon
     if per_round is not None:
-        budget, claim = per_round, definition.claimed_round
+        budget, claim = per_round, algorithm.claimed_round
     if settings.accounting == "published" and claim is not None and budget is not None:
         printed = claim
         return least_scale(
-            lambda scale: printed(plan.claimed_run(replace(node, noise_scale=scale))),
+            lambda scale: printed(release.claimed_run(replace(node, noise_scale=scale))),
             target=budget,
             tolerance=1e-9,
         )
     if per_round is not None:
-        return _calibrated_rounds(plan, node, initial_guess, per_round)
+        return _calibrated_rounds(release, node, initial_guess, per_round)
     return _calibrated(
-        plan, node, 1.0 if initial_guess is None else initial_guess.noise_scale, node.budget
+        release, node, 1.0 if initial_guess is None else initial_guess.noise_scale, node.budget
     )
 
 
 def _calibrated_rounds(
-    plan: Plan, node: NodePlan, initial_guess: NodePlan | None, target: float
+    release: Release, node: NodeRelease, initial_guess: NodeRelease | None, target: float
 ) -> float:
     """The least noise scale for which no step of a node alone costs more than `target`.
 
@@ -330,71 +335,68 @@ def _calibrated_rounds(
     if initial_guess is not None:
         start = initial_guess.noise_scale
         alike = replace(node, noise_scale=start)
-        if initial_guess.delta == node.delta and _dearest(plan, initial_guess) == _dearest(
-            plan, alike
+        if initial_guess.delta == node.delta and _dearest(release, initial_guess) == _dearest(
+            release, alike
         ):
             return start
     return max(
-        _calibrated(plan, node, start, target, [(step, step + 1)])
-        for step in _costliest_steps(plan, node)
+        _calibrated(release, node, start, target, [(step, step + 1)])
+        for step in _costliest_steps(release, node)
     )
 
 
-def _costliest_steps(plan: Plan, node: NodePlan) -> list[int]:
+def _costliest_steps(release: Release, node: NodeRelease) -> list[int]:
     """The steps of a node among which is the dearest, each once."""
-    own = plan.released(node) or [0]
-    least = min(own, key=lambda step: plan.noise_shape[step])
+    own = release.active_steps(node) or [0]
+    least = min(own, key=lambda step: release.noise_shape[step])
     return list(dict.fromkeys([least, *own[:2]]))
 
 
-def _dearest(plan: Plan, node: NodePlan) -> list[privacy.Mechanism]:
+def _dearest(release: Release, node: NodeRelease) -> list[privacy.Mechanism]:
     """What these steps release, each alone; without repeats."""
     found: list[privacy.Mechanism] = []
-    for step in _costliest_steps(plan, node):
-        alone = plan.mechanism(node, [(step, step + 1)])
+    for step in _costliest_steps(release, node):
+        alone = release.mechanism(node, [(step, step + 1)])
         found += [alone] if alone not in found else []
     return found
 
 
 def _calibrated(
-    plan: Plan,
-    node: NodePlan,
+    release: Release,
+    node: NodeRelease,
     start: float,
     target: float | None,
-    released: Sequence[tuple[int, int]] | None = None,
+    intervals: Sequence[Interval] | None = None,
 ) -> float:
     """The least noise scale whose certified epsilon is within a node's budget.
 
     Args:
-        plan: that of the node.
+        release: what the nodes release.
         node: with its delta.
         start: a guess.
         target: epsilon.
-        released: (first, until) pairs of steps; by default all.
+        intervals: (first, until) pairs of steps; by default all.
     """
     if target is None or node.delta is None:
         raise InputError("privacy.epsilon", target, "is needed to calibrate the noise")
     return privacy.calibrate(
-        lambda scale: plan.mechanism(replace(node, noise_scale=scale), released),
+        lambda scale: release.mechanism(replace(node, noise_scale=scale), intervals),
         epsilon=target,
         delta=node.delta,
         start=start,
     )
 
 
-def _warnings(plan: Plan) -> tuple[str, ...]:
-    """What is allowed, but seldom meant."""
-    found = []
-    loose = [
-        node for node in plan.nodes if node.delta is not None and node.delta * node.records >= 1
-    ]
-    if loose:
-        found.append(
-            f"privacy.delta = {loose[0].delta:g} is at least 1 / J at "
-            f"{_listed([node.node for node in loose])}: publishing one record at random, noise or "
-            "no noise, would satisfy it"
-        )
-    return tuple(found)
+def _large_delta(nodes: Sequence[NodePlan]) -> tuple[str, ...]:
+    """That a delta is allowed, but seldom meant."""
+    loose = [node for node in nodes if node.delta is not None and node.delta * node.records >= 1]
+    if not loose:
+        return ()
+    return (
+        f"privacy.delta = {loose[0].delta:g} is at least 1 / J at "
+        f"{_listed([node.node for node in loose])}: publishing one record at random, noise or "
+        "no noise, would satisfy it",
+    )
 
 
 def _listed(nodes: Sequence[int]) -> str:

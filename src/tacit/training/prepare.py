@@ -36,7 +36,6 @@ class Job:
     """A run that could start now.
 
     Args:
-        config: the experiment.
         plan: what will happen, and what it costs.
         model: the gradient engine of the user's module.
         train: every node's records, stacked.
@@ -49,7 +48,6 @@ class Job:
             other bound makes other records of them. Without a ledger it is `train`.
     """
 
-    config: Config
     plan: Plan
     model: StackedModel
     train: StackedData
@@ -59,6 +57,11 @@ class Job:
     placement: Placement
     hosted: tuple[int, ...]
     loaded: StackedData
+
+    @property
+    def config(self) -> Config:
+        """The experiment, as the plan has it."""
+        return self.plan.config
 
     @property
     def digest(self) -> str:
@@ -140,14 +143,11 @@ def prepare(
         held_out = replace(held_out, inputs=_bounded(config, held_out.inputs))
         loss.check(outputs, held_out.targets)
     records = _agreed_records(config, engine, train, dtype, placement, peers, layout)
-    plan = build_plan(config, records, engine.parameters_count)
-    plan = replace(
-        plan, notes=plan.notes + _table_notes(config, engine, train.sizes.tolist(), dtype)
-    )
+    notes = _table_notes(config, engine, train.sizes.tolist(), dtype)
+    plan = build_plan(config, records, engine.parameters_count, notes)
     plans = peers.share("plan", planned(plan), IDENTITY)
     compare(plans)
     return Job(
-        config=config,
         plan=plan,
         model=engine,
         train=train,

@@ -82,9 +82,9 @@ def disjoint_batches(
     """
     rows = plan.nodes if nodes is None else tuple(nodes)
     batches = None
-    if plan.local_steps > 1 and plan.disjoint:
+    if plan.release.local_steps > 1 and plan.release.disjoint:
         dealt = _disjoint_fixed if plan.config.train.sampling == "fixed" else _disjoint_coins
-        batches = tuple(dealt(node, keys, k, plan.local_steps) for node in rows)
+        batches = tuple(dealt(node, keys, k, plan.release.local_steps) for node in rows)
     return DisjointBatches(plan, keys, k, device, rows, batches)
 
 

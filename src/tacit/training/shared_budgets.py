@@ -127,7 +127,9 @@ def draws(plan: Plan, shared: SharedLedgers, first: int, run_id: str | None) -> 
         ) -> privacy.Mechanism | None:
             steps = [pair for pair in (*charged, (first, end)) if pair[0] < pair[1]]
             return combined(
-                plan.mechanism(mate, steps) if plan.released(mate, steps) else None
+                plan.release.mechanism(mate, steps)
+                if plan.release.active_steps(mate, steps)
+                else None
                 for mate in mates
                 if steps
             )
@@ -154,7 +156,7 @@ def draws(plan: Plan, shared: SharedLedgers, first: int, run_id: str | None) -> 
 
 def kind(plan: Plan, node: NodePlan) -> tuple[Any, ...]:
     """What decides a node's epsilon, where nodes book the same steps."""
-    alone = None if plan.activity is None else node.node
+    alone = None if plan.release.activity is None else node.node
     return node.records, node.noise_scale, node.delta, alone
 
 
@@ -173,7 +175,7 @@ def _releases(shared: SharedLedgers, run_id: str | None) -> dict[str, list[Relea
 
 def _check_earlier(plan: Plan, shared: SharedLedgers, node: int, run_id: str | None) -> None:
     """Refuse what cannot be composed with what was released from the same records before."""
-    mechanism = plan.mechanism(plan.nodes[node])
+    mechanism = plan.release.mechanism(plan.nodes[node])
     own = shared.accounts[node].name
     for name in {own, *(name for group in shared.held[node] for name in group)}:
         known = shared.snapshots.get(name)
@@ -283,7 +285,8 @@ def _fitting(plan: Plan, number: int, drawn: Sequence[Draw], shared: SharedLedge
 
     def louder(scale: float, nodes: Sequence[NodePlan] = mates) -> privacy.Mechanism:
         made = combined(
-            plan.mechanism(replace(one, noise_scale=one.noise_scale * scale)) for one in nodes
+            plan.release.mechanism(replace(one, noise_scale=one.noise_scale * scale))
+            for one in nodes
         )
         assert made is not None
         return made

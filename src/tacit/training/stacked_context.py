@@ -13,7 +13,6 @@ from torch import Tensor
 
 from tacit.communication.exchange import Exchange
 from tacit.data import StackedData
-from tacit.errors import InputError
 from tacit.gradients import BatchGradient, StackedModel
 from tacit.gradients.differences import clipped_difference, difference_shapes
 from tacit.gradients.table.parts import Shape
@@ -58,8 +57,7 @@ class StackedContext:
         self._data = data
         self._keys = keys
         self._device = data.inputs.device
-        self._clip_norm = plan.config.algorithm.options.clip_norm
-        self._noise = plan.config.algorithm.definition.noise
+        self._noise = plan.release.algorithm.noise
         self._all = self
         here = plan.nodes if hosted is None else tuple(plan.nodes[node] for node in hosted)
         self._settle(here, None)
@@ -91,7 +89,6 @@ class StackedContext:
     @cached_property
     def table(self) -> StackedTable:
         """The gradient table, made when it is first filled or restored."""
-        self._only_l2()
         nodes = self._all._members
         return StackedTable(self._plan, self._model, self._data, self._keys, self._seen.keep, nodes)
 
@@ -122,14 +119,14 @@ class StackedContext:
 
     def partner(self, k: int) -> Tensor:
         """The number of the node that each is paired with at step k, int64 `[nodes]`."""
-        activity = self._plan.activity
+        activity = self._plan.release.activity
         if activity is None or activity.partner is None:
             return torch.tensor(self.nodes, device=self._device)
         return torch.from_numpy(activity.partner[k][self._rows()]).to(self._device)
 
     def clip(self, k: int) -> float | None:
         """The clipping bound of step k; None: nothing is clipped."""
-        return None if self._plan.clip is None else self._plan.clip[k]
+        return self._plan.release.clip.bound(k)
 
     def batch_gradient(
         self, at: Tensor, k: int, *, part: int = 0, whole: bool = False, clipped: bool = True
@@ -145,7 +142,7 @@ class StackedContext:
             targets,
             mask,
             self.clip(k) if clipped else None,
-            norm=self._clip_norm,
+            norm=self._plan.release.clip.norm,
         )
         self._seen.keep(found, mask)
         if rows is None:
@@ -154,7 +151,6 @@ class StackedContext:
 
     def batch_difference(self, at: Tensor, anchor: Tensor, k: int, bound: float | None) -> Tensor:
         """Sum over step k's batch of clipped gradients at `at` less those at `anchor`."""
-        self._only_l2()
         batch = self._batch(k, 0, False, None, self._members)
         found = clipped_difference(
             self._model,
@@ -180,7 +176,7 @@ class StackedContext:
         factors = torch.as_tensor(scale, dtype=torch.float64).expand(len(total), 1)[:, 0].tolist()
         chosen = range(len(total)) if rows is None else rows.tolist()
         stds = [
-            self._plan.noise_std(node, k) * factors[row]
+            self._plan.release.noise_std(node, k) * factors[row]
             for row, node in zip(chosen, nodes, strict=True)
         ]
         numbers = [node.node for node in nodes]
@@ -192,7 +188,8 @@ class StackedContext:
     def noise_std(self, k: int) -> Tensor:
         """Standard deviation of step k's noise in a sum, float64 `[nodes, 1]`; 0 without noise."""
         stds = [
-            self._plan.noise_std(node, k) if self._plan.noisy else 0.0 for node in self._members
+            self._plan.release.noise_std(node, k) if self._plan.noisy else 0.0
+            for node in self._members
         ]
         return torch.tensor(stds, dtype=torch.float64, device=self._device).unsqueeze(1)
 
@@ -220,18 +217,10 @@ class StackedContext:
 
     def _rows(self) -> np.ndarray:
         """Columns of the plan's activity that these nodes are."""
-        activity = self._plan.activity
+        activity = self._plan.release.activity
         return np.asarray(self.nodes, np.int64) % (
             1 if activity is None else activity.active.shape[1]
         )
-
-    def _only_l2(self) -> None:
-        if self._clip_norm != "l2":
-            raise InputError(
-                "algorithm.clip_norm",
-                self._clip_norm,
-                "must be 'l2' where an algorithm keeps or subtracts the gradients of records",
-            )
 
     def _taking_part(self, k: int) -> tuple[Tensor | None, tuple[NodePlan, ...]]:
         """Rows and plans of the nodes that are active; None for all rows."""
@@ -240,7 +229,7 @@ class StackedContext:
         return self._last_part[1]
 
     def _found_part(self, k: int) -> tuple[Tensor | None, tuple[NodePlan, ...]]:
-        flags = self._plan.active(k)
+        flags = self._plan.release.active(k)
         if flags is None:
             return None, self._members
         chosen = np.flatnonzero(flags[self._rows()])

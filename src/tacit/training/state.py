@@ -20,16 +20,17 @@ from tacit.report.documents.metrics import Measurement, PrivateMeasurement, Spre
 from tacit.report.documents.run import Status
 from tacit.training.budget import RunLedger, affordable, claimed_spent, extremes, node_keys
 from tacit.training.evaluation import RunEvaluation, combined, measure
-from tacit.training.plan import Interval, Plan
+from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 from tacit.training.processes.communication import Communication
+from tacit.training.release import Interval
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder import metrics as measured
 from tacit.training.run_folder.checkpoint import Checkpoint
 from tacit.training.run_folder.folder import RunFolder
 from tacit.training.stacked_context import StackedContext
 
-__all__ = ["Session", "begin", "record", "save", "share_of", "take_rows", "together"]
+__all__ = ["RunState", "begin", "record", "save", "share_of", "take_rows", "together"]
 
 EVALUATIONS = 20  # by default, over a run
 _MOST_LISTED = 1000  # checkpoints, of which there are few unless a process writes none
@@ -38,7 +39,7 @@ _CONTEXT = "context."  # of what a checkpoint holds beside the algorithm's state
 
 
 @dataclass
-class Session:
+class RunState:
     """The one mutable object of a run: where it stands.
 
     `folder` holds what is this process's own (ledger, checkpoints, its nodes' models);
@@ -103,7 +104,7 @@ def begin(
     *,
     resume: bool,
     is_new: bool = False,
-) -> Session:
+) -> RunState:
     """Start, or pick up at the last step of which every process has a checkpoint.
 
     Args:
@@ -176,7 +177,7 @@ def begin(
     known, *_ = peers.share("rows known", bool(rows), FLAG)
     evaluation_steps = _evaluation_steps(config, first, until)
     peers.begin(first)
-    return Session(
+    return RunState(
         job=job,
         peers=peers,
         communication=communication,
@@ -299,7 +300,9 @@ def _curves(
     def curves(which: str) -> list[tuple[float | None, ...]]:
         nodes = {extremes(plan, chosen)[which].node for chosen in (None, job.hosted)}
         return [
-            plan.epsilon_curve(plan.nodes[node], charged.get(node, ()), first, evaluation_steps)
+            plan.release.epsilon_curve(
+                plan.nodes[node], charged.get(node, ()), first, evaluation_steps
+            )
             for node in sorted(nodes)
         ]
 
@@ -319,79 +322,79 @@ def _run_id(ledger: RunLedger | None) -> str:
     return "" if ledger is None else ledger.own.run_id
 
 
-def record(session: Session, *, whole: bool = False) -> None:
+def record(run: RunState, *, whole: bool = False) -> None:
     """Measure where the run stands; the row follows when all processes have said theirs."""
-    job, models = session.job, session.models
-    part = measure(job, models, session.state, session.communication.exchange, whole=whole)
-    session.communication.put(session.step, part)
-    if session.folder is not None and session.folder is not session.common_folder:
-        session.folder.append_metrics(_private(session, session.step))
-    take_rows(session, whole=whole)
+    job, models = run.job, run.models
+    part = measure(job, models, run.state, run.communication.exchange, whole=whole)
+    run.communication.put(run.step, part)
+    if run.folder is not None and run.folder is not run.common_folder:
+        run.folder.append_metrics(_private(run, run.step))
+    take_rows(run, whole=whole)
 
 
-def take_rows(session: Session, *, whole: bool = False) -> None:
+def take_rows(run: RunState, *, whole: bool = False) -> None:
     """Append the rows for which all parts have come to the series; in the process that writes."""
-    for step, parts in session.communication.ready():
-        session.measured = combined(session.job, parts, whole=whole)
-        public = opened(_row(session, step, session.measured), "a row of metrics")
-        row = Measurement(**public, **dict(_shown(session, step)))
-        session.rows = [kept for kept in session.rows if kept.step < step] + [row]
-        if session.common_folder is not None:
-            session.common_folder.append_metrics(row)
+    for step, parts in run.communication.ready():
+        run.measured = combined(run.job, parts, whole=whole)
+        public = opened(_row(run, step, run.measured), "a row of metrics")
+        row = Measurement(**public, **dict(_shown(run, step)))
+        run.rows = [kept for kept in run.rows if kept.step < step] + [row]
+        if run.common_folder is not None:
+            run.common_folder.append_metrics(row)
 
 
-def _private(session: Session, step: int) -> PrivateMeasurement:
+def _private(run: RunState, step: int) -> PrivateMeasurement:
     """What is measured on private records, of this process's nodes: for their own file."""
-    clip = None if session.plan.clip is None else session.plan.clip[max(step - 1, 0)]
-    seen = measured.private_metrics(session.context.last, session.context.last_mask, clip)
+    clip = run.plan.release.clip.bound(max(step - 1, 0))
+    seen = measured.private_metrics(run.context.last, run.context.last_mask, clip)
     return measured.private_row(step, seen)
 
 
-def _shown(session: Session, step: int) -> PrivateMeasurement:
+def _shown(run: RunState, step: int) -> PrivateMeasurement:
     """The private part of a row that all share: shown in a simulation, empty across processes."""
-    if session.peers.processes == 1:
-        return _private(session, step)
+    if run.peers.processes == 1:
+        return _private(run, step)
     return measured.private_row(step, Private(measured.NOTHING_MEASURED))
 
 
-def _row(session: Session, step: int, found: RunEvaluation) -> Released[dict[str, Any]]:
+def _row(run: RunState, step: int, found: RunEvaluation) -> Released[dict[str, Any]]:
     """What everyone may know of where the run stands."""
-    plan = session.plan
+    plan = run.plan
     k = max(step - 1, 0)
-    noise = [plan.noise_std(node, k) / node.expected_batch for node in plan.nodes]
+    noise = [plan.release.noise_std(node, k) / node.expected_batch for node in plan.nodes]
     claims = [claim for claim in claimed_spent(plan, step) if claim is not None]
-    most, least = session.spent("most", step), session.spent("least", step)
+    most, least = run.spent("most", step), run.spent("least", step)
     scores = None if found.evaluation is None else found.evaluation.value
     row = {
         "test_accuracy": scores and scores.accuracy_summary(),
         "test_loss": scores and scores.loss_summary(),
         "consensus_distance": found.consensus_distance,
-        "clip": None if plan.clip is None else plan.clip[k],
+        "clip": plan.release.clip.bound(k),
         "noise_std": sum(noise) / len(noise) if plan.noisy else None,
         "epsilon": None if most is None else Spread(max=most, min=least),
         "claimed_epsilon": Spread(max=max(claims), min=min(claims)) if claims else None,
         "bytes_sent": sum(found.bytes_sent) / len(found.bytes_sent),
-        "seconds": session.seconds,
+        "seconds": run.seconds,
     }
     return Released(row)
 
 
-def save(session: Session) -> None:
+def save(run: RunState) -> None:
     """Write a checkpoint of this process's nodes; older ones stay until all have one as new."""
-    if session.folder is None:
+    if run.folder is None:
         return
-    if session.common_folder is not None:
+    if run.common_folder is not None:
         # Rows of steps before a checkpoint stand before it does: they are not measured again.
-        session.communication.finish()
-        take_rows(session)
-    tensors = dict(zip(session.state._fields, session.state, strict=True))
-    tensors |= {f"{_CONTEXT}{name}": value for name, value in session.context.tensors().items()}
-    tensors["exchange.bytes_sent"] = torch.from_numpy(session.communication.exchange.bytes_sent)
-    run = _run_id(session.ledger)
-    saved = Checkpoint(session.step, tensors, session.seconds, session.job.digest, run)
-    checkpoints.write(session.folder.path, saved, keep=session.kept)
-    session.kept = session.peers.saved(session.step)
-    checkpoints.discard_set_aside(session.folder.path, until=session.kept)
+        run.communication.finish()
+        take_rows(run)
+    tensors = dict(zip(run.state._fields, run.state, strict=True))
+    tensors |= {f"{_CONTEXT}{name}": value for name, value in run.context.tensors().items()}
+    tensors["exchange.bytes_sent"] = torch.from_numpy(run.communication.exchange.bytes_sent)
+    run_id = _run_id(run.ledger)
+    saved = Checkpoint(run.step, tensors, run.seconds, run.job.digest, run_id)
+    checkpoints.write(run.folder.path, saved, keep=run.kept)
+    run.kept = run.peers.saved(run.step)
+    checkpoints.discard_set_aside(run.folder.path, until=run.kept)
 
 
 def _evaluation_steps(config: Config, first: int, until: int) -> tuple[int, ...]:

@@ -56,12 +56,13 @@ class ClippedAfterAveraging(StackedContext):
 
     def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
         inputs, targets, mask = self._batch(k, 0, False, None, self._plan.nodes)
-        assert self._plan.clip is not None
+        bound = self._plan.release.clip.bound(k)
+        assert bound is not None
         gradients = self._model.gradient(at, inputs, targets, mask, None)
         self._seen.keep(gradients, mask)
         mean = gradients.total / self.batch_size
         norm = mean.norm(dim=1, keepdim=True)
-        return mean * (self._plan.clip[k] / norm).clamp(max=1).nan_to_num(1.0) * self.batch_size
+        return mean * (bound / norm).clamp(max=1).nan_to_num(1.0) * self.batch_size
 
 
 class RealisedBatch(StackedContext):
@@ -134,5 +135,7 @@ def _with_noise(context: StackedContext, total: Tensor, k: int, *, step: int, sh
         noise.normal(context._keys, [source], "noise", step, total.shape[1], dtype=total.dtype)
         for source in sources
     ]
-    stds = torch.tensor([[plan.noise_std(node, k)] for node in plan.nodes], dtype=total.dtype)
+    stds = torch.tensor(
+        [[plan.release.noise_std(node, k)] for node in plan.nodes], dtype=total.dtype
+    )
     return total.add_(torch.cat(rows) * stds)

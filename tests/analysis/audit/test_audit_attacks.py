@@ -69,7 +69,7 @@ def test_a_gaussian_is_found_out_almost_entirely() -> None:
     by_method = {attack.method: attack for attack in report.attacks}
     assert report.epsilon == by_method["gaussian-dp"].epsilon
     assert 0.8 * report.certified < report.epsilon <= report.certified
-    multiplier = job.plan.noise_multiplier(job.plan.nodes[0], 0)
+    multiplier = job.plan.release.noise_multiplier(job.plan.nodes[0], 0)
     assert by_method["gaussian-dp"].guesses["mu"] == pytest.approx(1 / multiplier, rel=0.12)
     assert by_method["gaussian-dp"].guesses["mu"] <= 1 / multiplier
 
@@ -123,7 +123,7 @@ def test_fewer_steps_are_held_against_their_own_certificate() -> None:
     job = job_of(batch="all", steps=8, algorithm={"name": "dyn-d2p"})
     options = AuditOptions(repetitions=200, canaries=0, steps=3, delta=0.01)
     report = audit_job(job, options=options)
-    mechanism = job.plan.mechanism(job.plan.nodes[0], [(0, 3)])
+    mechanism = job.plan.release.mechanism(job.plan.nodes[0], [(0, 3)])
     assert report.steps == 3
     assert report.delta == 0.01
     assert report.certified == privacy.epsilon(mechanism, delta=0.01)

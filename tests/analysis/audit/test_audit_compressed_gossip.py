@@ -51,7 +51,7 @@ def test_whole_messages_show_every_noised_gradient(momentum: float, gamma: float
     for k, truth in enumerate(Watched.seen):
         for number in range(40):
             node = plan.nodes[number % 4]
-            unit = plan.noise_std(node, k) / node.expected_batch
+            unit = plan.release.noise_std(node, k) / node.expected_batch
             right = truth[number].numpy() / unit
             np.testing.assert_allclose(observed.y[k, number], right, rtol=1e-8, atol=1e-8)
 

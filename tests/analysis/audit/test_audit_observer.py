@@ -77,7 +77,7 @@ def test_the_observer_works_out_every_noised_gradient(
     for k in range(3):
         for number in range(observed.y.shape[1]):
             node = plan.nodes[number % 4]
-            unit = plan.noise_std(node, k) / node.expected_batch
+            unit = plan.release.noise_std(node, k) / node.expected_batch
             np.testing.assert_allclose(
                 observed.y[k, number], truth[k, number] / unit, rtol=1e-9, atol=1e-9
             )
@@ -93,7 +93,7 @@ def test_bare_directions_show_noise_of_the_planned_size() -> None:
 def mean_along(problem: Problem, side: bool, **settings: Any) -> np.ndarray:
     """The mean sum of a batch, noise averaged away, in clipping bounds: `[2]`."""
     lab = harness(privacy={"epsilon": 5000.0, **settings.pop("privacy", {})}, **settings)
-    multiplier = lab.plan.noise_multiplier(lab.plan.nodes[0], 0)
+    multiplier = lab.plan.release.noise_multiplier(lab.plan.nodes[0], 0)
     observed = lab.observe(problem, 1)
     kept = observed.y[:, observed.inserted == side, : BARE.start]
     return np.asarray(kept.mean((0, 1)) * multiplier)

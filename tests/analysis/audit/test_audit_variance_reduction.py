@@ -46,7 +46,7 @@ def test_the_observer_works_out_what_was_noised(options: dict[str, Any]) -> None
     for k in range(4):
         for number in range(observed.y.shape[1]):
             node = plan.nodes[number % 4]
-            unit = plan.noise_std(node, k) / node.expected_batch
+            unit = plan.release.noise_std(node, k) / node.expected_batch
             right = truth[k, number] / unit
             np.testing.assert_allclose(observed.y[k, number], right, rtol=1e-8, atol=1e-8)
 

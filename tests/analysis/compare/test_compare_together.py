@@ -61,7 +61,9 @@ def test_folders_are_read_by_their_ledgers(tmp_path: Path) -> None:
     train(tmp_path, "seeded")
     (row,) = spent_together(sorted(tmp_path.iterdir()))
     assert (row.runs, row.not_private, row.unreadable) == (2, 1, 0)
-    worst = [dominating([run.plan.mechanism(node) for node in run.plan.nodes]) for run in results]
+    worst = [
+        dominating([run.plan.release.mechanism(node) for node in run.plan.nodes]) for run in results
+    ]
     expected = privacy.epsilon(
         Composed([mechanism for mechanism in worst if mechanism is not None]), delta=1e-5
     )

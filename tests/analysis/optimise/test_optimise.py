@@ -111,7 +111,7 @@ def test_the_curve_holds_what_runs(sampled: OptimisePlan) -> None:
         for node, variance in zip(job.plan.nodes, choice.setting.variances, strict=True):
             assert node.epsilon is not None
             assert node.epsilon <= 1.0
-            std = job.plan.noise_std(node, 0) / node.expected_batch
+            std = job.plan.release.noise_std(node, 0) / node.expected_batch
             assert variance == pytest.approx(std**2, rel=1e-12)
 
 
@@ -123,12 +123,12 @@ def test_varying_noise_counts_with_its_mean_square() -> None:
     )
     setting = setting_of(plan)
     for node, variance in zip(plan.nodes, setting.variances, strict=True):
-        stds = [plan.noise_std(node, k) / node.expected_batch for k in range(plan.steps)]
+        stds = [plan.release.noise_std(node, k) / node.expected_batch for k in range(plan.steps)]
         assert variance == pytest.approx(np.square(stds).mean())
     assert setting.clip == 3.0
     # With mean clip C the mean over steps can be released at C / (mu J) at best.
-    assert plan.clip is not None
-    mean = sum(plan.clip) / plan.steps
+    assert plan.release.clip.bounds is not None
+    mean = sum(plan.release.clip.bounds) / plan.steps
     least = math.sqrt(squares_a_step((50, 60), [gaussian_mu(1.0, 1e-4)] * 2, mean)) / 2
     assert setting.floor == pytest.approx(least, rel=1e-6)
     assert setting.waste > 1

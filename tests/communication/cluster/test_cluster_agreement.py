@@ -310,15 +310,19 @@ def test_who_takes_part_when_must_be_equal():
         )
         for seed in (0, 1)
     ]
-    assert not np.array_equal(plans[0].activity.active, plans[1].activity.active)
+    assert not np.array_equal(plans[0].release.activity.active, plans[1].release.activity.active)
     assert refusal(*map(planned, plans)).where == "plan activity"
-    activity = plans[0].activity
+    activity = plans[0].release.activity
+
+    def with_activity(changed):
+        return replace(plans[0], release=replace(plans[0].release, activity=changed))
+
     paired = [
-        replace(plans[0], activity=replace(activity, partner=np.full(activity.active.shape, whom)))
+        with_activity(replace(activity, partner=np.full(activity.active.shape, whom)))
         for whom in (0, 1)
     ]
     assert refusal(*map(planned, paired)).where == "plan activity"
-    everybody = replace(plans[0], activity=None)
+    everybody = with_activity(None)
     assert refusal(planned(plans[0]), planned(everybody)).where == "plan activity"
 
 

@@ -130,11 +130,11 @@ def pairs(nodes: int) -> Plan:
 @given(ranks=placements)
 @settings(max_examples=25, deadline=None)
 def test_pairs_swap_their_rows(ranks: tuple[int, ...]) -> None:
-    assert PAIRS.activity is not None
-    assert PAIRS.activity.partner is not None
+    assert PAIRS.release.activity is not None
+    assert PAIRS.release.activity.partner is not None
     steps = [
         {(a, ranks[a], ranks[b]) for a, b in enumerate(row.tolist()) if ranks[a] != ranks[b]}
-        for row in PAIRS.activity.partner
+        for row in PAIRS.release.activity.partner
     ]
     check(traffic(PAIRS, Ranks(ranks), torch.float32), steps, 40)
 
@@ -157,10 +157,10 @@ PAIRS, SERVER = pairs(8), server(8, clients_per_round=3)
 def test_active_clients_send_to_the_server_and_every_process_gets_the_mean(
     ranks: tuple[int, ...],
 ) -> None:
-    assert SERVER.activity is not None
+    assert SERVER.release.activity is not None
     placement = Ranks(ranks)
     steps = []
-    for flags in SERVER.activity.active:
+    for flags in SERVER.release.activity.active:
         up = {(node, ranks[node], 0) for node in np.flatnonzero(flags).tolist() if ranks[node]}
         steps.append((up, {(-1, 0, rank) for rank in range(1, placement.processes)}))
     found = traffic(SERVER, placement, torch.float64)

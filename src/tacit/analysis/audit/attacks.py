@@ -191,7 +191,7 @@ def _choose_target(plan: Plan, options: AuditOptions) -> _Target:
     """
     if not plan.noisy:
         raise InputError("privacy.epsilon", "none", "no noise is added: there is nothing to audit")
-    if plan.clip is None:
+    if plan.release.clip.bounds is None:
         raise InputError("algorithm.clip", None, "without a bound no epsilon holds: give a clip")
     if options.steps is not None and options.steps > plan.steps:
         raise InputError("steps", options.steps, f"the plan has {plan.steps}")
@@ -207,7 +207,7 @@ def _choose_target(plan: Plan, options: AuditOptions) -> _Target:
     if delta is None:
         delta = max(SMALLEST_DELTA, worst.delta or 0.0)
     steps = options.steps or plan.steps
-    mechanism = plan.mechanism(worst, [(0, steps)])
+    mechanism = plan.release.mechanism(worst, [(0, steps)])
     certificate = {delta: privacy.epsilon(mechanism, delta=delta)}
     for other in DELTAS:
         with suppress(InputError):  # without a certificate nothing is contradicted
@@ -219,7 +219,7 @@ def _choose_target(plan: Plan, options: AuditOptions) -> _Target:
         steps=steps,
         delta=delta,
         certificate=certificate,
-        claimed=plan.claimed(worst, steps, delta),
+        claimed=plan.release.claimed(worst, steps, delta),
         confidence=options.confidence,
     )
 
@@ -301,7 +301,7 @@ def _worst_cases(
     """What every attack with worst-case data achieves, and how many noises were met twice."""
     repetitions = -(-options.repetitions * len(plan.nodes) // len(target.nodes))
     harness = set_up(plan, target.steps, repetitions, context)
-    multipliers = [plan.noise_multiplier(target.node, k) for k in range(target.steps)]
+    multipliers = [plan.release.noise_multiplier(target.node, k) for k in range(target.steps)]
     known = Known(
         target.node.rate, target.node.expected_batch, 1 / np.asarray(multipliers, np.float64)
     )

@@ -86,7 +86,7 @@ class Harness:
             problem,
             [node.records for node in self.plan.nodes] * self.copies,
             torch.from_numpy(inserted).to(device),
-            1.0 if self.plan.clip is None else max(self.plan.clip),
+            max(self.plan.release.clip.bounds or (1.0,)),
             dtype,
             device,
         )
@@ -118,7 +118,7 @@ class Harness:
     def _mean_noise(self) -> Array:
         """Standard deviation of the noise in the batch mean, `[steps, nodes]`."""
         deviations = [
-            [self.plan.noise_std(node, k) / node.expected_batch for node in self.plan.nodes]
+            [self.plan.release.noise_std(node, k) / node.expected_batch for node in self.plan.nodes]
             for k in range(self.steps)
         ]
         return np.tile(np.asarray(deviations, np.float64), (1, self.copies))

@@ -219,7 +219,7 @@ def _train(
 
     def exchange() -> InProcessExchange:
         return InProcessExchange(
-            plan.mixing.weights, dtype=job.dtype, device=job.device, active=plan.active
+            plan.mixing.weights, dtype=job.dtype, device=job.device, active=plan.release.active
         )
 
     recorder = RecordingExchange(exchange())
@@ -255,8 +255,8 @@ def _scores(
     batches = scores.new_tensor([node.expected_batch for node in plan.nodes])[:, None]
     parts = torch.split(torch.arange(len(owners), device=job.device), 1 + CHUNK // plan.parameters)
     for k, models in enumerate(public_values.models):
-        clip = None if plan.clip is None else plan.clip[k]
-        stds = scores.new_tensor([plan.noise_std(node, k) for node in plan.nodes])[:, None]
+        clip = plan.release.clip.bound(k)
+        stds = scores.new_tensor([plan.release.noise_std(node, k) for node in plan.nodes])[:, None]
         rest = public_values.noised[k] * batches - rates * _crowd(job, known, models, clip)
         for part in parts:
             node = owners[part]
@@ -273,7 +273,7 @@ def _scores(
 def _each(job: Job, models: Tensor, inputs: Tensor, targets: Tensor, clip: float | None) -> Tensor:
     """The clipped gradient of each record at its own model, float64 `[records, d]`."""
     mask = torch.ones(len(models), 1, dtype=torch.bool, device=job.device)
-    norm = job.config.algorithm.options.clip_norm
+    norm = job.plan.release.clip.norm
     gradient = job.model.gradient(models, inputs[:, None], targets[:, None], mask, clip, norm=norm)
     return gradient.total.double()
 
@@ -287,7 +287,7 @@ def _crowd(job: Job, known: Tensor, models: Tensor, clip: float | None) -> Tenso
     indices = columns.expand(len(data.sizes), width).where(present, columns.new_zeros(()))
     mask = present & known[data.offsets[:, None] + indices]
     inputs, targets = data.gather(indices)
-    norm = job.config.algorithm.options.clip_norm
+    norm = job.plan.release.clip.norm
     return job.model.gradient(models, inputs, targets, mask, clip, norm=norm).total
 
 

@@ -187,7 +187,8 @@ def _kind(plan: Plan) -> str:
     """Which exchange a step has."""
     if plan.mixing.kind == "server":
         return "average"
-    paired = plan.activity is not None and plan.activity.partner is not None
+    activity = plan.release.activity
+    paired = activity is not None and activity.partner is not None
     return "swap" if paired else "mix"
 
 
@@ -200,16 +201,18 @@ def _along_edges(weights: Weights, ranks: Counts) -> _Sent:
 
 
 def _swapped(plan: Plan, ranks: Counts) -> tuple[list[_Sent], ...]:
-    assert plan.activity is not None
-    assert plan.activity.partner is not None
+    activity = plan.release.activity
+    assert activity is not None
+    assert activity.partner is not None
     nodes = np.arange(len(ranks))
-    partners = (plan.activity.partner[k] for k in _counted(plan.activity.partner.shape[0]))
+    partners = (activity.partner[k] for k in _counted(activity.partner.shape[0]))
     return ([_Sent(nodes, ranks, ranks[partner]) for partner in partners],)
 
 
 def _averaged(plan: Plan, ranks: Counts) -> tuple[list[_Sent], ...]:
     everyone = np.ones((1, len(ranks)), np.bool_)
-    active = everyone if plan.activity is None else plan.activity.active
+    activity = plan.release.activity
+    active = everyone if activity is None else activity.active
     sending = (np.flatnonzero(active[k]) for k in _counted(len(active)))
     up = [_Sent(nodes, ranks[nodes], np.full(len(nodes), _SERVER)) for nodes in sending]
     others = np.arange(int(ranks.max()) + 1)

@@ -145,7 +145,7 @@ def estimate(
         name: Constant(name, float(value), "given", "given by hand")
         for name, value in given.items()
     }
-    clip = job.plan.clip or ()
+    clip = job.plan.release.clip.bounds or ()
     start = job.model.start(1, job.dtype, job.device)[0]
     squared = float(start.double().square().sum())
     constants.setdefault("x0", Constant("x0", squared, "exact", "squared norm of the start"))

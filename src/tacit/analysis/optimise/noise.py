@@ -116,9 +116,10 @@ def adapted(
 def setting_of(plan: Plan) -> OptimiseSetting:
     """What a calibrated plan says of its noise."""
     unit = replace(plan.nodes[0], noise_scale=1.0)
-    clip = plan.clip or (1.0,) * plan.steps
-    sums = _mean_square(plan.noise_std(unit, k) for k in range(plan.steps))
-    shape = _mean_square(plan.noise_multiplier(unit, k) for k in range(plan.steps))
+    release = plan.release
+    clip = release.clip.bounds or (1.0,) * plan.steps
+    sums = _mean_square(release.noise_std(unit, k) for k in range(plan.steps))
+    shape = _mean_square(release.noise_multiplier(unit, k) for k in range(plan.steps))
     variances = tuple(sums * (node.noise_scale / node.expected_batch) ** 2 for node in plan.nodes)
     scales = math.fsum(node.noise_scale**2 for node in plan.nodes) / len(plan.nodes)
     return OptimiseSetting(

@@ -14,7 +14,6 @@ observer of all of them learns, provided that
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,10 +26,7 @@ from tacit.privacy.mechanisms.composed import (
     FixedBatchGaussian,
     Gaussian,
     Mechanism,
-    PersistentState,
     SampledGaussian,
-    Scheduled,
-    schedule,
 )
 from tacit.privacy.mechanisms.serialise import from_statement
 
@@ -43,11 +39,7 @@ _AGREE = ("relation", "unit", "trust_model")
 def released(mechanism: Mechanism, steps: Sequence[StepRun]) -> Mechanism | None:
     """What is released when only some steps of a mechanism run, some of them repeatedly.
 
-    A repeated step is a release of its own with fresh coins and noise. Where state carries a record
-    to later steps, those come up to as often as the one that is repeated most, R, and every
-    multiplier is divided by its root (`tacit.privacy.accounting.persistent_state`). Where a
-    mechanism does not say which step is which (compositions, rounds with sampled clients), it is
-    charged as a whole, as often as the step that is repeated most: never less than what ran.
+    What that is, the mechanism says: `Mechanism.of_steps`.
 
     Args:
         mechanism: of all planned steps.
@@ -63,15 +55,7 @@ def released(mechanism: Mechanism, steps: Sequence[StepRun]) -> Mechanism | None
         return None
     if max(run.until for run in steps) > (mechanism.steps or 0):
         raise InputError("steps", steps[-1], f"must lie below {mechanism.steps}, the planned steps")
-    if not isinstance(mechanism, Scheduled):
-        return combined([mechanism] * max(run.times for run in steps))
-    planned = schedule(mechanism)
-    if isinstance(mechanism, PersistentState):
-        again = math.sqrt(max(run.times for run in steps))
-        planned = tuple(z / again for z in planned)
-    return mechanism.with_schedule(
-        [z for first, until, times in steps for z in planned[first:until] * times]
-    )
+    return mechanism.of_steps(steps)
 
 
 def combined(mechanisms: Iterable[Mechanism | None]) -> Mechanism | None:

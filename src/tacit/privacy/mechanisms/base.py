@@ -109,6 +109,18 @@ class Mechanism(ABC):
     def repeated(self, times: int) -> Mechanism:
         """The mechanism so many times over; `tacit.privacy.compose` checks the number first."""
 
+    def of_steps(self, steps: Sequence[tuple[int, int, int]]) -> Mechanism:
+        """What is released when only some steps run, some of them repeatedly.
+
+        A mechanism that does not say which step is which (compositions, rounds with sampled
+        clients) is charged as a whole, as often as the step that is repeated most: never less than
+        what ran.
+
+        Args:
+            steps: (first, until, times) of those that run, disjoint; at least one.
+        """
+        return self.repeated(max(times for _, _, times in steps))
+
     @abstractmethod
     def merge_key(self) -> Mechanism:
         """What is equal of two mechanisms that a composition makes one."""

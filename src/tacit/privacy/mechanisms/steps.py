@@ -6,6 +6,7 @@ Unit, trust model, noise multiplier, coordinates and relation are explained in
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -120,6 +121,16 @@ class Scheduled(Mechanism):
         """The mechanism with its schedule so many times over."""
         few_enough("times", len(schedule(self)) * times)
         return self.with_schedule(schedule(self) * times)
+
+    def of_steps(self, steps: Sequence[tuple[int, int, int]]) -> Self:
+        """The mechanism with the multipliers of these steps.
+
+        A repeated step is a release of its own with fresh coins and noise.
+        """
+        planned = schedule(self)
+        return self.with_schedule(
+            [z for first, until, times in steps for z in planned[first:until] * times]
+        )
 
     def merge_key(self) -> Self:
         """The mechanism without its schedule: those that differ in it alone become one."""
@@ -394,7 +405,7 @@ class PersistentState(Scheduled):
     (Bound B: amplification is given up), is in `tacit.privacy.accounting.persistent_state`.
 
     The first steps of such a mechanism are bounded by the first multipliers. A step that is run
-    again, from state of before, is more than one multiplier: see `tacit.privacy.ledger.spent`.
+    again, from state of before, is more than one multiplier: see `of_steps`.
 
     Args:
         sample_rate: q in (0, 1], chance that a step draws the record, independently.
@@ -420,6 +431,15 @@ class PersistentState(Scheduled):
     def rate(self) -> float:
         """Chance that a step draws the record."""
         return self.sample_rate
+
+    def of_steps(self, steps: Sequence[tuple[int, int, int]]) -> Self:
+        """The mechanism with the multipliers of these steps, over the root of the most repeats.
+
+        State carries a record to later steps, so that those come up to as often as the one that is
+        repeated most (`tacit.privacy.accounting.persistent_state`).
+        """
+        fresh, most = super().of_steps(steps), max(times for _, _, times in steps)
+        return fresh.with_schedule([z / math.sqrt(most) for z in schedule(fresh)])
 
     def _summary(self) -> str:
         carried = "private state that carries a drawn record to all later steps"

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from tacit.privacy.mechanisms.clipping import NoiseNorm
 from tacit.privacy.noise.draws import NodeKeys, add_normal
 from tacit.privacy.noise.laplace import add_laplace
 
@@ -27,6 +28,10 @@ class Noise(Protocol):
     @property
     def name(self) -> str:
         """What it is called, in one word."""
+
+    @property
+    def norm(self) -> NoiseNorm:
+        """The norm of a shift that decides how well it hides it."""
 
     def add(
         self,
@@ -61,10 +66,12 @@ class IndependentNoise:
     Args:
         name: what it is called, in one word.
         draw: adds it; `add_normal` takes standard deviations, `add_laplace` scales.
+        norm: of a shift, which decides how well it is hidden.
     """
 
     name: str
     draw: Callable[..., Tensor]
+    norm: NoiseNorm = "l2"
 
     def add(
         self,
@@ -81,4 +88,4 @@ class IndependentNoise:
 
 
 GAUSSIAN = IndependentNoise("gaussian", add_normal)
-LAPLACE = IndependentNoise("laplace", add_laplace)
+LAPLACE = IndependentNoise("laplace", add_laplace, norm="l1")

@@ -94,7 +94,7 @@ def planned(plan: Plan) -> dict[str, Scalar]:
         A flat JSON object of digests: the graph schedule with its weights, who takes part when,
         and the noise and the clipping bound of every node and step.
     """
-    mixing, activity = plan.mixing, plan.activity
+    mixing, activity, bounds = plan.mixing, plan.release.activity, plan.release.clip.bounds
     drawn = () if activity is None else (activity.active, activity.partner)
     scales = [node.noise_scale for node in plan.nodes]
     expected = [node.expected_batch for node in plan.nodes]
@@ -102,8 +102,8 @@ def planned(plan: Plan) -> dict[str, Scalar]:
         "plan graph schedule": _digest([mixing.kind.encode(), *map(str.encode, mixing.digests())]),
         "plan activity": _digest(_bytes(array) for array in drawn if array is not None),
         "plan batches": _digest([_rounded(expected)]),
-        "plan noise": _digest([_rounded(scales), _rounded(plan.noise_shape)]),
-        "plan clip": _digest([] if plan.clip is None else [_rounded(plan.clip)]),
+        "plan noise": _digest([_rounded(scales), _rounded(plan.release.noise_shape)]),
+        "plan clip": _digest([] if bounds is None else [_rounded(bounds)]),
     }
 
 

@@ -167,7 +167,7 @@ def local_exchange(job: Job) -> InProcessExchange:
         effective(plan.mixing, plan.faults) if lossy else plan.mixing.weights,
         dtype=job.dtype,
         device=job.device,
-        active=plan.active,
+        active=plan.release.active,
         arrives=_arrives(job),
     )
 
@@ -180,7 +180,7 @@ def graphs_of(job: Job) -> Graphs:
         weights=effective(plan.mixing, plan.faults),
         period=None if lossy else len(plan.mixing.weights),
         kind=plan.mixing.kind,
-        active=plan.active,
+        active=plan.release.active,
         arrives=_arrives(job),
     )
 

@@ -85,7 +85,6 @@ class Result:
         status: `done`, `stopped`, or `budget-exhausted`.
         message: why it ended early, if it did.
         notes: what else happened to it, each one line.
-        plan: what was planned.
         out: the run folder, if one was written.
         job: what was run.
     """
@@ -104,9 +103,13 @@ class Result:
     status: Status
     message: str | None
     notes: tuple[str, ...]
-    plan: Plan
     out: Path | None
     job: Job
+
+    @property
+    def plan(self) -> Plan:
+        """What was planned."""
+        return self.job.plan
 
     def model(self, node: int | Literal["consensus"] = "consensus") -> nn.Module:
         """A trained copy of the module: a node's, or of the consensus.
@@ -160,7 +163,7 @@ def result_document(
         steps=steps,
         planned_steps=plan.steps,
         relation=config.privacy.relation if plan.accounted else None,
-        trust_model=plan.trust_model if plan.accounted else None,
+        trust_model=plan.release.trust_model if plan.accounted else None,
         accounting=config.privacy.accounting,
         mechanism=mechanism_line(plan),
         epsilon=tuple(epsilon),
@@ -189,8 +192,8 @@ def result_document(
         sampling_rate=tuple(node.rate for node in plan.nodes),
         expected_batch=tuple(node.expected_batch for node in plan.nodes),
         noise_multiplier=NoiseMultipliers(
-            first=tuple(plan.noise_multiplier(node, 0) for node in plan.nodes),
-            last=tuple(plan.noise_multiplier(node, last) for node in plan.nodes),
+            first=tuple(plan.release.noise_multiplier(node, 0) for node in plan.nodes),
+            last=tuple(plan.release.noise_multiplier(node, last) for node in plan.nodes),
         ),
         topology=CommunicationGraph(
             graph=schedule.name,
@@ -221,8 +224,8 @@ def mechanism_line(plan: Plan) -> str | None:
         sampling = "Gaussian on batches of fixed size without replacement"
     else:
         sampling = f"Poisson-sampled Gaussian, rate {_range(rates)}"
-    first = [plan.noise_multiplier(node, 0) for node in plan.nodes]
-    last = [plan.noise_multiplier(node, plan.steps - 1) for node in plan.nodes]
+    first = [plan.release.noise_multiplier(node, 0) for node in plan.nodes]
+    last = [plan.release.noise_multiplier(node, plan.steps - 1) for node in plan.nodes]
     multiplier = _range(first)
     if last != first:
         multiplier += f" {'rising' if last[0] > first[0] else 'falling'} to {_range(last)}"
@@ -231,7 +234,7 @@ def mechanism_line(plan: Plan) -> str | None:
         # Where nothing is accounted, relation and sampling need not have a mechanism.
         seen = f"{definition.noise.name} noise, not accounted"
         if plan.accounted:
-            seen = plan.mechanism(plan.nodes[0]).describe()
+            seen = plan.release.mechanism(plan.nodes[0]).describe()
         return f"{seen}, noise multiplier {multiplier}"
     return f"{sampling}, noise multiplier {multiplier}, {plan.steps} steps"
 
@@ -253,7 +256,7 @@ def bytes_per_step(plan: Plan, numbers: float, size: int) -> Tensor:
     period = plan.mixing.schedule.period
     degrees = torch.stack([torch.as_tensor(plan.mixing.out_degrees(k)) for k in range(period)])
     sent = degrees.double().mean(0)
-    activity = plan.activity
+    activity = plan.release.activity
     if plan.mixing.kind == "server" or (activity is not None and activity.partner is not None):
         sent = torch.ones(len(plan.nodes), dtype=torch.float64)
     if activity is not None:

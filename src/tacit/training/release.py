@@ -1,0 +1,273 @@
+"""What the nodes release, stated before any noise is calibrated.
+
+A node's messages are functions of what it releases, and this says what that is: in which steps,
+of which records, clipped to what, under how much noise, seen by whom. The planner calibrates noise
+on it; the plan holds it, and sampler, clipping, noise, accountant and ledger read it there, so that
+what is accounted cannot differ from what runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit import privacy
+from tacit.algorithms import Activity, Algorithm, NodeRun, Schedules, Setup
+from tacit.errors import InputError
+from tacit.privacy.mechanisms.clipping import Clipping
+from tacit.privacy.mechanisms.composed import Scheduled
+from tacit.privacy.mechanisms.composed import schedule as schedule_of
+
+__all__ = ["Interval", "NodeRelease", "Release", "make_release"]
+
+Interval = tuple[int, int]
+
+SILENT = 1e9
+"""Noise multiplier that stands for no release at all."""
+
+
+@dataclass(frozen=True)
+class NodeRelease:
+    """What is one node's own in what it releases, and the budget for it.
+
+    Args:
+        node: its number.
+        records: J, public.
+        rate: q, share of the records that joins a mini-batch (1: every record every time).
+        expected_batch: q J, which every sum is divided by.
+        noise_scale: factor of the noise shape; 0 adds no noise.
+        budget: (epsilon, delta) that must hold, if one was given.
+        delta: the delta at which epsilon is stated; None where nothing is accounted.
+    """
+
+    node: int
+    records: int
+    rate: float
+    expected_batch: float
+    noise_scale: float = 0.0
+    budget: float | None = None
+    delta: float | None = None
+
+
+@dataclass(frozen=True)
+class Release:
+    """What all nodes release, but for what is each node's own.
+
+    Args:
+        algorithm: its row, which states the mechanism.
+        setup: the experiment as its algorithm sees it.
+        clip: norm and bound of each step.
+        noise_shape: relative noise multiplier of each step, `[steps]`, as it runs.
+        published_constant: the constant that a paper's formula leaves open.
+        local_steps: Q, mini-batches that a step draws.
+        disjoint: whether those of a step share no record.
+        activity: who takes part when; None: everybody always.
+    """
+
+    algorithm: Algorithm[Any, Any]
+    setup: Setup
+    clip: Clipping
+    noise_shape: tuple[float, ...]
+    published_constant: float
+    local_steps: int = 1
+    disjoint: bool = True
+    activity: Activity | None = None
+
+    @property
+    def trust_model(self) -> str:
+        """Who sees single messages."""
+        return "server" if self.algorithm.weights == "server" else "all-messages"
+
+    def noise_multiplier(self, node: NodeRelease, k: int) -> float:
+        """Noise standard deviation of step k over its clipping bound, for the sum over a batch."""
+        return node.noise_scale * self.noise_shape[k]
+
+    def noise_std(self, node: NodeRelease, k: int) -> float:
+        """Noise standard deviation of step k, in the **sum** over the batch."""
+        bound = self.clip.bound(k)
+        return self.noise_multiplier(node, k) * (1.0 if bound is None else bound)
+
+    def active(self, k: int) -> NDArray[np.bool_] | None:
+        """Which nodes take part in step k, `[nodes]`; None: everybody always."""
+        return None if self.activity is None else self.activity.active[k]
+
+    def active_steps(
+        self, node: NodeRelease, intervals: Iterable[Interval] | None = None
+    ) -> list[int]:
+        """Steps of `intervals` (by default all) in which a node takes part, repeats kept."""
+        pairs = intervals or [(0, self.setup.steps)]
+        steps = chain.from_iterable(range(*pair) for pair in pairs)
+        if self.activity is None:
+            return list(steps)
+        taking_part = self.activity.active[:, node.node % self.activity.active.shape[1]]
+        return [step for step in steps if taking_part[step]]
+
+    def mechanism(
+        self, node: NodeRelease, intervals: Iterable[Interval] | None = None
+    ) -> privacy.Mechanism:
+        """What an observer sees of a node, if the steps of `intervals` are released.
+
+        A node that takes part in none of them is stated as if it had in the first: more than it
+        releases.
+
+        Args:
+            node: the node; it must add noise.
+            intervals: (first, until) pairs, repeats allowed; by default every planned step once.
+        """
+        run = self.node_run(node, self.active_steps(node, intervals) or [0])
+        return self.algorithm.mechanism(run)
+
+    def booked(self, node: NodeRelease) -> privacy.Mechanism:
+        """The mechanism as a ledger holds it: one entry a planned step, so that steps are its.
+
+        A step in which the node takes no part stands there with `SILENT` noise: more than it
+        releases, by less than a millionth of what the others do.
+        """
+        mechanism = self.mechanism(node)
+        if self.activity is None:
+            return mechanism
+        active = self.active_steps(node) or [0]
+        if isinstance(mechanism, Scheduled):
+            schedule = [SILENT] * self.setup.steps
+            for step, multiplier in zip(active, schedule_of(mechanism), strict=True):
+                schedule[step] = multiplier
+            return mechanism.with_schedule(schedule)
+        run = self.node_run(node, range(self.setup.steps))
+        taking_part = set(active)
+        multipliers = [
+            multiplier if step in taking_part else SILENT
+            for step, multiplier in enumerate(run.noise_multiplier)
+        ]
+        return self.algorithm.mechanism(replace(run, noise_multiplier=multipliers))
+
+    def node_run(self, node: NodeRelease, steps: Sequence[int]) -> NodeRun:
+        """What the algorithm states a node's mechanism and claim from; it must add noise.
+
+        Args:
+            node: the node.
+            steps: those whose messages it sends.
+        """
+        setup = self.setup
+        bounds = self.clip.bounds or (1.0,) * setup.steps
+        return NodeRun(
+            options=setup.options,
+            records=node.records,
+            rate=node.rate,
+            expected_batch=node.expected_batch,
+            sampling=setup.sampling,
+            relation=setup.relation,
+            coordinates=setup.parameters,
+            nodes=setup.nodes,
+            steps=setup.steps,
+            released=steps,
+            noise_multiplier=[self.noise_multiplier(node, step) for step in steps],
+            clip=[bounds[step] for step in steps],
+            delta=node.delta or 0.0,
+            constant=self.published_constant,
+            local_steps=self.local_steps,
+            disjoint=self.disjoint,
+            trust_model=self.trust_model,
+        )
+
+    def claimed(
+        self, node: NodeRelease, steps: int | None = None, delta: float | None = None
+    ) -> float | None:
+        """What the paper's formula says of the first steps of a node; None without a claim.
+
+        Args:
+            node: the node; it must add noise.
+            steps: only the first so many; all by default.
+            delta: of the claim; by default the node's.
+        """
+        formula = self.algorithm.formula
+        if formula is None or not self.setup.accounted or self.clip.bounds is None:
+            return None
+        released = self.active_steps(node, [(0, self.setup.steps if steps is None else steps)])
+        run = self.claimed_run(node, released, delta, steps) if released else None
+        return formula.epsilon(run) if released else 0.0
+
+    def claimed_run(
+        self,
+        node: NodeRelease,
+        steps: Sequence[int] | None = None,
+        delta: float | None = None,
+        completed: int | None = None,
+    ) -> Any:
+        """What the paper's formula reads of a node; it must add noise and clip.
+
+        Args:
+            node: the node.
+            steps: those whose messages it sends; all of its own by default.
+            delta: of the claim; by default the node's.
+            completed: how many steps were made, by this node or not; by default all.
+        """
+        run = self.node_run(node, self.active_steps(node) or [0] if steps is None else steps)
+        run = replace(run, delta=run.delta if delta is None else delta, completed=completed)
+        return self.algorithm.claimed_run(run)
+
+    def epsilon(self, node: NodeRelease, intervals: Sequence[Interval]) -> float | None:
+        """Certified epsilon of a node after the steps of `intervals`; None if not accounted."""
+        if not self.setup.accounted or node.delta is None:
+            return None
+        if not intervals or not self.active_steps(node, intervals):
+            return 0.0
+        return privacy.epsilon(self.mechanism(node, intervals), delta=node.delta)
+
+    def epsilon_curve(
+        self,
+        node: NodeRelease,
+        before: Sequence[Interval],
+        first: int,
+        evaluation_steps: Sequence[int],
+    ) -> tuple[float | None, ...]:
+        """Certified epsilon when `before` was released and steps `first..step`, for each step."""
+        if not self.setup.accounted or node.delta is None:
+            return (None,) * len(evaluation_steps)
+        found = [self.epsilon(node, [*before, (first, step)]) or 0.0 for step in evaluation_steps]
+        # Epsilon never falls from step to step, so a later bound holds for an earlier step too.
+        return tuple(reversed(list(accumulate(reversed(found), min))))
+
+
+def make_release(
+    algorithm: Algorithm[Any, Any],
+    setup: Setup,
+    schedules: Schedules,
+    activity: Activity | None,
+    published_constant: float,
+) -> Release:
+    """State what the nodes release, if the algorithm's mechanism is proved for the clip.
+
+    That is checked here and nowhere else: whatever has a release may rely on it.
+
+    Args:
+        algorithm: its row.
+        setup: the experiment as its algorithm sees it.
+        schedules: clip and noise shape, step by step.
+        activity: who takes part when; None: everybody always.
+        published_constant: the constant that a paper's formula leaves open.
+
+    Raises:
+        InputError: on `algorithm.clip_norm`, a norm for which nothing is proved.
+    """
+    clip = Clipping(setup.options.clip_norm, schedules.clip)
+    proved = algorithm.clip_norms(setup.options)
+    if clip.norm not in proved:
+        listed = " or ".join(f"'{norm}'" for norm in proved)
+        raise InputError("algorithm.clip_norm", clip.norm, f"must be {listed} for this method")
+    if clip.bounds is not None:  # raises where there is none
+        clip.sensitivity(setup.relation, algorithm.noise.norm)
+    return Release(
+        algorithm=algorithm,
+        setup=setup,
+        clip=clip,
+        noise_shape=schedules.noise_shape,
+        published_constant=published_constant,
+        local_steps=schedules.local_steps,
+        disjoint=schedules.disjoint,
+        activity=activity,
+    )

@@ -1,0 +1,70 @@
+"""What is released is stated once, before noise is calibrated, from what the run will do."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import pytest
+
+from planning_cases import DELTA, STEPS, plan_of
+from tacit import privacy
+from tacit.algorithms import Schedules
+from tacit.errors import InputError
+from tacit.privacy.noise.independent import LAPLACE
+from tacit.training.release import NodeRelease, Release, make_release
+
+
+def release_of(row: dict[str, Any] | None = None, **settings: Any) -> Release:
+    """Of three nodes; `row` changes the row of the algorithm."""
+    planned = plan_of([50] * 3, epsilon=1.0, **settings).release
+    schedules = Schedules((2.0,) * STEPS, tuple(1.0 + k for k in range(STEPS)))
+    algorithm = replace(planned.algorithm, **(row or {}))
+    return make_release(algorithm, planned.setup, schedules, None, 1.0)
+
+
+def test_a_mechanism_is_stated_before_there_is_a_plan() -> None:
+    release = release_of()
+    node = NodeRelease(1, records=50, rate=1.0, expected_batch=50.0, noise_scale=3.0)
+    stated = release.mechanism(node, [(1, 3)])
+    assert stated == privacy.Gaussian([6.0, 9.0], coordinates=release.setup.parameters)
+    assert [release.noise_std(node, k) for k in range(2)] == [6.0, 12.0]
+    assert release.epsilon(replace(node, delta=DELTA), [(1, 3)]) == privacy.epsilon(
+        stated, delta=DELTA
+    )
+    assert release.epsilon(node, [(1, 3)]) is None
+
+
+@pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])
+def test_what_is_accounted_is_the_sensitivity_of_the_clip_over_the_noise(relation: str) -> None:
+    algorithm = {"name": "dyn-d2p", "clip": 2.0, "clip_decay": 3.0}
+    plan = plan_of([50, 50], epsilon=1.0, relation=relation, algorithm=algorithm)
+    node, release = plan.nodes[0], plan.release
+    moved = release.clip.sensitivity(release.setup.relation)
+    shifts = [moved[k] / release.noise_std(node, k) for k in range(STEPS)]
+    mean = 1 / sum(shift**2 for shift in shifts) ** 0.5
+    one = privacy.Gaussian(mean, 1, coordinates=release.setup.parameters * STEPS)
+    assert privacy.epsilon(one, delta=DELTA) == pytest.approx(node.epsilon, rel=1e-6)
+
+
+@pytest.mark.parametrize("norm", ["l2", "coordinate"])
+def test_a_row_that_is_wrong_of_its_noise_is_refused(norm: str) -> None:
+    """Laplace noise hides shifts that are short in l1, whatever a row says."""
+    with pytest.raises(InputError, match=rf"algorithm\.clip_norm = '{norm}': must be 'l1'"):
+        release_of({"noise": LAPLACE}, algorithm={"clip_norm": norm})
+    release_of({"noise": LAPLACE}, algorithm={"clip_norm": "l1"})
+
+
+def test_a_row_that_says_nothing_of_clips_is_proved_for_l2_alone() -> None:
+    default = {"clip_norms": type(release_of().algorithm).clip_norms}
+    assert release_of(default).clip.norm == "l2"
+    with pytest.raises(InputError, match=r"algorithm\.clip_norm = 'l1': must be 'l2'"):
+        release_of(default, algorithm={"clip_norm": "l1"})
+
+
+def test_a_release_and_a_plan_are_finished() -> None:
+    plan = plan_of([50, 50], epsilon=1.0)
+    with pytest.raises(FrozenInstanceError):
+        plan.release.noise_shape = ()  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError):
+        plan.nodes = ()  # type: ignore[misc]
