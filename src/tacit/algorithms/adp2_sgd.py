@@ -1,4 +1,5 @@
-"""A(DP)2SGD: asynchronous decentralized SGD with noise (Xu, Zhang and Wang, 2022).
+"""A(DP)2SGD: asynchronous gossip SGD: pairs average, gradients are stale (Xu, Zhang and Wang,
+2022).
 
 AD-PSGD (Lian, Zhang, Zhang and Liu, ICML 2018) with Gaussian noise on every gradient. When node i
 has finished a gradient, it picks a neighbour j, the two average their models, and i steps along the
@@ -47,17 +48,6 @@ from tacit.algorithms.base import Activity, Algorithm, Options, Setup, step_size
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import noised_gradient, public_draws
 from tacit.communication.colours import Released
-
-__all__ = [
-    "ADP2_SGD",
-    "AsynchronousOptions",
-    "Event",
-    "State",
-    "events",
-    "start",
-    "step",
-    "waves",
-]
 
 _CLOCK = 3  # the purpose of the public draws
 _AT_ONCE = 4096  # random numbers drawn at a time
@@ -171,8 +161,7 @@ def waves(setup: Setup) -> Activity:
 ADP2_SGD = Algorithm(
     name="adp2-sgd",
     title="A(DP)2SGD",
-    paper="Xu, Zhang and Wang, 2022",
-    summary="asynchronous gossip SGD: pairs average, gradients are stale",
+    documentation=__doc__,
     weights="doubly-stochastic",
     options=AsynchronousOptions,
     start=start,

@@ -9,6 +9,7 @@ stated by its `mechanism`, beside the step that sends them.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,11 +31,8 @@ from tacit.privacy.published import PublishedFormula
 __all__ = [
     "Activity",
     "Algorithm",
-    "Clip",
-    "LearningRate",
     "Momentum",
     "Options",
-    "RateSchedule",
     "Schedules",
     "Setup",
     "Share",
@@ -59,8 +57,6 @@ def _moderate(value: float) -> float:
 
 # The options that several algorithms share: one name and one meaning everywhere.
 Size = Annotated[float, Field(allow_inf_nan=False), AfterValidator(_moderate)]
-LearningRate = Size
-Clip = Size
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -82,9 +78,9 @@ class Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    learning_rate: LearningRate = 0.05
+    learning_rate: Size = 0.05
     learning_rate_schedule: RateSchedule = "constant"
-    clip: Clip | None = None
+    clip: Size | None = None
     clip_norm: Literal["l2", "coordinate", "l1"] = "l2"
 
 
@@ -198,6 +194,31 @@ def _x_of(state: Any) -> Tensor:
     return models
 
 
+_SENTENCE = re.compile(r"([^:]+): ([^().]+)(?: \((.+?)\))?\.(?= |$)")
+
+
+def _described(documentation: str | None, title: str) -> tuple[str, str]:
+    """Summary and paper of the algorithm of that title, in the docstring of its module.
+
+    Raises:
+        ValueError: where it has no sentence of the form `TITLE: SUMMARY (PAPER).`.
+    """
+    if documentation is None:
+        return "", ""
+    paragraphs = (" ".join(part.split()) for part in documentation.split("\n\n"))
+    sentences = [match.groups() for text in paragraphs if (match := _SENTENCE.match(text))]
+    summary = next((summary for name, summary, _ in sentences if name == title), None)
+    paper = next((paper for name, _, paper in sentences if name == title and paper), None)
+    paper = paper or next((paper for _, _, paper in sentences if paper), None)
+    if summary is None or paper is None:
+        raise ValueError(
+            f"{title}: a paragraph of the docstring must begin "
+            f"'{title}: SUMMARY (PAPER).', such as 'SGP: stochastic gradient push, without noise "
+            "(Assran, Loizou, Ballas and Rabbat, ICML 2019).'"
+        )
+    return summary, paper
+
+
 @dataclass(frozen=True)
 class Algorithm(Generic[State, Chosen]):
     """One row of the table of algorithms.
@@ -205,8 +226,9 @@ class Algorithm(Generic[State, Chosen]):
     Args:
         name: as `[algorithm].name` gives it.
         title: as its paper writes it.
-        paper: where it was published.
-        summary: one line for `tacit algorithms`.
+        documentation: what describes it, the docstring of its module, in one paragraph of which
+            stands `TITLE: SUMMARY (PAPER).`, with its title; without a paper it is that of the
+            first such paragraph. None where Python has dropped docstrings (`-OO`).
         weights: what its mixing matrices must be; `server` for federated methods.
         options: its options, with defaults.
         start: state before the first step, from parameters `[nodes, d]`.
@@ -243,8 +265,7 @@ class Algorithm(Generic[State, Chosen]):
 
     name: str
     title: str
-    paper: str
-    summary: str
+    documentation: str | None
     weights: Weights
     options: type[Chosen]
     start: Callable[[Tensor, Chosen, StepContext], State]
@@ -272,6 +293,19 @@ class Algorithm(Generic[State, Chosen]):
     not_covered: tuple[str, ...] = ()
     message_numbers: Callable[[Chosen, int], float] = lambda options, parameters: parameters
     default_clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        _described(self.documentation, self.title)
+
+    @property
+    def summary(self) -> str:
+        """One line for `tacit algorithms`."""
+        return _described(self.documentation, self.title)[0]
+
+    @property
+    def paper(self) -> str:
+        """Where it was published."""
+        return _described(self.documentation, self.title)[1]
 
     @property
     def setting(self) -> Literal["peer-to-peer", "federated"]:

@@ -1,4 +1,5 @@
-"""CPGT: compressed private gradient tracking (Xie, Yi, Wang, Cao and Ren, 2023).
+"""CPGT: gradient tracking with compressed messages and Laplace noise (Xie, Yi, Wang, Cao and Ren,
+2023).
 
 | paper | here |
 |---|---|
@@ -37,8 +38,6 @@ from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import CompressorName, compressed, noised_gradient
 from tacit.communication.colours import Released
 from tacit.privacy.noise.independent import LAPLACE
-
-__all__ = ["CPGT", "State", "TrackingOptions", "start", "step"]
 
 
 class TrackingOptions(Options):
@@ -106,8 +105,7 @@ def numbers(options: TrackingOptions, parameters: int) -> float:
 CPGT = Algorithm(
     name="cpgt",
     title="CPGT",
-    paper="Xie, Yi, Wang, Cao and Ren, 2023",
-    summary="gradient tracking with compressed messages and Laplace noise",
+    documentation=__doc__,
     weights="doubly-stochastic",
     options=TrackingOptions,
     start=start,

@@ -1,4 +1,5 @@
-"""DO-ADP: compressed gossip of randomly active nodes (Huo, Liu, Ding, Johansson and Shi).
+"""DO-ADP: compressed gossip of randomly active nodes, with momentum (Huo, Liu, Ding, Johansson and
+Shi (DO-ADP)).
 
 | paper | here |
 |---|---|
@@ -37,9 +38,10 @@ and its delta is at least 0.447 at eps = 1. Proof: `docs/proofs/noised-gradients
 *Claim*: the theorem's sigma over T = all steps, delta_0 = the claim's delta, its noise that of the
 batch mean; `keep` counts as k / d whatever the compressor.
 
-CHOCO-SGD with momentum is the same with p = 1 and sigma = 0, the non-private baseline: Koloskova,
-Stich and Jaggi, *Decentralized Stochastic Optimization and Gossip Algorithms with Compressed
-Communication*, ICML 2019. Its gossip too is with the **old** public copies.
+CHOCO-SGD with momentum: compressed gossip SGD with momentum, without noise (Koloskova, Stich and
+Jaggi, ICML 2019). *Decentralized Stochastic Optimization and Gossip Algorithms with Compressed
+Communication*: the same with p = 1 and sigma = 0, the non-private baseline. Its gossip too is with
+the **old** public copies.
 """
 
 from __future__ import annotations
@@ -75,20 +77,6 @@ from tacit.communication.colours import Released
 from tacit.errors import InputError
 from tacit.privacy.published import DO_ADP as PUBLISHED
 from tacit.privacy.published import DoAdpRun
-
-__all__ = [
-    "CHOCO_SGD",
-    "DO_ADP",
-    "CompressedGossipOptions",
-    "DoAdpOptions",
-    "State",
-    "check",
-    "claimed_run",
-    "numbers_sent",
-    "paper_consensus_step",
-    "start",
-    "step",
-]
 
 
 class CompressedGossipOptions(Options):
@@ -206,8 +194,7 @@ def check(setup: Setup) -> tuple[str, ...]:
 CHOCO_SGD: Algorithm[State, Any] = Algorithm(
     name="choco-sgd",
     title="CHOCO-SGD with momentum",
-    paper="Koloskova, Stich and Jaggi, ICML 2019",
-    summary="compressed gossip SGD with momentum, without noise",
+    documentation=__doc__,
     weights="doubly-stochastic",
     options=CompressedGossipOptions,
     start=start,
@@ -223,8 +210,6 @@ DO_ADP = replace(
     CHOCO_SGD,
     name="do-adp",
     title="DO-ADP",
-    paper="Huo, Liu, Ding, Johansson and Shi (DO-ADP)",
-    summary="compressed gossip of randomly active nodes, with momentum",
     options=DoAdpOptions,
     private=True,
     formula=PUBLISHED,

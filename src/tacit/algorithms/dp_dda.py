@@ -1,4 +1,5 @@
-"""DP-DDA: private distributed dual averaging with node sampling (Liu, Johansson and Shi, 2024).
+"""DP-DDA: dual averaging by gossip; a random part of the nodes adds gradients (Liu, Johansson and
+Shi, 2024).
 
 | paper | here |
 |---|---|
@@ -35,8 +36,6 @@ from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import independent, noised_gradient
 from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
 from tacit.communication.colours import Released
-
-__all__ = ["DP_DDA", "DualAveragingOptions", "State", "mix", "start", "step"]
 
 
 class DualAveragingOptions(Options):
@@ -83,8 +82,7 @@ def mix(state: State, k: int, context: StepContext) -> State:
 DP_DDA = Algorithm(
     name="dp-dda",
     title="DP-DDA",
-    paper="Liu, Johansson and Shi, 2024",
-    summary="dual averaging by gossip; a random part of the nodes adds gradients",
+    documentation=__doc__,
     weights="doubly-stochastic",
     options=DualAveragingOptions,
     start=start,

@@ -1,7 +1,8 @@
-"""DP-FedAvg: local steps, then a clipped and noised change of the model (McMahan et al., 2018).
+"""DP-FedAvg: local steps from the server's model; the clipped, noised change is averaged (McMahan,
+Ramage, Talwar and Zhang, ICLR 2018).
 
-*Learning Differentially Private Recurrent Language Models*, ICLR 2018, with record-level privacy
-and with the noise added by each client, so that the server need not be trusted.
+*Learning Differentially Private Recurrent Language Models*, with record-level privacy and with the
+noise added by each client, so that the server need not be trusted.
 
 | paper | here |
 |---|---|
@@ -41,11 +42,12 @@ server sees each client's message. Proof: `docs/proofs/local-steps.md`. The boun
 with the number of records, so that much more noise is needed for one record than in `dp-sgd`. No
 formula is printed for this setting: no claim.
 
-FedAvg is the same with sigma = 0, the non-private baseline: McMahan, Moore, Ramage, Hampson and
-Aguera y Arcas, *Communication-Efficient Learning of Deep Networks from Decentralized Data*, AISTATS
-2017. `clip`, if one is given, bounds the change of a client's model. The paper weighs clients by
-their numbers of records; here they weigh alike, as they do in every other method, so that all
-minimise the same mean of the clients' losses.
+FedAvg: local steps from the server's model, which becomes their mean, without noise (McMahan,
+Moore, Ramage, Hampson and Aguera y Arcas, AISTATS 2017). *Communication-Efficient Learning of Deep
+Networks from Decentralized Data*: the same with sigma = 0, the non-private baseline. `clip`, if one
+is given, bounds the change of a client's model. The paper weighs clients by their numbers of
+records; here they weigh alike, as they do in every other method, so that all minimise the same mean
+of the clients' losses.
 """
 
 from __future__ import annotations
@@ -74,8 +76,6 @@ from tacit.algorithms.federated import (
 )
 from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
 from tacit.communication.colours import Released
-
-__all__ = ["DP_FEDAVG", "FEDAVG", "LocalOptions", "local_steps", "mechanism", "step"]
 
 
 class LocalOptions(FederatedOptions):
@@ -129,8 +129,7 @@ def mechanism(run: NodeRun) -> privacy.Mechanism:
 DP_FEDAVG: Algorithm[ServerState, LocalOptions] = Algorithm(
     name="dp-fedavg",
     title="DP-FedAvg",
-    paper="McMahan, Ramage, Talwar and Zhang, ICLR 2018",
-    summary="local steps from the server's model; the clipped, noised change is averaged",
+    documentation=__doc__,
     weights="server",
     options=LocalOptions,
     schedules=local_schedules,
@@ -146,7 +145,5 @@ FEDAVG = replace(
     DP_FEDAVG,
     name="fedavg",
     title="FedAvg",
-    paper="McMahan, Moore, Ramage, Hampson and Aguera y Arcas, AISTATS 2017",
-    summary="local steps from the server's model, which becomes their mean, without noise",
     private=False,
 )

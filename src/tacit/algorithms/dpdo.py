@@ -1,4 +1,5 @@
-"""DPDO: differentially private distributed optimisation (Huang, Mitra and Vaidya, ICDCN 2015).
+"""DPDO: projected gradient and gossip of models with decaying Laplace noise (Huang, Mitra and
+Vaidya, ICDCN 2015).
 
 | paper | here |
 |---|---|
@@ -37,8 +38,6 @@ from tacit.algorithms.regularisers import Regularisation
 from tacit.communication.colours import Released
 from tacit.errors import InputError
 from tacit.privacy.noise.independent import LAPLACE
-
-__all__ = ["DPDO", "LaplaceOptions", "State", "mix", "pure_epsilon", "start", "step"]
 
 Decay = Annotated[float, Field(ge=1e-3, le=1)]
 
@@ -129,8 +128,7 @@ def check(setup: Setup) -> tuple[str, ...]:
 DPDO = Algorithm(
     name="dpdo",
     title="DPDO",
-    paper="Huang, Mitra and Vaidya, ICDCN 2015",
-    summary="projected gradient and gossip of models with decaying Laplace noise",
+    documentation=__doc__,
     weights="doubly-stochastic",
     options=LaplaceOptions,
     schedules=schedules,

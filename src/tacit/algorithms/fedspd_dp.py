@@ -1,4 +1,5 @@
-"""FedSPD-DP: federated stochastic primal-dual learning, with noise (Li, Wang, Chang and Chi).
+"""FedSPD-DP: federated primal-dual steps with a proximal regulariser, noised (Li, Wang, Chang and
+Chi (FedSPD-DP)).
 
 Server and N clients minimise sum_i f_i(x) + R(x). In round t the server broadcasts the mean of
 every client's latest message to K of them; each makes Q proximal steps on mini-batches, updates its
@@ -76,19 +77,6 @@ from tacit.algorithms.fedspd_privacy import (
 from tacit.algorithms.regularisers import prox, value
 from tacit.communication.colours import Released
 from tacit.privacy.published import FEDSPD_DP as PUBLISHED
-
-__all__ = [
-    "FEDSPD_DP",
-    "FedspdOptions",
-    "State",
-    "augmented_lagrangian",
-    "inverse_step",
-    "mechanism",
-    "models",
-    "server",
-    "start",
-    "step",
-]
 
 
 class State(NamedTuple):
@@ -188,8 +176,7 @@ def augmented_lagrangian(losses: Tensor, state: State, options: FedspdOptions) -
 FEDSPD_DP = Algorithm(
     name="fedspd-dp",
     title="FedSPD-DP",
-    paper="Li, Wang, Chang and Chi (FedSPD-DP)",
-    summary="federated primal-dual steps with a proximal regulariser, noised",
+    documentation=__doc__,
     weights="server",
     options=FedspdOptions,
     schedules=local_schedules,

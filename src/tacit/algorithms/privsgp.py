@@ -1,4 +1,5 @@
-"""PrivSGP: stochastic gradient push with Gaussian noise (Zhu, Huang, Wang and Xu, IJCAI 2024).
+"""PrivSGP: stochastic gradient push with constant clipping and noise (Zhu, Huang, Wang and Xu,
+IJCAI 2024).
 
 Algorithm 2 of *PrivSGP-VR: Differentially Private Variance-Reduced Stochastic Gradient Push with
 Tight Utility Bounds*, over time-varying directed graphs with column-stochastic weights.
@@ -19,8 +20,9 @@ of gossip follow the last step. Both are post-processing and cost no privacy.
 Mechanism: Poisson-sampled Gaussian of each node's clipped gradients; messages, weights and models
 are functions of the noised gradients and of public values.
 
-SGP is the same with sigma_i = 0, the non-private baseline: Assran, Loizou, Ballas and Rabbat,
-*Stochastic Gradient Push for Distributed Deep Learning*, ICML 2019.
+SGP: stochastic gradient push, without noise (Assran, Loizou, Ballas and Rabbat, ICML 2019).
+*Stochastic Gradient Push for Distributed Deep Learning*: the same with sigma_i = 0, the non-private
+baseline.
 """
 
 from __future__ import annotations
@@ -41,18 +43,6 @@ from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import heavy_ball, no_momentum, noised_gradient
 from tacit.communication.colours import Public, Released
 from tacit.privacy.published import PRIVSGP as PUBLISHED
-
-__all__ = [
-    "PRIVSGP",
-    "SGP",
-    "PushSumOptions",
-    "State",
-    "de_biased",
-    "mix",
-    "pushed",
-    "start",
-    "step",
-]
 
 
 class PushSumOptions(Options):
@@ -103,8 +93,7 @@ def de_biased(state: State) -> Tensor:
 PRIVSGP: Algorithm[Any, Any] = Algorithm(
     name="privsgp",
     title="PrivSGP",
-    paper="Zhu, Huang, Wang and Xu, IJCAI 2024",
-    summary="stochastic gradient push with constant clipping and noise",
+    documentation=__doc__,
     weights="column-stochastic",
     options=PushSumOptions,
     start=start,
@@ -121,8 +110,6 @@ SGP = replace(
     PRIVSGP,
     name="sgp",
     title="SGP",
-    paper="Assran, Loizou, Ballas and Rabbat, ICML 2019",
-    summary="stochastic gradient push, without noise",
     private=False,
     formula=None,
 )

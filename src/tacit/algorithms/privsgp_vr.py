@@ -1,4 +1,5 @@
-"""PrivSGP-VR: private stochastic gradient push with variance reduction (Zhu et al., IJCAI 2024).
+"""PrivSGP-VR: PrivSGP with variance reduction, by a gradient table or by released anchors (Zhu,
+Huang, Wang and Xu, IJCAI 2024).
 
 Algorithm 1 of *PrivSGP-VR: Differentially Private Variance-Reduced Stochastic Gradient Push with
 Tight Utility Bounds*, in batch form: q = b / J is the sampling rate, B the batch of step k.
@@ -49,8 +50,6 @@ from tacit.algorithms.variance_reduction import (
 )
 from tacit.privacy.published import PRIVSGP as PUBLISHED
 from tacit.privacy.published import ClaimedRun, FormulaCondition, PublishedFormula
-
-__all__ = ["PRIVSGP_VR", "State", "VarianceReductionOptions", "start", "step"]
 
 
 class VarianceReductionOptions(PushSumOptions, AnchorOptions, TableOptions):
@@ -129,7 +128,7 @@ PRIVSGP_VR = replace(
     privsgp.PRIVSGP,
     name="privsgp-vr",
     title="PrivSGP-VR",
-    summary="PrivSGP with variance reduction, by a gradient table or by released anchors",
+    documentation=__doc__,
     options=VarianceReductionOptions,
     start=start,
     step=step,

@@ -1,7 +1,9 @@
-"""SoteriaFL-SAGA and -SVRG: compressed, shifted, variance-reduced and private, with a server.
+"""SoteriaFL-SVRG: snapshot gradients, shifted compression and a server (Li, Zhao, Li and Chi,
+NeurIPS 2022).
 
-Li, Zhao, Li and Chi, *SoteriaFL: A Unified Framework for Private Federated Learning with
-Communication Compression*, NeurIPS 2022.
+SoteriaFL-SAGA: gradient tables, shifted compression and a server.
+
+*SoteriaFL: A Unified Framework for Private Federated Learning with Communication Compression*.
 
 | paper | here |
 |---|---|
@@ -60,16 +62,6 @@ from tacit.algorithms.variance_reduction import (
 from tacit.communication import compression
 from tacit.communication.colours import Released
 from tacit.errors import InputError
-
-__all__ = [
-    "SOTERIAFL_SAGA",
-    "SOTERIAFL_SVRG",
-    "SagaOptions",
-    "State",
-    "SvrgOptions",
-    "saga_step",
-    "svrg_step",
-]
 
 
 class ShiftedOptions(Options):
@@ -173,8 +165,7 @@ def check(setup: Setup) -> tuple[str, ...]:
 SOTERIAFL_SVRG: Algorithm[State, Any] = Algorithm(
     name="soteriafl-svrg",
     title="SoteriaFL-SVRG",
-    paper="Li, Zhao, Li and Chi, NeurIPS 2022",
-    summary="snapshot gradients, shifted compression and a server",
+    documentation=__doc__,
     weights="server",
     options=SvrgOptions,
     start=start,
@@ -191,7 +182,6 @@ SOTERIAFL_SAGA = replace(
     SOTERIAFL_SVRG,
     name="soteriafl-saga",
     title="SoteriaFL-SAGA",
-    summary="gradient tables, shifted compression and a server",
     options=SagaOptions,
     start=saga_start,
     step=saga_step,

@@ -40,7 +40,7 @@ from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
-from tacit.algorithms.base import Clip, Options, Setup, TableRequest
+from tacit.algorithms.base import Options, Setup, Size, TableRequest
 from tacit.algorithms.context import StepContext
 from tacit.errors import InputError
 
@@ -64,7 +64,7 @@ Count = Annotated[int, Field(ge=1)]
 class DifferenceOptions(Options):
     """Option of every estimator here."""
 
-    clip_difference: Clip | None = None
+    clip_difference: Size | None = None
 
 
 class AnchorOptions(DifferenceOptions):
