@@ -49,9 +49,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.algorithms.accounting import NodeRun
@@ -127,28 +125,6 @@ def step(state: State, k: int, options: CompressedGossipOptions, context: StepCo
     s = compressed(x - state.copy, k, options, context).of(active)
     (near,) = context.exchange.mix(k, Released(s.values), coding=s.coding)
     return State(x, m, state.copy + s.values, near.add_(state.near))
-
-
-def paper_consensus_step(
-    matrix: NDArray[np.float64], *, activation: float = 1.0, keep: float = 1.0
-) -> float:
-    """The gamma of the paper's convergence theorem, for a symmetric doubly stochastic W.
-
-    gamma = rho p k / (d (16 rho + rho^2 + 4 phi^2 + 2 rho phi^2) - 8 rho p k), with spectral gap
-    rho = 1 - |lambda_2(W)| and phi = ||I - W||_2. (Theorem 2 of CHOCO-SGD, Koloskova, Stich and
-    Jaggi, ICML 2019, has rho^2 in the numerator.) It is a worst case, far below what works:
-    0.02 for a ring of eight with everything sent, 0.004 with p k / d = 0.24.
-
-    Args:
-        matrix: W, `[nodes, nodes]`.
-        activation: p.
-        keep: k / d.
-    """
-    values = np.linalg.eigvalsh(matrix)
-    second = np.sort(np.abs(values))[-2] if len(values) > 1 else 0.0
-    rho, phi = 1 - float(second), float(np.abs(1 - values).max())
-    share = activation * keep
-    return rho * share / (16 * rho + rho**2 + 4 * phi**2 + 2 * rho * phi**2 - 8 * rho * share)
 
 
 def claimed_run(run: NodeRun) -> DoAdpRun:

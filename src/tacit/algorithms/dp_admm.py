@@ -56,13 +56,12 @@ from tacit.algorithms.federated import (
     in_l2,
     participants,
 )
-from tacit.algorithms.parts import noised_gradient
-from tacit.algorithms.regularisers import Regularisation
+from tacit.algorithms.parts import Regularisation, noised_gradient
 from tacit.communication.colours import Released
 
 Subgradient = Literal["none", "l1", "l2", "elastic-net"]
 
-# Of R as `regularisers` defines it, without its factor lambda_R.
+# Of R as `parts.prox` defines it, without its factor lambda_R.
 _SUBGRADIENTS: Mapping[Subgradient, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
         "none": torch.zeros_like,

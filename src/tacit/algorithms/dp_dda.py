@@ -33,8 +33,13 @@ from torch import Tensor
 
 from tacit.algorithms.base import Algorithm, Options, Share
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.parts import independent, noised_gradient
-from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
+from tacit.algorithms.parts import (
+    Regularisation,
+    RegulariserName,
+    independent,
+    noised_gradient,
+    prox,
+)
 from tacit.communication.colours import Released
 
 

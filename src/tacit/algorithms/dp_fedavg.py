@@ -74,7 +74,7 @@ from tacit.algorithms.federated import (
     server_model,
     server_start,
 )
-from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
+from tacit.algorithms.parts import Regularisation, RegulariserName, prox
 from tacit.communication.colours import Released
 
 

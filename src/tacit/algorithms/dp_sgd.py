@@ -40,8 +40,7 @@ from tacit.algorithms.federated import (
     server_model,
     server_start,
 )
-from tacit.algorithms.parts import noised_gradient
-from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
+from tacit.algorithms.parts import Regularisation, RegulariserName, noised_gradient, prox
 from tacit.communication.colours import Released
 
 

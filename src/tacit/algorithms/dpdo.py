@@ -34,7 +34,7 @@ from torch import Tensor
 from tacit.algorithms.accounting import laplace_sums
 from tacit.algorithms.base import Algorithm, Options, Schedules, Setup, step_size
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.regularisers import Regularisation
+from tacit.algorithms.parts import Regularisation
 from tacit.communication.colours import Released
 from tacit.errors import InputError
 from tacit.privacy.noise.independent import LAPLACE
@@ -63,17 +63,6 @@ def schedules(options: LaplaceOptions, clip: float | None, steps: int) -> Schedu
     ratio = options.noise_decay / options.rate_decay
     shape = tuple(ratio**k for k in range(steps))
     return Schedules(None if clip is None else (clip,) * steps, shape)
-
-
-def pure_epsilon(multiplier: float, rate_decay: float, noise_decay: float) -> float:
-    """sum_t 1 / m_t over all t: p / (m_1 (p - q)), for a record that is left out.
-
-    Args:
-        multiplier: m_1, Laplace scale over the clipping bound, of the sum.
-        rate_decay: q.
-        noise_decay: p, above q.
-    """
-    return noise_decay / (multiplier * (noise_decay - rate_decay))
 
 
 def start(x: Tensor, options: LaplaceOptions, context: StepContext) -> State:

@@ -74,7 +74,7 @@ from tacit.algorithms.fedspd_privacy import (
     resolved_radius,
     within,
 )
-from tacit.algorithms.regularisers import prox, value
+from tacit.algorithms.parts import prox
 from tacit.communication.colours import Released
 from tacit.privacy.published import FEDSPD_DP as PUBLISHED
 
@@ -157,20 +157,6 @@ def models(state: State) -> Tensor:
 def server(models: Tensor, state: State) -> Tensor:
     """x_0, `[d]`."""
     return state.server[0].clone()
-
-
-def augmented_lagrangian(losses: Tensor, state: State, options: FedspdOptions) -> Tensor:
-    """sum_i f_i(x_i) + R(x_i) + <lambda_i, x_0 - x_i> + (rho/2) |x_i - x_0|^2, a scalar: private.
-
-    Args:
-        losses: f_i(x_i), each client's mean loss at its own model, `[nodes]`.
-        state: whose x_i, lambda_i and x_0 are meant.
-        options: of the algorithm.
-    """
-    apart = state.server - state.average
-    inner = (state.dual * apart).sum(1) + options.penalty / 2 * apart.square().sum(1)
-    own = value(options.regulariser, state.average, options.regularisation)
-    return (losses + own + inner).sum()
 
 
 FEDSPD_DP = Algorithm(

@@ -49,7 +49,7 @@ from tacit.algorithms.federated import (
     in_l2,
     round_sampling,
 )
-from tacit.algorithms.regularisers import Regularisation, RegulariserName
+from tacit.algorithms.parts import Regularisation, RegulariserName
 from tacit.errors import InputError
 from tacit.privacy.accounting.primal_dual import ClientRound, carried_norms, energy_norms
 from tacit.privacy.published import FedspdRun
