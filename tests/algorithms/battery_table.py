@@ -174,7 +174,7 @@ def _compressed(name: str, release: Release | None, **more: Any) -> Row:
         name,
         recursion=COMPRESSED + "test_recursion",
         release=release,
-        smooth={"compressor": "rand-k"},
+        smooth={"compressor": "rand-k", "keep": 1.0},
         resumed=more,
         mean={"momentum": 0.0},
     )

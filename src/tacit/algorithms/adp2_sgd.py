@@ -44,7 +44,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from tacit.algorithms.base import Activity, Algorithm, Options, Setup, step_size
+from tacit.algorithms.base import Activity, Algorithm, Idle, Options, Setup, step_size
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import noised_gradient, public_draws
 from tacit.communication.colours import Released
@@ -58,7 +58,14 @@ class AsynchronousOptions(Options):
 
     speed_spread: Annotated[float, Field(ge=0, le=5)] = 0.2
     stragglers: Annotated[float, Field(ge=0, le=1)] = 0.0
-    straggler_factor: Annotated[float, Field(ge=1, le=1e6)] = 5.0
+    straggler_factor: Annotated[
+        float,
+        Field(ge=1, le=1e6),
+        Idle(
+            lambda options: options.stragglers == 0,
+            "slows stragglers, and there are none: set algorithm.stragglers, or leave it out",
+        ),
+    ] = 5.0
 
 
 class State(NamedTuple):

@@ -25,14 +25,17 @@ from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, claimed_sums, noised_sums
 from tacit.algorithms.context import StepContext
 from tacit.communication.colours import Released
+from tacit.errors import InputError
 from tacit.privacy.noise.independent import GAUSSIAN, Noise
 from tacit.privacy.published import PublishedFormula
 
 __all__ = [
     "Activity",
     "Algorithm",
+    "Idle",
     "Momentum",
     "Options",
+    "RateSchedule",
     "Schedules",
     "Setup",
     "Share",
@@ -41,6 +44,7 @@ __all__ = [
     "Weights",
     "common_mean",
     "constant",
+    "refuse_idle",
     "step_size",
 ]
 
@@ -82,6 +86,34 @@ class Options(BaseModel):
     learning_rate_schedule: RateSchedule = "constant"
     clip: Size | None = None
     clip_norm: Literal["l2", "coordinate", "l1"] = "l2"
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Metadata of an option that does nothing beside some values of others.
+
+    There only its default is taken: see `refuse_idle`.
+
+    Args:
+        when: of all options, whether it does nothing.
+        remedy: what to do about it, for people.
+    """
+
+    when: Callable[[Any], bool]
+    remedy: str
+
+
+def refuse_idle(options: Options) -> None:
+    """Refuse an option that was given and would do nothing.
+
+    Raises:
+        InputError: on that option.
+    """
+    for key, field_info in type(options).model_fields.items():
+        value = getattr(options, key)
+        for mark in field_info.metadata:
+            if isinstance(mark, Idle) and value != field_info.default and mark.when(options):
+                raise InputError(f"algorithm.{key}", value, mark.remedy)
 
 
 def step_size(options: Options, k: int, steps: int) -> float:

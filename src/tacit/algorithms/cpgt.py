@@ -35,7 +35,7 @@ from torch import Tensor
 from tacit.algorithms.accounting import laplace_sums
 from tacit.algorithms.base import Algorithm, Options, Share, step_size
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.parts import CompressorName, compressed, noised_gradient
+from tacit.algorithms.parts import CompressorName, Keep, compressed, noised_gradient
 from tacit.communication.colours import Released
 from tacit.privacy.noise.independent import LAPLACE
 
@@ -47,7 +47,7 @@ class TrackingOptions(Options):
     consensus_step: Share = 0.3
     tracking_step: Share = 0.3
     compressor: CompressorName = "none"
-    keep: Share = 1.0
+    keep: Keep = 1.0
 
 
 class State(NamedTuple):

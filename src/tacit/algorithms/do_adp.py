@@ -64,6 +64,7 @@ from tacit.algorithms.base import (
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import (
     CompressorName,
+    Keep,
     compressed,
     heavy_ball,
     independent,
@@ -72,7 +73,6 @@ from tacit.algorithms.parts import (
 )
 from tacit.communication import compression
 from tacit.communication.colours import Released
-from tacit.errors import InputError
 from tacit.privacy.published import DO_ADP as PUBLISHED
 from tacit.privacy.published import DoAdpRun
 
@@ -87,7 +87,7 @@ class CompressedGossipOptions(Options):
     momentum: Momentum = 0.0
     consensus_step: Share = 0.3
     compressor: CompressorName = "none"
-    keep: Share = 1.0
+    keep: Keep = 1.0
 
 
 class DoAdpOptions(CompressedGossipOptions):
@@ -146,18 +146,8 @@ def numbers_sent(options: CompressedGossipOptions, d: int) -> float:
 
 
 def check(setup: Setup) -> tuple[str, ...]:
-    """Warns of a consensus step that public copies cannot follow: found by trying, no theorem.
-
-    Raises:
-        InputError: on `algorithm.keep`, which needs a compressor.
-    """
+    """Warns of a consensus step that public copies cannot follow: found by trying, no theorem."""
     options = setup.options
-    if options.compressor == "none" and options.keep < 1:
-        raise InputError(
-            "algorithm.keep",
-            options.keep,
-            "needs a compressor: set compressor = 'top-k' ('rand-k', 'bernoulli'), or leave it out",
-        )
     share = options.keep * getattr(options, "activation", 1.0)
     if options.compressor not in ("rand-k", "bernoulli") or options.consensus_step <= share:
         return ()

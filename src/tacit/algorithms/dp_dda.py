@@ -26,12 +26,12 @@ fixed batch) over a node's active steps, which everyone sees. Relation: the plan
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tacit.algorithms.base import Algorithm, Options, Share
+from tacit.algorithms.base import Algorithm, Idle, Options, RateSchedule, Share
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import (
     Regularisation,
@@ -46,6 +46,13 @@ from tacit.communication.colours import Released
 class DualAveragingOptions(Options):
     """Options of DP-DDA."""
 
+    learning_rate_schedule: Annotated[
+        RateSchedule,
+        Idle(
+            lambda options: True,
+            "dp-dda has one of its own, 1 / sqrt(k + 1): leave it out",
+        ),
+    ] = "constant"
     activation: Share = 1.0
     regulariser: RegulariserName = "none"
     regularisation: Regularisation = 0.01

@@ -53,12 +53,13 @@ of the clients' losses.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
-from tacit.algorithms.base import Algorithm, step_size
+from tacit.algorithms.base import Algorithm, Idle, step_size
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.federated import (
     FederatedOptions,
@@ -82,7 +83,14 @@ class LocalOptions(FederatedOptions):
     """Options of DP-FedAvg and FedAvg."""
 
     local_steps: LocalSteps = 1
-    sampling: RoundSampling = "disjoint"
+    sampling: Annotated[
+        RoundSampling,
+        Idle(
+            lambda options: options.local_steps == 1,
+            "is about the mini-batches of a round: set algorithm.local_steps above 1, or leave it "
+            "out",
+        ),
+    ] = "disjoint"
     regulariser: RegulariserName = "none"
     regularisation: Regularisation = 0.01
 

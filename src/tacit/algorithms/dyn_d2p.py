@@ -44,7 +44,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tacit.algorithms.base import Schedules, Size
+from tacit.algorithms.base import Idle, Schedules, Size
 from tacit.algorithms.privsgp import PRIVSGP, PushSumOptions
 from tacit.errors import InputError
 from tacit.privacy.published import DYN_D2P as PUBLISHED
@@ -75,6 +75,13 @@ class DynOptions(PushSumOptions):
 class GeneralOptions(PushSumOptions):
     """Options of the general form."""
 
+    clip: Annotated[
+        Size | None,
+        Idle(
+            lambda options: options.clip_schedule is not None,
+            "is the bound of every step, and so is each number of clip_schedule: give one of them",
+        ),
+    ] = None
     clip_schedule: tuple[Size, ...] | None = None
     noise_schedule: tuple[Size, ...] | None = None
 

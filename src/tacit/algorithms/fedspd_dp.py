@@ -80,7 +80,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import torch
 from pydantic import field_validator
@@ -88,7 +88,7 @@ from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
-from tacit.algorithms.base import Algorithm, Setup, Size, step_size
+from tacit.algorithms.base import Algorithm, Idle, RateSchedule, Setup, Size, step_size
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.federated import (
     FederatedOptions,
@@ -117,6 +117,12 @@ _PRIVATE_ROUNDING, _PRIVATE_SHARE = 2.0**-24, 2.0**-6
 """The same for a private state, a round; and the most of it after all rounds."""
 
 
+_WITHOUT_INVERSE_STEP = Idle(
+    lambda options: options.inverse_step is not None,
+    "sets how far a local step goes, and so does algorithm.inverse_step: give one of them",
+)
+
+
 class FedspdOptions(FederatedOptions):
     """Options of FedSPD-DP; `learning_rate` sets gamma = 1 / learning rate without `inverse_step`.
 
@@ -124,6 +130,8 @@ class FedspdOptions(FederatedOptions):
     which is enforced: see `input_bound`.
     """
 
+    learning_rate: Annotated[Size, _WITHOUT_INVERSE_STEP] = 0.05
+    learning_rate_schedule: Annotated[RateSchedule, _WITHOUT_INVERSE_STEP] = "constant"
     penalty: Size = 20.0
     inverse_step: float | Literal["paper"] | None = None
     local_steps: LocalSteps = 1

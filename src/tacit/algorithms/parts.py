@@ -12,13 +12,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from tacit.algorithms.base import Activity, Setup
+from tacit.algorithms.base import Activity, Idle, Setup, Share
 from tacit.algorithms.context import StepContext
 from tacit.communication import compression
 from tacit.errors import InputError, nearest
 
 __all__ = [
     "CompressorName",
+    "Keep",
     "Regularisation",
     "RegulariserName",
     "compressed",
@@ -30,9 +31,29 @@ __all__ = [
     "public_draws",
 ]
 
-CompressorName = Literal["none", "top-k", "rand-k", "bernoulli"]
+CompressorName = Annotated[
+    Literal["none", "top-k", "rand-k", "bernoulli"],
+    Idle(
+        lambda options: "keep" not in options.model_fields_set,
+        "sends everything until algorithm.keep says which share: set it below 1, or leave both out",
+    ),
+]
+Keep = Annotated[
+    Share,
+    Idle(
+        lambda options: options.compressor == "none",
+        "needs a compressor: set compressor = 'top-k' ('rand-k', 'bernoulli'), or leave it out",
+    ),
+]
 RegulariserName = Literal["none", "l1", "l2", "elastic-net", "box"]
-Regularisation = Annotated[float, Field(ge=0, le=1e38, allow_inf_nan=False)]
+Regularisation = Annotated[
+    float,
+    Field(ge=0, le=1e38, allow_inf_nan=False),
+    Idle(
+        lambda options: options.regulariser == "none",
+        "needs a regulariser: set algorithm.regulariser, or leave it out",
+    ),
+]
 
 _COINS = 2  # the purpose of the public draws
 

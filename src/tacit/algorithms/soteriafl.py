@@ -44,10 +44,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from tacit.algorithms.base import Algorithm, Options, Setup, Share, step_size
+from tacit.algorithms.base import Algorithm, Idle, Options, step_size
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.federated import server_model
-from tacit.algorithms.parts import CompressorName, compressed
+from tacit.algorithms.parts import CompressorName, Keep, compressed
 from tacit.algorithms.variance_reduction import (
     Anchor,
     AnchorOptions,
@@ -61,15 +61,20 @@ from tacit.algorithms.variance_reduction import (
 )
 from tacit.communication import compression
 from tacit.communication.colours import Released
-from tacit.errors import InputError
 
 
 class ShiftedOptions(Options):
     """Options of shifted compression."""
 
     compressor: CompressorName = "none"
-    keep: Share = 1.0
-    shift_step: Annotated[float, Field(gt=0, le=1)] | None = None
+    keep: Keep = 1.0
+    shift_step: Annotated[
+        Annotated[float, Field(gt=0, le=1)] | None,
+        Idle(
+            lambda options: options.compressor == "none",
+            "is for compressed messages: set algorithm.compressor, or leave it out",
+        ),
+    ] = None
 
 
 class SagaOptions(ShiftedOptions, TableOptions):
@@ -146,22 +151,6 @@ def scaling(options: ShiftedOptions, d: int) -> tuple[float, float]:
     return 1.0 if options.compressor == "top-k" else 1 / share, 1 / share - 1
 
 
-def check(setup: Setup) -> tuple[str, ...]:
-    """Refuse what has no bound, or no compressor.
-
-    Raises:
-        InputError: on `algorithm.keep`, which needs a compressor; and as `check_differences` does.
-    """
-    options = setup.options
-    if options.compressor == "none" and options.keep < 1:
-        raise InputError(
-            "algorithm.keep",
-            options.keep,
-            "needs a compressor: algorithm.compressor = 'top-k', 'rand-k' or 'bernoulli'",
-        )
-    return check_differences(setup)
-
-
 SOTERIAFL_SVRG: Algorithm[State, Any] = Algorithm(
     name="soteriafl-svrg",
     title="SoteriaFL-SVRG",
@@ -173,7 +162,7 @@ SOTERIAFL_SVRG: Algorithm[State, Any] = Algorithm(
     consensus=server_model,
     mechanism=reduced_sums,
     cost_depends_on_step=lambda options: options.state == "public",
-    check=check,
+    check=check_differences,
     not_covered=("the snapshot gradients of state = 'private', in memory and in checkpoints",),
     message_numbers=lambda options, d: d * (1.0 if options.compressor == "none" else options.keep),
 )

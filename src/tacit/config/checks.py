@@ -20,10 +20,11 @@ def check(
         InputError: naming the key, its value and what would be right.
     """
     _check_nodes(nodes)
+    _check_options(algorithm, privacy, train)
     _check_privacy(algorithm, privacy, train)
     _check_budgets(privacy, nodes.count)
     _check_ledger(privacy)
-    _check_faults(faults, nodes.count)
+    _check_faults(faults, nodes.count, train.steps)
 
 
 def _check_nodes(nodes: Nodes) -> None:
@@ -36,6 +37,36 @@ def _check_nodes(nodes: Nodes) -> None:
     if nodes.data == "split" and nodes.source is not None:
         raise InputError(
             "nodes.source", nodes.source, "goes with nodes.data = 'by-rank': set that, or drop it"
+        )
+    if nodes.data == "by-rank":
+        for key, default in (("partition", "iid"), ("alpha", None), ("per_node", None)):
+            if getattr(nodes, key) != default:
+                raise InputError(
+                    f"nodes.{key}",
+                    getattr(nodes, key),
+                    "divides one data set, and with nodes.data = 'by-rank' each node has its own: "
+                    "leave it out",
+                )
+
+
+def _check_options(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> None:
+    """Refuse options that would do nothing in this experiment; see also `refuse_idle`."""
+    options = dict(chosen.options)
+    defaults = type(chosen.options).model_fields
+    given = {key for key, value in options.items() if value != defaults[key].default}
+    accounted = privacy.noisy and privacy.accounting != "none"  # else there is no default clip
+    if not (accounted or given & {"clip", "clip_schedule"}):
+        for key in sorted(given & {"clip_norm", "clip_decay"}):
+            expected = (
+                "is of a clipping bound, and here is none: give algorithm.clip, or leave it out"
+            )
+            raise InputError(f"algorithm.{key}", options[key], expected)
+    if train.batch == "all" and "sampling" in given:
+        raise InputError(
+            "algorithm.sampling",
+            options["sampling"],
+            "is about mini-batches, and train.batch = 'all' takes every record each time: leave it "
+            "out, or give the size of a batch",
         )
 
 
@@ -123,7 +154,7 @@ def _check_privacy(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> 
         )
 
 
-def _check_faults(faults: Faults, count: int) -> None:
+def _check_faults(faults: Faults, count: int, steps: int) -> None:
     """Refuse faults of nodes that there are not, that never happen, or that are said twice."""
     ends = [(source, target) for source, target, _ in faults.drop_edges]
     slow = [(node,) for node, _ in faults.slow]
@@ -144,6 +175,9 @@ def _check_faults(faults: Faults, count: int) -> None:
     for node, first, until in faults.down:
         if first >= until:
             expected = "must be [node, first step, step after the last], the first one lower"
+            raise InputError("faults.down", (node, first, until), expected)
+        if first >= steps:
+            expected = f"begins after the last of {steps} steps, which are counted from 0"
             raise InputError("faults.down", (node, first, until), expected)
     for key in ("drop_edges", "slow"):
         for nodes, times in Counter(named[key]).items():
