@@ -128,9 +128,9 @@ OPTIONS: Mapping[str, Option] = {
     "clip_schedule": Option((None, _LIST)),
     "noise_schedule": Option((None, _LIST)),
     "state": Option(("public", "private"), {"anchor_every": None}),
-    "clip_difference": Option((None, 0.01), {"anchor_every": 2}, idle={"anchor_every": 1}),
+    "clip_difference": Option((None, 0.01), {"anchor_every": 2}),
     "anchor_every": Option((2, 3), idle={"state": "private"}),
-    "anchor_share": Option((0.2, 0.7), {"anchor_every": 2}, idle={"anchor_every": 1}),
+    "anchor_share": Option((0.2, 0.7), {"anchor_every": 2}, idle={"state": "private"}),
     "table_batch": Option((None, 2), {"state": "private"}, idle={"state": "public"}),
     "table_directory": Option((None, "FOLDER"), {"state": "private"}, idle={"state": "public"}),
     "speed_spread": Option((0.2, 2.0)),
@@ -165,7 +165,6 @@ OWN: Mapping[tuple[str, str], Option] = {
 
 # What idles elsewhere: `soteriafl-saga` always has a table, and `soteriafl-svrg` never.
 NEVER_IDLE = {
-    ("soteriafl-saga", "clip_difference"),
     ("soteriafl-saga", "table_batch"),
     ("soteriafl-saga", "table_directory"),
     ("soteriafl-svrg", "anchor_every"),
@@ -283,13 +282,6 @@ def test_what_is_of_a_clipping_bound_needs_one(key: str, options: dict[str, Any]
             Config(algorithm=options, privacy=quiet)
         Config(algorithm={**options, "clip": 1.0}, privacy=quiet)
     Config(algorithm=options)  # an accounted run has a default bound
-
-
-def test_mini_batches_are_not_sampled_where_there_are_none() -> None:
-    options = {"name": "dp-fedavg", "local_steps": 2, "sampling": "with-replacement"}
-    with pytest.raises(InputError, match=r"algorithm\.sampling = .* train\.batch = 'all'"):
-        Config(algorithm=options, train={"batch": "all"})
-    Config(algorithm=options, train={"batch": 8})
 
 
 # Keys of the sections.

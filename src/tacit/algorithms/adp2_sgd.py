@@ -62,7 +62,7 @@ class AsynchronousOptions(Options):
         float,
         Field(ge=1, le=1e6),
         Idle(
-            lambda options: options.stragglers == 0,
+            lambda options: "stragglers" not in options.model_fields_set,
             "slows stragglers, and there are none: set algorithm.stragglers, or leave it out",
         ),
     ] = 5.0

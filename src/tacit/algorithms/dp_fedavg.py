@@ -86,7 +86,7 @@ class LocalOptions(FederatedOptions):
     sampling: Annotated[
         RoundSampling,
         Idle(
-            lambda options: options.local_steps == 1,
+            lambda options: "local_steps" not in options.model_fields_set,
             "is about the mini-batches of a round: set algorithm.local_steps above 1, or leave it "
             "out",
         ),

@@ -64,14 +64,7 @@ Count = Annotated[int, Field(ge=1)]
 class DifferenceOptions(Options):
     """Option of every estimator here."""
 
-    clip_difference: Annotated[
-        Size | None,
-        Idle(
-            lambda options: _anchor_every(options) == 1,
-            "clips changes since an anchor, and with algorithm.anchor_every = 1 every step is one: "
-            "leave it out",
-        ),
-    ] = None
+    clip_difference: Size | None = None
 
 
 class AnchorOptions(DifferenceOptions):
@@ -80,24 +73,18 @@ class AnchorOptions(DifferenceOptions):
     anchor_every: Annotated[
         Count,
         Idle(
-            lambda options: _anchor_every(options) is None,
+            lambda options: options.state == "private" and isinstance(options, TableOptions),
             "is for anchors, in place of which state = 'private' has a table: leave it out",
         ),
     ] = 10
     anchor_share: Annotated[
         Annotated[float, Field(gt=0, lt=1)] | None,
         Idle(
-            lambda options: options.state == "private" or options.anchor_every == 1,
-            "divides a budget between anchors, which are released with state = 'public', and the "
-            "steps between them: leave it out",
+            lambda options: options.state == "private",
+            "divides a budget between steps and anchors, which are released with state = 'public' "
+            "only: leave it out",
         ),
     ] = None
-
-
-def _anchor_every(options: Any) -> int | None:
-    """Steps from one anchor or snapshot to the next; None where a table is kept."""
-    table = options.state == "private" and isinstance(options, TableOptions)
-    return None if table else options.anchor_every
 
 
 _WITH_TABLE = Idle(lambda options: options.state != "private", "is for state = 'private'")

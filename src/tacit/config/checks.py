@@ -20,7 +20,7 @@ def check(
         InputError: naming the key, its value and what would be right.
     """
     _check_nodes(nodes)
-    _check_options(algorithm, privacy, train)
+    _check_options(algorithm, privacy)
     _check_privacy(algorithm, privacy, train)
     _check_budgets(privacy, nodes.count)
     _check_ledger(privacy)
@@ -49,7 +49,7 @@ def _check_nodes(nodes: Nodes) -> None:
                 )
 
 
-def _check_options(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> None:
+def _check_options(chosen: AlgorithmSection, privacy: Privacy) -> None:
     """Refuse options that would do nothing in this experiment; see also `refuse_idle`."""
     options = dict(chosen.options)
     defaults = type(chosen.options).model_fields
@@ -61,13 +61,6 @@ def _check_options(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> 
                 "is of a clipping bound, and here is none: give algorithm.clip, or leave it out"
             )
             raise InputError(f"algorithm.{key}", options[key], expected)
-    if train.batch == "all" and "sampling" in given:
-        raise InputError(
-            "algorithm.sampling",
-            options["sampling"],
-            "is about mini-batches, and train.batch = 'all' takes every record each time: leave it "
-            "out, or give the size of a batch",
-        )
 
 
 def _check_budgets(privacy: Privacy, count: int) -> None:
