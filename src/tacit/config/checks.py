@@ -148,7 +148,7 @@ def _check_privacy(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> 
 
 
 def _check_faults(faults: Faults, count: int, steps: int) -> None:
-    """Refuse faults of nodes that there are not, that never happen, or that are said twice."""
+    """Refuse faults of nodes that there are not, that never happen, or that are given twice."""
     ends = [(source, target) for source, target, _ in faults.drop_edges]
     slow = [(node,) for node, _ in faults.slow]
     named: Mapping[str, Sequence[tuple[int, ...]]] = {

@@ -221,8 +221,8 @@ def together(
     Raises:
         PeerError: a process has not as many lists as nodes, or lists what cannot have been booked.
     """
-    listed = [_joined(own.get(node, ())) for node in job.hosted]
-    found = {node: tuple(own.get(node, ())) for node in job.hosted}
+    listed = [_merged(own.get(node, ())) for node in job.hosted]
+    charged = {node: tuple(own.get(node, ())) for node in job.hosted}
     steps = job.plan.steps
     for rank, lists in enumerate(peers.share(what, listed, CHARGED)):
         if rank == peers.rank:
@@ -238,21 +238,21 @@ def together(
                 0 <= first < until <= steps for first, until in intervals
             ):
                 raise PeerError(f"rank {rank} gave booked steps that a run of {steps} cannot have")
-            found[node] = tuple(intervals)
-    return found
+            charged[node] = tuple(intervals)
+    return charged
 
 
-def _joined(intervals: Sequence[Interval]) -> list[Interval]:
+def _merged(intervals: Sequence[Interval]) -> list[Interval]:
     """The same steps in the same order, where intervals that follow each other are one."""
-    joined: list[Interval] = []
+    merged: list[Interval] = []
     for first, until in intervals:
         if first == until:
             continue
-        if joined and joined[-1][1] == first:
-            joined[-1] = (joined[-1][0], until)
+        if merged and merged[-1][1] == first:
+            merged[-1] = (merged[-1][0], until)
         else:
-            joined.append((first, until))
-    return joined
+            merged.append((first, until))
+    return merged
 
 
 def _common_checkpoint(own: list[int], peers: Peers, steps: int) -> tuple[int, str | None]:
@@ -319,7 +319,7 @@ def _run_id(ledger: RunLedger | None) -> str:
 
 
 def record(session: Session, *, whole: bool = False) -> None:
-    """Measure where the run stands; the row follows when all processes have said theirs."""
+    """Measure where the run stands; the row follows when all processes have reported theirs."""
     job, models = session.job, session.models
     part = measure(job, models, session.state, session.communication.exchange, whole=whole)
     session.communication.put(session.step, part)
@@ -353,24 +353,24 @@ def _shown(session: Session, step: int) -> dict[str, Any]:
     return measured.private_row(Private(measured.NOTHING_MEASURED))
 
 
-def _row(session: Session, step: int, found: RunEvaluation) -> Released[dict[str, Any]]:
+def _row(session: Session, step: int, run_evaluation: RunEvaluation) -> Released[dict[str, Any]]:
     """What everyone may know of where the run stands."""
     plan = session.plan
     k = max(step - 1, 0)
     noise = [plan.noise_std(node, k) / node.expected_batch for node in plan.nodes]
     claims = [claim for claim in claimed_spent(plan, step) if claim is not None]
     most, least = session.spent("most", step), session.spent("least", step)
-    scores = None if found.evaluation is None else found.evaluation.value
+    scores = None if run_evaluation.evaluation is None else run_evaluation.evaluation.value
     row = {
         "step": step,
         "test_accuracy": scores and scores.accuracy_summary(),
         "test_loss": scores and scores.loss_summary(),
-        "consensus_distance": found.consensus_distance,
+        "consensus_distance": run_evaluation.consensus_distance,
         "clip": None if plan.clip is None else plan.clip[k],
         "noise_std": sum(noise) / len(noise) if plan.noisy else None,
         "epsilon": None if most is None else {"max": most, "min": least},
         "claimed_epsilon": {"max": max(claims), "min": min(claims)} if claims else None,
-        "bytes_sent": sum(found.bytes_sent) / len(found.bytes_sent),
+        "bytes_sent": sum(run_evaluation.bytes_sent) / len(run_evaluation.bytes_sent),
         "seconds": session.seconds,
     }
     return Released(row)

@@ -98,8 +98,8 @@ class RunFolder:
             return []
         with plain_errors("out", self.metrics):
             before = self.metrics.read_bytes()
-            found = filter(None, map(read_row, before.splitlines()))
-            rows = [row for row in found if row["step"] <= until]
+            known = filter(None, map(read_row, before.splitlines()))
+            rows = [row for row in known if row["step"] <= until]
             content = "".join(json.dumps(finite_json(row)) + "\n" for row in rows).encode()
             if content != before:
                 write_private(self.metrics, content)
