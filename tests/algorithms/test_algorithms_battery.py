@@ -231,7 +231,7 @@ def test_sampled_batches_with_noise(case: str, sampling: str) -> None:
         case,
         batch=2,
         sampling=sampling,
-        options=schedule_options(case, 3),
+        options=clipped_schedules(case, 3, 1.0),
         privacy={"noise_std": 0.1, "accounting": "none"},
     )
     result = tacit.train(config, nodes=digits(6, 6, 6, 6))
