@@ -122,6 +122,11 @@ def of_rows() -> set[str]:
     }
 
 
+def test_only_files_of_algorithms_offer_rows_in_place_of_names() -> None:
+    assert {"tacit.algorithms.privsgp", "tacit.algorithms.fedspd_dp"} <= of_rows()
+    assert not of_rows() & {"tacit.algorithms.base", "tacit.algorithms.parts"}
+
+
 def _unsaid(path: Path) -> str:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     if not ast.get_docstring(tree):

@@ -41,9 +41,7 @@ __all__ = [
     "Share",
     "Size",
     "TableRequest",
-    "Weights",
     "common_mean",
-    "constant",
     "refuse_idle",
     "step_size",
 ]

@@ -24,7 +24,7 @@ def check(
     _check_privacy(algorithm, privacy, train)
     _check_budgets(privacy, nodes.count)
     _check_ledger(privacy)
-    _check_faults(faults, nodes.count, train.steps)
+    _check_faults(faults, nodes.count)
 
 
 def _check_nodes(nodes: Nodes) -> None:
@@ -147,7 +147,7 @@ def _check_privacy(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> 
         )
 
 
-def _check_faults(faults: Faults, count: int, steps: int) -> None:
+def _check_faults(faults: Faults, count: int) -> None:
     """Refuse faults of nodes that there are not, that never happen, or that are given twice."""
     ends = [(source, target) for source, target, _ in faults.drop_edges]
     slow = [(node,) for node, _ in faults.slow]
@@ -168,9 +168,6 @@ def _check_faults(faults: Faults, count: int, steps: int) -> None:
     for node, first, until in faults.down:
         if first >= until:
             expected = "must be [node, first step, step after the last], the first one lower"
-            raise InputError("faults.down", (node, first, until), expected)
-        if first >= steps:
-            expected = f"begins after the last of {steps} steps, which are counted from 0"
             raise InputError("faults.down", (node, first, until), expected)
     for key in ("drop_edges", "slow"):
         for nodes, times in Counter(named[key]).items():
