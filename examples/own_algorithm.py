@@ -2,6 +2,8 @@
 
     python examples/own_algorithm.py
 
+Normalised gossip: gossip SGD with steps of fixed length (an example, of no paper).
+
 An algorithm is a pure pair, `start` and `step`, over an explicit state. Clipping, noise, batches
 and messages are the context's. Whatever a step makes of the *noised* gradient is post-processing,
 so that the mechanism, and with it the certified epsilon, are those of any noised sum.
@@ -45,8 +47,7 @@ def step(state: State, k: int, options: Options, context: StepContext) -> State:
 NORMALISED_GOSSIP = Algorithm(
     name="normalised-gossip",
     title="Normalised gossip",
-    paper="an example, of no paper",
-    summary="gossip SGD with steps of fixed length",
+    documentation=__doc__,
     weights="doubly-stochastic",
     options=Options,
     start=start,

@@ -87,10 +87,10 @@ def append_line(path: Path, line: bytes) -> None:
 
 def remove_files(folder: Path, *names: str) -> None:
     """Remove files of a folder that are there, durably."""
-    found = [name for name in names if os.path.lexists(folder / name)]
-    for name in found:
+    present = [name for name in names if os.path.lexists(folder / name)]
+    for name in present:
         os.unlink(folder / name)
-    if found:
+    if present:
         sync_folder(folder)
 
 

@@ -45,6 +45,12 @@ def schedule_options(case: str, steps: int) -> dict[str, Any]:
     return {key: known[key] for key in ALGORITHMS[name].options.model_fields if key in known}
 
 
+def clipped_schedules(case: str, steps: int, clip: float) -> dict[str, Any]:
+    """`schedule_options`, and a clipping bound where they have none for each step."""
+    options = schedule_options(case, steps)
+    return options if "clip_schedule" in options else {"clip": clip, **options}
+
+
 def experiment(
     case: str,
     *,

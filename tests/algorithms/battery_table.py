@@ -174,7 +174,7 @@ def _compressed(name: str, release: Release | None, **more: Any) -> Row:
         name,
         recursion=COMPRESSED + "test_recursion",
         release=release,
-        smooth={"compressor": "rand-k"},
+        smooth={"compressor": "rand-k", "keep": 1.0},
         resumed=more,
         mean={"momentum": 0.0},
     )
@@ -346,7 +346,7 @@ class Special:
 _NO_SCHEDULES = {"clip_decay": 1.0, "budget_growth": 1.0}
 _STILL = {"rate_decay": 1.0, "noise_decay": 1.0}
 _MOMENTUM_GOSSIP = {"consensus_step": 1.0, "momentum": 0.0}
-_TABLE = {"state": "private"}
+_TABLE = {"state": "private", "anchor_share": None}
 _ONE: dict[str, Any] = {"nodes": 1, "noise": False}
 _PLAIN: dict[str, Any] = {"noise": False}
 

@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 import torch
-from battery_experiments import DELTA, active, experiment, quadratic, schedule_options, single_step
+from battery_experiments import (
+    DELTA,
+    active,
+    clipped_schedules,
+    experiment,
+    quadratic,
+    schedule_options,
+    single_step,
+)
 from battery_table import NOISED, ROWS, SPECIAL, Special
 from sklearn.datasets import load_digits
 from torch import nn
@@ -101,7 +109,7 @@ def test_trains_each_model_in_each_dtype(case: str, model: str, dtype: str) -> N
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", ROWS)
 def test_a_step_keeps_shapes_and_types(case: str, dtype: str) -> None:
-    options = {**schedule_options(case, 3), **ROWS[case].resumed}
+    options = {**clipped_schedules(case, 3, 1.0), **ROWS[case].resumed}
     config = experiment(case, dtype=dtype, batch=2, options=options, privacy=given_noise(5))
     job = prepare(load_config(config, count=3), nodes=digits(5, 4, 6))
     before, after, _ = single_step(job, 1)
@@ -223,7 +231,7 @@ def test_sampled_batches_with_noise(case: str, sampling: str) -> None:
         case,
         batch=2,
         sampling=sampling,
-        options=schedule_options(case, 3),
+        options=clipped_schedules(case, 3, 1.0),
         privacy={"noise_std": 0.1, "accounting": "none"},
     )
     result = tacit.train(config, nodes=digits(6, 6, 6, 6))

@@ -122,3 +122,44 @@ def test_a_row_that_names_no_test_or_no_release_is_told_so(
         "tests/algorithms/battery_table.py",
         "tests/algorithms/test_algorithms_recursion.py",
     ]
+
+
+def test_summary_and_paper_come_from_the_docstring() -> None:
+    row = replace(
+        PRIVSGP,
+        title="A(DP)2SGD, mine",
+        documentation="""First: what it does, in
+short (Somebody et al., 2020). *Title*: more.
+
+| paper | here |
+
+A(DP)2SGD, mine: pairs average: gradients are stale. It says more.
+""",
+    )
+    assert (row.summary, row.paper) == (
+        "pairs average: gradients are stale",
+        "Somebody et al., 2020",
+    )
+    first = replace(row, title="First")
+    assert (first.summary, first.paper) == ("what it does, in short", "Somebody et al., 2020")
+    stripped = replace(row, documentation=None)  # by `python -OO`
+    assert (stripped.summary, stripped.paper) == ("", "")
+
+
+@pytest.mark.parametrize(
+    "documentation",
+    [
+        "",
+        "PrivSGP.",
+        "Others: do this (Paper, 2020).",
+        "PrivSGP: has no paper.",
+        "PrivSGP: none (A, 1)",
+    ],
+)
+def test_a_docstring_without_summary_or_paper_is_refused(documentation: str) -> None:
+    with pytest.raises(ValueError, match=r"^PrivSGP: .* must begin 'PrivSGP: SUMMARY \(PAPER\)\.'"):
+        replace(PRIVSGP, documentation=documentation)
+
+
+def test_no_text_of_the_table_is_empty() -> None:
+    assert all(row.summary and row.paper for row in ALGORITHMS.values())

@@ -14,7 +14,7 @@ import recursion_oracle as oracle
 import torch
 
 import tacit
-from tacit.algorithms.do_adp import State, paper_consensus_step
+from tacit.algorithms.do_adp import State
 from tacit.communication import compression
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
@@ -284,17 +284,6 @@ def test_few_nodes_and_steps_and_one_record(nodes: int, steps: int) -> None:
     always = np.ones((steps, nodes), dtype=bool)
     right = recursion(run, always, compressor("top-k", 0.3), 0.15, 0.3)
     assert_same(trained(some, config).parameters, right)
-
-
-def test_the_papers_consensus_step() -> None:
-    matrix = oracle.metropolis(6, [(i, (i + 1) % 6) for i in range(6)])
-    values = sorted(abs(np.linalg.eigvals(matrix)))
-    rho, phi = 1 - values[-2], np.linalg.norm(np.eye(6) - matrix, 2)
-    p, k, d = 0.8, 3, 10
-    size = d * (16 * rho + rho**2 + 4 * phi**2 + 2 * rho * phi**2) - 8 * rho * p * k
-    found = paper_consensus_step(matrix, activation=0.8, keep=0.3)
-    assert found == pytest.approx(rho * p * k / size)
-    assert paper_consensus_step(np.ones((1, 1))) == pytest.approx(1 / 9)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,8 @@ def constant_rates(steps: int = STEPS) -> list[float]:
 def test_dp_sgd_recursion(clients: int | None, clip: float | None, regulariser: str) -> None:
     task = oracle.problem("cross-entropy", 5)
     options: dict[str, Any] = {"learning_rate": RATE, "regulariser": regulariser}
-    options |= {"regularisation": 0.2} | ({"clip": clip} if clip else {})
+    options |= {} if regulariser == "none" else {"regularisation": 0.2}
+    options |= {"clip": clip} if clip else {}
     options |= {"clients_per_round": clients} if clients else {}
     result = federated.train(task, "dp-sgd", options, batch=2)
     run = federated.rounds_of(result, task, constant_rates(), clip)

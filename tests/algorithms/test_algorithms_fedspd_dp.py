@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 import tacit
-from tacit.algorithms.fedspd_dp import FedspdOptions, State, augmented_lagrangian
 from tacit.config import load_config
 from tacit.errors import BudgetError, InputError
 from tacit.privacy.published import FedspdRun, fedspd_step_parameter
@@ -264,20 +263,6 @@ def test_l1_of_every_client_gives_a_sparse_solution() -> None:
     np.testing.assert_allclose(slopes[kept], lam * np.sign(x[kept]), atol=1e-3)
     assert (np.abs(slopes) <= lam + 1e-3).all()
     assert (np.abs(x[~kept]) < 1e-15).all()  # means of iterates that are zero in the end
-
-
-def test_augmented_lagrangian() -> None:
-    draw = np.random.default_rng(2)
-    x, dual, server = draw.normal(size=(3, 2, 5))
-    server = np.tile(server[0], (2, 1))
-    losses = draw.random(2)
-    options = FedspdOptions(penalty=1.3, regulariser="elastic-net", regularisation=0.2)
-    own = 0.2 * (np.abs(x).sum(axis=1) + (x**2).sum(axis=1) / 2)
-    apart = server - x
-    right = losses.sum() + own.sum() + (dual * apart).sum() + 0.65 * (apart**2).sum()
-    tensors = [torch.from_numpy(value) for value in (x, x, dual, x, server)]
-    found = augmented_lagrangian(torch.from_numpy(losses), State(*tensors), options)
-    assert found.item() == pytest.approx(right, rel=1e-12)
 
 
 # Running

@@ -17,8 +17,7 @@ from scipy.stats import norm
 
 from tacit import data, privacy
 from tacit.algorithms import NodeRun
-from tacit.algorithms.fedspd_dp import FEDSPD_DP, FedspdOptions, State
-from tacit.algorithms.fedspd_privacy import ROUNDING
+from tacit.algorithms.fedspd_dp import FEDSPD_DP, ROUNDING, FedspdOptions, State
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.privacy import published

@@ -20,9 +20,9 @@ from battery_experiments import (
     GROWTH,
     active,
     bounds,
+    clipped_schedules,
     experiment,
     levels,
-    schedule_options,
     single_step,
 )
 from battery_table import NOISED, ROWS, Array, Seen
@@ -81,7 +81,7 @@ def still(
         model="linear",
         steps=steps,
         graph="complete" if steps == 1 else None,
-        options={"clip": CLIP, "learning_rate": 1.0, **schedule_options(case, steps), **options},
+        options={"learning_rate": 1.0, **clipped_schedules(case, steps, CLIP), **options},
         privacy={"noise_seed": 3, "delta": DELTA, **privacy},
     )
     return prepare(load_config(config, count=len(RECORDS)), nodes=still_records())
@@ -179,7 +179,7 @@ def test_a_trained_step_holds_that_noise(case: str) -> None:
         model="linear",
         steps=1,
         graph="complete",
-        options={"clip": CLIP, "learning_rate": 1.0, **schedule_options(case, 1)},
+        options={"learning_rate": 1.0, **clipped_schedules(case, 1, CLIP)},
         privacy={"noise_seed": 3, "noise_std": 0.05, "delta": DELTA},
     )
     found = tacit.train(config, nodes=still_records())

@@ -53,7 +53,7 @@ from tacit.training.processes.communication import (
 from tacit.training.processes.join import agreed_folder
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder.folder import RunFolder
-from tacit.training.state import RunState, _agreed_end, _common_checkpoint, _joined, begin, together
+from tacit.training.state import RunState, _agreed_end, _common_checkpoint, _merged, begin, together
 
 VALUES = 10_000
 LIMIT = 60.0  # seconds; a tenth of it suffices
@@ -585,9 +585,9 @@ def test_intervals_that_are_joined_are_the_same_steps_in_the_same_order(
     pairs: list[list[int]],
 ) -> None:
     intervals = [(first, until) for first, until in pairs]
-    joined = _joined(intervals)
-    steps = [[k for pair in listed for k in range(*pair)] for listed in (intervals, joined)]
+    merged = _merged(intervals)
+    steps = [[k for pair in listed for k in range(*pair)] for listed in (intervals, merged)]
     assert steps[0] == steps[1]
-    assert all(first < until for first, until in joined)
-    assert all(one[1] != other[0] for one, other in pairwise(joined))
-    assert received.CHARGED.read(received.CHARGED.write([joined]), 1, "list") == [joined]
+    assert all(first < until for first, until in merged)
+    assert all(one[1] != other[0] for one, other in pairwise(merged))
+    assert received.CHARGED.read(received.CHARGED.write([merged]), 1, "list") == [merged]

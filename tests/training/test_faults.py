@@ -82,7 +82,7 @@ def plan_of(nodes: int, **sections: Any) -> Plan:
 def lost(plan: FaultPlan, k: int) -> NDArray[np.bool_]:
     """Whose message is lost at step k: `[i, j]`, that of j to i; `[nodes, nodes]`."""
     found = np.zeros((plan.nodes, plan.nodes), np.bool_)
-    found[plan.lost_links(k)] = True
+    found[plan.lost_edges(k)] = True
     return found
 
 
@@ -561,15 +561,15 @@ def test_the_two_ways_of_an_undirected_link_have_one_chance() -> None:
     with pytest.raises(InputError, match=r"one link with \(0, 1\), whose chance is 0\.1"):
         planned(mixing_of("ring", 5), drop_edges=chances)
     assert faulty(mixing_of("ring", 5), drop_edges=[(0, 1, 0.1), (1, 0, 0.1)])
-    links = faulty(two_ways(), drop_edges=chances).edges[0]
-    found = dict(zip(zip(links.sources, links.targets, strict=True), links.chances, strict=True))
+    edges = faulty(two_ways(), drop_edges=chances).edges[0]
+    found = dict(zip(zip(edges.sources, edges.targets, strict=True), edges.chances, strict=True))
     assert found == {(0, 1): 0.1, (1, 0): 0.2, (1, 2): 0, (2, 0): 0}
 
 
 def test_any_sequence_of_graphs_has_links_of_its_own() -> None:
     mixing = mixing_of("exponential", 8)
     plan = faulty(mixing, drop_edges=[(0, 4, 0.9)])
-    assert [bool(links.chances.any()) for links in plan.edges] == [False, False, True]
+    assert [bool(edges.chances.any()) for edges in plan.edges] == [False, False, True]
     gone = np.array([lost(plan, k) for k in range(90)])
     assert gone[2::3, 4, 0].any()
     gone[2::3, 4, 0] = False

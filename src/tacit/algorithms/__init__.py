@@ -31,8 +31,7 @@ from tacit.algorithms.dp_sgd import DP_SGD
 from tacit.algorithms.dpdo import DPDO
 from tacit.algorithms.dyn_d2p import CONST_D2P, DYN_C, DYN_D2P, DYN_GENERAL, DYN_MU
 from tacit.algorithms.fedspd_dp import FEDSPD_DP
-from tacit.algorithms.privsgp import PRIVSGP, SGP
-from tacit.algorithms.privsgp_vr import PRIVSGP_VR
+from tacit.algorithms.privsgp import PRIVSGP, PRIVSGP_VR, SGP
 from tacit.algorithms.soteriafl import SOTERIAFL_SAGA, SOTERIAFL_SVRG
 
 __all__ = [

@@ -1,4 +1,5 @@
-"""A(DP)2SGD: asynchronous decentralized SGD with noise (Xu, Zhang and Wang, 2022).
+"""A(DP)2SGD: asynchronous gossip SGD: pairs average, gradients are stale (Xu, Zhang and Wang,
+2022).
 
 AD-PSGD (Lian, Zhang, Zhang and Liu, ICML 2018) with Gaussian noise on every gradient. When node i
 has finished a gradient, it picks a neighbour j, the two average their models, and i steps along the
@@ -43,21 +44,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from tacit.algorithms.base import Activity, Algorithm, Options, Setup, any_clip, step_size
+from tacit.algorithms.base import Activity, Algorithm, Idle, Options, Setup, any_clip, step_size
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import noised_gradient, public_draws
 from tacit.communication.colours import Released
-
-__all__ = [
-    "ADP2_SGD",
-    "AsynchronousOptions",
-    "Event",
-    "State",
-    "events",
-    "start",
-    "step",
-    "waves",
-]
 
 _CLOCK = 3  # the purpose of the public draws
 _AT_ONCE = 4096  # random numbers drawn at a time
@@ -68,7 +58,14 @@ class AsynchronousOptions(Options):
 
     speed_spread: Annotated[float, Field(ge=0, le=5)] = 0.2
     stragglers: Annotated[float, Field(ge=0, le=1)] = 0.0
-    straggler_factor: Annotated[float, Field(ge=1, le=1e6)] = 5.0
+    straggler_factor: Annotated[
+        float,
+        Field(ge=1, le=1e6),
+        Idle(
+            lambda options: "stragglers" not in options.model_fields_set,
+            "slows stragglers, and there are none: set algorithm.stragglers, or leave it out",
+        ),
+    ] = 5.0
 
 
 class State(NamedTuple):
@@ -171,8 +168,7 @@ def waves(setup: Setup) -> Activity:
 ADP2_SGD = Algorithm(
     name="adp2-sgd",
     title="A(DP)2SGD",
-    paper="Xu, Zhang and Wang, 2022",
-    summary="asynchronous gossip SGD: pairs average, gradients are stale",
+    documentation=__doc__,
     weights="doubly-stochastic",
     options=AsynchronousOptions,
     start=start,

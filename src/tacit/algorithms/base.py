@@ -9,6 +9,7 @@ stated by its `mechanism`, beside the step that sends them.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, claimed_sums, noised_sums
 from tacit.algorithms.context import StepContext
 from tacit.communication.colours import Released
+from tacit.errors import InputError
 from tacit.privacy.mechanisms.clipping import CLIP_NORMS, ClipNorm
 from tacit.privacy.noise.independent import GAUSSIAN, Noise
 from tacit.privacy.published import PublishedFormula
@@ -31,8 +33,7 @@ from tacit.privacy.published import PublishedFormula
 __all__ = [
     "Activity",
     "Algorithm",
-    "Clip",
-    "LearningRate",
+    "Idle",
     "Momentum",
     "Options",
     "RateSchedule",
@@ -41,11 +42,10 @@ __all__ = [
     "Share",
     "Size",
     "TableRequest",
-    "Weights",
     "any_clip",
     "common_mean",
-    "constant",
     "l2_clip",
+    "refuse_idle",
     "step_size",
 ]
 
@@ -62,8 +62,6 @@ def _moderate(value: float) -> float:
 
 # The options that several algorithms share: one name and one meaning everywhere.
 Size = Annotated[float, Field(allow_inf_nan=False), AfterValidator(_moderate)]
-LearningRate = Size
-Clip = Size
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -85,10 +83,38 @@ class Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    learning_rate: LearningRate = 0.05
+    learning_rate: Size = 0.05
     learning_rate_schedule: RateSchedule = "constant"
-    clip: Clip | None = None
+    clip: Size | None = None
     clip_norm: ClipNorm = "l2"
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Metadata of an option that does nothing beside some values of others.
+
+    There only its default is taken: see `refuse_idle`.
+
+    Args:
+        when: of all options, whether it does nothing.
+        remedy: what to do about it, for people.
+    """
+
+    when: Callable[[Any], bool]
+    remedy: str
+
+
+def refuse_idle(options: Options) -> None:
+    """Refuse an option that was given and would do nothing.
+
+    Raises:
+        InputError: on that option.
+    """
+    for key, field_info in type(options).model_fields.items():
+        value = getattr(options, key)
+        for mark in field_info.metadata:
+            if isinstance(mark, Idle) and value != field_info.default and mark.when(options):
+                raise InputError(f"algorithm.{key}", value, mark.remedy)
 
 
 def step_size(options: Options, k: int, steps: int) -> float:
@@ -211,6 +237,31 @@ def _x_of(state: Any) -> Tensor:
     return models
 
 
+_SENTENCE = re.compile(r"([^:]+): ([^().]+)(?: \((.+?)\))?\.(?= |$)")
+
+
+def _described(documentation: str | None, title: str) -> tuple[str, str]:
+    """Summary and paper of the algorithm of that title, in the docstring of its module.
+
+    Raises:
+        ValueError: where it has no sentence of the form `TITLE: SUMMARY (PAPER).`.
+    """
+    if documentation is None:
+        return "", ""
+    paragraphs = (" ".join(part.split()) for part in documentation.split("\n\n"))
+    sentences = [match.groups() for text in paragraphs if (match := _SENTENCE.match(text))]
+    summary = next((summary for name, summary, _ in sentences if name == title), None)
+    paper = next((paper for name, _, paper in sentences if name == title and paper), None)
+    paper = paper or next((paper for _, _, paper in sentences if paper), None)
+    if summary is None or paper is None:
+        raise ValueError(
+            f"{title}: a paragraph of the docstring must begin "
+            f"'{title}: SUMMARY (PAPER).', such as 'SGP: stochastic gradient push, without noise "
+            "(Assran, Loizou, Ballas and Rabbat, ICML 2019).'"
+        )
+    return summary, paper
+
+
 @dataclass(frozen=True)
 class Algorithm(Generic[State, Chosen]):
     """One row of the table of algorithms.
@@ -218,8 +269,9 @@ class Algorithm(Generic[State, Chosen]):
     Args:
         name: as `[algorithm].name` gives it.
         title: as its paper writes it.
-        paper: where it was published.
-        summary: one line for `tacit algorithms`.
+        documentation: what describes it, the docstring of its module, in one paragraph of which
+            stands `TITLE: SUMMARY (PAPER).`, with its title; without a paper it is that of the
+            first such paragraph. None where Python has dropped docstrings (`-OO`).
         weights: what its mixing matrices must be; `server` for federated methods.
         options: its options, with defaults.
         start: state before the first step, from parameters `[nodes, d]`.
@@ -258,8 +310,7 @@ class Algorithm(Generic[State, Chosen]):
 
     name: str
     title: str
-    paper: str
-    summary: str
+    documentation: str | None
     weights: Weights
     options: type[Chosen]
     start: Callable[[Tensor, Chosen, StepContext], State]
@@ -288,6 +339,19 @@ class Algorithm(Generic[State, Chosen]):
     not_covered: tuple[str, ...] = ()
     message_numbers: Callable[[Chosen, int], float] = lambda options, parameters: parameters
     default_clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        _described(self.documentation, self.title)
+
+    @property
+    def summary(self) -> str:
+        """One line for `tacit algorithms`."""
+        return _described(self.documentation, self.title)[0]
+
+    @property
+    def paper(self) -> str:
+        """Where it was published."""
+        return _described(self.documentation, self.title)[1]
 
     @property
     def setting(self) -> Literal["peer-to-peer", "federated"]:

@@ -1,4 +1,5 @@
-"""CPGT: compressed private gradient tracking (Xie, Yi, Wang, Cao and Ren, 2023).
+"""CPGT: gradient tracking with compressed messages and Laplace noise (Xie, Yi, Wang, Cao and Ren,
+2023).
 
 | paper | here |
 |---|---|
@@ -34,12 +35,10 @@ from torch import Tensor
 from tacit.algorithms.accounting import laplace_sums
 from tacit.algorithms.base import Algorithm, Options, Share, step_size
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.parts import CompressorName, compressed, noised_gradient
+from tacit.algorithms.parts import CompressorName, Keep, compressed, noised_gradient
 from tacit.communication.colours import Released
 from tacit.privacy.mechanisms.clipping import ClipNorm
 from tacit.privacy.noise.independent import LAPLACE
-
-__all__ = ["CPGT", "State", "TrackingOptions", "start", "step"]
 
 
 class TrackingOptions(Options):
@@ -49,7 +48,7 @@ class TrackingOptions(Options):
     consensus_step: Share = 0.3
     tracking_step: Share = 0.3
     compressor: CompressorName = "none"
-    keep: Share = 1.0
+    keep: Keep = 1.0
 
 
 class State(NamedTuple):
@@ -107,8 +106,7 @@ def numbers(options: TrackingOptions, parameters: int) -> float:
 CPGT = Algorithm(
     name="cpgt",
     title="CPGT",
-    paper="Xie, Yi, Wang, Cao and Ren, 2023",
-    summary="gradient tracking with compressed messages and Laplace noise",
+    documentation=__doc__,
     weights="doubly-stochastic",
     options=TrackingOptions,
     start=start,

@@ -1,4 +1,5 @@
-"""DO-ADP: compressed gossip of randomly active nodes (Huo, Liu, Ding, Johansson and Shi).
+"""DO-ADP: compressed gossip of randomly active nodes, with momentum (Huo, Liu, Ding, Johansson and
+Shi (DO-ADP)).
 
 | paper | here |
 |---|---|
@@ -37,9 +38,10 @@ and its delta is at least 0.447 at eps = 1. Proof: `docs/proofs/noised-gradients
 *Claim*: the theorem's sigma over T = all steps, delta_0 = the claim's delta, its noise that of the
 batch mean; `keep` counts as k / d whatever the compressor.
 
-CHOCO-SGD with momentum is the same with p = 1 and sigma = 0, the non-private baseline: Koloskova,
-Stich and Jaggi, *Decentralized Stochastic Optimization and Gossip Algorithms with Compressed
-Communication*, ICML 2019. Its gossip too is with the **old** public copies.
+CHOCO-SGD with momentum: compressed gossip SGD with momentum, without noise (Koloskova, Stich and
+Jaggi, ICML 2019). *Decentralized Stochastic Optimization and Gossip Algorithms with Compressed
+Communication*: the same with p = 1 and sigma = 0, the non-private baseline. Its gossip too is with
+the **old** public copies.
 """
 
 from __future__ import annotations
@@ -47,9 +49,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.algorithms.accounting import NodeRun
@@ -65,6 +65,7 @@ from tacit.algorithms.base import (
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import (
     CompressorName,
+    Keep,
     compressed,
     heavy_ball,
     independent,
@@ -73,23 +74,8 @@ from tacit.algorithms.parts import (
 )
 from tacit.communication import compression
 from tacit.communication.colours import Released
-from tacit.errors import InputError
 from tacit.privacy.published import DO_ADP as PUBLISHED
 from tacit.privacy.published import DoAdpRun
-
-__all__ = [
-    "CHOCO_SGD",
-    "DO_ADP",
-    "CompressedGossipOptions",
-    "DoAdpOptions",
-    "State",
-    "check",
-    "claimed_run",
-    "numbers_sent",
-    "paper_consensus_step",
-    "start",
-    "step",
-]
 
 
 class CompressedGossipOptions(Options):
@@ -102,7 +88,7 @@ class CompressedGossipOptions(Options):
     momentum: Momentum = 0.0
     consensus_step: Share = 0.3
     compressor: CompressorName = "none"
-    keep: Share = 1.0
+    keep: Keep = 1.0
 
 
 class DoAdpOptions(CompressedGossipOptions):
@@ -142,28 +128,6 @@ def step(state: State, k: int, options: CompressedGossipOptions, context: StepCo
     return State(x, m, state.copy + s.values, near.add_(state.near))
 
 
-def paper_consensus_step(
-    matrix: NDArray[np.float64], *, activation: float = 1.0, keep: float = 1.0
-) -> float:
-    """The gamma of the paper's convergence theorem, for a symmetric doubly stochastic W.
-
-    gamma = rho p k / (d (16 rho + rho^2 + 4 phi^2 + 2 rho phi^2) - 8 rho p k), with spectral gap
-    rho = 1 - |lambda_2(W)| and phi = ||I - W||_2. (Theorem 2 of CHOCO-SGD, Koloskova, Stich and
-    Jaggi, ICML 2019, has rho^2 in the numerator.) It is a worst case, far below what works:
-    0.02 for a ring of eight with everything sent, 0.004 with p k / d = 0.24.
-
-    Args:
-        matrix: W, `[nodes, nodes]`.
-        activation: p.
-        keep: k / d.
-    """
-    values = np.linalg.eigvalsh(matrix)
-    second = np.sort(np.abs(values))[-2] if len(values) > 1 else 0.0
-    rho, phi = 1 - float(second), float(np.abs(1 - values).max())
-    share = activation * keep
-    return rho * share / (16 * rho + rho**2 + 4 * phi**2 + 2 * rho * phi**2 - 8 * rho * share)
-
-
 def claimed_run(run: NodeRun) -> DoAdpRun:
     """What the theorem reads: sigma / G of the batch mean, T of all steps, active or not."""
     options: DoAdpOptions = run.options
@@ -183,18 +147,8 @@ def numbers_sent(options: CompressedGossipOptions, d: int) -> float:
 
 
 def check(setup: Setup) -> tuple[str, ...]:
-    """Warns of a consensus step that public copies cannot follow: found by trying, no theorem.
-
-    Raises:
-        InputError: on `algorithm.keep`, which needs a compressor.
-    """
+    """Warns of a consensus step that public copies cannot follow: found by trying, no theorem."""
     options = setup.options
-    if options.compressor == "none" and options.keep < 1:
-        raise InputError(
-            "algorithm.keep",
-            options.keep,
-            "needs a compressor: set compressor = 'top-k' ('rand-k', 'bernoulli'), or leave it out",
-        )
     share = options.keep * getattr(options, "activation", 1.0)
     if options.compressor not in ("rand-k", "bernoulli") or options.consensus_step <= share:
         return ()
@@ -207,8 +161,7 @@ def check(setup: Setup) -> tuple[str, ...]:
 CHOCO_SGD: Algorithm[State, Any] = Algorithm(
     name="choco-sgd",
     title="CHOCO-SGD with momentum",
-    paper="Koloskova, Stich and Jaggi, ICML 2019",
-    summary="compressed gossip SGD with momentum, without noise",
+    documentation=__doc__,
     weights="doubly-stochastic",
     options=CompressedGossipOptions,
     start=start,
@@ -225,8 +178,6 @@ DO_ADP = replace(
     CHOCO_SGD,
     name="do-adp",
     title="DO-ADP",
-    paper="Huo, Liu, Ding, Johansson and Shi (DO-ADP)",
-    summary="compressed gossip of randomly active nodes, with momentum",
     options=DoAdpOptions,
     private=True,
     formula=PUBLISHED,

@@ -1,4 +1,4 @@
-"""DP2-SGD: D-PSGD with Gaussian noise, over a fixed undirected graph (Yu et al., 2021).
+"""DP2-SGD: gossip SGD on an undirected graph with constant clipping and noise (Yu et al., 2021).
 
 | paper | here |
 |---|---|
@@ -12,8 +12,8 @@ x_i^{k+1} = sum_j W_ij x_j^k - gamma (g_i(x_i^k) + N). Every x_i is sent, so it 
 Mechanism: Poisson-sampled Gaussian of each node's clipped gradients. The papers print no formula
 to compare it with: no claim.
 
-D-PSGD is the same without noise, the non-private baseline: Lian et al., *Can Decentralized
-Algorithms Outperform Centralized Algorithms?*, NeurIPS 2017.
+D-PSGD: gossip SGD on an undirected graph, without noise (Lian et al., NeurIPS 2017). *Can
+Decentralized Algorithms Outperform Centralized Algorithms?*: the non-private baseline.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from tacit.algorithms.base import Algorithm, Options, any_clip, step_size
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import noised_gradient
 from tacit.communication.colours import Released
-
-__all__ = ["DP2_SGD", "D_PSGD", "State", "start", "step"]
 
 
 class State(NamedTuple):
@@ -52,8 +50,7 @@ def step(state: State, k: int, options: Options, context: StepContext) -> State:
 DP2_SGD: Algorithm[State, Options] = Algorithm(
     name="dp2-sgd",
     title="DP2-SGD",
-    paper="Yu et al., 2021",
-    summary="gossip SGD on an undirected graph with constant clipping and noise",
+    documentation=__doc__,
     weights="doubly-stochastic",
     options=Options,
     start=start,
@@ -66,7 +63,5 @@ D_PSGD = replace(
     DP2_SGD,
     name="d-psgd",
     title="D-PSGD",
-    paper="Lian et al., NeurIPS 2017",
-    summary="gossip SGD on an undirected graph, without noise",
     private=False,
 )

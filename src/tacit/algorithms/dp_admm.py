@@ -1,4 +1,5 @@
-"""DP-ADMM: consensus ADMM with noised, first-order steps (Huang, Hu, Guo, Chan-Tin, Gong, 2019).
+"""DP-ADMM: consensus ADMM with a linearised, noised local step and a dual variable a client (Huang,
+Hu, Guo, Chan-Tin and Gong, IEEE TIFS 2019).
 
 *DP-ADMM: ADMM-Based Distributed Learning With Differential Privacy*, IEEE Transactions on
 Information Forensics and Security; in the form in which FedSPD-DP is compared with it.
@@ -54,15 +55,12 @@ from tacit.algorithms.federated import (
     average_latest,
     participants,
 )
-from tacit.algorithms.parts import noised_gradient
-from tacit.algorithms.regularisers import Regularisation
+from tacit.algorithms.parts import Regularisation, noised_gradient
 from tacit.communication.colours import Released
-
-__all__ = ["DP_ADMM", "AdmmOptions", "State", "start", "step"]
 
 Subgradient = Literal["none", "l1", "l2", "elastic-net"]
 
-# Of R as `regularisers` defines it, without its factor lambda_R.
+# Of R as `parts.prox` defines it, without its factor lambda_R.
 _SUBGRADIENTS: Mapping[Subgradient, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
         "none": torch.zeros_like,
@@ -113,8 +111,7 @@ def step(state: State, k: int, options: AdmmOptions, context: StepContext) -> St
 DP_ADMM = Algorithm(
     name="dp-admm",
     title="DP-ADMM",
-    paper="Huang, Hu, Guo, Chan-Tin and Gong, IEEE TIFS 2019",
-    summary="consensus ADMM with a linearised, noised local step and a dual variable a client",
+    documentation=__doc__,
     weights="server",
     options=AdmmOptions,
     start=start,

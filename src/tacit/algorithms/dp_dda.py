@@ -1,4 +1,5 @@
-"""DP-DDA: private distributed dual averaging with node sampling (Liu, Johansson and Shi, 2024).
+"""DP-DDA: dual averaging by gossip; a random part of the nodes adds gradients (Liu, Johansson and
+Shi, 2024).
 
 | paper | here |
 |---|---|
@@ -25,23 +26,33 @@ fixed batch) over a node's active steps, which everyone sees. Relation: the plan
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tacit.algorithms.base import Algorithm, Options, Share, any_clip
+from tacit.algorithms.base import Algorithm, Idle, Options, RateSchedule, Share, any_clip
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.parts import independent, noised_gradient
-from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
+from tacit.algorithms.parts import (
+    Regularisation,
+    RegulariserName,
+    independent,
+    noised_gradient,
+    prox,
+)
 from tacit.communication.colours import Released
-
-__all__ = ["DP_DDA", "DualAveragingOptions", "State", "mix", "start", "step"]
 
 
 class DualAveragingOptions(Options):
     """Options of DP-DDA."""
 
+    learning_rate_schedule: Annotated[
+        RateSchedule,
+        Idle(
+            lambda options: True,
+            "dp-dda has one of its own, 1 / sqrt(k + 1): leave it out",
+        ),
+    ] = "constant"
     activation: Share = 1.0
     regulariser: RegulariserName = "none"
     regularisation: Regularisation = 0.01
@@ -83,8 +94,7 @@ def mix(state: State, k: int, context: StepContext) -> State:
 DP_DDA = Algorithm(
     name="dp-dda",
     title="DP-DDA",
-    paper="Liu, Johansson and Shi, 2024",
-    summary="dual averaging by gossip; a random part of the nodes adds gradients",
+    documentation=__doc__,
     weights="doubly-stochastic",
     options=DualAveragingOptions,
     start=start,

@@ -1,7 +1,8 @@
-"""DP-FedAvg: local steps, then a clipped and noised change of the model (McMahan et al., 2018).
+"""DP-FedAvg: local steps from the server's model; the clipped, noised change is averaged (McMahan,
+Ramage, Talwar and Zhang, ICLR 2018).
 
-*Learning Differentially Private Recurrent Language Models*, ICLR 2018, with record-level privacy
-and with the noise added by each client, so that the server need not be trusted.
+*Learning Differentially Private Recurrent Language Models*, with record-level privacy and with the
+noise added by each client, so that the server need not be trusted.
 
 | paper | here |
 |---|---|
@@ -41,22 +42,24 @@ server sees each client's message. Proof: `docs/proofs/local-steps.md`. The boun
 with the number of records, so that much more noise is needed for one record than in `dp-sgd`. No
 formula is printed for this setting: no claim.
 
-FedAvg is the same with sigma = 0, the non-private baseline: McMahan, Moore, Ramage, Hampson and
-Aguera y Arcas, *Communication-Efficient Learning of Deep Networks from Decentralized Data*, AISTATS
-2017. `clip`, if one is given, bounds the change of a client's model. The paper weighs clients by
-their numbers of records; here they weigh alike, as they do in every other method, so that all
-minimise the same mean of the clients' losses.
+FedAvg: local steps from the server's model, which becomes their mean, without noise (McMahan,
+Moore, Ramage, Hampson and Aguera y Arcas, AISTATS 2017). *Communication-Efficient Learning of Deep
+Networks from Decentralized Data*: the same with sigma = 0, the non-private baseline. `clip`, if one
+is given, bounds the change of a client's model. The paper weighs clients by their numbers of
+records; here they weigh alike, as they do in every other method, so that all minimise the same mean
+of the clients' losses.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
-from tacit.algorithms.base import Algorithm, step_size
+from tacit.algorithms.base import Algorithm, Idle, step_size
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.federated import (
     FederatedOptions,
@@ -71,17 +74,22 @@ from tacit.algorithms.federated import (
     server_model,
     server_start,
 )
-from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
+from tacit.algorithms.parts import Regularisation, RegulariserName, prox
 from tacit.communication.colours import Released
-
-__all__ = ["DP_FEDAVG", "FEDAVG", "LocalOptions", "local_steps", "mechanism", "step"]
 
 
 class LocalOptions(FederatedOptions):
     """Options of DP-FedAvg and FedAvg."""
 
     local_steps: LocalSteps = 1
-    sampling: RoundSampling = "disjoint"
+    sampling: Annotated[
+        RoundSampling,
+        Idle(
+            lambda options: "local_steps" not in options.model_fields_set,
+            "is about the mini-batches of a round: set algorithm.local_steps above 1, or leave it "
+            "out",
+        ),
+    ] = "disjoint"
     regulariser: RegulariserName = "none"
     regularisation: Regularisation = 0.01
 
@@ -128,8 +136,7 @@ def mechanism(run: NodeRun) -> privacy.Mechanism:
 DP_FEDAVG: Algorithm[ServerState, LocalOptions] = Algorithm(
     name="dp-fedavg",
     title="DP-FedAvg",
-    paper="McMahan, Ramage, Talwar and Zhang, ICLR 2018",
-    summary="local steps from the server's model; the clipped, noised change is averaged",
+    documentation=__doc__,
     weights="server",
     options=LocalOptions,
     schedules=local_schedules,
@@ -144,7 +151,5 @@ FEDAVG = replace(
     DP_FEDAVG,
     name="fedavg",
     title="FedAvg",
-    paper="McMahan, Moore, Ramage, Hampson and Aguera y Arcas, AISTATS 2017",
-    summary="local steps from the server's model, which becomes their mean, without noise",
     private=False,
 )

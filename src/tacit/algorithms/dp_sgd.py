@@ -1,4 +1,5 @@
-"""DP-SGD with a server: one noised gradient a client a round (Abadi et al., CCS 2016).
+"""DP-SGD: one clipped, noised gradient a client a round; the server averages and steps (Abadi et
+al., CCS 2016).
 
 Algorithm 1 of *Deep Learning with Differential Privacy*, where each active client adds its own
 noise before it sends, so that the server need not be trusted.
@@ -38,11 +39,8 @@ from tacit.algorithms.federated import (
     server_model,
     server_start,
 )
-from tacit.algorithms.parts import noised_gradient
-from tacit.algorithms.regularisers import Regularisation, RegulariserName, prox
+from tacit.algorithms.parts import Regularisation, RegulariserName, noised_gradient, prox
 from tacit.communication.colours import Released
-
-__all__ = ["DP_SGD", "ServerStepOptions", "step"]
 
 
 class ServerStepOptions(FederatedOptions):
@@ -67,8 +65,7 @@ def step(
 DP_SGD = Algorithm(
     name="dp-sgd",
     title="DP-SGD",
-    paper="Abadi et al., CCS 2016",
-    summary="one clipped, noised gradient a client a round; the server averages and steps",
+    documentation=__doc__,
     weights="server",
     options=ServerStepOptions,
     start=server_start,

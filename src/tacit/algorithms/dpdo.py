@@ -1,4 +1,5 @@
-"""DPDO: differentially private distributed optimisation (Huang, Mitra and Vaidya, ICDCN 2015).
+"""DPDO: projected gradient and gossip of models with decaying Laplace noise (Huang, Mitra and
+Vaidya, ICDCN 2015).
 
 | paper | here |
 |---|---|
@@ -33,13 +34,11 @@ from torch import Tensor
 from tacit.algorithms.accounting import laplace_sums
 from tacit.algorithms.base import Algorithm, Options, Schedules, Setup, step_size
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.regularisers import Regularisation
+from tacit.algorithms.parts import Regularisation
 from tacit.communication.colours import Released
 from tacit.errors import InputError
 from tacit.privacy.mechanisms.clipping import ClipNorm
 from tacit.privacy.noise.independent import LAPLACE
-
-__all__ = ["DPDO", "LaplaceOptions", "State", "mix", "pure_epsilon", "start", "step"]
 
 Decay = Annotated[float, Field(ge=1e-3, le=1)]
 
@@ -65,17 +64,6 @@ def schedules(options: LaplaceOptions, clip: float | None, steps: int) -> Schedu
     ratio = options.noise_decay / options.rate_decay
     shape = tuple(ratio**k for k in range(steps))
     return Schedules(None if clip is None else (clip,) * steps, shape)
-
-
-def pure_epsilon(multiplier: float, rate_decay: float, noise_decay: float) -> float:
-    """sum_t 1 / m_t over all t: p / (m_1 (p - q)), for a record that is left out.
-
-    Args:
-        multiplier: m_1, Laplace scale over the clipping bound, of the sum.
-        rate_decay: q.
-        noise_decay: p, above q.
-    """
-    return noise_decay / (multiplier * (noise_decay - rate_decay))
 
 
 def start(x: Tensor, options: LaplaceOptions, context: StepContext) -> State:
@@ -130,8 +118,7 @@ def check(setup: Setup) -> tuple[str, ...]:
 DPDO = Algorithm(
     name="dpdo",
     title="DPDO",
-    paper="Huang, Mitra and Vaidya, ICDCN 2015",
-    summary="projected gradient and gossip of models with decaying Laplace noise",
+    documentation=__doc__,
     weights="doubly-stochastic",
     options=LaplaceOptions,
     schedules=schedules,

@@ -1,8 +1,8 @@
-"""Dyn-D2P: PrivSGP with a falling clipping bound and a growing privacy budget a step.
+"""Dyn-D2P: PrivSGP with a falling clipping bound and a growing budget a step (Zhu, Huang, Wang, Ji
+and Xu (Dyn-D2P)).
 
-Zhu, Huang, Wang, Ji and Xu, *Dyn-D2P: Dynamic Differentially Private Decentralized Learning with
-Provable Utility Guarantee*, Algorithm 1. The step is that of `privsgp`; what is new is the
-schedules.
+Algorithm 1 of *Dyn-D2P: Dynamic Differentially Private Decentralized Learning with Provable Utility
+Guarantee*. The step is that of `privsgp`; what is new is the schedules.
 
 | paper | here |
 |---|---|
@@ -12,18 +12,20 @@ schedules.
 | sigma_k = C_k / mu_k | noise standard deviation at step k |
 
 Privacy depends on mu_k alone: the clipping schedule cancels. The paper's variants keep one of the
-two constant, or both:
+two constant, or both. Their mechanism is that of PrivSGP; the claim is Dyn-D2P's, and without
+schedules mu-bar = sqrt(log(J^2 mu_tot^2 / K + 1)).
 
-| variant | C_k | mu_k | costs as much as |
-|---|---|---|---|
-| `dyn-c`, Dyn[C]-D2P | falls | constant | `const-d2p` |
-| `dyn-mu`, Dyn[mu]-D2P | constant | grows | `dyn-d2p` with the same rho_mu |
-| `const-d2p`, the baseline | constant | constant | `privsgp` |
+Dyn[C]-D2P: Dyn-D2P with a falling clipping bound and a constant budget a step. It costs as much as
+`const-d2p`.
 
-Their mechanism is that of PrivSGP. The claim is Dyn-D2P's; without schedules
-mu-bar = sqrt(log(J^2 mu_tot^2 / K + 1)).
+Dyn[mu]-D2P: Dyn-D2P with a constant clipping bound and a growing budget a step. It costs as much as
+`dyn-d2p` with the same rho_mu.
 
-`dyn-general`, Algorithm 2, takes any sequences:
+Const-D2P: Dyn-D2P with a constant clipping bound and a constant budget a step. The baseline; it
+costs as much as `privsgp`.
+
+Dyn-D2P, general form: PrivSGP with given sequences of clipping bounds and noise levels. It is
+Algorithm 2:
 
 | paper | here |
 |---|---|
@@ -42,14 +44,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tacit.algorithms.base import Clip, Schedules, Size
+from tacit.algorithms.base import Idle, Schedules, Size
 from tacit.algorithms.privsgp import PRIVSGP, PushSumOptions
 from tacit.errors import InputError
 from tacit.privacy.published import DYN_D2P as PUBLISHED
 from tacit.privacy.published import DYN_GENERAL as PUBLISHED_GENERAL
-
-__all__ = ["CONST_D2P", "DYN_C", "DYN_D2P", "DYN_GENERAL", "DYN_MU"]
-
 
 Growth = Annotated[float, Field(ge=1, le=1e38, allow_inf_nan=False)]
 
@@ -76,7 +75,14 @@ class DynOptions(PushSumOptions):
 class GeneralOptions(PushSumOptions):
     """Options of the general form."""
 
-    clip_schedule: tuple[Clip, ...] | None = None
+    clip: Annotated[
+        Size | None,
+        Idle(
+            lambda options: options.clip_schedule is not None,
+            "is the bound of every step, and so is each number of clip_schedule: give one of them",
+        ),
+    ] = None
+    clip_schedule: tuple[Size, ...] | None = None
     noise_schedule: tuple[Size, ...] | None = None
 
 
@@ -119,8 +125,7 @@ DYN_D2P = replace(
     PRIVSGP,
     name="dyn-d2p",
     title="Dyn-D2P",
-    paper="Zhu, Huang, Wang, Ji and Xu (Dyn-D2P)",
-    summary="PrivSGP with a falling clipping bound and a growing budget a step",
+    documentation=__doc__,
     options=DynOptions,
     schedules=schedules,
     formula=PUBLISHED,
@@ -131,7 +136,6 @@ DYN_C = replace(
     DYN_D2P,
     name="dyn-c",
     title="Dyn[C]-D2P",
-    summary="Dyn-D2P with a falling clipping bound and a constant budget a step",
     options=DynClipOptions,
 )
 
@@ -139,7 +143,6 @@ DYN_MU = replace(
     DYN_D2P,
     name="dyn-mu",
     title="Dyn[mu]-D2P",
-    summary="Dyn-D2P with a constant clipping bound and a growing budget a step",
     options=DynBudgetOptions,
     default_clip=2.0,
 )
@@ -148,7 +151,6 @@ CONST_D2P = replace(
     DYN_D2P,
     name="const-d2p",
     title="Const-D2P",
-    summary="Dyn-D2P with a constant clipping bound and a constant budget a step",
     options=PushSumOptions,
     default_clip=2.0,
 )
@@ -157,8 +159,7 @@ DYN_GENERAL = replace(
     PRIVSGP,
     name="dyn-general",
     title="Dyn-D2P, general form",
-    paper="Zhu, Huang, Wang, Ji and Xu (Dyn-D2P)",
-    summary="PrivSGP with given sequences of clipping bounds and noise levels",
+    documentation=__doc__,
     options=GeneralOptions,
     schedules=general_schedules,
     formula=PUBLISHED_GENERAL,

@@ -2,26 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
 
 import numpy as np
+import torch
+from pydantic import Field
 from torch import Tensor
 
-from tacit.algorithms.base import Activity, Setup
+from tacit.algorithms.base import Activity, Idle, Setup, Share
 from tacit.algorithms.context import StepContext
 from tacit.communication import compression
+from tacit.errors import InputError, nearest
 
 __all__ = [
     "CompressorName",
+    "Keep",
+    "Regularisation",
+    "RegulariserName",
     "compressed",
     "heavy_ball",
     "independent",
     "no_momentum",
     "noised_gradient",
+    "prox",
     "public_draws",
 ]
 
-CompressorName = Literal["none", "top-k", "rand-k", "bernoulli"]
+CompressorName = Annotated[
+    Literal["none", "top-k", "rand-k", "bernoulli"],
+    Idle(
+        lambda options: "keep" not in options.model_fields_set,
+        "sends everything until algorithm.keep says which share: set it below 1, or leave both out",
+    ),
+]
+Keep = Annotated[
+    Share,
+    Idle(
+        lambda options: options.compressor == "none",
+        "needs a compressor: set compressor = 'top-k' ('rand-k', 'bernoulli'), or leave it out",
+    ),
+]
+RegulariserName = Literal["none", "l1", "l2", "elastic-net", "box"]
+Regularisation = Annotated[
+    float,
+    Field(ge=0, le=1e38, allow_inf_nan=False),
+    Idle(
+        lambda options: options.regulariser == "none",
+        "needs a regulariser: set algorithm.regulariser, or leave it out",
+    ),
+]
 
 _COINS = 2  # the purpose of the public draws
 
@@ -84,3 +116,63 @@ def independent(setup: Setup) -> Activity | None:
         return None
     draws = public_draws(setup.seed, _COINS).random((setup.steps, setup.nodes))
     return Activity(draws < chance)
+
+
+def prox(name: str, x: Tensor, step: float | Tensor, regularisation: float) -> Tensor:
+    """Proximal operator of a regulariser R: argmin_u R(u) + |u - x|^2 / (2 step).
+
+    With lambda = `regularisation`, coordinate by coordinate:
+
+    | name | R(x) | operator of `step` R |
+    |---|---|---|
+    | `none` | 0 | x |
+    | `l1` | lambda |x|_1 | sign(x) max(|x| - step lambda, 0) |
+    | `l2` | lambda |x|_2^2 / 2 | x / (1 + step lambda) |
+    | `elastic-net` | lambda (|x|_1 + |x|_2^2 / 2) | the one of `l1`, then the one of `l2` |
+    | `box` | 0 where every |x_j| <= lambda, else infinity | min(max(x, -lambda), lambda) |
+
+    All five R are sums over coordinates, so that their operators are non-expansive in l2 and,
+    coordinate by coordinate, Lipschitz with constant 1: in l1 and in every other norm too (Parikh
+    and Boyd, *Proximal Algorithms*, 2014, sections 2.1, 2.3 and 6.5). They read no records: applied
+    to released values they are post-processing.
+
+    Args:
+        name: of the regulariser.
+        x: `[nodes, d]`.
+        step: above 0; a number, or a tensor that broadcasts with x (`[nodes, 1]`: one a node).
+        regularisation: lambda, 0 or more.
+
+    Returns:
+        A new tensor, `[nodes, d]`.
+
+    Raises:
+        InputError: an unknown name, a step that is not above 0, or an unusable lambda.
+    """
+    if name not in _OPERATORS:
+        raise InputError("algorithm.regulariser", name, nearest(str(name), _OPERATORS))
+    if not 0.0 <= regularisation < math.inf:
+        raise InputError("algorithm.regularisation", regularisation, "a number, 0 or more")
+    steps = torch.as_tensor(step, dtype=x.dtype, device=x.device)
+    if not bool((steps > 0).all()):
+        raise InputError("step of a proximal operator", step, "a number above 0")
+    return _OPERATORS[name](x, steps, regularisation)
+
+
+def _shrink(x: Tensor, step: Tensor, regularisation: float) -> Tensor:
+    threshold = step * regularisation
+    return x - torch.clamp(x, -threshold, threshold)  # exactly 0 below the threshold
+
+
+def _scale(x: Tensor, step: Tensor, regularisation: float) -> Tensor:
+    return x / (1.0 + step * regularisation)
+
+
+_OPERATORS: Mapping[str, Callable[[Tensor, Tensor, float], Tensor]] = MappingProxyType(
+    {
+        "none": lambda x, step, lam: x.clone(),
+        "l1": _shrink,
+        "l2": _scale,
+        "elastic-net": lambda x, step, lam: _scale(_shrink(x, step, lam), step, lam),
+        "box": lambda x, step, lam: x.clamp(-lam, lam),
+    }
+)

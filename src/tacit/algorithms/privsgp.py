@@ -1,4 +1,5 @@
-"""PrivSGP: stochastic gradient push with Gaussian noise (Zhu, Huang, Wang and Xu, IJCAI 2024).
+"""PrivSGP: stochastic gradient push with constant clipping and noise (Zhu, Huang, Wang and Xu,
+IJCAI 2024).
 
 Algorithm 2 of *PrivSGP-VR: Differentially Private Variance-Reduced Stochastic Gradient Push with
 Tight Utility Bounds*, over time-varying directed graphs with column-stochastic weights.
@@ -19,41 +20,57 @@ of gossip follow the last step. Both are post-processing and cost no privacy.
 Mechanism: Poisson-sampled Gaussian of each node's clipped gradients; messages, weights and models
 are functions of the noised gradients and of public values.
 
-SGP is the same with sigma_i = 0, the non-private baseline: Assran, Loizou, Ballas and Rabbat,
-*Stochastic Gradient Push for Distributed Deep Learning*, ICML 2019.
+SGP: stochastic gradient push, without noise (Assran, Loizou, Ballas and Rabbat, ICML 2019).
+*Stochastic Gradient Push for Distributed Deep Learning*: the same with sigma_i = 0, the non-private
+baseline.
+
+PrivSGP-VR: PrivSGP with variance reduction, by a gradient table or by released anchors. Algorithm 1
+of the same paper, in batch form: q = b / J is the sampling rate, B the batch of step k.
+
+| paper | here |
+|---|---|
+| table grad f_i(phi_j; j) | `context.table`: one **clipped** gradient a record, never sent |
+| g, difference of gradients plus mean of the table | (sum_B (new - old) + q sum_j old_j) / (q J) |
+| - | `clip_difference` (C_d), `table_batch`, `table_directory`, anchors, `momentum` |
+
+The order is the paper's: the table's mean is that of before the step; then the drawn entries are
+renewed. Mechanism, with the estimators in `variance_reduction`:
+
+- `state = "private"`, the paper's table: Theorem A with Poisson batches (a record moves the sum by
+  at most (2 - q) C where it is drawn **and q C at every other step**), else Bound B;
+- `state = "public"`, the default: anchors at public points, released with noise of their own, and
+  ordinary amplified accounting.
+
+Relation: the plan's; trust model: `all-messages`. The paper's accounting takes a bound of the norm
+for what a replaced record moves, and the steps for a subsampled mechanism, which they are not.
+Proofs: `docs/proofs/variance-reduction.md`; what either state buys: `docs/variance-reduction.md`.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated, Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 from torch import Tensor
 
-from tacit.algorithms.base import (
-    Algorithm,
-    Momentum,
-    Options,
-    any_clip,
-    step_size,
-)
+from tacit.algorithms.accounting import NodeRun, claimed_sums
+from tacit.algorithms.base import Algorithm, Momentum, Options, any_clip, l2_clip, step_size
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import heavy_ball, no_momentum, noised_gradient
+from tacit.algorithms.variance_reduction import (
+    Anchor,
+    AnchorOptions,
+    TableOptions,
+    by_anchor,
+    by_table,
+    check_differences,
+    reduced_sums,
+    table_request,
+)
 from tacit.communication.colours import Public, Released
 from tacit.privacy.published import PRIVSGP as PUBLISHED
-
-__all__ = [
-    "PRIVSGP",
-    "SGP",
-    "PushSumOptions",
-    "State",
-    "de_biased",
-    "mix",
-    "pushed",
-    "start",
-    "step",
-]
+from tacit.privacy.published import ClaimedRun, FormulaCondition, PublishedFormula
 
 
 class PushSumOptions(Options):
@@ -104,8 +121,7 @@ def de_biased(state: State) -> Tensor:
 PRIVSGP: Algorithm[Any, Any] = Algorithm(
     name="privsgp",
     title="PrivSGP",
-    paper="Zhu, Huang, Wang and Xu, IJCAI 2024",
-    summary="stochastic gradient push with constant clipping and noise",
+    documentation=__doc__,
     weights="column-stochastic",
     options=PushSumOptions,
     start=start,
@@ -123,8 +139,101 @@ SGP = replace(
     PRIVSGP,
     name="sgp",
     title="SGP",
-    paper="Assran, Loizou, Ballas and Rabbat, ICML 2019",
-    summary="stochastic gradient push, without noise",
     private=False,
     formula=None,
+)
+
+
+class VarianceReductionOptions(PushSumOptions, AnchorOptions, TableOptions):
+    """Options of PrivSGP-VR."""
+
+    state: Literal["public", "private"] = "public"
+
+
+class ReducedState(NamedTuple):
+    """x, w and m of `State`; anchor point and released anchor `[nodes, d]`, or `[nodes, 0]`."""
+
+    x: Tensor
+    w: Tensor
+    m: Tensor
+    point: Tensor
+    anchor: Tensor
+
+
+def reduced_start(
+    x: Tensor, options: VarianceReductionOptions, context: StepContext
+) -> ReducedState:
+    """As PrivSGP; the table begins with every record's gradient at z^0."""
+    none = x.new_zeros(len(x), 0)
+    if options.state == "private":
+        context.table.fill(x)
+        return ReducedState(*start(x, options, context), none, none.clone())
+    return ReducedState(*start(x, options, context), x.clone(), x.new_zeros(x.shape))
+
+
+def reduced_step(
+    state: ReducedState, k: int, options: VarianceReductionOptions, context: StepContext
+) -> ReducedState:
+    """Step k of Algorithm 1, with the table or with anchors."""
+    plain, anchor = _plain(state), Anchor(state.point, state.anchor)
+    z = de_biased(plain)
+    if options.state == "private":
+        g = by_table(z, k, options, context)
+    else:
+        g, anchor = by_anchor(z, k, options, context, anchor)
+    return ReducedState(*pushed(plain, g, k, options, context), *anchor)
+
+
+def _plain(state: ReducedState) -> State:
+    return State(state.x, state.w, state.m)
+
+
+@dataclass(frozen=True)
+class ClaimedTable(ClaimedRun):
+    """What Theorem 2 reads, and whether the run is what it is about.
+
+    Args:
+        state: of the options.
+    """
+
+    state: str = "private"
+
+
+def claimed_run(run: NodeRun) -> ClaimedTable:
+    """The noise of the steps, for `state = "public"` of those that release no anchor."""
+    return ClaimedTable(**vars(claimed_sums(run)), state=run.options.state)
+
+
+def _conditions(run: ClaimedTable) -> tuple[FormulaCondition, ...]:
+    table = FormulaCondition(
+        f"printed for a private gradient table (state = '{run.state}' here)", run.state == "private"
+    )
+    return (*PUBLISHED.conditions(run), table)
+
+
+CLAIM = PublishedFormula(
+    statement=PUBLISHED.statement,
+    source=PUBLISHED.source,
+    reading=PUBLISHED.reading,
+    epsilon=PUBLISHED.epsilon,
+    conditions=_conditions,
+)
+
+
+PRIVSGP_VR = replace(
+    PRIVSGP,
+    name="privsgp-vr",
+    title="PrivSGP-VR",
+    options=VarianceReductionOptions,
+    start=reduced_start,
+    step=reduced_step,
+    mechanism=reduced_sums,
+    clip_norms=l2_clip,
+    bound_is_tight=False,
+    formula=CLAIM,
+    claimed_run=claimed_run,
+    cost_depends_on_step=lambda options: options.state == "public",
+    check=check_differences,
+    table=table_request,
+    not_covered=("the gradient table of state = 'private', in memory and in checkpoints",),
 )

@@ -1,7 +1,9 @@
-"""SoteriaFL-SAGA and -SVRG: compressed, shifted, variance-reduced and private, with a server.
+"""SoteriaFL-SVRG: snapshot gradients, shifted compression and a server (Li, Zhao, Li and Chi,
+NeurIPS 2022).
 
-Li, Zhao, Li and Chi, *SoteriaFL: A Unified Framework for Private Federated Learning with
-Communication Compression*, NeurIPS 2022.
+SoteriaFL-SAGA: gradient tables, shifted compression and a server.
+
+*SoteriaFL: A Unified Framework for Private Federated Learning with Communication Compression*.
 
 | paper | here |
 |---|---|
@@ -42,10 +44,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from tacit.algorithms.base import Algorithm, Options, Setup, Share, step_size
+from tacit.algorithms.base import Algorithm, Idle, Options, step_size
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.federated import server_model
-from tacit.algorithms.parts import CompressorName, compressed
+from tacit.algorithms.parts import CompressorName, Keep, compressed
 from tacit.algorithms.variance_reduction import (
     Anchor,
     AnchorOptions,
@@ -59,25 +61,20 @@ from tacit.algorithms.variance_reduction import (
 )
 from tacit.communication import compression
 from tacit.communication.colours import Released
-from tacit.errors import InputError
-
-__all__ = [
-    "SOTERIAFL_SAGA",
-    "SOTERIAFL_SVRG",
-    "SagaOptions",
-    "State",
-    "SvrgOptions",
-    "saga_step",
-    "svrg_step",
-]
 
 
 class ShiftedOptions(Options):
     """Options of shifted compression."""
 
     compressor: CompressorName = "none"
-    keep: Share = 1.0
-    shift_step: Annotated[float, Field(gt=0, le=1)] | None = None
+    keep: Keep = 1.0
+    shift_step: Annotated[
+        Annotated[float, Field(gt=0, le=1)] | None,
+        Idle(
+            lambda options: options.compressor == "none",
+            "is for compressed messages: set algorithm.compressor, or leave it out",
+        ),
+    ] = None
 
 
 class SagaOptions(ShiftedOptions, TableOptions):
@@ -154,27 +151,10 @@ def scaling(options: ShiftedOptions, d: int) -> tuple[float, float]:
     return 1.0 if options.compressor == "top-k" else 1 / share, 1 / share - 1
 
 
-def check(setup: Setup) -> tuple[str, ...]:
-    """Refuse what has no bound, or no compressor.
-
-    Raises:
-        InputError: on `algorithm.keep`, which needs a compressor; and as `check_differences` does.
-    """
-    options = setup.options
-    if options.compressor == "none" and options.keep < 1:
-        raise InputError(
-            "algorithm.keep",
-            options.keep,
-            "needs a compressor: algorithm.compressor = 'top-k', 'rand-k' or 'bernoulli'",
-        )
-    return check_differences(setup)
-
-
 SOTERIAFL_SVRG: Algorithm[State, Any] = Algorithm(
     name="soteriafl-svrg",
     title="SoteriaFL-SVRG",
-    paper="Li, Zhao, Li and Chi, NeurIPS 2022",
-    summary="snapshot gradients, shifted compression and a server",
+    documentation=__doc__,
     weights="server",
     options=SvrgOptions,
     start=start,
@@ -182,7 +162,7 @@ SOTERIAFL_SVRG: Algorithm[State, Any] = Algorithm(
     consensus=server_model,
     mechanism=reduced_sums,
     cost_depends_on_step=lambda options: options.state == "public",
-    check=check,
+    check=check_differences,
     not_covered=("the snapshot gradients of state = 'private', in memory and in checkpoints",),
     message_numbers=lambda options, d: d * (1.0 if options.compressor == "none" else options.keep),
 )
@@ -191,7 +171,6 @@ SOTERIAFL_SAGA = replace(
     SOTERIAFL_SVRG,
     name="soteriafl-saga",
     title="SoteriaFL-SAGA",
-    summary="gradient tables, shifted compression and a server",
     options=SagaOptions,
     start=saga_start,
     step=saga_step,

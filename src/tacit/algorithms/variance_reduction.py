@@ -40,7 +40,7 @@ from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
-from tacit.algorithms.base import Clip, Options, Setup, TableRequest
+from tacit.algorithms.base import Idle, Options, Setup, Size, TableRequest
 from tacit.algorithms.context import StepContext
 from tacit.errors import InputError
 
@@ -64,21 +64,37 @@ Count = Annotated[int, Field(ge=1)]
 class DifferenceOptions(Options):
     """Option of every estimator here."""
 
-    clip_difference: Clip | None = None
+    clip_difference: Size | None = None
 
 
 class AnchorOptions(DifferenceOptions):
     """Options of anchors and snapshots."""
 
-    anchor_every: Count = 10
-    anchor_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    anchor_every: Annotated[
+        Count,
+        Idle(
+            lambda options: options.state == "private" and isinstance(options, TableOptions),
+            "is for anchors, in place of which state = 'private' has a table: leave it out",
+        ),
+    ] = 10
+    anchor_share: Annotated[
+        Annotated[float, Field(gt=0, lt=1)] | None,
+        Idle(
+            lambda options: options.state == "private",
+            "divides a budget between steps and anchors, which are released with state = 'public' "
+            "only: leave it out",
+        ),
+    ] = None
+
+
+_WITH_TABLE = Idle(lambda options: options.state != "private", "is for state = 'private'")
 
 
 class TableOptions(DifferenceOptions):
     """Options of a gradient table."""
 
-    table_batch: Count | None = None
-    table_directory: Annotated[str, Field(min_length=1)] | None = None
+    table_batch: Annotated[Count | None, _WITH_TABLE] = None
+    table_directory: Annotated[Annotated[str, Field(min_length=1)] | None, _WITH_TABLE] = None
 
 
 class Anchor(NamedTuple):
@@ -187,19 +203,12 @@ def check_differences(setup: Setup) -> tuple[str, ...]:
     """Refuse what has no bound, and warn of what is expensive.
 
     Raises:
-        InputError: on an option of a table where there is none; on `algorithm.table_batch` with
-            clipped differences or batches of fixed size.
+        InputError: on `algorithm.table_batch` with clipped differences or batches of fixed size.
     """
     options: Any = setup.options
     private = options.state == "private"  # un-noised gradients are kept
     table = private and isinstance(options, TableOptions)
-    if not table:
-        for key in ("table_batch", "table_directory"):
-            if getattr(options, key, None) is not None:
-                raise InputError(
-                    f"algorithm.{key}", getattr(options, key), "is for state = 'private'"
-                )
-    elif options.table_batch is not None:
+    if table and options.table_batch is not None:
         _check_groups(setup)
         return (
             "a table over mini-batches is bounded without amplification by sampling: a table over "

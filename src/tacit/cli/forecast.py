@@ -144,28 +144,28 @@ class Within:
         return tuple(value.mean(0, keepdim=True).nan_to_num() for value in values)
 
 
-def forecast_table(found: Forecast) -> None:
+def forecast_table(estimate: Forecast) -> None:
     """The forecast for people."""
-    links = found.links
+    links = estimate.links
     title = f"forecast for {links.processes} processes, links of {links.bandwidth / 1e6:g} Mbit/s"
     title += f" and {links.latency * 1e3:g} ms"
     table = Table(show_header=False, title=title, title_justify="left")
     table.add_column()
     table.add_column(justify="right")
     for label, seconds in (
-        (f"computing, {found.nodes} nodes a process at most", found.compute),
-        ("handling messages", found.messages),
-        ("copying their bytes", found.copying),
-        ("bytes on the wire", found.transfer),
-        ("latency", found.latency),
-        ("one step", found.seconds_a_step),
-        (f"{found.steps} steps", found.seconds),
+        (f"computing, {estimate.nodes} nodes a process at most", estimate.compute),
+        ("handling messages", estimate.messages),
+        ("copying their bytes", estimate.copying),
+        ("bytes on the wire", estimate.transfer),
+        ("latency", estimate.latency),
+        ("one step", estimate.seconds_a_step),
+        (f"{estimate.steps} steps", estimate.seconds),
     ):
         table.add_row(label, _duration(seconds))
     for label, count in (
-        ("sent a step by the busiest process", found.bytes_out),
-        ("of these, needed by the algorithm", found.bytes_needed),
-        ("sent over the run by all processes", found.bytes_run),
+        ("sent a step by the busiest process", estimate.bytes_out),
+        ("of these, needed by the algorithm", estimate.bytes_needed),
+        ("sent over the run by all processes", estimate.bytes_run),
     ):
         table.add_row(label, bytes_text(count))
     Console().print(table)

@@ -92,14 +92,14 @@ def train(
     from tacit.report.documents.run import read_result
     from tacit.training import loop as run
     from tacit.training.prepare import prepare
-    from tacit.training.processes.join import agreed_folder, joined
+    from tacit.training.processes.join import agreed_folder, process_group
     from tacit.training.run_folder import folder
 
     if resume and out is None:
         raise InputError("--resume", True, "name the run folder to continue with --out")
     config = load_config(file, overrides=set_ or ())
     timeout = config.train.timeout
-    with joined(timeout, allow_insecure_network=allow_insecure_network) as cluster:
+    with process_group(timeout, allow_insecure_network=allow_insecure_network) as cluster:
         peers: Peers = ALONE if cluster is None else cluster
         destination, resume = agreed_folder(cluster, out, resume, lambda: _new_run(file))
         if not resume and peers.rank == 0:
@@ -173,7 +173,7 @@ def plan(
     from tacit.config import load_config
     from tacit.report.documents.base import dump
     from tacit.training.prepare import prepare
-    from tacit.training.processes.join import joined
+    from tacit.training.processes.join import process_group
 
     config = load_config(file, overrides=set_ or ())
     asked = {
@@ -198,22 +198,22 @@ def plan(
         _optimise(config, options, page, as_json)
         return
     timeout = config.train.timeout
-    with joined(timeout, allow_insecure_network=allow_insecure_network) as together:
+    with process_group(timeout, allow_insecure_network=allow_insecure_network) as together:
         peers: Peers = ALONE if together is None else together
         if peers.processes > 1 and cluster is not None:
             raise InputError("--cluster", cluster, "is asked of one process that has all data")
         with waiting(_PREPARING, hidden=as_json or peers.rank > 0):
             job = prepare(config, peers=peers)
-            found = None if cluster is None else cluster_forecast(job, cluster)
+            forecast = None if cluster is None else cluster_forecast(job, cluster)
     if peers.rank > 0:
         return
     if as_json:
-        foretold = {} if found is None else {"cluster": forecast_document(found)}
+        foretold = {} if forecast is None else {"cluster": forecast_document(forecast)}
         typer.echo(dump(plan_document(job), foretold))
         return
     plan_table(job)
-    if found is not None:
-        forecast_table(found)
+    if forecast is not None:
+        forecast_table(forecast)
 
 
 def _constant(text: str) -> tuple[str, float]:
@@ -231,14 +231,14 @@ def _optimise(config: Config, options: dict[str, Any], page: Path | None, as_jso
     from tacit.report.optimise_page import optimise_page
 
     with waiting(_PREPARING, hidden=as_json):
-        found = optimise(config, OptimiseOptions(**options))
-    document = optimise_document(found)
+        optimum = optimise(config, OptimiseOptions(**options))
+    document = optimise_document(optimum)
     if page is not None:
         write_page(page, optimise_page(plain_json(document)))
     if as_json:
         typer.echo(dump(document))
     else:
-        optimise_table(found)
+        optimise_table(optimum)
 
 
 @app.command()

@@ -261,6 +261,7 @@ def plan_table(job: Job) -> None:
     about = Table(show_header=False, title=f"plan of {plan.config.algorithm.definition.title}")
     about.add_column()
     about.add_column()
+    bounds = plan.release.clip.bounds
     rows = (
         ("data set, model", f"{plan.config.task.dataset}, {plan.config.task.model}"),
         ("trained parameters", f"{plan.parameters:,} (gradients by {job.model.path})"),
@@ -268,7 +269,7 @@ def plan_table(job: Job) -> None:
         ("graph", f"{document.graph}, {document.mixing} weights"),
         ("contraction a step", _contraction(plan.contraction)),
         ("bytes sent a node and step", bytes_text(document.bytes_per_step)),
-        ("clipping bound", "none" if document.clip is None else _first_last(document.clip)),
+        ("clipping bound", "none" if bounds is None else _first_last((bounds[0], bounds[-1]))),
         ("mechanism", document.mechanism or "no noise: NOT PRIVATE"),
         ("relation", document.relation or "-"),
     )

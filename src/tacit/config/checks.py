@@ -20,6 +20,7 @@ def check(
         InputError: naming the key, its value and what would be right.
     """
     _check_nodes(nodes)
+    _check_options(algorithm, privacy)
     _check_privacy(algorithm, privacy, train)
     _check_budgets(privacy, nodes.count)
     _check_ledger(privacy)
@@ -37,6 +38,29 @@ def _check_nodes(nodes: Nodes) -> None:
         raise InputError(
             "nodes.source", nodes.source, "goes with nodes.data = 'by-rank': set that, or drop it"
         )
+    if nodes.data == "by-rank":
+        for key, default in (("partition", "iid"), ("alpha", None), ("per_node", None)):
+            if getattr(nodes, key) != default:
+                raise InputError(
+                    f"nodes.{key}",
+                    getattr(nodes, key),
+                    "divides one data set, and with nodes.data = 'by-rank' each node has its own: "
+                    "leave it out",
+                )
+
+
+def _check_options(chosen: AlgorithmSection, privacy: Privacy) -> None:
+    """Refuse options that would do nothing in this experiment; see also `refuse_idle`."""
+    options = dict(chosen.options)
+    defaults = type(chosen.options).model_fields
+    given = {key for key, value in options.items() if value != defaults[key].default}
+    accounted = privacy.noisy and privacy.accounting != "none"  # else there is no default clip
+    if not (accounted or given & {"clip", "clip_schedule"}):
+        for key in sorted(given & {"clip_norm", "clip_decay"}):
+            expected = (
+                "is of a clipping bound, and here is none: give algorithm.clip, or leave it out"
+            )
+            raise InputError(f"algorithm.{key}", options[key], expected)
 
 
 def _check_budgets(privacy: Privacy, count: int) -> None:
@@ -124,7 +148,7 @@ def _check_privacy(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> 
 
 
 def _check_faults(faults: Faults, count: int) -> None:
-    """Refuse faults of nodes that there are not, that never happen, or that are said twice."""
+    """Refuse faults of nodes that there are not, that never happen, or that are given twice."""
     ends = [(source, target) for source, target, _ in faults.drop_edges]
     slow = [(node,) for node, _ in faults.slow]
     named: Mapping[str, Sequence[tuple[int, ...]]] = {

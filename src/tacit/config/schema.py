@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from tacit.algorithms import ALGORITHMS, Algorithm, Options, Size
+from tacit.algorithms.base import refuse_idle
 from tacit.errors import InputError, nearest
 
 __all__ = [
@@ -157,6 +158,7 @@ class AlgorithmSection(Section):
             chosen = kind(**values)
         except ValidationError as error:
             raise _refusal(kind, values, error, "algorithm") from None
+        refuse_idle(chosen)
         super().__init__(name=name, options=chosen)
 
     @property

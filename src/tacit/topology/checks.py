@@ -37,8 +37,8 @@ def check_column_stochastic(weights: Weights, where: str = "topology.mixing") ->
     if len(negative):
         first = negative[0]
         i, j = weights.targets[first], weights.sources[first]
-        found = f"P[{i}, {j}] = {weights.values[first]:g}"
-        raise InputError(where, found, "weights must be 0 or more")
+        entry = f"P[{i}, {j}] = {weights.values[first]:g}"
+        raise InputError(where, entry, "weights must be 0 or more")
     kept = weights.diagonal
     for node in np.flatnonzero(~(kept > 0))[:1]:
         raise InputError(where, f"P[{node}, {node}] = {kept[node]:g}", "a node must keep a part")
@@ -73,14 +73,14 @@ def check_strongly_connected(schedule: GraphSchedule) -> None:
     sources = np.concatenate([graph.sources for graph in schedule.graphs])
     targets = np.concatenate([graph.targets for graph in schedule.graphs])
     # If node 0 reaches every node and every node reaches it, each reaches each.
-    start, found = 0, reached(nodes, sources, targets, 0)
-    if found.all():
+    start, reachable = 0, reached(nodes, sources, targets, 0)
+    if reachable.all():
         leading = reached(nodes, targets, sources, 0)
         if leading.all():
             return
         start = int(np.flatnonzero(~leading)[0])  # those before it reach node 0, and so all
-        found = reached(nodes, sources, targets, start)
-    missing = np.flatnonzero(~found).tolist()
+        reachable = reached(nodes, sources, targets, start)
+    missing = np.flatnonzero(~reachable).tolist()
     shown = ", ".join(str(node) for node in missing[:_SHOWN])
     more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
     plural = "nodes" if len(missing) > 1 else "node"

@@ -107,17 +107,17 @@ def reached(nodes: int, sources: Numbers, targets: Numbers, start: int) -> NDArr
     order = np.argsort(sources, kind="stable")
     ends = targets[order]
     starts = np.searchsorted(sources[order], np.arange(nodes + 1))
-    found = np.zeros(nodes, dtype=np.bool_)
-    found[start] = True
+    visited = np.zeros(nodes, dtype=np.bool_)
+    visited[start] = True
     new = np.array([start])
     while len(new):
         first, counts = starts[new], starts[new + 1] - starts[new]
         # The edges of all new nodes: from each one's first on, as many as it has.
         skipped = np.repeat(first - np.cumsum(counts) + counts, counts)
         near = ends[skipped + np.arange(len(skipped))]
-        new = np.unique(near[~found[near]])
-        found[new] = True
-    return found
+        new = np.unique(near[~visited[near]])
+        visited[new] = True
+    return visited
 
 
 def _hops(nodes: int, hops: Iterable[int], *, both_ways: bool = False) -> Graph:
@@ -290,10 +290,10 @@ def read_graph_file(path: Path, nodes: int) -> tuple[Graph, ...]:
         content = line.split("#", 1)[0].split()
         if content:
             blocks[-1].append(_edge(content, f"{path.name}, line {number}", nodes))
-    found = tuple(graph_of(nodes, block) for block in blocks if block)
-    if not found:
+    graphs = tuple(graph_of(nodes, block) for block in blocks if block)
+    if not graphs:
         raise InputError(where, str(path), "holds no edge: write one 'source target' pair a line")
-    return found
+    return graphs
 
 
 def _edge(content: list[str], place: str, nodes: int) -> Edge:

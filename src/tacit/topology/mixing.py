@@ -53,10 +53,12 @@ class Mixing:
         """What tells the weights of one graph from those of another, for each of the period."""
         return [
             hashlib.blake2b(
-                b"".join(array.tobytes() for array in (one.starts, one.sources, one.values)),
+                b"".join(
+                    array.tobytes() for array in (weights.starts, weights.sources, weights.values)
+                ),
                 digest_size=16,
             ).hexdigest()
-            for one in self.weights
+            for weights in self.weights
         ]
 
 

@@ -80,9 +80,9 @@ class Weights:
     def own(self) -> Numbers:
         """The entry by which each node weighs what it has itself, `[nodes]`; -1 without one."""
         entries = np.flatnonzero(self.targets == self.sources)
-        found = np.full(self.nodes, -1, np.int64)
-        found[self.sources[entries]] = entries
-        return found
+        numbers = np.full(self.nodes, -1, np.int64)
+        numbers[self.sources[entries]] = entries
+        return numbers
 
     @property
     def diagonal(self) -> Values:
@@ -100,11 +100,11 @@ class Weights:
 
     def block(self, rows: Numbers, columns: Numbers) -> Values:
         """Some rows and columns of the matrix, each ascending: `[rows, columns]`."""
-        found = np.zeros((len(rows), len(columns)))
-        if found.size:
+        block = np.zeros((len(rows), len(columns)))
+        if block.size:
             at, targets, sources = self.within(rows, columns)
-            found[targets, sources] = self.values[at]
-        return found
+            block[targets, sources] = self.values[at]
+        return block
 
     def among(self, nodes: Sequence[int]) -> Weights:
         """What stays between some nodes, ascending, which are numbered from 0 then."""

@@ -51,7 +51,7 @@ def _mallopt() -> Callable[[int, int], int] | None:
     try:
         library = ctypes.CDLL(None)
         library.gnu_get_libc_version  # noqa: B018
-        found: Callable[[int, int], int] = library.mallopt
+        mallopt: Callable[[int, int], int] = library.mallopt
     except (AttributeError, OSError, TypeError):
         return None
-    return found
+    return mallopt

@@ -15,7 +15,7 @@ from tacit.config import Config, load_config
 from tacit.errors import InputError, NotPrivateWarning
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
-from tacit.training.processes.join import agreed_folder, joined
+from tacit.training.processes.join import agreed_folder, process_group
 from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder.result import Result
 
@@ -72,7 +72,7 @@ def train(
         if distributed:
             insecure = allow_insecure_network
             cluster = stack.enter_context(
-                joined(parsed.train.timeout, allow_insecure_network=insecure)
+                process_group(parsed.train.timeout, allow_insecure_network=insecure)
             )
         peers: Peers = ALONE if cluster is None else cluster
         if path is not None:

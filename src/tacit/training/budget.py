@@ -117,7 +117,7 @@ def open_ledger(
         shared.enter(
             own.run_id,
             digest=digest,
-            statements={one.node: one.statement for one in statements},
+            statements={entry.node: entry.statement for entry in statements},
             sent=own.charged(),
         )
     except BaseException:
@@ -258,14 +258,14 @@ def epsilon_spent(
 ) -> tuple[float | None, ...]:
     """Certified epsilon of what is on the books, one a node."""
     known: dict[tuple[Any, ...], float | None] = {}
-    found = []
+    epsilons = []
     for node in plan.nodes:
         intervals = tuple(charged.get(node.node, ()))
         kind = (_kind(plan, node), intervals)
         if kind not in known:
             known[kind] = plan.release.epsilon(node, intervals)
-        found.append(known[kind])
-    return tuple(found)
+        epsilons.append(known[kind])
+    return tuple(epsilons)
 
 
 def claimed_spent(plan: Plan, steps: int) -> tuple[float | None, ...]:

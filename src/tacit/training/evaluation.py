@@ -75,7 +75,7 @@ def measure(
     }
     if job.test is not None:
         records = None if whole else job.config.train.evaluate_records
-        found = measured.evaluate(
+        scores = measured.evaluate(
             job.model,
             job.loss,
             Released(models),
@@ -85,10 +85,10 @@ def measure(
             nodes=count,
         ).value
         report["scores"] = {
-            "accuracy": found.accuracy,
-            "loss": found.loss,
-            "consensus_accuracy": found.consensus_accuracy,
-            "consensus_loss": found.consensus_loss,
+            "accuracy": scores.accuracy,
+            "loss": scores.loss,
+            "consensus_accuracy": scores.consensus_accuracy,
+            "consensus_loss": scores.consensus_loss,
         }
     alone, total = job.placement.processes == 1, models.new_empty(0)
     report["spread"] = 0.0
@@ -159,13 +159,13 @@ def _around(
         return distance, None
     records = None if whole else job.config.train.evaluate_records
     model = mean.to(job.device, job.dtype)
-    found = measured.evaluate(
+    scores = measured.evaluate(
         job.model, job.loss, Released(model.unsqueeze(0)), Released(model), job.test, records
     ).value
     return distance, {
         **parts[0][0]["scores"],
-        "consensus_accuracy": found.consensus_accuracy,
-        "consensus_loss": found.consensus_loss,
+        "consensus_accuracy": scores.consensus_accuracy,
+        "consensus_loss": scores.consensus_loss,
     }
 
 
@@ -184,8 +184,8 @@ def _notes(job: Job, reports: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 def _by_node(rows: Sequence[tuple[Sequence[int], Sequence[Any]]]) -> list[Any]:
     """Values in the order of nodes."""
-    found = {node: value for nodes, own in rows for node, value in zip(nodes, own, strict=True)}
-    return [found[node] for node in sorted(found)]
+    values = {node: value for nodes, own in rows for node, value in zip(nodes, own, strict=True)}
+    return [values[node] for node in sorted(values)]
 
 
 def _check(rank: int, report: Mapping[str, Any], job: Job) -> None:
@@ -196,5 +196,5 @@ def _check(rank: int, report: Mapping[str, Any], job: Job) -> None:
         lists.append(scores.get("loss"))
         if job.loss.accuracy is not None:
             lists.append(scores.get("accuracy"))
-    if report["nodes"] != own or any(one is None or len(one) != len(own) for one in lists):
+    if report["nodes"] != own or any(values is None or len(values) != len(own) for values in lists):
         raise PeerError(f"rank {rank} sent metrics that are not those of its nodes")

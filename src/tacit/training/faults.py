@@ -77,14 +77,14 @@ _REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
 
 @dataclass(frozen=True, eq=False)
 class LossyEdges:
-    """The links of one graph that may lose a message, in the order in which they are drawn for.
+    """The edges of one graph that may lose a message, in the order in which they are drawn for.
 
     Args:
-        targets, sources: of each, `[links]`: `P[target, source]` weighs what is lost.
-        entries: their numbers among the graph's weights, `[links]`.
-        draws: number of the draw that decides, `[links]`: the two ways of an undirected link share
+        targets, sources: of each, `[edges]`: `P[target, source]` weighs what is lost.
+        entries: their numbers among the graph's weights, `[edges]`.
+        draws: number of the draw that decides, `[edges]`: the two ways of an undirected link share
             one.
-        chances: of a loss, `[links]`.
+        chances: of a loss, `[edges]`.
     """
 
     targets: Numbers
@@ -119,46 +119,46 @@ class FaultPlan:
     @property
     def lossy(self) -> bool:
         """Whether any message between nodes may be lost."""
-        return bool(self.down) or any(links.chances.any() for links in self.edges)
+        return bool(self.down) or any(edges.chances.any() for edges in self.edges)
 
     def up(self, k: int) -> Flags | None:
         """Who is not away at step k, `[nodes]`; None: nobody ever is."""
         if not self.down:
             return None
-        found = np.ones(self.nodes, np.bool_)
-        found[[node for node, first, until in self.down if first <= k < until]] = False
-        return found
+        present = np.ones(self.nodes, np.bool_)
+        present[[node for node, first, until in self.down if first <= k < until]] = False
+        return present
 
     def present(self, steps: int) -> Flags:
         """`up` of the first so many steps, `[steps, nodes]`."""
-        found = np.ones((steps, self.nodes), np.bool_)
+        present = np.ones((steps, self.nodes), np.bool_)
         for node, first, until in self.down:
-            found[first:until, node] = False
-        return found
+            present[first:until, node] = False
+        return present
 
-    def lost_links(self, k: int) -> tuple[Numbers, Numbers]:
+    def lost_edges(self, k: int) -> tuple[Numbers, Numbers]:
         """Targets and sources `[lost]` of the messages that are lost at step k."""
-        links, lost = self._lost(k)
-        return links.targets[lost], links.sources[lost]
+        edges, lost = self._lost(k)
+        return edges.targets[lost], edges.sources[lost]
 
     def _lost(self, k: int) -> tuple[LossyEdges, Flags]:
-        """The links of step k, and which of them lose their message, `[links]`."""
-        links = self.edges[k % len(self.edges)]
-        lost = self._draws(k, int(links.draws.max(initial=-1)) + 1)[links.draws] < links.chances
+        """The edges of step k, and which of them lose their message, `[edges]`."""
+        edges = self.edges[k % len(self.edges)]
+        lost = self._draws(k, int(edges.draws.max(initial=-1)) + 1)[edges.draws] < edges.chances
         up = self.up(k)
         if up is not None:
-            lost |= ~(up[links.targets] & up[links.sources])
-        return links, lost
+            lost |= ~(up[edges.targets] & up[edges.sources])
+        return edges, lost
 
     def weights(self, k: int, weights: Weights) -> Weights:
         """The mixing weights of step k as they are applied.
 
         What a node does not deliver, it keeps; the weights themselves where nothing is lost.
         """
-        links, lost = self._lost(k)
+        edges, lost = self._lost(k)
         if not lost.any():
             return weights
-        return weights.without(links.entries[lost], links.sources[lost])
+        return weights.without(edges.entries[lost], edges.sources[lost])
 
     def arrives(self, k: int) -> Flags | None:
         """Whose message of round k reaches the server, if sent, `[nodes]`; None: everybody's."""
@@ -253,12 +253,12 @@ def taking_part(activity: Activity | None, faults: FaultPlan | None, steps: int)
 
 def _apart(partner: Numbers, faults: FaultPlan) -> Numbers:
     """Partners `[steps, nodes]` without the pairs whose link is lost."""
-    found = partner.copy()
-    for k, row in enumerate(found):
-        targets, sources = faults.lost_links(k)
+    partners = partner.copy()
+    for k, row in enumerate(partners):
+        targets, sources = faults.lost_edges(k)
         alone = targets[row[targets] == sources]
         row[alone] = alone
-    return found
+    return partners
 
 
 def _check_algorithm(config: Config) -> None:
@@ -283,7 +283,7 @@ def _chances(faults: Faults, mixing: Mixing) -> dict[tuple[int, int], float]:
     """Chance of each (source, target) that `drop_edges` names, of an undirected link both ways."""
     edges = {edge for graph in mixing.schedule.graphs for edge in graph.edges}
     both_ways = mixing.kind == "doubly-stochastic"
-    found: dict[tuple[int, int], float] = {}
+    chances: dict[tuple[int, int], float] = {}
     for source, target, chance in faults.drop_edges:
         where = "faults.drop_edges"
         if (source, target) not in edges:
@@ -295,22 +295,22 @@ def _chances(faults: Faults, mixing: Mixing) -> dict[tuple[int, int], float]:
                 + (", ".join(map(str, near[:8])) or "nobody")
                 + (f" and {len(near) - 8} more" if len(near) > 8 else ""),
             )
-        if found.setdefault((source, target), chance) != chance:
+        if chances.setdefault((source, target), chance) != chance:
             raise InputError(
                 where,
                 (source, target, chance),
                 f"is one link with ({target}, {source}), whose chance is "
-                f"{found[source, target]:g}: it is lost both ways together, give it once",
+                f"{chances[source, target]:g}: it is lost both ways together, give it once",
             )
         if both_ways:
-            found[target, source] = chance
-    return found
+            chances[target, source] = chance
+    return chances
 
 
 def _lossy_edges(
     weights: Weights, mixing: Mixing, drop: float, chances: Mapping[tuple[int, int], float]
 ) -> LossyEdges:
-    """The links of one graph, ordered by target and then source; a server's has none."""
+    """The edges of one graph, ordered by target and then source; a server's has none."""
     entries = np.flatnonzero(weights.targets != weights.sources)
     targets, sources = weights.targets[entries], weights.sources[entries]
     draws = np.arange(len(targets))

@@ -72,9 +72,9 @@ class StackedTable:
         """Draw step k's batch, renew its entries, return the sum of new less old in float64."""
         table, clip = self._filled, self._plan.release.clip.bound(k)
         batch = self._draw(k)
-        found = table.replace(at, batch.indices, batch.mask, clip, difference)
-        self._seen(found.batch, found.mask)
-        return found.difference
+        renewed = table.replace(at, batch.indices, batch.mask, clip, difference)
+        self._seen(renewed.batch, renewed.mask)
+        return renewed.difference
 
     def tensors(self) -> Mapping[str, Tensor]:
         """What a checkpoint has to hold of it."""

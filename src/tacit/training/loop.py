@@ -212,14 +212,14 @@ def _run_id(peers: Peers, booked: Path | None, shared: SharedLedgers) -> str:
     if booked is not None and RunFolder(booked).ledger.exists():
         known = read_ledger(RunFolder(booked).ledger).runs[0].run_id
     ids = peers.share("run id", RunId(known=known, random=secrets.token_hex(16)), RUN_ID)
-    booked_ids = {one.known for one in ids} - {None}
+    booked_ids = {process.known for process in ids} - {None}
     if len(booked_ids) > 1:
         raise InputError(
             "--resume", True, "the folders of the processes are of different runs", public=True
         )
     if known is not None:
         return known
-    numbers = " ".join(one.random for one in ids).encode()
+    numbers = " ".join(process.random for process in ids).encode()
     run_id = next(iter(booked_ids), None) or hashlib.blake2b(numbers, digest_size=16).hexdigest()
     earlier = shared.entered(run_id)
     if earlier is not None:
@@ -381,8 +381,12 @@ def _document(
         seconds: of training.
         others: where that of another process's node is from; `{rank}` stands for its rank.
     """
-    found, job = run.measured, run.job
-    sent = run.communication.exchange.bytes_sent.tolist() if found is None else found.bytes_sent
+    run_evaluation, job = run.measured, run.job
+    sent = (
+        run.communication.exchange.bytes_sent.tolist()
+        if run_evaluation is None
+        else run_evaluation.bytes_sent
+    )
     hosts = enumerate(job.placement.ranks)
     sources = ["own ledger" if n in job.hosted else others.format(rank=rank) for n, rank in hosts]
     return result_document(
@@ -392,10 +396,10 @@ def _document(
         steps=run.step,
         epsilon=epsilon,
         claimed=claimed_spent(run.plan, run.step),
-        evaluation=None if found is None else found.evaluation,
+        evaluation=None if run_evaluation is None else run_evaluation.evaluation,
         bytes_sent=sent,
         seconds=seconds,
-        notes=(*run.notes, *(() if found is None else found.notes)),
+        notes=(*run.notes, *(() if run_evaluation is None else run_evaluation.notes)),
         epsilon_source=sources if job.plan.accounted else None,
     )
 

@@ -169,15 +169,15 @@ def _agreed_records(
     peers: Peers,
     layout: Mapping[str, str],
 ) -> list[int]:
-    """How many records every node holds, once all processes have said the same experiment."""
+    """How many records every node holds, once all processes have reported the same experiment."""
     start = model.start(1, dtype, "cpu")[0]
     shapes = {slot.name: slot.shape for slot in model.layout.slots}
     computed = {"gradient path": model.path, "device": train.inputs.device.type}
     settings = identity(config, layout=shapes, start=start, dtype=dtype)
     own = Experiment(identity={**settings, **layout, **computed}, records=train.sizes.tolist())
     experiments = peers.share("experiment", own, EXPERIMENT)
-    compare([one.identity for one in experiments])
-    return counts([one.records for one in experiments], placement)
+    compare([experiment.identity for experiment in experiments])
+    return counts([experiment.records for experiment in experiments], placement)
 
 
 def _table_notes(
@@ -279,8 +279,8 @@ def _check_records(
         wrong = models.failures(model, train.inputs[rows])
         if wrong:
             rule = "every id must have a row in the model's embeddings"
-            found = f"{wrong:,} of {size:,} records"
-            raise RecordsError(f"task.dataset of node {node}", found, rule)
+            count = f"{wrong:,} of {size:,} records"
+            raise RecordsError(f"task.dataset of node {node}", count, rule)
 
 
 def _load(config: Config) -> data.TaskData:
@@ -344,15 +344,15 @@ def _build_model(
 def _outputs(loss: Loss, public: Dataset | None, train: StackedData, classes: int | None) -> int:
     """Numbers that the model gives for a record: what is declared, or what public records show."""
     shown = train.targets[:0] if public is None else public.targets  # of no private label
-    found = loss.outputs(shown, classes)
-    if found is None:
+    outputs = loss.outputs(shown, classes)
+    if outputs is None:
         raise InputError(
             "task.outputs",
             None,
             "write how many classes there are, such as task.outputs = 10: neither the data set nor "
             "public test records say it, and labels of the nodes' own records are private",
         )
-    return found
+    return outputs
 
 
 def _device(name: str) -> torch.device:

@@ -55,7 +55,9 @@ class Draw:
 
     def with_(self, mechanism: privacy.Mechanism | None) -> float:
         """Certified epsilon of all other runs and a mechanism, at the account's delta."""
-        return max(cost(combined([one, mechanism]), self.account.delta) for one in self.before)
+        return max(
+            cost(combined([released, mechanism]), self.account.delta) for released in self.before
+        )
 
     def cost(self, end: int) -> float:
         """Certified epsilon of all runs if steps up to `end` are run, at the account's delta."""
@@ -116,7 +118,7 @@ def draws(plan: Plan, shared: SharedLedgers, first: int, run_id: str | None) -> 
         BudgetError: whole clients are protected, and their data were split otherwise before.
     """
     releases = _releases(shared, run_id)
-    found: dict[tuple[Any, ...], list[Draw]] = {}
+    groups: dict[tuple[Any, ...], list[Draw]] = {}
     for number in shared.accounts:
         charged = shared.booked(number, run_id)
         mates = [plan.nodes[mate] for mate in shared.mates(number)]
@@ -146,12 +148,12 @@ def draws(plan: Plan, shared: SharedLedgers, first: int, run_id: str | None) -> 
         alike = (
             tuple(kind(plan, mate) for mate in mates),
             charged,
-            tuple((one.account[2:], one.before) for one in drawn),
+            tuple((draw.account[2:], draw.before) for draw in drawn),
         )
-        known = found.setdefault(alike, drawn)
+        known = groups.setdefault(alike, drawn)
         if known is not drawn:
-            found[alike] = [replace(one, nodes=one.nodes + 1) for one in known]
-    return [draw for drawn in found.values() for draw in drawn]
+            groups[alike] = [replace(draw, nodes=draw.nodes + 1) for draw in known]
+    return [draw for drawn in groups.values() for draw in drawn]
 
 
 def kind(plan: Plan, node: NodePlan) -> tuple[Any, ...]:
@@ -162,15 +164,15 @@ def kind(plan: Plan, node: NodePlan) -> tuple[Any, ...]:
 
 def _releases(shared: SharedLedgers, run_id: str | None) -> dict[str, list[Release]]:
     """What other runs released from each account."""
-    found: dict[str, list[Release]] = {}
+    releases: dict[str, list[Release]] = {}
     for name, snapshot in shared.snapshots.items():
         for run in snapshot.runs:
             for node in run.statements:
                 released = None if run.run_id == run_id else run_mechanism(run, node)
                 if released is not None:
-                    one = Release(run.run_id, name, node, released)
-                    found.setdefault(name, []).append(one)
-    return found
+                    release = Release(run.run_id, name, node, released)
+                    releases.setdefault(name, []).append(release)
+    return releases
 
 
 def _check_earlier(plan: Plan, shared: SharedLedgers, node: int, run_id: str | None) -> None:
@@ -209,17 +211,19 @@ def _draw(
         for group, count in shared.held[node].items()
         if name == own.name or name in group
     }
-    found = histories(name, groups, releases)
+    earlier = histories(name, groups, releases)
     runs: dict[str, int] = {}
     for group, count in groups.items():
-        for run in {release.run for one in {*group, name} for release in releases.get(one, ())}:
+        for run in {
+            release.run for member in {*group, name} for release in releases.get(member, ())
+        }:
             runs[run] = runs.get(run, 0) + count
     return Draw(
         node=node,
         account=account,
         file=account_file(shared.folder, name),
         records=sum(groups.values()),
-        before=tuple(dict.fromkeys(composed(history) for history in found)),
+        before=tuple(dict.fromkeys(composed(history) for history in earlier)),
         runs=runs,
         mine=mine,
     )
@@ -285,8 +289,8 @@ def _fitting(plan: Plan, number: int, drawn: Sequence[Draw], shared: SharedLedge
 
     def louder(scale: float, nodes: Sequence[NodePlan] = mates) -> privacy.Mechanism:
         made = combined(
-            plan.release.mechanism(replace(one, noise_scale=one.noise_scale * scale))
-            for one in nodes
+            plan.release.mechanism(replace(mate, noise_scale=mate.noise_scale * scale))
+            for mate in nodes
         )
         assert made is not None
         return made
@@ -317,8 +321,8 @@ def _fitting(plan: Plan, number: int, drawn: Sequence[Draw], shared: SharedLedge
             fits = _down(fits)
             if fits < _LEAST:
                 break
-            found = privacy.calibrate(alone, epsilon=fits, delta=node.delta, start=scale)
-            if all(draw.with_(louder(found)) <= draw.account.epsilon_budget for draw in drawn):
+            needed = privacy.calibrate(alone, epsilon=fits, delta=node.delta, start=scale)
+            if all(draw.with_(louder(needed)) <= draw.account.epsilon_budget for draw in drawn):
                 return f"privacy.epsilon = {fits:g} would still fit"
             fits *= 0.99
     return nothing

@@ -223,8 +223,8 @@ def together(
     Raises:
         PeerError: a process has not as many lists as nodes, or lists what cannot have been booked.
     """
-    listed = [_joined(own.get(node, ())) for node in job.hosted]
-    found = {node: tuple(own.get(node, ())) for node in job.hosted}
+    listed = [_merged(own.get(node, ())) for node in job.hosted]
+    charged = {node: tuple(own.get(node, ())) for node in job.hosted}
     steps = job.plan.steps
     for rank, lists in enumerate(peers.share(what, listed, CHARGED)):
         if rank == peers.rank:
@@ -240,21 +240,21 @@ def together(
                 0 <= first < until <= steps for first, until in intervals
             ):
                 raise PeerError(f"rank {rank} gave booked steps that a run of {steps} cannot have")
-            found[node] = tuple(intervals)
-    return found
+            charged[node] = tuple(intervals)
+    return charged
 
 
-def _joined(intervals: Sequence[Interval]) -> list[Interval]:
+def _merged(intervals: Sequence[Interval]) -> list[Interval]:
     """The same steps in the same order, where intervals that follow each other are one."""
-    joined: list[Interval] = []
+    merged: list[Interval] = []
     for first, until in intervals:
         if first == until:
             continue
-        if joined and joined[-1][1] == first:
-            joined[-1] = (joined[-1][0], until)
+        if merged and merged[-1][1] == first:
+            merged[-1] = (merged[-1][0], until)
         else:
-            joined.append((first, until))
-    return joined
+            merged.append((first, until))
+    return merged
 
 
 def _common_checkpoint(own: list[int], peers: Peers, steps: int) -> tuple[int, str | None]:
@@ -357,23 +357,23 @@ def _shown(run: RunState, step: int) -> PrivateMeasurement:
     return measured.private_row(step, Private(measured.NOTHING_MEASURED))
 
 
-def _row(run: RunState, step: int, found: RunEvaluation) -> Released[dict[str, Any]]:
+def _row(run: RunState, step: int, run_evaluation: RunEvaluation) -> Released[dict[str, Any]]:
     """What everyone may know of where the run stands."""
     plan = run.plan
     k = max(step - 1, 0)
     noise = [plan.release.noise_std(node, k) / node.expected_batch for node in plan.nodes]
     claims = [claim for claim in claimed_spent(plan, step) if claim is not None]
     most, least = run.spent("most", step), run.spent("least", step)
-    scores = None if found.evaluation is None else found.evaluation.value
+    scores = None if run_evaluation.evaluation is None else run_evaluation.evaluation.value
     row = {
         "test_accuracy": scores and scores.accuracy_summary(),
         "test_loss": scores and scores.loss_summary(),
-        "consensus_distance": found.consensus_distance,
+        "consensus_distance": run_evaluation.consensus_distance,
         "clip": plan.release.clip.bound(k),
         "noise_std": sum(noise) / len(noise) if plan.noisy else None,
         "epsilon": None if most is None else Spread(max=most, min=least),
         "claimed_epsilon": Spread(max=max(claims), min=min(claims)) if claims else None,
-        "bytes_sent": sum(found.bytes_sent) / len(found.bytes_sent),
+        "bytes_sent": sum(run_evaluation.bytes_sent) / len(run_evaluation.bytes_sent),
         "seconds": run.seconds,
     }
     return Released(row)

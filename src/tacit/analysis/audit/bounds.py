@@ -24,7 +24,6 @@ from tacit.privacy.accounting.gaussian import gaussian_epsilon
 __all__ = [
     "MOST_EPSILON",
     "Counts",
-    "delta_lower",
     "epsilon_bounds_of",
     "epsilon_lower",
     "epsilon_of_mu",
@@ -126,19 +125,6 @@ def epsilon_lower(counts: Counts, *, delta: float, confidence: float) -> float:
     if not 0 <= delta < 1:
         raise InputError("delta", delta, "must lie in [0, 1)")
     return float(epsilon_bounds_of(*error_rates(counts, confidence), delta))
-
-
-def delta_lower(counts: Counts, *, epsilon: float, confidence: float) -> float:
-    """A delta that the mechanism exceeds at `epsilon`, at this confidence; 0 if none is seen.
-
-    Raises:
-        InputError: epsilon is negative or not finite, or the confidence is outside (0, 1).
-    """
-    if not (epsilon >= 0 and math.isfinite(epsilon)):
-        raise InputError("epsilon", epsilon, "must be 0 or more, and finite")
-    tpr, fpr = error_rates(counts, confidence)
-    factor = math.exp(min(epsilon, MOST_EPSILON))
-    return max(0.0, tpr - factor * fpr, 1 - fpr - factor * (1 - tpr))
 
 
 def mu_lower(counts: Counts, *, confidence: float) -> float:

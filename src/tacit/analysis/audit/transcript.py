@@ -21,7 +21,6 @@ from tacit.algorithms import Algorithm
 from tacit.algorithms import do_adp as compressed_gossip
 from tacit.algorithms import dp2_sgd as gossip
 from tacit.algorithms import privsgp as push_sum
-from tacit.algorithms import privsgp_vr as reduced
 from tacit.algorithms.base import step_size
 from tacit.communication.colours import Public, Released
 from tacit.communication.compression import Coding
@@ -170,7 +169,7 @@ def _from_compressed_gossip(transcript: Transcript) -> Tensor:
 # An algorithm with a step of its own needs a row.
 OBSERVERS: Mapping[Callable[..., Any], Callable[[Transcript], Tensor]] = {
     push_sum.step: _from_push_sum,
-    reduced.step: _from_variance_reduction,
+    push_sum.reduced_step: _from_variance_reduction,
     gossip.step: _from_gossip,
     compressed_gossip.step: _from_compressed_gossip,
 }

@@ -1,10 +1,10 @@
 """Agreement at the start: what all processes must have in common, compared before a step is made.
 
 Each process says what it runs as a small JSON object (`identity`, `planned`, and the layout of its
-records) and how many records its own nodes hold (`counts`). Every process gets what all have said
-and judges it alone; since all judge the same, all end with the same error, which names what
-differs. What others have said has passed `tacit.communication.received`: keys and texts are short
-and plain.
+records) and how many records its own nodes hold (`counts`). Every process gets what all have
+reported and judges it alone; since all judge the same, all end with the same error, which names
+what differs. What others have reported has passed `tacit.communication.received`: keys and texts
+are short and plain.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def compare(identities: Sequence[Mapping[str, Scalar]]) -> None:
     """Refuse processes that do not run the same experiment.
 
     Args:
-        identities: what each rank has said of itself, by rank.
+        identities: what each rank has reported of itself, by rank.
 
     Raises:
         InputError: two of them differ; names the first two things that differ, who has what, and
@@ -139,7 +139,7 @@ def compare(identities: Sequence[Mapping[str, Scalar]]) -> None:
 
 
 def counts(shared: Sequence[Sequence[int]], placement: Placement) -> list[int]:
-    """How many records each node holds, of what each rank has said of its own nodes.
+    """How many records each node holds, of what each rank has reported of its own nodes.
 
     Args:
         shared: by rank, the number of records of each of its nodes, ascending.
@@ -213,7 +213,7 @@ def _place(name: str) -> tuple[int, str]:
 
 
 def _written(value: Scalar | None) -> str:
-    """As JSON, where 1, 1.0 and "1" are three things, and None is what was not said."""
+    """As JSON, where 1, 1.0 and "1" are three things, and None is what was not given."""
     return json.dumps(value)
 
 

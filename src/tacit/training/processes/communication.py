@@ -121,7 +121,7 @@ def open_communication(job: Job, cluster: Cluster | None) -> Iterator[Communicat
     timeout = job.config.train.timeout
     with ExitStack() as stack:
         os.environ.update(cluster.settings)  # which interface gloo binds to
-        cluster.hosts = [job.placement.hosted(one) for one in range(cluster.processes)]
+        cluster.hosts = [job.placement.hosted(number) for number in range(cluster.processes)]
         store, rank, processes = _store(cluster), cluster.rank, cluster.processes
         channel = open_channel(
             store,

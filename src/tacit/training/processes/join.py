@@ -13,13 +13,15 @@ from tacit.communication.received import FOLDER, FolderName
 from tacit.errors import InputError, PeerError, TacitError
 from tacit.training.run_folder.folder import check_new
 
-__all__ = ["agreed_folder", "joined"]
+__all__ = ["agreed_folder", "process_group"]
 
 _RUNS = Path("runs")  # where a run is written that nobody named a folder for
 
 
 @contextmanager
-def joined(timeout: float, *, allow_insecure_network: bool = False) -> Iterator[Cluster | None]:
+def process_group(
+    timeout: float, *, allow_insecure_network: bool = False
+) -> Iterator[Cluster | None]:
     """The other processes, if the environment names any; None without.
 
     That this process ends, if it fails within, is told to the others; why, as far as it is public.

@@ -149,16 +149,16 @@ def set_aside(folder: Path, *, after: int) -> None:
 
 def discard_set_aside(folder: Path, *, until: int) -> None:
     """Delete what was set aside, of steps that every process has got to again."""
-    found = {path.name: _SET_ASIDE.fullmatch(path.name) for path in folder.iterdir()}
-    passed = [name for name, match in found.items() if match and int(match[1]) <= until]
+    matches = {path.name: _SET_ASIDE.fullmatch(path.name) for path in folder.iterdir()}
+    passed = [name for name, match in matches.items() if match and int(match[1]) <= until]
     with plain_errors("checkpoint", folder):
         remove_files(folder, *passed)
 
 
 def latest(folder: Path) -> Path | None:
     """The newest checkpoint of a run folder."""
-    found = _all(folder)
-    return found[-1] if found else None
+    checkpoints = _all(folder)
+    return checkpoints[-1] if checkpoints else None
 
 
 def read(path: Path, digest: str, run: str | None = None) -> Checkpoint:
@@ -210,8 +210,8 @@ def _content(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
 
 
 def _step(path: Path) -> int:
-    found = _NAME.fullmatch(path.name)
-    return -1 if found is None else int(found[1])
+    match = _NAME.fullmatch(path.name)
+    return -1 if match is None else int(match[1])
 
 
 def _all(folder: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import optimize
 
-from tacit.algorithms.regularisers import REGULARISERS, prox, value
+from tacit.algorithms.parts import RegulariserName, prox
 from tacit.errors import InputError
 
-NAMES = sorted(REGULARISERS)
+NAMES = sorted(get_args(RegulariserName))
 NUMBERS = st.floats(-50, 50)
 STEPS = st.floats(1e-3, 20)
 LAMBDAS = st.floats(0, 10)
@@ -30,6 +31,15 @@ def plain_value(name: str, u: float, lam: float) -> float:
         "elastic-net": lam * (abs(u) + u * u / 2),
         "box": 0.0 if abs(u) <= lam else math.inf,
     }[name]
+
+
+def value(name: str, x: torch.Tensor, lam: float) -> torch.Tensor:
+    """R of every row, `[rows]`, with a gradient where R has one."""
+    if name == "box":
+        return torch.where((x.abs() <= lam).all(1), 0.0, math.inf)
+    absolute = x.abs().sum(1) if name in ("l1", "elastic-net") else x.new_zeros(len(x))
+    square = x.square().sum(1) / 2 if name in ("l2", "elastic-net") else x.new_zeros(len(x))
+    return lam * (absolute + square)
 
 
 def brute_force(name: str, x: float, step: float, lam: float) -> float:
@@ -100,18 +110,6 @@ def test_no_coordinate_and_no_norm_expands(
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_values_are_sums_over_coordinates(name: str, dtype: torch.dtype) -> None:
-    x = torch.tensor([[0.5, -0.25, 0.0], [2.0, -1.0, 0.125], [0.7, 0.7, -0.7]], dtype=dtype)
-    found = value(name, x, 0.7)
-    expected = [sum(plain_value(name, u, 0.7) for u in row) for row in x.double().tolist()]
-    if name == "box":  # the bound itself is inside, in the dtype of x
-        expected[2] = 0.0
-    assert found.dtype == dtype
-    assert found.tolist() == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_each_node_may_have_a_step_of_its_own(name: str, dtype: torch.dtype) -> None:
     x = torch.linspace(-4, 4, 27, dtype=dtype).view(3, 9)
     steps = torch.tensor([[0.1], [1.0], [4.0]], dtype=torch.float64)
@@ -131,7 +129,7 @@ def test_smooth_ones_have_the_gradient_that_the_operator_follows(name: str) -> N
     u = prox(name, x, 0.5, 0.4).requires_grad_()
     (slope,) = torch.autograd.grad(value(name, u, 0.4).sum() + 0.0 * u.sum(), u)
     follows = torch.allclose(slope, (x - u) / 0.5, atol=1e-12)
-    assert follows == REGULARISERS[name].smooth
+    assert follows == (name in ("none", "l2"))
 
 
 def test_shrinking_sets_small_coordinates_to_exactly_zero() -> None:
@@ -144,20 +142,15 @@ def test_what_is_not_a_number_is_not_hidden() -> None:
     row = torch.tensor([[math.nan, 0.0]])
     for name in NAMES:
         assert math.isnan(prox(name, row, 1.0, 0.5)[0, 0].item())
-    assert value("box", row, 0.5).item() == math.inf
 
 
 def test_bad_input_is_refused() -> None:
     x = torch.ones(2, 3)
     with pytest.raises(InputError, match=r"algorithm\.regulariser .*elastic-net"):
         prox("elasticnet", x, 1.0, 1.0)
-    with pytest.raises(InputError, match=r"algorithm\.regulariser = 'l3'"):
-        value("l3", x, 1.0)
     for lam in (-1.0, math.inf, math.nan):
         with pytest.raises(InputError, match=r"algorithm\.regularisation"):
             prox("l1", x, 1.0, lam)
-        with pytest.raises(InputError, match=r"algorithm\.regularisation"):
-            value("l1", x, lam)
     for step in (0.0, -1.0, math.nan, torch.tensor([[1.0], [0.0]])):
         with pytest.raises(InputError, match="step"):
             prox("l1", x, step, 1.0)

@@ -1,0 +1,518 @@
+"""Every key of an experiment file and every option of an algorithm does something, or is refused.
+
+Keys and options are listed from the schema itself, so that a new one fails here until it has an
+entry: two values that give different results, or the test that shows what it does. An option that
+says itself where it would do nothing (`Idle`) must be refused there.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import numpy as np
+import pytest
+import torch
+from pydantic.fields import FieldInfo
+
+import tacit
+from tacit.algorithms import ALGORITHMS
+from tacit.algorithms.base import Idle
+from tacit.config import Config
+from tacit.errors import InputError, TacitError
+
+ROOT = Path(__file__).resolve().parents[2]
+Sections = Mapping[str, Mapping[str, Any]]
+
+STEPS = 6
+BASE: Sections = {
+    "task": {"model": "logistic", "loss": "logistic"},
+    "privacy": {"noise_std": 0.1, "noise_seed": 1, "accounting": "none"},
+    "train": {"steps": STEPS, "batch": 2, "evaluate_every": 3, "dtype": "float64"},
+}
+"""Quick, since nothing is accounted; four nodes of six records each are handed to it."""
+
+
+def combined(*changes: Sections) -> dict[str, dict[str, Any]]:
+    """Sections with the keys of all, the last one first."""
+    merged: dict[str, dict[str, Any]] = {}
+    for sections in changes:
+        for section, values in sections.items():
+            merged[section] = {**merged.get(section, {}), **values}
+    return merged
+
+
+@functools.cache
+def records() -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+    draw = torch.Generator().manual_seed(1)
+    made = []
+    for _ in range(4):
+        inputs = torch.randn(6, 3, generator=draw, dtype=torch.float64)
+        signs = torch.randint(0, 2, (6, 1), generator=draw).double() * 2 - 1
+        made.append((inputs, signs))
+    return tuple(made)
+
+
+def outcome(sections: Sections, folder: Path | None = None, *, given: bool = True) -> str:
+    """All that a run gives back, as text: without the experiment itself, and without times.
+
+    A key that is None is left out.
+    """
+    written = {
+        section: {key: value for key, value in values.items() if value is not None}
+        for section, values in sections.items()
+    }
+    data: dict[str, Any] = {"nodes": list(records()), "test": records()[0]} if given else {}
+    out = None if folder is None else folder / "run"
+    before = set() if folder is None else {*folder.rglob("*")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = tacit.train(written, out=out, **data)
+    faults = result.plan.faults
+    values = {
+        "dtype": str(result.parameters.dtype),
+        "models": result.parameters.tolist(),
+        "consensus": result.consensus.tolist(),
+        "metrics": {key: result.metrics[key] for key in result.metrics if key != "seconds"},
+        "epsilon": [node.epsilon for node in result.plan.nodes],
+        "claims": [str(claim) for claim in result.claims],
+        "noise": [node.noise_scale for node in result.plan.nodes],
+        "bytes": result.bytes_sent,
+        "steps": result.steps,
+        "seconds": [] if faults is None else faults.seconds.tolist(),
+    }
+    if folder is not None:
+        values["files"] = sorted(
+            str(path.relative_to(folder)) for path in {*folder.rglob("*")} - before
+        )
+    return json.dumps(values, sort_keys=True, default=str)
+
+
+# Options of algorithms.
+
+
+@dataclass(frozen=True)
+class Option:
+    """How an option is shown to do something.
+
+    Args:
+        values: two of them; None leaves it out.
+        others: further options, where the algorithm has them.
+        idle: those beside which it does nothing, if it says so.
+    """
+
+    values: tuple[Any, Any]
+    others: Mapping[str, Any] = field(default_factory=dict)
+    idle: Mapping[str, Any] = field(default_factory=dict)
+
+
+_LIST = [1.0 / (1 + k) for k in range(STEPS)]
+_CLIPPED = {"clip": 0.05}
+_MASKED = {"compressor": "rand-k", "keep": 0.5}
+_PAPER = {"inverse_step": "paper"}
+
+OPTIONS: Mapping[str, Option] = {
+    "learning_rate": Option((0.1, 0.4), idle={"inverse_step": 2.0}),
+    "learning_rate_schedule": Option(("constant", "cosine"), idle={"inverse_step": 2.0}),
+    "clip": Option((None, 0.05), idle={"clip_schedule": _LIST}),
+    "clip_norm": Option(("l2", "coordinate"), _CLIPPED),
+    "momentum": Option((0.0, 0.5)),
+    "final_mixing": Option((0, 2)),
+    "clip_decay": Option((2.0, 8.0), _CLIPPED),
+    "budget_growth": Option((2.0, 8.0)),
+    "clip_schedule": Option((None, _LIST)),
+    "noise_schedule": Option((None, _LIST)),
+    "state": Option(("public", "private"), {"anchor_every": None}),
+    "clip_difference": Option((None, 0.01), {"anchor_every": 2}),
+    "anchor_every": Option((2, 3), idle={"state": "private"}),
+    "anchor_share": Option((0.2, 0.7), {"anchor_every": 2}, idle={"state": "private"}),
+    "table_batch": Option((None, 2), {"state": "private"}, idle={"state": "public"}),
+    "table_directory": Option((None, "FOLDER"), {"state": "private"}, idle={"state": "public"}),
+    "speed_spread": Option((0.2, 2.0)),
+    "stragglers": Option((0.0, 0.5)),
+    "straggler_factor": Option((2.0, 50.0), {"stragglers": 0.5}),
+    "consensus_step": Option((0.3, 0.6)),
+    "tracking_step": Option((0.3, 0.6)),
+    "compressor": Option(("rand-k", "top-k"), {"keep": 0.5}),
+    "keep": Option((0.3, 0.6), {"compressor": "rand-k"}),
+    "shift_step": Option((None, 0.1), _MASKED),
+    "activation": Option((1.0, 0.5)),
+    "rate_decay": Option((0.99, 0.5)),
+    "noise_decay": Option((0.995, 0.999)),
+    "regulariser": Option(("l1", "l2")),
+    "regularisation": Option((0.1, 0.5), {"regulariser": "l2"}),
+    "clients_per_round": Option((None, 2)),
+    "local_steps": Option((1, 2)),
+    "sampling": Option(("disjoint", "with-replacement"), {"local_steps": 3}),
+    "penalty": Option((20.0, 5.0)),
+    "inverse_step": Option((None, 3.0)),
+    "smoothness": Option((None, 0.3)),
+    "diameter": Option((1.0, 2.0), _PAPER),
+    "dual_diameter": Option((1.0, 2.0), _PAPER),
+    "deviation": Option((1.0, 2.0), _PAPER),
+}
+# Where an algorithm takes other values than most.
+OWN: Mapping[tuple[str, str], Option] = {
+    ("dpdo", "regulariser"): Option(("none", "box"), {"learning_rate": 20.0}),
+    ("dpdo", "regularisation"): Option((0.01, 0.02), {"regulariser": "box"}),
+}
+
+
+# What idles elsewhere: `soteriafl-saga` always has a table, and `soteriafl-svrg` never.
+NEVER_IDLE = {
+    ("soteriafl-saga", "table_batch"),
+    ("soteriafl-saga", "table_directory"),
+    ("soteriafl-svrg", "anchor_every"),
+}
+
+
+def options_of_algorithms() -> list[tuple[str, str]]:
+    """(algorithm, option) for each option of each; those that share steps and schedules, once."""
+    listed: dict[Any, tuple[str, str]] = {}
+    for name, row in sorted(ALGORITHMS.items(), key=lambda item: not item[1].private):
+        for key, about in row.options.model_fields.items():
+            listed.setdefault((row.step, row.schedules, key, str(about)), (name, key))
+    return list(listed.values())
+
+
+def entry(name: str, key: str) -> Option:
+    """What is known of an option."""
+    found = OWN.get((name, key), OPTIONS.get(key))
+    if found is None:
+        pytest.fail(
+            f"algorithm.{key} of {name} has no entry: add to OPTIONS two values of it that give "
+            "different results, and mark it `Idle` where it would do nothing",
+            pytrace=False,
+        )
+    return found
+
+
+def chosen(name: str, **options: Any) -> Sections:
+    """The base experiment with an algorithm and those of these options that it has."""
+    row = ALGORITHMS[name]
+    known = {key: value for key, value in options.items() if key in row.options.model_fields}
+    quiet = {} if row.private else {"noise_std": None}
+    return combined(BASE, {"algorithm": {"name": name, **known}, "privacy": quiet})
+
+
+def only_value(about: FieldInfo) -> bool:
+    """Whether an option is there to be read, and has one value."""
+    return get_origin(about.annotation) is Literal and len(get_args(about.annotation)) == 1
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """`outcome` of an experiment, made once; `FOLDER` in it is one for its own files."""
+    known: dict[str, str] = {}
+
+    def run_once(sections: Sections) -> str:
+        key = json.dumps(sections, sort_keys=True)
+        if key not in known:
+            folder = tmp_path_factory.mktemp("effects")
+            written = json.loads(key.replace("FOLDER", str(folder / "table")))
+            text = outcome(written)
+            known[key] = text + str(sorted(path.name for path in folder.rglob("*")))
+        return known[key]
+
+    return run_once
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "key"), options_of_algorithms())
+def test_an_option_does_something_or_is_refused(name: str, key: str, run: Any) -> None:
+    about = ALGORITHMS[name].options.model_fields[key]
+    if only_value(about):
+        with pytest.raises(InputError, match=rf"algorithm\.{key} = 'another'"):
+            run(chosen(name, **{key: "another"}))
+        return
+    option = entry(name, key)
+    first, second = (chosen(name, **{**option.others, key: value}) for value in option.values)
+    before = run(first)
+    try:
+        after = run(second)
+    except InputError as error:
+        after = str(error)
+    assert before != after
+    if "bytes" not in after:  # refused, as another norm than l2 where gradients are subtracted
+        assert after.startswith(f"algorithm.{key} = ")
+
+
+def idle_options() -> Iterator[tuple[str, str, Idle]]:
+    """(algorithm, option, where it says that it does nothing), for each such option."""
+    for name, row in ALGORITHMS.items():
+        for key, about in row.options.model_fields.items():
+            yield from ((name, key, mark) for mark in about.metadata if isinstance(mark, Idle))
+
+
+@pytest.mark.parametrize(("name", "key", "mark"), [*idle_options()])
+def test_an_option_that_would_do_nothing_is_refused(name: str, key: str, mark: Idle) -> None:
+    option, kind = entry(name, key), ALGORITHMS[name].options
+    default = kind.model_fields[key].default
+    value = next(value for value in option.values if value not in (None, default))
+    given = {**option.idle, key: value}
+    given = {other: given[other] for other in given if other in kind.model_fields}
+    if kind.model_fields.get("state") and only_value(kind.model_fields["state"]):
+        given.pop("state", None)
+    if not mark.when(kind(**given)):
+        assert (name, key) in NEVER_IDLE
+        return
+    sections = {"algorithm": {"name": name, **given}}
+    with pytest.raises(InputError, match=rf"^algorithm\.{key} = .*{mark.remedy[:20]}"):
+        Config(**sections)
+    # Its default is not refused, nor what a run folder writes down.
+    Config(algorithm={**sections["algorithm"], key: default})
+
+
+@pytest.mark.parametrize(
+    ("key", "options"),
+    [
+        ("clip_norm", {"name": "privsgp", "clip_norm": "coordinate"}),
+        ("clip_decay", {"name": "dyn-c", "clip_decay": 3.0}),
+    ],
+)
+def test_what_is_of_a_clipping_bound_needs_one(key: str, options: dict[str, Any]) -> None:
+    expected = rf"algorithm\.{key} = .* give algorithm\.clip"
+    for quiet in ({"epsilon": "none"}, {"noise_std": 0.1, "accounting": "none"}):
+        with pytest.raises(InputError, match=expected):
+            Config(algorithm=options, privacy=quiet)
+        Config(algorithm={**options, "clip": 1.0}, privacy=quiet)
+    Config(algorithm=options)  # an accounted run has a default bound
+
+
+# Keys of the sections.
+
+
+@dataclass(frozen=True)
+class Key:
+    """How a key of a section is shown to do something.
+
+    Args:
+        values: two of them; None leaves it out.
+        rest: sections that go with it.
+        given: whether records are handed to the run; otherwise they are read.
+        elsewhere: `file::test` that shows it, where one quick run cannot.
+    """
+
+    values: tuple[Any, Any] = (None, None)
+    rest: Sections = field(default_factory=dict)
+    given: bool = True
+    elsewhere: str = ""
+
+
+READ: Sections = {
+    "task": {"dataset": "effects_data:load", "loss": "cross-entropy"},
+    "nodes": {"count": 3},
+}
+FILES: Sections = {
+    "task": {"dataset": "svmlight:some.svm", "data_dir": "one"},
+    "nodes": {"count": 3},
+}
+CERTIFIED: Sections = {
+    "privacy": {"accounting": None, "noise_std": None, "epsilon": 2.0, "delta": 1e-3},
+    "algorithm": {"name": "privsgp"},
+    "train": {"batch": "all"},
+}
+SIX: Sections = {"task": READ["task"], "nodes": {"count": 6}, "algorithm": {"name": "dp2-sgd"}}
+REGULAR: Sections = {"topology": {"graph": "k-regular"}}
+TORUS: Sections = {"topology": {"graph": "torus"}}
+DRAWN: Sections = {"topology": {"graph": "erdos-renyi"}}
+ELSEWHERE_LEDGER = "tests/training/test_shared_budgets.py::"
+RANKS = "tests/communication/cluster/"
+
+KEYS: Mapping[str, Key] = {
+    "task.dataset": Key(("effects_data:load", "effects_data:others"), READ, given=False),
+    "task.model": Key(("logistic", "mlp")),
+    "task.outputs": Key((3, 4), combined(READ, {"task": {"model": "mlp"}}), given=False),
+    "task.input_bound": Key((None, 0.1)),
+    "task.loss": Key(("logistic", "mse")),
+    "task.metric": Key((None, "effects_data:score")),
+    "task.data_dir": Key(("one", "two"), FILES, given=False),
+    "nodes.count": Key((3, 4), READ, given=False),
+    "nodes.partition": Key(("iid", "by:label"), READ, given=False),
+    "nodes.alpha": Key(
+        (0.3, 30.0), combined(READ, {"nodes": {"partition": "dirichlet"}}), given=False
+    ),
+    "nodes.per_node": Key((1, 3), combined(READ, {"nodes": {"partition": "shards"}}), given=False),
+    "nodes.data": Key(
+        ("by-rank", "split"), combined(READ, {"nodes": {"source": "one-{node}.npz"}}), given=False
+    ),
+    "nodes.source": Key(
+        ("one-{node}.npz", "two-{node}.npz"),
+        combined(READ, {"nodes": {"data": "by-rank"}}),
+        given=False,
+    ),
+    "nodes.placement": Key(elsewhere=RANKS + "test_cluster_runs.py::test_processes_give"),
+    "topology.graph": Key(("ring", "complete")),
+    "topology.mixing": Key(
+        ("metropolis", "laplacian"),
+        combined(SIX, DRAWN, {"topology": {"probability": 0.4}}),
+        given=False,
+    ),
+    "topology.degree": Key((2, 4), combined(SIX, REGULAR), given=False),
+    "topology.shape": Key(([2, 3], [3, 2]), combined(SIX, TORUS), given=False),
+    "topology.probability": Key((0.4, 0.9), combined(SIX, DRAWN), given=False),
+    "algorithm.name": Key(("privsgp", "dp2-sgd")),
+    "privacy.epsilon": Key((1.0, 3.0), CERTIFIED),
+    "privacy.delta": Key((1e-3, 1e-4), CERTIFIED),
+    "privacy.noise_std": Key((0.1, 0.2)),
+    "privacy.epsilon_per_round": Key(
+        (0.5, 1.0), combined(CERTIFIED, {"privacy": {"epsilon": None}})
+    ),
+    "privacy.published_constant": Key(
+        (1.0, 2.0), combined(CERTIFIED, {"privacy": {"accounting": "published"}})
+    ),
+    "privacy.accounting": Key(("certified", "published"), CERTIFIED),
+    "privacy.relation": Key(("add-or-remove-one", "replace-one"), CERTIFIED),
+    "privacy.noise_seed": Key((1, 2)),
+    "privacy.ledger": Key(
+        (None, "ledgers"), combined(CERTIFIED, {"privacy": {"noise_seed": None}})
+    ),
+    "privacy.ledger_epsilon": Key(
+        elsewhere=ELSEWHERE_LEDGER + "test_another_seed_with_swapped_budgets_is_refused"
+    ),
+    "privacy.ledger_delta": Key(
+        elsewhere=ELSEWHERE_LEDGER + "test_another_seed_with_swapped_budgets_is_refused"
+    ),
+    "train.steps": Key((2, 3)),
+    "train.batch": Key((2, 3)),
+    "train.sampling": Key(("poisson", "fixed")),
+    "train.seed": Key((0, 1), {"task": {"model": "mlp"}}),
+    "train.dtype": Key(("float32", "float64")),
+    "train.device": Key(("cpu", "cuda:63")),
+    "train.evaluate_every": Key((1, 3)),
+    "train.evaluate_records": Key((1, 6)),
+    "train.checkpoint_every": Key((2, 3)),
+    "train.timeout": Key(elsewhere=RANKS + "test_cluster_losses.py::test_a_rank_that_hangs"),
+    "faults.drop": Key((0.0, 0.5)),
+    "faults.drop_edges": Key(([], [[0, 1, 0.9]]), {"topology": {"graph": "ring"}}),
+    "faults.down": Key(([], [[1, 2, 4]])),
+    "faults.slow": Key(([], [[1, 0.001]])),
+    "faults.tolerate": Key(
+        elsewhere=RANKS + "test_cluster_losses.py::test_bad_messages_may_be_tolerated"
+    ),
+}
+
+_DATA = """
+import torch
+
+
+def made(seed):
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randn(24, 3, generator=draw), torch.arange(24) % 3
+
+
+def load():
+    return made(1), made(2)
+
+
+def others():
+    return made(3), made(2)
+
+
+def score(outputs, targets):
+    return outputs.flatten()
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the records of `READ` and `FILES` are."""
+    place = tmp_path_factory.mktemp("keys")
+    (place / "effects_data.py").write_text(_DATA, encoding="utf-8")
+    draw = np.random.default_rng(3)
+    for name in ("one", "two"):
+        (place / name).mkdir()
+        numbers = draw.normal(size=(12, 3))
+        lines = [
+            f"{'+1' if k % 2 else '-1'} 1:{a:.3f} 2:{b:.3f} 3:{c:.3f}"
+            for k, (a, b, c) in enumerate(numbers)
+        ]
+        (place / name / "some.svm").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for node in range(3):
+            inputs = draw.normal(size=(6, 3)).astype(np.float32)
+            np.savez(place / f"{name}-{node}.npz", inputs=inputs, targets=np.arange(6) % 3)
+    return place
+
+
+def keys_of_sections() -> list[str]:
+    """`section.key` for each key of each section; options of algorithms are listed above."""
+    return [
+        f"{section}.{key}"
+        for section, about in Config.model_fields.items()
+        for key in about.annotation.model_fields
+        if (section, key) != ("algorithm", "options")
+    ]
+
+
+def shown(name: str) -> Key:
+    """What is known of a key."""
+    if name not in KEYS:
+        pytest.fail(
+            f"{name} has no entry: add to KEYS two values of it that give different results, or "
+            "the test that shows what it does",
+            pytrace=False,
+        )
+    return KEYS[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", keys_of_sections())
+def test_a_key_does_something_or_is_refused(
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = shown(name)
+    if about.elsewhere:
+        file, _, test = about.elsewhere.partition("::")
+        assert f"def {test}" in (ROOT / file).read_text(encoding="utf-8")
+        return
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    section, _, key = name.partition(".")
+    outcomes = []
+    for number, value in enumerate(about.values):
+        place = tmp_path / str(number)
+        place.mkdir()
+        value = str(place / value) if name == "privacy.ledger" and value else value
+        sections = combined(BASE, about.rest, {section: {key: value}})
+        if number:
+            try:
+                outcomes.append(outcome(sections, place, given=about.given))
+            except TacitError as error:
+                outcomes.append(str(error))
+        else:
+            outcomes.append(outcome(sections, place, given=about.given))
+    first, second = outcomes
+    assert first != second
+    assert "bytes" in second or name in second
+
+
+def test_every_key_and_every_option_has_an_entry() -> None:
+    for name, row in ALGORITHMS.items():
+        for key, about in row.options.model_fields.items():
+            assert only_value(about) or entry(name, key)
+    for name in keys_of_sections():
+        shown(name)
+
+
+def test_entries_are_of_keys_that_exist() -> None:
+    assert set(KEYS) <= set(keys_of_sections())
+    known = {key for row in ALGORITHMS.values() for key in row.options.model_fields}
+    assert set(OPTIONS) <= known
+    assert all(key in ALGORITHMS[name].options.model_fields for name, key in OWN)
+
+
+def test_a_key_or_an_option_without_an_entry_is_told_what_to_add() -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"algorithm\.new of privsgp has no entry: add"):
+        entry("privsgp", "new")
+    with pytest.raises(pytest.fail.Exception, match=r"train\.new has no entry: add"):
+        shown("train.new")
+
+
+def test_outcomes_of_what_does_nothing_are_equal() -> None:
+    """The comparisons above can fail: one process has no bad messages to tolerate."""
+    assert outcome(BASE) == outcome(combined(BASE, {"faults": {"tolerate": True}}))
