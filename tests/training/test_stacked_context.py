@@ -38,12 +38,13 @@ def records(seed: int = 5) -> list[tuple[torch.Tensor, torch.Tensor]]:
 def job_of(
     *, privacy: dict[str, Any] | None = None, algorithm: dict[str, Any] | None = None, **train: Any
 ) -> Job:
+    chosen = {"name": "dyn-d2p", **(algorithm or {})}
+    if chosen["name"] == "dyn-d2p" and ("clip" in chosen or privacy):
+        chosen.setdefault("clip_decay", 4.0)
     config = load_config(
         {
             "task": {"loss": "mse"},
-            "algorithm": algorithm
-            if algorithm and "name" in algorithm
-            else {"name": "dyn-d2p", "clip_decay": 4.0, **(algorithm or {})},
+            "algorithm": chosen,
             "privacy": privacy or {"epsilon": "none"},
             "train": {"steps": STEPS, "batch": "all", "dtype": "float64", **train},
         },
