@@ -61,9 +61,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.privacy.noise.block import over_rows
-from tacit.privacy.noise.keys import BLOCK_BYTES, NodeKeys, aes_ctr, position
-from tacit.privacy.noise.lattice import check_total, host_rows, lattice_spacing
+from tacit.privacy.noise.draws import BLOCK_BYTES, NodeKeys, aes_ctr, position
+from tacit.privacy.noise.lattice import check_total, host_rows, lattice_spacing, over_rows
 from tacit.privacy.noise.slack import Slack
 
 __all__ = ["add_laplace", "laplace_slack", "laplace_spacing"]
