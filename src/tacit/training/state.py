@@ -15,7 +15,7 @@ from tacit.communication.peers import Peers
 from tacit.communication.received import CHARGED, FLAG, STEP, STEPS
 from tacit.config import Config
 from tacit.errors import InputError, PeerError
-from tacit.privacy.ledger.records import lacking_steps
+from tacit.privacy.ledger.ledger import lacking_steps
 from tacit.training.budget import RunLedger, affordable, claimed_spent, extremes, node_keys
 from tacit.training.evaluation import RunEvaluation, combined, measure
 from tacit.training.plan import Interval, Plan

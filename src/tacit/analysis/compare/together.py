@@ -23,7 +23,7 @@ from tacit.analysis.compare.store import read_result
 from tacit.config import Config
 from tacit.errors import InputError
 from tacit.privacy import REPLACE_ONE, Composed, Mechanism
-from tacit.privacy.ledger.records import read_ledger
+from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.spent import dominating, run_mechanism
 from tacit.report.wording import epsilon_text
 from tacit.training.run_folder.folder import read_config
