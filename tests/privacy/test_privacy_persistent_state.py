@@ -14,8 +14,13 @@ from hypothesis import strategies as st
 from tacit import privacy
 from tacit.errors import InputError
 from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from tacit.privacy.accounting.persistent_state import persistent_delta, persistent_epsilon
-from tacit.privacy.accounting.primal_dual import ClientRound, carried_norms, energy_norms
+from tacit.privacy.accounting.private_state import (
+    ClientRound,
+    carried_norms,
+    energy_norms,
+    persistent_delta,
+    persistent_epsilon,
+)
 from tacit.privacy.ledger.ledger import StepRun
 from tacit.privacy.ledger.spent import released
 from tacit.privacy.mechanisms.composed import (

@@ -51,7 +51,7 @@ from tacit.algorithms.federated import (
 )
 from tacit.algorithms.regularisers import Regularisation, RegulariserName
 from tacit.errors import InputError
-from tacit.privacy.accounting.primal_dual import ClientRound, carried_norms, energy_norms
+from tacit.privacy.accounting.private_state import ClientRound, carried_norms, energy_norms
 from tacit.privacy.published import FedspdRun
 
 __all__ = [

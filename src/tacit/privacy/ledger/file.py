@@ -52,7 +52,6 @@ __all__ = [
     "entered",
     "find_key",
     "fingerprint",
-    "in_transaction",
     "is_signed",
     "lock",
     "make_key",
@@ -234,7 +233,7 @@ def lock(connection: sqlite3.Connection) -> None:
 
 
 @contextlib.contextmanager
-def in_transaction(connection: sqlite3.Connection) -> Iterator[None]:
+def _in_transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """All or nothing, and on the disk when it ends."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -280,7 +279,7 @@ def write_new(
         **entered(),
     }
     with _plain_errors(path):
-        with in_transaction(connection):
+        with _in_transaction(connection):
             for statement in _SCHEMA:
                 connection.execute(statement)
             connection.execute("INSERT INTO records VALUES (?)", (records,))
@@ -310,7 +309,7 @@ def append(
         InputError: the file cannot be written.
     """
     with _plain_errors(path):
-        with in_transaction(connection):
+        with _in_transaction(connection):
             _extend(connection, key, entries)
         if seal:
             _seal_image(connection)
@@ -338,7 +337,7 @@ def _digest(previous: bytes, number: int, content: str) -> bytes:
 
 def _seal_image(connection: sqlite3.Connection) -> None:
     """Note the digest of the file as it is, after a change is committed."""
-    with in_transaction(connection):
+    with _in_transaction(connection):
         digest = _image_digest(connection, _UNSEALED)
         connection.execute("UPDATE seal SET image = ?", (digest,))
         # Noting it must not move other bytes. SQLite overwrites a value of equal length in place,

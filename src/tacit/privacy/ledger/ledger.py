@@ -67,7 +67,6 @@ __all__ = [
     "NodeStatement",
     "Snapshot",
     "StepRun",
-    "check_exists",
     "data_name",
     "lacking_steps",
     "read_ledger",
@@ -217,7 +216,7 @@ def read_ledger(path: str | Path) -> Snapshot:
         InputError: the file is missing, is no ledger, is damaged or edited, has another format
             version, or is in use: a run that goes on is not disturbed.
     """
-    check_exists(path)
+    _check_exists(path)
     with connecting(str(path)) as connection:
         connection.execute("BEGIN")
         content = snapshot(verified(connection, str(path)), str(path))
@@ -316,7 +315,7 @@ def _booked(entry: Mapping[str, Any], charged: tuple[Interval, ...]) -> BookedRu
     )
 
 
-def check_exists(path: str | Path) -> None:
+def _check_exists(path: str | Path) -> None:
     """Raise InputError where there is no file to open: SQLite would make one."""
     if not Path(path).is_file():
         raise InputError("ledger", str(path), "the file of an existing ledger")
@@ -451,7 +450,7 @@ class Ledger:
             InputError: the file or its key is missing, is no ledger, is damaged or edited, has
                 another format version, or is in use by another process.
         """
-        check_exists(path)
+        _check_exists(path)
         with connecting(str(path)) as connection:
             lock(connection)
             snapshot(verified(connection, str(path)), str(path))

@@ -45,15 +45,12 @@ from tacit.privacy.ledger.spent import Held, holders
 from tacit.private_files import make_private_folder, new_private_file
 
 __all__ = [
-    "InUse",
     "SharedLedgers",
     "WantedAccount",
     "account_file",
     "account_files",
     "admission",
-    "declared",
     "folder_key",
-    "in_use",
 ]
 
 _WAIT = 60.0  # seconds; an admission takes as long as to read the ledgers
@@ -63,7 +60,7 @@ _PREFIX = "in-use-"
 
 
 @dataclass(frozen=True, eq=False)
-class InUse:
+class _InUse:
     """What a process draws on.
 
     Args:
@@ -103,7 +100,7 @@ def admission(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def in_use(folder: Path) -> list[InUse]:
+def _in_use(folder: Path) -> list[_InUse]:
     """What living processes draw on; to be asked within `admission`.
 
     Files of processes that have died are removed.
@@ -122,12 +119,12 @@ def in_use(folder: Path) -> list[InUse]:
         declaration = json.loads(head)
         records = np.frombuffer(digests, "<u8").astype(np.uint64)
         nodes, accounts = frozenset(declaration["nodes"]), frozenset(declaration["accounts"])
-        processes.append(InUse(declaration["session"], nodes, accounts, records))
+        processes.append(_InUse(declaration["session"], nodes, accounts, records))
     return processes
 
 
 @contextmanager
-def declared(folder: Path, mine: InUse) -> Iterator[None]:
+def _declared(folder: Path, mine: _InUse) -> Iterator[None]:
     """Let others know what this process draws on; to be entered within `admission`.
 
     Raises:
@@ -265,10 +262,10 @@ class SharedLedgers:
         contents = {account.node: account.content for account in wanted}
         names = {node: data_name(content) for node, content in contents.items()}
         every = np.concatenate([np.zeros(0, np.uint64), *(account.digests for account in wanted)])
-        mine = InUse(session, frozenset(names), frozenset(names.values()), np.unique(every))
+        mine = _InUse(session, frozenset(names), frozenset(names.values()), np.unique(every))
         with shared._stack as stack:
             with admission(folder):
-                others = in_use(folder)
+                others = _in_use(folder)
                 _check_free(folder, mine, others)
                 # What another run draws on shares nothing with this one, and cannot be read now.
                 apart = {
@@ -282,7 +279,7 @@ class SharedLedgers:
                 for node, account in shared.accounts.items():
                     shared._nodes.setdefault(account.name, []).append(node)
                 _check_one_budget(shared.accounts)
-                stack.enter_context(declared(folder, mine))
+                stack.enter_context(_declared(folder, mine))
             sets = {name: np.frombuffer(account.digests, "<u8") for name, account in known.items()}
             held = holders({str(account.node): account.digests for account in wanted}, sets)
             shared.held = {int(node): groups for node, groups in held.items()}
@@ -387,7 +384,7 @@ class SharedLedgers:
         self.close()
 
 
-def _check_free(folder: Path, mine: InUse, others: Sequence[InUse]) -> None:
+def _check_free(folder: Path, mine: _InUse, others: Sequence[_InUse]) -> None:
     """Refuse records that another run draws on now."""
     for other in others:
         if other.session == mine.session and not mine.nodes & other.nodes:

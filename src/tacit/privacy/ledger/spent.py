@@ -52,7 +52,6 @@ from tacit.privacy.mechanisms.serialise import from_statement
 
 __all__ = [
     "Held",
-    "History",
     "Release",
     "check_agreement",
     "combined",
@@ -74,7 +73,7 @@ def released(mechanism: Mechanism, steps: Sequence[StepRun]) -> Mechanism | None
 
     A repeated step is a release of its own with fresh coins and noise. Where state carries a record
     to later steps, those come up to as often as the one that is repeated most, R, and every
-    multiplier is divided by its root (`tacit.privacy.accounting.persistent_state`). Where a
+    multiplier is divided by its root (`tacit.privacy.accounting.private_state`). Where a
     mechanism does not say which step is which (compositions, rounds with sampled clients), it is
     charged as a whole, as often as the step that is repeated most: never less than what ran.
 

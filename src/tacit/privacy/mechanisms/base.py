@@ -51,7 +51,7 @@ class Mechanism(ABC):
     Every mechanism is a frozen dataclass with fields of its own, in the order of its arguments and
     of its statement; those that all share are declared here and kept there, since a field that is
     inherited would come before a mechanism's own. How epsilon is computed is the accountant's:
-    `tacit.privacy.accounting.parts`.
+    `tacit.privacy.accounting.dominating_pairs`.
 
     Attributes:
         kind: its name in a statement (`tacit.privacy.to_statement`).

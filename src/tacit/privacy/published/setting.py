@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from tacit.privacy.accounting import accounting
-from tacit.privacy.accounting.table_lower_bound import table_lower_epsilon
+from tacit.privacy.accounting.private_state import table_lower_epsilon
 from tacit.privacy.mechanisms.composed import (
     REPLACE_ONE,
     FixedBatchGaussian,
