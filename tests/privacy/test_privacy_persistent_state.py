@@ -32,7 +32,7 @@ from tacit.privacy.mechanisms.composed import (
 )
 from tacit.privacy.mechanisms.serialise import from_statement, to_statement
 from tacit.privacy.published import FedspdRun, fedspd_sensitivity, fedspd_step_parameter
-from tacit.privacy.published.fedspd_state import fedspd_responses
+from tacit.privacy.published.fedspd import fedspd_responses
 
 
 def over_all_patterns(
