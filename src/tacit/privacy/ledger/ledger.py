@@ -31,6 +31,7 @@ import hashlib
 import json
 import secrets
 import sqlite3
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -61,6 +62,7 @@ __all__ = [
     "FORMAT_VERSION",
     "Account",
     "BookedRun",
+    "Closing",
     "DataAccount",
     "Interval",
     "Ledger",
@@ -321,7 +323,26 @@ def _check_exists(path: str | Path) -> None:
         raise InputError("ledger", str(path), "the file of an existing ledger")
 
 
-class Ledger:
+class Closing(ABC):
+    """What a `with` block closes at its end, whichever way it ends."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the files and release their locks; closing twice is harmless."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Ledger(Closing):
     """An open ledger, closed by `close`.
 
     It is a context manager. Leaving it closes the file and settles nothing: blocks that were not
@@ -571,17 +592,6 @@ class Ledger:
         """Close the file and release the lock; closing twice is harmless."""
         self._connection.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
 
 @contextmanager
 def _plain_os_errors(path: str | Path) -> Iterator[None]:
@@ -601,17 +611,9 @@ def _run_entries(
     nodes = [statement.node for statement in statements]
     if not nodes or min(nodes) < 0 or len(set(nodes)) < len(nodes):
         raise InputError("ledger", nodes, "one statement a node, of at least one node, from 0 on")
-    accounts = [
-        {
-            "kind": "account",
-            **Account(statement.node, statement.epsilon_budget, statement.delta)._asdict(),
-        }
-        for statement in statements
-    ]
-    run = _run_entry(
-        run_id, digest, {statement.node: statement.statement for statement in statements}
-    )
-    return [*accounts, run]
+    accounts = [Account(each.node, each.epsilon_budget, each.delta) for each in statements]
+    run = _run_entry(run_id, digest, {each.node: each.statement for each in statements})
+    return [*({"kind": "account", **account._asdict()} for account in accounts), run]
 
 
 def _run_entry(
@@ -623,12 +625,12 @@ def _run_entry(
 
 
 def _all_texts(statements: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
-    return {node: _text(node, statement) for node, statement in statements.items()}
-
-
-def _text(node: int, statement: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(dict(statement), sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        expected = f"a statement that JSON can hold, with finite numbers: {error}"
-        raise InputError(f"mechanism of node {node}", statement, expected) from None
+    """Each node's mechanism in JSON; raises InputError where JSON cannot hold it."""
+    texts = {}
+    for node, statement in statements.items():
+        try:
+            texts[node] = json.dumps(dict(statement), sort_keys=True, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            expected = f"a statement that JSON can hold, with finite numbers: {error}"
+            raise InputError(f"mechanism of node {node}", statement, expected) from None
+    return texts

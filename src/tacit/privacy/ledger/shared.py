@@ -25,7 +25,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -34,6 +33,7 @@ from numpy.typing import NDArray
 from tacit.errors import InputError
 from tacit.privacy.ledger.file import KEY_FILE, LedgerKey, find_key, make_key
 from tacit.privacy.ledger.ledger import (
+    Closing,
     DataAccount,
     Interval,
     Ledger,
@@ -218,7 +218,7 @@ def folder_key(folder: Path) -> LedgerKey:
     return make_key(folder)
 
 
-class SharedLedgers:
+class SharedLedgers(Closing):
     """The ledgers of the data of a run's nodes, which no other run draws on until it is closed.
 
     Without nodes it is the shared ledger of a run that has none: it allows and books nothing.
@@ -371,17 +371,6 @@ class SharedLedgers:
     def close(self) -> None:
         """Close the files and release their locks; closing twice is harmless."""
         self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _check_free(folder: Path, mine: _InUse, others: Sequence[_InUse]) -> None:

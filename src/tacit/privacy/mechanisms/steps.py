@@ -23,8 +23,6 @@ from tacit.privacy.mechanisms.base import (
     Mechanism,
     Relation,
     Unit,
-)
-from tacit.privacy.mechanisms.checks import (
     count,
     few_enough,
     fixed_size,
