@@ -303,11 +303,11 @@ _COMPOSED = _Method(
 # A batch of fixed size, or of groups, draws one given record with independent coins all the same,
 # so that the mechanism with Poisson sampling is an instance: the other records contribute nothing.
 _REVEALED = _Method(
-    lambda mechanism, delta: revealed_epsilon(mechanism, delta),
+    revealed_epsilon,
     lambda mechanism, delta, *, guess: _composed_epsilon_below(
         replace(mechanism, sampling="poisson"), delta, guess=guess
     ),
-    lambda mechanism, epsilon: revealed_delta(mechanism, epsilon),
+    revealed_delta,
     lambda mechanism, epsilon: _composed_delta_below(
         replace(mechanism, sampling="poisson"), epsilon
     ),
@@ -330,38 +330,27 @@ def _method(mechanism: Mechanism) -> _Method:
     """
     own = _alone(mechanism)
     if own is not None:
-        return own.method
+        return own[0]
     for leaf in _leaves(mechanism):
         part = _alone(leaf)
         if part is not None:
+            _, what, instead = part
             raise InputError(
-                *part.what,
+                *what,
                 "a private state like this is accounted by itself only: no bound is known that "
-                f"composes it with others; {part.instead}",
+                f"composes it with others; {instead}",
             )
     return _COMPOSED
 
 
-@dataclass(frozen=True)
-class _Alone:
-    """A mechanism that no bound composes with others.
-
-    Args:
-        method: its own.
-        what: key and value that are at fault where it is composed.
-        instead: what to do.
+def _alone(mechanism: Mechanism) -> tuple[_Method, tuple[str, str], str] | None:
+    """Of a mechanism that no bound composes with others: its own method, and of the error where it
+    is composed the key and value at fault, and what to do instead.
     """
-
-    method: _Method
-    what: tuple[str, str]
-    instead: str
-
-
-def _alone(mechanism: Mechanism) -> _Alone | None:
     if isinstance(mechanism, PersistentState):
-        return _Alone(_PERSISTENT, ("mechanism", "carried state"), "use a public state")
+        return _PERSISTENT, ("mechanism", "carried state"), "use a public state"
     if isinstance(mechanism, PrivateState) and mechanism.sampling != "poisson":
-        return _Alone(_REVEALED, ("sampling", "fixed"), "use Poisson sampling")
+        return _REVEALED, ("sampling", "fixed"), "use Poisson sampling"
     return None
 
 

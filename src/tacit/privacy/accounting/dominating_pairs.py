@@ -152,17 +152,14 @@ class NormalStep:
 
     def interval(self, reach: float) -> tuple[float, float]:
         """The outputs between which all but Phi(-reach) of P and of Q lies, on either side."""
-        low = self._neutral() if self.symmetric else self.opposite - reach
+        # A symmetric pair's cells begin where its loss is 0: R = 1.
+        low = self.drawn_mean / 2 if self.symmetric else self.opposite - reach
         return low, self.drawn_mean + reach
 
     @property
     def both_ways(self) -> bool:
         """(P, Q) and (Q, P) have the same losses."""
         return self.symmetric or self.opposite == -self.drawn_mean
-
-    def _neutral(self) -> float:
-        """Where the loss is 0: R = 1."""
-        return self.drawn_mean / 2
 
     def loss(self, x: Array) -> Array:
         """The privacy loss at each output."""

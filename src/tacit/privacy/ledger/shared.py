@@ -332,7 +332,15 @@ class SharedLedgers(Closing):
             InputError: the run has sent more than is on these books, or a file cannot be written.
         """
         for node in self.accounts:
-            self._check_sent(node, run_id, sent.get(node, ()))
+            # Elsewhere, on other data or on an older copy of its books a run must not go on.
+            before, now = _steps(sent.get(node, ())), _steps(self.booked(node, run_id))
+            if before > now:
+                raise InputError(
+                    "privacy.ledger",
+                    str(self.file(node)),
+                    f"the books of this run and of its data: they have {now} of the {before} steps "
+                    "that it was charged",
+                )
         accounts = {account.name: account for account in self.accounts.values()}
         key = find_key(self.folder)
 
@@ -348,17 +356,6 @@ class SharedLedgers(Closing):
             self._ledgers[account.name].enter(run_id, digest=digest, statements=mechanisms)
 
         _at_once(enter, accounts.values())
-
-    def _check_sent(self, node: int, run_id: str, sent: Sequence[Interval]) -> None:
-        """Refuse to go on with a run elsewhere, on other data, or on an older copy of its books."""
-        before, now = _steps(sent), _steps(self.booked(node, run_id))
-        if before > now:
-            raise InputError(
-                "privacy.ledger",
-                str(self.file(node)),
-                f"the books of this run and of its data: they have {now} of the {before} steps "
-                "that it was charged",
-            )
 
     def reserve(self, first_step: int, until: int) -> None:
         """Book steps on every ledger, durably; see `Ledger.reserve`."""

@@ -50,7 +50,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -243,21 +243,11 @@ class _Lattice:
         )
 
 
-@dataclass(frozen=True, repr=False)
-class _Unsure:
-    """Values that the fast arithmetic does not settle: all arrays are `[n]`, but `words`.
-
-    Args:
-        rows: their indices.
-        columns: their indices.
-        totals: what they were before the noise.
-        words: of their pairs, `[n, 2]`.
-    """
-
-    rows: NDArray[np.intp]
-    columns: NDArray[np.intp]
-    totals: NDArray[np.float64]
-    words: NDArray[np.int64]
+# Values that the fast arithmetic does not settle: their rows and columns, what they were before the
+# noise, `[n]` each, and the words of their pairs, `[n, 2]`.
+_Unsure: TypeAlias = tuple[
+    NDArray[np.intp], NDArray[np.intp], NDArray[np.float64], NDArray[np.int64]
+]
 
 
 def _noise_pieces(
@@ -279,7 +269,7 @@ def _noise_pieces(
             block.close[...] = True
         row, column = _unsure(block, *piece.shape)
         if len(row):
-            yield _Unsure(
+            yield (
                 row + group.start,
                 column + place[1].start,
                 piece[row, column].astype(float),
@@ -350,9 +340,9 @@ def _settle(
     """Compute with care, and write into `[nodes, d]`, what is left; all at once, for speed."""
     if not left:
         return
-    row = np.concatenate([unsure.rows for unsure in left])
-    column = np.concatenate([unsure.columns for unsure in left])
-    words = np.concatenate([unsure.words for unsure in left])
+    row = np.concatenate([unsure[0] for unsure in left])
+    column = np.concatenate([unsure[1] for unsure in left])
+    words = np.concatenate([unsure[3] for unsure in left])
     units = lattice.spacings[row, 0]
 
     magnitudes = np.abs(words[:, 0]).view(np.uint64)  # of -2^63 it is 2^63
@@ -367,7 +357,7 @@ def _settle(
     noise = lattice.scales[row, 0] * careful_normals(
         uniforms, magnitudes, words[:, 1], column % 2 == 1
     )
-    totals = np.concatenate([unsure.totals for unsure in left]) / units
+    totals = np.concatenate([unsure[2] for unsure in left]) / units
     whole = np.rint(totals)
     rows[row, column] = (whole + np.rint((totals - whole) + noise) + 0.0) * units
 

@@ -118,14 +118,9 @@ def add_laplace(
     same noise, its first m values are those of a row of length m, and the noise of float32 totals
     is that of float64 totals.
 
-    Args:
+    Args, as of `add_normal`, but for:
         total: `[nodes, d]`, float32 or float64, finite, on any device; noised on the CPU.
         scales: scale b of each row (the mean of the noise's absolute value; variance 2 b^2).
-        keys: keys of at least these nodes.
-        nodes: which nodes, in the order of the rows.
-        purpose: what the draw is for; different purposes are independent.
-        step: 0 .. 2^48 - 1.
-        part: 0 .. 2^16 - 1, for several draws of one purpose in one step.
 
     Returns:
         `total`.

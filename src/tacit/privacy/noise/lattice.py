@@ -163,10 +163,6 @@ class _WordBlock:
         self._raw = self._stream[: height * pairs * BLOCK_BYTES]
         self.words: NDArray[np.int64] = self._raw.view("<i8").reshape(*self.shape, 2)
 
-    def _halves(self) -> NDArray[np.int32]:
-        """The upper halves of the words, `[rows, pairs, 2]`: with sign, rounded down."""
-        return self._raw.view("<i4").reshape(*self.shape, 4)[..., 1::2]
-
     def _fill(self, place: Place, read: Read) -> int:
         """Read the words of a piece; the number of its rows."""
         count, first = len(self._zeros), place[1].start // 2
@@ -281,7 +277,8 @@ class SingleBlock(_WordBlock):
             factors: minus the square of each row's deviation, `[rows, 1]`.
         """
         height = self._fill(place, read)
-        halves = self._halves()[:height]
+        # The upper halves of the words, with sign, rounded down: `[rows, pairs, 2]`.
+        halves = self._raw.view("<i4").reshape(*self.shape, 4)[:height, :, 1::2]
         radius, angle, other = (array[:height] for array in (self._radii, self._angle, self._other))
         np.copyto(radius, halves[..., 0], casting="unsafe")
         radius *= np.float32(2.0**-31)

@@ -46,7 +46,6 @@ __all__ = [
     "positive",
     "private_table_readings",
     "schedule_run",
-    "table_bounds",
 ]
 
 Run = TypeVar("Run")
@@ -190,11 +189,6 @@ def certified_bounds(mechanism: Mechanism, *, bound_is_tight: bool) -> Bounds:
     return partial(_tight_bounds if bound_is_tight else _upper_bound, mechanism)
 
 
-def table_bounds(mechanism: PrivateState) -> Bounds:
-    """The certified bound of a gradient table, and what an explicit instance of it proves."""
-    return partial(_table_bounds, mechanism)
-
-
 @_remembered
 def _tight_bounds(mechanism: Mechanism, delta: float) -> tuple[float | None, float | None]:
     return accounting.epsilon_bounds(mechanism, delta=delta)
@@ -207,6 +201,7 @@ def _upper_bound(mechanism: Mechanism, delta: float) -> tuple[float | None, floa
 
 @_remembered
 def _table_bounds(mechanism: PrivateState, delta: float) -> tuple[float | None, float | None]:
+    """The certified bound of a gradient table, and what an explicit instance of it proves."""
     lower = table_lower_epsilon(mechanism, delta)
     return lower or None, accounting.epsilon(mechanism, delta=delta)
 
@@ -242,8 +237,8 @@ def private_table_readings(
         relation=REPLACE_ONE,
     )
     return (
-        Reading(KINDEST, True, poisson, table_bounds(poisson)),
-        Reading(ONE_OF_J, False, fixed, table_bounds(fixed)),
+        Reading(KINDEST, True, poisson, partial(_table_bounds, poisson)),
+        Reading(ONE_OF_J, False, fixed, partial(_table_bounds, fixed)),
     )
 
 
