@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 import torch
 
 from tacit.privacy.noise import draws as noise
+from tacit.privacy.noise.gaussian import add_normal
+from tacit.privacy.noise.lattice import normal
 
 ROUNDS = 25
 STD = 0.7
@@ -48,10 +50,10 @@ def noise_of(keys: noise.NodeKeys, length: int, dtype: torch.dtype) -> dict[str,
     stds = torch.full((len(keys.nodes), 1), STD, dtype=dtype)
 
     def plain() -> None:
-        total.addcmul_(noise.normal(keys, keys.nodes, "noise", 0, length, dtype=dtype), stds)
+        total.addcmul_(normal(keys, keys.nodes, "noise", 0, length, dtype=dtype), stds)
 
     def defended() -> None:
-        noise.add_normal(total, [STD] * len(stds), keys, keys.nodes, "noise", 0)
+        add_normal(total, [STD] * len(stds), keys, keys.nodes, "noise", 0)
 
     contenders: dict[str, Callable[[], object]] = {
         "torch.randn, added (no secret, no defence)": lambda: total.addcmul_(
@@ -76,7 +78,7 @@ def totals_of(keys: noise.NodeKeys, length: int) -> dict[str, float]:
 
     def release(total: torch.Tensor) -> Callable[[], object]:
         work = torch.empty_like(total)
-        return lambda: noise.add_normal(
+        return lambda: add_normal(
             work.copy_(total), [STD] * len(work), keys, keys.nodes, "noise", 0
         )
 

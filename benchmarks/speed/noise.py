@@ -21,9 +21,10 @@ import numpy as np
 import torch
 
 from tacit.privacy.noise import draws as noise
-from tacit.privacy.noise import gaussian as noise_lattice
-from tacit.privacy.noise.block import Pieces, SingleBlock
-from tacit.privacy.noise.keys import position
+from tacit.privacy.noise import gaussian
+from tacit.privacy.noise.draws import position
+from tacit.privacy.noise.gaussian import add_normal
+from tacit.privacy.noise.lattice import Pieces, SingleBlock, normal
 
 __all__ = ["measure"]
 
@@ -50,7 +51,7 @@ def measure(rounds: int, quick: bool = False) -> dict[str, Any]:
     steps = iter(range(1 << 40))
 
     def release() -> None:
-        noise.add_normal(total, [STD] * nodes, keys, range(nodes), "noise", next(steps))
+        add_normal(total, [STD] * nodes, keys, range(nodes), "noise", next(steps))
 
     contenders: dict[str, tuple[int, Callable[[], object]]] = {
         "torch.randn, one thread": (1, lambda: torch.randn(nodes, LENGTH)),
@@ -58,7 +59,7 @@ def measure(rounds: int, quick: bool = False) -> dict[str, Any]:
         "add_normal, one thread": (1, release),
         "normal (no defence), all cores": (
             cores,
-            lambda: noise.normal(keys, None, "noise", next(steps), LENGTH, out=out),
+            lambda: normal(keys, None, "noise", next(steps), LENGTH, out=out),
         ),
     }
     found: dict[str, list[float]] = {name: [] for name in contenders}
@@ -128,9 +129,9 @@ def _parts(keys: noise.NodeKeys, rounds: int, whole: float) -> dict[str, float]:
     nodes = len(keys.nodes)
     total = np.zeros((nodes, LENGTH), np.float32)
     pieces = Pieces.of(*total.shape)
-    block, lattice = SingleBlock(pieces), noise_lattice._Lattice.of([STD] * nodes)
-    source = noise_lattice._Source(keys, keys.nodes, "noise", position(0, 0))
-    limit = noise_lattice._SINGLE_TOTAL * STD / 128
+    block, lattice = SingleBlock(pieces), gaussian._Lattice.of([STD] * nodes)
+    source = gaussian._Source(keys, keys.nodes, "noise", position(0, 0))
+    limit = gaussian._SINGLE_TOTAL * STD / 128
     zeros = bytes(16 * pieces.pairs)
     room = np.empty(len(zeros) + 16, np.uint8)
 
@@ -146,8 +147,8 @@ def _parts(keys: noise.NodeKeys, rounds: int, whole: float) -> dict[str, float]:
     def step() -> None:
         for place in pieces.places():
             piece = total[place]
-            assert noise_lattice._within(piece, limit)
-            np.copyto(piece, noise_lattice._single_points(piece, block, lattice, place[0]))
+            assert gaussian._within(piece, limit)
+            np.copyto(piece, gaussian._single_points(piece, block, lattice, place[0]))
 
     runs = {"AES": stream, "draw": draw, "lattice": step}
     # Totals that grow from round to round would not be those of a run.

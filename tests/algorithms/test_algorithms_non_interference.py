@@ -32,7 +32,7 @@ from tacit.communication.exchange.protocol import message_values
 from tacit.communication.placement import Placement
 from tacit.config import AlgorithmSection, load_config
 from tacit.errors import TacitError
-from tacit.privacy.noise.keys import seeded_keys
+from tacit.privacy.noise.draws import seeded_keys
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.run import read_run_folder
 from tacit.report.run_page import run_page

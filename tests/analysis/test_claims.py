@@ -16,7 +16,7 @@ from tacit.analysis import claims
 from tacit.analysis.claims import claims_document, claims_table, verdict
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.privacy.published.settings import PaperSetting, paper_settings
+from tacit.privacy.published import PaperSetting, paper_settings
 from tacit.report.claims_page import claims_page
 from tacit.report.documents.base import dump, read
 from tacit.report.documents.claims import ClaimsDocument

@@ -20,7 +20,7 @@ from tacit.privacy import (
     SampledGaussian,
     to_statement,
 )
-from tacit.privacy.ledger.key import fingerprint
+from tacit.privacy.ledger.file import fingerprint
 from tacit.report.documents.base import read
 from tacit.report.documents.ledger import LedgerReport
 from tacit.report.wording import number_text

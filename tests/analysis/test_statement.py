@@ -18,7 +18,7 @@ from tacit.analysis.statement import check_statement, write_statement
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.privacy import from_statement
-from tacit.privacy.ledger.key import fingerprint
+from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.report.documents.base import dump, load
 from tacit.report.documents.ledger import ConfirmedStatement

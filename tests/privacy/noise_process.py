@@ -12,7 +12,8 @@ import sys
 import torch
 
 from tacit.privacy.noise import draws as noise
-from tacit.privacy.noise.keys import NodeKeys, seeded_keys
+from tacit.privacy.noise.draws import NodeKeys, seeded_keys
+from tacit.privacy.noise.gaussian import add_normal
 
 STEPS, LENGTH, RECORDS = 2, 40_001, 5_000
 
@@ -22,7 +23,7 @@ def digests(keys: NodeKeys, nodes: list[int]) -> dict[str, str]:
     totals = torch.stack([torch.linspace(-node, node, LENGTH) for node in nodes])
     digests = {}
     for step in range(STEPS):
-        released = noise.add_normal(totals.clone(), [1.3] * len(nodes), keys, nodes, "noise", step)
+        released = add_normal(totals.clone(), [1.3] * len(nodes), keys, nodes, "noise", step)
         for row, node in zip(released, nodes, strict=True):
             drawn = (
                 row.numpy(),

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import InputError
-from tacit.privacy.ledger.key import KEY_FILE, LedgerKey, find_key, new_key
+from tacit.privacy.ledger.file import KEY_FILE, LedgerKey, find_key, new_key
 from tacit.privacy.ledger.ledger import (
     Interval,
     Ledger,

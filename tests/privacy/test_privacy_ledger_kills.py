@@ -20,8 +20,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.privacy.ledger.ledger import Interval, Ledger, NodeStatement, read_ledger, step_runs
-from tacit.privacy.ledger.records import data_name
+from tacit.privacy.ledger.ledger import (
+    Interval,
+    Ledger,
+    NodeStatement,
+    data_name,
+    read_ledger,
+    step_runs,
+)
 from tacit.privacy.ledger.shared import SharedLedgers, WantedAccount, account_file, folder_key
 
 pytestmark = pytest.mark.process

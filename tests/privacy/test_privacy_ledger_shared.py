@@ -40,17 +40,17 @@ from tacit.privacy import (
     SampledGaussian,
     to_statement,
 )
-from tacit.privacy.ledger.key import KEY_FILE
+from tacit.privacy.ledger.file import KEY_FILE
 from tacit.privacy.ledger.ledger import (
     DataAccount,
     Interval,
     Ledger,
     Snapshot,
     StepRun,
+    data_name,
     read_ledger,
     step_runs,
 )
-from tacit.privacy.ledger.records import data_name
 from tacit.privacy.ledger.shared import (
     SharedLedgers,
     WantedAccount,

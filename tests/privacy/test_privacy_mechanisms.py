@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import InputError
 from tacit.privacy.mechanisms import composed as m
-from tacit.privacy.mechanisms.checks import MOST_STEPS
+from tacit.privacy.mechanisms.base import MOST_STEPS
 
 SCHEDULE = [1.5, 1.5, 0.7, 1.5, 2.25]
 MECHANISMS: list[m.Scheduled] = [

@@ -17,7 +17,7 @@ from scipy import stats
 
 from tacit.errors import InputError
 from tacit.privacy.noise import laplace as noise_laplace
-from tacit.privacy.noise.keys import NodeKeys, aes_ctr, seeded_keys
+from tacit.privacy.noise.draws import NodeKeys, aes_ctr, seeded_keys
 from tacit.privacy.noise.laplace import add_laplace, laplace_slack, laplace_spacing
 
 KEYS = seeded_keys(78, range(8))

@@ -14,8 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.privacy.noise import draws as noise
-from tacit.privacy.noise.keys import (
+from tacit.privacy.noise.draws import (
     BLOCK_BYTES,
     NodeKeys,
     fresh_keys,
@@ -23,6 +22,7 @@ from tacit.privacy.noise.keys import (
     position,
     seeded_keys,
 )
+from tacit.privacy.noise.gaussian import add_normal
 
 NODES = 6
 SEED = 91
@@ -60,9 +60,7 @@ def test_a_resumed_run_draws_anew() -> None:
     sessions = [fresh_keys([0]) for _ in range(3)]
     drawn = [blocks(keys, step) for keys in sessions for step in (0, 1)]
     assert all(one.isdisjoint(other) for one, other in combinations(drawn, 2))
-    released = [
-        noise.add_normal(torch.zeros(1, 100), [1.0], keys, [0], "n", 4) for keys in sessions
-    ]
+    released = [add_normal(torch.zeros(1, 100), [1.0], keys, [0], "n", 4) for keys in sessions]
     assert all(not torch.equal(one, other) for one, other in combinations(released, 2))
 
 
@@ -71,7 +69,7 @@ def test_a_resumed_run_with_a_noise_seed_repeats_by_design() -> None:
     assert blocks(first, 3) == blocks(second, 3)
     assert blocks(first, 3).isdisjoint(blocks(first, 4))
     # Whatever was drawn in between.
-    noise.add_normal(torch.zeros(1, 999), [1.0], second, [0], "noise", 0)
+    add_normal(torch.zeros(1, 999), [1.0], second, [0], "noise", 0)
     assert blocks(first, 3) == blocks(second, 3)
 
 

@@ -14,9 +14,14 @@ from hypothesis import strategies as st
 from tacit import privacy
 from tacit.errors import InputError
 from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from tacit.privacy.accounting.persistent_state import persistent_delta, persistent_epsilon
-from tacit.privacy.accounting.primal_dual import ClientRound, carried_norms, energy_norms
-from tacit.privacy.ledger.records import StepRun
+from tacit.privacy.accounting.private_state import (
+    ClientRound,
+    carried_norms,
+    energy_norms,
+    persistent_delta,
+    persistent_epsilon,
+)
+from tacit.privacy.ledger.ledger import StepRun
 from tacit.privacy.ledger.spent import released
 from tacit.privacy.mechanisms.composed import (
     REPLACE_ONE,
@@ -27,7 +32,7 @@ from tacit.privacy.mechanisms.composed import (
 )
 from tacit.privacy.mechanisms.serialise import from_statement, to_statement
 from tacit.privacy.published import FedspdRun, fedspd_sensitivity, fedspd_step_parameter
-from tacit.privacy.published.fedspd_state import fedspd_responses
+from tacit.privacy.published.fedspd import fedspd_responses
 
 
 def over_all_patterns(

@@ -20,7 +20,7 @@ from tacit.privacy.published import (
     fedspd_sensitivity,
     fedspd_step_parameter,
 )
-from tacit.privacy.published.fedspd_state import (
+from tacit.privacy.published.fedspd import (
     even_rounds,
     fedspd_lower,
     fedspd_responses,

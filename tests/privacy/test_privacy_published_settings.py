@@ -14,7 +14,7 @@ from tacit.privacy.mechanisms.composed import (
     SampledGaussian,
     schedule,
 )
-from tacit.privacy.published.settings import PaperSetting, paper_settings
+from tacit.privacy.published import PaperSetting, paper_settings
 
 SETTINGS = paper_settings()
 

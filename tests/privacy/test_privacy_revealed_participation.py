@@ -12,7 +12,7 @@ from scipy.stats import binom
 
 from tacit.privacy.accounting.accounting import delta
 from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from tacit.privacy.accounting.revealed_participation import revealed_delta, revealed_epsilon
+from tacit.privacy.accounting.private_state import revealed_delta, revealed_epsilon
 from tacit.privacy.mechanisms.composed import ADD_OR_REMOVE_ONE, REPLACE_ONE, PrivateState
 
 

@@ -10,9 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privacy_oracles import Array, add_profile_exact, remove_profile_exact
 
-from tacit.privacy.accounting.atoms import Atoms, Cut, above, atoms, below
-from tacit.privacy.accounting.spectrum import Contour, Spectrum, mixed, rougher, spectrum, sum_of
-from tacit.privacy.accounting.steps import LaplaceStep, NormalStep
+from tacit.privacy.accounting.dominating_pairs import LaplaceStep, NormalStep
+from tacit.privacy.accounting.spectrum import (
+    Atoms,
+    Contour,
+    Cut,
+    Spectrum,
+    above,
+    atoms,
+    below,
+    mixed,
+    rougher,
+    spectrum,
+    sum_of,
+)
 
 
 def measure(losses: Array, masses: Array, infinite: float = 0.0) -> Atoms:

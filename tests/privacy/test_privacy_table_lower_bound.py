@@ -8,8 +8,12 @@ import pytest
 
 from tacit.errors import InputError
 from tacit.privacy.accounting.accounting import delta
-from tacit.privacy.accounting.revealed_participation import revealed_delta, revealed_epsilon
-from tacit.privacy.accounting.table_lower_bound import table_lower_delta, table_lower_epsilon
+from tacit.privacy.accounting.private_state import (
+    revealed_delta,
+    revealed_epsilon,
+    table_lower_delta,
+    table_lower_epsilon,
+)
 from tacit.privacy.mechanisms.composed import ADD_OR_REMOVE_ONE, REPLACE_ONE, PrivateState, Relation
 
 

@@ -19,7 +19,7 @@ from tacit.privacy import (
     SampledGaussian,
 )
 from tacit.privacy.accounting import tables
-from tacit.privacy.accounting.parts import Levels
+from tacit.privacy.accounting.dominating_pairs import Levels
 from tacit.privacy.accounting.tables import EXACT, by_tail, by_total_variation
 
 pytestmark = pytest.mark.slow

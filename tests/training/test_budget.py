@@ -19,7 +19,7 @@ from tacit.config import load_config
 from tacit.data import StackedData
 from tacit.errors import BudgetError, InputError
 from tacit.privacy import from_statement, to_statement
-from tacit.privacy.ledger.records import Snapshot, read_ledger
+from tacit.privacy.ledger.ledger import Snapshot, read_ledger
 from tacit.privacy.ledger.shared import account_files
 from tacit.training.budget import (
     RunLedger,

@@ -23,7 +23,7 @@ import pytest
 from experiments import SEEDED, strict_json, write_experiment
 from fork_server import Ended, ForkServer, exchanged
 from tacit.config import load_config
-from tacit.privacy.ledger.records import read_ledger, step_runs
+from tacit.privacy.ledger.ledger import read_ledger, step_runs
 from tacit.training.budget import epsilon_spent
 from tacit.training.loop import execute
 from tacit.training.prepare import Job, prepare

@@ -12,6 +12,7 @@ import torch
 
 from tacit.config import load_config
 from tacit.privacy.noise import draws as noise
+from tacit.privacy.noise.lattice import normal
 from tacit.training import sampling
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
@@ -139,7 +140,7 @@ def test_coins_do_not_follow_the_noise() -> None:
     keys = keys_of(plan)
     joined = np.zeros(4000)
     joined[chosen(sampling.draw(plan, keys, 0, CPU))[0]] = 1
-    normals = noise.normal(keys, [0], "noise", 0, 4000, dtype=torch.float64)[0].numpy()
+    normals = normal(keys, [0], "noise", 0, 4000, dtype=torch.float64)[0].numpy()
     for values in (normals, np.abs(normals)):
         assert abs(np.corrcoef(joined, values)[0, 1]) < 4 / math.sqrt(4000)
 

@@ -16,6 +16,7 @@ from tacit import data
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.privacy.noise import draws as noise
+from tacit.privacy.noise.lattice import normal
 from tacit.training import sampling
 from tacit.training.prepare import Job, prepare
 from tacit.training.stacked_context import StackedContext
@@ -155,7 +156,7 @@ def test_noise_is_each_nodes_own_normals_times_the_planned_deviation(dtype: str)
             clip = 2.0 * 4.0 ** (-k / STEPS)
             # Dyn-D2P: the multiplier falls by budget_growth = 2 over the run.
             std = plan.noise_scale * 2.0 ** (-k / STEPS) * clip
-            normals = noise.normal(keys, [node], "noise", k, 3, dtype=job.dtype)[0].numpy()
+            normals = normal(keys, [node], "noise", k, 3, dtype=job.dtype)[0].numpy()
             # The nearest point of a lattice finer than std / 64.
             ideal = 0.25 + std * normals
             np.testing.assert_allclose(found[node].numpy(), ideal, rtol=0, atol=std / 127)

@@ -112,7 +112,7 @@ from tacit.algorithms.federated import (
 from tacit.algorithms.parts import Regularisation, RegulariserName, prox
 from tacit.communication.colours import Released
 from tacit.errors import InputError
-from tacit.privacy.accounting.primal_dual import ClientRound, carried_norms, energy_norms
+from tacit.privacy.accounting.private_state import ClientRound, carried_norms, energy_norms
 from tacit.privacy.mechanisms.clipping import ClipNorm
 from tacit.privacy.published import FEDSPD_DP as PUBLISHED
 from tacit.privacy.published import FedspdRun

@@ -15,7 +15,7 @@ q, at every other step: its old gradient is in the sum whether it is drawn or no
 | batches | bound | relation |
 |---|---|---|
 | Poisson | Theorem A (`tacit.privacy.accounting.private_state`) | either |
-| fixed size | Bound B (`tacit.privacy.accounting.revealed_participation`) | replace-one |
+| fixed size | Bound B (`tacit.privacy.accounting.private_state`) | replace-one |
 | mini-batches that are drawn whole (`table_batch`) | Bound B | either |
 | every record | `Gaussian` | either |
 

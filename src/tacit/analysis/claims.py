@@ -1,7 +1,7 @@
 """What the papers claim against what is certified: `tacit privacy claims`, as data and as a table.
 
-Without a file, the papers' own experiments (`tacit.privacy.published.settings`); with one, the
-plan of that experiment. Certified figures are upper bounds, rounded up; proved lower bounds are
+Without a file, the papers' own experiments (`tacit.privacy.published.paper_settings`); with one,
+the plan of that experiment. Certified figures are upper bounds, rounded up; proved lower bounds are
 rounded down; a claim is "does not hold" only where a lower bound lies above it.
 """
 
@@ -20,8 +20,7 @@ from rich.table import Table
 
 from tacit import privacy
 from tacit.config import load_config
-from tacit.privacy.published import FormulaCondition
-from tacit.privacy.published.settings import PaperSetting, paper_settings
+from tacit.privacy.published import FormulaCondition, PaperSetting, paper_settings
 from tacit.report.claims_page import bound_cells, noise_text, violated_numbers, violations
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.claims import ClaimRow, ClaimsDocument

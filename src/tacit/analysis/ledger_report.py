@@ -13,7 +13,7 @@ the files. Format, version 2:
   which mechanism (a place in `mechanisms`) of which run, at which node of it, from which account,
   the charged steps as `[first, until, times]`, and the epsilon of that release alone. Accounts that
   share records share their releases: `histories` lists which of them one record may have been
-  through (`tacit.privacy.ledger.overlap`), and epsilon is that of the worst.
+  through (`tacit.privacy.ledger.spent`), and epsilon is that of the worst.
 
 An epsilon is null where no finite one holds. `left` is a plain difference: epsilons of separate
 runs do not add up, so that a further run may fit although its own epsilon is above it, or not fit.
@@ -32,11 +32,18 @@ import numpy as np
 from tacit import __version__
 from tacit.errors import InputError
 from tacit.privacy import from_statement
-from tacit.privacy.ledger.key import fingerprint
-from tacit.privacy.ledger.overlap import Release, composed, histories, holders
-from tacit.privacy.ledger.records import BookedRun, Snapshot, StepRun, read_ledger, step_runs
+from tacit.privacy.ledger.file import fingerprint
+from tacit.privacy.ledger.ledger import BookedRun, Snapshot, StepRun, read_ledger, step_runs
 from tacit.privacy.ledger.shared import account_files
-from tacit.privacy.ledger.spent import cost, released, run_mechanism
+from tacit.privacy.ledger.spent import (
+    Release,
+    composed,
+    cost,
+    histories,
+    holders,
+    released,
+    run_mechanism,
+)
 from tacit.report.documents.base import Document, plain_json
 from tacit.report.documents.ledger import (
     LedgerAccount,

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tacit.analysis.ledger_report import node_list
 from tacit.privacy import from_statement
-from tacit.privacy.ledger.key import fingerprint
+from tacit.privacy.ledger.file import fingerprint
 from tacit.report.documents.ledger import LedgerAccount, LedgerReport
 from tacit.report.wording import epsilon_text, number_text
 

@@ -26,8 +26,8 @@ from tacit import __version__
 from tacit.analysis.ledger_report import check_contained, confirm, ledger_document
 from tacit.errors import InputError
 from tacit.privacy import from_statement
-from tacit.privacy.ledger.key import fingerprint
-from tacit.privacy.ledger.records import lacking_steps
+from tacit.privacy.ledger.file import fingerprint
+from tacit.privacy.ledger.ledger import lacking_steps
 from tacit.private_files import plain_errors, write_private
 from tacit.report.documents.base import as_dict, dump, parse, plain_json, read
 from tacit.report.documents.ledger import (

@@ -21,7 +21,7 @@ from tacit.communication.exchange.protocol import Message, message_values
 from tacit.communication.exchange.rows import Mixer, compile_rows
 from tacit.communication.placement import Placement, place
 from tacit.errors import InputError
-from tacit.privacy.noise.keys import seeded_keys
+from tacit.privacy.noise.draws import seeded_keys
 from tacit.report.wording import bytes_text
 from tacit.training.prepare import Job
 from tacit.training.stacked_context import StackedContext

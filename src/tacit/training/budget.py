@@ -12,7 +12,7 @@ from tacit.errors import BudgetError, InputError
 from tacit.privacy import to_statement
 from tacit.privacy.ledger import ledger as books
 from tacit.privacy.ledger.shared import SharedLedgers
-from tacit.privacy.noise.keys import NodeKeys, fresh_keys, seeded_keys
+from tacit.privacy.noise.draws import NodeKeys, fresh_keys, seeded_keys
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.release import Interval
 from tacit.training.run_folder.folder import RunFolder

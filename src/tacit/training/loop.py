@@ -28,7 +28,7 @@ from tacit.communication.colours import Released
 from tacit.communication.peers import ALONE, Peers
 from tacit.communication.received import FLAG, RUN_ID, SESSION_ID, SUMMARY, RunId, Summary
 from tacit.errors import DivergenceError, InputError, PeerError
-from tacit.privacy.ledger.records import read_ledger
+from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.shared import SharedLedgers
 from tacit.private_files import make_private_folder, plain_errors
 from tacit.report import write_report

@@ -18,10 +18,17 @@ from tacit import privacy
 from tacit.data import StackedData
 from tacit.data.identity import record_digests
 from tacit.errors import BudgetError
-from tacit.privacy.ledger.overlap import Release, composed, histories
-from tacit.privacy.ledger.records import DataAccount, Interval
+from tacit.privacy.ledger.ledger import DataAccount, Interval
 from tacit.privacy.ledger.shared import SharedLedgers, WantedAccount, account_file, folder_key
-from tacit.privacy.ledger.spent import check_agreement, combined, cost, run_mechanism
+from tacit.privacy.ledger.spent import (
+    Release,
+    check_agreement,
+    combined,
+    composed,
+    cost,
+    histories,
+    run_mechanism,
+)
 from tacit.training.plan import NodePlan, Plan
 
 __all__ = ["Draw", "check_shared", "draws", "kind", "open_shared"]

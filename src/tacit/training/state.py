@@ -15,7 +15,7 @@ from tacit.communication.peers import Peers
 from tacit.communication.received import CHARGED, FLAG, STEP, STEPS
 from tacit.config import Config
 from tacit.errors import InputError, PeerError
-from tacit.privacy.ledger.records import lacking_steps
+from tacit.privacy.ledger.ledger import lacking_steps
 from tacit.report.documents.metrics import Measurement, PrivateMeasurement, Spread
 from tacit.report.documents.run import Status
 from tacit.training.budget import RunLedger, affordable, claimed_spent, extremes, node_keys

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tacit.config import load_config
-from tacit.privacy.noise import draws as noise
-from tacit.privacy.noise.keys import NodeKeys
+from tacit.privacy.noise.draws import NodeKeys
+from tacit.privacy.noise.lattice import normal
 from tacit.training.prepare import Job, prepare
 from tacit.training.stacked_context import StackedContext
 
@@ -132,7 +132,7 @@ def _with_noise(context: StackedContext, total: Tensor, k: int, *, step: int, sh
     plan = context._plan
     sources = [node.node - shift * (node.node % 2) for node in plan.nodes]
     rows = [
-        noise.normal(context._keys, [source], "noise", step, total.shape[1], dtype=total.dtype)
+        normal(context._keys, [source], "noise", step, total.shape[1], dtype=total.dtype)
         for source in sources
     ]
     stds = torch.tensor(

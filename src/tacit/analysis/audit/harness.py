@@ -21,7 +21,7 @@ from tacit.analysis.audit.transcript import RecordingExchange, Transcript, noise
 from tacit.communication.exchange import Exchange, InProcessExchange
 from tacit.data import StackedData
 from tacit.gradients import StackedModel
-from tacit.privacy.noise.keys import NodeKeys
+from tacit.privacy.noise.draws import NodeKeys
 from tacit.training.budget import node_keys
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.prepare import DTYPES

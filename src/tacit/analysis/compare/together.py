@@ -22,7 +22,7 @@ from tacit.analysis.compare.store import read_ended
 from tacit.config import Config
 from tacit.errors import InputError
 from tacit.privacy import REPLACE_ONE, Composed, Mechanism
-from tacit.privacy.ledger.records import read_ledger
+from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.spent import dominating, run_mechanism
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.figure import SpentTogether

@@ -5,16 +5,16 @@ the mechanism's worst instance reaches. What they rest on:
 
 - `Gaussian` (and a sampling rate of 1): the closed form, exact.
 - `SampledGaussian`, `Laplace`, `PrivateState` with Poisson sampling (Theorem A), and compositions
-  of them: the pair that dominates each step (`parts`), cut into cells from above and from below
-  (`atoms`), composed on a line of the complex plane with every error bounded (`spectrum`). The
+  of them: the pair that dominates each step (`dominating_pairs`), cut into cells from above and
+  from below, composed on a line of the complex plane with every error bounded (`spectrum`). The
   larger of the two directions is taken after composition. The gap is some 0.03 % of epsilon; where
   there are more than 32 different noise levels, that of `tables` adds to it.
 - `FixedBatchGaussian`: above, the same engine on the pointwise maximum of both directions of each
   step; below, one direction. Composed, there is a gap between what the two prove.
-- `PrivateState` with a fixed batch size or groups: above, Bound B (`revealed_participation`), which
-  gives up amplification; below, Theorem A's pair, which the instance where all other records
+- `PrivateState` with a fixed batch size or groups: above, Bound B (`private_state`), which gives up
+  amplification; below, Theorem A's pair, which the instance where all other records
   contribute nothing reaches.
-- `PersistentState`: above, Bound B with draws that add up (`persistent_state`); below, nothing is
+- `PersistentState`: above, Bound B with draws that add up (`private_state`); below, nothing is
   proved.
 - `ClientSampling`: participation is seen, so a round's loss is a mixture, exactly.
 
@@ -27,26 +27,47 @@ how many numbers it releases.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from tacit.errors import InputError
-from tacit.privacy.accounting.engine import about, delta_bound, epsilon_bound, is_symmetric
-from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from tacit.privacy.accounting.parts import (
+from tacit.privacy.accounting.dominating_pairs import (
     GaussianPart,
+    LaplacePart,
+    MixedPart,
     Part,
+    StepsPart,
     largest_level,
     parts_of,
     pure_epsilon,
     softened,
     total_variation,
 )
-from tacit.privacy.accounting.persistent_state import persistent_delta, persistent_epsilon
-from tacit.privacy.accounting.revealed_participation import revealed_delta, revealed_epsilon
+from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from tacit.privacy.accounting.private_state import (
+    persistent_delta,
+    persistent_epsilon,
+    revealed_delta,
+    revealed_epsilon,
+)
+from tacit.privacy.accounting.spectrum import UNIT, Spectrum, mixed, sum_of
+from tacit.privacy.accounting.tables import (
+    Resolution,
+    Survey,
+    interpolates,
+    laplace_transform,
+    reach_for,
+    resolve,
+    steps_of,
+    steps_spectrum,
+    survey,
+    surveyed,
+)
 from tacit.privacy.mechanisms.composed import (
     Mechanism,
     PersistentState,
@@ -61,7 +82,14 @@ from tacit.privacy.noise.slack import (
     with_slack,
 )
 
-__all__ = ["delta", "delta_bounds", "epsilon", "epsilon_bounds", "epsilon_curve", "rough_epsilon"]
+__all__ = [
+    "delta",
+    "delta_bounds",
+    "epsilon",
+    "epsilon_bounds",
+    "epsilon_curve",
+    "rough_epsilon",
+]
 
 
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
@@ -155,7 +183,7 @@ def rough_epsilon(mechanism: Mechanism, *, delta: float) -> float:
         return epsilon(mechanism, delta=delta)
     if total_variation(parts) <= delta:
         return 0.0
-    return min(about(parts, math.log(delta)), pure_epsilon(parts))
+    return min(_about(parts, math.log(delta)), pure_epsilon(parts))
 
 
 def _check_delta(delta: float) -> None:
@@ -193,7 +221,7 @@ class _Method:
 
 
 def _directions(parts: tuple[Part, ...]) -> tuple[bool, ...]:
-    return (False,) if is_symmetric(parts) else (False, True)
+    return (False,) if _is_symmetric(parts) else (False, True)
 
 
 def _closed_mu(parts: tuple[Part, ...]) -> float | None:
@@ -214,7 +242,7 @@ def _composed_epsilon(mechanism: Mechanism, delta: float) -> float:
     if largest_level(parts) > _LARGEST:
         return pure
     for reverse in _directions(parts):
-        bound = max(bound, epsilon_bound(parts, reverse, True, math.log(delta), enough=bound))
+        bound = max(bound, _epsilon_bound(parts, reverse, True, math.log(delta), enough=bound))
     return min(bound, pure)
 
 
@@ -238,7 +266,7 @@ def _reached(parts: tuple[Part, ...], delta: float, guess: float | None) -> floa
     lower = 0.0
     for reverse in _directions(parts):
         if guess is None or lower < _CLOSE * guess:
-            bound = epsilon_bound(parts, reverse, False, math.log(delta), guess=guess)
+            bound = _epsilon_bound(parts, reverse, False, math.log(delta), guess=guess)
             lower = max(lower, bound)
     return lower
 
@@ -251,7 +279,7 @@ def _composed_delta(mechanism: Mechanism, epsilon: float) -> float:
     most = 0.0 if epsilon >= pure_epsilon(parts) else total_variation(parts)
     if most == 0 or largest_level(parts) > _LARGEST:
         return most
-    bound = max(delta_bound(parts, reverse, True, epsilon) for reverse in _directions(parts))
+    bound = max(_delta_bound(parts, reverse, True, epsilon) for reverse in _directions(parts))
     return min(most, bound)
 
 
@@ -262,7 +290,7 @@ def _composed_delta_below(mechanism: Mechanism, epsilon: float) -> float:
         return gaussian_delta(mu, epsilon, upper=False)
     if largest_level(parts) > _LARGEST:
         return 0.0
-    return max(delta_bound(parts, reverse, False, epsilon) for reverse in _directions(parts))
+    return max(_delta_bound(parts, reverse, False, epsilon) for reverse in _directions(parts))
 
 
 _CLOSE = 0.995  # of the upper bound: what the other direction could add is not worth it
@@ -275,11 +303,11 @@ _COMPOSED = _Method(
 # A batch of fixed size, or of groups, draws one given record with independent coins all the same,
 # so that the mechanism with Poisson sampling is an instance: the other records contribute nothing.
 _REVEALED = _Method(
-    lambda mechanism, delta: revealed_epsilon(mechanism, delta),
+    revealed_epsilon,
     lambda mechanism, delta, *, guess: _composed_epsilon_below(
         replace(mechanism, sampling="poisson"), delta, guess=guess
     ),
-    lambda mechanism, epsilon: revealed_delta(mechanism, epsilon),
+    revealed_delta,
     lambda mechanism, epsilon: _composed_delta_below(
         replace(mechanism, sampling="poisson"), epsilon
     ),
@@ -302,41 +330,234 @@ def _method(mechanism: Mechanism) -> _Method:
     """
     own = _alone(mechanism)
     if own is not None:
-        return own.method
+        return own[0]
     for leaf in _leaves(mechanism):
         part = _alone(leaf)
         if part is not None:
+            _, what, instead = part
             raise InputError(
-                *part.what,
+                *what,
                 "a private state like this is accounted by itself only: no bound is known that "
-                f"composes it with others; {part.instead}",
+                f"composes it with others; {instead}",
             )
     return _COMPOSED
 
 
-@dataclass(frozen=True)
-class _Alone:
-    """A mechanism that no bound composes with others.
-
-    Args:
-        method: its own.
-        what: key and value that are at fault where it is composed.
-        instead: what to do.
+def _alone(mechanism: Mechanism) -> tuple[_Method, tuple[str, str], str] | None:
+    """Of a mechanism that no bound composes with others: its own method, and of the error where it
+    is composed the key and value at fault, and what to do instead.
     """
-
-    method: _Method
-    what: tuple[str, str]
-    instead: str
-
-
-def _alone(mechanism: Mechanism) -> _Alone | None:
     if isinstance(mechanism, PersistentState):
-        return _Alone(_PERSISTENT, ("mechanism", "carried state"), "use a public state")
+        return _PERSISTENT, ("mechanism", "carried state"), "use a public state"
     if isinstance(mechanism, PrivateState) and mechanism.sampling != "poisson":
-        return _Alone(_REVEALED, ("sampling", "fixed"), "use Poisson sampling")
+        return _REVEALED, ("sampling", "fixed"), "use Poisson sampling"
     return None
 
 
 def _leaves(mechanism: Mechanism) -> list[Mechanism]:
     inner = mechanism.inner
     return [leaf for part in inner for leaf in _leaves(part)] if inner else [mechanism]
+
+
+_NEAR = 0.1  # an answer is looked for again where the first guess was off by more
+_ROUGHLY_NEAR = 0.6  # and about where it is
+_EXACT = 1e-9
+_BENT = 0.02  # share of delta that smoothing may change
+_LOG_TINY = -700.0  # below it delta is no number
+_FIRST_GUESS = 0.5  # of Chernoff's bound, at least
+
+
+def _is_symmetric(parts: tuple[Part, ...]) -> bool:
+    """Both directions have the same losses."""
+    return all(_SYMMETRIC[type(part)](part) for part in parts)
+
+
+_SYMMETRIC: Mapping[type[Part], Callable[[Any], bool]] = {
+    GaussianPart: lambda part: True,
+    LaplacePart: lambda part: True,
+    StepsPart: lambda part: part.unit.both_ways,
+    MixedPart: lambda part: _is_symmetric(part.inner),
+}
+
+
+def _spectrum(parts: tuple[Part, ...], reverse: bool, upper: bool, at: Resolution) -> Spectrum:
+    return sum_of([(_SPECTRA[type(part)](part, reverse, upper, at), 1) for part in parts])
+
+
+def _gaussian(part: GaussianPart, reverse: bool, upper: bool, at: Resolution) -> Spectrum:
+    z = at.line.points
+    return Spectrum(at.line, part.square * z * (z + 1) / 2, (16 * UNIT, 0.0), gaussian=part.square)
+
+
+def _laplace(part: LaplacePart, reverse: bool, upper: bool, at: Resolution) -> Spectrum:
+    z = at.line.points
+    log = np.zeros(len(z), dtype=np.complex128)
+    for shift, count in part.levels.pairs():
+        log += count * laplace_transform(shift, z)
+    steps = part.levels.steps
+    size = float((part.levels.values * part.levels.counts).sum())
+    return Spectrum(at.line, log, (64 * UNIT * steps, 8 * UNIT * size))
+
+
+def _mixed(part: MixedPart, reverse: bool, upper: bool, at: Resolution) -> Spectrum:
+    return mixed(_spectrum(part.inner, reverse, upper, at), part.share, part.rounds)
+
+
+_SPECTRA: Mapping[type[Part], Callable[[Any, bool, bool, Resolution], Spectrum]] = {
+    GaussianPart: _gaussian,
+    LaplacePart: _laplace,
+    StepsPart: steps_spectrum,
+    MixedPart: _mixed,
+}
+
+
+def _epsilon_bound(
+    parts: tuple[Part, ...],
+    reverse: bool,
+    upper: bool,
+    log_delta: float,
+    *,
+    guess: float | None = None,
+    enough: float = 0.0,
+) -> float:
+    """An epsilon >= 0 that holds at delta (upper), or below which none holds (lower).
+
+    Args:
+        parts: the losses.
+        reverse: their direction.
+        upper: which bound.
+        log_delta: logarithm of delta.
+        guess: about what the answer is.
+        enough: an upper bound this low is not made any lower.
+    """
+    loss_survey = survey(parts, reverse, reach_for(log_delta, steps_of(parts)))
+    most = loss_survey.epsilon(log_delta)
+    if upper and most <= enough:
+        return max(0.0, most)
+    if guess is None:
+        guess = _roughly(parts, reverse, loss_survey, most, log_delta)
+    delta = math.exp(log_delta)
+    value, finer = most, 1.0
+    for _ in range(4):
+        at = resolve(parts, reverse, loss_survey, guess, log_delta, finer=finer)
+        losses = _spectrum(parts, reverse, upper, at)
+        value = _root(
+            losses.upper if upper else losses.lower, upper, delta, guess, at.line.window / 256
+        )
+        bent = losses.bend(value) if math.isfinite(value) else 0.0
+        is_close = abs(value - guess) <= _NEAR * guess + 0.1 / at.line.tilt
+        if not math.isfinite(value) or (is_close and bent <= _BENT):
+            break
+        # Delta changes on a smaller scale than its slope says.
+        finer *= min(64.0, max(1.0, 2 * bent / _BENT))
+        guess = max(value, 0.01 / at.line.tilt)
+    return value
+
+
+def _about(parts: tuple[Part, ...], log_delta: float) -> float:
+    """About what epsilon is at delta, within some percent: no bound."""
+    directions = (False,) if _is_symmetric(parts) else (False, True)
+    largest = 0.0
+    for reverse in directions:
+        loss_survey = survey(parts, reverse, reach_for(log_delta, steps_of(parts)))
+        most = loss_survey.epsilon(log_delta)
+        if most > largest:
+            largest = max(largest, _roughly(parts, reverse, loss_survey, most, log_delta))
+    return largest
+
+
+def _roughly(
+    parts: tuple[Part, ...], reverse: bool, loss_survey: Survey, most: float, log_delta: float
+) -> float:
+    """About what epsilon is, from few levels and few cells."""
+    few = tuple(_fewer(part) if isinstance(part, StepsPart) else part for part in parts)
+    # Chernoff's bound on delta is some e^3 times delta.
+    guess = max(loss_survey.epsilon(min(0.0, log_delta + 3)), _FIRST_GUESS * most)
+    for _ in range(4):
+        at = resolve(few, reverse, loss_survey, guess, log_delta, rough=True)
+        losses = _spectrum(few, reverse, True, at)
+        value = _root(losses.upper, True, math.exp(log_delta), guess, at.line.window / 256)
+        is_close = abs(value - guess) <= _ROUGHLY_NEAR * guess
+        guess = min(most, max(value, 0.01 / at.line.tilt))
+        if is_close:
+            break
+    return guess
+
+
+def _fewer(part: StepsPart) -> StepsPart:
+    return part if interpolates(part.unit) else surveyed(part)
+
+
+def _root(
+    bound: Callable[[float], float],
+    upper: bool,
+    delta: float,
+    start: float,
+    step: float,
+    tolerance: float = _EXACT,
+) -> float:
+    """The end of the epsilons at which a bound on delta lies on the right side of delta.
+
+    Whatever it returns was tried: there an upper bound was at most delta, a lower one above it.
+
+    Args:
+        bound: on delta, at an epsilon.
+        upper: which.
+        delta: sought.
+        start: where to begin.
+        step: how far to go at first.
+        tolerance: relative.
+    """
+
+    def excess(epsilon: float) -> float:
+        value = bound(epsilon)
+        return math.log(value / delta) if value > 0 else -1e3
+
+    low, high = 0.0, start
+    at_low = math.nan
+    at_high = excess(high)
+    if at_high > 0:
+        while at_high > 0:
+            low, at_low = high, at_high
+            high, step = high + step, 2 * step
+            at_high = excess(high)
+            if high > 64 * start:
+                return math.inf if upper else low
+    else:
+        low, at_low = high, at_high
+        while at_low <= 0:
+            if low == 0:
+                return 0.0
+            high, at_high = low, at_low
+            low, step = max(0.0, low - step), 2 * step
+            at_low = excess(low)
+    side = 0
+    for _ in range(100):
+        if high - low <= tolerance * high:
+            break
+        share = at_low / (at_low - at_high)
+        middle = low + (high - low) * min(max(share, 1e-3), 1 - 1e-3)
+        value = excess(middle)
+        if value > 0:
+            low, at_low = middle, value
+            at_high /= 2 if side == 1 else 1
+            side = 1
+        else:
+            high, at_high = middle, value
+            at_low /= 2 if side == -1 else 1
+            side = -1
+    return high if upper else low
+
+
+def _delta_bound(parts: tuple[Part, ...], reverse: bool, upper: bool, epsilon: float) -> float:
+    """A delta that holds at epsilon (upper), or below which none holds (lower)."""
+    steps = steps_of(parts)
+    loss_survey = survey(parts, reverse, reach_for(math.log(1e-4), steps))
+    log_delta = loss_survey.log_delta(epsilon)
+    reach = reach_for(log_delta, steps)
+    if reach != loss_survey.reach:
+        loss_survey = survey(parts, reverse, reach)
+    log_delta = loss_survey.log_delta(epsilon)
+    at = resolve(parts, reverse, loss_survey, epsilon, max(log_delta - 3, _LOG_TINY))
+    losses = _spectrum(parts, reverse, upper, at)
+    return min(1.0, losses.upper(epsilon)) if upper else max(0.0, losses.lower(epsilon))

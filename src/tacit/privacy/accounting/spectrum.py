@@ -1,37 +1,33 @@
-r"""From transforms of privacy losses to delta, by a sum whose every error is bounded.
+r"""From one step's privacy loss as atoms, by transforms, to delta: a sum whose every error is
+bounded.
 
-Let M(z) = E[e^(z L)] be the transform of the losses L of one direction of a composition: the
-product of its steps'. For any theta > 0, with z = theta + i t,
+*Atoms* dominate the pair or are dominated by it. Above, the dots are connected (Doroshenko et al.,
+2022): in a cell [l, r] of the loss the masses p of P and q of Q move to its two ends so that both
+are kept,
+
+    q_r = (e^-l p - q) / (e^(r-l) - 1),   q_l = q - q_r,   p_l = e^l q_l,   p_r = e^r q_r;
+
+what lies above the cells is infinite loss, what lies below is raised to their lowest. Below, an
+observer sees only the cell of the output.
+
+*The sum.* Let M(z) = E[e^(z L)] be the transform of the losses L of one direction of a composition,
+the product of its steps'. For any theta > 0, with z = theta + i t,
 
     delta(eps) = (1 / 2 pi) * integral of e^(-z eps) M(z) / (z (z + 1)) dt
 
 (the inverse Laplace transform of (1 - e^-y)+). It is summed at t = 0, h, 2 h, ..., T:
 
-- *Aliases*. By Poisson's formula the infinite sum is delta(eps) plus, for every integer m but 0,
-  e^(theta m W) delta(eps + m W), W = 2 pi / h: more than delta, never less. Each alias is bounded
-  by Chernoff, delta(eps) <= M(s) k(s) e^(-s eps) with k(s) = s^s / (1+s)^(1+s) (the maximum of
-  (1 - e^-y) e^(-s y)), at an order s above theta for m > 0, below it for m < 0.
-- *Truncation*. Losses are smoothed by a further Gaussian step of parameter s, whose transform is
-  e^(s^2 z (z+1) / 2): what lies beyond T is at most e^(-s^2 T^2 / 2) in all. One more step can
-  only raise delta, by order s^2: the upper bound. For the lower one, let f_s be the smoothed
-  profile, f_s(a) = E f(a Y) with log Y ~ N(-s^2/2, s^2). Then
-
-      f >= 2 f_s - f_r   for   r = s (1 + e^(r^2 / 8)).
-
-  *Proof.* f is convex, so it is enough that (delta_1 + law of Y_r) / 2 exceeds the law of Y_s in
-  convex order: means agree, and C_r(k) - C_s(k) >= C_s(k) - C_0(k) for calls C_s(k) = E(Y_s - k)+
-  at every k > 0. Now dC/ds = n(-log k / s + s/2) = c exp(-(log k)^2 / (2 s^2) - s^2 / 8), n the
-  normal density and c free of s. The first factor rises with s, so the left side is at least
-  (r - s) e^(-r^2/8) v and the right one at most s v, where v = c exp(-(log k)^2 / (2 s^2)).
-- *Rounding*. M(z) of one step is a sum of non-negative weights w_j = mass_j e^(theta loss_j) times
-  phases e^(i t loss_j). What rounding may have moved in each mass is known (`steps`) and weighed
-  likewise; a loss that is off moves its term by |z| of that; summing n terms and forming phases by
-  repeated products add some n + 32 log2 n units of roundoff. With many steps these relative
-  errors add up; |M(z)| <= M(theta) carries them through the sum over t.
+- *Aliases* only add to it (Poisson's formula), and each is bounded by Chernoff, delta(eps) <= M(s)
+  k(s) e^(-s eps) with k(s) = s^s / (1+s)^(1+s), at an order s above theta or below.
+- *Truncation*. Losses are smoothed by a further Gaussian step of parameter s, which can only raise
+  delta: the upper bound. For the lower one, f >= 2 f_s - f_r for r = s (1 + e^(r^2 / 8)), f_s the
+  smoothed profile.
+- *Rounding*. What it may have moved in each mass is known and weighed like the masses; relative
+  errors of the steps add up, and |M(z)| <= M(theta) carries them through the sum over t.
 
 Weights e^(theta loss) put the masses that matter in the middle: errors are relative to Chernoff's
 bound on delta, about ten times delta itself, however small that is. theta is chosen near
-Chernoff's best.
+Chernoff's best. Proofs: `docs/proofs/composition.md`.
 """
 
 from __future__ import annotations
@@ -43,15 +39,21 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.privacy.accounting.atoms import UNIT, Atoms, log_moments, tilted_errors
+from tacit.privacy.accounting.dominating_pairs import Binned, Step, design
 from tacit.privacy.accounting.gaussian import Array
 
 __all__ = [
     "SMOOTHEST",
+    "UNIT",
+    "Atoms",
     "Contour",
+    "Cut",
     "Spectrum",
     "Transform",
-    "log_chernoff",
+    "above",
+    "atoms",
+    "below",
+    "log_moments",
     "mixed",
     "rougher",
     "spectrum",
@@ -59,8 +61,161 @@ __all__ = [
     "transform",
 ]
 
+UNIT = 2.0**-53  # unit roundoff
+_TINY = 1e-280
+_STEEP = 600.0  # a loss above which its exponential may leave the floating-point range
+
+
+@dataclass(frozen=True, eq=False)
+class Atoms:
+    """A measure of losses.
+
+    Args:
+        losses: where its atoms are, `[atoms]`.
+        masses: how much they weigh under P, `[atoms]`.
+        infinite: mass at infinite loss, which adds to delta as it is.
+        error_losses: the losses of the cells, `[cells]`.
+        errors: what rounding may have moved in each, in units of roundoff: masses, and masses
+            times losses.
+        size: what a loss was formed of.
+    """
+
+    losses: Array
+    masses: Array
+    infinite: float
+    error_losses: Array
+    errors: Array
+    size: float
+
+
+def above(binned: Binned) -> Atoms:
+    """Atoms whose profile lies on or above that of the pair."""
+    losses, p, q = binned.losses, binned.p[1:-1], binned.q[1:-1]
+    left, right = losses[:-1], losses[1:]
+    width = right - left
+    # The ratio p / q is only formed where e^-l is in range; elsewhere all of p goes to the right,
+    # and all of q, which a mirrored pair needs, to the left: the worse end for each.
+    steep = (right > _STEEP) | (left < -_STEEP) | (width <= 0) | (width > _STEEP)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        q_right = (np.exp(-np.where(steep, 0.0, left)) * p - q) / np.expm1(
+            np.where(steep, 1.0, width)
+        )
+    q_right = np.where(steep, 0.0, np.clip(q_right, 0.0, q))
+    p_right = np.where(steep, p, np.minimum(q_right * np.exp(np.where(steep, 0.0, right)), p))
+    masses = np.append(p - p_right, 0.0) + np.append(0.0, p_right)
+    masses[0] += binned.p[0]
+    infinite = 0.0 if binned.bounded else float(binned.p[-1])
+    if binned.bounded:
+        masses[-1] += binned.p[-1]
+    if binned.mirrored:
+        images = np.append(q - q_right, 0.0) + np.append(0.0, q_right)
+        images[-1] += binned.q[-1]
+        losses = np.concatenate((-losses[::-1], losses, [0.0]))
+        masses = np.concatenate((images[::-1], masses, [binned.middle]))
+    return Atoms(losses, masses, infinite, *_errors(binned))
+
+
+def _errors(binned: Binned) -> tuple[Array, Array, float]:
+    """Per cell: the error of p, and of e^loss q; both of the image, where there is one.
+
+    An error h in p - e^l q moves h / (e^(r-l) - 1) from one end of a cell to the other, which
+    changes e^(z loss) by |z| (r - l) at most: as much as |z| h.
+    """
+    at = np.append(binned.losses, binned.losses[-1])
+    lifted = np.exp(np.clip(at, -_STEEP, _STEEP))
+    errors = binned.p_error + lifted * binned.q_error
+    if binned.mirrored:
+        images = binned.q_error + binned.p_error / lifted
+        at, errors = np.concatenate((at, -at)), np.concatenate((errors, images))
+    return at, errors, binned.size
+
+
+def below(binned: Binned) -> Atoms:
+    """Atoms whose profile lies on or below that of the pair.
+
+    Raises:
+        ValueError: the pair is mirrored, which stands for an upper bound to begin with.
+    """
+    if binned.mirrored:
+        raise ValueError("a maximum of two directions has no lower bound of its own")
+    p, q = binned.p, binned.q
+    ends = binned.losses
+    lowest = np.concatenate(([-np.inf], ends))
+    # What is above the cells is lowered to their end: a far atom would only spoil moments.
+    highest = np.append(ends, ends[-1])
+    # Where a mass is about to underflow its logarithm is no good; the cell's lower end will do.
+    sound = (p > _TINY) & (q > _TINY)
+    losses = np.where(sound, np.log(np.where(sound, p / np.where(sound, q, 1.0), 1.0)), lowest)
+    losses = np.clip(losses, lowest, highest)
+    if binned.bounded:
+        losses[0], losses[-1] = ends[0], ends[-1]
+    held = (p > 0) & np.isfinite(losses)
+    return Atoms(losses[held], p[held], 0.0, *_errors(binned))
+
+
+_BOUNDS = {True: above, False: below}
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a step is cut into cells.
+
+    Args:
+        tilt: theta, about which the losses are weighed by e^(theta loss).
+        reach: standard deviations to cover.
+        cells: how many, besides those of the next line.
+        width: at most so wide are cells at losses between 0 and `most`.
+        most: about the largest loss that matters.
+    """
+
+    tilt: float
+    reach: float
+    cells: int
+    width: float
+    most: float
+
+
+@lru_cache(maxsize=512)
+def atoms(step: Step, reverse: bool, upper: bool, cut: Cut) -> Atoms:
+    """A step's losses in cells.
+
+    Args:
+        step: the pair (P, Q).
+        reverse: take (Q, P).
+        upper: dominate the pair; otherwise be dominated by it.
+        cut: how fine.
+    """
+    edges = design(step.alike, reverse, cut.tilt, cut.reach).edges(cut.cells, cut.width, cut.most)
+    binned = step.binned(edges)
+    return _BOUNDS[upper](binned.reverse if reverse else binned)
+
+
+def log_moments(measure: Atoms, orders: Array) -> Array:
+    """Log E[e^(t loss); loss finite] at each order t, `[orders]`."""
+    held = measure.masses > 0
+    exponents = np.outer(orders, measure.losses[held]) + np.log(measure.masses[held])
+    top = exponents.max(axis=1)
+    return np.asarray(top + np.log(np.exp(exponents - top[:, None]).sum(axis=1)))
+
+
+def _tilted_errors(measure: Atoms, tilt: float) -> tuple[float, float]:
+    """What rounding moves in sums of e^(z loss) and of |z| e^(z loss), over that of e^(theta loss).
+
+    In units of roundoff: errors of masses, and those of losses (of which E|loss| is a share).
+    """
+    with np.errstate(divide="ignore"):
+        exponents = np.log(measure.masses) + tilt * measure.losses
+        moved = np.log(measure.errors) + tilt * measure.error_losses
+    top = exponents.max()
+    weights = np.exp(exponents - top)
+    total = float(weights.sum())
+    masses = float(np.exp(np.minimum(moved - top, 700.0)).sum()) / total
+    size = float((weights * np.abs(measure.losses)).sum()) / total
+    return masses, masses + 4 * (size + measure.size)
+
+
 Complex = NDArray[np.complex128]
-SMOOTHEST = 0.5  # above it no r of the module's docstring may exist
+SMOOTHEST = 0.5  # above it no r as in the module's docstring need exist
 
 
 @dataclass(frozen=True)
@@ -204,7 +359,7 @@ class Spectrum:
         ):
             log += smooth * smooth * order * (order + 1) / 2
             falling = abs(order - line.tilt) * line.window
-            first = log_chernoff(log, order, epsilon) - falling
+            first = _log_chernoff(log, order, epsilon) - falling
             total += _exp(first) / -math.expm1(-falling)
         infinite = self.infinite * math.exp(-line.tilt * line.window)
         return total * (1 + 1e-6) + infinite
@@ -218,7 +373,7 @@ def rougher(smooth: float) -> float:
     return rough
 
 
-def log_chernoff(log_moment: float, order: float, epsilon: float) -> float:
+def _log_chernoff(log_moment: float, order: float, epsilon: float) -> float:
     """Logarithm of Chernoff's bound on delta at an order of 0 or more."""
     if order == 0:
         return 0.0
@@ -272,7 +427,7 @@ def transform(measure: Atoms, line: Contour) -> Transform:
     slow = _powers(losses * (line.step * fine), coarse)
     slow *= np.exp(exponents - top)
     values = (slow @ _powers(losses * line.step, fine).T).ravel()[: line.count + 1]
-    moved, steep = tilted_errors(measure, line.tilt)
+    moved, steep = _tilted_errors(measure, line.tilt)
     # Phases are products of at most 2 log2(count) factors; sums add one unit for each atom.
     relative = moved + len(losses) + 16 * math.log2(line.count + 2) + 64
     # A transform of exactly 0 is raised by less than its rounding, so that it has a logarithm.

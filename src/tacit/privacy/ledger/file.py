@@ -1,18 +1,23 @@
 """How a ledger lies on disk: a log in one SQLite file, locked, durable, chained and signed.
 
-The log only grows: what a ledger says (`tacit.privacy.ledger.records`) is what its entries say in
+The log only grows: what a ledger says (`tacit.privacy.ledger.ledger`) is what its entries say in
 order. Four things tell damage and edits from what this module wrote:
 
 - every entry has a BLAKE2b digest of itself and of the digest before it; the last one is the
   *head*, which stands for everything in the ledger. All earlier heads stay in the file, so that a
   head which someone noted is found again in every later copy, and in no earlier one;
-- the head is signed with the ledger's key (Ed25519, `tacit.privacy.ledger.key`); the public key is
-  in the first entry. Entries cannot be changed or added without the key;
+- the head is signed (Ed25519) with the ledger's key; the public key is in the first entry. Entries
+  cannot be changed or added without the key;
 - the tables are the three that are made here, and nothing else is in the file: no trigger that
   would undo what is added, no view in a table's place;
 - a digest of the file's bytes, `image`, covers those that hold no value as well. It is written
   after each change but a booking, which must be quick, in a transaction of its own; until then,
   and after a kill, it is all zeros, and the chain alone vouches for the values.
+
+The key is a file of 32 random bytes, `ledger.key`, beside the ledgers: in the run folder, or in the
+folder of the data's ledgers. It signs ledgers, and it makes the digests of records secret: whoever
+has it can write ledgers that pass for true, and can test whether a known record is in them; whoever
+lacks it can do neither.
 """
 
 from __future__ import annotations
@@ -21,28 +26,136 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
 from tacit.errors import InputError
-from tacit.privacy.ledger.key import LedgerKey, find_key, is_signed
+from tacit.private_files import appearing
 
 __all__ = [
     "FORMAT_VERSION",
+    "KEY_FILE",
+    "LedgerKey",
     "Log",
     "append",
     "connecting",
     "entered",
-    "in_transaction",
+    "find_key",
+    "fingerprint",
+    "is_signed",
     "lock",
+    "make_key",
+    "new_key",
     "read_log",
     "verified",
     "write_new",
 ]
+
+KEY_FILE = "ledger.key"
+_KEY_BYTES = 32
+
+
+@dataclass(frozen=True)
+class LedgerKey:
+    """A secret key.
+
+    Args:
+        secret: its 32 bytes.
+    """
+
+    secret: bytes = field(repr=False)
+
+    @cached_property
+    def _private(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(self.secret)
+
+    @property
+    def public(self) -> str:
+        """The public key that its signatures are checked with, hexadecimal."""
+        return self._private.public_key().public_bytes_raw().hex()
+
+    @property
+    def salt(self) -> bytes:
+        """The key of the digests of records, `[32]` bytes."""
+        return hashlib.blake2b(b"digests of records", digest_size=32, key=self.secret).digest()
+
+    def sign(self, message: bytes) -> bytes:
+        """The Ed25519 signature of a message, `[64]` bytes."""
+        return self._private.sign(message)
+
+
+def new_key() -> LedgerKey:
+    """A fresh key of the operating system's random source, in memory alone."""
+    return LedgerKey(secrets.token_bytes(_KEY_BYTES))
+
+
+def make_key(folder: Path) -> LedgerKey:
+    """The key in a folder, made durably if there is none.
+
+    Raises:
+        InputError: it is damaged, or cannot be read or made.
+    """
+    path = folder / KEY_FILE
+    if not path.exists():
+        try:
+            with appearing(path) as aside, aside.open("r+b") as file:
+                file.write(secrets.token_bytes(_KEY_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+        except FileExistsError:
+            pass  # another process made it at the same moment
+        except OSError as error:
+            expected = f"a file that can be written: {error.strerror}"
+            raise InputError("ledger key", str(path), expected) from None
+    key = find_key(folder)
+    assert key is not None
+    return key
+
+
+def find_key(folder: Path) -> LedgerKey | None:
+    """The key in a folder; None where there is none.
+
+    Raises:
+        InputError: it is damaged or cannot be read.
+    """
+    path = folder / KEY_FILE
+    try:
+        secret = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        expected = f"a key that can be read: {error.strerror}"
+        raise InputError("ledger key", str(path), expected) from None
+    if len(secret) != _KEY_BYTES:
+        raise InputError(
+            "ledger key", str(path), f"a key of {_KEY_BYTES} bytes; it has {len(secret)}"
+        )
+    return LedgerKey(secret)
+
+
+def is_signed(public: str, message: bytes, signature: bytes) -> bool:
+    """Whether the owner of a public key has signed a message."""
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def fingerprint(public: str) -> str:
+    """A public key in 16 hexadecimal digits, for people to compare."""
+    return hashlib.blake2b(bytes.fromhex(public), digest_size=8).hexdigest()
+
 
 FORMAT_VERSION = 4
 
@@ -120,7 +233,7 @@ def lock(connection: sqlite3.Connection) -> None:
 
 
 @contextlib.contextmanager
-def in_transaction(connection: sqlite3.Connection) -> Iterator[None]:
+def _in_transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """All or nothing, and on the disk when it ends."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -166,7 +279,7 @@ def write_new(
         **entered(),
     }
     with _plain_errors(path):
-        with in_transaction(connection):
+        with _in_transaction(connection):
             for statement in _SCHEMA:
                 connection.execute(statement)
             connection.execute("INSERT INTO records VALUES (?)", (records,))
@@ -196,7 +309,7 @@ def append(
         InputError: the file cannot be written.
     """
     with _plain_errors(path):
-        with in_transaction(connection):
+        with _in_transaction(connection):
             _extend(connection, key, entries)
         if seal:
             _seal_image(connection)
@@ -224,7 +337,7 @@ def _digest(previous: bytes, number: int, content: str) -> bytes:
 
 def _seal_image(connection: sqlite3.Connection) -> None:
     """Note the digest of the file as it is, after a change is committed."""
-    with in_transaction(connection):
+    with _in_transaction(connection):
         digest = _image_digest(connection, _UNSEALED)
         connection.execute("UPDATE seal SET image = ?", (digest,))
         # Noting it must not move other bytes. SQLite overwrites a value of equal length in place,

@@ -2,32 +2,164 @@
 
 A file is found by its records (`account_file`), never by the number of a node. Runs draw on one
 budget where they have the same set of records, and on the budgets of all accounts that share some
-(`tacit.privacy.ledger.overlap`). In the folder lie `data-NAME.sqlite`, an account each, and the key
+(`tacit.privacy.ledger.spent`). In the folder lie `data-NAME.sqlite`, an account each, and the key
 `ledger.key`, without which no record can be told from another.
+
+*Who may draw on them*: of runs whose records overlap, one at a time. A run is admitted by looking
+at what all ledgers say of its records, and its own blocks are booked later, in its own accounts
+alone. So from before it looks until it ends, no other run may draw on any of the same records: each
+process keeps a file `in-use-*` in the folder with the digests of its records, which counts for as
+long as the process lives (the operating system's lock on it ends with the process). Processes of
+one run, which say the same session, do not hinder each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import fcntl
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import InputError
-from tacit.privacy.ledger.admission import InUse, admission, declared, in_use
-from tacit.privacy.ledger.key import KEY_FILE, LedgerKey, find_key, make_key
-from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.ledger.overlap import Held, holders
-from tacit.privacy.ledger.records import DataAccount, Interval, Snapshot, data_name, read_ledger
-from tacit.private_files import make_private_folder
+from tacit.privacy.ledger.file import KEY_FILE, LedgerKey, find_key, make_key
+from tacit.privacy.ledger.ledger import (
+    Closing,
+    DataAccount,
+    Interval,
+    Ledger,
+    Snapshot,
+    data_name,
+    read_ledger,
+)
+from tacit.privacy.ledger.spent import Held, holders
+from tacit.private_files import make_private_folder, new_private_file
 
-__all__ = ["SharedLedgers", "WantedAccount", "account_file", "account_files", "folder_key"]
+__all__ = [
+    "SharedLedgers",
+    "WantedAccount",
+    "account_file",
+    "account_files",
+    "admission",
+    "folder_key",
+]
+
+_WAIT = 60.0  # seconds; an admission takes as long as to read the ledgers
+_PAUSE = 0.02
+_LOCK = "admission.lock"
+_PREFIX = "in-use-"
+
+
+@dataclass(frozen=True, eq=False)
+class _InUse:
+    """What a process draws on.
+
+    Args:
+        session: of its run, the same in all processes of it.
+        nodes: of the run, which this process has.
+        accounts: names of the accounts.
+        digests: of all their records, `[records]`.
+    """
+
+    session: str
+    nodes: frozenset[int]
+    accounts: frozenset[str]
+    digests: NDArray[np.uint64]
+
+
+@contextmanager
+def admission(folder: Path) -> Iterator[None]:
+    """One process at a time; others wait.
+
+    Raises:
+        InputError: another one takes too long, or the folder cannot be written.
+    """
+    path = folder / _LOCK
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InputError("privacy.ledger", str(folder), _unusable(error)) from None
+    try:
+        end = time.monotonic() + _WAIT
+        while not _locked(descriptor):
+            if time.monotonic() > end:
+                expected = "ledgers that no other process is looking through: one has for a minute"
+                raise InputError("privacy.ledger", str(folder), expected)
+            time.sleep(_PAUSE)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _in_use(folder: Path) -> list[_InUse]:
+    """What living processes draw on; to be asked within `admission`.
+
+    Files of processes that have died are removed.
+    """
+    processes = []
+    for path in sorted(folder.glob(f"{_PREFIX}*")):
+        try:
+            file = path.open("r+b")
+        except FileNotFoundError:  # it has just ended
+            continue
+        with file:
+            if _locked(file.fileno()):
+                path.unlink(missing_ok=True)
+                continue
+            head, _, digests = file.read().partition(b"\n")
+        declaration = json.loads(head)
+        records = np.frombuffer(digests, "<u8").astype(np.uint64)
+        nodes, accounts = frozenset(declaration["nodes"]), frozenset(declaration["accounts"])
+        processes.append(_InUse(declaration["session"], nodes, accounts, records))
+    return processes
+
+
+@contextmanager
+def _declared(folder: Path, mine: _InUse) -> Iterator[None]:
+    """Let others know what this process draws on; to be entered within `admission`.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    path = folder / f"{_PREFIX}{secrets.token_hex(8)}"
+    head = {
+        "session": mine.session,
+        "nodes": sorted(mine.nodes),
+        "accounts": sorted(mine.accounts),
+    }
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(os.fdopen(new_private_file(path), "wb"))
+            stack.callback(path.unlink, missing_ok=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(json.dumps(head).encode() + b"\n" + mine.digests.astype("<u8").tobytes())
+            file.flush()
+        except OSError as error:
+            raise InputError("privacy.ledger", str(folder), _unusable(error)) from None
+        yield
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether the file's lock could be taken, which holds until the descriptor is closed."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _unusable(error: OSError) -> str:
+    return f"a folder that can be written: {error.strerror}"
+
 
 _T = TypeVar("_T")
 _THREADS = 8  # they wait for the disk, not for a core
@@ -86,7 +218,7 @@ def folder_key(folder: Path) -> LedgerKey:
     return make_key(folder)
 
 
-class SharedLedgers:
+class SharedLedgers(Closing):
     """The ledgers of the data of a run's nodes, which no other run draws on until it is closed.
 
     Without nodes it is the shared ledger of a run that has none: it allows and books nothing.
@@ -130,10 +262,10 @@ class SharedLedgers:
         contents = {account.node: account.content for account in wanted}
         names = {node: data_name(content) for node, content in contents.items()}
         every = np.concatenate([np.zeros(0, np.uint64), *(account.digests for account in wanted)])
-        mine = InUse(session, frozenset(names), frozenset(names.values()), np.unique(every))
+        mine = _InUse(session, frozenset(names), frozenset(names.values()), np.unique(every))
         with shared._stack as stack:
             with admission(folder):
-                others = in_use(folder)
+                others = _in_use(folder)
                 _check_free(folder, mine, others)
                 # What another run draws on shares nothing with this one, and cannot be read now.
                 apart = {
@@ -147,7 +279,7 @@ class SharedLedgers:
                 for node, account in shared.accounts.items():
                     shared._nodes.setdefault(account.name, []).append(node)
                 _check_one_budget(shared.accounts)
-                stack.enter_context(declared(folder, mine))
+                stack.enter_context(_declared(folder, mine))
             sets = {name: np.frombuffer(account.digests, "<u8") for name, account in known.items()}
             held = holders({str(account.node): account.digests for account in wanted}, sets)
             shared.held = {int(node): groups for node, groups in held.items()}
@@ -200,7 +332,15 @@ class SharedLedgers:
             InputError: the run has sent more than is on these books, or a file cannot be written.
         """
         for node in self.accounts:
-            self._check_sent(node, run_id, sent.get(node, ()))
+            # Elsewhere, on other data or on an older copy of its books a run must not go on.
+            before, now = _steps(sent.get(node, ())), _steps(self.booked(node, run_id))
+            if before > now:
+                raise InputError(
+                    "privacy.ledger",
+                    str(self.file(node)),
+                    f"the books of this run and of its data: they have {now} of the {before} steps "
+                    "that it was charged",
+                )
         accounts = {account.name: account for account in self.accounts.values()}
         key = find_key(self.folder)
 
@@ -217,17 +357,6 @@ class SharedLedgers:
 
         _at_once(enter, accounts.values())
 
-    def _check_sent(self, node: int, run_id: str, sent: Sequence[Interval]) -> None:
-        """Refuse to go on with a run elsewhere, on other data, or on an older copy of its books."""
-        before, now = _steps(sent), _steps(self.booked(node, run_id))
-        if before > now:
-            raise InputError(
-                "privacy.ledger",
-                str(self.file(node)),
-                f"the books of this run and of its data: they have {now} of the {before} steps "
-                "that it was charged",
-            )
-
     def reserve(self, first_step: int, until: int) -> None:
         """Book steps on every ledger, durably; see `Ledger.reserve`."""
         _at_once(lambda ledger: ledger.reserve(first_step, until), self._ledgers.values())
@@ -240,19 +369,8 @@ class SharedLedgers:
         """Close the files and release their locks; closing twice is harmless."""
         self._stack.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-def _check_free(folder: Path, mine: InUse, others: Sequence[InUse]) -> None:
+def _check_free(folder: Path, mine: _InUse, others: Sequence[_InUse]) -> None:
     """Refuse records that another run draws on now."""
     for other in others:
         if other.session == mine.session and not mine.nodes & other.nodes:

@@ -1,4 +1,4 @@
-"""What all mechanisms share: relation, unit and trust model, a kind, and words for people.
+"""What all mechanisms share: relation, unit, trust model, a kind, words, checks of their numbers.
 
 - *Unit*: what neighbouring data sets differ in: one `record` of one node, or all the data of one
   `client`. With `client`, read "client's contribution" for "record's contribution" below.
@@ -17,16 +17,23 @@
 - *Relation* `add-or-remove-one`: neighbouring data sets differ in one record that contributes
   nothing in one of them; the number of records `J` is public (zero-out), so that the rate b / J
   and the fixed denominator reveal nothing. `replace-one`: one record has another value.
+
+What a number or word of a mechanism may not be is an `InputError` that names it.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from tacit.errors import InputError
 
 __all__ = [
     "ADD_OR_REMOVE_ONE",
+    "MOST_STEPS",
     "REPLACE_ONE",
     "TRUST_MODEL",
     "TRUST_MODELS",
@@ -34,6 +41,15 @@ __all__ = [
     "Mechanism",
     "Relation",
     "Unit",
+    "count",
+    "few_enough",
+    "fixed_size",
+    "multipliers",
+    "number",
+    "positive",
+    "share",
+    "whole",
+    "word",
 ]
 
 Relation = Literal["add-or-remove-one", "replace-one"]
@@ -51,7 +67,7 @@ class Mechanism(ABC):
     Every mechanism is a frozen dataclass with fields of its own, in the order of its arguments and
     of its statement; those that all share are declared here and kept there, since a field that is
     inherited would come before a mechanism's own. How epsilon is computed is the accountant's:
-    `tacit.privacy.accounting.parts`.
+    `tacit.privacy.accounting.dominating_pairs`.
 
     Attributes:
         kind: its name in a statement (`tacit.privacy.to_statement`).
@@ -129,3 +145,118 @@ class Mechanism(ABC):
     @abstractmethod
     def merged(cls, parts: Sequence[Any]) -> Mechanism:
         """One mechanism of several with the same `merge_key`."""
+
+
+MOST_STEPS = 1 << 24
+"""Steps that one schedule may have: 128 MiB of multipliers."""
+
+_NOT_SCHEDULES = (str, bytes, bytearray, Mapping, Set)
+
+
+def number(where: str, value: object) -> float:
+    """A finite number, as a float; raises InputError on truth values, text and the rest."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputError(where, value, "must be a number")
+    try:
+        plain = float(value)
+    except OverflowError:
+        plain = math.inf
+    if not math.isfinite(plain):
+        raise InputError(where, value, "must be finite")
+    return plain
+
+
+def positive(where: str, value: object) -> float:
+    """A finite number above 0; raises InputError on anything else."""
+    plain = number(where, value)
+    if not plain > 0:
+        raise InputError(where, value, "must be positive")
+    return plain
+
+
+def share(where: str, value: object) -> float:
+    """A rate in (0, 1]; raises InputError on anything else."""
+    plain = number(where, value)
+    if not 0 < plain <= 1:
+        raise InputError(where, value, "must lie in (0, 1]")
+    return plain
+
+
+def whole(where: str, value: object) -> int:
+    """A whole number of 1 or more; raises InputError on anything else."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InputError(where, value, "must be a whole number")
+    if value < 1:
+        raise InputError(where, value, "must be 1 or more")
+    return int(value)
+
+
+def count(where: str, value: object) -> int:
+    """A whole number of 0 or more, within 2^40; raises InputError on anything else."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InputError(where, value, "must be a whole number")
+    plain = int(value)
+    if not 0 <= plain <= 1 << 40:
+        raise InputError(where, value, "must lie in 0..2^40")
+    return plain
+
+
+def word(where: str, value: object, known: Sequence[str]) -> None:
+    """Raises InputError unless the value is one of the known words."""
+    if value not in known:
+        raise InputError(where, value, f"must be {' or '.join(map(repr, known))}")
+
+
+def fixed_size(relation: object) -> None:
+    """Raises InputError unless the relation is `replace-one`, as a batch of fixed size needs."""
+    if relation != REPLACE_ONE:
+        raise InputError(
+            "relation",
+            relation,
+            f"a batch of fixed size is accounted under {REPLACE_ONE!r} only: another record "
+            "moves in for the one that is left out; use Poisson sampling",
+        )
+
+
+def multipliers(noise_multiplier: object, steps: object) -> tuple[float, ...]:
+    """One noise multiplier a step, from one for all steps or from a flat schedule.
+
+    Raises:
+        InputError: no step, more than `MOST_STEPS`, lengths that disagree, or anything in the
+            schedule but positive finite numbers.
+    """
+    length = None if steps is None else whole("steps", steps)
+    if isinstance(noise_multiplier, Iterable):
+        return _schedule(noise_multiplier, length)
+    value = positive("noise_multiplier", noise_multiplier)
+    few_enough("steps", length or 1)
+    return (value,) * (length or 1)
+
+
+def few_enough(where: str, steps: int) -> None:
+    """Raises InputError for more steps than a schedule may have, before one is spelt out."""
+    if steps > MOST_STEPS:
+        expected = f"a mechanism of more than {MOST_STEPS:,} steps would not fit in memory"
+        raise InputError(where, steps, expected)
+
+
+def _schedule(values: Iterable[object], steps: int | None) -> tuple[float, ...]:
+    if isinstance(values, _NOT_SCHEDULES):
+        raise InputError("noise_multiplier", values, "must be a number, or a list of one a step")
+    given = tuple(values)
+    if not given:
+        raise InputError("noise_multiplier", [], "needs one number a step")
+    if steps not in (None, len(given)):
+        raise InputError("steps", steps, f"must equal the length of the schedule, {len(given)}")
+    few_enough("noise_multiplier", len(given))
+    if set(map(type, given)) == {float}:  # a million steps with few distinct values
+        for value in set(given):
+            _multiplier(value)
+        return given  # type: ignore[return-value]
+    return tuple(map(_multiplier, given))
+
+
+def _multiplier(value: object) -> float:
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        raise InputError("noise_multiplier", value, "must be one number a step: schedules are flat")
+    return positive("noise_multiplier", value)

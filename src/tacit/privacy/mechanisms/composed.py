@@ -24,8 +24,10 @@ from tacit.privacy.mechanisms.base import (
     Mechanism,
     Relation,
     Unit,
+    few_enough,
+    share,
+    whole,
 )
-from tacit.privacy.mechanisms.checks import few_enough, share, whole
 from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
     Gaussian,

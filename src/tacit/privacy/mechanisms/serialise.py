@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from tacit.errors import InputError
-from tacit.privacy.mechanisms.checks import few_enough, whole
+from tacit.privacy.mechanisms.base import few_enough, whole
 from tacit.privacy.mechanisms.composed import (
     MECHANISMS,
     FixedBatchGaussian,

@@ -24,8 +24,6 @@ from tacit.privacy.mechanisms.base import (
     Mechanism,
     Relation,
     Unit,
-)
-from tacit.privacy.mechanisms.checks import (
     count,
     few_enough,
     fixed_size,
@@ -282,7 +280,7 @@ class Laplace(Scheduled):
     """Laplace noise in every coordinate of a sum of contributions bounded in the l1 norm.
 
     A step is dominated by one Laplace distribution shifted by the l1 sensitivity, whatever the
-    dimension (proof in `tacit.privacy.accounting.laplace`).
+    dimension (proof: `docs/proofs/composition.md`).
 
     Args:
         noise_multiplier: scale b of the noise over the l1 clipping bound; one number, or one a
@@ -402,7 +400,7 @@ class PersistentState(Scheduled):
     the standard deviation of its noise and taken together as one vector, by at most `1 / z_k` in
     the l2 norm, whatever happened before; what several drawn steps move adds up; twice that under
     `replace-one`. A record that no step draws moves nothing. What else must hold, and the bound
-    (Bound B: amplification is given up), is in `tacit.privacy.accounting.persistent_state`.
+    (Bound B: amplification is given up), is in `tacit.privacy.accounting.private_state`.
 
     The first steps of such a mechanism are bounded by the first multipliers. A step that is run
     again, from state of before, is more than one multiplier: see `of_steps`.
@@ -436,7 +434,7 @@ class PersistentState(Scheduled):
         """The mechanism with the multipliers of these steps, over the root of the most repeats.
 
         State carries a record to later steps, so that those come up to as often as the one that is
-        repeated most (`tacit.privacy.accounting.persistent_state`).
+        repeated most (`tacit.privacy.accounting.private_state`).
         """
         fresh, most = super().of_steps(steps), max(times for _, _, times in steps)
         return fresh.with_schedule([z / math.sqrt(most) for z in schedule(fresh)])

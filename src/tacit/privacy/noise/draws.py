@@ -1,122 +1,270 @@
-"""Standard normals, coins and random subsets from nodes' keystreams: what privacy rests on.
+"""The secret keys of nodes, and what is drawn from them: keystreams, coins, random subsets.
 
-What a draw depends on, and what not, is said in `tacit.privacy.noise.keys`. What the normals are:
+Every secret draw of a node, noise and sampling coins alike, is a stretch of an AES-256-CTR
+keystream. The stream is keyed by (the node's key, purpose) and positioned by (step, part), so a
+draw depends neither on the process that hosts the node, nor on the other nodes, nor on what was
+drawn before: the simulator and a real run can agree bit for bit. The keystream is the same on every
+machine.
 
-- A pair of normals takes one AES block: 64 bits for the radius and 64 for the angle (Box-Muller).
-  Radii reach 9.49 standard deviations; the ideal mass beyond is below 2^-63 a pair. In double
-  precision the radius uniform has the resolution 2^-63 near 0 (the tails) and 2^-53 near 1.
-- In single precision the same words make the same normals, up to rounding: the radius's
-  logarithm is still taken in double precision, the angle is the top 32 bits.
-- The output of `normal` is floating point, whose low bits the analysis knows nothing of. What a run
-  releases is noised by `add_normal`, which is defended: see `tacit.privacy.noise.gaussian`.
-- The keystream is the same on every machine. Logarithm, sine and cosine are NumPy's and may
-  differ in the last bits between processor types; on one machine, equal positions give equal bits.
+The 128-bit counter block is `step` (48 bits), `part` (16 bits), block index (64 bits), all
+big-endian, so that draws at different positions never share a block. The key of a purpose is
+BLAKE2b of the purpose's name under the node's key. AES-256 costs about a tenth more than AES-128,
+which is a few hundredths of the time of a normal draw, hence the longer key.
+
+Deriving a key and setting up its cipher takes 8 to 20 us, which 50 nodes pay several times a step;
+moving a cipher to another position takes 1 us. So ciphers are kept with the keys (`NodeKeys.read`).
+A kept cipher has no state that matters: every read positions it first, and it is taken out of the
+store while it is read, so no two threads ever share one.
+
+A forked child that went on with its parent's keys would draw the same noise for other values, and
+the difference of two such releases holds no noise at all. So keys do not survive a fork: in the
+child, all of them are dropped before any other code runs, and whoever asks for one gets an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+import operator
+import os
+import secrets
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NoReturn
 
 import numpy as np
-import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
-from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.privacy.noise.block import NormalBlock, Pieces, Place, over_pieces
-from tacit.privacy.noise.gaussian import add_normal
-from tacit.privacy.noise.keys import NodeKeys, aes_ctr, fresh_keys, keystream, position, seeded_keys
-from tacit.privacy.noise.slack import Slack, slack, with_slack
 
 __all__ = [
+    "BLOCK_BYTES",
     "NodeKeys",
-    "Slack",
-    "add_normal",
     "aes_ctr",
     "choices",
     "coins",
+    "encryptor",
     "fresh_keys",
     "keystream",
-    "normal",
     "permutation",
+    "position",
     "seeded_keys",
-    "slack",
     "subset",
-    "with_slack",
 ]
 
-_NUMPY_TYPES: Mapping[torch.dtype, type[np.float32 | np.float64]] = MappingProxyType(
-    {torch.float32: np.float32, torch.float64: np.float64}
-)
+
+KEY_BYTES = 32
+BLOCK_BYTES = 16  # of AES
+STEP_BITS = 48
+PART_BITS = 16
+# Ciphers kept with the keys: a few purposes of every node. One takes about a kilobyte.
+_MOST_CIPHERS = 1 << 14
 
 
-def normal(
-    keys: NodeKeys,
-    nodes: Sequence[int] | None,
-    purpose: str,
-    step: int,
-    d: int,
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    out: Tensor | None = None,
-    part: int = 0,
-) -> Tensor:
-    """Independent standard normals, one row a node: `[nodes, d]`.
+@dataclass(frozen=True, eq=False, repr=False)
+class NodeKeys:
+    """The secret keys of the nodes that this process hosts.
 
-    Row i depends on the key of node i, purpose, step and part only: alone or in any stack it has
-    the same bits, and its first m values are those of a draw of length m. Rows are drawn on the
-    CPU, on as many threads as PyTorch uses, and copied where the device is another one.
+    Whoever has a node's key can subtract its noise. Keys are therefore never shown, pickled,
+    copied, stored or sent: `repr` hides them, and pickling and copying raise `TypeError`. A child
+    that this process forks holds none of them: every use there raises `InputError`.
 
     Args:
-        keys: keys of at least these nodes.
-        nodes: which nodes, in the order of the rows; None for all that `keys` holds.
-        purpose: what the draw is for; different purposes are independent.
-        step: 0 .. 2^48 - 1.
-        d: length of a row, at least 0.
-        dtype: `torch.float32` or `torch.float64`; that of `out` if it is given.
-        device: where the result lies; that of `out` if it is given.
-        out: `[nodes, d]`, filled and returned instead of a new tensor.
-        part: 0 .. 2^16 - 1, for several draws of one purpose in one step.
+        secret: the 32-byte key of each node.
+        seeded: whether the keys derive from a public number; such a run is not private.
 
     Raises:
-        InputError: a node's key is not held, a position is out of range, the dtype is another one,
-            or `out` has another shape.
+        InputError: a key is not 32 bytes long.
     """
-    rows = keys.nodes if nodes is None else tuple(nodes)
-    shape = (len(rows), d)
-    if out is None:
-        out = torch.empty(shape, dtype=dtype, device=device)
-    if out.shape != shape:
-        raise InputError("out", tuple(out.shape), f"a tensor of shape {shape}")
-    if out.dtype not in _NUMPY_TYPES:
-        raise InputError("train.dtype", str(out.dtype), "float32 or float64")
 
-    in_place = out.device.type == "cpu" and out.is_contiguous()
-    host = out if in_place else torch.empty(shape, dtype=out.dtype)
-    for node in rows:
-        keys.check(node)
-    counter = position(step, part)
-    values = host.detach().numpy()
-    pieces = Pieces.of(*shape)
+    secret: Mapping[int, bytes]
+    seeded: bool
+    _ciphers: dict[tuple[int, str], CipherContext] = field(default_factory=dict, init=False)
+    _dropped: bool = field(default=False, init=False)
 
-    def read(row: int, pair: int, zeros: bytes, buffer: memoryview) -> None:
-        keys.read(rows[row], purpose, counter + pair, zeros, buffer)
+    def __post_init__(self) -> None:
+        for node, key in self.secret.items():
+            if len(key) != KEY_BYTES:
+                raise InputError(f"key of node {node}", len(key), f"a key of {KEY_BYTES} bytes")
+        object.__setattr__(self, "secret", MappingProxyType(dict(self.secret)))
+        _LIVE.add(self)
 
-    def work(places: Iterator[Place]) -> None:
-        block = NormalBlock(pieces, values.dtype)
-        for place in places:
-            block.draw(place, read)
-            piece = values[place]
-            height, width = piece.shape
-            piece[...] = block.normals[:height, :width]
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The nodes whose keys are held, in the order given."""
+        return tuple(self.secret)
 
-    over_pieces(pieces, work)
-    if not in_place:
-        with torch.no_grad():
-            out.copy_(host)
-    return out
+    def subset(self, nodes: Iterable[int]) -> NodeKeys:
+        """The keys of `nodes` only, for a process that hosts only those.
+
+        Raises:
+            InputError: the key of one of `nodes` is not held.
+        """
+        self._check_held()
+        return NodeKeys({node: self._of(node) for node in nodes}, self.seeded)
+
+    def purpose_key(self, node: int, purpose: str) -> bytes:
+        """The 32-byte key of one purpose of one node: BLAKE2b of `purpose` under the node's key.
+
+        Raises:
+            InputError: the node's key is not held, or `purpose` is empty.
+        """
+        if not purpose:
+            raise InputError("purpose", purpose, "a name such as 'noise' or 'sampling'")
+        return hashlib.blake2b(
+            purpose.encode(),
+            key=self._of(node),
+            digest_size=KEY_BYTES,
+            person=b"tacit purpose 1",
+        ).digest()
+
+    def check(self, node: int) -> None:
+        """Raise `InputError` unless the node's key is held."""
+        self._of(node)
+
+    def read(self, node: int, purpose: str, counter: int, zeros: bytes, buffer: memoryview) -> None:
+        """Write the keystream of one purpose of one node from the block `counter` on.
+
+        Safe from several threads at once; the interpreter lock is released meanwhile.
+
+        Args:
+            node: whose key.
+            purpose: for which the key is derived, see `purpose_key`.
+            counter: the first counter block, see `position`.
+            zeros: as many zeros as bytes are wanted.
+            buffer: what is written; it has room for one block more.
+
+        Raises:
+            InputError: the node's key is not held, or `purpose` is empty.
+        """
+        try:
+            cipher = self._ciphers.pop((node, purpose))
+            cipher.reset_nonce(counter.to_bytes(BLOCK_BYTES, "big"))
+        except KeyError:
+            cipher = encryptor(self.purpose_key(node, purpose), counter)
+        cipher.update_into(zeros, buffer)
+        if len(self._ciphers) < _MOST_CIPHERS:
+            self._ciphers[node, purpose] = cipher
+
+    def _of(self, node: int) -> bytes:
+        self._check_held()
+        try:
+            return self.secret[node]
+        except KeyError:
+            held = f"one of the {len(self.secret)} nodes whose keys this process holds"
+            raise InputError("node", node, held) from None
+
+    def _check_held(self) -> None:
+        if self._dropped:
+            raise InputError(
+                "noise keys",
+                f"process {os.getpid()}",
+                "is a fork of the process that made them, and would release its own values under "
+                "the noise of that process: start the run in this process, or start this process "
+                "with the method 'spawn' of multiprocessing",
+            )
+
+    def _drop(self) -> None:
+        """Forget all keys and ciphers, for good."""
+        object.__setattr__(self, "secret", MappingProxyType({}))
+        object.__setattr__(self, "_dropped", True)
+        self._ciphers.clear()
+
+    def __repr__(self) -> str:
+        return f"NodeKeys(nodes={self.nodes}, seeded={self.seeded})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("keys of nodes are never copied, stored or sent")
+
+
+_LIVE: weakref.WeakSet[NodeKeys] = weakref.WeakSet()
+
+
+def _drop_all() -> None:
+    for keys in list(_LIVE):
+        keys._drop()
+
+
+# Systems without fork have no such function, and need none.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_all)
+
+
+def fresh_keys(nodes: Iterable[int]) -> NodeKeys:
+    """A new key for each of `nodes` from the operating system's generator."""
+    return NodeKeys({node: secrets.token_bytes(KEY_BYTES) for node in nodes}, seeded=False)
+
+
+def seeded_keys(noise_seed: int, nodes: Iterable[int]) -> NodeKeys:
+    """Keys that derive from a public number, for experiments: whatever they noise is not private.
+
+    Node i's key is BLAKE2b of (seed, i), whichever other nodes there are.
+
+    Raises:
+        InputError: the seed or a node is not in 0 .. 2^64 - 1.
+    """
+    seed = _fits("privacy.noise_seed", noise_seed, 64)
+    return NodeKeys({node: _seeded_key(seed, node) for node in nodes}, seeded=True)
+
+
+def _seeded_key(seed: int, node: int) -> bytes:
+    data = seed.to_bytes(8, "big") + _fits("node", node, 64).to_bytes(8, "big")
+    return hashlib.blake2b(data, digest_size=KEY_BYTES, person=b"tacit seeded key").digest()
+
+
+def _fits(where: str, value: int, bits: int) -> int:
+    whole = operator.index(value)  # NumPy's integers would overflow when shifted
+    if not 0 <= whole < 1 << bits:
+        raise InputError(where, value, f"a whole number from 0 to 2^{bits} - 1")
+    return whole
+
+
+def aes_ctr(key: bytes, counter: int, count_bytes: int) -> NDArray[np.uint8]:
+    """The first bytes of the AES-CTR keystream of `key` from the 128-bit block `counter` on.
+
+    Args:
+        key: 16, 24 or 32 bytes.
+        counter: the first counter block as a big-endian number.
+        count_bytes: how many bytes, at least 0.
+
+    Returns:
+        `[count_bytes]`, as NIST SP 800-38A, section 6.5, defines it for a plaintext of zeros.
+    """
+    buffer = np.empty(count_bytes + BLOCK_BYTES, np.uint8)
+    encryptor(key, counter).update_into(bytes(count_bytes), buffer.data)
+    return buffer[:count_bytes]
+
+
+def encryptor(key: bytes, counter: int) -> CipherContext:
+    """What turns zeros into the keystream of `key` from the 128-bit block `counter` on."""
+    return Cipher(algorithms.AES(key), modes.CTR(counter.to_bytes(BLOCK_BYTES, "big"))).encryptor()
+
+
+def position(step: int, part: int) -> int:
+    """The first counter block of a draw: step, part, then a block index of 64 bits from 0.
+
+    Raises:
+        InputError: step or part is out of range.
+    """
+    position = (_fits("step", step, STEP_BITS) << PART_BITS) | _fits("part", part, PART_BITS)
+    return position << 64
+
+
+def keystream(
+    keys: NodeKeys, node: int, purpose: str, step: int, count_bytes: int, part: int = 0
+) -> NDArray[np.uint8]:
+    """Secret random bytes of one node, purpose, step and part: `[count_bytes]`.
+
+    A shorter draw at the same position is a prefix of a longer one.
+
+    Raises:
+        InputError: the node's key is not held, or step or part is out of range.
+    """
+    buffer = np.empty(count_bytes + BLOCK_BYTES, np.uint8)
+    keys.read(node, purpose, position(step, part), bytes(count_bytes), buffer.data)
+    return buffer[:count_bytes]
 
 
 def coins(

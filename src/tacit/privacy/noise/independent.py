@@ -14,7 +14,8 @@ from typing import Protocol
 from torch import Tensor
 
 from tacit.privacy.mechanisms.clipping import NoiseNorm
-from tacit.privacy.noise.draws import NodeKeys, add_normal
+from tacit.privacy.noise.draws import NodeKeys
+from tacit.privacy.noise.gaussian import add_normal
 from tacit.privacy.noise.laplace import add_laplace
 
 __all__ = ["GAUSSIAN", "LAPLACE", "IndependentNoise", "Noise"]

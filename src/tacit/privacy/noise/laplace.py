@@ -11,30 +11,16 @@ point reaches only some numbers near the total, and which ones tells neighbourin
 the lattice point next to the **exact** sum, then rounded to the dtype of the total. Trust model and
 relation are those of what is accounted: this is the analysed mechanism, post-processed, at its own
 sensitivity in l1. The lattice is public; and noise of scale b' >= b is noise of scale b plus an
-independent variable, which is 0 with probability r = (b / b')^2 and Laplace(b') otherwise: its
-characteristic function (1 + b^2 t^2) / (1 + b'^2 t^2) is r + (1 - r) / (1 + b'^2 t^2). Rounding
-adds at most b^2 / 49,152 to the variance 2 b^2.
+independent variable. Rounding adds at most b^2 / 49,152 to the variance 2 b^2.
 
 *How X is drawn* (von Neumann 1951; Forsythe 1972). Nothing but 64-bit words is compared, so there
-is no logarithm whose rounding would matter. Let M = 2^64. An attempt draws a word w, then words
-for as long as each is strictly below the one before it. There are n or more of those with
-probability C(w, n) / M^n, so their number is even with probability
-
-    sum_n (-1)^n C(w, n) M^-n = (1 - 1/M)^w      (the binomial theorem; no approximation).
-
-If it is even, w is taken; if odd, the attempt failed and another follows. After k failed ones,
-G = k M + w has P(G = g) = (1 - 1/M)^g / M: **exactly** geometric, ties of words included. With
-c = -log(1 - 1/M) and F in [0, 1) of density proportional to e^(-c f), G + F is exactly exponential
-of rate c, and b (1 + 2^-63) / M times it, with a fair sign, is X: b' / b = (1 + 2^-63) / (M c) is
-at least 1, since M c <= 1 + 1/M.
-
-*What is not exact*: F. It is taken as (m + 1/2) / 2^256, m uniform on 256 bits of a keystream of
-its own. That is proved to change the probability of every lattice point, whatever the total, by a
-factor within 1 +- 2^-117: P(F <= x) is off by less than 2^-63 for every x; it matters only for the
-at most two values of G and sign that the borders of the lattice point's cell cut in two. Where
-|X| is v or more in that cell, each has probability at most e^(-v/b') (1 + 2/M) / 2M, so the error
-is at most e^(-v/b') 2^-126.9; the lattice point has at least e^(-v/b') (1 - e^(-s/b')) / 2, which
-is above e^(-v/b') 2^-9 since s/b' > 2^-7.01. `laplace_slack` adds this up over a run's values.
+is no logarithm whose rounding would matter. An attempt draws a word w, then words for as long as
+each is strictly below the one before it; if the number of those is odd, it failed and another
+follows. With M = 2^64, failed attempts times M plus w is **exactly** geometric, ties of words
+included; with a fraction F of a cell more it is exactly exponential, and with a fair sign it is X.
+F alone is not exact: it is taken with 256 bits, which changes the probability of every lattice
+point, whatever the total, by a factor within 1 +- 2^-117. Proofs:
+`docs/proofs/finite-arithmetic.md`.
 
 *How the exact point is found.* In double precision, from w and k alone, with an error below 2^-38
 lattice points for k < 64. Within 2^-36 of the middle between two points, or for larger k (together
@@ -61,9 +47,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.privacy.noise.block import over_rows
-from tacit.privacy.noise.keys import BLOCK_BYTES, NodeKeys, aes_ctr, position
-from tacit.privacy.noise.lattice import check_total, host_rows, lattice_spacing
+from tacit.privacy.noise.draws import BLOCK_BYTES, NodeKeys, aes_ctr, position
+from tacit.privacy.noise.lattice import check_total, host_rows, lattice_spacing, over_rows
 from tacit.privacy.noise.slack import Slack
 
 __all__ = ["add_laplace", "laplace_slack", "laplace_spacing"]
@@ -102,7 +87,8 @@ def laplace_slack(values: int) -> Slack:
     If the exact Laplace mechanism is (epsilon, delta)-DP, what runs is (`total_epsilon(epsilon)`,
     `total_delta(epsilon, delta)`)-DP, for any epsilon; a pure epsilon stays pure. Every
     probability, and hence every mixture of them over coins and histories, is within a factor
-    e^(2^-116) a value of the ideal one: proof in the module. For 10^9 values it is 1.2e-26.
+    e^(2^-116) a value of the ideal one: `docs/proofs/finite-arithmetic.md`. For 10^9 values it is
+    1.2e-26.
 
     Args:
         values: noised values of one node in all steps, d times K.
@@ -132,14 +118,9 @@ def add_laplace(
     same noise, its first m values are those of a row of length m, and the noise of float32 totals
     is that of float64 totals.
 
-    Args:
+    Args, as of `add_normal`, but for:
         total: `[nodes, d]`, float32 or float64, finite, on any device; noised on the CPU.
         scales: scale b of each row (the mean of the noise's absolute value; variance 2 b^2).
-        keys: keys of at least these nodes.
-        nodes: which nodes, in the order of the rows.
-        purpose: what the draw is for; different purposes are independent.
-        step: 0 .. 2^48 - 1.
-        part: 0 .. 2^16 - 1, for several draws of one purpose in one step.
 
     Returns:
         `total`.

@@ -1,37 +1,19 @@
 """How far noise in finite arithmetic may lie from ideal noise: a bound that enters epsilon.
 
 Without rounding errors, what `tacit.privacy.noise.gaussian` releases is a function of the analysed
-mechanism. This module bounds what the errors may add, for every total and adaptively.
+mechanism. This module bounds what the errors may add, for every total and adaptively; the proof is
+in `docs/proofs/finite-arithmetic.md`.
 
-*A pair.* Couple the words of a pair to ideal uniforms (radius R = sqrt(-2 ln U), angle): the value
-computed with care and the ideal normal differ, in each coordinate, by at most
-
-    e = 4.5 * 2^-50 R + 2^-60 + 2^-62 / (U R)      (the last term only where U > 2^-17),
-
-except with probability 2^-524. The first terms are the arithmetic: in units of 2^-50 R, 1.7 for the
-radius, 1 for the angle, 1 for sine and cosine, 0.4 for the product and the sum. The last is the
-resolution of the radius's word. So e <= 7 * 2^-50 R where R >= 2^-6, and below that
-e <= 7 * 2^-56 + 2^-61 / R.
-
-*A pair of lattice points*, given everything before, is a square of side w = spacing / std, between
-2^-7 and 2^-6, wherever the total lies. Its probability differs from the ideal one by at most the
-mass of the strip of width e around its border, with R the square's farthest point relatively
-
-    4 (e/w + e^2/w^2) exp(sqrt(2) (w + 2e) R):
-
-never above h = 2^-32 (R <= 27, which holds unless U < 2^-524), with mean square below k = 2^-75
-(E R^2 = 2). Near R = 0 the strip's area is below 2^-53.6, relatively 2^-39.6.
-
-*All pairs.* Let the ratio of the two laws of a pair be 1 + xi, |xi| <= h, E xi = 0, E xi^2 <= k. By
-Taylor's theorem E (1 + xi)^a <= 1 + a (a-1)/2 e^{a h} k, and likewise E (1 + xi)^(1-a) with
-e^{(a+1) h / (1-h)}: for a h <= 1/4 both Renyi divergences of order a are below a k. They add up
-over N pairs, adaptively. So both hockey-stick divergences at N a k + ln(1/delta) / (a - 1) are at
-most delta + N 2^-523 (Mironov, CSF 2017, propositions 1 and 3).
+*Theorem.* Let 1 + xi be the ratio of the two laws of a pair of lattice points, that of careful
+arithmetic over the ideal one, given everything before. Then |xi| <= h = 2^-32 (but for a chance of
+2^-524), E xi = 0 and E xi^2 <= k = 2^-75. For a h <= 1/4 both Renyi divergences of order a are
+below a k; they add up over N pairs, adaptively, so that both hockey-stick divergences at N a k +
+ln(1/delta) / (a - 1) are at most delta + N 2^-523 (Mironov, CSF 2017, propositions 1 and 3).
 
 *Assumed:* AES-256 in counter mode is indistinguishable from random bits, so privacy is
 computational; IEEE 754; logarithm, sine and cosine err by at most 4 units in the last place: those
 of NumPy in both precisions (tested, not proved), and those in double precision of a device on which
-noise is added (`tacit.privacy.noise.device`; NVIDIA states 2); totals are finite.
+noise is added (NVIDIA states 2); totals are finite.
 """
 
 from __future__ import annotations

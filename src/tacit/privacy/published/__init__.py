@@ -5,33 +5,48 @@ about the same mechanism. The formulas of `ClaimedRun` are printed for one recor
 and mean are one; for larger batches they are applied to the batch **mean** as printed, and the
 reading says so. The others have parameters of their own.
 
-Modules: `formula` (what a formula is), `privsgp`, `dyn`, `fedspd`, `do_adp` (the formulas),
-`fedspd_state` (what FedSPD-DP as printed reveals), and, not imported from here, `settings` (the
-papers' experiments, with the mechanism of each).
+Modules: `formula` (what a formula and a line of the table of claims are), and one for each paper
+(formulas, its experiments, the mechanism of each): `push_sum`, `do_adp`, `fedspd`.
 """
 
-from tacit.privacy.published.do_adp import DO_ADP, DoAdpRun, do_adp_noise, do_adp_theorem_delta
-from tacit.privacy.published.dyn import (
-    DYN_D2P,
-    DYN_GENERAL,
-    constant_mu,
-    general_noise_scale,
-    growing_mu,
-    total_mu,
+from functools import lru_cache
+from itertools import chain
+
+from tacit.privacy.published.do_adp import (
+    DO_ADP,
+    DoAdpRun,
+    do_adp_noise,
+    do_adp_settings,
+    do_adp_theorem_delta,
 )
 from tacit.privacy.published.fedspd import (
     FEDSPD_DP,
     FedspdRun,
     fedspd_round_epsilon,
     fedspd_sensitivity,
+    fedspd_settings,
     fedspd_step_parameter,
 )
-from tacit.privacy.published.formula import ClaimedRun, Formula, FormulaCondition, PublishedFormula
-from tacit.privacy.published.privsgp import (
+from tacit.privacy.published.formula import (
+    ClaimedRun,
+    Formula,
+    FormulaCondition,
+    PaperSetting,
+    PublishedFormula,
+)
+from tacit.privacy.published.push_sum import (
+    DYN_D2P,
+    DYN_GENERAL,
     PRIVSGP,
     UtilityConstants,
+    constant_mu,
+    dyn_settings,
+    general_noise_scale,
+    growing_mu,
     optimal_steps,
     privsgp_noise,
+    privsgp_settings,
+    total_mu,
 )
 
 __all__ = [
@@ -45,6 +60,7 @@ __all__ = [
     "FedspdRun",
     "Formula",
     "FormulaCondition",
+    "PaperSetting",
     "PublishedFormula",
     "UtilityConstants",
     "constant_mu",
@@ -56,6 +72,20 @@ __all__ = [
     "general_noise_scale",
     "growing_mu",
     "optimal_steps",
+    "paper_settings",
     "privsgp_noise",
     "total_mu",
 ]
+
+
+@lru_cache(maxsize=1)
+def paper_settings() -> tuple[PaperSetting, ...]:
+    """The papers' own experiments: every private algorithm, with claim, mechanism and bounds.
+
+    Row by row, algorithm by algorithm; of one experiment, the kindest reading comes first. Building
+    the table takes a moment, and each row's bounds are computed when its `bounds` are called.
+    """
+    parts = (privsgp_settings(), dyn_settings(), do_adp_settings(), fedspd_settings())
+    rows = tuple(chain.from_iterable(parts))
+    order = {row.algorithm: index for index, row in reversed(list(enumerate(rows)))}
+    return tuple(sorted(rows, key=lambda row: order[row.algorithm]))

@@ -1,30 +1,67 @@
-"""FedSPD-DP (Li, Wang, Chang and Chi): sensitivity, noise and total privacy loss, as printed.
+"""FedSPD-DP (Li, Wang, Chang and Chi): claims as printed, what its messages reveal, experiments.
 
 Symbols: Q local steps on mini-batches of b of a client's m records; N clients, K chosen a round,
-p = K / N; T rounds; rho, penalty; gamma_t, step parameter; G, gradient bound. What its messages
-really reveal is in `fedspd_state`.
+p = K / N; T rounds; rho, penalty; gamma_t, step parameter; G, gradient bound.
+
+*What the printed form reveals.* Unit: one record of one client, replaced. Observer: all messages,
+who is active, the graph. A client's inner iterate x and its dual lambda are private and never
+noised, so two neighbouring runs that once differ keep differing, while the noise shrinks like
+t^{-1/2}. With the coins fixed, the shifts of the messages are a linear function of them (linear
+losses) or are bounded by a recursion of norms (smooth convex losses, gamma >= L / 2). *Above*
+(`fedspd_upper`): Bound B over the sum of the responses' norms, loose. *Below* (`fedspd_lower`): all
+records linear, one at stake, and the messages projected on one direction. Both are for a given set
+of active rounds, which everyone sees. Derivation: `docs/proofs/primal-dual.md`.
+
+*Experiments* on Adult: N = 100, T = 100, b = 10, Q = 5, rho = 20, delta = 1e-4, G = 1; m = 325
+records a client; d = 162. The totals that figures show only are not repeated. Where K < N a client
+expects p T active rounds: the bounds are for that many, evenly spread.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Literal
 
+import numpy as np
+from scipy.special import log_ndtr, logsumexp
+
 from tacit.errors import InputError
-from tacit.privacy.published.formula import FormulaCondition, PublishedFormula, positive
+from tacit.privacy.accounting.gaussian import Array
+from tacit.privacy.mechanisms.composed import (
+    ADD_OR_REMOVE_ONE,
+    REPLACE_ONE,
+    ClientSampling,
+    FixedBatchGaussian,
+    Gaussian,
+)
+from tacit.privacy.published.formula import (
+    FormulaCondition,
+    PaperSetting,
+    PublishedFormula,
+    certified_bounds,
+    positive,
+)
 
 __all__ = [
     "FEDSPD_DP",
     "SLACK",
     "Drawing",
     "FedspdRun",
+    "even_rounds",
+    "fedspd_lower",
+    "fedspd_responses",
     "fedspd_round_epsilon",
     "fedspd_sensitivity",
+    "fedspd_settings",
     "fedspd_step_parameter",
     "fedspd_total_epsilon",
+    "fedspd_upper",
+    "fedspd_upper_delta",
+    "repaired_multiplier",
 ]
 
 SLACK = 3.04
@@ -196,3 +233,296 @@ FEDSPD_DP = PublishedFormula[FedspdRun](
     epsilon=fedspd_total_epsilon,
     conditions=_conditions,
 )
+
+
+_LATTICE = 8192
+_ROUNDING = 1e-11  # of a probability, relative: convolutions of positive masses, a few u a round
+
+
+def even_rounds(run: FedspdRun) -> tuple[int, ...]:
+    """As many active rounds as a client expects, p T, evenly spread, the last one being T."""
+    count = round(run.participation * run.rounds)
+    if count < 1:
+        raise InputError("rounds", run.rounds, "leave no active round in expectation")
+    return tuple(round((index + 1) * run.rounds / count) for index in range(count))
+
+
+def fedspd_responses(run: FedspdRun, active: Sequence[int], *, norms: bool) -> Array:
+    """Shift of each message over its noise, for a unit difference of one mini-batch gradient.
+
+    Args:
+        run: the client, with noise as published.
+        active: numbers of its active rounds, from 1, ascending.
+        norms: the recursion of norms (an upper bound) in place of the linear one (exact).
+
+    Returns:
+        `[rounds * Q, rounds]`: a row for each (round, local step) that may draw the record.
+    """
+    rho, local = run.penalty, run.local_steps
+    sign = 1.0 if norms else -1.0
+    impulses = np.eye(len(active) * local)
+    d, dual = np.zeros(len(impulses)), np.zeros(len(impulses))
+    shifts = np.zeros((len(impulses), len(active)))
+    for index, number in enumerate(active):
+        gamma = fedspd_step_parameter(run, number)
+        total = np.zeros(len(impulses))
+        for step in range(local):
+            d = (gamma * d + dual + impulses[index * local + step]) / (gamma + rho)
+            total += d
+        mean = total / local
+        noise = run.noise_multiplier * fedspd_sensitivity(run, gamma)
+        shifts[:, index] = (2 * mean + sign * dual / rho) / noise
+        dual = dual + sign * rho * mean
+    return shifts
+
+
+def fedspd_upper_delta(
+    run: FedspdRun, active: Sequence[int], epsilon: float, *, drawn_norm: float
+) -> float:
+    """Delta that holds at `epsilon` for smooth convex losses, as printed: Bound B, loose.
+
+    Args:
+        run: the client; its mini-batches of a round are disjoint.
+        active: numbers of its active rounds.
+        epsilon: at least 0.
+        drawn_norm: largest difference of a mini-batch gradient that draws the record (2 G / b).
+    """
+    mus, masses = _response_norms(run, tuple(active), drawn_norm)
+    first = log_ndtr(mus / 2 - epsilon / mus)
+    second = epsilon + log_ndtr(-mus / 2 - epsilon / mus)
+    # As `gaussian_delta` does it, with the same allowance for rounding.
+    slope = 1 + np.sqrt(2 * np.abs(second - epsilon))
+    sizes = 1 + np.abs(first) + np.abs(second) + epsilon + slope * (mus + epsilon / mus)
+    rounding = 1e-15 * sizes
+    deltas = np.exp(first) * (-np.expm1(np.minimum(second - first, 0.0)) + rounding)
+    return min(1.0, float(masses @ np.minimum(deltas * (1 + rounding), 1.0)) * (1 + _ROUNDING))
+
+
+def fedspd_upper(
+    run: FedspdRun, active: Sequence[int], delta: float, *, drawn_norm: float
+) -> float:
+    """Epsilon that holds at `delta` for smooth convex losses, as printed: Bound B, loose.
+
+    Infinity where no epsilon below 1e12 is enough. Arguments as in `fedspd_upper_delta`.
+    """
+
+    def enough(epsilon: float) -> bool:
+        return fedspd_upper_delta(run, active, epsilon, drawn_norm=drawn_norm) <= delta
+
+    if enough(0.0):
+        return 0.0
+    high = 1.0
+    while not enough(high):
+        high *= 2
+        if high > 1e12:
+            return math.inf
+    low = 0.0
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+@lru_cache(maxsize=16)
+def _response_norms(
+    run: FedspdRun, active: tuple[int, ...], drawn_norm: float
+) -> tuple[Array, Array]:
+    """An upper bound on mu: its positive values and their probabilities."""
+    norms = np.linalg.norm(fedspd_responses(run, active, norms=True), axis=1) * drawn_norm
+    values, masses = _sum_over_draws(run, norms.reshape(-1, run.local_steps), up=True)
+    held = (masses > 0) & (values > 0)
+    return values[held] * (1 + 1e-12), masses[held]
+
+
+def fedspd_lower(
+    run: FedspdRun, active: Sequence[int], delta: float, *, drawn_norm: float
+) -> float:
+    """An epsilon that the printed algorithm exceeds or meets at `delta`, on an explicit instance.
+
+    Args:
+        run: the client; its mini-batches of a round are disjoint.
+        active: numbers of its active rounds.
+        delta: of the guarantee.
+        drawn_norm: difference of a mini-batch gradient that draws the record (2 G / b, or 2 G).
+    """
+    responses = fedspd_responses(run, active, norms=False)
+    weights = responses.sum(axis=0)
+    weights /= np.linalg.norm(weights)
+    terms = (responses @ weights).reshape(-1, run.local_steps) * drawn_norm
+    sums, masses = _sum_over_draws(run, terms, up=False)
+    held = masses > 0
+    sums, log_masses = sums[held], np.log(masses[held])
+
+    def bound(tau: float) -> float:
+        p = math.exp(logsumexp(log_masses + log_ndtr(sums / 2 - tau))) * (1 - _ROUNDING)
+        log_q = float(logsumexp(log_masses + log_ndtr(-sums / 2 - tau))) + _ROUNDING
+        return math.log(p - delta) - log_q if p > delta else 0.0
+
+    best, left, right = 0.0, 0.0, float(sums.max()) / 2 + 6.0
+    for _ in range(4):  # any threshold gives a bound: a coarse search is safe
+        taus = np.linspace(left, right, 17)
+        bounds = [bound(tau) for tau in taus.tolist()]
+        top = int(np.argmax(bounds))
+        best = max(best, bounds[top])
+        left, right = taus[max(top - 1, 0)], taus[min(top + 1, len(taus) - 1)]
+    return best * (1 - 1e-9)
+
+
+def repaired_multiplier(run: FedspdRun) -> float:
+    """Noise multiplier of the repaired form (`state = "public"`) at the published noise.
+
+    The client starts each round from the broadcast x_0, releases x~ = x + noise, and updates
+    lambda from released values. y = 2 x - (public), so the published noise of y is half as large
+    on x. With disjoint mini-batches, fixed batch Q b of m, per-record clipping at G and convex
+    L-smooth losses with gamma >= L / 2, a round shifts x by at most (2 G / b) / (gamma + rho) times
+    the mean of (gamma / (gamma + rho))^r, which is at most 1: a fixed-batch Gaussian with
+    multiplier sigma / 2 over (G / b) / (gamma + rho), the same in every round.
+    """
+    gamma = fedspd_step_parameter(run, 1)
+    noise = run.noise_multiplier * fedspd_sensitivity(run, gamma) / 2
+    return noise * run.batch * (gamma + run.penalty) / run.gradient_bound
+
+
+def _sum_over_draws(run: FedspdRun, terms: Array, *, up: bool) -> tuple[Array, Array]:
+    """The sum of a term for every round that draws the record: values and probabilities.
+
+    A round draws it with probability Q b / m, at a local step that is uniform. Terms are rounded to
+    a lattice, up or down.
+
+    Args:
+        run: gives the probability.
+        terms: `[rounds, Q]`.
+        up: the direction of rounding.
+    """
+    span = float(np.maximum(terms.max(axis=1), 0).sum() - np.minimum(terms.min(axis=1), 0).sum())
+    step = span / _LATTICE
+    # A nudge first, so that the division's own rounding cannot go the wrong way.
+    nudged = terms / step + (1e-9 if up else -1e-9)
+    cells = (np.ceil(nudged) if up else np.floor(nudged)).astype(np.int64)
+    lowest, highest = np.minimum(cells.min(axis=1), 0), np.maximum(cells.max(axis=1), 0)
+    masses = np.zeros(int((highest - lowest).sum()) + 1)
+    masses[0] = 1.0
+    drawn = run.batch * run.local_steps / run.records
+    for row, low in zip(cells, lowest, strict=True):
+        spread = np.zeros_like(masses)
+        moves = [(0, 1 - drawn), *((int(cell), drawn / run.local_steps) for cell in row)]
+        for cell, chance in moves:
+            offset = cell - int(low)
+            spread[offset:] += chance * masses[: len(masses) - offset]
+        masses = spread
+    values = (int(lowest.sum()) + np.arange(len(masses), dtype=np.float64)) * step
+    return np.asarray(values, np.float64), masses
+
+
+_PAPER = "FedSPD-DP"
+_RECORDS, _BATCH, _LOCAL, _CLIENTS, _ROUNDS = 325, 10, 5, 100, 100
+_DELTA, _PENALTY, _DIMENSION = 1e-4, 20.0, 162
+
+
+def fedspd_settings() -> Iterator[PaperSetting]:
+    """FedSPD-DP at total budgets and at budgets a round, then its baselines."""
+    for total, chosen in ((1.0, 20), (1.0, 100), (3.0, 10)):
+        round_epsilon = fedspd_round_epsilon(
+            total=total,
+            records=_RECORDS,
+            batch=_BATCH,
+            local_steps=_LOCAL,
+            participation=chosen / _CLIENTS,
+            rounds=_ROUNDS,
+        )
+        yield from _fedspd(
+            f"Adult, K = {chosen} of 100, total eps = {total:g}", chosen, round_epsilon
+        )
+    for round_epsilon, chosen in ((0.1, 20), (0.1, 100), (1.0, 20)):
+        name = f"Adult, K = {chosen} of 100, eps = {round_epsilon:g} a round"
+        yield from _fedspd(name, chosen, round_epsilon)
+    yield from _baselines()
+
+
+def _fedspd(experiment: str, chosen: int, round_epsilon: float) -> Iterator[PaperSetting]:
+    run = FedspdRun(
+        records=_RECORDS,
+        batch=_BATCH,
+        local_steps=_LOCAL,
+        clients=_CLIENTS,
+        chosen=chosen,
+        rounds=_ROUNDS,
+        round_epsilon=round_epsilon,
+        delta=_DELTA,
+        penalty=_PENALTY,
+        dimension=_DIMENSION,
+    )
+    common = PaperSetting(
+        paper=_PAPER,
+        algorithm="FedSPD-DP",
+        experiment=experiment,
+        reading="",
+        claimed=FEDSPD_DP.epsilon(run),
+        delta=_DELTA,
+        relation=REPLACE_ONE,
+        conditions=FEDSPD_DP.conditions(run),
+    )
+    disjoint = "one record replaced, mini-batches of a round disjoint"
+    printed = f"as printed, private state; {disjoint}"
+    for bound, drawn_norm, kindest in (
+        ("a record's", 2 / _BATCH, True),
+        ("a mini-batch's", 2.0, False),
+    ):
+        yield replace(
+            common,
+            reading=f"{printed}; G bounds {bound} gradient; upper bound if gamma >= L / 2",
+            kindest=kindest,
+            bounds=partial(_as_printed, run, drawn_norm),
+        )
+    multiplier = repaired_multiplier(run)
+    repaired = FixedBatchGaussian(_BATCH * _LOCAL, _RECORDS, multiplier, len(even_rounds(run)))
+    yield replace(
+        common,
+        algorithm="FedSPD-DP, repaired",
+        reading=f"public state, the published noise; {disjoint}; gamma >= L / 2",
+        kindest=False,
+        noise_multiplier=(multiplier, multiplier),
+        mechanism=repaired,
+        bounds=certified_bounds(repaired, bound_is_tight=False),
+        conditions=(),
+    )
+
+
+def _as_printed(
+    run: FedspdRun, drawn_norm: float, delta: float
+) -> tuple[float | None, float | None]:
+    active = even_rounds(run)
+    lower = fedspd_lower(run, active, delta, drawn_norm=drawn_norm)
+    return lower or None, fedspd_upper(run, active, delta, drawn_norm=drawn_norm)
+
+
+def _baselines() -> Iterator[PaperSetting]:
+    """What is compared at (eps, 1e-4) a round: the total over T rounds is claimed by nobody."""
+    for round_epsilon in (0.1, 1.0):
+        classical = math.sqrt(2 * math.log(1.25 / _DELTA)) / round_epsilon
+        every = Gaussian(classical, _ROUNDS)
+        some = ClientSampling(Gaussian(classical, 1), 0.2, _ROUNDS)
+        at = f"Adult, eps = {round_epsilon:g} a round"
+        gaussian = "if each round is the classical Gaussian mechanism at its true sensitivity"
+        for algorithm, where, mechanism in (
+            ("DP-SGD", f"{at}, the same clients each round", every),
+            ("DP-FedAvg", f"{at}, K = 20 of 100", some),
+        ):
+            yield PaperSetting(
+                paper=_PAPER,
+                algorithm=algorithm,
+                experiment=where,
+                reading=f"{gaussian}, over {_ROUNDS} rounds",
+                delta=_DELTA,
+                noise_multiplier=(classical, classical),
+                relation=ADD_OR_REMOVE_ONE,
+                mechanism=mechanism,
+                bounds=certified_bounds(mechanism, bound_is_tight=False),
+            )
+        yield PaperSetting(
+            paper=_PAPER,
+            algorithm="DP-ADMM",
+            experiment=f"{at}, the same clients each round",
+            reading="none",
+            missing="its step sizes and the schedule of its noise variance are not printed",
+        )

@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tacit.errors import InputError
-from tacit.privacy.ledger.key import (
+from tacit.privacy.ledger.file import (
     KEY_FILE,
     LedgerKey,
     find_key,

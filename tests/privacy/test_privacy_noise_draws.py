@@ -1,22 +1,38 @@
-"""Keys and keystream: the published AES vectors, separation of positions, and secrecy of keys."""
+"""Keys and keystream, coins and subsets: published vectors, positions, secrecy, distributions."""
 
 import copy
+import math
 import multiprocessing
 import operator
 import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from itertools import combinations
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from forked import said_in_fork
 from tacit.errors import InputError
-from tacit.privacy.noise.keys import NodeKeys, aes_ctr, fresh_keys, keystream, position, seeded_keys
+from tacit.privacy.noise.draws import (
+    NodeKeys,
+    _smallest,
+    _threshold,
+    aes_ctr,
+    coins,
+    fresh_keys,
+    keystream,
+    position,
+    seeded_keys,
+    subset,
+)
 
 KEYS = seeded_keys(11, range(4))
+COIN_KEYS = seeded_keys(2024, range(8))
 
 
 def test_aes_ctr_matches_nist_sp_800_38a() -> None:
@@ -201,3 +217,91 @@ def test_a_subset_keeps_no_cipher_of_other_nodes() -> None:
         keystream(keys, node, "noise", 0, 16)
     assert not keys.subset([1])._ciphers
     assert "cipher" not in repr(keys).lower()
+
+
+@pytest.mark.parametrize("rate", [1e-4, 1 / 3, 0.5, 0.999])
+def test_coins_have_their_rate(rate: float) -> None:
+    n = 1_000_000
+    thrown = coins(COIN_KEYS, 0, "sampling", 4, n, rate)
+    assert thrown.dtype == np.bool_
+    score = (int(thrown.sum()) - n * rate) / math.sqrt(n * rate * (1 - rate))
+    assert abs(score) < 4.5
+
+
+def test_coins_of_rate_one_and_zero_are_certain() -> None:
+    assert coins(COIN_KEYS, 0, "sampling", 0, 100_000, 1.0).all()
+    assert not coins(COIN_KEYS, 0, "sampling", 0, 100_000, 0.0).any()
+    assert coins(COIN_KEYS, 0, "sampling", 0, 0, 0.5).shape == (0,)
+
+
+@given(rate=st.floats(0, 1))
+def test_the_realised_rate_is_never_above_the_stated_one(rate: float) -> None:
+    realised = Fraction(_threshold(rate), 2**64)
+    assert realised <= Fraction(rate) < realised + Fraction(1, 2**64)
+
+
+@settings(max_examples=30, deadline=None)
+@given(low=st.floats(0, 1), high=st.floats(0, 1), count=st.integers(0, 200))
+def test_coins_compare_the_keystream_with_the_rate(low: float, high: float, count: int) -> None:
+    low, high = sorted((low, high))
+    words = keystream(COIN_KEYS, 1, "sampling", 7, 8 * count).view("<u8").tolist()
+    thrown = coins(COIN_KEYS, 1, "sampling", 7, count, low)
+    assert thrown.tolist() == [Fraction(word, 2**64) < Fraction(low) for word in words]
+    assert not (thrown & ~coins(COIN_KEYS, 1, "sampling", 7, count, high)).any()
+
+
+def test_coins_of_steps_and_nodes_are_independent() -> None:
+    n = 100_000
+    thrown = {
+        (node, step): coins(COIN_KEYS, node, "sampling", step, n, 0.5)
+        for node in (0, 1)
+        for step in (0, 1)
+    }
+    for one, other in combinations(thrown, 2):
+        agree = int((thrown[one] == thrown[other]).sum())
+        assert abs(agree - n / 2) / math.sqrt(n / 4) < 5
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.1, math.nan])
+def test_rates_that_are_no_probability_are_refused(rate: float) -> None:
+    with pytest.raises(InputError, match="probability"):
+        coins(COIN_KEYS, 0, "sampling", 0, 10, rate)
+
+
+def test_subsets_are_uniform() -> None:
+    drawn = [tuple(subset(COIN_KEYS, 0, "sampling", step, 6, 3).tolist()) for step in range(10_000)]
+    counts = [drawn.count(chosen) for chosen in combinations(range(6), 3)]
+    assert sum(counts) == len(drawn)
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+@settings(max_examples=100, deadline=None)
+@given(population=st.integers(0, 300), share=st.floats(0, 1), step=st.integers(0, 2**48 - 1))
+def test_subsets_are_sorted_distinct_and_of_exact_size(
+    population: int, share: float, step: int
+) -> None:
+    size = int(share * population)
+    chosen = subset(COIN_KEYS, 0, "sampling", step, population, size).tolist()
+    assert chosen == sorted(set(chosen))
+    assert len(chosen) == size
+    assert all(0 <= index < population for index in chosen)
+
+
+@given(
+    words=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=20),
+    share=st.floats(0, 1),
+)
+def test_ties_go_to_the_smaller_second_word_then_to_the_lower_index(
+    words: list[tuple[int, int]], share: float
+) -> None:
+    size = int(share * len(words))
+    first, second = (np.array([pair[i] for pair in words], np.uint64) for i in (0, 1))
+    by_words_then_index = sorted(range(len(words)), key=lambda index: (*words[index], index))
+    chosen = _smallest(first, size, lambda: second).tolist()
+    assert chosen == sorted(by_words_then_index[:size])
+
+
+@pytest.mark.parametrize("size", [-1, 11])
+def test_subsets_of_impossible_size_are_refused(size: int) -> None:
+    with pytest.raises(InputError, match="population"):
+        subset(COIN_KEYS, 0, "sampling", 0, 10, size)

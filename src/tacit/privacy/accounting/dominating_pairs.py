@@ -1,0 +1,645 @@
+"""A mechanism as independent privacy losses: the pair that dominates each step, and its masses.
+
+Trust model: all messages. Steps are adaptive; composition of the dominating pairs dominates them,
+each direction for itself (Zhu, Dong and Wang, *Optimal accounting of differential privacy*,
+Thm. 10). A lower bound is for the pair: linear losses and public other records realise it.
+
+Every pair here has a privacy loss log(dP/dQ) that rises with the output x, so that an interval of
+x is an interval of losses.
+
+*Laplace noise*, add-or-remove-one (zero-out) with or without Poisson sampling, replace-one without
+(twice the shift): ((1-q) Lap(0) + q Lap(shift), Lap(0)) and its reverse, with the bound of a
+contribution in the l1 norm as shift, whatever the dimension. Trade-off functions of one coordinate
+after the other concatenate to that of one coordinate at the l1 norm, and sampling keeps the worst
+pair the worst: `docs/proofs/composition.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erf, ndtr
+
+from tacit.privacy.accounting.gaussian import Array
+from tacit.privacy.accounting.private_state import worst_means
+from tacit.privacy.mechanisms.composed import (
+    REPLACE_ONE,
+    ClientSampling,
+    Composed,
+    FixedBatchGaussian,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    PrivateState,
+    SampledGaussian,
+    schedule,
+)
+
+__all__ = [
+    "Binned",
+    "GaussianPart",
+    "LaplacePart",
+    "LaplaceStep",
+    "Levels",
+    "MixedPart",
+    "NormalStep",
+    "Part",
+    "Step",
+    "StepsPart",
+    "design",
+    "largest_level",
+    "parts_of",
+    "pure_epsilon",
+    "scaled",
+    "softened",
+    "total_variation",
+]
+
+_COARSE = 96  # cells from which the fine ones are designed
+_MORE = 2  # for each standard deviation of outputs
+_MOST = 20_000
+_ALIKE = 8  # steps that share their design, to the doubling of means
+_SPREAD = 0.1  # share of the fine cells that is spread evenly
+
+
+@dataclass(frozen=True, eq=False)
+class Binned:
+    """The masses of a pair (P, Q) between ascending losses.
+
+    Args:
+        losses: log(dP/dQ) at the ends of the cells, `[cells + 1]`.
+        p: masses of P where the loss lies below, between and above them, `[cells + 2]`.
+        q: masses of Q likewise.
+        bounded: nothing lies beyond the outermost losses: what is below has the lowest loss
+            itself, what is above the highest.
+        middle: mass of P (and of Q) at a loss of 0 beside the cells.
+        mirrored: the cells' mirror image belongs to the pair as well, with P and Q swapped.
+        p_error: what rounding may have moved in each mass, in units of roundoff, `[cells + 2]`.
+        q_error: likewise.
+        size: what a loss was formed of, whose rounding it may carry.
+    """
+
+    losses: Array
+    p: Array
+    q: Array
+    bounded: bool
+    middle: float
+    mirrored: bool
+    p_error: Array
+    q_error: Array
+    size: float
+
+    @property
+    def reverse(self) -> Binned:
+        """The pair (Q, P)."""
+        return replace(
+            self,
+            losses=-self.losses[::-1],
+            p=self.q[::-1],
+            q=self.p[::-1],
+            p_error=self.q_error[::-1],
+            q_error=self.p_error[::-1],
+        )
+
+
+@dataclass(frozen=True)
+class NormalStep:
+    """P = (1-q) N(m, 1) + q N(d, 1) against N(0, 1), or against its mirror image.
+
+    m is `undrawn_mean` and d is `drawn_mean`. The mirror image, for `opposite` = -d, is
+    Q = (1-q) N(-m, 1) + q N(-d, 1).
+
+    Args:
+        rate: q in (0, 1].
+        drawn_mean: mean where the record is drawn, positive.
+        undrawn_mean: mean where it is not, in 0..drawn_mean.
+        opposite: 0, or -drawn_mean for a record that pulls the other way.
+        symmetric: stands for the pointwise maximum of the profiles of (P, Q) and (Q, P) instead,
+            with `undrawn_mean` and `opposite` 0.
+
+    The loss is that of P over N(0, 1) less that of Q over N(0, 1); the first rises with x, the
+    second falls.
+
+    *The maximum of both directions* is (P, Q)'s profile from a = 1 on, and below it the mirror
+    image that symmetry asks for (`docs/proofs/composition.md`): P on losses above 0, Q mirrored
+    below, the rest at 0.
+    """
+
+    rate: float
+    drawn_mean: float
+    undrawn_mean: float = 0.0
+    opposite: float = 0.0
+    symmetric: bool = False
+
+    @property
+    def alike(self) -> NormalStep:
+        """A step with means a little further apart, the same for many: its cells serve as well."""
+        if self.symmetric:  # whose cells begin where its own loss is 0
+            return self
+        factor = 2.0 ** (math.ceil(_ALIKE * math.log2(self.drawn_mean)) / _ALIKE) / self.drawn_mean
+        return replace(
+            self,
+            drawn_mean=factor * self.drawn_mean,
+            undrawn_mean=factor * self.undrawn_mean,
+            opposite=factor * self.opposite,
+        )
+
+    def interval(self, reach: float) -> tuple[float, float]:
+        """The outputs between which all but Phi(-reach) of P and of Q lies, on either side."""
+        # A symmetric pair's cells begin where its loss is 0: R = 1.
+        low = self.drawn_mean / 2 if self.symmetric else self.opposite - reach
+        return low, self.drawn_mean + reach
+
+    @property
+    def both_ways(self) -> bool:
+        """(P, Q) and (Q, P) have the same losses."""
+        return self.symmetric or self.opposite == -self.drawn_mean
+
+    def loss(self, x: Array) -> Array:
+        """The privacy loss at each output."""
+        loss = self._over_null(x)
+        return loss - self._over_null(-x) if self.opposite else loss
+
+    def _over_null(self, x: Array) -> Array:
+        """Log dP/dN(0, 1)."""
+        drawn, undrawn = self.drawn_mean, self.undrawn_mean
+        lifted = _sampled(self.rate, (drawn - undrawn) * (x - (drawn + undrawn) / 2))
+        return lifted + undrawn * (x - undrawn / 2) if undrawn else lifted
+
+    def binned(self, edges: Array) -> Binned:
+        """Masses between outputs, `[cells + 1]`, ascending."""
+        still = _normal_masses(edges)
+        undrawn = _normal_masses(edges - self.undrawn_mean) if self.undrawn_mean else still
+        p, p_error = _mixture(self.rate, undrawn, _normal_masses(edges - self.drawn_mean))
+        q, q_error = still
+        if self.opposite:
+            away = _normal_masses(edges + self.undrawn_mean) if self.undrawn_mean else still
+            q, q_error = _mixture(self.rate, away, _normal_masses(edges - self.opposite))
+        losses = np.maximum.accumulate(self.loss(edges))
+        middle = 0.0
+        if self.symmetric:
+            losses[0] = 0.0
+            middle = max(0.0, float(p[0]) - float(q[1:].sum()))
+            p[0] = 0.0
+            q = np.append(0.0, q[1:])
+        size = self.drawn_mean - self.opposite
+        reach = max(abs(float(edges[0])), abs(float(edges[-1])))
+        return Binned(
+            losses,
+            p,
+            q,
+            bounded=False,
+            middle=middle,
+            mirrored=self.symmetric,
+            p_error=p_error,
+            q_error=q_error,
+            size=size * (reach + size),
+        )
+
+
+@dataclass(frozen=True)
+class LaplaceStep:
+    """P = (1-q) Lap(0) + q Lap(shift) against Q = Lap(0), scale 1.
+
+    The loss of Lap(shift) over Lap(0) is 2 x - shift within 0..shift and constant outside: two
+    atoms, which are kept as they are.
+
+    Args:
+        rate: q in (0, 1].
+        shift: l1 bound of the contribution over the scale, positive.
+    """
+
+    rate: float
+    shift: float
+
+    @property
+    def alike(self) -> LaplaceStep:
+        """Itself: its cells end where its losses do."""
+        return self
+
+    @property
+    def both_ways(self) -> bool:
+        """(P, Q) and (Q, P) have the same losses."""
+        return self.rate == 1
+
+    def interval(self, reach: float) -> tuple[float, float]:
+        """The outputs at which the loss changes, whatever the reach."""
+        return 0.0, self.shift
+
+    def loss(self, x: Array) -> Array:
+        """The privacy loss at each output between 0 and the shift."""
+        return _sampled(self.rate, 2 * x - self.shift)
+
+    def binned(self, edges: Array) -> Binned:
+        """Masses between outputs from 0 to the shift, `[cells + 1]`."""
+        rate, shift = self.rate, self.shift
+        width = -np.expm1(-np.diff(edges)) / 2
+        ends = (0.5,), (math.exp(-shift) / 2,)
+        q = np.concatenate((ends[0], np.exp(-edges[:-1]) * width, ends[1]))
+        moved = np.concatenate((ends[1], np.exp(edges[1:] - shift) * width, ends[0]))
+        p = (1 - rate) * q + rate * moved
+        losses = np.maximum.accumulate(self.loss(edges))
+        return Binned(
+            losses,
+            p,
+            q,
+            bounded=True,
+            middle=0.0,
+            mirrored=False,
+            p_error=16 * p,
+            q_error=16 * q,
+            size=shift,
+        )
+
+
+Step = NormalStep | LaplaceStep
+
+
+def _normal_masses(edges: Array) -> tuple[Array, Array]:
+    """Standard normal mass left of, between and right of ascending edges, from the nearer tails.
+
+    Returns:
+        The masses, and what rounding may have moved in each, in units of roundoff: (8 + x^2)
+        times the larger of the two tails. A tail is right to some 6 u of itself; its argument to
+        u of itself, which moves it by u x (x + 1) of itself. `[edges + 1]` each.
+    """
+    sizes = np.abs(edges)
+    tails = np.concatenate(([0.0], ndtr(-sizes), [0.0]))
+    masses = np.abs(np.diff(tails))
+    middle = int(np.searchsorted(edges, 0.0))
+    masses[middle] = 1.0 - tails[middle] - tails[middle + 1]
+    moved = tails * np.concatenate(([0.0], 9 + sizes * (sizes + 1), [0.0]))
+    errors = np.maximum(moved[:-1], moved[1:])
+    errors[middle] += 1.0
+    return masses, errors
+
+
+def _mixture(
+    rate: float, undrawn: tuple[Array, Array], drawn: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """Masses and errors of both, mixed."""
+    masses, errors = ((1 - rate) * a + rate * b for a, b in zip(undrawn, drawn, strict=True))
+    return masses, errors + 3 * masses
+
+
+def _sampled(rate: float, loss: Array) -> Array:
+    """log(1 - q + q e^loss), accurate near 0 and without overflow."""
+    if rate == 1:
+        return loss
+    rest = math.log1p(-rate)
+    low = np.logaddexp(rest, math.log(rate) + np.minimum(loss, 0.0))
+    middle = np.log1p(rate * np.expm1(np.clip(loss, -1.0, 1.0)))
+    high = loss + np.log(rate + (1 - rate) * np.exp(-np.maximum(loss, 0.5)))
+    return np.asarray(
+        np.where(loss < -0.7, low, np.where(loss < 1, middle, high)), dtype=np.float64
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """How densely outputs should be cut, for the least error in epsilon with so many cells.
+
+    A cell of width w in the loss that holds the share m of the tilted masses adds a variance of
+    about m w^2 / 6 to the loss; for a given number of cells their sum is least where m w^2 is the
+    same for each, that is where cells follow the cube root of (density x slope^2).
+
+    Args:
+        points: outputs, `[coarse + 1]`.
+        losses: there, in the direction's own sign, `[coarse + 1]`.
+        shares: of the cells, `[coarse]`.
+        error: sum of m w^2 for one cell in all; with n cells it is that over n^2.
+    """
+
+    points: Array
+    losses: Array
+    shares: Array
+    error: float
+
+    def edges(self, cells: int, width: float, most: float) -> Array:
+        """Outputs between so many cells, and none between losses of 0 and `most` wider than said.
+
+        Where one large loss decides, what it may be is spread far wider than tilted masses are.
+        """
+        inside = np.abs(np.diff(np.clip(self.losses, 0.0, most)))
+        below = np.append(0.0, np.cumsum(cells * self.shares + inside / width))
+        count = math.ceil(below[-1])
+        return np.interp(np.linspace(0.0, below[-1], count + 1), below, self.points)
+
+
+@lru_cache(maxsize=2048)
+def design(step: Step, reverse: bool, tilt: float, reach: float) -> Design:
+    """The design of the cells of a step.
+
+    Args:
+        step: the pair.
+        reverse: for (Q, P).
+        tilt: theta; masses are weighed by e^(theta loss), and by e^(theta loss / 2): where one
+            large loss decides, what matters lies between the bulk and what theta points to.
+        reach: standard deviations that the cells must cover.
+    """
+    low, high = step.interval(reach)
+    coarse = min(_COARSE + math.ceil(_MORE * (high - low)), _MOST)
+    points = np.linspace(low, high, coarse + 1)
+    binned = step.binned(points)
+    sign = -1.0 if reverse else 1.0
+    losses = sign * binned.losses
+    width = np.abs(np.diff(losses))
+    middle = (losses[:-1] + losses[1:]) / 2
+    masses = (binned.q if reverse else binned.p)[1:-1]
+    even = np.full(coarse, 1 / coarse)
+    shares = np.stack(
+        [_shares(masses, binned.middle, width, order * middle) for order in (tilt, tilt / 2)]
+    )
+    sizes = shares.sum(axis=1)
+    parts = np.where(sizes[:, None] > 0, shares / np.maximum(sizes, 1e-300)[:, None], even)
+    mixed = (1 - _SPREAD) * parts.mean(axis=0) + _SPREAD * even
+    return Design(points, losses, mixed, float(sizes.max()) ** 3)
+
+
+def _shares(masses: Array, middle: float, width: Array, exponents: Array) -> Array:
+    """Cube roots of m w^2, m the share of each cell, `[cells]`."""
+    with np.errstate(divide="ignore"):
+        logs = np.append(np.log(masses) + exponents, np.log(max(middle, 1e-300)))
+    weights = np.exp(logs - logs.max())
+    return np.asarray(np.cbrt(weights[:-1] / weights.sum() * width * width))
+
+
+_LARGEST = 1e152  # of a level: its square is a number
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """Different levels of one kind of step.
+
+    Args:
+        values: ascending, positive, `[levels]`.
+        counts: number of steps of each, `[levels]`.
+    """
+
+    values: Array
+    counts: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """How many different ones there are."""
+        return len(self.values)
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of all levels."""
+        return int(self.counts.sum())
+
+    def pairs(self) -> list[tuple[float, int]]:
+        """Each level and its number of steps."""
+        return list(zip(self.values.tolist(), self.counts.tolist(), strict=True))
+
+    def rounded(self, grain: float, *, up: bool) -> Levels:
+        """The levels, rounded to multiples of a grain, up or down."""
+        multiples = np.round(self.values / grain)
+        multiples += np.where(multiples * grain < self.values, 1.0, 0.0) if up else 0.0
+        multiples -= np.where(multiples * grain > self.values, 1.0, 0.0) if not up else 0.0
+        points, index = np.unique(multiples * grain, return_inverse=True)
+        return Levels(points, np.bincount(index, self.counts).astype(np.int64))
+
+
+@dataclass(frozen=True)
+class GaussianPart:
+    """Gaussian steps on every record: together one of parameter mu, losses N(mu^2/2, mu^2).
+
+    Args:
+        square: mu^2.
+    """
+
+    square: float
+
+
+@dataclass(frozen=True, eq=False)
+class LaplacePart:
+    """Laplace steps on every record.
+
+    Args:
+        levels: shift (l1 bound over scale) and number of steps.
+    """
+
+    levels: Levels
+
+
+@dataclass(frozen=True, eq=False)
+class StepsPart:
+    """Steps whose losses are put into cells.
+
+    Args:
+        unit: the step at level 1.
+        levels: what the unit's means are multiplied by, and number of steps.
+    """
+
+    unit: Step
+    levels: Levels
+
+
+@dataclass(frozen=True, eq=False)
+class MixedPart:
+    """Rounds in which something is released with a chance, which is seen; else nothing is.
+
+    Args:
+        inner: what.
+        share: the chance, in (0, 1].
+        rounds: how many.
+    """
+
+    inner: tuple[Part, ...]
+    share: float
+    rounds: int
+
+
+Part = GaussianPart | LaplacePart | StepsPart | MixedPart
+
+
+def parts_of(mechanism: Mechanism, *, upper: bool) -> tuple[Part, ...]:
+    """The independent losses that dominate a mechanism, or (for a lower bound) that it reaches.
+
+    Raises:
+        InputError: no bound is known for the combination.
+    """
+    return _PARTS[type(mechanism)](mechanism, upper)
+
+
+def scaled(step: Step, level: float) -> Step:
+    """A step with the distances of all means multiplied by the level."""
+    if isinstance(step, LaplaceStep):
+        return LaplaceStep(step.rate, step.shift * level)
+    return replace(
+        step,
+        drawn_mean=step.drawn_mean * level,
+        undrawn_mean=step.undrawn_mean * level,
+        opposite=step.opposite * level,
+    )
+
+
+def _levels(mechanism: Any, upper: bool, sensitivity: float = 1.0) -> Levels:
+    """Sensitivity over noise of each step, rounded to the safe side, and number of steps."""
+    noises, counts = np.unique(np.asarray(schedule(mechanism)), return_counts=True)
+    values = np.nextafter(sensitivity / noises, math.inf if upper else 0.0)
+    return Levels(np.minimum(values, _LARGEST)[::-1], counts[::-1])
+
+
+def _gaussian(mechanism: Any, upper: bool) -> tuple[Part, ...]:
+    sensitivity = 2.0 if mechanism.relation == REPLACE_ONE else 1.0
+    levels = _levels(mechanism, upper, sensitivity)
+    return (GaussianPart(float((levels.values**2 * levels.counts).sum())),)
+
+
+def _sampled_gaussian(mechanism: Any, upper: bool) -> tuple[Part, ...]:
+    if mechanism.rate == 1:
+        return _gaussian(mechanism, upper)
+    opposite = -1.0 if mechanism.relation == REPLACE_ONE else 0.0
+    unit = NormalStep(mechanism.rate, 1.0, opposite=opposite)
+    return (StepsPart(unit, _levels(mechanism, upper)),)
+
+
+def _fixed_batch(mechanism: Any, upper: bool) -> tuple[Part, ...]:
+    """Above: the maximum of both directions. Below: one record changes from nothing to 2 C."""
+    if mechanism.rate == 1:
+        return _gaussian(mechanism, upper)
+    unit = NormalStep(mechanism.rate, 1.0, symmetric=upper)
+    return (StepsPart(unit, _levels(mechanism, upper, 2.0)),)
+
+
+def _laplace(mechanism: Any, upper: bool) -> tuple[Part, ...]:
+    if mechanism.rate == 1:
+        return (
+            LaplacePart(
+                _levels(mechanism, upper, 2.0 if mechanism.relation == REPLACE_ONE else 1.0)
+            ),
+        )
+    return (StepsPart(LaplaceStep(mechanism.rate, 1.0), _levels(mechanism, upper)),)
+
+
+def _private_state(mechanism: Any, upper: bool) -> tuple[Part, ...]:
+    """Theorem A's pair (`private_state`), which constant shifts attain."""
+    opposite = worst_means(mechanism)[1][1]
+    if mechanism.rate == 1 or mechanism.undrawn_norm == mechanism.drawn_norm:
+        distance = mechanism.drawn_norm - opposite
+        levels = _levels(mechanism, upper, distance)
+        return (GaussianPart(float((levels.values**2 * levels.counts).sum())),)
+    unit = NormalStep(
+        mechanism.rate,
+        mechanism.drawn_norm,
+        undrawn_mean=mechanism.undrawn_norm,
+        opposite=opposite,
+    )
+    return (StepsPart(unit, _levels(mechanism, upper)),)
+
+
+def _composed(mechanism: Any, upper: bool) -> tuple[Part, ...]:
+    return tuple(part for inner in mechanism.parts for part in parts_of(inner, upper=upper))
+
+
+def _client_sampling(mechanism: Any, upper: bool) -> tuple[Part, ...]:
+    inner = parts_of(mechanism.participation, upper=upper)
+    return (MixedPart(inner, mechanism.rate, mechanism.rounds),)
+
+
+_PARTS: Mapping[type[Mechanism], Callable[[Any, bool], tuple[Part, ...]]] = {
+    Gaussian: _gaussian,
+    SampledGaussian: _sampled_gaussian,
+    FixedBatchGaussian: _fixed_batch,
+    Laplace: _laplace,
+    PrivateState: _private_state,
+    Composed: _composed,
+    ClientSampling: _client_sampling,
+}
+
+
+def total_variation(parts: tuple[Part, ...]) -> float:
+    """At least delta at epsilon 0, and so at any: the sum of what each step gives away."""
+    distance = sum(_DISTANCES[type(part)](part) for part in parts)
+    return min(1.0, distance * (1 + 1e-12))
+
+
+def _steps_distance(part: StepsPart) -> float:
+    """P and Q are mixtures with the same weights: at most the mixed distance of their parts."""
+    unit, levels = part.unit, part.levels
+    if isinstance(unit, LaplaceStep):
+        return unit.rate * float(-np.expm1(-levels.values / 2) @ levels.counts)
+    drawn = erf((unit.drawn_mean - unit.opposite) * levels.values / math.sqrt(8))
+    # Where Q has a mean away from 0, its other one is opposite to P's.
+    apart = 2 * unit.undrawn_mean if unit.opposite else unit.undrawn_mean
+    undrawn = erf(apart * levels.values / math.sqrt(8))
+    return float((unit.rate * drawn + (1 - unit.rate) * undrawn) @ levels.counts)
+
+
+_DISTANCES: Mapping[type[Part], Callable[[Any], float]] = {
+    GaussianPart: lambda part: math.erf(math.sqrt(part.square / 8)),
+    LaplacePart: lambda part: float(-np.expm1(-part.levels.values / 2) @ part.levels.counts),
+    StepsPart: _steps_distance,
+    MixedPart: lambda part: part.rounds * part.share * total_variation(part.inner),
+}
+
+
+def largest_level(parts: tuple[Part, ...]) -> float:
+    """The largest distance of two means of one step, over the noise."""
+    return max(_LARGEST_LEVELS[type(part)](part) for part in parts)
+
+
+def _steps_largest(part: StepsPart) -> float:
+    if isinstance(part.unit, LaplaceStep):
+        return float(part.levels.values[-1])
+    return float(part.levels.values[-1]) * (part.unit.drawn_mean - part.unit.opposite)
+
+
+_LARGEST_LEVELS: Mapping[type[Part], Callable[[Any], float]] = {
+    GaussianPart: lambda part: math.sqrt(part.square),
+    LaplacePart: lambda part: float(part.levels.values[-1]),
+    StepsPart: _steps_largest,
+    MixedPart: lambda part: largest_level(part.inner),
+}
+
+
+def softened(parts: tuple[Part, ...], most: float) -> tuple[Part, ...]:
+    """Steps whose means are no further apart than `most`, over the noise: dominated by the given.
+
+    More noise turns a step into one of smaller distances.
+    """
+    return tuple(_SOFTENED[type(part)](part, most) for part in parts)
+
+
+def _softened_steps(part: StepsPart, most: float) -> StepsPart:
+    reach = most * float(part.levels.values[-1]) / _steps_largest(part)
+    points, index = np.unique(np.minimum(part.levels.values, reach), return_inverse=True)
+    counts = np.bincount(index, part.levels.counts).astype(np.int64)
+    return StepsPart(part.unit, Levels(points, counts))
+
+
+_SOFTENED: Mapping[type[Part], Callable[[Any, float], Part]] = {
+    GaussianPart: lambda part, most: GaussianPart(min(part.square, most * most)),
+    LaplacePart: lambda part, most: part,
+    StepsPart: _softened_steps,
+    MixedPart: lambda part, most: replace(part, inner=softened(part.inner, most)),
+}
+
+
+def pure_epsilon(parts: tuple[Part, ...]) -> float:
+    """The largest loss there is, at which delta is 0; infinite for Gaussian noise."""
+    return sum(_LARGEST_LOSSES[type(part)](part) for part in parts) * (1 + 1e-12)
+
+
+def _steps_pure(part: StepsPart) -> float:
+    if not isinstance(part.unit, LaplaceStep):
+        return math.inf
+    rate, shifts = part.unit.rate, part.levels.values
+    largest = shifts + np.log(rate + (1 - rate) * np.exp(-shifts))
+    return float((largest * part.levels.counts).sum())
+
+
+_LARGEST_LOSSES: Mapping[type[Part], Callable[[Any], float]] = {
+    GaussianPart: lambda part: math.inf,
+    LaplacePart: lambda part: float((part.levels.values * part.levels.counts).sum()),
+    StepsPart: _steps_pure,
+    MixedPart: lambda part: part.rounds * pure_epsilon(part.inner),
+}
