@@ -10,7 +10,7 @@ from torch import nn
 import tacit
 from tacit.errors import InputError
 from tacit.gradients import LOSSES, build
-from tacit.gradients.functional import FunctionalPath
+from tacit.gradients.paths import FunctionalPath
 from tacit.models import MODELS, build_model, resnet18
 
 

@@ -18,7 +18,7 @@ from tacit.config import GIVEN, Config
 from tacit.data import Dataset, StackedData
 from tacit.errors import InputError, RecordsError
 from tacit.gradients import Loss, StackedModel
-from tacit.gradients.table.table import available_bytes, table_need
+from tacit.gradients.table import available_bytes, table_need
 from tacit.models import architectures as models
 from tacit.models.losses import find_loss
 from tacit.training.plan import Plan

@@ -31,8 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tacit.errors import InputError
-from tacit.gradients.contributions import Contribution, Dense, Outer, Sizes, square_bounds
-from tacit.gradients.layout import Slot
+from tacit.gradients.contributions import Contribution, Dense, Outer, Sizes, Slot, square_bounds
 
 __all__ = ["Embedding", "Lookup", "bag_of", "embedding_of", "merged"]
 
