@@ -90,7 +90,7 @@ def train(
     from tacit.config import load_config
     from tacit.training import loop as run
     from tacit.training.prepare import prepare
-    from tacit.training.processes.join import agreed_folder, joined
+    from tacit.training.processes.agreement import agreed_folder, joined
     from tacit.training.run_folder import folder
 
     if resume and out is None:
@@ -171,7 +171,7 @@ def plan(
     from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config
     from tacit.training.prepare import prepare
-    from tacit.training.processes.join import joined
+    from tacit.training.processes.agreement import joined
 
     config = load_config(file, overrides=set_ or ())
     asked = {

@@ -17,19 +17,17 @@ from tacit import privacy
 from tacit.analysis.audit.bounds import epsilon_lower, epsilon_of_mu, error_rates, mu_lower
 from tacit.analysis.audit.canaries import ALONE, OPPOSED, REPLACED, REPLACED_IN_BATCH, Problem
 from tacit.analysis.audit.harness import ContextFactory, Observed, set_up
-from tacit.analysis.audit.hypothesis_test import (
-    Guesses,
-    balance_merit,
-    epsilon_merit,
-    excess_merit,
-    fix_and_count,
-)
 from tacit.analysis.audit.one_run import OneRun, run_once
 from tacit.analysis.audit.report import Attack, AuditOptions, AuditReport, Comparison
 from tacit.analysis.audit.statistics import (
     LIKELIHOOD_RATIO,
+    Guesses,
     Known,
+    balance_merit,
     between_nodes,
+    epsilon_merit,
+    excess_merit,
+    fix_and_count,
     repeated_noises,
     statistics_of,
 )

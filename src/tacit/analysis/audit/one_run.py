@@ -17,8 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.analysis.audit.bounds import one_run_epsilon
-from tacit.analysis.audit.harness import ContextFactory, seeded
-from tacit.analysis.audit.transcript import RecordingExchange, Transcript, noised_gradients
+from tacit.analysis.audit.harness import (
+    ContextFactory,
+    RecordingExchange,
+    Transcript,
+    noised_gradients,
+    seeded,
+)
 from tacit.communication.exchange import InProcessExchange
 from tacit.data import StackedData
 from tacit.errors import InputError

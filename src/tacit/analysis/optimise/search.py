@@ -13,13 +13,15 @@ from torch import nn
 from tacit.analysis.optimise.bound import (
     BoundConstants,
     Budget,
+    Estimates,
     claimed_variances,
+    clipping_excess,
     convergence_bound,
+    estimate,
     least_steps,
     optimal_steps,
     published_steps,
 )
-from tacit.analysis.optimise.constants import Estimates, clipping_excess, estimate
 from tacit.analysis.optimise.noise import (
     Batch,
     OptimiseSetting,

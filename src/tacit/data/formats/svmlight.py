@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.data.bounded import UnfitFileError
 from tacit.data.datasets import Dataset, TaskData
-from tacit.data.files import find_file
+from tacit.data.files import UnfitFileError, find_file
 from tacit.errors import InputError
 from tacit.free_memory import host_bytes, in_words
 

@@ -190,7 +190,7 @@ class Embedding:
 
 
 def embedding_of(module: nn.Embedding) -> Embedding:
-    """The embedding of a module; `refuse` has no module whose options it does not have."""
+    """The embedding of a module; `probe` lets no module pass whose options it does not have."""
     return Embedding(_rows, _rows_of_places, module.padding_idx)
 
 

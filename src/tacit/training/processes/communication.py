@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tacit.communication.colours import Outgoing, opened
 from tacit.communication.exchange import BetweenProcesses, Exchange, Graphs, InProcessExchange
-from tacit.communication.exchange.counting import Active, everybody
+from tacit.communication.exchange.protocol import Active, everybody
 from tacit.communication.received import METRICS, TOKEN, Metrics
 from tacit.training.evaluation import MetricsPart
 from tacit.training.faults import effective
