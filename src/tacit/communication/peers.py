@@ -139,19 +139,10 @@ def place(
         expected = f"must be 1 to {count}: a process hosts at least one of the {count} nodes"
         raise InputError("--processes", processes, expected)
     if isinstance(placement, str):
-        return Placement(_blocks(count, processes))
+        size, larger = divmod(count, processes)
+        sizes = [size + (rank < larger) for rank in range(processes)]
+        return Placement(tuple(rank for rank, nodes in enumerate(sizes) for _ in range(nodes)))
     ranks = tuple(placement)
-    _check(ranks, count, processes)
-    return Placement(ranks)
-
-
-def _blocks(count: int, processes: int) -> tuple[int, ...]:
-    size, larger = divmod(count, processes)
-    sizes = [size + (rank < larger) for rank in range(processes)]
-    return tuple(rank for rank, nodes in enumerate(sizes) for _ in range(nodes))
-
-
-def _check(ranks: tuple[int, ...], count: int, processes: int) -> None:
     if len(ranks) != count:
         expected = f"must name one rank for each of the {count} nodes; it names {len(ranks)}"
         raise InputError(_WHERE, list(ranks), expected)
@@ -169,3 +160,4 @@ def _check(ranks: tuple[int, ...], count: int, processes: int) -> None:
             "fewer processes"
         )
         raise InputError(_WHERE, list(ranks), expected)
+    return Placement(ranks)

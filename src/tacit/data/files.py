@@ -198,12 +198,24 @@ def download(
         DownloadError: if there is no answer, the transfer breaks off, the checksum differs, or
             the folder cannot be written.
     """
+    import pooch  # here, since most runs download nothing
+
     made = [folder for folder in target.parents if not folder.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-") as folder:
             part = Path(folder) / target.name
-            _fetch(url, part, console or Console(stderr=True))
+            shown = console or Console(stderr=True)
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                DownloadColumn(),
+                TransferSpeedColumn(),
+            )
+            with Progress(*columns, console=shown, disable=not shown.is_terminal) as progress:
+                bar = _ProgressBar(progress, progress.add_task(part.name, total=None))
+                fetch = pooch.HTTPDownloader(progressbar=bar, chunk_size=_CHUNK_BYTES)
+                fetch(url, str(part), None)
             found = (digest or content_sha256)(part)
             if found != sha256:
                 raise DownloadError(f"{url}: SHA-256 of its content is {found}, not {sha256}")
@@ -213,14 +225,9 @@ def download(
         reason = f"{url}: {type(error).__name__}: {error}"
         raise DownloadError(textwrap.shorten(reason, 300, placeholder=" ...")) from error
     finally:
-        _remove_empty(made)
-
-
-def _remove_empty(folders: Iterable[Path]) -> None:
-    """Remove those folders that are empty, innermost first: made for a file that never came."""
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
+        for outer in made:  # innermost first: what was made for a file that never came
+            with contextlib.suppress(OSError):
+                outer.rmdir()
 
 
 def content_sha256(path: Path) -> str:
@@ -240,21 +247,6 @@ def file_sha256(path: Path) -> str:
     """SHA-256 of a file as it is, in hexadecimal, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _fetch(url: str, part: Path, console: Console) -> None:
-    import pooch  # here, since most runs download nothing
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = _ProgressBar(progress, progress.add_task(part.name, total=None))
-        fetch = pooch.HTTPDownloader(progressbar=bar, chunk_size=_CHUNK_BYTES)
-        fetch(url, str(part), None)
 
 
 @dataclass
@@ -343,16 +335,13 @@ def obtain(file: PublishedFile, data_dir: Path, folders: Sequence[Path], advice:
     if found is not None:
         return found
     target = folders[0] / file.name
+    mirror = os.environ.get(MIRROR_VARIABLE)
+    address = f"{mirror.rstrip('/')}/{file.dataset}/{file.name}" if mirror else file.url
     try:
-        download(_address(file), target, file.sha256, digest=file.digest)
+        download(address, target, file.sha256, digest=file.digest)
     except DownloadError as error:
         looked = " or ".join(map(str, folders))
         expected = f"{file.names[0]}[.gz] was not found in {looked}; {advice}"
         reason = f"{expected}; the download failed: {error}"
         raise InputError(_WHERE, str(data_dir), reason) from error
     return target
-
-
-def _address(file: PublishedFile) -> str:
-    mirror = os.environ.get(MIRROR_VARIABLE)
-    return f"{mirror.rstrip('/')}/{file.dataset}/{file.name}" if mirror else file.url

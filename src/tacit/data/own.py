@@ -73,30 +73,29 @@ def load_own(source: str, nodes: Sequence[int]) -> list[Dataset]:
             node 3 cannot be trained on or are shaped otherwise than those of the first node.
     """
     read = _from_function if _is_function(source) else _from_file
-    if len(nodes) > 1:
-        _check_distinct(source, nodes)
+    if len(nodes) > 1 and _NODE not in source and not _is_function(source):
+        expected = (
+            f"must have {_NODE} in it, such as data/{_NODE}.npz: nodes {nodes[0]} and {nodes[1]} "
+            "of this process would read the same records"
+        )
+        raise InputError(_WHERE, source, expected)
     datasets: list[Dataset] = []
     for node in nodes:
         name = f"node {node} ({source.replace(_NODE, str(node))})"
         dataset = as_dataset(read(source, node), name)
         check_dataset(dataset, name)
         datasets.append(dataset)
-        _check_alike(dataset, datasets[0], name, nodes[0])
+        wanted = record_layout(datasets[0])
+        for key, found in record_layout(dataset).items():
+            if found != wanted[key]:
+                expected = f"must be {wanted[key]}, as those of node {nodes[0]}"
+                raise InputError(f"{name}, {key}", found, expected)
     return datasets
 
 
 def _is_function(source: str) -> bool:
     module, colon, name = source.partition(":")
     return bool(colon) and all(part.isidentifier() for part in [*module.split("."), name])
-
-
-def _check_distinct(source: str, nodes: Sequence[int]) -> None:
-    if _NODE not in source and not _is_function(source):
-        expected = (
-            f"must have {_NODE} in it, such as data/{_NODE}.npz: nodes {nodes[0]} and {nodes[1]} "
-            "of this process would read the same records"
-        )
-        raise InputError(_WHERE, source, expected)
 
 
 def record_layout(dataset: Dataset) -> dict[str, str]:
@@ -113,14 +112,6 @@ def record_layout(dataset: Dataset) -> dict[str, str]:
 
 def _kind(values: Tensor) -> str:
     return "floating" if values.is_floating_point() else "integer"
-
-
-def _check_alike(dataset: Dataset, first: Dataset, name: str, first_node: int) -> None:
-    wanted = record_layout(first)
-    for key, found in record_layout(dataset).items():
-        if found != wanted[key]:
-            expected = f"must be {wanted[key]}, as those of node {first_node}"
-            raise InputError(f"{name}, {key}", found, expected)
 
 
 def _from_function(source: str, node: int) -> object:

@@ -324,11 +324,7 @@ class GradientTable:
         """New entries; the inputs of their records; norms, losses and mask."""
         inputs, targets = self._data.gather(torch.where(mask, indices, 0))
         found = self._model.record_gradients(at, inputs, targets, mask, clip)
-        kept = keepable(found.parts, self._shapes, inputs, clipped=clip is not None)
-        parts = found.parts
-        if not all_known_true(kept):
-            parts = [part.cleaned(kept) for part in parts]
-        new = entries(parts, self._shapes, found.factors * kept, inputs)
+        new, kept = _entry(found, self._shapes, inputs)
         norms = (
             found.norms.masked_fill(~kept & mask, math.inf) if found.norms.numel() else found.norms
         )
@@ -423,7 +419,8 @@ def clipped_difference(
             model.record_gradients(point, inputs, targets, present, clip) for point in points
         ]
         with torch.no_grad():
-            new, old = (_entry(found, shapes, inputs, at) for found in found_here)
+            known = inputs.to(at) if inputs.is_floating_point() else inputs.to(at.device)
+            new, old = (_entry(found, shapes, known)[0] for found in found_here)
             parts = differences(new, old, shapes)
             bounds = norm_bounds([part.sizes() for part in parts], torch.float64)
             weights = clip_factors(bounds, present, aim, torch.float64)[0]
@@ -434,10 +431,12 @@ def clipped_difference(
     return BatchGradient(total, torch.cat(norms, dim=1), torch.cat(losses, dim=1))
 
 
-def _entry(found: RecordGradients, shapes: tuple[Shape, ...], inputs: Tensor, at: Tensor) -> Entry:
-    given = inputs.to(at) if inputs.is_floating_point() else inputs.to(at.device)
-    kept = keepable(found.parts, shapes, given, clipped=bool(found.norms.numel()))
+def _entry(
+    found: RecordGradients, shapes: Sequence[Shape], records: Tensor
+) -> tuple[Entry, Tensor]:
+    """Gradients as a table keeps them, and which of the `records` `[nodes, b, ...]` it can keep."""
+    kept = keepable(found.parts, shapes, records, clipped=bool(found.norms.numel()))
     parts = found.parts
     if not all_known_true(kept):
         parts = [part.cleaned(kept) for part in parts]
-    return entries(parts, shapes, found.factors * kept, given)
+    return entries(parts, shapes, found.factors * kept, records), kept

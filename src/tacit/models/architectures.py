@@ -26,8 +26,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -229,36 +228,19 @@ def build_model(name: str, *, input_shape: tuple[int, ...], outputs: int, seed: 
         InputError: on `task.model` for an unknown name, data the model cannot take, or a factory
             that cannot be found, fails, or does not return an `nn.Module`.
     """
-    if ":" in name:
-        with _seeded(seed):
-            return _from_factory(name, input_shape, outputs)
-    if name not in MODELS:
-        raise InputError(
-            "task.model",
-            name,
-            f"not a model; {nearest(name, MODELS)} (or 'module:factory' for your own)",
-        )
-    with _seeded(seed):
-        return MODELS[name](input_shape, outputs)
-
-
-def _from_factory(name: str, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-    model = call_function(name, "task.model", input_shape=input_shape, outputs=outputs)
-    if not isinstance(model, nn.Module):
-        raise InputError(
-            "task.model",
-            name,
-            f"the factory must return a torch.nn.Module; it returned a {type(model).__name__}",
-        )
-    return model
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Within, torch's global generator starts from `seed`; afterwards it is as it was."""
+    if ":" not in name and name not in MODELS:
+        expected = f"not a model; {nearest(name, MODELS)} (or 'module:factory' for your own)"
+        raise InputError("task.model", name, expected)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        yield
+        if name in MODELS:
+            return MODELS[name](input_shape, outputs)
+        model = call_function(name, "task.model", input_shape=input_shape, outputs=outputs)
+    if not isinstance(model, nn.Module):
+        found = type(model).__name__
+        expected = f"the factory must return a torch.nn.Module; it returned a {found}"
+        raise InputError("task.model", name, expected)
+    return model
 
 
 def find_loss(name: str, metric: str | None = None) -> Loss:
@@ -275,16 +257,13 @@ def find_loss(name: str, metric: str | None = None) -> Loss:
         InputError: on `task.loss` or `task.metric` for an unknown name, or a function that cannot
             be found. Whether a function returns what it should is seen by the loss's `check`.
     """
-    loss = _loss(name)
+    if ":" in name:
+        loss = loss_from_mean(name, import_function(name, "task.loss"))
+    elif name in LOSSES:
+        loss = LOSSES[name]
+    else:
+        expected = f"not a loss; {nearest(name, LOSSES)} (or 'module:function' for your own)"
+        raise InputError("task.loss", name, expected)
     if metric is None:
         return loss
     return with_metric(loss, metric, import_function(metric, "task.metric"))
-
-
-def _loss(name: str) -> Loss:
-    if ":" in name:
-        return loss_from_mean(name, import_function(name, "task.loss"))
-    if name not in LOSSES:
-        expected = f"not a loss; {nearest(name, LOSSES)} (or 'module:function' for your own)"
-        raise InputError("task.loss", name, expected)
-    return LOSSES[name]

@@ -193,29 +193,21 @@ def load_idx_images(source: IdxImages, data_dir: Path) -> TaskData:
     Raises:
         InputError: if a file is wrong, or is missing and cannot be downloaded.
     """
-    train, test = (
-        _read_half(_find(source, images, data_dir), _find(source, labels, data_dir))
-        for images, labels in (_TRAIN, _TEST)
-    )
-    return TaskData(source.name, train, test, classes=_CLASSES)
-
-
-def _read_half(images: Path, labels: Path) -> Dataset:
-    pixels, classes = read_labelled_images(images, labels, _SHAPE)
-    inputs = torch.from_numpy(pixels).unsqueeze(1).to(torch.float32).div_(255)
-    return Dataset(inputs, torch.from_numpy(classes).to(torch.int64))
-
-
-def _find(source: IdxImages, file: str, data_dir: Path) -> Path:
-    """The path of one file, downloaded if it is in none of the folders."""
-    url = f"{source.url.rstrip('/')}/{file}.gz"
     folders = _folders(source, data_dir)
-    return obtain(
-        PublishedFile(source.name, url, source.sha256[file]),
-        data_dir,
-        folders,
-        f"put the four {source.name} files in {folders[0]}",
-    )
+    advice = f"put the four {source.name} files in {folders[0]}"
+
+    def find(file: str) -> Path:
+        """The path of one file, downloaded if it is in none of the folders."""
+        url = f"{source.url.rstrip('/')}/{file}.gz"
+        published = PublishedFile(source.name, url, source.sha256[file])
+        return obtain(published, data_dir, folders, advice)
+
+    halves = []
+    for images, labels in (_TRAIN, _TEST):
+        pixels, classes = read_labelled_images(find(images), find(labels), _SHAPE)
+        inputs = torch.from_numpy(pixels).unsqueeze(1).to(torch.float32).div_(255)
+        halves.append(Dataset(inputs, torch.from_numpy(classes).to(torch.int64)))
+    return TaskData(source.name, halves[0], halves[1], classes=_CLASSES)
 
 
 def _folders(source: IdxImages, data_dir: Path) -> list[Path]:

@@ -171,11 +171,16 @@ def identity(
     """
     values = start.detach().to("cpu", dtype).contiguous()
     shapes = [[name, list(shape)] for name, shape in layout.items()]
+    flat = {
+        f"{section}.{key}": value
+        for section, section_values in tomllib.loads(to_toml(config)).items()
+        for key, value in section_values.items()
+    }
     return {
         "tacit version": __version__,
         # What follows a plus says for which device torch was built.
         "torch version": torch.__version__.partition("+")[0],
-        **_experiment(config),
+        **{key: _scalar(value) for key, value in flat.items() if key not in SITE_KEYS},
         "model size": start.numel(),
         "model dtype": str(dtype).removeprefix("torch."),
         "model layout": _digest([json.dumps(shapes).encode()]),
@@ -216,7 +221,13 @@ def compare(identities: Sequence[Mapping[str, Scalar]]) -> None:
         InputError: two of them differ; names the first two things that differ, who has what, and
             how many more there are. The same on every process.
     """
-    names = sorted({name for identity in identities for name in identity}, key=_place)
+
+    def place(name: str) -> tuple[int, str]:
+        """Causes before effects: versions, keys of the experiment, then what follows from them."""
+        word = "." if "." in name else name.partition(" ")[0]
+        return (_ORDER.index(word) if word in _ORDER else len(_ORDER), name)
+
+    names = sorted({name for identity in identities for name in identity}, key=place)
     differing = [
         name for name in names if len({_written(identity.get(name)) for identity in identities}) > 1
     ]
@@ -267,15 +278,6 @@ def counts(shared: Sequence[Sequence[int]], placement: Placement) -> list[int]:
     return records
 
 
-def _experiment(config: Config) -> dict[str, Scalar]:
-    flat = {
-        f"{section}.{key}": value
-        for section, values in tomllib.loads(to_toml(config)).items()
-        for key, value in values.items()
-    }
-    return {key: _scalar(value) for key, value in flat.items() if key not in SITE_KEYS}
-
-
 def _scalar(value: Any) -> Scalar:
     """A value of the experiment as a number or a text of bounded length."""
     bounded = type(value) is int and abs(value) < 2**63
@@ -303,12 +305,6 @@ def _rounded(values: Sequence[float]) -> bytes:
     """Float64 numbers, each rounded to the 16 leading bits of its fraction."""
     bits = np.array(values, dtype=np.float64).view(np.int64)
     return _bytes((bits + (1 << (_DROPPED_BITS - 1))) >> _DROPPED_BITS)
-
-
-def _place(name: str) -> tuple[int, str]:
-    """Causes before effects: versions, keys of the experiment, then what follows from them."""
-    word = "." if "." in name else name.partition(" ")[0]
-    return (_ORDER.index(word) if word in _ORDER else len(_ORDER), name)
 
 
 def _written(value: Scalar | None) -> str:
