@@ -39,7 +39,7 @@ from tacit.errors import InputError
 from tacit.gradients import StackedModel
 from tacit.privacy.noise.keys import NodeKeys
 from tacit.training.budget import node_keys
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import Plan
 from tacit.training.prepare import DTYPES
 
 __all__ = [
@@ -324,7 +324,7 @@ def set_up(plan: Plan, steps: int, repetitions: int, context: ContextFactory) ->
         context: what executes a step.
     """
     nodes = len(plan.nodes)
-    largest = max(_size(node, steps) for node in plan.nodes)
+    largest = max(steps, *(node.records for node in plan.nodes))
     most = max(1, min(MOST_NODES, MOST_NUMBERS // largest) // nodes)
     copies = min(most, -(-repetitions // nodes))
     train = plan.config.train
@@ -338,7 +338,3 @@ def set_up(plan: Plan, steps: int, repetitions: int, context: ContextFactory) ->
         exchange=InProcessExchange(together, dtype=dtype, device=device),
         context=context,
     )
-
-
-def _size(node: NodePlan, steps: int) -> int:
-    return max(steps, node.records)

@@ -45,7 +45,8 @@ def figure_document(gathered: FigureRuns, store: Store) -> dict[str, Any]:
     """
     figure, members = gathered.figure, gathered.members
     y = figure.y
-    if y == "test_accuracy" and not any(_value(row, y) is not None for row in _all_rows(members)):
+    rows = [row for member in members for row in member.rows]
+    if y == "test_accuracy" and not any(_value(row, y) is not None for row in rows):
         y = "test_loss"
     document: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
@@ -101,7 +102,8 @@ def _line(
     definition = line.settings[best].runs[0].algorithm.definition
     difference = None
     if printed is not None and ours is not None:
-        difference = _as_printed(y, ours["mean"]) - printed
+        # Papers print accuracies in per cent.
+        difference = (100 * ours["mean"] if y == "test_accuracy" else ours["mean"]) - printed
     return {
         "name": line.name,
         "group": line.group,
@@ -112,11 +114,6 @@ def _line(
         "chosen": best,
         "curve": _curve([member for member in runs[best] if member.complete], y),
     }
-
-
-def _as_printed(y: str, value: float) -> float:
-    """Papers print accuracies in per cent."""
-    return 100 * value if y == "test_accuracy" else value
 
 
 def _point(setting: FigureSetting, members: Sequence[Member], store: Store) -> dict[str, Any]:
@@ -206,10 +203,6 @@ def _curve(members: Sequence[Member], y: str) -> list[dict[str, Any]]:
     return points
 
 
-def _all_rows(members: Sequence[Member]) -> list[Row]:
-    return [row for member in members for row in member.rows]
-
-
 def _value(row: Row, y: str) -> float | None:
     value = row.get(y)
     return value["mean"] if isinstance(value, Mapping) else value
@@ -264,7 +257,12 @@ def figure_table(document: Row, console: Console | None = None) -> None:
                 if run["error"]:
                     where = f"{line['name']} {point['name']}".strip()
                     out.print(f"{where}, seed {run['seed']}: {run['error']}", highlight=False)
-    out.print(_count(document), highlight=False)
+    count = f"{document['complete']} of {document['runs']} runs complete"
+    if document["other_versions"]:
+        count += f"; some were made by tacit {', '.join(document['other_versions'])}"
+    if document["stopped"]:
+        count += "; stopped: run it again to go on"
+    out.print(count, highlight=False)
 
 
 def _lines_table(title: str, columns: Sequence[str], lines: Sequence[Row]) -> Table:
@@ -284,13 +282,6 @@ def _lines_table(title: str, columns: Sequence[str], lines: Sequence[Row]) -> Ta
             table.add_row(group, style="bold")
         table.add_row(*(row[place] for place in columns_shown))
     return table
-
-
-def _count(document: Row) -> str:
-    text = f"{document['complete']} of {document['runs']} runs complete"
-    if document["other_versions"]:
-        text += f"; some were made by tacit {', '.join(document['other_versions'])}"
-    return text + ("; stopped: run it again to go on" if document["stopped"] else "")
 
 
 def _grid_table(line: Row, scored: bool) -> Table:

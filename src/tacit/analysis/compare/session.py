@@ -15,7 +15,7 @@ composition, each at an equal share of delta.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -226,14 +226,13 @@ def _member(
     result = read_result(path)
     if result is None or result.get("status") not in FINAL:
         result = None
-    member = Member(config, path, outcome is None, result, read_rows(path))
-    if result is not None and result["status"] == "diverged":
-        return replace(member, error=result["message"], code=2)
     if result is not None:
-        return replace(member, error=result["message"])
-    if outcome is None or outcome.status in ("stopped", "cancelled"):
-        return replace(member, error="not finished: run the comparison again to go on")
-    return replace(member, error=outcome.message, code=outcome.code)
+        error, code = result["message"], 2 if result["status"] == "diverged" else 0
+    elif outcome is None or outcome.status in ("stopped", "cancelled"):
+        error, code = "not finished: run the comparison again to go on", 0
+    else:
+        error, code = outcome.message, outcome.code
+    return Member(config, path, outcome is None, result, read_rows(path), error, code)
 
 
 @dataclass(frozen=True)
@@ -345,14 +344,10 @@ def _spent(path: Path) -> _Spent:
         return _Spent(dataset, None, (), private=True, readable=False)
     return _Spent(
         dataset,
-        _delta(config),
+        min(config.per_node(config.privacy.delta)),
         tuple(mechanism for mechanism in nodes if mechanism is not None),
         True,
     )
-
-
-def _delta(config: Config) -> float:
-    return min(config.per_node(config.privacy.delta))
 
 
 def sentences(document: Mapping[str, Any]) -> list[str]:

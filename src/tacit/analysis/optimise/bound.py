@@ -185,9 +185,8 @@ def least_steps(smoothness: float, records: Sequence[int]) -> float:
 
 Source = Literal["test", "train"]
 NAMES = ("L", "b2", "F0", "x0", "G")
-PRIVATE: Literal["private"] = (
-    "private"  # the kind of a constant that was read off the nodes' own records
-)
+PRIVATE: Literal["private"] = "private"
+"""The kind of a constant that was read off the nodes' own records."""
 
 _NO_CLIP = 1e12  # a bound so that norms are reported: nothing reaches it
 _CURVATURE_RECORDS = 500  # of those read; each iteration differentiates all of them twice
@@ -432,20 +431,17 @@ def _measure(job: Job, start: Tensor, source: Source, records: int) -> _Measured
     else:
         heterogeneity = float((squares.sum() / sizes.sum()) - own.mean())
         reading = "spread of single records' gradients: at least that of any division of them"
+    module = job.model.module(start).eval()
+    every = math.ceil(len(sample.inputs) / _CURVATURE_RECORDS)  # every node's in the same share
     return _Measured(
-        smoothness=_curvature(job, start, sample),
+        smoothness=largest_curvature(
+            module, job.loss, sample.inputs[::every], sample.targets[::every]
+        ),
         heterogeneity=max(0.0, heterogeneity),
         norms=tuple(sorted(gradients.norms[mask].double().tolist())),
         loss=float(losses),
         reading=reading,
     )
-
-
-def _curvature(job: Job, start: Tensor, sample: data.StackedData) -> float:
-    """L from some of the records, every node's in the same share."""
-    every = math.ceil(len(sample.inputs) / _CURVATURE_RECORDS)
-    module = job.model.module(start).eval()
-    return largest_curvature(module, job.loss, sample.inputs[::every], sample.targets[::every])
 
 
 _DIVISIONS = {"test": ", the test records divided as the training records are", "train": ""}
