@@ -41,7 +41,6 @@ __all__ = [
     "keepable",
     "mapped",
     "read",
-    "shapes_of",
     "table_need",
     "whole",
     "write",
@@ -86,39 +85,29 @@ class Shape:
         return sum(math.prod(shape) for shape in self.fields.values())
 
 
-def shapes_of(parts: Sequence[Contribution], records: Tensor) -> tuple[Shape, ...]:
+def _shape(outer: Outer, records: Tensor, before: Mapping[str, Shape]) -> Shape:
     """The cheapest way to keep gradients like these.
 
     Args:
-        parts: gradients of a batch, at weights and records without accidental equalities.
+        outer: of one parameter, at weights and records without accidental equalities.
         records: the batch's inputs `[nodes, b, ...]`.
+        before: the shapes of the parameters before it, by name.
     """
-    shapes: dict[str, Shape] = {}
-    for part in parts:
-        outer = part.outer()
-        shapes[outer.slot.name] = _shape(outer, records, shapes)
-    return tuple(shapes.values())
-
-
-def _shape(outer: Outer, records: Tensor, before: Mapping[str, Shape]) -> Shape:
     slot = outer.slot
     size = slot.stop - slot.start
     alike = outer.gradients_of.name if outer.gradients_of else ""
     if alike and before[alike].inputs is not None:
         return Shape(slot, None, (1, 1, size), gradients_of=alike)
+    inputs = outer.inputs
+    same_type = inputs.dtype == records.dtype and inputs.numel() == records.numel()
     factored = Shape(
         slot,
-        tuple(outer.inputs.shape[2:]),
+        tuple(inputs.shape[2:]),
         tuple(outer.gradients.shape[2:]),
-        from_record=_is_record(outer.inputs, records),
+        from_record=same_type and torch.equal(inputs.flatten(2), records.flatten(2)),
     )
     vector = Shape(slot, None, (1, 1, size))
     return factored if factored.numbers < vector.numbers else vector
-
-
-def _is_record(inputs: Tensor, records: Tensor) -> bool:
-    alike = inputs.dtype == records.dtype and inputs.numel() == records.numel()
-    return alike and torch.equal(inputs.flatten(2), records.flatten(2))
 
 
 def whole(size: int) -> tuple[Shape, ...]:
@@ -389,7 +378,11 @@ def entry_shapes(model: StackedModel, mini_batch: int | None) -> tuple[Shape, ..
     start = model.start(1, dtype, inputs.device)
     mask = torch.ones(1, _PROBES, dtype=torch.bool, device=inputs.device)
     found = model.record_gradients(start + 0.05 * drawn(start), inputs, targets, mask, None)
-    return shapes_of(found.parts, inputs)
+    shapes: dict[str, Shape] = {}
+    for part in found.parts:
+        outer = part.outer()
+        shapes[outer.slot.name] = _shape(outer, inputs, shapes)
+    return tuple(shapes.values())
 
 
 _PROC = Path("/proc")

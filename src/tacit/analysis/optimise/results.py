@@ -301,12 +301,13 @@ def _advice(plan: OptimisePlan) -> list[str]:
 def _not_modelled(plan: OptimisePlan) -> list[str]:
     """What the bound does not know."""
     best, config = plan.best.setting, plan.config
+    rate = math.sqrt(len(plan.records) / best.steps)
     texts = [
         "the bound is of the mean squared gradient norm, not of accuracy, and it is loose: trust "
         "its direction, and try values around the optimum (on public records) where it matters",
         f"Theorem 1 needs at least {number_text(plan.least_steps)} steps before it says anything: "
         "its bound is used here as a yardstick, not as a guarantee",
-        f"it is for the step size sqrt(n / K), here {_rate(plan)}; the file has "
+        f"it is for the step size sqrt(n / K), here {number_text(rate)}; the file has "
         f"algorithm.learning_rate = {config.algorithm.options.learning_rate:g}",
         "it is for variance-reduced gradients: the variance of sampling a batch is left out",
     ]
@@ -326,10 +327,6 @@ def _not_modelled(plan: OptimisePlan) -> list[str]:
     if getattr(config.algorithm.options, "momentum", 0.0):
         texts.append("momentum is left out")
     return texts
-
-
-def _rate(plan: OptimisePlan) -> str:
-    return number_text(math.sqrt(len(plan.records) / plan.best.setting.steps))
 
 
 def optimise_table(plan: OptimisePlan, console: Console | None = None) -> None:

@@ -335,19 +335,14 @@ def _attempt(
     return [_ended(worker, asked=bool(received)) for worker in workers]
 
 
-def _tied_to_this_process() -> list[str]:
-    if sys.platform != "linux":
-        return []
-    return [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid())]
-
-
 def _start(
     line: Sequence[str], environment: Mapping[str, str], selector: selectors.BaseSelector
 ) -> _Worker:
     rank = int(environment["RANK"])
+    tied = [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid())]
     try:
         process = subprocess.Popen(
-            [*_tied_to_this_process(), sys.executable, *line],
+            [*(tied if sys.platform == "linux" else []), sys.executable, *line],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL if rank else None,

@@ -70,7 +70,13 @@ def network_settings(
         own = [source] if interface else _addresses(socket.gethostname())
     if not allow_insecure_network:
         for found, what in [(address, "MASTER_ADDR"), *((one, "this host") for one in own)]:
-            _refuse_public(found, what)
+            if is_public(found):
+                raise InputError(
+                    "--allow-insecure-network",
+                    f"not given, but {what} is {found}",
+                    "messages and the rendezvous travel in clear: run inside WireGuard or a "
+                    "private network, or give the option to use a public address all the same",
+                )
     if interface is None:
         return {}
     settings = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
@@ -167,17 +173,6 @@ def _interface_ipv6(name: str) -> str | None:
     return None
 
 
-def _refuse_public(address: str, what: str) -> None:
-    if not is_public(address):
-        return
-    raise InputError(
-        "--allow-insecure-network",
-        f"not given, but {what} is {address}",
-        "messages and the rendezvous travel in clear: run inside WireGuard or a private network, "
-        "or give the option to use a public address all the same",
-    )
-
-
 def meet(store: KeyValueStore, rank: int, processes: int, limit: float, pause: float = 0.05) -> str:
     """Agree on the token of this attempt; returns when every rank of it has come.
 
@@ -198,7 +193,6 @@ def meet(store: KeyValueStore, rank: int, processes: int, limit: float, pause: f
     """
     own = secrets.token_hex(8)
     store.set(f"hello/{rank}", TOKEN.write(own))
-    others = range(1, processes)
     turn = _Turn(store, rank, own, [f"hello/{one}" for one in range(processes)])
     deadline = time.monotonic() + limit
     while True:
@@ -206,8 +200,10 @@ def meet(store: KeyValueStore, rank: int, processes: int, limit: float, pause: f
         if token:
             return token
         if time.monotonic() > deadline:
-            missing = [one for one in others if turn.answers.get(one) != turn.token]
-            raise PeerError(_late(missing if rank == 0 else [0], limit))
+            missing = [one for one in range(1, processes) if turn.answers.get(one) != turn.token]
+            late = missing if rank == 0 else [0]
+            named = ("rank " if len(late) == 1 else "ranks ") + ", ".join(map(str, late))
+            raise PeerError(f"{named} did not come to the rendezvous within {limit:g} s")
         time.sleep(pause)
 
 
@@ -249,11 +245,6 @@ class _Turn:
 
 def _digest(numbers: list[str]) -> str:
     return hashlib.sha256("\n".join(numbers).encode()).hexdigest()[:32]
-
-
-def _late(ranks: list[int], limit: float) -> str:
-    named = ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
-    return f"{named} did not come to the rendezvous within {limit:g} s"
 
 
 _SET_BY = "torchrun and tacit launch set it"
