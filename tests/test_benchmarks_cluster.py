@@ -20,7 +20,7 @@ from switch import Lines  # noqa: E402
 
 from tacit.analysis.forecast.forecast import COSTS  # noqa: E402
 from tacit.analysis.forecast.traffic import traffic  # noqa: E402
-from tacit.communication.placement import place  # noqa: E402
+from tacit.communication.peers import place  # noqa: E402
 
 pytestmark = pytest.mark.process
 

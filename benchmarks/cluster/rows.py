@@ -19,7 +19,7 @@ from scipy.optimize import nnls
 
 from tacit.analysis.forecast.forecast import COSTS, ClusterLinks, Costs, Forecast, forecast
 from tacit.analysis.forecast.traffic import MESSAGE_BYTES, traffic
-from tacit.communication.placement import place
+from tacit.communication.peers import place
 
 __all__ = ["ROWS", "Row", "fitted", "predicted"]
 

@@ -33,7 +33,7 @@ from tacit.cli.forecast import Within, block_context
 from tacit.communication.cluster.channel import open_channel
 from tacit.communication.colours import Released
 from tacit.communication.exchange.between import BetweenProcesses, Graphs
-from tacit.communication.placement import place
+from tacit.communication.peers import place
 from tacit.training.prepare import Job
 
 __all__ = ["main"]

@@ -19,7 +19,7 @@ from battery_table import ROWS
 from communication.cluster.ranks import Outcome, Seat, ThreadChannel, run_threads
 from tacit.communication.exchange import BetweenProcesses
 from tacit.communication.exchange.messages import HEADER_BYTES
-from tacit.communication.placement import Placement, place
+from tacit.communication.peers import Placement, place
 from tacit.config import load_config
 from tacit.training.budget import node_keys
 from tacit.training.prepare import Job, prepare

@@ -29,7 +29,7 @@ from tacit.analysis.statement import statement_document
 from tacit.communication.colours import Released, opened
 from tacit.communication.exchange import BetweenProcesses, in_process
 from tacit.communication.exchange.protocol import message_values
-from tacit.communication.placement import Placement
+from tacit.communication.peers import Placement
 from tacit.config import AlgorithmSection, load_config
 from tacit.errors import TacitError
 from tacit.privacy.noise.draws import seeded_keys

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import stats
 
-from tacit.communication import compressors
+from tacit.communication import compression
 from tacit.communication.compression import (
     COMPRESSORS,
     Compressed,
@@ -105,7 +105,7 @@ def test_other_devices_find_the_same_edge(compressor: str, monkeypatch: pytest.M
     draw = torch.Generator().manual_seed(8)
     values = torch.randint(-9, 9, (5, 700), generator=draw).float()
     expected = sent(values, compressor, 0.31).values
-    monkeypatch.setattr(compressors, "_kth_largest", compressors._kth_largest_anywhere)
+    monkeypatch.setattr(compression, "_kth_largest", compression._kth_largest_anywhere)
     assert torch.equal(sent(values, compressor, 0.31).values, expected)
 
 

@@ -24,10 +24,9 @@ from communication.cluster.ranks import Hub, ThreadChannel, lost
 from experiments import experiment
 from tacit.communication import received
 from tacit.communication.cluster import Cluster
-from tacit.communication.cluster.cluster import Place
+from tacit.communication.cluster.cluster import Place, StopBarrier
 from tacit.communication.cluster.gathering import Gatherer, LostError
 from tacit.communication.cluster.reports import read_report, write_report
-from tacit.communication.cluster.stop_barrier import StopBarrier
 from tacit.communication.cluster.watch import Heartbeat
 from tacit.communication.colours import Released, opened
 from tacit.communication.exchange import BetweenProcesses
@@ -43,14 +42,13 @@ from tacit.training.budget import affordable, epsilon_spent, open_ledger
 from tacit.training.evaluation import combined, measure
 from tacit.training.loop import _folders, _run_id
 from tacit.training.prepare import Job, prepare
-from tacit.training.processes.agreement import compare, counts
+from tacit.training.processes.agreement import agreed_folder, compare, counts
 from tacit.training.processes.communication import (
     _measured,
     graphs_of,
     local_exchange,
     open_communication,
 )
-from tacit.training.processes.join import agreed_folder
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder.folder import RunFolder
 from tacit.training.state import RunState, _agreed_end, _common_checkpoint, _merged, begin, together

@@ -16,10 +16,19 @@ from data_server import Server
 
 import tacit
 from tacit.data import load, partition
-from tacit.data.download import content_sha256
-from tacit.data.files import MIRROR_VARIABLE, PublishedFile
-from tacit.data.formats.adult import FEATURES, TEST_FILE, TRAIN_FILE, load_adult, read_adult
-from tacit.data.formats.adult_codes import CATEGORIES, COLUMNS, MISSING, MOST_FREQUENT, NUMBERS
+from tacit.data.files import MIRROR_VARIABLE, PublishedFile, content_sha256
+from tacit.data.formats.adult import (
+    CATEGORIES,
+    COLUMNS,
+    FEATURES,
+    MISSING,
+    MOST_FREQUENT,
+    NUMBERS,
+    TEST_FILE,
+    TRAIN_FILE,
+    load_adult,
+    read_adult,
+)
 from tacit.errors import InputError
 
 FIRST = (

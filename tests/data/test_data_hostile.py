@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from tacit.data import bounded, load_own
-from tacit.data.download import content_sha256
+from tacit.data import files, load_own
+from tacit.data.files import content_sha256
 from tacit.data.formats import svmlight
 from tacit.data.formats.adult import read_adult
 from tacit.data.formats.cifar10 import python_batch
@@ -131,7 +131,7 @@ def test_a_zip_bomb_is_refused_by_what_it_announces(
                 member.write(bytes(MIB))
         archive.writestr("targets.npy", npy(TARGETS))
     assert path.stat().st_size < MIB
-    monkeypatch.setattr(bounded, "host_bytes", lambda: 100 * MIB)
+    monkeypatch.setattr(files, "host_bytes", lambda: 100 * MIB)
     refused(lambda: load_own(str(path), (0,)), "announces 67.1 MB", "105 MB of memory are too few")
 
 
@@ -146,7 +146,7 @@ def test_safetensors_must_fit_in_memory(tmp_path: Path, monkeypatch: pytest.Monk
         file.truncate(2**40)  # takes no room on the disk
     refused(lambda: load_own(str(path), (0,)), "announces 1.1 TB")
     path.write_bytes(save({"inputs": INPUTS, "targets": TARGETS}))
-    monkeypatch.setattr(bounded, "host_bytes", lambda: 100)
+    monkeypatch.setattr(files, "host_bytes", lambda: 100)
     refused(lambda: load_own(str(path), (0,)), "100 bytes of memory are too few")
 
 
@@ -193,7 +193,7 @@ def test_no_more_of_an_idx_file_is_read_than_it_announces(
 
 def test_an_idx_file_must_fit_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "images"
-    monkeypatch.setattr(bounded, "host_bytes", lambda: 10_000)
+    monkeypatch.setattr(files, "host_bytes", lambda: 10_000)
     for content in (idx(9000, content=bytes(9000)), zipped(idx(9000, content=bytes(9000)))):
         path.write_bytes(content)
         refused(lambda: read_idx(path), "announces 9 kB, for which 10 kB of memory are too few")

@@ -8,9 +8,8 @@ import torch
 from sklearn.datasets import load_digits
 
 from tacit.data import SOURCES, load
-from tacit.data.download import content_sha256
-from tacit.data.files import MIRROR_VARIABLE
-from tacit.data.formats.idx_images import FASHION_MNIST, MNIST
+from tacit.data.files import MIRROR_VARIABLE, content_sha256
+from tacit.data.formats.idx import FASHION_MNIST, MNIST
 from tacit.errors import InputError
 
 # Records of each digit in MNIST, as published with the data; Fashion-MNIST is balanced.

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from tacit.gradients import contributions
-from tacit.gradients.contributions import Dense, Outer
-from tacit.gradients.layout import Slot
+from tacit.gradients.contributions import Dense, Outer, Slot
 
 NODES, HEIGHT, WIDTH = 5, 4, 6
 

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from tacit.gradients.contributions import Dense, Outer
+from tacit.gradients.contributions import Dense, Outer, Slot
 from tacit.gradients.layers import convolution
 from tacit.gradients.layers.convolution import ChannelsLast, Geometry, geometry_of
-from tacit.gradients.layout import Slot
 
 NODES, RECORDS = 2, 3
 

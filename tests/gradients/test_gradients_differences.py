@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from tacit.errors import InputError
 from tacit.gradients import LOSSES, StackedModel, build
-from tacit.gradients.differences import clipped_difference, difference_shapes
+from tacit.gradients.table import clipped_difference, difference_shapes
 
 CLIP, BOUND, NODES, RECORDS = 0.6, 0.15, 3, 5
 EVERY = torch.full((NODES,), RECORDS)

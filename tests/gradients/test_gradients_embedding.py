@@ -16,13 +16,11 @@ from torch.nn import functional
 from tacit.data import StackedData
 from tacit.errors import InputError
 from tacit.gradients import LOSSES, StackedModel, build
-from tacit.gradients.clipping import ClipNorm
-from tacit.gradients.differences import clipped_difference, difference_shapes
+from tacit.gradients.clipping import ClipNorm, clip_records
+from tacit.gradients.contributions import Slot, layout_of
 from tacit.gradients.layers.embedding import Lookup, merged
-from tacit.gradients.layout import Slot, layout_of
-from tacit.gradients.records import clip_records
-from tacit.gradients.table.table import GradientTable
-from tacit.gradients.taps import tapped_layers
+from tacit.gradients.paths import tapped_layers
+from tacit.gradients.table import GradientTable, clipped_difference, difference_shapes
 
 ROWS = 7
 

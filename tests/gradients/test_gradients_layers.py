@@ -4,9 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.gradients.contributions import Outer
+from tacit.gradients.contributions import Outer, Slot
 from tacit.gradients.layers.rules import materialise
-from tacit.gradients.layout import Slot
 
 SIZES = st.integers(1, 4)
 

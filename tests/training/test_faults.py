@@ -19,15 +19,8 @@ from tacit.communication.colours import Outgoing, Public, Released
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.topology import (
-    Mixing,
-    Weights,
-    build_mixing,
-    build_schedule,
-    graph_of,
-    server_averaging,
-)
-from tacit.topology.schedules import GraphSchedule
+from tacit.topology import Mixing, Weights, build_mixing, build_schedule, graph_of, server_averaging
+from tacit.topology.graphs import GraphSchedule
 from tacit.training.budget import node_keys
 from tacit.training.faults import FaultPlan, effective, fault_plan, taking_part
 from tacit.training.plan import Plan

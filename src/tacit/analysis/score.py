@@ -14,7 +14,7 @@ from tacit import data
 from tacit.config import GIVEN, Config
 from tacit.errors import InputError
 from tacit.models import architectures as models
-from tacit.models.losses import find_loss
+from tacit.models.architectures import find_loss
 from tacit.report.documents.run import ModelShape, ResultDocument, read_result
 from tacit.training.prepare import DTYPES
 from tacit.training.run_folder.folder import read_config

@@ -19,7 +19,7 @@ from tacit.communication.compression import Coding
 from tacit.communication.exchange import Exchange
 from tacit.communication.exchange.protocol import Message, message_values
 from tacit.communication.exchange.rows import Mixer, compile_rows
-from tacit.communication.placement import Placement, place
+from tacit.communication.peers import Placement, place
 from tacit.errors import InputError
 from tacit.privacy.noise.draws import seeded_keys
 from tacit.report.wording import bytes_text

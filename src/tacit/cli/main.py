@@ -92,7 +92,7 @@ def train(
     from tacit.report.documents.run import read_result
     from tacit.training import loop as run
     from tacit.training.prepare import prepare
-    from tacit.training.processes.join import agreed_folder, process_group
+    from tacit.training.processes.agreement import agreed_folder, process_group
     from tacit.training.run_folder import folder
 
     if resume and out is None:
@@ -173,7 +173,7 @@ def plan(
     from tacit.config import load_config
     from tacit.report.documents.base import dump
     from tacit.training.prepare import prepare
-    from tacit.training.processes.join import process_group
+    from tacit.training.processes.agreement import process_group
 
     config = load_config(file, overrides=set_ or ())
     asked = {

@@ -19,27 +19,17 @@ nothing: what is not sent now is sent later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.communication.compressors import (
-    COMPRESSORS,
-    DTYPES,
-    PublicDraw,
-    bitmap_bytes,
-    check_keep,
-    find_compressor,
-    index_bytes,
-    kept,
-    marked,
-    message_bytes,
-)
-from tacit.errors import InputError
+from tacit.errors import InputError, nearest
 
 __all__ = [
     "COMPRESSORS",
@@ -53,6 +43,192 @@ __all__ = [
     "message_bytes",
     "public_mask",
 ]
+
+# keep * d errs by at most 2^-52 of itself, the rounding of keep included: closer than this to a
+# whole number, it is meant to be that number.
+_ROUNDING = 2.0**-51
+_WIDE = 1 << 32
+# Of values, and of the integers that have their bits.
+_DTYPES: Mapping[torch.dtype, torch.dtype] = MappingProxyType(
+    {torch.float32: torch.int32, torch.float64: torch.int64}
+)
+
+
+@dataclass(frozen=True)
+class PublicDraw:
+    """What the public mask of one node depends on.
+
+    Args:
+        seed: the public seed.
+        step: of the algorithm.
+        node: who sends.
+        part: for several messages of a node in one step.
+    """
+
+    seed: int
+    step: int
+    node: int
+    part: int = 0
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """Uniform 64-bit words, `[count]`: Philox, keyed by a hash; the same on every machine.
+
+        A shorter draw is a prefix of a longer one. Nothing secret may be made of them.
+        """
+        text = f"{self.seed} {self.step} {self.node} {self.part}".encode()
+        digest = hashlib.blake2b(text, digest_size=16, person=b"tacit mask 1").digest()
+        key = np.frombuffer(digest, "<u8").astype(np.uint64)
+        return np.asarray(np.random.Philox(key=key).random_raw(count), np.uint64)
+
+
+def kept(keep: float, d: int) -> int:
+    """How many of `d` coordinates are sent: k = ceil(keep * d), from 1 to d.
+
+    A `keep` that is the rounded quotient k / d gives that k.
+
+    Raises:
+        InputError: `keep` is not in (0, 1], or d is 0.
+    """
+    _check_keep(keep)
+    if d < 1:
+        raise InputError("d", d, "1 or more coordinates")
+    product = keep * d
+    whole = round(product)
+    near = abs(product - whole) <= _ROUNDING * product
+    return max(1, min(d, whole if near else int(np.ceil(product))))
+
+
+def message_bytes(
+    compressor: str, counts: NDArray[np.int64], d: int, value_bytes: int
+) -> NDArray[np.int64]:
+    """Bytes of messages that carry `counts` of `d` values each: `[nodes]`, as of `encode`.
+
+    `top-k` adds the cheaper of a bitmap and indices (of 4 bytes each, 8 if d > 2^32), and nothing
+    where all are sent. What both sides know of the experiment (d, `keep`, dtype) is not sent.
+
+    Raises:
+        InputError: another compressor.
+    """
+    places = np.zeros_like(counts)
+    if _find_compressor(compressor).located:
+        cheaper = np.minimum(_bitmap_bytes(d), counts * _index_bytes(d))
+        places = np.where(counts < d, cheaper, 0)
+    return np.asarray(counts * value_bytes + places, np.int64)
+
+
+# A selection is a bool tensor `[nodes, d]` (perhaps expanded) on the device of the values.
+_Select = Callable[[Tensor, float, Sequence[PublicDraw]], Tensor]
+
+
+@dataclass(frozen=True)
+class _Compressor:
+    """How coordinates are chosen, and whether a message must say which (`located`)."""
+
+    select: _Select
+    located: bool = False
+
+
+def _everything(values: Tensor) -> Tensor:
+    return torch.ones((1, 1), dtype=torch.bool, device=values.device).expand(values.shape)
+
+
+def _all(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> Tensor:
+    _check_keep(keep)
+    return _everything(values)
+
+
+def _top_k(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> Tensor:
+    # Without their sign, floating-point numbers are ordered as their bits are, NaN highest.
+    bits = values.detach().contiguous().view(_DTYPES[values.dtype])
+    return _largest(bits & torch.iinfo(bits.dtype).max, kept(keep, values.shape[1]))
+
+
+def _rand_k(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> Tensor:
+    d = values.shape[1]
+    k = kept(keep, d)
+    if k == d or not draws:
+        return _everything(values)
+    # The largest words are a uniformly random subset: ties have probability below d^2 / 2^65.
+    words = torch.from_numpy(np.stack([draw.words(d).view(np.int64) for draw in draws]))
+    return _largest(words, k).to(values.device)
+
+
+def _bernoulli(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> Tensor:
+    _check_keep(keep)
+    if keep == 1 or not draws:
+        return _everything(values)
+    threshold = np.uint64(int(keep * 2.0**64))
+    coins = np.stack([draw.words(values.shape[1]) < threshold for draw in draws])
+    return torch.from_numpy(coins).to(values.device)
+
+
+def _largest(sizes: Tensor, k: int) -> Tensor:
+    """Mark the k largest of each row, of equal ones those of lowest index: bool, `[nodes, d]`."""
+    d = sizes.shape[1]
+    if k == d or not len(sizes):
+        return _everything(sizes)
+    # What is the k-th largest is unambiguous; which of the equal ones a sort returns is not.
+    threshold = _kth_largest(sizes, k)
+    mask = sizes >= threshold
+    crowded = np.flatnonzero(_marked(mask) > k)
+    if len(crowded):
+        some, edge = sizes[crowded], threshold[crowded]
+        above, ties = some > edge, some == edge
+        room = k - above.sum(1, keepdim=True)
+        mask[crowded] = above | (ties & (ties.cumsum(1) <= room))
+    return mask
+
+
+def _kth_largest(sizes: Tensor, k: int) -> Tensor:
+    """Of each row of integers, `[nodes, 1]`; on the CPU, NumPy finds it many times faster."""
+    if sizes.device.type != "cpu":
+        return _kth_largest_anywhere(sizes, k)
+    at = sizes.shape[1] - k
+    return torch.from_numpy(np.partition(sizes.numpy(), at, axis=1)[:, at : at + 1].copy())
+
+
+def _kth_largest_anywhere(sizes: Tensor, k: int) -> Tensor:
+    return sizes.topk(k, dim=1, sorted=False).values.amin(1, keepdim=True)
+
+
+def _marked(mask: Tensor) -> NDArray[np.int64]:
+    """How many are marked in each row, `[nodes]`; counting bytes, NumPy is much faster too."""
+    if mask.device.type != "cpu":
+        return np.asarray(mask.sum(1).cpu().numpy(), np.int64)
+    return np.asarray(np.count_nonzero(mask.numpy(), axis=1), np.int64)
+
+
+COMPRESSORS: Mapping[str, _Compressor] = MappingProxyType(
+    {
+        "none": _Compressor(_all),
+        "top-k": _Compressor(_top_k, located=True),
+        "rand-k": _Compressor(_rand_k),
+        "bernoulli": _Compressor(_bernoulli),
+    }
+)
+
+
+def _find_compressor(name: str) -> _Compressor:
+    """The compressor of a name; raises InputError for another one."""
+    if name not in COMPRESSORS:
+        raise InputError("algorithm.compressor", name, nearest(str(name), COMPRESSORS))
+    return COMPRESSORS[name]
+
+
+def _check_keep(keep: float) -> None:
+    """Raise InputError unless `keep` is a share."""
+    if not 0.0 < keep <= 1.0:
+        raise InputError("algorithm.keep", keep, "a share of the coordinates, above 0 and up to 1")
+
+
+def _index_bytes(d: int) -> int:
+    """Bytes of one index into d coordinates."""
+    return 4 if d <= _WIDE else 8
+
+
+def _bitmap_bytes(d: int) -> int:
+    """Bytes of one bit for each of d coordinates."""
+    return -(-d // 8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,9 +253,9 @@ class Coding:
 
     def size(self, d: int, dtype: torch.dtype, node: int) -> int:
         """Bytes of the message of any node, of this stack or not, that sends one."""
-        chosen = find_compressor(self.compressor)
+        chosen = _find_compressor(self.compressor)
         mask = chosen.select(torch.empty(1, d, dtype=dtype).zero_(), self.keep, [self._draw(node)])
-        return int(message_bytes(self.compressor, marked(mask), d, dtype.itemsize)[0])
+        return int(message_bytes(self.compressor, _marked(mask), d, dtype.itemsize)[0])
 
     def write(self, row: Tensor, node: int) -> Tensor:
         """A node's message as bytes: `[d]` to uint8 `[n]`, on the CPU."""
@@ -157,16 +333,16 @@ def compress(
         InputError: another compressor, `keep` is not in (0, 1], the rows are not the nodes', or
             the dtype is another one.
     """
-    chosen = find_compressor(compressor)
-    check_keep(keep)
+    chosen = _find_compressor(compressor)
+    _check_keep(keep)
     if values.dim() != 2 or len(values) != len(nodes):
         raise InputError("values", tuple(values.shape), f"one row for each of {len(nodes)} nodes")
-    if values.dtype not in DTYPES:
+    if values.dtype not in _DTYPES:
         raise InputError("train.dtype", str(values.dtype), "float32 or float64")
     draws = [PublicDraw(seed, step, node, part) for node in nodes]
     mask = chosen.select(values, keep, draws)
     sent = torch.where(mask, values, torch.zeros((), dtype=values.dtype, device=values.device))
-    sizes = message_bytes(compressor, marked(mask), values.shape[1], values.element_size())
+    sizes = message_bytes(compressor, _marked(mask), values.shape[1], values.element_size())
     return Compressed(sent, Coding(compressor, keep, seed, step, part, sizes))
 
 
@@ -179,7 +355,7 @@ def encode(row: Tensor, *, compressor: str, keep: float, draw: PublicDraw) -> by
     Raises:
         InputError: another compressor, or `keep` is not in (0, 1].
     """
-    chosen = find_compressor(compressor)
+    chosen = _find_compressor(compressor)
     mask = chosen.select(row.unsqueeze(0), keep, [draw])[0].cpu().numpy()
     numbers = row.detach().cpu().numpy()[mask]
     places = _encode_places(mask) if chosen.located else b""
@@ -194,7 +370,7 @@ def decode(
     Raises:
         InputError: another compressor, `keep` is not in (0, 1], or the message's length is wrong.
     """
-    chosen = find_compressor(compressor)
+    chosen = _find_compressor(compressor)
     values = torch.zeros(1, d, dtype=dtype)
     item = values.element_size()
     if chosen.located:
@@ -219,7 +395,7 @@ def public_mask(
         InputError: the compressor's choice depends on the values, or is unknown, or `keep` is not
             in (0, 1].
     """
-    chosen = find_compressor(compressor)
+    chosen = _find_compressor(compressor)
     if chosen.located:
         raise InputError("algorithm.compressor", compressor, "one with a public mask, as 'rand-k'")
     draws = [PublicDraw(seed, step, node, part) for node in nodes]
@@ -228,7 +404,7 @@ def public_mask(
 
 def _prefers_bitmap(k: int, d: int) -> bool:
     """Both sides know k and d, so the choice need not be sent."""
-    return bitmap_bytes(d) <= k * index_bytes(d)
+    return _bitmap_bytes(d) <= k * _index_bytes(d)
 
 
 def _encode_places(mask: NDArray[np.bool_]) -> bytes:
@@ -237,7 +413,7 @@ def _encode_places(mask: NDArray[np.bool_]) -> bytes:
         return b""
     if _prefers_bitmap(k, d):
         return np.packbits(mask, bitorder="little").tobytes()
-    return np.flatnonzero(mask).astype(f"<u{index_bytes(d)}").tobytes()
+    return np.flatnonzero(mask).astype(f"<u{_index_bytes(d)}").tobytes()
 
 
 def _decode_places(message: bytes, k: int, d: int) -> tuple[NDArray[np.bool_], int]:
@@ -245,14 +421,14 @@ def _decode_places(message: bytes, k: int, d: int) -> tuple[NDArray[np.bool_], i
     mask = np.ones(d, np.bool_)
     if k == d:
         return mask, 0
-    size = bitmap_bytes(d) if _prefers_bitmap(k, d) else k * index_bytes(d)
+    size = _bitmap_bytes(d) if _prefers_bitmap(k, d) else k * _index_bytes(d)
     if len(message) < size:
         raise InputError("message", len(message), f"at least {size} bytes")
     if _prefers_bitmap(k, d):
         bits = np.frombuffer(message, np.uint8, size)
         return np.unpackbits(bits, count=d, bitorder="little").astype(np.bool_), size
     mask[:] = False
-    places = np.frombuffer(message, f"<u{index_bytes(d)}", k)
+    places = np.frombuffer(message, f"<u{_index_bytes(d)}", k)
     if int(places.max()) >= d:
         raise InputError("message", int(places.max()), f"a place below {d}")
     mask[places] = True

@@ -5,13 +5,20 @@ records of many nodes in one tensor. `as_dataset` and `check_dataset` take in wh
 `load_own` reads what a process needs for its own nodes alone.
 """
 
-from tacit.data.bounds import bounded_inputs
-from tacit.data.datasets import Dataset, TaskData, class_labels
-from tacit.data.given import as_dataset, check_dataset
+from tacit.data.datasets import (
+    Dataset,
+    StackedData,
+    TaskData,
+    as_dataset,
+    bounded_inputs,
+    check_dataset,
+    class_labels,
+    stack,
+    stack_parts,
+)
 from tacit.data.own import load_own, record_layout
 from tacit.data.partitions import PARTITIONS, partition
 from tacit.data.sources import SOURCES, load
-from tacit.data.stacked import StackedData, stack, stack_parts
 
 __all__ = [
     "PARTITIONS",

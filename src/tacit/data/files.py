@@ -1,16 +1,278 @@
-"""Finds the files of a published data set in a folder, or downloads them to it."""
+"""Files of data sets: found in a folder or downloaded, checked, and read within bounds.
+
+A downloaded file gets its name only once its content was checked. Files may be anybody's work, so
+sizes are checked before they are allocated: a few bytes of gzip may announce terabytes, and a
+header may announce what does not follow. What a file announces is compared with what it can hold
+and with the memory that is free, and no more is read than was announced.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import gzip
+import hashlib
+import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+import tempfile
+import textwrap
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any, cast
 
-from tacit.data.download import DownloadError, content_sha256, download
+import numpy as np
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TransferSpeedColumn,
+)
+
 from tacit.errors import InputError
+from tacit.free_memory import host_bytes, in_words
 
-__all__ = ["MIRROR_VARIABLE", "PublishedFile", "find_file", "obtain"]
+__all__ = [
+    "MIRROR_VARIABLE",
+    "UNREADABLE",
+    "DownloadError",
+    "PublishedFile",
+    "UnfitFileError",
+    "check_size",
+    "content",
+    "content_sha256",
+    "download",
+    "file_sha256",
+    "find_file",
+    "obtain",
+    "read_content",
+    "read_member",
+]
+
+#: What reading and decompressing raise, `UnfitFileError` included.
+UNREADABLE = (OSError, EOFError, zlib.error)
+
+_GZIP = b"\x1f\x8b"
+# A byte of deflate, which gzip and zip hold, makes 1,032 at most.
+_MOST_A_BYTE = 1032
+_PIECE_BYTES = 1 << 20
+_PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+
+class UnfitFileError(OSError):
+    """A file is not what it should be; says why, and quotes no record."""
+
+
+def check_size(size: int, packed: int | None = None) -> None:
+    """Refuse what a file announces, if it cannot be so or would not fit in memory.
+
+    Args:
+        size: bytes that it announces.
+        packed: bytes of deflate that shall make them, if they are packed.
+
+    Raises:
+        UnfitFileError: it does not fit.
+    """
+    shown = in_words(min(size, 10**18))
+    if packed is not None and size > _MOST_A_BYTE * packed:
+        raise UnfitFileError(f"announces {shown}, which its {in_words(packed)} cannot hold")
+    free = host_bytes()
+    # Once as they are read, and once as the numbers of a run.
+    if 2 * size > free:
+        raise UnfitFileError(f"announces {shown}, for which {in_words(free)} of memory are too few")
+
+
+@contextmanager
+def content(path: Path) -> Iterator[tuple[IO[bytes], bool]]:
+    """The content of a file as a stream, decompressed if it is gzip, and whether it is.
+
+    Raises:
+        OSError, EOFError, zlib.error: if it cannot be read or decompressed (`UNREADABLE`).
+    """
+    with path.open("rb") as file:
+        packed = file.read(len(_GZIP)) == _GZIP
+        file.seek(0)
+        if not packed:
+            yield file, False
+            return
+        with gzip.GzipFile(fileobj=file) as unpacked:
+            yield cast(IO[bytes], unpacked), True
+
+
+def read_content(path: Path, most: int) -> bytes:
+    """All of a file, decompressed if it is gzip.
+
+    Args:
+        path: the file.
+        most: how many bytes it may hold.
+
+    Raises:
+        OSError, EOFError, zlib.error: if it cannot be read or decompressed, or holds more.
+    """
+    found = bytearray()
+    with content(path) as (stream, _):
+        while piece := stream.read(_PIECE_BYTES):
+            found += piece
+            if len(found) > most:
+                raise UnfitFileError(f"holds more than {in_words(most)}")
+    return bytes(found)
+
+
+def read_member(archive: zipfile.ZipFile, name: str) -> np.ndarray[Any, Any]:
+    """The array in a member `name` of a NumPy archive, which is never unpickled.
+
+    Raises:
+        UnfitFileError: its size and what it announces do not agree, do not fit in memory, or it
+            is no array of numbers or text.
+        ValueError, EOFError, zlib.error, zipfile.BadZipFile: it is damaged.
+    """
+    info = archive.getinfo(name)
+    if info.compress_type not in _PACKINGS:
+        raise UnfitFileError(f"its member {name} is packed otherwise than NumPy packs")
+    stored = info.compress_type == zipfile.ZIP_STORED
+    if stored and info.file_size != info.compress_size:
+        raise UnfitFileError(f"its member {name} has two sizes")
+    check_size(info.file_size, None if stored else info.compress_size)
+    with archive.open(info) as stream:
+        shape, dtype = _array_header(stream, name)
+        wanted, there = math.prod(shape) * dtype.itemsize, info.file_size - stream.tell()
+    if wanted != there or min(shape, default=0) < 0:
+        raise UnfitFileError(
+            f"its member {name} announces an array of {in_words(min(wanted, 10**18))}, and "
+            f"{in_words(there)} follow"
+        )
+    with archive.open(info) as stream:
+        return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
+
+
+def _array_header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of an array in NumPy's format; the stream then stands at its numbers."""
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    try:
+        shape, _, dtype = readers[np.lib.format.read_magic(stream)](stream)
+    except (zlib.error, EOFError, zipfile.BadZipFile):
+        raise
+    except Exception:  # a header is a Python expression: a damaged one may raise anything
+        raise UnfitFileError(f"its member {name} is no array in the format of NumPy") from None
+    if dtype.hasobject:
+        raise UnfitFileError(f"its member {name} is an array of objects, which are not unpickled")
+    return shape, dtype
+
+
+_CHUNK_BYTES = 1 << 16
+
+
+class DownloadError(Exception):
+    """A file could not be downloaded; its text is one line that says why."""
+
+
+def download(
+    url: str,
+    target: Path,
+    sha256: str,
+    console: Console | None = None,
+    *,
+    digest: Callable[[Path], str] | None = None,
+) -> None:
+    """Download `url` to `target`, with progress on a terminal.
+
+    The file appears under its name only when it is complete and right; whatever happens, no
+    part of it stays, nor a folder that was made for it.
+
+    Args:
+        url: where it is.
+        target: where it goes; its folder is made.
+        sha256: the checksum that the file must have.
+        console: where progress is shown, if it is a terminal; standard error by default.
+        digest: the checksum of a file, in hexadecimal; `content_sha256` by default.
+
+    Raises:
+        DownloadError: if there is no answer, the transfer breaks off, the checksum differs, or
+            the folder cannot be written.
+    """
+    import pooch  # here, since most runs download nothing
+
+    made = [folder for folder in target.parents if not folder.exists()]
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-") as folder:
+            part = Path(folder) / target.name
+            shown = console or Console(stderr=True)
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                DownloadColumn(),
+                TransferSpeedColumn(),
+            )
+            with Progress(*columns, console=shown, disable=not shown.is_terminal) as progress:
+                bar = _ProgressBar(progress, progress.add_task(part.name, total=None))
+                fetch = pooch.HTTPDownloader(progressbar=bar, chunk_size=_CHUNK_BYTES)
+                fetch(url, str(part), None)
+            found = (digest or content_sha256)(part)
+            if found != sha256:
+                raise DownloadError(f"{url}: SHA-256 of its content is {found}, not {sha256}")
+            part.replace(target)
+    # requests raises OSError for a broken transfer and ValueError for a malformed address
+    except (*UNREADABLE, ValueError) as error:
+        reason = f"{url}: {type(error).__name__}: {error}"
+        raise DownloadError(textwrap.shorten(reason, 300, placeholder=" ...")) from error
+    finally:
+        for outer in made:  # innermost first: what was made for a file that never came
+            with contextlib.suppress(OSError):
+                outer.rmdir()
+
+
+def content_sha256(path: Path) -> str:
+    """SHA-256 of a file's content, decompressed if it is gzip, in hexadecimal.
+
+    Of the content and not of the archive: mirrors compress the same data differently, and some
+    servers decompress it on the way.
+    """
+    digest = hashlib.sha256()
+    with content(path) as (stream, _):
+        while chunk := stream.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file as it is, in hexadecimal, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass
+class _ProgressBar:
+    """One task of a `rich` progress, with the interface that pooch asks of a progress bar."""
+
+    progress: Progress
+    task: TaskID
+
+    @property
+    def total(self) -> float | None:
+        return self.progress.tasks[0].total
+
+    @total.setter
+    def total(self, size: int) -> None:
+        self.progress.update(self.task, total=size or None)  # 0: the server did not say
+
+    def update(self, size: int) -> None:
+        self.progress.update(self.task, advance=size)
+
+    def reset(self) -> None:
+        self.progress.update(self.task, completed=0)
+
+    def close(self) -> None:
+        self.progress.refresh()
+
 
 #: Environment variable with a URL prefix, to be followed by `<dataset>/<file>`.
 MIRROR_VARIABLE = "TACIT_MIRROR"
@@ -73,16 +335,13 @@ def obtain(file: PublishedFile, data_dir: Path, folders: Sequence[Path], advice:
     if found is not None:
         return found
     target = folders[0] / file.name
+    mirror = os.environ.get(MIRROR_VARIABLE)
+    address = f"{mirror.rstrip('/')}/{file.dataset}/{file.name}" if mirror else file.url
     try:
-        download(_address(file), target, file.sha256, digest=file.digest)
+        download(address, target, file.sha256, digest=file.digest)
     except DownloadError as error:
         looked = " or ".join(map(str, folders))
         expected = f"{file.names[0]}[.gz] was not found in {looked}; {advice}"
         reason = f"{expected}; the download failed: {error}"
         raise InputError(_WHERE, str(data_dir), reason) from error
     return target
-
-
-def _address(file: PublishedFile) -> str:
-    mirror = os.environ.get(MIRROR_VARIABLE)
-    return f"{mirror.rstrip('/')}/{file.dataset}/{file.name}" if mirror else file.url

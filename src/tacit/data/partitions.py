@@ -1,4 +1,8 @@
-"""Divides the training records among nodes: one row of `PARTITIONS` for each way."""
+"""Divides the training records among nodes: one row of `PARTITIONS` for each way.
+
+What is drawn comes from the public seed (`public_generator`): one generator for each purpose, so
+that draws for one never move another's.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,34 @@ from types import MappingProxyType
 import numpy as np
 
 from tacit.data.datasets import TaskData, class_labels
-from tacit.data.seeds import PARTITION, public_generator
 from tacit.errors import InputError, nearest
 
-__all__ = ["PARTITIONS", "Division", "PartitionKind", "partition"]
+__all__ = [
+    "PARTITION",
+    "PARTITIONS",
+    "TEST_SPLIT",
+    "Division",
+    "PartitionKind",
+    "partition",
+    "public_generator",
+]
+
+TEST_SPLIT = 1
+PARTITION = 2
+
+
+def public_generator(seed: int, purpose: int) -> np.random.Generator:
+    """A generator for one purpose (`TEST_SPLIT`, `PARTITION`) from the experiment's seed.
+
+    Nothing secret may be drawn from it.
+
+    Raises:
+        InputError: if the seed is negative.
+    """
+    if seed < 0:
+        raise InputError("train.seed", seed, "must be 0 or more")
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, purpose])))
+
 
 _REDRAWS = 100
 

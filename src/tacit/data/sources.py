@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from tacit.data.datasets import Dataset, TaskData
+from tacit.data.datasets import Dataset, TaskData, as_dataset, check_dataset
 from tacit.data.formats.adult import load_adult
 from tacit.data.formats.cifar10 import load_cifar10
 from tacit.data.formats.digits import load_digits
-from tacit.data.formats.idx_images import FASHION_MNIST, MNIST, load_idx_images
+from tacit.data.formats.idx import FASHION_MNIST, MNIST, load_idx_images
 from tacit.data.formats.svmlight import load_svmlight
-from tacit.data.given import as_dataset, check_dataset
 from tacit.errors import InputError, nearest
 from tacit.models.imports import call_function
 

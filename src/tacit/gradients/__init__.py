@@ -1,11 +1,9 @@
 """Clipped gradients of every record, for a stack of nodes with weights of their own."""
 
-from tacit.gradients.losses import LOSSES, Loss
+from tacit.gradients.losses import LOSSES, Loss, loss_from_mean, with_metric
 from tacit.gradients.stacked import BatchGradient, StackedModel, build
-from tacit.gradients.table.memory import available_bytes
-from tacit.gradients.table.need import TableNeed, entries_of, table_need
-from tacit.gradients.table.table import GradientTable, Replacement
-from tacit.gradients.user_losses import loss_from_mean, with_metric
+from tacit.gradients.table import GradientTable, Replacement
+from tacit.gradients.table_storage import TableNeed, available_bytes, entries_of, table_need
 
 __all__ = [
     "LOSSES",

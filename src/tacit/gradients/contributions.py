@@ -5,19 +5,90 @@ of numbers, an outer product of two, or a sum of such products over positions. E
 said of a record is said of that vector: `sizes` bounds its norm from above, and `add_to` adds a
 multiple of it, with rounding errors that `docs/proofs/clipped-sums.md` bounds. How far the tensors
 themselves are from the gradient of the loss has no part in the proof.
+
+A `Layout` says where each trainable parameter of a module lies in a flat vector `[d]`. The order is
+that of `module.parameters()`, trainable parameters only; a tied parameter is one.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from tacit.gradients.layout import Slot
+__all__ = [
+    "CHUNK",
+    "Contribution",
+    "Dense",
+    "Layout",
+    "Outer",
+    "Sizes",
+    "Slot",
+    "all_known_true",
+    "layout_of",
+    "scale_and_add",
+    "square_bounds",
+]
 
-__all__ = ["CHUNK", "Contribution", "Dense", "Outer", "Sizes", "square_bounds"]
+
+def all_known_true(flags: Tensor) -> bool:
+    """Whether all flags are True, as far as that is known: always False on an accelerator.
+
+    There an answer would hold up the queue of every step; the caller does what is right for any
+    flags instead. On the CPU the answer saves passes over whole batches.
+    """
+    return flags.device.type == "cpu" and bool(flags.all())
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One parameter's place: `vector[start:stop]` holds the parameter `name` of shape `shape`."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    def view(self, stacked: Tensor) -> Tensor:
+        """This parameter for every node, `[nodes, *shape]`, as a view of `[nodes, d]`."""
+        return stacked[:, self.start : self.stop].view(stacked.shape[0], *self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All slots of a module, in order."""
+
+    slots: tuple[Slot, ...]
+
+    @property
+    def size(self) -> int:
+        """The number d of trainable parameters."""
+        return self.slots[-1].stop if self.slots else 0
+
+    def views(self, stacked: Tensor) -> dict[str, Tensor]:
+        """Every parameter by name, `[nodes, *shape]` each, as views of `stacked` `[nodes, d]`."""
+        return {slot.name: slot.view(stacked) for slot in self.slots}
+
+    def flatten(self, module: nn.Module) -> Tensor:
+        """The present trainable weights of `module` as one detached vector `[d]`."""
+        named = dict(module.named_parameters())
+        return torch.cat([named[slot.name].detach().reshape(-1) for slot in self.slots])
+
+
+def layout_of(module: nn.Module) -> Layout:
+    """The layout of the trainable parameters of `module`."""
+    slots: list[Slot] = []
+    start = 0
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            stop = start + math.prod(parameter.shape)
+            slots.append(Slot(name, tuple(parameter.shape), start, stop))
+            start = stop
+    return Layout(tuple(slots))
+
 
 CHUNK = 128
 """Records whose contributions a product adds up; a float64 total adds such sums."""
@@ -303,16 +374,17 @@ def _add_product(target: Tensor, left: Tensor, right: Tensor, beta: int, depth: 
         return
     step = max(1, _BLOCK_NUMBERS // size)
     if step >= target.shape[0] and depth == total:
-        _add(target, torch.bmm(left, right), beta)
+        scale_and_add(target, torch.bmm(left, right), beta)
         return
     blocks = (torch.split(values, step) for values in (target, left, right))
     for part, one, other in zip(*blocks, strict=True):
         for start in range(0, total, depth):
             columns = slice(start, start + depth)
-            _add(part, torch.bmm(one[:, :, columns], other[:, columns]), beta or start)
+            scale_and_add(part, torch.bmm(one[:, :, columns], other[:, columns]), beta or start)
 
 
-def _add(target: Tensor, values: Tensor, beta: int) -> None:
+def scale_and_add(target: Tensor, values: Tensor, beta: int) -> None:
+    """Scale `target` by beta, 1 or 0, and add `values` of the same shape; 0 overwrites anything."""
     if beta:
         target.add_(values)
     else:

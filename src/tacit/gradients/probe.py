@@ -1,9 +1,14 @@
-"""Proof, on a few records, that a gradient path computes what autograd computes for each alone.
+"""Which modules can be trained with a clipped gradient for each record: refused, or proved.
 
-The test is exact in kind and cheap: two nodes with different weights, a few records each, float64:
-three, and of models with more than a million parameters two, since each costs such a model a
-quarter of a second. Two suffice for all that is listed here: whatever one record does to another,
-or one node to another, shows in values, and no two weights, inputs or norms are equal.
+Clipping bounds what one record does to a step only if a record's gradient is a function of that
+record alone, and a run can be repeated only if nothing but the run draws random numbers.
+`refuse_module` and `refuse_outputs` name what breaks that, and what to use instead.
+
+`mismatch` then proves, on a few records, that a gradient path computes what autograd computes for
+each alone. The test is exact in kind and cheap: two nodes with different weights, a few records
+each, float64: three, and of models with more than a million parameters two, since each costs such a
+model a quarter of a second. Two suffice for all that is listed here: whatever one record does to
+another, or one node to another, shows in values, and no two weights, inputs or norms are equal.
 
 It finds whatever a static look at a module cannot: records that mix, a layer called twice, a
 parameter used outside its layer, a view that assumes the batch size.
@@ -12,19 +17,23 @@ parameter used outside its layer, a view that assumes the batch size.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import is_lazy
 
-from tacit.gradients.clipping import Clip, ClipNorm
-from tacit.gradients.contributions import Contribution
-from tacit.gradients.layout import Layout
+from tacit.errors import InputError, describe
+from tacit.gradients.contributions import Layout
 from tacit.gradients.losses import Loss
+from tacit.gradients.paths import GradientPath
 
-__all__ = ["GradientPath", "Probe", "mismatch", "probe_of"]
+__all__ = ["Probe", "mismatch", "probe_of", "refuse_module", "refuse_outputs"]
 
 _NODES = 2
 _RECORDS = 3
@@ -32,50 +41,6 @@ _LARGE = 1_000_000  # parameters
 _RECORDS_OF_LARGE = 2
 _SPREAD = 0.05
 _TOLERANCE = 1e-8
-
-
-class GradientPath(Protocol):
-    """One way to compute clipped sums; what `StackedModel` is built on."""
-
-    def accumulate(
-        self,
-        parameters: Tensor,
-        inputs: Tensor,
-        targets: Tensor,
-        mask: Tensor,
-        clip: Clip | None,
-        total: Tensor,
-        beta: int,
-        norm: ClipNorm = "l2",
-    ) -> tuple[Tensor, Tensor]:
-        """Scale `total` by beta and add the sum of (clipped) gradients over unmasked records.
-
-        Args:
-            parameters: `[nodes, d]`.
-            inputs: `[nodes, b, ...]`, valid in masked slots too.
-            targets: `[nodes, b, ...]`, valid in masked slots too.
-            mask: `[nodes, b]`, True for records.
-            clip: bound on each record's norm, or None.
-            total: `[nodes, d]`, changed in place.
-            beta: 1, or 0 to overwrite whatever `total` holds.
-            norm: which norm is bounded, and how; see `clipping`.
-
-        Returns:
-            norms `[nodes, b]` (`[nodes, 0]` where clip is None) and losses `[nodes, b]`, both 0
-            where masked.
-        """
-
-    def contributions(
-        self, parameters: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, norms: bool
-    ) -> tuple[list[Contribution], Tensor]:
-        """Each record's gradient, not clipped, one part a parameter; and the masked losses.
-
-        `norms`: whether norms will be asked for, which decides the form of the parts. Masked slots
-        hold whatever their inputs give.
-        """
-
-    def evaluate(self, module: nn.Module, weights: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        """The outputs `[records, ...]` of `module` with these weights."""
 
 
 @dataclass(frozen=True)
@@ -184,3 +149,151 @@ def _close(found: Tensor, right: Tensor) -> bool:
     return torch.allclose(
         found, right, rtol=_TOLERANCE, atol=_TOLERANCE * scale + 1e-300, equal_nan=True
     )
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """Modules of these types to which `applies` are refused with the advice `instead`."""
+
+    types: tuple[type[nn.Module], ...]
+    applies: Callable[[nn.Module], bool]
+    instead: str
+
+
+_RULES = (
+    _Rule(
+        (_BatchNorm,),
+        lambda module: True,
+        "batch statistics mix records, so a record's gradient cannot be clipped; "
+        "use GroupNorm or LayerNorm",
+    ),
+    _Rule(
+        (_InstanceNorm,),
+        lambda module: bool(module.track_running_stats),
+        "running statistics of private records would be kept without noise; "
+        "use track_running_stats=False, GroupNorm or LayerNorm",
+    ),
+    _Rule(
+        (_DropoutNd,),
+        lambda module: float(getattr(module, "p", 0.0)) > 0,
+        "it draws from torch's global generator, so a run could not be repeated; "
+        "use p=0 or remove it",
+    ),
+    _Rule(
+        (nn.RNNBase, nn.MultiheadAttention),
+        lambda module: float(getattr(module, "dropout", 0.0)) > 0,
+        "its dropout draws from torch's global generator, so a run could not be repeated; "
+        "use dropout=0",
+    ),
+    _Rule(
+        (nn.Embedding, nn.EmbeddingBag),
+        lambda module: bool(module.scale_grad_by_freq),
+        "a record's gradient would depend on how often its ids are in other records; "
+        "use scale_grad_by_freq=False",
+    ),
+    _Rule(
+        (nn.Embedding, nn.EmbeddingBag),
+        lambda module: module.max_norm is not None,
+        "it changes its weight in a forward pass; use max_norm=None",
+    ),
+    _Rule(
+        (nn.Embedding, nn.EmbeddingBag),
+        lambda module: bool(module.sparse),
+        "sparse gradients cannot be added up with noise; use sparse=False (only the rows that a "
+        "record looks up are kept anyway)",
+    ),
+    _Rule(
+        (nn.Module,),
+        lambda module: any(
+            is_lazy(tensor)
+            for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))
+        ),
+        "it has no shape yet; call the model once on an example, or give the sizes",
+    ),
+)
+
+
+def refuse_module(module: nn.Module) -> None:
+    """Raise `InputError` on `task.model` for a module that cannot be trained privately.
+
+    Refused are batch normalisation, instance normalisation with running statistics, dropout that
+    is not zero, embeddings that count ids over a batch or change in a forward pass, lazy modules,
+    and a model without trainable parameters.
+    """
+    for name, child in module.named_modules():
+        for rule in _RULES:
+            if isinstance(child, rule.types) and rule.applies(child):
+                kind = type(child).__name__
+                raise InputError("task.model", f"{name} ({kind})" if name else kind, rule.instead)
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise InputError(
+            "task.model",
+            type(module).__name__,
+            "it has no trainable parameters; set requires_grad on those to be trained",
+        )
+
+
+def refuse_outputs(module: nn.Module, inputs: Tensor) -> Tensor:
+    """The outputs of `module` for the examples `inputs` `[few, ...]`, if they can be used.
+
+    Raises `InputError` on `task.model` if the forward pass fails, draws random numbers, changes a
+    buffer, or does not return one finite tensor `[few, ...]`. The global generators are left as
+    they were.
+    """
+    kind = type(module).__name__
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    devices = [inputs.device.index or 0] if inputs.device.type == "cuda" else []
+    with torch.random.fork_rng(devices), torch.no_grad():
+        before = _generator_states(inputs.device)
+        try:
+            outputs: object = module(inputs)
+        except Exception as error:
+            raise InputError(
+                "task.model",
+                kind,
+                f"it must accept the data, records of shape {list(inputs.shape[1:])} and type "
+                f"{inputs.dtype}; {describe(error)}",
+            ) from error
+        drawn = any(
+            not torch.equal(old, new)
+            for old, new in zip(before, _generator_states(inputs.device), strict=True)
+        )
+    if drawn:
+        raise InputError(
+            "task.model",
+            kind,
+            "its forward pass draws from torch's global generator, so a run could not be "
+            "repeated; remove what is random in it",
+        )
+    for name, buffer in module.named_buffers():
+        if name not in buffers or not _same(buffer, buffers[name]):
+            raise InputError(
+                "task.model",
+                f"{name} (buffer)",
+                "the forward pass changes this buffer, which would keep traces of private records "
+                "without noise; buffers must be constant",
+            )
+    if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
+        shape = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise InputError(
+            "task.model",
+            kind,
+            f"it must return one tensor with a row a record, [{inputs.shape[0]}, ...]; "
+            f"it returned {shape}",
+        )
+    if not bool(torch.isfinite(outputs).all()):
+        raise InputError(
+            "task.model", kind, "its output for the first records must be finite numbers"
+        )
+    return outputs
+
+
+def _same(left: Tensor, right: Tensor) -> bool:
+    return left.shape == right.shape and torch.equal(left, right)
+
+
+def _generator_states(device: torch.device) -> list[Tensor]:
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return states

@@ -34,16 +34,18 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import InputError, describe
-from tacit.gradients.clipping import Clip, ClipNorm, aimed, check_clip
-from tacit.gradients.contributions import CHUNK
-from tacit.gradients.functional import FunctionalPath
-from tacit.gradients.known import all_known_true
-from tacit.gradients.layout import Layout, layout_of
+from tacit.gradients.clipping import (
+    Clip,
+    ClipNorm,
+    RecordGradients,
+    aimed,
+    check_clip,
+    clip_records,
+)
+from tacit.gradients.contributions import CHUNK, Layout, all_known_true, layout_of
 from tacit.gradients.losses import Loss
-from tacit.gradients.probe import GradientPath, Probe, mismatch, probe_of
-from tacit.gradients.records import RecordGradients, record_gradients
-from tacit.gradients.refuse import refuse_module, refuse_outputs
-from tacit.gradients.taps import TapsPath, tapped_layers
+from tacit.gradients.paths import FunctionalPath, GradientPath, TapsPath, tapped_layers
+from tacit.gradients.probe import Probe, mismatch, probe_of, refuse_module, refuse_outputs
 
 __all__ = ["BatchGradient", "StackedModel", "build"]
 
@@ -211,8 +213,17 @@ class StackedModel:
         parameters = parameters.detach()
         inputs, targets = self._filled(parameters, inputs, targets, mask)
         with torch.autocast(parameters.device.type, enabled=False):
-            engine = self._engine(parameters)
-            return record_gradients(engine, parameters, inputs, targets, mask, clip)
+            # With norms even where nothing is clipped: the form of the parts is always the same.
+            parts, losses = self._engine(parameters).contributions(
+                parameters, inputs, targets, mask, norms=True
+            )
+            with torch.no_grad():
+                if clip is not None:
+                    return RecordGradients(*clip_records(parts, mask, clip), losses)
+                if not all_known_true(mask):
+                    parts = [part.cleaned(mask) for part in parts]
+                norms = losses.new_empty(mask.shape[0], 0)
+                return RecordGradients(parts, mask.to(losses.dtype), norms, losses)
 
     def aimed(self, clip: Clip, counts: int | Tensor, dtype: torch.dtype) -> float | Tensor:
         """What records are clipped to for a sum over so many: see `clipping.aimed`.
@@ -311,7 +322,7 @@ def build(
         memory_bytes: bound on the activations held at once; by default what suits the device.
 
     Raises:
-        InputError: on `task.model` if the module cannot be trained privately (see `refuse`), its
+        InputError: on `task.model` if the module cannot be trained privately (see `probe`), its
             output does not fit the loss, or `torch.func` cannot differentiate it; on
             `task.dataset` if the targets do not fit.
     """

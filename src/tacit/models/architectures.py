@@ -1,4 +1,4 @@
-"""The models of the papers, and a user's own by `module:factory`.
+"""The models of the papers, or a user's own by `module:factory`; and the loss of a task.
 
 | name | what it is | start |
 |---|---|---|
@@ -18,22 +18,24 @@ convolution of 3 x 3 and stride 1 and no max-pooling before the four stages; 11,
 for ten classes. Batch normalisation, which mixes records and so can have no clipped gradient of one
 record, is replaced by group normalisation (Wu and He 2018, arXiv:1803.08494) with their 32 groups.
 It starts as torchvision's does: He normal in the fan-out for convolutions.
+
+`find_loss` finds the loss and the metric of a task: by name, or a user's own by `module:function`.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from tacit.errors import InputError, nearest
-from tacit.models.imports import call_function
+from tacit.gradients import LOSSES, Loss, loss_from_mean, with_metric
+from tacit.models.imports import call_function, import_function
 
-__all__ = ["MODELS", "build_model", "failures", "input_dtype", "resnet18"]
+__all__ = ["MODELS", "build_model", "failures", "find_loss", "input_dtype", "resnet18"]
 
 HIDDEN = 128
 """Width of the hidden layer of `mlp`."""
@@ -226,33 +228,42 @@ def build_model(name: str, *, input_shape: tuple[int, ...], outputs: int, seed: 
         InputError: on `task.model` for an unknown name, data the model cannot take, or a factory
             that cannot be found, fails, or does not return an `nn.Module`.
     """
-    if ":" in name:
-        with _seeded(seed):
-            return _from_factory(name, input_shape, outputs)
-    if name not in MODELS:
-        raise InputError(
-            "task.model",
-            name,
-            f"not a model; {nearest(name, MODELS)} (or 'module:factory' for your own)",
-        )
-    with _seeded(seed):
-        return MODELS[name](input_shape, outputs)
-
-
-def _from_factory(name: str, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-    model = call_function(name, "task.model", input_shape=input_shape, outputs=outputs)
+    if ":" not in name and name not in MODELS:
+        expected = f"not a model; {nearest(name, MODELS)} (or 'module:factory' for your own)"
+        raise InputError("task.model", name, expected)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        if name in MODELS:
+            return MODELS[name](input_shape, outputs)
+        model = call_function(name, "task.model", input_shape=input_shape, outputs=outputs)
     if not isinstance(model, nn.Module):
-        raise InputError(
-            "task.model",
-            name,
-            f"the factory must return a torch.nn.Module; it returned a {type(model).__name__}",
-        )
+        found = type(model).__name__
+        expected = f"the factory must return a torch.nn.Module; it returned a {found}"
+        raise InputError("task.model", name, expected)
     return model
 
 
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Within, torch's global generator starts from `seed`; afterwards it is as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield
+def find_loss(name: str, metric: str | None = None) -> Loss:
+    """The loss that `[task].loss` names, scored by what `[task].metric` names.
+
+    Args:
+        name: a key of `LOSSES`, or `module:function`: (outputs `[r, ...]`, targets `[r, ...]`) ->
+            the mean loss over the records, a scalar. The module is looked for in the current
+            directory first.
+        metric: None for the accuracy that the loss has, if any; or `module:function`: (outputs,
+            targets) -> one score a record, `[r]`.
+
+    Raises:
+        InputError: on `task.loss` or `task.metric` for an unknown name, or a function that cannot
+            be found. Whether a function returns what it should is seen by the loss's `check`.
+    """
+    if ":" in name:
+        loss = loss_from_mean(name, import_function(name, "task.loss"))
+    elif name in LOSSES:
+        loss = LOSSES[name]
+    else:
+        expected = f"not a loss; {nearest(name, LOSSES)} (or 'module:function' for your own)"
+        raise InputError("task.loss", name, expected)
+    if metric is None:
+        return loss
+    return with_metric(loss, metric, import_function(metric, "task.metric"))

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 from tacit.errors import InputError, describe, nearest
@@ -31,8 +30,17 @@ def import_function(reference: str, where: str) -> Callable[..., Any]:
     module_name, _, name = reference.partition(":")
     if not all(part.isidentifier() for part in [*module_name.split("."), name]):
         raise InputError(where, reference, "must be module:function, as in my_data:load")
-    with _importable_current_directory():
-        module = _import_module(module_name, reference, where)
+    importlib.invalidate_caches()
+    try:
+        with _importable_current_directory():
+            module = importlib.import_module(module_name)
+    except Exception as error:  # whatever the user's module raises
+        fault = f"importing the module raised {describe(error)}"
+        # A module that the user's own module fails to import is another fault than a missing one.
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+            fault = f"there is no module {missing!r} in {os.getcwd()} nor among those installed"
+        raise InputError(where, reference, fault) from error
     callables: dict[str, Callable[..., Any]] = {
         key: value for key, value in vars(module).items() if callable(value)
     }
@@ -71,21 +79,6 @@ def _accepted(function: Callable[..., Any], arguments: dict[str, object]) -> dic
         return arguments
     names = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
     return {key: value for key, value in arguments.items() if key in names}
-
-
-def _import_module(module_name: str, reference: str, where: str) -> ModuleType:
-    importlib.invalidate_caches()
-    try:
-        return importlib.import_module(module_name)
-    except Exception as error:  # whatever the user's module raises
-        raise InputError(where, reference, _import_fault(module_name, error)) from error
-
-
-def _import_fault(module_name: str, error: Exception) -> str:
-    # A module that the user's own module fails to import is another fault than a missing one.
-    if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
-        return f"there is no module {error.name!r} in {os.getcwd()} nor among those installed"
-    return f"importing the module raised {describe(error)}"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Who may talk (`graphs`), when (`schedules`), with which weight (`mixing`), and `checks`."""
+"""Who may talk and when (`graphs`), with which weight (`mixing`), and `checks`."""
 
 from tacit.topology.checks import (
     check_column_stochastic,
@@ -6,10 +6,16 @@ from tacit.topology.checks import (
     check_strongly_connected,
     contraction,
 )
-from tacit.topology.graphs import Graph, graph_of, read_graph_file
-from tacit.topology.mixing import WEIGHTS, Mixing, build_mixing, server_averaging
-from tacit.topology.schedules import GRAPHS, GraphRequest, GraphSchedule, build_schedule
-from tacit.topology.weights import Weights
+from tacit.topology.graphs import (
+    GRAPHS,
+    Graph,
+    GraphRequest,
+    GraphSchedule,
+    build_schedule,
+    graph_of,
+    read_graph_file,
+)
+from tacit.topology.mixing import WEIGHTS, Mixing, Weights, build_mixing, server_averaging
 
 __all__ = [
     "GRAPHS",

@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import InputError
-from tacit.topology.graphs import reached
-from tacit.topology.mixing import Mixing
-from tacit.topology.schedules import GraphSchedule
-from tacit.topology.weights import Weights
+from tacit.topology.graphs import GraphSchedule, reached
+from tacit.topology.mixing import Mixing, Weights
 
 __all__ = [
     "check_column_stochastic",

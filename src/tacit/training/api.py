@@ -15,7 +15,7 @@ from tacit.config import Config, load_config
 from tacit.errors import InputError, NotPrivateWarning
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
-from tacit.training.processes.join import agreed_folder, process_group
+from tacit.training.processes.agreement import agreed_folder, process_group
 from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder.result import Result
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tacit.data import StackedData
 from tacit.gradients import BatchGradient, StackedModel
-from tacit.gradients.table.table import GradientTable
+from tacit.gradients.table import GradientTable
 from tacit.privacy.noise import draws as noise
 from tacit.training import sampling
 from tacit.training.plan import NodePlan, Plan

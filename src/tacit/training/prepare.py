@@ -11,16 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from tacit import data, gradients
-from tacit.communication.peers import ALONE, Peers
-from tacit.communication.placement import Placement, place
+from tacit.communication.peers import ALONE, Peers, Placement, place
 from tacit.communication.received import EXPERIMENT, IDENTITY, Experiment
 from tacit.config import GIVEN, Config
 from tacit.data import Dataset, StackedData
 from tacit.errors import InputError, RecordsError
 from tacit.gradients import Loss, StackedModel
-from tacit.gradients.table.table import available_bytes, table_need
+from tacit.gradients.table import available_bytes, table_need
 from tacit.models import architectures as models
-from tacit.models.losses import find_loss
+from tacit.models.architectures import find_loss
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import compare, counts, identity, planned

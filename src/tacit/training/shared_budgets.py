@@ -16,7 +16,7 @@ from typing import Any
 
 from tacit import privacy
 from tacit.data import StackedData
-from tacit.data.identity import record_digests
+from tacit.data.own import record_digests
 from tacit.errors import BudgetError
 from tacit.privacy.ledger.ledger import DataAccount, Interval
 from tacit.privacy.ledger.shared import SharedLedgers, WantedAccount, account_file, folder_key

@@ -14,8 +14,8 @@ from torch import Tensor
 from tacit.communication.exchange import Exchange
 from tacit.data import StackedData
 from tacit.gradients import BatchGradient, StackedModel
-from tacit.gradients.differences import clipped_difference, difference_shapes
-from tacit.gradients.table.parts import Shape
+from tacit.gradients.table import clipped_difference, difference_shapes
+from tacit.gradients.table_storage import Shape
 from tacit.privacy.noise.draws import NodeKeys
 from tacit.training import sampling
 from tacit.training.gradient_table import StackedTable

@@ -22,15 +22,20 @@ from tacit.analysis.audit.canaries import (
     WIDTH,
     Problem,
 )
-from tacit.analysis.audit.harness import Harness, Observed, set_up
-from tacit.analysis.audit.hypothesis_test import (
+from tacit.analysis.audit.harness import (
+    Harness,
+    Observed,
+    RecordingExchange,
+    noised_gradients,
+    set_up,
+)
+from tacit.analysis.audit.statistics import (
     LEARNING_SHARE,
+    Known,
     epsilon_merit,
     excess_merit,
     fix_and_count,
 )
-from tacit.analysis.audit.statistics import Known
-from tacit.analysis.audit.transcript import RecordingExchange, noised_gradients
 from tacit.communication.colours import Released
 from tacit.communication.exchange import InProcessExchange
 from tacit.errors import InputError

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tacit.analysis.compare.table import figure_table
+from tacit.analysis.compare.document import figure_table
 from tacit.report.compare_page import COLUMNS, compare_page, line_cells
 from tacit.report.compare_panels import panels, picture_note
 from tacit.report.documents.base import read

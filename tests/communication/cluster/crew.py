@@ -62,7 +62,7 @@ _PRELOADED = (
     "tacit.config",
     "tacit.data.formats.digits",
     "tacit.communication.exchange",
-    "tacit.training.processes.join",
+    "tacit.training.processes.agreement",
     "tacit.training.prepare",
     "tacit.training.loop",
     "tacit.cli.tables",

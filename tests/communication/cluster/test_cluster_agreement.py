@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from planning_cases import plan_of
 from tacit import __version__
-from tacit.communication.placement import Placement, place
+from tacit.communication.peers import Placement, place
 from tacit.communication.received import EXPERIMENT, IDENTITY
 from tacit.config import load_config
 from tacit.data import Dataset, record_layout

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tacit.communication.cluster.diagnosis import first_failure
-from tacit.communication.cluster.watch import Heartbeat, Seen
+from tacit.communication.cluster.watch import Heartbeat, Seen, first_failure
 
 HOSTS = [[0, 1], [2, 3, 4], [5], [6, 8, 9]]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.communication.cluster.stop_barrier import StopBarrier
+from tacit.communication.cluster.cluster import StopBarrier
 from tacit.errors import PeerError
 
 

@@ -21,8 +21,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.communication.cluster.endings import Ended, exit_code, explanation
-from tacit.communication.cluster.launch import launch, worker_environment
+from tacit.communication.cluster.launch import (
+    Ended,
+    exit_code,
+    explanation,
+    launch,
+    worker_environment,
+)
 from tacit.errors import InputError
 
 pytestmark = pytest.mark.process

@@ -17,19 +17,16 @@ from tacit import privacy
 from tacit.analysis.audit.bounds import epsilon_lower, epsilon_of_mu, error_rates, mu_lower
 from tacit.analysis.audit.canaries import ALONE, OPPOSED, REPLACED, REPLACED_IN_BATCH, Problem
 from tacit.analysis.audit.harness import ContextFactory, Observed, set_up
-from tacit.analysis.audit.hypothesis_test import (
-    Guesses,
-    balance_merit,
-    epsilon_merit,
-    excess_merit,
-    fix_and_count,
-)
 from tacit.analysis.audit.one_run import OneRun, run_once
 from tacit.analysis.audit.report import AuditOptions, AuditReport
 from tacit.analysis.audit.statistics import (
     LIKELIHOOD_RATIO,
     Known,
+    balance_merit,
     between_nodes,
+    epsilon_merit,
+    excess_merit,
+    fix_and_count,
     repeated_noises,
     statistics_of,
 )
@@ -51,6 +48,8 @@ DELTAS = (0.02, 0.1, 0.3)  # where the certificate is put to the test as well
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Progress = Callable[[str, int, int], None]
+Scores = tuple[dict[str, Array], Bools]
+"""The value of each statistic, and whether D was there, of every repetition."""
 """(what, done, of how many)."""
 
 DEFAULT_OPTIONS = AuditOptions()
@@ -230,29 +229,27 @@ class _Design:
 
     name: str
     problem: Problem
-    look: Callable[[Observed, Known, _Target, int], tuple[dict[str, Array], Bools]]
+    look: Callable[[Observed, Known, _Target, int], Scores]
     method: str = "clopper-pearson"
 
 
 def _every_node(
     problem: Problem,
-) -> Callable[[Observed, Known, _Target, int], tuple[dict[str, Array], Bools]]:
+) -> Callable[[Observed, Known, _Target, int], Scores]:
     """Every audited node of every copy is a repetition; it is judged by its own messages."""
     statistics = statistics_of(problem)
 
-    def look(
-        observed: Observed, known: Known, target: _Target, seed: int
-    ) -> tuple[dict[str, Array], Bools]:
-        chosen = _numbers(observed, target)
+    def look(observed: Observed, known: Known, target: _Target, seed: int) -> Scores:
+        # The stacked numbers of the audited nodes.
+        starts = len(observed.inserted) // observed.copies * np.arange(observed.copies)[:, None]
+        chosen = (starts + np.asarray(target.nodes)).reshape(-1)
         y = observed.y[:, chosen]
         return {name: of(y, known) for name, of in statistics.items()}, observed.inserted[chosen]
 
     return look
 
 
-def _one_of_a_graph(
-    observed: Observed, known: Known, target: _Target, seed: int
-) -> tuple[dict[str, Array], Bools]:
+def _one_of_a_graph(observed: Observed, known: Known, target: _Target, seed: int) -> Scores:
     """One audited node of each copy is a repetition; it is compared with the others' messages.
 
     One only, so that no two repetitions share a message. The attacker knows all records but the
@@ -264,13 +261,6 @@ def _one_of_a_graph(
     inserted = observed.inserted.reshape(observed.copies, nodes)
     scores = between_nodes(y, targets, ~inserted)
     return {"noise met twice": scores}, inserted[np.arange(observed.copies), targets]
-
-
-def _numbers(observed: Observed, target: _Target) -> NDArray[np.int64]:
-    """The stacked numbers of the audited nodes."""
-    nodes = len(observed.inserted) // observed.copies
-    starts = nodes * np.arange(observed.copies)[:, None]
-    return np.asarray((starts + np.asarray(target.nodes)).reshape(-1), np.int64)
 
 
 def _designs(plan: Plan, target: _Target) -> tuple[_Design, ...]:
@@ -309,7 +299,7 @@ def _worst_cases(
     attacks, repeated = [], 0
     for number, problem in enumerate(dict.fromkeys(design.problem for design in designs), 1):
         own = [design for design in designs if design.problem == problem]
-        observations: list[list[tuple[dict[str, Array], Bools]]] = [[] for _ in own]
+        observations: list[list[Scores]] = [[] for _ in own]
         for run in range(runs):
             seed = _seed(options, number, run)
             observed = harness.observe(problem, seed)
@@ -318,11 +308,11 @@ def _worst_cases(
                 parts.append(design.look(observed, known, target, seed))
             progress(own[0].name, run + 1, runs)
         for design, parts in zip(own, observations, strict=True):
-            attacks.append(_BOUNDS[design.method](design, *_joined(parts), target))
+            attacks.append(_attack(design, *_joined(parts), target))
     return attacks, repeated
 
 
-def _joined(parts: Sequence[tuple[dict[str, Array], Bools]]) -> tuple[dict[str, Array], Bools]:
+def _joined(parts: Sequence[Scores]) -> Scores:
     """Scores and truth of all runs, one after the other."""
     return (
         {name: np.concatenate([scores[name] for scores, _ in parts]) for name in parts[0][0]},
@@ -334,76 +324,45 @@ def _seed(options: AuditOptions, problem: int, run: int) -> int:
     return (options.seed * 16 + problem) * RUNS + run
 
 
-def _by_counting(
-    design: _Design, scores: dict[str, Array], inserted: Bools, target: _Target
-) -> Attack:
-    merit = epsilon_merit(target.delta)
-    fixed = fix_and_count(scores, inserted, merit=merit, confidence=target.confidence)
-    return _counted(design, fixed, target)
-
-
-def _by_excess(
-    design: _Design, scores: dict[str, Array], inserted: Bools, target: _Target
-) -> Attack:
-    merit = excess_merit(target.certificate)
-    fixed = fix_and_count(scores, inserted, merit=merit, confidence=target.confidence)
-    return _counted(design, fixed, target)
-
-
-def _counted(design: _Design, fixed: Guesses, target: _Target) -> Attack:
-    """The same two error rates bound epsilon at every delta."""
-    compared = [
-        Comparison(
-            delta=delta,
-            epsilon=epsilon_lower(fixed.counts, delta=delta, confidence=target.confidence),
-            certified=certified,
-        )
-        for delta, certified in target.certificate.items()
-    ]
-    hardest = max(compared, key=lambda comparison: comparison.epsilon - comparison.certified)
-    return _attack(design, fixed, target, compared[0].epsilon, hardest, {})
-
-
-def _by_gaussian(
-    design: _Design, scores: dict[str, Array], inserted: Bools, target: _Target
-) -> Attack:
-    """By the likelihood ratio, which is all that two Gaussians differ in."""
-    ratio = {name: values for name, values in scores.items() if name == LIKELIHOOD_RATIO}
-    fixed = fix_and_count(ratio, inserted, merit=balance_merit, confidence=target.confidence)
-    mu = mu_lower(fixed.counts, confidence=target.confidence)
-    epsilon = epsilon_of_mu(mu, target.delta)
-    return _attack(design, fixed, target, epsilon, _at_delta(target, epsilon), {"mu": mu})
-
-
-_BOUNDS: Mapping[str, Callable[[_Design, dict[str, Array], Bools, _Target], Attack]] = {
-    "clopper-pearson": _by_counting,
-    "any-delta": _by_excess,
-    "gaussian-dp": _by_gaussian,
-}
-
-
 def _at_delta(target: _Target, epsilon: float) -> Comparison:
     certified = target.certificate[target.delta]
     return Comparison(delta=target.delta, epsilon=epsilon, certified=certified)
 
 
-def _attack(
-    design: _Design,
-    fixed: Guesses,
-    target: _Target,
-    epsilon: float,
-    hardest: Comparison,
-    more: dict[str, float],
-) -> Attack:
+def _attack(design: _Design, scores: dict[str, Array], inserted: Bools, target: _Target) -> Attack:
+    """The guesses of one attack on all repetitions, and the bound that they prove."""
+    confidence, more = target.confidence, {}
+    if design.method == "gaussian-dp":
+        # The likelihood ratio is all that two Gaussians differ in.
+        ratio = {name: values for name, values in scores.items() if name == LIKELIHOOD_RATIO}
+        fixed = fix_and_count(ratio, inserted, merit=balance_merit, confidence=confidence)
+        more = {"mu": mu_lower(fixed.counts, confidence=confidence)}
+        epsilon = epsilon_of_mu(more["mu"], target.delta)
+        hardest = _at_delta(target, epsilon)
+    else:
+        at_one_delta = design.method == "clopper-pearson"
+        merit = epsilon_merit(target.delta) if at_one_delta else excess_merit(target.certificate)
+        fixed = fix_and_count(scores, inserted, merit=merit, confidence=confidence)
+        # The same two error rates bound epsilon at every delta.
+        compared = [
+            Comparison(
+                delta=delta,
+                epsilon=epsilon_lower(fixed.counts, delta=delta, confidence=confidence),
+                certified=certified,
+            )
+            for delta, certified in target.certificate.items()
+        ]
+        epsilon = compared[0].epsilon
+        hardest = max(compared, key=lambda comparison: comparison.epsilon - comparison.certified)
     counts = fixed.counts
-    tpr, fpr = error_rates(counts, target.confidence)
+    tpr, fpr = error_rates(counts, confidence)
     return Attack(
         name=design.name,
         statistic=fixed.statistic,
         method=design.method,
         epsilon=epsilon,
         hardest=hardest,
-        confidence=target.confidence,
+        confidence=confidence,
         repetitions=counts.positives + counts.negatives,
         guesses={
             "TPR": counts.true_positives / max(1, counts.positives),

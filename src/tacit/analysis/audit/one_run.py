@@ -8,7 +8,7 @@ record as that record's node is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,8 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.analysis.audit.bounds import one_run_epsilon
-from tacit.analysis.audit.harness import ContextFactory, seeded
-from tacit.analysis.audit.transcript import RecordingExchange, Transcript, noised_gradients
+from tacit.analysis.audit.harness import (
+    ContextFactory,
+    RecordingExchange,
+    Transcript,
+    noised_gradients,
+    seeded,
+)
 from tacit.communication.exchange import InProcessExchange
 from tacit.data import StackedData
 from tacit.errors import InputError
@@ -80,30 +85,14 @@ class _Canaries:
     included: NDArray[np.bool_]
 
 
-def _next_class(targets: Tensor, classes: int) -> Tensor:
-    return (targets + 1) % max(2, classes)
-
-
-def _negated(targets: Tensor, classes: int) -> Tensor:
-    return -targets
-
-
-def _opposite(targets: Tensor, classes: int) -> Tensor:
-    """Of two classes, numbered -1 and 1 or 0 and 1: a loss takes both."""
-    return torch.where(targets > 0, -1, 1).to(targets.dtype)
-
-
-_MISLABEL: Mapping[str, Callable[[Tensor, int], Tensor]] = {
-    "cross-entropy": _next_class,
-    "logistic": _opposite,
-    "mse": _negated,
-}
-
-
 def mislabel(targets: Tensor, loss: str, outputs: int) -> Tensor:
     """Wrong targets for the right ones: the next class, or the opposite number."""
+    if loss == "logistic":  # of two classes, numbered -1 and 1 or 0 and 1: a loss takes both
+        return torch.where(targets > 0, -1, 1).to(targets.dtype)
     numbers = targets.is_floating_point() or bool((targets < 0).any())
-    return _MISLABEL.get(loss, _negated if numbers else _next_class)(targets, outputs)
+    if loss == "mse" or (numbers and loss != "cross-entropy"):
+        return -targets
+    return (targets + 1) % max(2, outputs)
 
 
 def run_once(
@@ -154,16 +143,20 @@ def run_once(
         targets[selection.rows[out]] = job.train.targets[selection.rows[out]]
     gone = selection.rows[out] if zero_out else selection.rows[:0]
     plan, train = _without(job.plan, replace(job.train, targets=targets), gone)
-    public_values = _train(job, seeded(plan, seed), train, steps, context, on_step)
+    models, noised = _train(job, seeded(plan, seed), train, steps, context, on_step)
     known = torch.ones(len(targets), dtype=torch.bool, device=job.device)
     known[selection.rows] = False
-    scores = _scores(job, selection, wrong, known, public_values, replaced=not zero_out)
+    scores = _scores(job, selection, wrong, known, models, noised, replaced=not zero_out)
     guesses = max(1, int(GUESSED_SHARE * len(scores)))
+    # The highest are guessed in and the lowest out, half of them each.
+    order = np.argsort(scores, kind="stable")
+    lowest, highest = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
+    included = selection.included
     return OneRun(
         canaries=len(scores),
         guesses=guesses,
-        correct=_correct(scores, selection.included, guesses),
-        included=selection.included,
+        correct=int((~included[lowest]).sum() + included[highest].sum()),
+        included=included,
         scores=scores,
     )
 
@@ -199,14 +192,6 @@ def _without(plan: Plan, train: StackedData, gone: Tensor) -> tuple[Plan, Stacke
     return replace(plan, nodes=nodes), fewer
 
 
-@dataclass(frozen=True)
-class _PublicValues:
-    """Public values of the training: models z_k and noised means, `[steps, nodes, d]` each."""
-
-    models: list[Tensor]
-    noised: Tensor
-
-
 def _train(
     job: Job,
     plan: Plan,
@@ -214,7 +199,8 @@ def _train(
     steps: int,
     context: ContextFactory,
     on_step: Callable[[int], None],
-) -> _PublicValues:
+) -> tuple[list[Tensor], Tensor]:
+    """Public values of the training: models z_k and noised means, `[steps, nodes, d]` each."""
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
 
     def exchange() -> InProcessExchange:
@@ -232,7 +218,7 @@ def _train(
         on_step(k + 1)
     algorithm.mix(state, steps, step_context)
     transcript = Transcript(start, recorder.sent, options, plan.steps, exchange())
-    return _PublicValues(models, noised_gradients(algorithm, transcript))
+    return models, noised_gradients(algorithm, transcript)
 
 
 def _scores(
@@ -240,7 +226,8 @@ def _scores(
     selection: _Canaries,
     wrong: Tensor,
     known: Tensor,
-    public_values: _PublicValues,
+    models: Sequence[Tensor],
+    noised: Tensor,
     *,
     replaced: bool,
 ) -> NDArray[np.float64]:
@@ -254,16 +241,16 @@ def _scores(
     rates = scores.new_tensor([node.rate for node in plan.nodes])[:, None]
     batches = scores.new_tensor([node.expected_batch for node in plan.nodes])[:, None]
     parts = torch.split(torch.arange(len(owners), device=job.device), 1 + CHUNK // plan.parameters)
-    for k, models in enumerate(public_values.models):
+    for k, at in enumerate(models):
         clip = plan.release.clip.bound(k)
         stds = scores.new_tensor([plan.release.noise_std(node, k) for node in plan.nodes])[:, None]
-        rest = public_values.noised[k] * batches - rates * _crowd(job, known, models, clip)
+        rest = noised[k] * batches - rates * _crowd(job, known, at, clip)
         for part in parts:
             node = owners[part]
-            own = _each(job, models[node], inputs[part], wrong[part], clip)
+            own = _each(job, at[node], inputs[part], wrong[part], clip)
             other = torch.zeros_like(own)
             if replaced:
-                other = _each(job, models[node], inputs[part], right[part], clip)
+                other = _each(job, at[node], inputs[part], right[part], clip)
             centred = rest[node] - rates[node] * 0.5 * (own + other)
             weight = (rates / stds**2)[node]
             scores[part] += (weight * centred * (own - other)).sum(1)
@@ -289,10 +276,3 @@ def _crowd(job: Job, known: Tensor, models: Tensor, clip: float | None) -> Tenso
     inputs, targets = data.gather(indices)
     norm = job.plan.release.clip.norm
     return job.model.gradient(models, inputs, targets, mask, clip, norm=norm).total
-
-
-def _correct(scores: NDArray[np.float64], included: NDArray[np.bool_], guesses: int) -> int:
-    """Right guesses, if the highest are guessed in and the lowest out, half of them each."""
-    order = np.argsort(scores, kind="stable")
-    lowest, highest = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
-    return int((~included[lowest]).sum() + included[highest].sum())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from tacit.analysis.compare.document import figure_document
+from tacit.analysis.compare.document import figure_document, figure_table, watching
 from tacit.analysis.compare.figure import Figure, FigureOptions, load_figure
 from tacit.analysis.compare.session import FigureRuns, Monitor, gather, worst_code
 from tacit.analysis.compare.store import Store
-from tacit.analysis.compare.table import figure_table, watching
 
 __all__ = [
     "Figure",

@@ -27,14 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.config import load_config
-from tacit.errors import (
-    BudgetError,
-    DivergenceError,
-    InputError,
-    PeerError,
-    TacitError,
-    describe,
-)
+from tacit.errors import BudgetError, DivergenceError, InputError, PeerError, TacitError, describe
 from tacit.training import loop as run
 from tacit.training.prepare import Job, prepare
 from tacit.training.run_folder import checkpoint as checkpoints
@@ -125,7 +118,11 @@ def _execute(
         )
         return Outcome(folder, result.status, result.message)
 
-    if not (request.resume and _can_go_on(job, Path(request.folder))):
+    can_go_on = False
+    if request.resume:  # where a checkpoint is whole, and all of them belong to this plan
+        with suppress(InputError, OSError):
+            can_go_on = bool(checkpoints.sound(Path(request.folder), job.digest)[0])
+    if not can_go_on:
         return attempt(request.instead if request.resume else request.folder, False)
     outcome = attempt(request.folder, True)
     if outcome.status != "budget-exhausted":
@@ -134,15 +131,6 @@ def _execute(
         return attempt(request.instead, False)
     except BudgetError:  # of the nodes' data, which have no more for a whole one
         return outcome
-
-
-def _can_go_on(job: Job, folder: Path) -> bool:
-    """Whether a checkpoint of a folder is whole, and all of them belong to this plan."""
-    try:
-        steps, _ = checkpoints.sound(folder, job.digest)
-    except (InputError, OSError):
-        return False
-    return bool(steps)
 
 
 def run_all(

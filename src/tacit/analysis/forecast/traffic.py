@@ -34,7 +34,7 @@ from tacit.topology import Weights
 from tacit.training.plan import Plan
 
 if TYPE_CHECKING:
-    from tacit.communication.placement import Placement
+    from tacit.communication.peers import Placement
 
 __all__ = ["MESSAGE_BYTES", "PREFIX_BYTES", "Phase", "Traffic", "traffic"]
 

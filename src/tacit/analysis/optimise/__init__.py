@@ -1,20 +1,20 @@
 """Choosing steps, batch and clip for the nodes' budgets: `tacit plan FILE --optimise`.
 
-`bound` (PrivSGP-VR's bound and its published optimum), `constants` (estimated at the start, each
-with its provenance), `noise` (what budgets really need), `search` (the certified optimum, and
-what a change would buy), `document` (as data, table and flags).
+`bound` (PrivSGP-VR's bound, its published optimum, and its constants, estimated at the start, each
+with its provenance), `noise` (what budgets really need), `search` (the certified optimum, and what
+a change would buy), `results` (as data, table and flags).
 """
 
 from tacit.analysis.optimise.bound import (
     BoundConstants,
     Budget,
+    Constant,
+    Estimates,
     claimed_variances,
     convergence_bound,
     least_steps,
     published_steps,
 )
-from tacit.analysis.optimise.constants import Constant, Estimates
-from tacit.analysis.optimise.document import optimise_document, optimise_table
 from tacit.analysis.optimise.noise import OptimiseSetting
 from tacit.analysis.optimise.results import (
     Choice,
@@ -22,6 +22,8 @@ from tacit.analysis.optimise.results import (
     OptimisePlan,
     PublishedOptimum,
     Sensitivity,
+    optimise_document,
+    optimise_table,
 )
 from tacit.analysis.optimise.search import optimise, published_optimum
 

@@ -1,22 +1,43 @@
-"""What is asked of an optimised plan, and what it answers: frozen data."""
+"""An optimised plan: what is asked of it, what it answers, and how that is shown.
+
+It is frozen data, which `optimise_document` turns into JSON-ready data for a program, and
+`optimise_table` into tables in a terminal for people.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from tacit.analysis.optimise.bound import Budget
-from tacit.analysis.optimise.constants import Estimates, Source
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from tacit.analysis.optimise.bound import Budget, Estimates, Source
 from tacit.analysis.optimise.noise import OptimiseSetting
 from tacit.config import Config
+from tacit.report.documents.plan import (
+    BoundPoint,
+    BoundTheorem,
+    OptimiseConstant,
+    OptimiseDocument,
+    OptimisedRun,
+    PublishedRun,
+)
+from tacit.report.wording import number_text
 
 __all__ = [
     "MOST_STEPS",
+    "WASTEFUL",
     "Choice",
     "OptimiseOptions",
     "OptimisePlan",
     "PublishedOptimum",
     "Sensitivity",
+    "optimise_document",
+    "optimise_table",
 ]
 
 MOST_STEPS = 100_000
@@ -141,3 +162,293 @@ class OptimisePlan:
     claimed_curve: tuple[tuple[int, float], ...]
     least_steps: float
     sensitivity_analysis: tuple[Sensitivity, ...]
+
+
+WASTEFUL = 1.5  # accumulated noise over its least, above which larger batches are advised
+_NOTABLE = 1.02  # a fall of the bound that is worth a word
+
+_PRIVATE_CONSTANTS = (
+    "constants were read off the nodes' own records, without noise: NO EPSILON COVERS THEM, nor "
+    "what is chosen by them; use public records or values given by hand where this matters"
+)
+
+
+def optimise_document(plan: OptimisePlan) -> OptimiseDocument:
+    """Everything an optimised plan says.
+
+    The optimum, its `--set` flags, the constants with their provenance, the curves, what changes
+    would buy, what the bound leaves out, and advice.
+    """
+    config, claim, estimates = plan.config, plan.claim, plan.estimates
+    budgets = sorted({(budget.epsilon, budget.delta) for budget in plan.budgets})
+    return OptimiseDocument(
+        algorithm=config.algorithm.name,
+        title=config.algorithm.definition.title,
+        dataset=config.task.dataset,
+        model=config.task.model,
+        nodes=len(plan.records),
+        records=tuple(sorted(set(plan.records))),
+        budgets=tuple(budgets),
+        parameters=estimates.parameters,
+        relation=config.privacy.relation,
+        sampling=config.train.sampling,
+        constants=tuple(
+            OptimiseConstant(
+                name=constant.name,
+                value=constant.value,
+                kind=constant.kind,
+                how=constant.how,
+                private=constant.kind != "private",
+            )
+            for constant in estimates.constants
+        ),
+        warning=_PRIVATE_CONSTANTS if estimates.private else None,
+        as_is=_run(plan.as_is),
+        certified=_run(plan.best),
+        published=PublishedRun(
+            exact=claim.exact,
+            steps=claim.steps,
+            bound=claim.bound,
+            noise_std=claim.noise_std,
+            gradient_bound=claim.gradient_bound,
+            c2=claim.c2,
+            certified=None if claim.certified is None else _run(claim.certified),
+            one_record=None if claim.one_record is None else _run(claim.one_record),
+        ),
+        curve=tuple(map(_run, plan.curve)),
+        claimed_curve=tuple(
+            BoundPoint(steps=steps, bound=bound) for steps, bound in plan.claimed_curve
+        ),
+        batches=tuple(map(_run, plan.batches)),
+        clips=tuple(map(_run, plan.clips)),
+        theorem=BoundTheorem(
+            least_steps=plan.least_steps,
+            excluded=plan.best.setting.steps < plan.least_steps,
+        ),
+        purchases=tuple(map(_run, plan.sensitivity_analysis)),
+        learning_rate=math.sqrt(len(plan.records) / plan.best.setting.steps),
+        flags=tuple(_flags(plan)),
+        advice=tuple(_advice(plan)),
+        not_modelled=tuple(_not_modelled(plan)),
+    )
+
+
+def _run(row: Choice | Sensitivity) -> OptimisedRun:
+    """A choice, or a change of the experiment: its setting, and what the bound says of it."""
+    setting = row.setting
+    words: dict[str, Any] = (
+        {"clipping_bias": row.clipping_bias} if isinstance(row, Choice) else {"change": row.change}
+    )
+    return OptimisedRun(
+        **words,
+        bound=row.bound,
+        steps=setting.steps,
+        batch=setting.batch,
+        clip=setting.clip,
+        noise_multiplier=setting.noise_multiplier,
+        noise_std=setting.noise_std,
+        accumulated_noise=setting.accumulated,
+        over_least_noise=setting.waste,
+        record_gradients=setting.record_gradients,
+    )
+
+
+def _flags(plan: OptimisePlan) -> list[str]:
+    """The `--set` flags that apply the recommendation; none for what stays as it is."""
+    best, as_is = plan.best.setting, plan.as_is.setting
+    values = (
+        ("train.steps", best.steps, as_is.steps),
+        ("train.batch", best.batch, as_is.batch),
+        ("algorithm.clip", best.clip, as_is.clip),
+    )
+    return [f"--set {key}={value}" for key, value, before in values if value != before]
+
+
+def _advice(plan: OptimisePlan) -> list[str]:
+    """What to do, most important first."""
+    as_is, best, claim = plan.as_is, plan.best, plan.claim
+    texts = []
+    if as_is.setting.waste > WASTEFUL:
+        texts.append(
+            f"larger batches first: {number_text(as_is.setting.record_gradients)} record gradients "
+            f"a node leave {number_text(as_is.setting.waste)} times the least noise that the "
+            "budgets allow in the average of nodes and steps; with train.batch = 'all' the factor "
+            "is 1"
+        )
+    if as_is.objective > _NOTABLE * best.objective:
+        fall = 100 * (1 - best.objective / as_is.objective)
+        what = "bound and clipping bias together fall" if plan.clips else "the bound falls"
+        texts.append(f"{what} by {number_text(fall)} % with {' '.join(_flags(plan))}")
+    if best.setting.steps >= plan.options.most_steps:
+        texts.append(
+            f"the optimum is the longest run that was tried, {best.setting.steps:,} steps: it may "
+            "be beyond"
+        )
+    if claim.one_record is not None and claim.one_record.setting.noise_std > claim.noise_std:
+        factor = claim.one_record.setting.noise_std / claim.noise_std
+        texts.append(
+            f"the published optimum ({claim.steps:,} steps of one record) rests on noise that is "
+            f"{number_text(factor)} times too small for the budgets"
+        )
+    if claim.certified is not None and claim.certified.bound > _NOTABLE * best.bound:
+        factor = claim.certified.bound / best.bound
+        texts.append(
+            f"with certified noise, the published number of steps ({claim.steps:,}) makes the "
+            f"bound {number_text(factor)} times that of the certified optimum"
+        )
+    return texts
+
+
+def _not_modelled(plan: OptimisePlan) -> list[str]:
+    """What the bound does not know."""
+    best, config = plan.best.setting, plan.config
+    texts = [
+        "the bound is of the mean squared gradient norm, not of accuracy, and it is loose: trust "
+        "its direction, and try values around the optimum (on public records) where it matters",
+        f"Theorem 1 needs at least {number_text(plan.least_steps)} steps before it says anything: "
+        "its bound is used here as a yardstick, not as a guarantee",
+        f"it is for the step size sqrt(n / K), here {_rate(plan)}; the file has "
+        f"algorithm.learning_rate = {config.algorithm.options.learning_rate:g}",
+        "it is for variance-reduced gradients: the variance of sampling a batch is left out",
+    ]
+    if plan.estimates.norms:
+        above = sum(norm > best.clip for norm in plan.estimates.norms)
+        share = 100 * above / len(plan.estimates.norms)
+        texts.append(
+            f"it is for gradients that are not clipped: at the start {share:.0f} % of the records "
+            f"that were read exceed clip = {best.clip:g}"
+        )
+    if plan.clips:
+        texts.append(
+            "the clipping bias that is added is the squared mean excess of the norms at the start: "
+            "far too much where clipping shortens all gradients alike, which only makes steps "
+            "smaller; try the clip that was chosen beside the file's before using it"
+        )
+    if getattr(config.algorithm.options, "momentum", 0.0):
+        texts.append("momentum is left out")
+    return texts
+
+
+def _rate(plan: OptimisePlan) -> str:
+    return number_text(math.sqrt(len(plan.records) / plan.best.setting.steps))
+
+
+def optimise_table(plan: OptimisePlan, console: Console | None = None) -> None:
+    """Print an optimised plan; narrow terminals fold it, and nothing is shortened.
+
+    Args:
+        plan: what was found.
+        console: where to print; standard output by default.
+    """
+    document, out = optimise_document(plan), console or Console()
+    out.print(_constants_table(document))
+    if document.warning:
+        out.print(f"NOT PRIVATE: {document.warning}", style="bold red", highlight=False)
+    out.print(_choices_table(document))
+    for rows, title in (
+        (document.batches, "best of each batch"),
+        (document.clips, "best of each clip"),
+    ):
+        if rows:
+            out.print(_grid_table(title, rows))
+    out.print(_sensitivity_table(document.purchases))
+    for line in document.advice:
+        out.print(f"advice: {line}", highlight=False)
+    for line in document.not_modelled:
+        out.print(f"note: {line}", highlight=False)
+    if document.flags:
+        out.print(f"apply: {' '.join(document.flags)}", highlight=False, soft_wrap=True)
+
+
+def _folding(title: str, headings: Sequence[str], left: int = 1) -> Table:
+    """A table that a narrow terminal folds; the first columns are text, the others numbers."""
+    table = Table(
+        title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+    for place, heading in enumerate(headings):
+        longest = max(len(word) for word in heading.split())
+        justify = "left" if place < left else "right"
+        table.add_column(heading, justify=justify, overflow="fold", min_width=longest)  # type: ignore[arg-type]
+    return table
+
+
+def _constants_table(document: OptimiseDocument) -> Table:
+    table = Table(title="constants of the bound", title_justify="left", box=SIMPLE_HEAD)
+    for heading in ("constant", "value", "source", "how"):
+        table.add_column(heading, overflow="fold")
+    for row in document.constants:
+        source = "PRIVATE RECORDS" if row.kind == "private" else row.kind
+        table.add_row(row.name, number_text(row.value), source, row.how)
+    table.add_row("d", f"{document.parameters:,}", "exact", "trained parameters")
+    return table
+
+
+def _choices_table(document: OptimiseDocument) -> Table:
+    headings = ("choice", "steps", "batch", "clip", "noise in mean", "bound")
+    biased = document.certified.clipping_bias is not None
+    title = f"{document.title} on {document.dataset}"
+    table = _folding(title, (*headings, "clipping bias") if biased else headings)
+    claim = document.published
+    table.add_row("as it stands, certified noise", *_cells(document.as_is))
+    table.add_row(
+        "published optimum, claimed noise",
+        f"{claim.steps:,}",
+        "1",
+        f"{claim.gradient_bound:g}",
+        number_text(claim.noise_std),
+        number_text(claim.bound),
+    )
+    for run, words in (
+        (claim.one_record, "published optimum, certified noise"),
+        (claim.certified, "its steps in the file's batch, certified noise"),
+    ):
+        if run is not None:
+            table.add_row(words, *_cells(run))
+    table.add_row("certified optimum", *_cells(document.certified), style="bold")
+    return table
+
+
+def _cells(run: OptimisedRun) -> tuple[str, ...]:
+    cells = (
+        f"{run.steps:,}",
+        str(run.batch),
+        f"{run.clip:g}",
+        number_text(run.noise_std),
+        number_text(run.bound),
+    )
+    bias = run.clipping_bias
+    return cells if bias is None else (*cells, number_text(bias))
+
+
+def _grid_table(title: str, rows: Sequence[OptimisedRun]) -> Table:
+    headings = ("batch", "clip", "steps", "noise multiplier", "record gradients", "bound")
+    biased = any(row.clipping_bias is not None for row in rows)
+    table = _folding(title, (*headings, "clipping bias") if biased else headings)
+    for row in rows:
+        cells = [
+            str(row.batch),
+            f"{row.clip:g}",
+            f"{row.steps:,}",
+            number_text(row.noise_multiplier),
+            number_text(row.record_gradients),
+            number_text(row.bound),
+        ]
+        table.add_row(*cells, *([number_text(row.clipping_bias)] if biased else []))
+    return table
+
+
+def _sensitivity_table(rows: Sequence[OptimisedRun]) -> Table:
+    headings = ("what would buy what", "noise in mean", "bound", "accumulated noise", "over least")
+    table = _folding("one change at a time, from the file as it stands", headings)
+    first = rows[0].bound
+    for row in rows:
+        change = 100 * (row.bound / first - 1)
+        moved = f"{number_text(row.bound)} ({change:+.0f} %)"
+        table.add_row(
+            row.change,
+            number_text(row.noise_std),
+            number_text(row.bound) if row is rows[0] else moved,
+            number_text(row.accumulated_noise),
+            number_text(row.over_least_noise),
+        )
+    return table

@@ -13,13 +13,15 @@ from torch import nn
 from tacit.analysis.optimise.bound import (
     BoundConstants,
     Budget,
+    Estimates,
     claimed_variances,
+    clipping_excess,
     convergence_bound,
+    estimate,
     least_steps,
     optimal_steps,
     published_steps,
 )
-from tacit.analysis.optimise.constants import Estimates, clipping_excess, estimate
 from tacit.analysis.optimise.noise import (
     Batch,
     OptimiseSetting,
@@ -95,9 +97,22 @@ def optimise(
     if options.batch:
         curves += [_curve(problem, batch, COARSE) for batch in _batches(problem)]
     batches = [(min(row, key=_objective), row) for row in curves]
-    chosen, chosen_curve = _smallest_batch(batches)
+    # The cheapest of those close to the best; the clipping bias is the same for all.
+    least = min(best.bound for best, _ in batches)
+    close = [row for row in batches if row[0].bound <= NEAR_BEST * least]
+    chosen, chosen_curve = min(close, key=lambda row: row[0].setting.record_gradients)
     clips = _best_clips(problem, chosen_curve) if options.clip else ()
-    claimed_steps = geometric_steps(curve[0].setting.steps, curve[-1].setting.steps, CLAIMED)
+    bound = estimates.bound
+    claimed_curve = []
+    ends = curve[0].setting.steps, curve[-1].setting.steps
+    for steps in sorted({claim.steps, *geometric_steps(*ends, CLAIMED)}):
+        noise = claimed_variances(
+            problem.budgets,
+            steps,
+            gradient_bound=estimates.value("G"),
+            c2=job.config.privacy.published_constant,
+        )
+        claimed_curve.append((steps, convergence_bound(bound, noise, steps)))
     return OptimisePlan(
         config=config,
         options=options,
@@ -110,9 +125,12 @@ def optimise(
         curve=curve,
         batches=tuple(best for best, _ in batches) if options.batch else (),
         clips=clips,
-        claimed_curve=_claimed_curve(problem, sorted({claim.steps, *claimed_steps})),
+        claimed_curve=tuple(claimed_curve),
         least_steps=least_steps(estimates.value("L"), problem.records),
-        sensitivity_analysis=_sensitivity_analysis(job.plan, own, estimates.bound),
+        sensitivity_analysis=tuple(
+            Sensitivity(change, setting, convergence_bound(bound, setting.variances, setting.steps))
+            for change, setting in _changes(job.plan, own)
+        ),
     )
 
 
@@ -145,15 +163,6 @@ def _check(config: Config, options: OptimiseOptions) -> None:
 
 def _objective(choice: Choice) -> float:
     return choice.objective
-
-
-def _smallest_batch(
-    batches: Sequence[tuple[Choice, tuple[Choice, ...]]],
-) -> tuple[Choice, tuple[Choice, ...]]:
-    """The best choice whose runs cost least among those close to the best of all."""
-    least = min(best.bound for best, _ in batches)  # the clipping bias is the same for all
-    close = [row for row in batches if row[0].bound <= NEAR_BEST * least]
-    return min(close, key=lambda row: row[0].setting.record_gradients)
 
 
 def published_optimum(
@@ -332,40 +341,27 @@ def _claim(problem: _Problem) -> PublishedOptimum:
     return replace(claim, certified=certified, one_record=one_record)
 
 
-def _claimed_curve(problem: _Problem, steps: Sequence[int]) -> tuple[tuple[int, float], ...]:
-    gradient_bound = problem.estimates.value("G")
-    c2 = problem.job.config.privacy.published_constant
-    points = []
-    for count in steps:
-        noise = claimed_variances(problem.budgets, count, gradient_bound=gradient_bound, c2=c2)
-        points.append((count, convergence_bound(problem.estimates.bound, noise, count)))
-    return tuple(points)
-
-
-def _sensitivity_analysis(
-    plan: Plan, own: OptimiseSetting, constants: BoundConstants
-) -> tuple[Sensitivity, ...]:
-    """The experiment as it stands and changed in one thing at a time.
-
-    The constants are kept, which is the simplest assumption: a new node is like the average one,
-    new records are like the old.
-
-    Args:
-        plan: of the experiment, calibrated.
-        own: its setting.
-        constants: of the bound.
-    """
-    return tuple(
-        Sensitivity(change, setting, convergence_bound(constants, setting.variances, setting.steps))
-        for change, setting in _changes(plan, own)
-    )
-
-
 def _changes(plan: Plan, own: OptimiseSetting) -> Iterator[tuple[str, OptimiseSetting]]:
+    """The experiment as it stands and changed in one thing at a time, for the same constants.
+
+    That is the simplest assumption: a new node is like the average one, new records are like the
+    old.
+    """
     config, parameters = plan.config, plan.parameters
     records = [node.records for node in plan.nodes]
     yield "as it stands", own
-    yield "one more node", _one_more_node(own)
+    # Its noise is the others' average: nobody else's noise changes.
+    nodes = len(own.variances)
+    shrunk = math.sqrt(nodes / (nodes + 1))
+    yield (
+        "one more node",
+        replace(
+            own,
+            variances=(*own.variances, math.fsum(own.variances) / nodes),
+            accumulated=own.accumulated * shrunk,
+            floor=own.floor * shrunk,
+        ),
+    )
     twice = build_plan(config, [2 * count for count in records], parameters)
     yield "twice the records", setting_of(twice)
     assert config.privacy.budget is not None  # a plan without a budget gets no advice
@@ -377,15 +373,3 @@ def _changes(plan: Plan, own: OptimiseSetting) -> Iterator[tuple[str, OptimiseSe
         larger = min(4 * own.batch, max(records))
         words = "four times the batch" if larger == 4 * own.batch else "every record a step"
         yield words, adapted(config, records, parameters, own.steps, larger)
-
-
-def _one_more_node(own: OptimiseSetting) -> OptimiseSetting:
-    """With a node whose noise is the others' average: nobody else's noise changes."""
-    nodes = len(own.variances)
-    variances = (*own.variances, math.fsum(own.variances) / nodes)
-    return replace(
-        own,
-        variances=variances,
-        accumulated=own.accumulated * math.sqrt(nodes / (nodes + 1)),
-        floor=own.floor * math.sqrt(nodes / (nodes + 1)),
-    )

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tacit.communication.cluster.cluster import Cluster
-from tacit.communication.cluster.connect import connect
+from tacit.communication.cluster.rendezvous import connect
 
 __all__ = ["Cluster", "connect"]

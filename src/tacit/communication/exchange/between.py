@@ -22,23 +22,33 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.communication.compression import Coding
-from tacit.communication.exchange.counting import Active, everybody, sizes
 from tacit.communication.exchange.messages import (
     HEADER_BYTES,
     Envelope,
     Kind,
     MessageLayout,
+    Nodes,
+    Route,
     check,
+    gossip_route,
+    pair_route,
     refused,
+    server_route,
     unfinite,
     write_header,
 )
-from tacit.communication.exchange.protocol import Arrival, Channel, Message, message_values
-from tacit.communication.exchange.routes import Nodes, Route, gossip_route, pair_route, server_route
-from tacit.communication.exchange.rows import Mixer, compile_rows
-from tacit.communication.exchange.server import Server
+from tacit.communication.exchange.protocol import (
+    Active,
+    Arrival,
+    Channel,
+    Message,
+    everybody,
+    message_values,
+    sizes,
+)
+from tacit.communication.exchange.rows import Mixer, Server, compile_rows
 from tacit.errors import InputError, PeerError
-from tacit.topology.weights import Weights
+from tacit.topology.mixing import Weights
 
 __all__ = ["SERVER", "BetweenProcesses", "Graphs"]
 

@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.communication.compression import Coding
-from tacit.communication.exchange.counting import Active, everybody, sizes
-from tacit.communication.exchange.protocol import Message, message_values
-from tacit.communication.exchange.rows import Mixer, compile_rows
-from tacit.communication.exchange.server import Server
-from tacit.topology.weights import Weights
+from tacit.communication.exchange.protocol import Active, Message, everybody, message_values, sizes
+from tacit.communication.exchange.rows import Mixer, Server, compile_rows
+from tacit.topology.mixing import Weights
 
 __all__ = ["InProcessExchange"]
 

@@ -1,8 +1,11 @@
-"""What an algorithm may ask of an exchange: all that differs between one process and many."""
+"""What an algorithm may ask of an exchange: all that differs between one process and many.
+
+How many bytes messages take (`sizes`), and who sends them (`Active`), is the same for both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -12,7 +15,17 @@ from torch import Tensor
 from tacit.communication.colours import Outgoing, opened
 from tacit.communication.compression import Coding
 
-__all__ = ["Arrival", "Channel", "Exchange", "Message", "message_values"]
+__all__ = [
+    "Active",
+    "Arrival",
+    "Channel",
+    "Exchange",
+    "Message",
+    "everybody",
+    "message_values",
+    "row_bytes",
+    "sizes",
+]
 
 Message: TypeAlias = Outgoing[Tensor]
 """A value of a message, which says that it may leave its node."""
@@ -133,3 +146,23 @@ class Channel(Protocol):
 
     def receive(self, rank: int, size: int) -> Arrival:
         """Begin to receive one message of at most `size` bytes."""
+
+
+Active: TypeAlias = Callable[[int], NDArray[np.bool_] | None]
+"""Of a step: which nodes, bool `[all nodes]`; None: all."""
+
+
+def everybody(k: int) -> None:
+    """All nodes, at every step."""
+
+
+def row_bytes(value: Tensor) -> int:
+    """Of one row of `[nodes, ...]`, whole."""
+    return value.shape[1:].numel() * value.element_size()
+
+
+def sizes(values: Sequence[Tensor], coding: Coding | None) -> NDArray[np.int64]:
+    """Bytes of one message of each node, `[1]` or `[nodes]`."""
+    if coding is not None:
+        return coding.bytes
+    return np.asarray([sum(map(row_bytes, values))], np.int64)

@@ -3,6 +3,8 @@
 The nodes of a process are rows of a tensor; what came from other processes are rows of a second
 one. A sum over few in-neighbours is taken in ascending order of the source, wherever that lies, so
 that it is the same to the last bit however nodes are placed.
+
+`Server` is that of federated methods: it averages, and keeps clients' last messages.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.topology.weights import Weights
+from tacit.topology.mixing import Weights
 
-__all__ = ["Mixer", "compile_rows"]
+__all__ = ["Mixer", "Server", "compile_rows", "mean_of_rows"]
 
 # Up to this many in-neighbours (self included) scaled adds beat a matrix product.
 _FEW_NEIGHBOURS = 4
@@ -258,3 +260,58 @@ def _runs(rows: NDArray[np.int64], sources: NDArray[np.int64], own: int) -> Runs
         (int(rows[at]), int(sources[at]), int(length))
         for at, length in zip(starts, lengths, strict=True)
     )
+
+
+def mean_of_rows(value: Tensor) -> Tensor:
+    """The mean `[1, ...]` of rows `[n, ...]`, as one product; zeros of none."""
+    if not len(value):
+        return value.new_zeros(1, *value.shape[1:])
+    weights = value.new_full((len(value),), 1 / len(value))
+    return (weights @ value.reshape(len(value), -1)).view(1, *value.shape[1:])
+
+
+class Server:
+    """Averages what arrives; of messages that are lost, it goes on with those it has.
+
+    The first time that it is asked for a mean of latest messages, all arrive: it has no others.
+
+    Args:
+        clients: how many there are.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self._clients = clients
+        self._kept: dict[int, Tensor] = {}
+
+    def mean(
+        self,
+        position: int,
+        value: Tensor,
+        nodes: NDArray[np.int64],
+        arrived: NDArray[np.bool_] | None,
+        *,
+        latest: bool,
+    ) -> Tensor:
+        """The mean `[1, ...]` of the messages of this step, or of every client's latest one.
+
+        Args:
+            position: of the value in its message.
+            value: `[rows, ...]`.
+            nodes: whose rows they are. The first time that `latest` is asked for, and whenever
+                no message can be missing, they are all clients'.
+            arrived: of all clients, whose message of this step came; None: all that sent one.
+            latest: over all clients, in place of those that sent.
+        """
+        if not latest:
+            return mean_of_rows(value if arrived is None else value[self._rows(nodes, arrived)])
+        kept = self._kept.get(position)
+        if kept is None or (arrived is None and len(nodes) == self._clients):
+            self._kept[position] = value if arrived is None else value.clone()
+            return mean_of_rows(value)
+        came = slice(None) if arrived is None else self._rows(nodes, arrived)
+        places = torch.from_numpy(nodes).to(value.device)
+        kept[places[came]] = value[came]
+        return mean_of_rows(kept)
+
+    def _rows(self, nodes: NDArray[np.int64], arrived: NDArray[np.bool_]) -> Tensor:
+        return torch.from_numpy(np.flatnonzero(arrived[nodes]))

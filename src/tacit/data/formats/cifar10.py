@@ -23,10 +23,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit.data.bounded import UNREADABLE, UnfitFileError, read_content
 from tacit.data.datasets import Dataset, TaskData
-from tacit.data.download import file_sha256
-from tacit.data.files import PublishedFile, find_file, obtain
+from tacit.data.files import (
+    UNREADABLE,
+    PublishedFile,
+    UnfitFileError,
+    file_sha256,
+    find_file,
+    obtain,
+    read_content,
+)
 from tacit.errors import InputError, describe
 
 __all__ = ["ARCHIVE", "VERSIONS", "Version", "binary_batch", "load_cifar10", "python_batch"]

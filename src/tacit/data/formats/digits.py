@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from tacit.data.datasets import Dataset, TaskData
-from tacit.data.seeds import TEST_SPLIT, public_generator
+from tacit.data.partitions import TEST_SPLIT, public_generator
 
 __all__ = ["load_digits", "stratified_split"]
 

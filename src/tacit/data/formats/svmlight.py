@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.data.bounded import UnfitFileError
 from tacit.data.datasets import Dataset, TaskData
-from tacit.data.files import find_file
+from tacit.data.files import UnfitFileError, find_file
 from tacit.errors import InputError
 from tacit.free_memory import host_bytes, in_words
 
@@ -71,9 +70,16 @@ def load_svmlight(argument: str, data_dir: Path) -> TaskData:
         InputError: on `task.dataset`, if the file is missing, is no such text, holds no record or
             no feature, does not fit in memory, or if its test records have more features.
     """
-    path = _find(argument, data_dir)
+    if not argument:
+        raise InputError(_WHERE, "svmlight:", "must name a file after the colon")
+    wanted, folders = os.path.expanduser(argument), [data_dir, Path()]
+    path = find_file([wanted], folders)
+    if path is None:
+        looked = " or ".join(dict.fromkeys(str(folder / wanted) for folder in folders))
+        raise InputError(_WHERE, f"svmlight:{argument}", f"there is no file {looked}")
     tables = [_parse(path)]
-    test_path = _test_file(path)
+    stem = path.name.removesuffix(path.suffix) if path.suffix in _PACKED else path.name
+    test_path = find_file([f"{stem}.t{ending}" for ending in ("", *_PACKED)], [path.parent])
     if test_path is not None:
         tables.append(_parse(test_path))
     first = min(int(table.indices.min(initial=1)) for table in tables)
@@ -85,24 +91,6 @@ def load_svmlight(argument: str, data_dir: Path) -> TaskData:
     )
     # How many classes there are is not counted: `[task].outputs` or the test records say it.
     return TaskData(f"svmlight:{argument}", train, test[0] if test else None)
-
-
-def _find(argument: str, data_dir: Path) -> Path:
-    if not argument:
-        raise InputError(_WHERE, "svmlight:", "must name a file after the colon")
-    wanted = os.path.expanduser(argument)
-    folders = [data_dir, Path()]
-    found = find_file([wanted], folders)
-    if found is None:
-        looked = " or ".join(dict.fromkeys(str(folder / wanted) for folder in folders))
-        raise InputError(_WHERE, f"svmlight:{argument}", f"there is no file {looked}")
-    return found
-
-
-def _test_file(path: Path) -> Path | None:
-    """The test records beside a file of training records."""
-    stem = path.name.removesuffix(path.suffix) if path.suffix in _PACKED else path.name
-    return find_file([f"{stem}.t{ending}" for ending in ("", *_PACKED)], [path.parent])
 
 
 def _parse(path: Path) -> _Columns:

@@ -35,8 +35,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tacit.gradients.contributions import Contribution, Dense, Outer, Sizes
-from tacit.gradients.layout import Slot
+from tacit.gradients.contributions import Contribution, Dense, Outer, Sizes, Slot
 
 __all__ = ["UNFOLDED_OPERATIONS", "ChannelsLast", "Geometry", "geometry_of"]
 

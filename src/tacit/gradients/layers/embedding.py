@@ -31,8 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tacit.errors import InputError
-from tacit.gradients.contributions import Contribution, Dense, Outer, Sizes, square_bounds
-from tacit.gradients.layout import Slot
+from tacit.gradients.contributions import Contribution, Dense, Outer, Sizes, Slot, square_bounds
 
 __all__ = ["Embedding", "Lookup", "bag_of", "embedding_of", "merged"]
 
@@ -191,7 +190,7 @@ class Embedding:
 
 
 def embedding_of(module: nn.Embedding) -> Embedding:
-    """The embedding of a module; `refuse` has no module whose options it does not have."""
+    """The embedding of a module; `probe` lets no module pass whose options it does not have."""
     return Embedding(_rows, _rows_of_places, module.padding_idx)
 
 

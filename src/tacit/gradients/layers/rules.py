@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tacit.gradients.contributions import Contribution, Dense, Outer
+from tacit.gradients.contributions import Contribution, Dense, Layout, Outer, Slot
 from tacit.gradients.layers.convolution import geometry_of
 from tacit.gradients.layers.embedding import bag_of, embedding_of
 from tacit.gradients.layers.normalisation import (
@@ -33,7 +33,6 @@ from tacit.gradients.layers.normalisation import (
     group_normalisation,
     layer_normalisation,
 )
-from tacit.gradients.layout import Layout, Slot
 
 __all__ = ["Layer", "describe"]
 

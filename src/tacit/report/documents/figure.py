@@ -97,7 +97,7 @@ class ComparedLine(Document):
 
 
 class SpentTogether(Document):
-    """What all runs on the same records cost together; see `tacit.analysis.compare.together`."""
+    """What all runs on the same records cost together; see `tacit.analysis.compare.session`."""
 
     dataset: Text
     relation: Text | None

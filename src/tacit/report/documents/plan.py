@@ -118,7 +118,7 @@ class BoundTheorem(Document):
 
 
 class OptimiseDocument(Document):
-    """An optimised plan; see `tacit.analysis.optimise.document`."""
+    """An optimised plan; see `tacit.analysis.optimise.results`."""
 
     algorithm: Text
     title: Text

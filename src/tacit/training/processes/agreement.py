@@ -1,10 +1,11 @@
-"""Agreement at the start: what all processes must have in common, compared before a step is made.
+"""A run's place among other processes, and what all must have in common before a step is made.
 
-Each process says what it runs as a small JSON object (`identity`, `planned`, and the layout of its
-records) and how many records its own nodes hold (`counts`). Every process gets what all have
-reported and judges it alone; since all judge the same, all end with the same error, which names
-what differs. What others have reported has passed `tacit.communication.received`: keys and texts
-are short and plain.
+`process_group` joins the processes that torchrun or `tacit launch` started, and `agreed_folder`
+finds their run folder. Then each process says what it runs as a small JSON object (`identity`,
+`planned`, and the layout of its records) and how many records its own nodes hold (`counts`). Every
+process gets what all have reported and judges it alone; since all judge the same, all end with the
+same error, which names what differs. What others have reported has passed
+`tacit.communication.received`: keys and texts are short and plain.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,12 +29,108 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit import __version__
-from tacit.communication.placement import Placement
+from tacit.communication.cluster import Cluster, connect
+from tacit.communication.peers import Placement
+from tacit.communication.received import FOLDER, FolderName
 from tacit.config import Config, to_toml
-from tacit.errors import InputError, PeerError
+from tacit.errors import InputError, PeerError, TacitError
 from tacit.training.plan import Plan
+from tacit.training.run_folder.folder import check_new
 
-__all__ = ["SITE_KEYS", "Scalar", "compare", "counts", "identity", "planned"]
+__all__ = [
+    "SITE_KEYS",
+    "Scalar",
+    "agreed_folder",
+    "compare",
+    "counts",
+    "identity",
+    "planned",
+    "process_group",
+]
+
+_RUNS = Path("runs")  # where a run is written that nobody named a folder for
+
+
+@contextmanager
+def process_group(
+    timeout: float, *, allow_insecure_network: bool = False
+) -> Iterator[Cluster | None]:
+    """The other processes, if the environment names any; None without.
+
+    That this process ends, if it fails within, is told to the others; why, as far as it is public.
+
+    Args:
+        timeout: seconds that a process waits for another, `[train].timeout`.
+        allow_insecure_network: whether messages may travel in clear over a public address.
+
+    Raises:
+        InputError: the environment is incomplete, or an address is public.
+        PeerError: the other processes cannot be found.
+    """
+    cluster = connect(os.environ, timeout=timeout, allow_insecure_network=allow_insecure_network)
+    if cluster is None:
+        yield None
+        return
+    try:
+        yield cluster
+    except TacitError as error:
+        cluster.report(error)
+        raise
+    except BaseException:
+        cluster.report(PeerError("it ended with an error of its own; see its own screen"))
+        raise
+    finally:
+        cluster.close()
+
+
+def agreed_folder(
+    cluster: Cluster | None, out: Path | None, resume: bool, new: Callable[[], Path]
+) -> tuple[Path, bool]:
+    """The run folder of all processes, and whether its run is to be continued.
+
+    A process writes to the folder that its own user named, and where none was named to
+    `runs/NAME` below its own current folder: of others it takes the name alone, never a path.
+
+    After a restart by torchrun, whose command line stays as it was, that is the folder of the
+    first time, if anything was written to it.
+
+    Args:
+        cluster: the other processes.
+        out: as the user named it.
+        resume: as the user asked.
+        new: makes a name.
+
+    Raises:
+        InputError: the user of rank 0 named another folder than the user of this process, or none
+            was named, and there is one of that name here already.
+        PeerError: rank 0 named no run folder.
+    """
+    if cluster is None:
+        return out or new(), resume
+    own = FolderName(name=None, resume=resume)
+    if cluster.rank == 0:
+        text = cluster.noted("out")
+        noted = None if text is None else FOLDER.read(text, 0, "run folder").name
+        folder = out or (_RUNS / (_name(new()) if noted is None else noted))
+        again = noted == _name(folder) and os.path.isfile(folder / "config.toml")
+        own = FolderName(name=_name(folder), resume=resume or again)
+        cluster.note("out", FOLDER.write(own))
+    agreed, *_ = cluster.share("run folder", own, FOLDER)
+    if agreed.name is None:
+        raise PeerError("rank 0 named no run folder")
+    if out is not None and _name(out) != agreed.name:
+        expected = f"rank 0 writes to a folder called {agreed.name!r}: name the same folder"
+        raise InputError("--out", str(out), expected, public=True)
+    folder = out or _RUNS / agreed.name
+    if out is None and not agreed.resume and cluster.rank > 0:
+        check_new(folder)  # rank 0 makes its own later, once all have come this far
+    return folder, agreed.resume
+
+
+def _name(folder: Path) -> str:
+    """The last part of a path, in the characters that every process takes from another."""
+    return re.sub(r"[^\w. -]", "-", folder.name).lstrip(". -")[:100] or "run"
+
 
 Scalar = str | int | float
 
@@ -72,11 +173,16 @@ def identity(
     """
     values = start.detach().to("cpu", dtype).contiguous()
     shapes = [[name, list(shape)] for name, shape in layout.items()]
+    flat = {
+        f"{section}.{key}": value
+        for section, section_values in tomllib.loads(to_toml(config)).items()
+        for key, value in section_values.items()
+    }
     return {
         "tacit version": __version__,
         # What follows a plus says for which device torch was built.
         "torch version": torch.__version__.partition("+")[0],
-        **_experiment(config),
+        **{key: _scalar(value) for key, value in flat.items() if key not in SITE_KEYS},
         "model size": start.numel(),
         "model dtype": str(dtype).removeprefix("torch."),
         "model layout": _digest([json.dumps(shapes).encode()]),
@@ -117,7 +223,13 @@ def compare(identities: Sequence[Mapping[str, Scalar]]) -> None:
         InputError: two of them differ; names the first two things that differ, who has what, and
             how many more there are. The same on every process.
     """
-    names = sorted({name for identity in identities for name in identity}, key=_place)
+
+    def place(name: str) -> tuple[int, str]:
+        """Causes before effects: versions, keys of the experiment, then what follows from them."""
+        word = "." if "." in name else name.partition(" ")[0]
+        return (_ORDER.index(word) if word in _ORDER else len(_ORDER), name)
+
+    names = sorted({name for identity in identities for name in identity}, key=place)
     differing = [
         name for name in names if len({_written(identity.get(name)) for identity in identities}) > 1
     ]
@@ -168,15 +280,6 @@ def counts(shared: Sequence[Sequence[int]], placement: Placement) -> list[int]:
     return records
 
 
-def _experiment(config: Config) -> dict[str, Scalar]:
-    flat = {
-        f"{section}.{key}": value
-        for section, values in tomllib.loads(to_toml(config)).items()
-        for key, value in values.items()
-    }
-    return {key: _scalar(value) for key, value in flat.items() if key not in SITE_KEYS}
-
-
 def _scalar(value: Any) -> Scalar:
     """A value of the experiment as a number or a text of bounded length."""
     bounded = type(value) is int and abs(value) < 2**63
@@ -204,12 +307,6 @@ def _rounded(values: Sequence[float]) -> bytes:
     """Float64 numbers, each rounded to the 16 leading bits of its fraction."""
     bits = np.array(values, dtype=np.float64).view(np.int64)
     return _bytes((bits + (1 << (_DROPPED_BITS - 1))) >> _DROPPED_BITS)
-
-
-def _place(name: str) -> tuple[int, str]:
-    """Causes before effects: versions, keys of the experiment, then what follows from them."""
-    word = "." if "." in name else name.partition(" ")[0]
-    return (_ORDER.index(word) if word in _ORDER else len(_ORDER), name)
 
 
 def _written(value: Scalar | None) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tacit.communication.colours import Outgoing, opened
 from tacit.communication.exchange import BetweenProcesses, Exchange, Graphs, InProcessExchange
-from tacit.communication.exchange.counting import Active, everybody
+from tacit.communication.exchange.protocol import Active, everybody
 from tacit.communication.received import METRICS, TOKEN, Metrics
 from tacit.report.documents.base import plain_json
 from tacit.training.evaluation import MetricsPart
@@ -115,6 +115,8 @@ def open_communication(job: Job, cluster: Cluster | None) -> Iterator[Communicat
     if cluster is None:
         yield _LocalCommunication(job)
         return
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
+
     from tacit.communication.cluster.channel import open_channel
     from tacit.communication.cluster.gathering import open_gatherer
 
@@ -122,7 +124,19 @@ def open_communication(job: Job, cluster: Cluster | None) -> Iterator[Communicat
     with ExitStack() as stack:
         os.environ.update(cluster.settings)  # which interface gloo binds to
         cluster.hosts = [job.placement.hosted(number) for number in range(cluster.processes)]
-        store, rank, processes = _store(cluster), cluster.rank, cluster.processes
+        rank, processes = cluster.rank, cluster.processes
+        # Where the process groups of this attempt find each other.
+        token, *_ = cluster.share("process group", secrets.token_hex(8), TOKEN)
+        store = PrefixStore(
+            f"tacit/{token}",
+            TCPStore(
+                cluster.place.address,
+                cluster.place.port,
+                is_master=False,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=cluster.timeout),
+            ),
+        )
         channel = open_channel(
             store,
             rank,
@@ -145,18 +159,6 @@ def open_communication(job: Job, cluster: Cluster | None) -> Iterator[Communicat
             tolerate=job.config.faults.tolerate,
         )
         yield _ProcessCommunication(job, exchange, gatherer)
-
-
-def _store(cluster: Cluster) -> Any:
-    """Where the process groups of this attempt find each other."""
-    from torch._C._distributed_c10d import PrefixStore, TCPStore
-
-    place, (token, *_) = cluster.place, cluster.share("process group", secrets.token_hex(8), TOKEN)
-    limit = timedelta(seconds=cluster.timeout)
-    own = TCPStore(
-        place.address, place.port, is_master=False, wait_for_workers=False, timeout=limit
-    )
-    return PrefixStore(f"tacit/{token}", own)
 
 
 def local_exchange(job: Job) -> InProcessExchange:

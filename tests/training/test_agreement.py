@@ -10,7 +10,7 @@ import pytest
 
 from tacit.communication.received import FOLDER, FolderName
 from tacit.errors import InputError, PeerError
-from tacit.training.processes.join import agreed_folder
+from tacit.training.processes.agreement import agreed_folder
 
 
 class Said:

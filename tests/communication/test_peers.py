@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.communication.placement import Placement, place
+from tacit.communication.peers import Placement, place
 from tacit.errors import InputError
 
 SIZES = st.integers(1, 200).flatmap(

@@ -1,5 +1,11 @@
-"""Clipped gradient sums from layer inputs and output gradients ("taps"), for all nodes at once.
+"""The two ways to the clipped gradient sum of every node: by `torch.func`, and by taps.
 
+`FunctionalPath` evaluates every record alone. It is the slower one, and materialises the gradients
+of a chunk of records; in return it needs nothing of the module but that `torch.func` can
+differentiate it, and a module that mixes the records of a batch cannot do so here, since each
+record is a batch of its own.
+
+`TapsPath` computes the sums from layer inputs and output gradients ("taps"), for all nodes at once.
 One forward and one backward pass over the flat batch `[nodes * b, ...]`, in which every tapped
 layer computes each node's records with that node's weights and hands out its input and the
 gradient by its output. Parameter gradients are never asked of autograd; `layers` makes the norms
@@ -13,21 +19,141 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad_and_value, vmap
 
 from tacit.errors import InputError
-from tacit.gradients.clipping import Clip, ClipNorm
-from tacit.gradients.contributions import Contribution
+from tacit.gradients.clipping import Clip, ClipNorm, add_clipped, clip_records
+from tacit.gradients.contributions import Contribution, Dense, Layout, scale_and_add
 from tacit.gradients.layers.rules import Layer, describe
-from tacit.gradients.layout import Layout
 from tacit.gradients.losses import Loss
-from tacit.gradients.records import add_clipped, clip_records
 
-__all__ = ["TapsPath", "tapped_layers"]
+__all__ = ["FunctionalPath", "GradientPath", "TapsPath", "tapped_layers"]
+
+Weights = dict[str, Tensor]
+
+
+class GradientPath(Protocol):
+    """One way to compute clipped sums; what `StackedModel` is built on."""
+
+    def accumulate(
+        self,
+        parameters: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        clip: Clip | None,
+        total: Tensor,
+        beta: int,
+        norm: ClipNorm = "l2",
+    ) -> tuple[Tensor, Tensor]:
+        """Scale `total` by beta and add the sum of (clipped) gradients over unmasked records.
+
+        Args:
+            parameters: `[nodes, d]`.
+            inputs: `[nodes, b, ...]`, valid in masked slots too.
+            targets: `[nodes, b, ...]`, valid in masked slots too.
+            mask: `[nodes, b]`, True for records.
+            clip: bound on each record's norm, or None.
+            total: `[nodes, d]`, changed in place.
+            beta: 1, or 0 to overwrite whatever `total` holds.
+            norm: which norm is bounded, and how; see `clipping`.
+
+        Returns:
+            norms `[nodes, b]` (`[nodes, 0]` where clip is None) and losses `[nodes, b]`, both 0
+            where masked.
+        """
+
+    def contributions(
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, norms: bool
+    ) -> tuple[list[Contribution], Tensor]:
+        """Each record's gradient, not clipped, one part a parameter; and the masked losses.
+
+        `norms`: whether norms will be asked for, which decides the form of the parts. Masked slots
+        hold whatever their inputs give.
+        """
+
+    def evaluate(self, module: nn.Module, weights: Weights, inputs: Tensor) -> Tensor:
+        """The outputs `[records, ...]` of `module` with these weights."""
+
+
+@dataclass(frozen=True)
+class FunctionalPath:
+    """Per-record gradients by `vmap` over nodes and records of `grad`."""
+
+    module: nn.Module
+    loss: Loss
+    layout: Layout
+
+    def _record_loss(self, weights: Weights, inputs: Tensor, target: Tensor) -> Tensor:
+        outputs = functional_call(self.module, weights, (inputs.unsqueeze(0),))
+        return self.loss.per_record(outputs, target.unsqueeze(0))[0]
+
+    def _masked_loss(
+        self, weights: Weights, inputs: Tensor, targets: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        losses = vmap(self._record_loss, (None, 0, 0))(weights, inputs, targets)
+        losses = torch.where(mask, losses, 0.0)
+        return losses.sum(), losses.detach()
+
+    def accumulate(
+        self,
+        parameters: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        clip: Clip | None,
+        total: Tensor,
+        beta: int,
+        norm: ClipNorm = "l2",
+    ) -> tuple[Tensor, Tensor]:
+        """Scale `total` by beta and add the (clipped) sum; see `GradientPath`."""
+        nodes = mask.shape[0]
+        if clip is None:
+            weights = self.layout.views(parameters)
+            summed = grad_and_value(self._masked_loss, has_aux=True)
+            gradients, (_, losses) = vmap(summed)(weights, inputs, targets, mask)
+            for slot in self.layout.slots:
+                scale_and_add(
+                    total[:, slot.start : slot.stop], gradients[slot.name].reshape(nodes, -1), beta
+                )
+            return losses.new_empty(nodes, 0), losses
+
+        parts, losses = self.contributions(parameters, inputs, targets, mask, norms=True)
+        parts, factors, norms = clip_records(parts, mask, clip, norm)
+        add_clipped(parts, factors, total, beta)
+        return norms, losses
+
+    def contributions(
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, norms: bool
+    ) -> tuple[list[Contribution], Tensor]:
+        """Every parameter's materialised gradients; see `GradientPath`."""
+        flat, losses = self._materialised(parameters, inputs, targets)
+        parts: list[Contribution] = [
+            Dense(slot, values) for slot, values in zip(self.layout.slots, flat, strict=True)
+        ]
+        return parts, losses.masked_fill(~mask, 0.0)
+
+    def _materialised(
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor
+    ) -> tuple[list[Tensor], Tensor]:
+        """Gradients `[nodes, b, size]` of every slot, and losses `[nodes, b]`."""
+        each = vmap(grad_and_value(self._record_loss), (None, 0, 0))
+        gradients, losses = vmap(each)(self.layout.views(parameters), inputs, targets)
+        shape = losses.shape
+        return [gradients[slot.name].reshape(*shape, -1) for slot in self.layout.slots], losses
+
+    def evaluate(self, module: nn.Module, weights: Weights, inputs: Tensor) -> Tensor:
+        """The outputs `[records, ...]` of one node, every record alone."""
+
+        def one(record: Tensor) -> Tensor:
+            outputs: Tensor = functional_call(module, weights, (record.unsqueeze(0),))
+            return outputs[0]
+
+        return vmap(one)(inputs)
 
 
 def tapped_layers(
@@ -153,7 +279,7 @@ class TapsPath:
         beta: int,
         norm: ClipNorm = "l2",
     ) -> tuple[Tensor, Tensor]:
-        """Scale `total` by beta and add the (clipped) sum; see `probe.GradientPath`."""
+        """Scale `total` by beta and add the (clipped) sum; see `GradientPath`."""
         parts, losses = self.contributions(parameters, inputs, targets, mask, clip is not None)
         with torch.no_grad():
             if clip is None:
@@ -194,7 +320,7 @@ class TapsPath:
                 parts += layer.contributions(record.kept, gradient, nodes, norms)
         return parts, losses.detach()
 
-    def evaluate(self, module: nn.Module, weights: dict[str, Tensor], inputs: Tensor) -> Tensor:
+    def evaluate(self, module: nn.Module, weights: Weights, inputs: Tensor) -> Tensor:
         """The outputs `[records, ...]` of one node, all records in one pass."""
         outputs: Tensor = functional_call(module, weights, (inputs,))
         return outputs

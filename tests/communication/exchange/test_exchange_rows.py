@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.communication.exchange.server import Server, mean_of_rows
+from tacit.communication.exchange.rows import Server, mean_of_rows
 
 EVERYONE = np.arange(4)
 

@@ -28,6 +28,11 @@ the pattern of draws.
 in float64 too. It drifts from the true sum by at most 2^-53 of J C a step.
 
 A table is private state: it must not leave its node, and epsilon does not cover it.
+
+**By an anchor.** `clipped_difference` sums over a batch each record's clipped gradient at one point
+less that at another, and keeps nothing. With a bound C_d the difference of each record is scaled to
+norm C_d at most, by an upper bound on its norm (`clipping.norm_bounds`), and added up in float64: a
+record moves the sum that the machine returns by C_d at most (`docs/proofs/clipped-sums.md`).
 """
 
 from __future__ import annotations
@@ -42,21 +47,31 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.gradients.clipping import CANCELLATION, Clip, aimed, check_clip, clip_factors
-from tacit.gradients.contributions import CHUNK, Dense
-from tacit.gradients.known import all_known_true
-from tacit.gradients.records import norm_bounds
+from tacit.gradients.clipping import (
+    CANCELLATION,
+    Clip,
+    RecordGradients,
+    aimed,
+    check_clip,
+    clip_factors,
+    norm_bounds,
+)
+from tacit.gradients.contributions import CHUNK, Dense, all_known_true
 from tacit.gradients.stacked import BatchGradient, StackedModel
-from tacit.gradients.table.memory import available_bytes, mapped
-from tacit.gradients.table.need import TableNeed, entries_of, entry_shapes, table_need
-from tacit.gradients.table.parts import (
+from tacit.gradients.table_storage import (
     Entry,
     Shape,
+    TableNeed,
     add,
+    available_bytes,
     differences,
     entries,
+    entries_of,
+    entry_shapes,
     keepable,
+    mapped,
     read,
+    table_need,
     write,
 )
 
@@ -66,6 +81,8 @@ __all__ = [
     "Replacement",
     "TableNeed",
     "available_bytes",
+    "clipped_difference",
+    "difference_shapes",
     "entries_of",
     "table_need",
 ]
@@ -307,11 +324,7 @@ class GradientTable:
         """New entries; the inputs of their records; norms, losses and mask."""
         inputs, targets = self._data.gather(torch.where(mask, indices, 0))
         found = self._model.record_gradients(at, inputs, targets, mask, clip)
-        kept = keepable(found.parts, self._shapes, inputs, clipped=clip is not None)
-        parts = found.parts
-        if not all_known_true(kept):
-            parts = [part.cleaned(kept) for part in parts]
-        new = entries(parts, self._shapes, found.factors * kept, inputs)
+        new, kept = _entry(found, self._shapes, inputs)
         norms = (
             found.norms.masked_fill(~kept & mask, math.inf) if found.norms.numel() else found.norms
         )
@@ -345,3 +358,85 @@ class GradientTable:
         rows = (self._offsets.unsqueeze(1) + indices)[mask]
         if len(torch.unique(rows)) < len(rows):
             raise ValueError("a batch names an entry twice")
+
+
+def difference_shapes(model: StackedModel) -> tuple[Shape, ...]:
+    """The cheapest form of this model's gradients, found once from a few of them."""
+    return entry_shapes(model, None)
+
+
+def clipped_difference(
+    model: StackedModel,
+    shapes: tuple[Shape, ...],
+    points: tuple[Tensor, Tensor],
+    batch: tuple[Tensor, Tensor, Tensor],
+    clip: Clip | None,
+    bound: Clip | None,
+    records: Tensor,
+) -> BatchGradient:
+    """Sum over a batch of clipped gradients at one point less those at another.
+
+    Args:
+        model: computes them.
+        shapes: of `difference_shapes`, for this model.
+        points: where, and what is subtracted; `[nodes, d]` each.
+        batch: inputs, targets and mask `[nodes, b, ...]`.
+        clip: bound C of each of the two gradients; None leaves them.
+        bound: C_d of each record's difference; None leaves it.
+        records: how many each node has, `[nodes]`: gradients are clipped as in a sum over all of
+            them, so that a snapshot's are the very ones that are subtracted here.
+
+    Returns:
+        `total` `[nodes, d]`, the sum in float64; norms and losses `[nodes, b]` are those at the
+        first point.
+
+    Raises:
+        InputError: on `algorithm.clip_difference` unless positive and finite, and as
+            `StackedModel.gradient`.
+    """
+    if bound is None:
+        found, other = (model.gradient(at, *batch, clip, counts=records) for at in points)
+        total = found.total.double().sub_(other.total)
+        return BatchGradient(total, found.norms, found.losses)
+    check_clip(bound, "algorithm.clip_difference")
+    at, mask = points[0], batch[2]
+    total = torch.zeros_like(at, dtype=torch.float64)
+    if mask.numel() == 0:
+        empty = at.new_zeros(mask.shape)
+        return BatchGradient(total, empty, empty.clone())
+    numbers = sum(math.prod(shape.gradients) + math.prod(shape.inputs or (0,)) for shape in shapes)
+    # New and old, and their difference in float64.
+    step = model.records_at_once(at, 2 * numbers + 4 * numbers * 8 // at.element_size())
+    # Terms are those of two gradients.
+    if clip is not None:
+        clip = model.aimed(clip, records, at.dtype)
+    aim = aimed(bound, mask.sum(dim=1), torch.float64, 2 * model.positions)
+    norms, losses = [], []
+    for start in range(0, mask.shape[1], step):
+        part = slice(start, start + step)
+        inputs, targets, present = (values[:, part] for values in batch)
+        found_here = [
+            model.record_gradients(point, inputs, targets, present, clip) for point in points
+        ]
+        with torch.no_grad():
+            known = inputs.to(at) if inputs.is_floating_point() else inputs.to(at.device)
+            new, old = (_entry(found, shapes, known)[0] for found in found_here)
+            parts = differences(new, old, shapes)
+            bounds = norm_bounds([part.sizes() for part in parts], torch.float64)
+            weights = clip_factors(bounds, present, aim, torch.float64)[0]
+            for one in parts:
+                one.add_to(total, weights, 1)
+        norms.append(found_here[0].norms)
+        losses.append(found_here[0].losses)
+    return BatchGradient(total, torch.cat(norms, dim=1), torch.cat(losses, dim=1))
+
+
+def _entry(
+    found: RecordGradients, shapes: Sequence[Shape], records: Tensor
+) -> tuple[Entry, Tensor]:
+    """Gradients as a table keeps them, and which of the `records` `[nodes, b, ...]` it can keep."""
+    kept = keepable(found.parts, shapes, records, clipped=bool(found.norms.numel()))
+    parts = found.parts
+    if not all_known_true(kept):
+        parts = [part.cleaned(kept) for part in parts]
+    return entries(parts, shapes, found.factors * kept, records), kept

@@ -12,9 +12,8 @@ from data_server import Server
 from rich.console import Console
 
 from tacit.data import load, sources
-from tacit.data.download import DownloadError, content_sha256, download
-from tacit.data.files import MIRROR_VARIABLE
-from tacit.data.formats.idx_images import MNIST, load_idx_images
+from tacit.data.files import MIRROR_VARIABLE, DownloadError, content_sha256, download
+from tacit.data.formats.idx import MNIST, load_idx_images
 from tacit.errors import InputError
 
 

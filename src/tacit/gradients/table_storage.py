@@ -5,29 +5,43 @@ clip factor inside the output gradients, or as one vector where that takes no mo
 never kept: inputs of a layer that are the record itself, which the data set holds, and the output
 gradients of a bias where those of its weight are the same. Everything here sees an entry as
 `layers.Outer`; a vector is an outer product with a one.
+
+How much memory that takes (`table_need`) is known before it is allocated; entries lie in tensors,
+or in files in their place (`mapped`).
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.gradients.contributions import Contribution, Outer
-from tacit.gradients.layout import Slot
+from tacit.errors import InputError
+from tacit.free_memory import host_bytes, in_words
+from tacit.gradients.contributions import Contribution, Outer, Slot
+from tacit.gradients.stacked import StackedModel
 
 __all__ = [
     "Entry",
     "Shape",
+    "TableNeed",
     "add",
+    "available_bytes",
     "differences",
     "entries",
+    "entries_of",
+    "entry_shapes",
     "keepable",
+    "mapped",
     "read",
-    "shapes_of",
+    "table_need",
     "whole",
     "write",
 ]
@@ -71,39 +85,29 @@ class Shape:
         return sum(math.prod(shape) for shape in self.fields.values())
 
 
-def shapes_of(parts: Sequence[Contribution], records: Tensor) -> tuple[Shape, ...]:
+def _shape(outer: Outer, records: Tensor, before: Mapping[str, Shape]) -> Shape:
     """The cheapest way to keep gradients like these.
 
     Args:
-        parts: gradients of a batch, at weights and records without accidental equalities.
+        outer: of one parameter, at weights and records without accidental equalities.
         records: the batch's inputs `[nodes, b, ...]`.
+        before: the shapes of the parameters before it, by name.
     """
-    shapes: dict[str, Shape] = {}
-    for part in parts:
-        outer = part.outer()
-        shapes[outer.slot.name] = _shape(outer, records, shapes)
-    return tuple(shapes.values())
-
-
-def _shape(outer: Outer, records: Tensor, before: Mapping[str, Shape]) -> Shape:
     slot = outer.slot
     size = slot.stop - slot.start
     alike = outer.gradients_of.name if outer.gradients_of else ""
     if alike and before[alike].inputs is not None:
         return Shape(slot, None, (1, 1, size), gradients_of=alike)
+    inputs = outer.inputs
+    same_type = inputs.dtype == records.dtype and inputs.numel() == records.numel()
     factored = Shape(
         slot,
-        tuple(outer.inputs.shape[2:]),
+        tuple(inputs.shape[2:]),
         tuple(outer.gradients.shape[2:]),
-        from_record=_is_record(outer.inputs, records),
+        from_record=same_type and torch.equal(inputs.flatten(2), records.flatten(2)),
     )
     vector = Shape(slot, None, (1, 1, size))
     return factored if factored.numbers < vector.numbers else vector
-
-
-def _is_record(inputs: Tensor, records: Tensor) -> bool:
-    alike = inputs.dtype == records.dtype and inputs.numel() == records.numel()
-    return alike and torch.equal(inputs.flatten(2), records.flatten(2))
 
 
 def whole(size: int) -> tuple[Shape, ...]:
@@ -277,3 +281,168 @@ def _record_factor(shape: Shape, records: Tensor) -> Tensor:
     assert shape.inputs is not None
     finite = torch.nan_to_num(records, nan=0.0, posinf=0.0, neginf=0.0)
     return finite.reshape(*records.shape[:2], *shape.inputs)
+
+
+_PROBES = 2
+
+
+@dataclass(frozen=True)
+class TableNeed:
+    """The memory that a table takes, known before it is allocated.
+
+    Attributes:
+        kind: `factored` where some parameter's gradients are kept as factors, `dense` where none
+            are, `mini-batches` where an entry is a sum over a mini-batch.
+        entries: how many entries all nodes have: records or mini-batches.
+        numbers_per_record: numbers in one entry.
+        bytes: of all entries, and of the running total in float64.
+    """
+
+    kind: Literal["factored", "dense", "mini-batches"]
+    entries: int
+    numbers_per_record: int
+    bytes: int
+
+    def describe(self) -> str:
+        """One line for the plan."""
+        what = "mini-batches" if self.kind == "mini-batches" else "records"
+        kept = "factors and vectors" if self.kind == "factored" else "whole gradients"
+        return (
+            f"gradient table: {self.entries:,} {what}, {self.numbers_per_record:,} numbers each "
+            f"({kept}), {in_words(self.bytes)}"
+        )
+
+
+def table_need(
+    model: StackedModel, records: Sequence[int], dtype: torch.dtype, *, mini_batch: int | None
+) -> TableNeed:
+    """What a table for nodes with these numbers of records takes; computes a few gradients.
+
+    Args:
+        model: whose gradients are kept.
+        records: how many each node has.
+        dtype: of the run.
+        mini_batch: records in a mini-batch; None for one entry a record.
+
+    Raises:
+        InputError: on `algorithm.table_batch` if it is below 1.
+    """
+    shapes = entry_shapes(model, mini_batch)
+    numbers = sum(shape.numbers for shape in shapes)
+    count = sum(entries_of(records, mini_batch))
+    factored = any(shape.inputs is not None for shape in shapes)
+    return TableNeed(
+        kind="mini-batches" if mini_batch else "factored" if factored else "dense",
+        entries=count,
+        numbers_per_record=numbers,
+        bytes=count * numbers * dtype.itemsize + 8 * len(records) * model.parameters_count,
+    )
+
+
+def entries_of(records: Sequence[int], mini_batch: int | None) -> list[int]:
+    """How many entries each node has: what `indices` of `GradientTable.replace` number.
+
+    Args:
+        records: how many each node has.
+        mini_batch: records m in a mini-batch: entry e is the records e m, ..., e m + m - 1, the
+            last of a node maybe fewer. None for one entry a record.
+
+    Raises:
+        InputError: on `algorithm.table_batch` if it is below 1.
+    """
+    if mini_batch is None:
+        return list(records)
+    if mini_batch < 1:
+        raise InputError("algorithm.table_batch", mini_batch, "must be at least one record")
+    return [-(-count // mini_batch) for count in records]
+
+
+def entry_shapes(model: StackedModel, mini_batch: int | None) -> tuple[Shape, ...]:
+    """How a table keeps its entries.
+
+    Found from gradients at drawn weights and drawn records of all sizes, so that what is equal
+    there is equal by construction.
+    """
+    if mini_batch is not None:
+        return whole(model.parameters_count)
+    generator = torch.Generator().manual_seed(21)
+
+    def drawn(like: Tensor) -> Tensor:
+        size, wide = torch.randn(2, *like.shape, generator=generator, dtype=torch.float64)
+        values: Tensor = size * wide.exp()
+        return values.to(like)
+
+    inputs, targets = (values.expand(1, _PROBES, *values.shape) for values in model.examples)
+    inputs = drawn(inputs) if inputs.is_floating_point() else inputs
+    dtype = next(model.evaluated.parameters()).dtype
+    start = model.start(1, dtype, inputs.device)
+    mask = torch.ones(1, _PROBES, dtype=torch.bool, device=inputs.device)
+    found = model.record_gradients(start + 0.05 * drawn(start), inputs, targets, mask, None)
+    shapes: dict[str, Shape] = {}
+    for part in found.parts:
+        outer = part.outer()
+        shapes[outer.slot.name] = _shape(outer, inputs, shapes)
+    return tuple(shapes.values())
+
+
+_PROC = Path("/proc")
+_GROUPS = Path("/sys/fs/cgroup")
+
+
+def available_bytes(
+    device: torch.device | str = "cpu", *, proc: Path = _PROC, groups: Path = _GROUPS
+) -> int:
+    """Bytes that could be allocated now without swapping, at most; an estimate, not a promise.
+
+    On a CUDA device, its free memory; else the host's, see `tacit.free_memory`.
+
+    Args:
+        device: where the tensors would lie.
+        proc: where the proc file system lies.
+        groups: where the control groups lie.
+    """
+    device = torch.device(device)
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return host_bytes(proc=proc, groups=groups)
+
+
+def mapped(
+    directory: Path, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Tensors of zeros that lie in files `NAME.bin`, new ones, readable by their owner only.
+
+    The space is reserved, so that a full disk is found here and not at a later write.
+
+    Raises:
+        InputError: on `algorithm.table_directory` if the files cannot be made.
+    """
+    kind = np.dtype(str(dtype).removeprefix("torch."))
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return {
+            name: _file_of_zeros(directory / f"{name}.bin", shape, kind)
+            for name, shape in shapes.items()
+        }
+    except OSError as error:
+        wanted = in_words(sum(math.prod(shape) for shape in shapes.values()) * kind.itemsize)
+        raise InputError(
+            "algorithm.table_directory",
+            str(directory),
+            f"must be a folder to write {wanted} of gradients into ({error.strerror or error})",
+        ) from None
+
+
+def _file_of_zeros(path: Path, shape: tuple[int, ...], kind: np.dtype[Any]) -> Tensor:
+    # Another table may still hold a file of this name: it keeps what it has.
+    path.unlink(missing_ok=True)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        size = math.prod(shape) * kind.itemsize
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file, 0, size)
+        else:
+            os.truncate(file, size)
+    finally:
+        os.close(file)
+    return torch.from_numpy(np.memmap(path, kind, "r+", shape=shape))

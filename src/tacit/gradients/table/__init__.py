@@ -1,1 +1,0 @@
-"""Gradients of every record, kept from step to step."""
