@@ -1,8 +1,8 @@
 """What ledgers say, and the statement of a run, as documents that prove themselves.
 
-Both may come from another party: keys that are not known are refused, and every figure is
-recomputed from what stands beside it (`tacit.analysis.ledger_report.confirm`,
-`tacit.analysis.statement.check_statement`).
+Both may come from another party: keys that are not known are refused, but for what a statement
+takes over from a result as it stands, and every figure is recomputed from what stands beside it
+(`tacit.analysis.ledger_report.confirm`, `tacit.analysis.statement.check_statement`).
 """
 
 from __future__ import annotations
