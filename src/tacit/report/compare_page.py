@@ -380,14 +380,13 @@ def _chart(panel: Panel, seeds: int) -> Chart:
             data=[trace for curve in panel.curves for trace in _traces(curve)],
             layout=_layout(panel),
         )
-    entries = sum(1 + (curve.published is not None) for curve in panel.curves)
     return Chart(
         key=f"compare-{panel.key}",
         title=panel.title or measure,
         caption=f"{caption}.",
         figure=figure,
         absent=_ABSENT.get(panel.axis, "There is nothing to draw: no run has a point here yet."),
-        height=340 + 20 * max(0, entries - 4),
+        height=236 + _legend_height(panel),
     )
 
 
@@ -397,9 +396,16 @@ def _layout(panel: Panel) -> go.Layout:
     y_ticks = ".0~%" if panel.measure == "test_accuracy" else ""
     y = Axis(MEASURE_TITLES[panel.measure], "log" if panel.log_y else "linear", y_ticks)
     layout = base_layout(x, y)
-    entries = sum(1 + (curve.published is not None) for curve in panel.curves)
-    layout.update(hovermode="closest", margin={"b": 104 + 20 * max(0, entries - 4)})
+    layout.update(
+        hovermode="closest", margin={"b": _legend_height(panel)}, legend={"tracegroupgap": 0}
+    )
     return layout
+
+
+def _legend_height(panel: Panel) -> int:
+    """CSS pixels below the plot: room for each entry in a row of its own, as on a telephone."""
+    entries = sum(1 + (curve.published is not None) for curve in panel.curves)
+    return max(104, 56 + 18 * entries)
 
 
 def _traces(curve: Curve) -> list[go.Scatter]:

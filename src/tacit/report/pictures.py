@@ -17,7 +17,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter
 
 from tacit.report.compare_page import AXIS_TITLES, MEASURE_TITLES, Curve, Panel
 from tacit.report.wording import bytes_text
@@ -151,7 +151,7 @@ def _prepare_axes(axes: Axes, panel: Panel) -> None:
     if panel.axis == "bytes":
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: bytes_text(value)))
     if panel.measure == "test_accuracy":
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
 
 
 def _label(curve: Curve) -> str:
