@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tacit.report.figures import gradient_charts, model_charts, network_charts, privacy_charts
 from tacit.report.reading import NodeRow, Result, RunFolder, Scores
 from tacit.report.rendering import Table, Tile, render
+from tacit.report.run_charts import gradient_charts, model_charts, network_charts, privacy_charts
 from tacit.report.wording import (
     NOTHING,
     bytes_text,

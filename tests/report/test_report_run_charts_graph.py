@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.report.network import degree_sentence, graph_chart, union_edges
 from tacit.report.reading import Topology
+from tacit.report.run_charts import degree_sentence, graph_chart, union_edges
 
 Edges = tuple[tuple[tuple[int, int], ...], ...]
 

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from tacit.report.charts import Chart
-from tacit.report.figures import (
+from tacit.report.reading import RunFolder, read_run_folder
+from tacit.report.run_charts import (
     gradient_charts,
     model_charts,
     network_charts,
     privacy_charts,
     thinned,
 )
-from tacit.report.reading import RunFolder, read_run_folder
 
 WriteRun = Callable[..., Path]
 
