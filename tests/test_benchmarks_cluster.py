@@ -12,14 +12,14 @@ import pytest
 CLUSTER = Path(__file__).resolve().parents[1] / "benchmarks" / "cluster"
 sys.path.append(str(CLUSTER))
 
+from forecast import COSTS  # noqa: E402
 from jobs import Work, job_of  # noqa: E402
 from links import LOOPBACK, shaped, why_not_shaped  # noqa: E402
 from processes import Timing, _answers, measure  # noqa: E402
 from rows import fitted, predicted  # noqa: E402
 from switch import Lines  # noqa: E402
+from traffic import traffic  # noqa: E402
 
-from tacit.analysis.forecast.forecast import COSTS  # noqa: E402
-from tacit.analysis.forecast.traffic import traffic  # noqa: E402
 from tacit.communication.peers import place  # noqa: E402
 
 pytestmark = pytest.mark.process

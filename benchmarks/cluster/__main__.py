@@ -7,7 +7,7 @@
 | wire | bytes on the wire beside those that the algorithm needs |
 | nodes | time a step against nodes a process |
 | fit | what a message and a byte cost beside the network |
-| check | the forecast of `tacit plan --cluster` against measurement, on shaped links |
+| check | the forecast of `forecast_job.py` against measurement, on shaped links |
 
 Links are shaped in network namespaces, which takes root and /dev/net/tun (see `switch.py`); without
 them the check is on loopback alone, and says so. Prints tables and writes JSON.

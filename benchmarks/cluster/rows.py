@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from forecast import COSTS, ClusterLinks, Costs, Forecast, forecast
 from jobs import Work, job_of
 from links import LOOPBACK, Link, why_not_shaped
 from processes import Timing, measure
 from scipy.optimize import nnls
+from traffic import MESSAGE_BYTES, traffic
 
-from tacit.analysis.forecast.forecast import COSTS, ClusterLinks, Costs, Forecast, forecast
-from tacit.analysis.forecast.traffic import MESSAGE_BYTES, traffic
 from tacit.communication.peers import place
 
 __all__ = ["ROWS", "Row", "fitted", "predicted"]

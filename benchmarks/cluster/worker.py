@@ -27,9 +27,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from forecast_job import Within, block_context
 from jobs import Work, job_of
 
-from tacit.cli.forecast import Within, block_context
 from tacit.communication.cluster.channel import open_channel
 from tacit.communication.colours import Released
 from tacit.communication.exchange.between import BetweenProcesses, Graphs

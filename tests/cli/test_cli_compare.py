@@ -76,6 +76,25 @@ def test_a_figure_is_run_drawn_and_cached(file: Path) -> None:
     assert refused.code == 2
 
 
+def test_without_matplotlib_all_but_the_pictures_is_written(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    answer = tacit("compare", file, "--quick", "--json", "--out", "here")
+    assert answer.code == 0
+    assert answer.json["complete"] == 2
+    assert answer.err == (
+        "tacit: no figure-*.svg is drawn: matplotlib is not installed "
+        "(pip install 'tacit[pictures]')\n"
+    )
+    assert {path.name for path in Path("here").iterdir()} == {
+        "format.json",
+        "runs",
+        "compare.json",
+        "compare.html",
+    }
+
+
 def test_plain_files_with_overrides(file: Path, tmp_path: Path) -> None:
     plain = write_experiment(tmp_path, train={"steps": 2})
     answer = tacit(

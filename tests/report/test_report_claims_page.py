@@ -110,7 +110,17 @@ def test_the_page_shows_every_row_and_draws_what_has_a_number() -> None:
     assert page.charts["claims-0"]["layout"]["xaxis"]["type"] == "log"
     assert "There is nothing to draw" in page.text
     assert page.count("tr") == 3 + 2
-    assert page.count("td", **{"class": "over"}) == 1
+    assert page.count("td", **{"class": "left over"}) == 1
+    assert page.count("th", **{"class": "left"}) == 2 * 3  # columns of words, in both tables
+
+
+def test_where_there_is_no_room_for_names_rows_are_found_by_their_numbers() -> None:
+    page = page_of(a_row(), a_row(experiment="digits, K = 20"))
+    axis = page.charts["claims-0"]["layout"]["yaxis"]
+    assert axis["tickvals"] == ["1", "2"]
+    assert axis["ticktext"][1] == "2: digits, K = 20"
+    assert [trace["y"] for trace in page.charts["claims-0"]["data"]] == [["1", "2"]] * 3
+    assert "delete figure.layout.yaxis.ticktext" in page.html
 
 
 def test_text_is_escaped() -> None:

@@ -55,9 +55,21 @@ def test_cells_are_aligned_and_marked_by_the_name_of_their_column() -> None:
     )
     page = Page(render("claims", **claims_context(table=table)))
     assert page.rows == [["name", "value"], ["x", "1"], [EVIL, "2"]]
-    assert page.count("th", style="text-align:left") == 1
-    assert page.count("td", style="text-align:left") == 2
+    assert page.count("th", **{"class": "left"}) == 1
+    assert page.count("td", **{"class": "left"}) == 2
     assert page.count("td", **{"class": "over"}) == page.count("td", title=EVIL) == 1
+
+
+def test_what_must_not_be_missed_is_printed_and_nothing_is_cut_off_on_paper() -> None:
+    """Browsers print no backgrounds unless they are told to: white words on red would vanish."""
+    html = Page(render("claims", **claims_context())).html
+    paper = html[html.index("@media print {") : html.index("</style>")]
+    assert ".banner, td.over { -webkit-print-color-adjust: exact;" in paper
+    assert ".scroll { overflow: visible; max-height: none;" in paper
+    assert "@media (prefers-color-scheme" not in html  # the dark theme is for screens alone
+    assert html.index("@media screen and (prefers-color-scheme: dark)") < html.index(paper)
+    for event in ("beforeprint", "afterprint"):
+        assert f'addEventListener("{event}"' in html
 
 
 def test_every_row_of_a_table_has_all_cells() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,10 @@ from tacit.cli.options import Json, Page, Set, waiting, write_page
 from tacit.errors import InputError
 
 __all__ = ["compare"]
+
+_NO_PICTURES = (
+    "tacit: no figure-*.svg is drawn: matplotlib is not installed (pip install 'tacit[pictures]')"
+)
 
 
 def compare(
@@ -43,10 +48,8 @@ def compare(
     """
     from tacit.analysis import compare as comparing
     from tacit.cli.tables import stop_signals
-    from tacit.report.compare_page import compare_page
-    from tacit.report.compare_panels import panels, picture_note
+    from tacit.report.compare_page import compare_page, panels, picture_note
     from tacit.report.documents.base import dump, plain_json
-    from tacit.report.svg_chart import svg_picture
 
     for name, value in (("--jobs", jobs), ("--seeds", seeds)):
         if value is not None and not 1 <= value <= 1000:
@@ -64,9 +67,14 @@ def compare(
     html = compare_page(document)
     store.write_document(figure_document)
     written = [store.write("compare.html", html)]
-    for axis in document["x"]:
-        picture = svg_picture(document["title"], panels(document, axis), picture_note(document))
-        written.append(store.write(f"figure-{axis}.svg", picture))
+    if importlib.util.find_spec("matplotlib") is None:
+        typer.echo(_NO_PICTURES, err=True)
+    else:
+        from tacit.report.pictures import svg_picture
+
+        for axis in document["x"]:
+            picture = svg_picture(document["title"], panels(document, axis), picture_note(document))
+            written.append(store.write(f"figure-{axis}.svg", picture))
     if page is not None:
         write_page(page, html)
     if as_json:

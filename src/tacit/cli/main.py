@@ -154,20 +154,10 @@ def plan(
         ),
     ] = False,
     page: Page = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster",
-            metavar="LINKS",
-            help="Foretell a step there: bandwidth=10Gbit,latency=1ms,processes=64.",
-        ),
-    ] = None,
     allow_insecure_network: Insecure = False,
     as_json: Json = False,
 ) -> None:
     """Print what would happen and what it would cost, without training."""
-    from tacit.analysis.forecast.forecast import forecast_document
-    from tacit.cli.forecast import cluster_forecast, forecast_table
     from tacit.cli.tables import plan_document, plan_table
     from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config
@@ -186,8 +176,6 @@ def plan(
     extra = [name for name, value in asked.items() if value]
     if extra and not optimise:
         raise InputError(extra[0], asked[extra[0]], "goes with --optimise")
-    if cluster is not None and optimise:
-        raise InputError("--cluster", cluster, "goes with a plan as it is: leave --optimise out")
     if optimise:
         options = {
             "batch": batch,
@@ -198,22 +186,16 @@ def plan(
         _optimise(config, options, page, as_json)
         return
     timeout = config.train.timeout
-    with process_group(timeout, allow_insecure_network=allow_insecure_network) as together:
-        peers: Peers = ALONE if together is None else together
-        if peers.processes > 1 and cluster is not None:
-            raise InputError("--cluster", cluster, "is asked of one process that has all data")
+    with process_group(timeout, allow_insecure_network=allow_insecure_network) as cluster:
+        peers: Peers = ALONE if cluster is None else cluster
         with waiting(_PREPARING, hidden=as_json or peers.rank > 0):
             job = prepare(config, peers=peers)
-            forecast = None if cluster is None else cluster_forecast(job, cluster)
     if peers.rank > 0:
         return
     if as_json:
-        foretold = {} if forecast is None else {"cluster": forecast_document(forecast)}
-        typer.echo(dump(plan_document(job), foretold))
-        return
-    plan_table(job)
-    if forecast is not None:
-        forecast_table(forecast)
+        typer.echo(dump(plan_document(job)))
+    else:
+        plan_table(job)
 
 
 def _constant(text: str) -> tuple[str, float]:

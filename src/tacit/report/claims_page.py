@@ -128,6 +128,7 @@ def _group(place: int, algorithm: str, paper: str, rows: Sequence[Row]) -> dict[
         "table": Table(
             _COLUMNS,
             [_cells(number, row) for number, row in enumerate(rows, start=1)],
+            left=("experiment", "reading", "verdict"),
             over={(number, "verdict") for number in unmet},
         ),
         "violations": violations(rows),
@@ -154,23 +155,29 @@ def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
     shown = [row for _, row in drawn]
     figure = None
     if shown:
+        numbers = [str(number) for number, _ in drawn]
         labels = [f"{number}: {row['experiment']}" for number, row in drawn]
         traces = [
             go.Scatter(
                 x=[row[key] if _positive(row[key]) else None for row in shown],
-                y=labels,
+                y=numbers,
+                customdata=labels,
                 name=name,
                 mode="markers",
                 marker={"color": colour, "symbol": symbol, "size": 10},
-                hovertemplate="%{x:.3g}",
+                hovertemplate="%{x:.3g} (%{customdata})",
             )
             for key, name, colour, symbol in _SERIES
             if any(_positive(row[key]) for row in shown)
         ]
-        settings: dict[str, object] = {"autorange": "reversed", "type": "category", "nticks": 0}
-        layout = base_layout(
-            Axis("epsilon", scale="log"), Axis("", settings={**settings, "dtick": 1})
-        )
+        settings: dict[str, object] = {
+            "autorange": "reversed",
+            "type": "category",
+            "tickmode": "array",
+            "tickvals": numbers,
+            "ticktext": labels,
+        }
+        layout = base_layout(Axis("epsilon", scale="log"), Axis("", settings=settings))
         layout.update(hovermode="closest")
         figure = go.Figure(data=traces, layout=layout)
     return Chart(

@@ -1,17 +1,30 @@
 """The page of a compared figure: panels, table, and what all runs cost together, as one file.
 
-Reads the document of `tacit compare --json` and nothing else.
+Reads the document of `tacit compare --json` and nothing else. Its panels, `panels`, are drawn by
+the still pictures as well, so that they and the page cannot differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import plotly.graph_objects as go
 
-from tacit.report.charts import Axis, Chart, base_layout
-from tacit.report.compare_panels import AXIS_TITLES, MEASURE_TITLES, Curve, Panel, panels
+from tacit.report.charts import (
+    AMBER,
+    BLUE,
+    GREEN,
+    GREY,
+    PURPLE,
+    RED,
+    SKY,
+    Axis,
+    Chart,
+    base_layout,
+    has_wide_range,
+)
 from tacit.report.rendering import Table, render
 from tacit.report.wording import (
     NOTHING,
@@ -22,10 +35,39 @@ from tacit.report.wording import (
     percent_text,
 )
 
-__all__ = ["COLUMNS", "compare_page", "distinguishing", "line_cells", "point_cells"]
+__all__ = [
+    "AXIS_TITLES",
+    "COLUMNS",
+    "MEASURE_TITLES",
+    "Curve",
+    "Panel",
+    "compare_page",
+    "distinguishing",
+    "line_cells",
+    "panels",
+    "picture_note",
+    "point_cells",
+]
 
 Row = Mapping[str, Any]
 
+AXIS_TITLES = {
+    "steps": "steps completed",
+    "rounds": "rounds completed",
+    "bytes": "bytes sent by a node (mean)",
+    "epsilon": "epsilon certified by then, of one run",
+}
+MEASURE_TITLES = {
+    "test_accuracy": "test accuracy, mean over nodes",
+    "test_loss": "test loss, mean over nodes",
+    "train_loss": "train loss (private, not covered by epsilon)",
+    "consensus_distance": "consensus distance",
+}
+_KEYS = {"steps": "step", "rounds": "step", "bytes": "bytes", "epsilon": "epsilon"}
+_COLOURS = (BLUE, RED, GREEN, PURPLE, AMBER, SKY, GREY)
+_DASHES = ("solid", "dash", "dashdot", "longdash")
+_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "x", "triangle-down", "cross", "star")
+_FLOOR = 0.01  # of the mean: where a band that reaches zero ends on a logarithmic axis
 COLUMNS = (
     "line",
     "test accuracy",
@@ -42,6 +84,60 @@ COLUMNS = (
 _GRID_COLUMNS = ("line", "point", *COLUMNS[1:5], "certified epsilon", "runs")
 _ABSENT = {"epsilon": "There is nothing to draw: no run here has an epsilon."}
 _X_FORMATS = {"bytes": ("~s", "B")}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a panel.
+
+    Args:
+        name: in the legend.
+        colour: CSS.
+        dash: `solid`, `dash`, `dashdot` or `longdash`.
+        symbol: of its points, as plotly names it; tells lines apart where colours do not.
+        budget: its certified epsilon in words, or that it is not private; may be empty.
+        x: where it was measured.
+        y: mean over runs.
+        low: lower edge of the band; empty of a single run.
+        high: upper edge.
+        published: a printed figure, in the unit of `y`; None without.
+    """
+
+    name: str
+    colour: str
+    dash: str
+    symbol: str
+    budget: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    published: float | None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One group of lines on one pair of axes.
+
+    Args:
+        key: its name in markup.
+        title: of the group; may be empty.
+        axis: of `AXIS_TITLES`.
+        measure: of `MEASURE_TITLES`.
+        log_x: whether the x axis is logarithmic.
+        log_y: likewise.
+        curves: those that have a point.
+        absent: the names of lines that have none.
+    """
+
+    key: str
+    title: str
+    axis: str
+    measure: str
+    log_x: bool
+    log_y: bool
+    curves: tuple[Curve, ...]
+    absent: tuple[str, ...]
 
 
 def compare_page(document: Row) -> str:
@@ -114,6 +210,40 @@ def distinguishing(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> lis
     ]
 
 
+def panels(document: Row, axis: str) -> tuple[Panel, ...]:
+    """One panel a group of lines, on one axis.
+
+    Args:
+        document: as `tacit.analysis.compare.figure_document` makes it.
+        axis: of `AXIS_TITLES`.
+    """
+    groups = dict.fromkeys(line["group"] for line in document["lines"])
+    return tuple(
+        _panel(
+            f"{axis}-{place}",
+            group,
+            axis,
+            document["y"],
+            [line for line in document["lines"] if line["group"] == group],
+        )
+        for place, group in enumerate(groups)
+    )
+
+
+def picture_note(document: Row) -> str:
+    """What a still picture must say below its panels."""
+    notes = []
+    if document["quick"]:
+        notes.append("quick version: short runs, not for conclusions")
+    if document["seeds"] > 1:
+        notes.append(f"bands: standard deviation over {document['seeds']} seeds")
+    if any(line["published"] for line in document["lines"]):
+        notes.append("dotted: published figures")
+    if any(_budget(line["points"][line["chosen"]]) for line in document["lines"]):
+        notes.append("in brackets: what is certified of one run")
+    return "; ".join(notes)
+
+
 def _score_cells(point: Row) -> tuple[str, ...]:
     figures = point["figures"]
     scored = figures["test_accuracy"] is not None
@@ -171,6 +301,70 @@ def _subtitle(document: Row) -> str:
     )
 
 
+def _panel(key: str, title: str, axis: str, measure: str, lines: Sequence[Row]) -> Panel:
+    curves = [_curve(line, place, axis, measure) for place, line in enumerate(lines)]
+    drawn = [curve for curve in curves if curve.x]
+    values = [value for curve in drawn for value in curve.y]
+    log_y = measure != "test_accuracy" and min(values, default=0) > 0 and has_wide_range(values)
+    ends = [curve.x[-1] for curve in drawn]
+    log_x = axis == "bytes" and has_wide_range(ends)
+    return Panel(
+        key=key,
+        title=title,
+        axis=axis,
+        measure=measure,
+        log_x=log_x,
+        log_y=log_y,
+        curves=tuple(_shown(curve, log_x, log_y) for curve in drawn),
+        absent=tuple(curve.name for curve in curves if not curve.x),
+    )
+
+
+def _curve(line: Row, place: int, axis: str, measure: str) -> Curve:
+    points = [point for point in line["curve"] if point[_KEYS[axis]] is not None]
+    deviations = [point["deviation"] for point in points]
+    banded = bool(points) and None not in deviations
+    y = tuple(float(point["mean"]) for point in points)
+    spread = tuple(map(float, deviations)) if banded else ()
+    printed = line["published"].get(measure)
+    if printed is not None and measure == "test_accuracy":
+        printed /= 100  # papers print per cent
+    return Curve(
+        name=line["name"],
+        colour=_COLOURS[place % len(_COLOURS)],
+        dash=_DASHES[place // len(_COLOURS) % len(_DASHES)],
+        symbol=_SYMBOLS[place % len(_SYMBOLS)],
+        budget=_budget(line["points"][line["chosen"]]),
+        x=tuple(float(point[_KEYS[axis]]) for point in points),
+        y=y,
+        low=tuple(mean - width for mean, width in zip(y, spread, strict=True)) if banded else (),
+        high=tuple(mean + width for mean, width in zip(y, spread, strict=True)) if banded else (),
+        published=printed,
+    )
+
+
+def _budget(point: Row) -> str:
+    cell = _epsilon_cell(point, "epsilon", NOTHING)
+    if cell == NOTHING:
+        return ""
+    return f"epsilon {cell}" if point["private"] else cell
+
+
+def _shown(curve: Curve, log_x: bool, log_y: bool) -> Curve:
+    """What a logarithmic axis can show of it."""
+    if log_y and curve.low:
+        floor = tuple(max(low, _FLOOR * y) for low, y in zip(curve.low, curve.y, strict=True))
+        curve = replace(curve, low=floor)
+    if not log_x:
+        return curve
+    kept = [place for place, x in enumerate(curve.x) if x > 0]
+    x, y, low, high = (
+        tuple(part[place] for place in kept) if part else ()
+        for part in (curve.x, curve.y, curve.low, curve.high)
+    )
+    return replace(curve, x=x, y=y, low=low, high=high)
+
+
 def _chart(panel: Panel, seeds: int) -> Chart:
     measure = MEASURE_TITLES[panel.measure]
     caption = f"{measure[0].upper()}{measure[1:]}"
@@ -186,14 +380,13 @@ def _chart(panel: Panel, seeds: int) -> Chart:
             data=[trace for curve in panel.curves for trace in _traces(curve)],
             layout=_layout(panel),
         )
-    entries = sum(1 + (curve.published is not None) for curve in panel.curves)
     return Chart(
         key=f"compare-{panel.key}",
         title=panel.title or measure,
         caption=f"{caption}.",
         figure=figure,
         absent=_ABSENT.get(panel.axis, "There is nothing to draw: no run has a point here yet."),
-        height=340 + 20 * max(0, entries - 4),
+        height=236 + _legend_height(panel),
     )
 
 
@@ -203,9 +396,16 @@ def _layout(panel: Panel) -> go.Layout:
     y_ticks = ".0~%" if panel.measure == "test_accuracy" else ""
     y = Axis(MEASURE_TITLES[panel.measure], "log" if panel.log_y else "linear", y_ticks)
     layout = base_layout(x, y)
-    entries = sum(1 + (curve.published is not None) for curve in panel.curves)
-    layout.update(hovermode="closest", margin={"b": 104 + 20 * max(0, entries - 4)})
+    layout.update(
+        hovermode="closest", margin={"b": _legend_height(panel)}, legend={"tracegroupgap": 0}
+    )
     return layout
+
+
+def _legend_height(panel: Panel) -> int:
+    """CSS pixels below the plot: room for each entry in a row of its own, as on a telephone."""
+    entries = sum(1 + (curve.published is not None) for curve in panel.curves)
+    return max(104, 56 + 18 * entries)
 
 
 def _traces(curve: Curve) -> list[go.Scatter]:
@@ -231,7 +431,7 @@ def _traces(curve: Curve) -> list[go.Scatter]:
             name=curve.name,
             mode="lines+markers" if len(curve.x) <= 40 else "lines",
             line={"color": curve.colour, "dash": curve.dash, "width": 2},
-            marker={"color": curve.colour, "size": 5},
+            marker={"color": curve.colour, "symbol": curve.symbol, "size": 6},
             hovertemplate="%{x:.4~s}: %{y:.4g}",
             legendgroup=curve.name,
         )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tacit.report.documents.metrics import Scores
 from tacit.report.documents.run import NodeRow, RecordedRun, ResultDocument
-from tacit.report.figures import gradient_charts, model_charts, network_charts, privacy_charts
 from tacit.report.rendering import Table, Tile, render
+from tacit.report.run_charts import gradient_charts, model_charts, network_charts, privacy_charts
 from tacit.report.wording import (
     NOTHING,
     bytes_text,

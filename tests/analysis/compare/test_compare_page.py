@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-import math
+import re
 from copy import deepcopy
 from io import StringIO
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
 from tacit.analysis.compare.document import figure_table
-from tacit.report.compare_page import COLUMNS, compare_page, line_cells
-from tacit.report.compare_panels import panels, picture_note
+from tacit.report.compare_page import COLUMNS, compare_page, line_cells, panels, picture_note
 from tacit.report.documents.base import read
 from tacit.report.documents.figure import CompareDocument
-from tacit.report.svg_chart import svg_picture, ticks
 from web_pages import EVIL, Page, poisoned
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def spread(mean: float | None, deviation: float | None = None) -> dict[str, Any] | None:
@@ -128,8 +120,8 @@ def test_panels_are_groups_on_an_axis() -> None:
 
 def test_lines_are_told_apart_even_if_there_are_many() -> None:
     (panel,) = panels(document(*(line(f"line {turn}") for turn in range(20))), "steps")
-    styles = {(curve.colour, curve.dash) for curve in panel.curves}
-    assert len(styles) == 20
+    assert len({(curve.colour, curve.dash) for curve in panel.curves}) == 20
+    assert len({curve.symbol for curve in panel.curves[:8]}) == 8  # without colours
 
 
 def test_a_wide_range_is_drawn_on_logarithmic_axes() -> None:
@@ -145,7 +137,6 @@ def test_a_wide_range_is_drawn_on_logarithmic_axes() -> None:
     for curve in panel.curves:
         assert all(value > 0 for value in (*curve.x, *curve.low))
         assert len(curve.x) == len(curve.y) == len(curve.low) == 2  # zero bytes cannot be shown
-    ElementTree.fromstring(svg_picture("log", [panel]))
 
 
 def test_the_page_shows_what_the_document_says() -> None:
@@ -163,6 +154,19 @@ def test_the_page_shows_what_the_document_says() -> None:
     assert band["fill"] == "toself"
     assert printed["y"] == [0.7465, 0.7465]
     assert "no run here has an epsilon" in page.text
+
+
+def test_a_legend_has_room_for_each_line_in_a_row_of_its_own() -> None:
+    """A legend with less room is cut off by a scroll bar, and squeezes the plot."""
+    for count in (1, 3, 12):
+        made = document(*(line(f"line {turn}") for turn in range(count)))
+        page = Page(compare_page(made))
+        layout = page.charts["compare-steps-0"]["layout"]
+        assert layout["margin"]["b"] >= 2 * count * 18 + 50  # every line has a published figure
+        assert layout["legend"]["tracegroupgap"] == 0
+        figure = re.search(r'id="compare-steps-0".*?height:(\d+)px', page.html, re.DOTALL)
+        assert figure is not None
+        assert int(figure[1]) - layout["margin"]["b"] == 236
 
 
 def test_text_on_the_page_is_escaped() -> None:
@@ -185,56 +189,21 @@ def test_missing_runs_are_listed_and_an_empty_figure_is_a_page() -> None:
     page = compare_page(document(made, sentences=[]))
     assert "late, seed 0: train.batch = 5000" in page
     assert "What all runs cost" not in page
-    picture = svg_picture("empty", panels(document(made), "steps"))
-    assert "nothing to draw" in picture
+    assert [panel.curves for panel in panels(document(made), "steps")] == [()]
 
 
-def test_pictures_are_valid_and_hold_every_line() -> None:
-    made = document(line("one & all"), line("two"), bare("none"))
-    text = svg_picture(made["title"], panels(made, "steps"), picture_note(made))
-    root = ElementTree.fromstring(text)
-    assert root.tag == f"{SVG}svg"
-    lines = root.findall(f".//{SVG}polyline")
-    assert len(lines) == 3
-    assert len(root.findall(f".//{SVG}polygon")) == 3
-    words = [node.text for node in root.iter(f"{SVG}text")]
-    assert {"Figure <3>", "one & all", "two", "none", "one & all, published"} <= set(words)
-    assert "bands: standard deviation over 2 seeds; dotted: published figures" in words
-    width, height = float(root.attrib["width"]), float(root.attrib["height"])
-    for node in lines:
-        for pair in node.attrib["points"].split():
-            x, y = map(float, pair.split(","))
-            assert 0 <= x <= width
-            assert 0 <= y <= height
-    # The curve rises: later points lie further right and higher up.
-    xs, ys = zip(
-        *(map(float, pair.split(",")) for pair in lines[0].attrib["points"].split()), strict=True
+def test_a_picture_is_told_its_budgets_and_what_it_must_say() -> None:
+    made = document(line("one"), bare("none"), quick=True)
+    (one,), (none,) = (panel.curves for panel in panels(made, "steps"))
+    assert (one.budget, none.budget) == ("epsilon 3.00", "not private")
+    assert picture_note(made) == (
+        "quick version: short runs, not for conclusions; "
+        "bands: standard deviation over 2 seeds; dotted: published figures; "
+        "in brackets: what is certified of one run"
     )
-    assert list(xs) == sorted(xs)
-    assert list(ys) == sorted(ys, reverse=True)
-    assert ys[1] - ys[0] == pytest.approx((ys[2] - ys[0]) * 0.4 / 0.7123, abs=0.2)
-    assert "script" not in text
-
-
-@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
-def test_ticks_are_round_and_inside(low: float, width: float) -> None:
-    high = low + width
-    positions = ticks(low, high)
-    room = 1e-6 * max(abs(low), abs(high), width)
-    assert 2 <= len(positions) <= 7
-    assert all(low - room <= value <= high + room for value in positions)
-    steps = [b - a for a, b in itertools.pairwise(positions)]
-    assert steps == pytest.approx([steps[0]] * len(steps), rel=1e-6, abs=room)
-    digits = steps[0] / 10 ** math.floor(math.log10(steps[0] * (1 + 1e-6)))
-    assert min(abs(digits - mantissa) for mantissa in (1, 2, 5)) < 1e-2 + room / steps[0]
-
-
-@given(st.floats(1e-6, 1e6), st.floats(1.5, 1e8))
-def test_logarithmic_ticks(low: float, factor: float) -> None:
-    positions = ticks(low, low * factor, log=True)
-    assert positions == sorted(set(positions))
-    assert all(low * (1 - 1e-6) <= value <= low * factor * (1 + 1e-6) for value in positions)
-    assert len(positions) <= 7
+    assert picture_note(document(line("one", published={}), seeds=1)) == (
+        "in brackets: what is certified of one run"
+    )
 
 
 def test_the_table_has_every_line_on_a_narrow_terminal() -> None:

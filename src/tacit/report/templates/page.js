@@ -26,9 +26,23 @@
   const draw = async (chart) => {
     const figure = JSON.parse(chart.nextElementSibling.textContent);
     if (touch) figure.layout.dragmode = false; // a swipe scrolls the page
+    // where there is no room for words beside the rows, their numbers stand there
+    if (chart.clientWidth < 480) delete figure.layout.yaxis.ticktext;
     await Plotly.newPlot(chart, figure.data, figure.layout, config);
     await Plotly.relayout(chart, theme());
   };
+
+  // On paper a chart is as wide as its column there: its drawing is scaled, words and all.
+  const drawings = () => document.querySelectorAll(".plot .main-svg");
+  addEventListener("beforeprint", () => {
+    drawings().forEach((drawing) => {
+      const [width, height] = ["width", "height"].map((side) => drawing.getAttribute(side));
+      drawing.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    });
+  });
+  addEventListener("afterprint", () => {
+    drawings().forEach((drawing) => drawing.removeAttribute("viewBox"));
+  });
 
   charts.forEach(draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {

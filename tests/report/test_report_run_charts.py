@@ -7,7 +7,7 @@ from typing import Any
 
 from tacit.report.charts import Chart
 from tacit.report.documents.run import RecordedRun, read_run_folder
-from tacit.report.figures import (
+from tacit.report.run_charts import (
     gradient_charts,
     model_charts,
     network_charts,

@@ -1,32 +1,42 @@
-"""What `tacit plan --cluster` shows: a few steps measured here, the rest forecast."""
+"""What a step of an experiment takes on a cluster: measured here, and forecast for given links.
+
+`python benchmarks/cluster/forecast_job.py FILE bandwidth=10Gbit,latency=1ms,processes=64` runs a
+few steps of the largest block in this process, and adds what messages would take on such links. It
+needs the records of all nodes.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
+from forecast import Forecast, forecast, forecast_document, parse_links
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
+from traffic import traffic
 
-from tacit.analysis.forecast.forecast import Forecast, forecast, parse_links
-from tacit.analysis.forecast.traffic import traffic
 from tacit.communication.compression import Coding
 from tacit.communication.exchange import Exchange
 from tacit.communication.exchange.protocol import Message, message_values
 from tacit.communication.exchange.rows import Mixer, compile_rows
 from tacit.communication.peers import Placement, place
-from tacit.errors import InputError
+from tacit.config import load_config
+from tacit.errors import InputError, TacitError
 from tacit.privacy.noise.draws import seeded_keys
 from tacit.report.wording import bytes_text
-from tacit.training.prepare import Job
+from tacit.training.prepare import Job, prepare
 from tacit.training.stacked_context import StackedContext
 
-__all__ = ["Within", "block_context", "cluster_forecast", "forecast_table", "step_seconds"]
+__all__ = ["Within", "block_context", "cluster_forecast", "forecast_table", "main", "step_seconds"]
 
 _STEPS, _SECONDS = 20, 3.0  # measured at most; at least one, after one that is not
 
@@ -38,16 +48,16 @@ def cluster_forecast(job: Job, asked: str) -> Forecast:
 
     Args:
         job: with the records of all nodes.
-        asked: as `--cluster` gives it: `bandwidth=10Gbit,latency=1ms,processes=64`.
+        asked: the links: `bandwidth=10Gbit,latency=1ms,processes=64`.
 
     Raises:
-        InputError: on `--cluster`, or on `nodes.placement` where it is for another number of
+        InputError: on `LINKS`, or on `nodes.placement` where it is for another number of
             processes.
     """
     links, plan = parse_links(asked), job.plan
     if links.processes > len(plan.nodes):
         expected = f"must be at most {len(plan.nodes)}, the nodes"
-        raise InputError("--cluster", f"processes={links.processes}", expected)
+        raise InputError("LINKS", f"processes={links.processes}", expected)
     placement = place(len(plan.nodes), links.processes, job.config.nodes.placement)
     hosted = _largest(placement)
     return forecast(
@@ -178,3 +188,28 @@ def _duration(seconds: float) -> str:
 
 
 _UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the forecast; the exit code of the error where it is refused."""
+    parser = argparse.ArgumentParser(
+        "python benchmarks/cluster/forecast_job.py", description=__doc__
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="an experiment file")
+    parser.add_argument("links", metavar="LINKS", help="of the cluster, as above")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    asked = parser.parse_args(arguments)
+    try:
+        found = cluster_forecast(prepare(load_config(asked.file)), asked.links)
+    except TacitError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return error.exit_code
+    if asked.json:
+        print(json.dumps(forecast_document(found), indent=2))
+    else:
+        forecast_table(found)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

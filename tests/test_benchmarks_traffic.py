@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planning_cases import plan_of
-from tacit.analysis.forecast.traffic import MESSAGE_BYTES, Traffic, traffic
 from tacit.training.plan import Plan
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks" / "cluster"))
+
+from traffic import MESSAGE_BYTES, Traffic, traffic
 
 GRAPHS = [
     {"graph": "exponential"},

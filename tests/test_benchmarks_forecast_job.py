@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
-from experiments import experiment
-from tacit.cli.forecast import Within, cluster_forecast, forecast_table, step_seconds
+from experiments import experiment, strict_json, write_experiment
 from tacit.communication.colours import Released
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.training.prepare import Job, prepare
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks" / "cluster"))
+
+from forecast_job import (
+    Within,
+    cluster_forecast,
+    forecast_table,
+    main,
+    step_seconds,
+)
 
 
 def job(name: str = "privsgp", **sections: dict[str, object]) -> Job:
@@ -51,7 +63,7 @@ def test_mixing_within_a_block_is_its_part_of_the_matrix() -> None:
 def test_more_processes_than_nodes_are_refused() -> None:
     with pytest.raises(InputError) as refused:
         cluster_forecast(job(), "bandwidth=1Gbit,latency=1ms,processes=5")
-    assert refused.value.where == "--cluster"
+    assert refused.value.where == "LINKS"
     assert refused.value.value == "processes=5"
     assert "4" in refused.value.expected
 
@@ -61,3 +73,14 @@ def test_the_table_says_what_was_asked_and_found(capsys: pytest.CaptureFixture[s
     shown = capsys.readouterr().out
     for words in ("2 processes", "10000 Mbit/s", "1 ms", "one step", "6 steps", "kB"):
         assert words in shown
+
+
+def test_the_script_prints_a_forecast_or_says_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(write_experiment(tmp_path))
+    assert main([file, "bandwidth=10Gbit,latency=1ms,processes=2", "--json"]) == 0
+    document = strict_json(capsys.readouterr().out)
+    assert (document["links"]["processes"], document["nodes"]) == (2, 2)
+    assert main([file, "bandwidth=10Gbit"]) == 2
+    assert "LINKS = 'bandwidth=10Gbit': lacks latency and processes" in capsys.readouterr().err

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.analysis.forecast.forecast import (
+from tacit.errors import InputError
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks" / "cluster"))
+
+from forecast import (
     COSTS,
     ClusterLinks,
     Costs,
@@ -17,8 +23,7 @@ from tacit.analysis.forecast.forecast import (
     forecast_document,
     parse_links,
 )
-from tacit.analysis.forecast.traffic import Phase, Traffic
-from tacit.errors import InputError
+from traffic import Phase, Traffic
 
 LINKS = ClusterLinks(bandwidth=1e6, latency=0.01, processes=2)
 FREE = Costs(per_message=0.0, per_byte=0.0, measured_by="nothing")
@@ -134,7 +139,7 @@ def test_links_are_read_in_any_order_and_unit() -> None:
 def test_what_is_wrong_with_links_is_named(text: str, value: str | None, says: str) -> None:
     with pytest.raises(InputError) as refused:
         parse_links(text)
-    assert refused.value.where == "--cluster"
+    assert refused.value.where == "LINKS"
     assert value is None or refused.value.value == value
     assert says in refused.value.expected
 

@@ -1,6 +1,6 @@
 """What a step takes on a cluster, from the plan and a few facts about its links.
 
-A step computes, and then has one or two phases of messages (see `tacit.analysis.forecast.traffic`).
+A step computes, and then has one or two phases of messages (see `traffic`).
 Of each phase the slowest process counts, and everything else waits for it:
 
     step  = compute + sum over phases of (the slowest process's costs + hops * latency)
@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from traffic import Phase, Traffic
 
-from tacit.analysis.forecast.traffic import Phase, Traffic
 from tacit.errors import InputError, nearest
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
     "parse_links",
 ]
 
-_WHERE = "--cluster"
+_WHERE = "LINKS"
 _EXAMPLE = "bandwidth=10Gbit,latency=1ms,processes=64"
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z/]*)")
 _MOST_PROCESSES = 1_000_000
@@ -126,7 +126,7 @@ def parse_links(text: str) -> ClusterLinks:
     """Read `bandwidth=10Gbit,latency=1ms,processes=64`, in any order.
 
     Raises:
-        InputError: on `--cluster`, naming the part that is wrong.
+        InputError: on `LINKS`, naming the part that is wrong.
     """
     values: dict[str, float] = {}
     for part in text.split(","):

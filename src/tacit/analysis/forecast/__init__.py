@@ -1,1 +1,0 @@
-"""How long a step between processes takes, and what it sends."""

@@ -1,0 +1,179 @@
+"""Still pictures of a compared figure: SVG by matplotlib, for papers and slides.
+
+They draw the panels of the page. matplotlib is an extra, so this module is imported only when a
+picture is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from io import StringIO
+from types import MappingProxyType
+
+from matplotlib import style
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter
+
+from tacit.report.compare_page import AXIS_TITLES, MEASURE_TITLES, Curve, Panel
+from tacit.report.wording import bytes_text
+
+__all__ = ["svg_picture"]
+
+_WIDTH, _HEIGHT = 5.2, 3.1  # of a panel without its legend, inches
+_MARGIN = 0.08  # inches, around each part
+_LEGEND_ROW = 0.18  # inches
+_LEGEND_LETTERS = 66  # that fit beside each other at the width of a panel
+_KEY_LETTERS = 8  # as wide as the line beside a name in a legend
+_MOST_SYMBOLS = 8  # on one line
+_INK, _QUIET, _GRID = "#1b2027", "#5c6572", "#dde1e6"
+_DASHES = MappingProxyType({"solid": "-", "dash": "--", "dashdot": "-.", "longdash": (0, (8, 3))})
+_MARKERS = MappingProxyType(
+    {
+        "circle": "o",
+        "square": "s",
+        "triangle-up": "^",
+        "diamond": "D",
+        "x": "x",
+        "triangle-down": "v",
+        "cross": "+",
+        "star": "*",
+    }
+)
+_STYLE = MappingProxyType(
+    {
+        # Words stay words: they can be searched, read aloud and edited. DejaVu Sans, in which they
+        # are measured, is a wide face, so that what a reader has in its place takes no more room.
+        "svg.fonttype": "none",
+        "svg.hashsalt": "tacit",
+        "font.family": "sans-serif",
+        "font.sans-serif": ["DejaVu Sans", "Segoe UI", "Helvetica Neue", "Arial"],
+        "font.size": 8.5,
+        "text.color": _INK,
+        "text.parse_math": False,  # a dollar in a name is a dollar
+        "axes.edgecolor": _QUIET,
+        "axes.labelcolor": _INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.formatter.useoffset": False,
+        "grid.color": _GRID,
+        "xtick.color": _QUIET,
+        "ytick.color": _QUIET,
+        "lines.linewidth": 1.5,
+        "lines.markersize": 4.5,
+    }
+)
+
+
+def svg_picture(title: str, panels: Sequence[Panel], note: str = "") -> str:
+    """Draw panels, two in a row, each with its legend, on white.
+
+    The same panels give the same text, whatever the settings of matplotlib on the machine.
+
+    Args:
+        title: of the picture, above it, and for those who cannot see it.
+        panels: at least one.
+        note: a line below them.
+    """
+    columns = min(2, len(panels))
+    rows = [panels[at : at + columns] for at in range(0, len(panels), columns)]
+    heights = [_HEIGHT + _LEGEND_ROW * max(map(_legend_rows, row)) for row in rows]
+    drawn = StringIO()
+    with style.context(["default", dict(_STYLE)]), warnings.catch_warnings():
+        # A letter that DejaVu Sans lacks is measured as a box, and drawn by whoever shows the text.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        layout = ConstrainedLayoutEngine(w_pad=_MARGIN, h_pad=_MARGIN)
+        figure = Figure(figsize=(_WIDTH * columns, sum(heights) + 0.6), layout=layout)
+        figure.suptitle(title, x=0.01, ha="left", size=11, weight="bold")
+        if note:
+            figure.supxlabel(note, x=0.01, ha="left", size=8.5, color=_QUIET)
+        grid = figure.subfigures(len(rows), columns, squeeze=False, height_ratios=heights)
+        for cell, panel in zip(grid.flat, panels, strict=False):
+            _draw(cell, panel)
+        without = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(drawn, format="svg", metadata={"Title": title, **without})
+    return drawn.getvalue()
+
+
+def _draw(figure: SubFigure, panel: Panel) -> None:
+    if panel.title:
+        figure.suptitle(panel.title, size=9.5, weight="bold")
+    axes = figure.subplots()
+    if not panel.curves:
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, "There is nothing to draw.", ha="center", color=_QUIET)
+        return
+    _prepare_axes(axes, panel)
+    entries: list[tuple[str, Artist]] = []
+    for place, curve in enumerate(panel.curves):
+        if len(curve.low) > 1:
+            axes.fill_between(
+                curve.x, curve.low, curve.high, color=curve.colour, alpha=0.16, linewidth=0
+            )
+        every = math.ceil(len(curve.x) / _MOST_SYMBOLS)
+        (line,) = axes.plot(
+            curve.x,
+            curve.y,
+            color=curve.colour,
+            linestyle=_DASHES[curve.dash],
+            marker=_MARKERS[curve.symbol],
+            markevery=(place % every, every),  # symbols of lines that lie together stand apart
+        )
+        entries.append((_label(curve), line))
+    for curve in panel.curves:
+        for published in _published(curve, panel):
+            ends = (min(curve.x), max(curve.x))
+            (line,) = axes.plot(
+                ends, (published, published), color=curve.colour, linestyle=":", linewidth=1.3
+            )
+            entries.append((f"{curve.name}, published", line))
+    labels, lines = zip(*entries, strict=True)
+    figure.legend(
+        lines, labels, loc="outside lower center", ncols=_legend_columns(panel), frameon=False
+    )
+
+
+def _prepare_axes(axes: Axes, panel: Panel) -> None:
+    axes.set_axisbelow(True)
+    axes.set_xlabel(AXIS_TITLES[panel.axis])
+    axes.set_ylabel(MEASURE_TITLES[panel.measure])
+    if panel.log_x:
+        axes.set_xscale("log")
+    if panel.log_y:
+        axes.set_yscale("log")
+    if not panel.log_x:
+        axes.locator_params(axis="x", nbins=6)
+    if panel.axis == "bytes":
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: bytes_text(value)))
+    if panel.measure == "test_accuracy":
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
+
+
+def _label(curve: Curve) -> str:
+    return f"{curve.name} ({curve.budget})" if curve.budget else curve.name
+
+
+def _published(curve: Curve, panel: Panel) -> tuple[float, ...]:
+    """The printed figure of a curve, if there is one that the axis can show."""
+    value = curve.published
+    return () if value is None or (panel.log_y and value <= 0) else (value,)
+
+
+def _legend_columns(panel: Panel) -> int:
+    longest = max(map(len, _legend_labels(panel)))
+    return max(1, _LEGEND_LETTERS // (longest + _KEY_LETTERS))
+
+
+def _legend_rows(panel: Panel) -> int:
+    labels = _legend_labels(panel)
+    return math.ceil(len(labels) / _legend_columns(panel)) if labels else 0
+
+
+def _legend_labels(panel: Panel) -> list[str]:
+    printed = [curve.name for curve in panel.curves if _published(curve, panel)]
+    return [*map(_label, panel.curves), *(f"{name}, published" for name in printed)]
