@@ -55,9 +55,8 @@ def test_recursion(clients: int | None, clip: float | None, batch: int | str) ->
 @pytest.mark.parametrize("schedule", RATES)
 def test_regularisers_and_schedules(schedule: str, regulariser: str) -> None:
     task = oracle.problem("mse", 3)
-    chosen = options(
-        learning_rate_schedule=schedule, regulariser=regulariser, regularisation=LAMBDA
-    )
+    weight = {} if regulariser == "none" else {"regularisation": LAMBDA}
+    chosen = options(learning_rate_schedule=schedule, regulariser=regulariser, **weight)
     result = federated.train(task, "dp-admm", chosen)
     run = federated.rounds_of(result, task, [RATES[schedule](k) for k in range(STEPS)])
     models, server = federated.admm(run, RHO, SUBGRADIENTS[regulariser])

@@ -68,7 +68,8 @@ def experiment(folder: Path, **options: Any) -> dict[str, Any]:
 def test_recursion(name: str, p: float, tmp_path: Path) -> None:
     task = oracle.problem("logistic", 5)
     weight = 0.0 if name == "none" else 0.05
-    config = experiment(tmp_path, activation=p, regulariser=name, regularisation=weight)
+    given = {} if name == "none" else {"regularisation": weight}
+    config = experiment(tmp_path, activation=p, regulariser=name, **given)
     result = tacit.train(config, model=task.module, nodes=task.nodes)
     active = np.ones((STEPS, 5), dtype=bool)
     if p < 1:

@@ -81,7 +81,7 @@ def test_recursion(
         "state": state,
         "sampling": sampling,
         "regulariser": regulariser,
-        "regularisation": 0.3,
+        "regularisation": 0.01 if regulariser == "none" else 0.3,
     }
     options |= {"clip": clip} if clip else {}
     options |= {"clients_per_round": clients} if clients else {}

@@ -51,16 +51,12 @@ def _check_nodes(nodes: Nodes) -> None:
 
 def _check_options(chosen: AlgorithmSection, privacy: Privacy) -> None:
     """Refuse options that would do nothing in this experiment; see also `refuse_idle`."""
-    options = dict(chosen.options)
-    defaults = type(chosen.options).model_fields
-    given = {key for key, value in options.items() if value != defaults[key].default}
+    options = chosen.options
     accounted = privacy.noisy and privacy.accounting != "none"  # else there is no default clip
-    if not (accounted or given & {"clip", "clip_schedule"}):
-        for key in sorted(given & {"clip_norm", "clip_decay"}):
-            expected = (
-                "is of a clipping bound, and here is none: give algorithm.clip, or leave it out"
-            )
-            raise InputError(f"algorithm.{key}", options[key], expected)
+    bounded = accounted or options.clip or getattr(options, "clip_schedule", None)
+    if not bounded and options.clip_norm != type(options).model_fields["clip_norm"].default:
+        expected = "is of a clipping bound, and here is none: give algorithm.clip, or leave it out"
+        raise InputError("algorithm.clip_norm", options.clip_norm, expected)
 
 
 def _check_budgets(privacy: Privacy, count: int) -> None:
