@@ -150,6 +150,15 @@ def _unsaid(path: Path) -> str:
     return f"these need docstrings: {bare_names}" if bare_names else ""
 
 
+def test_no_class_name_stands_for_two_things() -> None:
+    places: dict[str, list[str]] = {}
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(name)
+    assert {key: files for key, files in places.items() if len(files) > 1} == {}
+
+
 def test_files_have_one_job() -> None:
     lines = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
     assert {name: count for name, count in lines.items() if count > LONGEST} == {}

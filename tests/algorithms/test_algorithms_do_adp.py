@@ -14,7 +14,7 @@ import recursion_oracle as oracle
 import torch
 
 import tacit
-from tacit.algorithms.do_adp import State
+from tacit.algorithms.do_adp import CompressedState
 from tacit.communication import compression
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
@@ -214,7 +214,7 @@ def test_converges_on_a_strongly_convex_quadratic(name: str) -> None:
     assert off.max() < 0.06 * np.linalg.norm(task.start - best)
 
 
-def walk(job: Job, steps: int) -> tuple[list[State], InProcessExchange]:
+def walk(job: Job, steps: int) -> tuple[list[CompressedState], InProcessExchange]:
     """The states of the first steps, and the exchange that counted their bytes."""
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
     plan = job.plan

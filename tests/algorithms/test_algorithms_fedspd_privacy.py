@@ -17,7 +17,7 @@ from scipy.stats import norm
 
 from tacit import data, privacy
 from tacit.algorithms import NodeRun
-from tacit.algorithms.fedspd_dp import FEDSPD_DP, ROUNDING, FedspdOptions, State
+from tacit.algorithms.fedspd_dp import FEDSPD_DP, ROUNDING, FedspdOptions, PrimalDualState
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.privacy import published
@@ -320,7 +320,7 @@ def test_noise_of_the_planned_size_is_on_what_is_sent(state: str) -> None:
     context, options = world_of(job, nodes), job.config.algorithm.options
     x = job.model.start(2, job.dtype, job.device)
     after = FEDSPD_DP.step(FEDSPD_DP.start(x, options, context), 0, options, context)
-    assert isinstance(after, State)
+    assert isinstance(after, PrimalDualState)
     unit = 1 / (3.0 + 2.0)
     for row, node in zip(after.message.numpy(), job.plan.nodes, strict=True):
         assert job.plan.release.noise_std(node, 0) == pytest.approx(0.05 * 2)

@@ -27,7 +27,7 @@ from tacit.privacy import (
 )
 from tacit.privacy.ledger.spent import (
     MOST_HISTORIES,
-    Release,
+    AccountRelease,
     composed,
     dominating,
     histories,
@@ -105,23 +105,25 @@ runs_of_persons = st.lists(
 
 def entered(
     runs: Sequence[tuple[list[int], list[float]]], contents: Sequence[int]
-) -> tuple[dict[str, NDArray[np.uint64]], dict[str, list[Release]]]:
+) -> tuple[dict[str, NDArray[np.uint64]], dict[str, list[AccountRelease]]]:
     """The accounts of some runs, found by their sets of records, and what was released of each."""
     accounts: dict[str, NDArray[np.uint64]] = {}
-    releases: dict[str, list[Release]] = {}
+    releases: dict[str, list[AccountRelease]] = {}
     for number, (places, noise) in enumerate(runs):
         for node, z in enumerate(noise):
             records = sorted(contents[who] for who, place in enumerate(places) if place == node)
             if records:
                 name = str(records)
                 accounts[name] = of(*records)
-                one = Release(f"run {number}", name, node, Gaussian(z, 1))
+                one = AccountRelease(f"run {number}", name, node, Gaussian(z, 1))
                 releases.setdefault(name, []).append(one)
     return accounts, releases
 
 
 def worst(
-    account: str, accounts: Mapping[str, NDArray[np.uint64]], releases: Mapping[str, list[Release]]
+    account: str,
+    accounts: Mapping[str, NDArray[np.uint64]],
+    releases: Mapping[str, list[AccountRelease]],
 ) -> float:
     groups = holders({account: accounts[account]}, accounts)[account]
     paths = histories(account, groups, releases)
@@ -175,12 +177,12 @@ def test_many_histories_become_one_that_covers_all() -> None:
     """Forty persons, each alone in a different mixture of runs."""
     runs = [([(who >> bit) % 2 for who in range(40)], [2.0, 3.0 + bit]) for bit in range(6)]
     accounts: dict[str, NDArray[np.uint64]] = {"all": of(*range(40))}
-    releases: dict[str, list[Release]] = {}
+    releases: dict[str, list[AccountRelease]] = {}
     for number, (places, noise) in enumerate(runs):
         for node, z in enumerate(noise):
             name = f"{number}-{node}"
             accounts[name] = of(*(who for who, place in enumerate(places) if place == node))
-            releases[name] = [Release(f"run {number}", name, node, Gaussian(z, 1))]
+            releases[name] = [AccountRelease(f"run {number}", name, node, Gaussian(z, 1))]
     groups = holders({"all": accounts["all"]}, accounts)["all"]
     assert len(groups) > MOST_HISTORIES
     (history,) = histories("all", groups, releases)
@@ -190,14 +192,19 @@ def test_many_histories_become_one_that_covers_all() -> None:
 def test_of_one_run_the_worst_counts_whatever_the_mechanisms_are() -> None:
     poisson, smaller = SampledGaussian(0.2, 2.0, 5), SampledGaussian(0.1, 3.0, 5)
     pair = [
-        Release("one", name, 0, mechanism) for name, mechanism in (("a", poisson), ("b", smaller))
+        AccountRelease("one", name, 0, mechanism)
+        for name, mechanism in (("a", poisson), ("b", smaller))
     ]
     assert composed(pair) == poisson
     # Where none is known to reveal more than the other, both count.
     clients = ClientSampling(Gaussian(4.0, 2), rate=0.5, rounds=5)
-    both = composed([pair[0], Release("one", "b", 0, clients)])
+    both = composed([pair[0], AccountRelease("one", "b", 0, clients)])
     assert both == Composed([poisson, clients])
     # Nodes with the same data release the same records twice.
-    assert composed([pair[0], Release("one", "a", 1, poisson)]) == SampledGaussian(0.2, 2.0, 10)
-    assert composed([Release("one", "a", 0, None)]) is None
-    assert math.isclose(precision(composed([Release("one", "a", 0, Gaussian(2.0, 3))])), 0.75)
+    assert composed([pair[0], AccountRelease("one", "a", 1, poisson)]) == SampledGaussian(
+        0.2, 2.0, 10
+    )
+    assert composed([AccountRelease("one", "a", 0, None)]) is None
+    assert math.isclose(
+        precision(composed([AccountRelease("one", "a", 0, Gaussian(2.0, 3))])), 0.75
+    )

@@ -12,6 +12,7 @@ from tacit.report.wording import (
     duration_text,
     epsilon_text,
     guess_bound,
+    lower_text,
     number_text,
     percent_text,
     percent_up_text,
@@ -98,3 +99,9 @@ def test_guess_bound_holds_for_the_gaussian_mechanism(mu: float, epsilon: float)
     # Exact delta of a Gaussian pair (Balle and Wang, 2018), and its best guess.
     delta = below(mu / 2 - epsilon / mu) - math.exp(epsilon) * below(-mu / 2 - epsilon / mu)
     assert below(mu / 2) <= guess_bound(epsilon, max(delta, 0.0)) + 1e-9
+
+
+@given(st.floats(1e-12, 1e12))
+def test_a_lower_bound_is_never_rounded_up(value: float) -> None:
+    shown = float(lower_text(value))
+    assert value * 0.989 <= shown <= value

@@ -7,8 +7,8 @@ noised gradient, which was computed at an older copy of its model.
 
 | paper | here |
 |---|---|
-| x_i | `State.x`, `[nodes, d]` |
-| x_i at k - tau, the older copy | `State.snapshot`, `[nodes, d]` |
+| x_i | `state.x`, `[nodes, d]` |
+| x_i at k - tau, the older copy | `state.snapshot`, `[nodes, d]` |
 | tau, staleness | comes from the clock; `tacit plan` and the result report it |
 | gamma | `learning_rate` |
 | N ~ Normal(0, sigma^2 I) | noise in the batch mean |
@@ -68,19 +68,19 @@ class AsynchronousOptions(Options):
     ] = 5.0
 
 
-class State(NamedTuple):
+class WaveState(NamedTuple):
     """Models x, and the copies at which gradients are being computed; `[nodes, d]` each."""
 
     x: Tensor
     snapshot: Tensor
 
 
-def start(x: Tensor, options: AsynchronousOptions, context: StepContext) -> State:
+def start(x: Tensor, options: AsynchronousOptions, context: StepContext) -> WaveState:
     """Every node begins with a gradient at x^0."""
-    return State(x, x.clone())
+    return WaveState(x, x.clone())
 
 
-def step(state: State, k: int, options: AsynchronousOptions, context: StepContext) -> State:
+def step(state: WaveState, k: int, options: AsynchronousOptions, context: StepContext) -> WaveState:
     """All events of one wave: average with the partner, then step along the older gradient."""
     g = noised_gradient(state.snapshot, k, context)
     (other,) = context.exchange.swap(k, context.partner(k), Released(state.x))
@@ -88,7 +88,7 @@ def step(state: State, k: int, options: AsynchronousOptions, context: StepContex
     finished = context.active(k)
     moved = averaged.sub(g, alpha=step_size(options, k, context.steps))
     x = torch.where(finished, moved, averaged)
-    return State(x, torch.where(finished, x, state.snapshot))
+    return WaveState(x, torch.where(finished, x, state.snapshot))
 
 
 class Event(NamedTuple):

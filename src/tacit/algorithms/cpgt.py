@@ -3,13 +3,13 @@
 
 | paper | here |
 |---|---|
-| x_i^t, y_i^t (tracks the mean gradient) | `State.x`, `State.y`, `[nodes, d]` |
-| x_i^c, y_i^c, public copies | `State.x_copy`, `State.y_copy` |
-| sum_j w_ij x_j^c, likewise y | `State.x_near`, `State.y_near`: no copy of each neighbour is kept |
+| x_i^t, y_i^t (tracks the mean gradient) | `state.x`, `state.y`, `[nodes, d]` |
+| x_i^c, y_i^c, public copies | `state.x_copy`, `state.y_copy` |
+| sum_j w_ij x_j^c, likewise y | `state.x_near`, `state.y_near`: no copy of each neighbour is kept |
 | gamma_x, gamma_y | `consensus_step`, `tracking_step` |
 | eta | `learning_rate` |
 | C, with k of d coordinates | `compressor`, `keep` |
-| grad f_i(x_i^t), noised | `State.g` |
+| grad f_i(x_i^t), noised | `state.g` |
 
     x_i^c += C(x_i - x_i^c),  y_i^c += C(y_i - y_i^c)                       (what is sent)
     x_i^{t+1} = x_i^t - gamma_x sum_j w_ij (x_i^c - x_j^c) - eta y_i^t
@@ -51,7 +51,7 @@ class TrackingOptions(Options):
     keep: Keep = 1.0
 
 
-class State(NamedTuple):
+class TrackingState(NamedTuple):
     """Of each node `[nodes, d]`: x, y, the noised gradient, public copies and their mixtures."""
 
     x: Tensor
@@ -63,13 +63,15 @@ class State(NamedTuple):
     y_near: Tensor
 
 
-def start(x: Tensor, options: TrackingOptions, context: StepContext) -> State:
+def start(x: Tensor, options: TrackingOptions, context: StepContext) -> TrackingState:
     """Copies begin at zero."""
     zeros = [torch.zeros_like(x) for _ in range(6)]
-    return State(x, *zeros)
+    return TrackingState(x, *zeros)
 
 
-def step(state: State, k: int, options: TrackingOptions, context: StepContext) -> State:
+def step(
+    state: TrackingState, k: int, options: TrackingOptions, context: StepContext
+) -> TrackingState:
     """Track the gradient, send both compressed differences, move."""
     g = noised_gradient(state.x, k, context)
     y = state.y + g - state.g
@@ -79,7 +81,7 @@ def step(state: State, k: int, options: TrackingOptions, context: StepContext) -
     x = state.x.add(x_near - x_copy, alpha=options.consensus_step)
     x.sub_(y, alpha=step_size(options, k, context.steps))
     y = y.add(y_near - y_copy, alpha=options.tracking_step)
-    return State(x, y, g, x_copy, x_near, y_copy, y_near)
+    return TrackingState(x, y, g, x_copy, x_near, y_copy, y_near)
 
 
 def _sent(

@@ -3,10 +3,10 @@ Shi (DO-ADP)).
 
 | paper | here |
 |---|---|
-| x_{i,t} | `State.x`, `[nodes, d]` |
-| m_{i,t}, momentum | `State.m`, `[nodes, d]` |
-| x^_{i,t}, public copy, zero at the start | `State.copy`, `[nodes, d]` |
-| sum_j w_ij x^_{j,t} | `State.near`, `[nodes, d]`: no copy of each neighbour is kept |
+| x_{i,t} | `state.x`, `[nodes, d]` |
+| m_{i,t}, momentum | `state.m`, `[nodes, d]` |
+| x^_{i,t}, public copy, zero at the start | `state.copy`, `[nodes, d]` |
+| sum_j w_ij x^_{j,t} | `state.near`, `[nodes, d]`: no copy of each neighbour is kept |
 | W = I - L / iota, symmetric doubly stochastic | mixing matrix |
 | eta_{i,t} ~ Bernoulli(p) | `StepContext.active`; p is `activation` |
 | g + theta, theta ~ Normal(0, sigma^2 I) | noised gradient of the batch **mean** |
@@ -97,7 +97,7 @@ class DoAdpOptions(CompressedGossipOptions):
     activation: Share = 1.0
 
 
-class State(NamedTuple):
+class CompressedState(NamedTuple):
     """x, m (`[nodes, 0]` if unused), the own public copy, and the mixture of the copies near by.
 
     All `[nodes, d]`.
@@ -109,12 +109,16 @@ class State(NamedTuple):
     near: Tensor
 
 
-def start(x: Tensor, options: CompressedGossipOptions, context: StepContext) -> State:
+def start(x: Tensor, options: CompressedGossipOptions, context: StepContext) -> CompressedState:
     """x_{i,0} = x_0, m_0 = 0, x^_0 = 0."""
-    return State(x, no_momentum(x, options.momentum), torch.zeros_like(x), torch.zeros_like(x))
+    return CompressedState(
+        x, no_momentum(x, options.momentum), torch.zeros_like(x), torch.zeros_like(x)
+    )
 
 
-def step(state: State, k: int, options: CompressedGossipOptions, context: StepContext) -> State:
+def step(
+    state: CompressedState, k: int, options: CompressedGossipOptions, context: StepContext
+) -> CompressedState:
     """Gossip with the old public copies, then compress the difference to them, then renew them."""
     active = context.active(k)
     g = noised_gradient(state.x, k, context)  # zero where a node is not active: m = beta m
@@ -125,7 +129,7 @@ def step(state: State, k: int, options: CompressedGossipOptions, context: StepCo
 
     s = compressed(x - state.copy, k, options, context).of(active)
     (near,) = context.exchange.mix(k, Released(s.values), coding=s.coding)
-    return State(x, m, state.copy + s.values, near.add_(state.near))
+    return CompressedState(x, m, state.copy + s.values, near.add_(state.near))
 
 
 def claimed_run(run: NodeRun) -> DoAdpRun:
@@ -158,7 +162,7 @@ def check(setup: Setup) -> tuple[str, ...]:
     )
 
 
-CHOCO_SGD: Algorithm[State, Any] = Algorithm(
+CHOCO_SGD: Algorithm[CompressedState, Any] = Algorithm(
     name="choco-sgd",
     title="CHOCO-SGD with momentum",
     documentation=__doc__,

@@ -2,7 +2,7 @@
 
 | paper | here |
 |---|---|
-| x_i^k | `State.x`, `[nodes, d]` |
+| x_i^k | `state.x`, `[nodes, d]` |
 | W, symmetric doubly stochastic | mixing matrix |
 | gamma | `learning_rate` |
 | N ~ Normal(0, sigma^2 I) | noise in the batch mean |
@@ -29,25 +29,25 @@ from tacit.algorithms.parts import noised_gradient
 from tacit.communication.colours import Released
 
 
-class State(NamedTuple):
+class ConsensusState(NamedTuple):
     """x `[nodes, d]`."""
 
     x: Tensor
 
 
-def start(x: Tensor, options: Options, context: StepContext) -> State:
+def start(x: Tensor, options: Options, context: StepContext) -> ConsensusState:
     """x_i^0 = x^0."""
-    return State(x)
+    return ConsensusState(x)
 
 
-def step(state: State, k: int, options: Options, context: StepContext) -> State:
+def step(state: ConsensusState, k: int, options: Options, context: StepContext) -> ConsensusState:
     """Gossip the old models, step along the gradient at the own old model."""
     g = noised_gradient(state.x, k, context)
     (mixed,) = context.exchange.mix(k, Released(state.x))
-    return State(mixed.sub_(g, alpha=step_size(options, k, context.steps)))
+    return ConsensusState(mixed.sub_(g, alpha=step_size(options, k, context.steps)))
 
 
-DP2_SGD: Algorithm[State, Options] = Algorithm(
+DP2_SGD: Algorithm[ConsensusState, Options] = Algorithm(
     name="dp2-sgd",
     title="DP2-SGD",
     documentation=__doc__,

@@ -12,9 +12,9 @@ whose F_i is replaced by its linear approximation at the last x~_i and |x - x~_i
 
 | paper | here |
 |---|---|
-| x~_i^t, released model of client i | `State.x`, `[nodes, d]` |
-| lambda_i^t, dual variable | `State.dual`, `[nodes, d]` |
-| x_0, server's model | `State.server`, `[nodes, d]`, equal rows |
+| x~_i^t, released model of client i | `state.x`, `[nodes, d]` |
+| lambda_i^t, dual variable | `state.dual`, `[nodes, d]` |
+| x_0, server's model | `state.server`, `[nodes, d]`, equal rows |
 | rho, penalty of the augmented Lagrangian | `penalty` |
 | eta_t, step size | `learning_rate` with `learning_rate_schedule` |
 | G, bound of a record's gradient | `clip` (C), enforced |
@@ -79,7 +79,7 @@ class AdmmOptions(FederatedOptions):
     regularisation: Regularisation = 0.01
 
 
-class State(NamedTuple):
+class AdmmState(NamedTuple):
     """The clients' released models x~_i, dual variables, the server's model: all public.
 
     `[nodes, d]`, but the server's `[1, d]`.
@@ -90,12 +90,12 @@ class State(NamedTuple):
     server: Tensor
 
 
-def start(x: Tensor, options: AdmmOptions, context: StepContext) -> State:
+def start(x: Tensor, options: AdmmOptions, context: StepContext) -> AdmmState:
     """x~_i^0 = x_0 = x^0, lambda_i^0 = 0."""
-    return State(x, torch.zeros_like(x), x[:1].clone())
+    return AdmmState(x, torch.zeros_like(x), x[:1].clone())
 
 
-def step(state: State, k: int, options: AdmmOptions, context: StepContext) -> State:
+def step(state: AdmmState, k: int, options: AdmmOptions, context: StepContext) -> AdmmState:
     """Round t = k + 1: the active clients' updates, then the server's average."""
     here, rho = context.among(k), options.penalty
     inverse = 1 / step_size(options, k, context.steps)
@@ -105,7 +105,7 @@ def step(state: State, k: int, options: AdmmOptions, context: StepContext) -> St
     x = (rho * state.server + dual - g + inverse * last) / (rho + inverse)
     dual = dual + rho * (state.server - x)
     models, duals = here.put(state.x, x), here.put(state.dual, dual)
-    return State(models, duals, average_latest(Released(models - duals / rho), k, context))
+    return AdmmState(models, duals, average_latest(Released(models - duals / rho), k, context))
 
 
 DP_ADMM = Algorithm(

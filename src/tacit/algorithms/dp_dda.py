@@ -3,9 +3,9 @@ Shi, 2024).
 
 | paper | here |
 |---|---|
-| z_i^t, dual variable | `State.z`, `[nodes, d]` |
-| x_i^t | `State.x`, `[nodes, d]` |
-| x^0 | `State.x0`, `[nodes, d]` |
+| z_i^t, dual variable | `state.z`, `[nodes, d]` |
+| x_i^t | `state.x`, `[nodes, d]` |
+| x^0 | `state.x0`, `[nodes, d]` |
 | w_ij, symmetric doubly stochastic | mixing matrix |
 | a_t, rising | sqrt(t) / `learning_rate` |
 | chance of being active | `activation` (p) |
@@ -58,7 +58,7 @@ class DualAveragingOptions(Options):
     regularisation: Regularisation = 0.01
 
 
-class State(NamedTuple):
+class DualAveragingState(NamedTuple):
     """Dual variables z, models x and their origin x^0, `[nodes, d]` each."""
 
     z: Tensor
@@ -66,17 +66,19 @@ class State(NamedTuple):
     x0: Tensor
 
 
-def start(x: Tensor, options: DualAveragingOptions, context: StepContext) -> State:
+def start(x: Tensor, options: DualAveragingOptions, context: StepContext) -> DualAveragingState:
     """z_i^0 = 0."""
-    return State(torch.zeros_like(x), x, x.clone())
+    return DualAveragingState(torch.zeros_like(x), x, x.clone())
 
 
-def step(state: State, k: int, options: DualAveragingOptions, context: StepContext) -> State:
+def step(
+    state: DualAveragingState, k: int, options: DualAveragingOptions, context: StepContext
+) -> DualAveragingState:
     """Gossip of z, then the gradient of the active nodes, then the proximal map."""
     g = noised_gradient(state.x, k, context)  # zero where a node is not active
     (mixed,) = context.exchange.mix(k, Released(state.z))
     z = torch.where(context.active(k), mixed + g, mixed)
-    return State(z, _minimiser(z, state.x0, k + 1, options), state.x0)
+    return DualAveragingState(z, _minimiser(z, state.x0, k + 1, options), state.x0)
 
 
 def _minimiser(z: Tensor, x0: Tensor, t: int, options: DualAveragingOptions) -> Tensor:
@@ -85,7 +87,7 @@ def _minimiser(z: Tensor, x0: Tensor, t: int, options: DualAveragingOptions) -> 
     return prox(options.regulariser, x0.sub(z, alpha=1 / a), step, options.regularisation)
 
 
-def mix(state: State, k: int, context: StepContext) -> State:
+def mix(state: DualAveragingState, k: int, context: StepContext) -> DualAveragingState:
     """One round of gossip of z alone; models stay."""
     (z,) = context.exchange.mix(k, Released(state.z))
     return state._replace(z=z)

@@ -6,7 +6,7 @@ noise added by each client, so that the server need not be trusted.
 
 | paper | here |
 |---|---|
-| theta_t | server's model, `State.x` |
+| theta_t | server's model, `state.x` |
 | local steps of UserUpdate, one mini-batch each | `local_steps` (Q) |
 | eta | `learning_rate` |
 | Delta_k = theta_k - theta_t | change of client k's model by its local steps |

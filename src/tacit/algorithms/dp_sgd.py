@@ -6,7 +6,7 @@ noise before it sends, so that the server need not be trusted.
 
 | paper | here |
 |---|---|
-| theta_t | server's model, `State.x` |
+| theta_t | server's model, `state.x` |
 | L_t, a lot of expected size L | a client's batch, of expected size qJ |
 | C | `clip` |
 | g~_t, sum of clipped gradients plus noise, over L | `noised_gradient` of each active client |

@@ -4,7 +4,7 @@ Vaidya, ICDCN 2015).
 | paper | here |
 |---|---|
 | y_i^t, what is sent | the message |
-| z_i^t = sum_j a_ij y_j^t | `State.z`, `[nodes, d]` |
+| z_i^t = sum_j a_ij y_j^t | `state.z`, `[nodes, d]` |
 | a_ij, symmetric doubly stochastic | mixing matrix |
 | gamma_t = c q^{t-1} | `learning_rate` (c), `rate_decay` (q) |
 | M_t, proportional to p^t | scale of the Laplace noise; `noise_decay` (p), q < p < 1 |
@@ -53,7 +53,7 @@ class LaplaceOptions(Options):
     regularisation: Regularisation = 1.0
 
 
-class State(NamedTuple):
+class DpdoState(NamedTuple):
     """z `[nodes, d]`."""
 
     z: Tensor
@@ -66,12 +66,12 @@ def schedules(options: LaplaceOptions, clip: float | None, steps: int) -> Schedu
     return Schedules(None if clip is None else (clip,) * steps, shape)
 
 
-def start(x: Tensor, options: LaplaceOptions, context: StepContext) -> State:
+def start(x: Tensor, options: LaplaceOptions, context: StepContext) -> DpdoState:
     """z_i^0 = x^0."""
-    return State(x)
+    return DpdoState(x)
 
 
-def step(state: State, k: int, options: LaplaceOptions, context: StepContext) -> State:
+def step(state: DpdoState, k: int, options: LaplaceOptions, context: StepContext) -> DpdoState:
     """A projected gradient step, Laplace noise, gossip."""
     unit = (
         step_size(options, k, context.steps) * options.rate_decay**k / context.batch_size.double()
@@ -79,7 +79,7 @@ def step(state: State, k: int, options: LaplaceOptions, context: StepContext) ->
     total = _kept_inside(context.batch_gradient(state.z, k).neg_(), state.z, unit, options)
     y = state.z + (unit * context.add_noise(total, k)).to(state.z.dtype)
     (z,) = context.exchange.mix(k, Released(y))
-    return State(z)
+    return DpdoState(z)
 
 
 def _kept_inside(total: Tensor, z: Tensor, unit: Tensor, options: LaplaceOptions) -> Tensor:
@@ -96,10 +96,10 @@ def _kept_inside(total: Tensor, z: Tensor, unit: Tensor, options: LaplaceOptions
     return total.clamp_(low, high)
 
 
-def mix(state: State, k: int, context: StepContext) -> State:
+def mix(state: DpdoState, k: int, context: StepContext) -> DpdoState:
     """One round of gossip alone."""
     (z,) = context.exchange.mix(k, Released(state.z))
-    return State(z)
+    return DpdoState(z)
 
 
 def check(setup: Setup) -> tuple[str, ...]:

@@ -7,11 +7,11 @@ dual variable, and sends a noised message.
 
 | paper | here |
 |---|---|
-| x_0^t, broadcast | `State.server`, `[nodes, d]`, equal rows |
-| x_i^{t,r}, inner iterate | `State.x`, `[nodes, d]`, the last one |
-| x_i^t, mean of the Q inner iterates | `State.average`, the client's own model |
-| lambda_i^t, dual variable | `State.dual` |
-| y~_i^t, message | `State.message` |
+| x_0^t, broadcast | `state.server`, `[nodes, d]`, equal rows |
+| x_i^{t,r}, inner iterate | `state.x`, `[nodes, d]`, the last one |
+| x_i^t, mean of the Q inner iterates | `state.average`, the client's own model |
+| lambda_i^t, dual variable | `state.dual` |
+| y~_i^t, message | `state.message` |
 | rho | `penalty` |
 | gamma_i^t | `inverse_step`: a number, `"paper"`, or by default 1 / `learning_rate` |
 | Q, b, K of N | `local_steps`, `[train].batch`, `clients_per_round` |
@@ -163,7 +163,7 @@ class FedspdOptions(FederatedOptions):
         raise ValueError("must be a positive number, or 'paper' for the schedule that it prints")
 
 
-class State(NamedTuple):
+class PrimalDualState(NamedTuple):
     """Last inner iterate x, mean of these, dual: float64 `[nodes, d]`.
 
     Message `[nodes, d]` and server's x_0 `[1, d]` are in the run's dtype.
@@ -176,13 +176,15 @@ class State(NamedTuple):
     server: Tensor
 
 
-def start(x: Tensor, options: FedspdOptions, context: StepContext) -> State:
+def start(x: Tensor, options: FedspdOptions, context: StepContext) -> PrimalDualState:
     """x_i = y~_i = x_0 = x^0, lambda_i = 0."""
     exact = x.double()
-    return State(exact, exact.clone(), torch.zeros_like(exact), x.clone(), x[:1].clone())
+    return PrimalDualState(exact, exact.clone(), torch.zeros_like(exact), x.clone(), x[:1].clone())
 
 
-def step(state: State, k: int, options: FedspdOptions, context: StepContext) -> State:
+def step(
+    state: PrimalDualState, k: int, options: FedspdOptions, context: StepContext
+) -> PrimalDualState:
     """Round t = k + 1; x, their mean and what is noised are changes around x_0."""
     here, rho, x_0 = context.among(k), options.penalty, state.server.double()
     batch = here.batch_size.double()
@@ -215,7 +217,7 @@ def step(state: State, k: int, options: FedspdOptions, context: StepContext) -> 
         dual = dual - rho * average
         change = here.add_noise(average - dual / rho, k, scale=2 * unit)
     message = here.put(state.message, (x_0 + change).to(state.message.dtype))
-    return State(
+    return PrimalDualState(
         here.put(state.x, x_0 + x),
         here.put(state.average, x_0 + average),
         here.put(state.dual, dual),
@@ -334,12 +336,12 @@ def within(values: Tensor, radius: Tensor) -> Tensor:
     return torch.where(lengths > radius, values * (radius / lengths), values)
 
 
-def models(state: State) -> Tensor:
+def models(state: PrimalDualState) -> Tensor:
     """The clients' own x_i^t, `[nodes, d]`: private, neither they nor their scores are sent."""
     return state.average.to(state.message.dtype)
 
 
-def server(models: Tensor, state: State) -> Tensor:
+def server(models: Tensor, state: PrimalDualState) -> Tensor:
     """x_0, `[d]`."""
     return state.server[0].clone()
 

@@ -6,8 +6,8 @@ Tight Utility Bounds*, over time-varying directed graphs with column-stochastic 
 
 | paper | here |
 |---|---|
-| x_i^k | `State.x`, `[nodes, d]` |
-| w_i^k, push-sum weight | `State.w`, `[nodes]` |
+| x_i^k | `state.x`, `[nodes, d]` |
+| w_i^k, push-sum weight | `state.w`, `[nodes]` |
 | z_i^k = x_i^k / w_i^k | `de_biased(state)` |
 | gamma | `learning_rate` |
 | G, bound of a gradient's norm | `clip` (C), enforced |
@@ -80,7 +80,7 @@ class PushSumOptions(Options):
     final_mixing: Annotated[int, Field(ge=0, le=100_000)] = 0
 
 
-class State(NamedTuple):
+class PushSumState(NamedTuple):
     """x `[nodes, d]`, push-sum weights w `[nodes]`, momentum m `[nodes, d]` (`[nodes, 0]` if 0)."""
 
     x: Tensor
@@ -88,32 +88,36 @@ class State(NamedTuple):
     m: Tensor
 
 
-def start(x: Tensor, options: PushSumOptions, context: StepContext) -> State:
+def start(x: Tensor, options: PushSumOptions, context: StepContext) -> PushSumState:
     """x_i^0 = z_i^0 = x^0, w_i^0 = 1."""
-    return State(x, x.new_ones(len(x)), no_momentum(x, options.momentum))
+    return PushSumState(x, x.new_ones(len(x)), no_momentum(x, options.momentum))
 
 
-def step(state: State, k: int, options: PushSumOptions, context: StepContext) -> State:
+def step(
+    state: PushSumState, k: int, options: PushSumOptions, context: StepContext
+) -> PushSumState:
     """Step k of Algorithm 2."""
     g = noised_gradient(de_biased(state), k, context)  # lines 1 to 3
     return pushed(state, g, k, options, context)
 
 
-def pushed(state: State, g: Tensor, k: int, options: PushSumOptions, context: StepContext) -> State:
+def pushed(
+    state: PushSumState, g: Tensor, k: int, options: PushSumOptions, context: StepContext
+) -> PushSumState:
     """Lines 4 and 5: the local update along a noised gradient g `[nodes, d]`, and push-sum."""
     direction, m = heavy_ball(state.m, g, options.momentum)
     x_half = state.x.sub(direction, alpha=step_size(options, k, context.steps))  # line 4
     x, w = context.exchange.mix(k, Released(x_half), Public(state.w))  # line 5
-    return State(x, w, m)
+    return PushSumState(x, w, m)
 
 
-def mix(state: State, k: int, context: StepContext) -> State:
+def mix(state: PushSumState, k: int, context: StepContext) -> PushSumState:
     """One round of push-sum alone."""
     x, w = context.exchange.mix(k, Released(state.x), Public(state.w))
     return state._replace(x=x, w=w)
 
 
-def de_biased(state: State) -> Tensor:
+def de_biased(state: PushSumState) -> Tensor:
     """The de-biased parameter z = x / w, `[nodes, d]`."""
     return state.x / state.w[:, None]
 
@@ -151,7 +155,7 @@ class VarianceReductionOptions(PushSumOptions, AnchorOptions, TableOptions):
 
 
 class ReducedState(NamedTuple):
-    """x, w and m of `State`; anchor point and released anchor `[nodes, d]`, or `[nodes, 0]`."""
+    """x, w, m of `PushSumState`; anchor point and released anchor `[nodes, d]` or `[nodes, 0]`."""
 
     x: Tensor
     w: Tensor
@@ -184,8 +188,8 @@ def reduced_step(
     return ReducedState(*pushed(plain, g, k, options, context), *anchor)
 
 
-def _plain(state: ReducedState) -> State:
-    return State(state.x, state.w, state.m)
+def _plain(state: ReducedState) -> PushSumState:
+    return PushSumState(state.x, state.w, state.m)
 
 
 @dataclass(frozen=True)

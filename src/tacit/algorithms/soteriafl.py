@@ -7,9 +7,9 @@ SoteriaFL-SAGA: gradient tables, shifted compression and a server.
 
 | paper | here |
 |---|---|
-| x^t, server's model | `State.x`, `[nodes, d]`, the same row for every client |
-| s_i^t, shift of client i | `State.shift` |
-| s^t, the server's shift | `State.server_shift`: always the mean of the s_i |
+| x^t, server's model | `state.x`, `[nodes, d]`, the same row for every client |
+| s_i^t, shift of client i | `state.shift` |
+| s^t, the server's shift | `state.server_shift`: always the mean of the s_i |
 | g~_i^t, noised gradient estimator | `variance_reduction.by_table` (SAGA), `.by_snapshot` (SVRG) |
 | C_i^t, unbiased compression | `compressor`, `keep`, scaled up by the receiver: below |
 | eta_t | `learning_rate` |
@@ -89,7 +89,7 @@ class SvrgOptions(ShiftedOptions, AnchorOptions):
     state: Literal["public", "private"] = "public"
 
 
-class State(NamedTuple):
+class ShiftState(NamedTuple):
     """Model and shifts; snapshot and full gradients there; `[nodes, d]`, `[nodes, 0]` if unused."""
 
     x: Tensor
@@ -99,25 +99,25 @@ class State(NamedTuple):
     anchor: Tensor
 
 
-def start(x: Tensor, options: ShiftedOptions, context: StepContext) -> State:
+def start(x: Tensor, options: ShiftedOptions, context: StepContext) -> ShiftState:
     """x^0, no shift, and a snapshot that the first round takes."""
     zeros = torch.zeros_like(x)
-    return State(x, zeros, zeros.clone(), x.clone(), zeros.clone())
+    return ShiftState(x, zeros, zeros.clone(), x.clone(), zeros.clone())
 
 
-def saga_start(x: Tensor, options: SagaOptions, context: StepContext) -> State:
+def saga_start(x: Tensor, options: SagaOptions, context: StepContext) -> ShiftState:
     """The table begins with every record's gradient at x^0."""
     context.table.fill(x)
     none = x.new_zeros(len(x), 0)
     return start(x, options, context)._replace(point=none, anchor=none.clone())
 
 
-def saga_step(state: State, k: int, options: SagaOptions, context: StepContext) -> State:
+def saga_step(state: ShiftState, k: int, options: SagaOptions, context: StepContext) -> ShiftState:
     """A round of SoteriaFL-SAGA."""
     return _round(state, by_table(state.x, k, options, context), k, options, context)
 
 
-def svrg_step(state: State, k: int, options: SvrgOptions, context: StepContext) -> State:
+def svrg_step(state: ShiftState, k: int, options: SvrgOptions, context: StepContext) -> ShiftState:
     """A round of SoteriaFL-SVRG."""
     estimate = by_anchor if options.state == "public" else by_snapshot
     g, anchor = estimate(state.x, k, options, context, Anchor(state.point, state.anchor))
@@ -126,7 +126,9 @@ def svrg_step(state: State, k: int, options: SvrgOptions, context: StepContext) 
     )
 
 
-def _round(state: State, g: Tensor, k: int, options: ShiftedOptions, context: StepContext) -> State:
+def _round(
+    state: ShiftState, g: Tensor, k: int, options: ShiftedOptions, context: StepContext
+) -> ShiftState:
     """Compress, shift, average and step, from noised estimators g `[nodes, d]`."""
     message = compressed(g - state.shift, k, options, context)
     factor, omega = scaling(options, g.shape[1])
@@ -151,7 +153,7 @@ def scaling(options: ShiftedOptions, d: int) -> tuple[float, float]:
     return 1.0 if options.compressor == "top-k" else 1 / share, 1 / share - 1
 
 
-SOTERIAFL_SVRG: Algorithm[State, Any] = Algorithm(
+SOTERIAFL_SVRG: Algorithm[ShiftState, Any] = Algorithm(
     name="soteriafl-svrg",
     title="SoteriaFL-SVRG",
     documentation=__doc__,

@@ -36,7 +36,7 @@ from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import BookedRun, Snapshot, StepRun, read_ledger, step_runs
 from tacit.privacy.ledger.shared import account_files
 from tacit.privacy.ledger.spent import (
-    Release,
+    AccountRelease,
     composed,
     cost,
     histories,
@@ -198,7 +198,7 @@ def _data_rows(
     listed = {
         name: [
             (
-                Release(run.run_id, name, node, run_mechanism(run, node)),
+                AccountRelease(run.run_id, name, node, run_mechanism(run, node)),
                 _release(run, node, name, mechanisms),
             )
             for run in snapshot.runs
@@ -278,11 +278,11 @@ def _figures(
     def complete(row: LedgerAccount) -> LedgerAccount:
         delta, budget = row.delta, row.epsilon_budget
         releases = []
-        charged: list[Release] = []
+        charged: list[AccountRelease] = []
         for release in row.releases:
             steps = [StepRun(*run) for run in release.charged]
             mechanism = released(known[release.mechanism], steps)
-            charged.append(Release(release.run, release.data, release.node, mechanism))
+            charged.append(AccountRelease(release.run, release.data, release.node, mechanism))
             figures = {
                 "steps": sum((until - first) * times for first, until, times in steps),
                 "epsilon": None if delta is None else plain_json(costs(mechanism, delta)),

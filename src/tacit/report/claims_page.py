@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from decimal import ROUND_FLOOR, Decimal
 from itertools import groupby
 from typing import Any
 
@@ -15,12 +14,11 @@ import plotly.graph_objects as go
 
 from tacit.report.charts import AMBER, BLUE, RED, Axis, Chart, base_layout
 from tacit.report.rendering import Table, Tile, render
-from tacit.report.wording import NOTHING, epsilon_text, number_text, range_text
+from tacit.report.wording import NOTHING, epsilon_text, lower_text, number_text, range_text
 
 __all__ = [
     "bound_cells",
     "claims_page",
-    "lower_text",
     "noise_text",
     "violated_numbers",
     "violations",
@@ -74,20 +72,7 @@ def bound_cells(row: Row) -> tuple[str, str, str]:
     if row["claimed"] is None and not row["claimed_infinite"]:
         claimed = "no claim"
     certified = "infinite" if row["certified_infinite"] else epsilon_text(row["certified"])
-    return claimed, certified, lower_text(row["lower"])
-
-
-def lower_text(value: float | None) -> str:
-    """Write a lower bound with 3 significant digits, rounded down.
-
-    >>> lower_text(3.4099)
-    '3.40'
-    """
-    if value is None or value <= 0:
-        return NOTHING
-    exact = Decimal(repr(float(value)))
-    unit = Decimal(1).scaleb(exact.adjusted() - 2)
-    return number_text(float(exact.quantize(unit, rounding=ROUND_FLOOR)))
+    return claimed, certified, lower_text(row["lower"] or None)
 
 
 def noise_text(row: Row) -> str:

@@ -16,6 +16,7 @@ from tacit.report.wording import (
     duration_text,
     epsilon_text,
     guess_bound,
+    lower_text,
     number_text,
     percent_text,
     percent_up_text,
@@ -169,7 +170,7 @@ def _audit_tile(result: ResultDocument) -> Tile:
     if result.audited_epsilon is None or result.audit is None:
         return Tile("Audited epsilon", "not run", "no attack was tried on this run")
     audit = result.audit
-    value = f"at least {number_text(result.audited_epsilon)}"
+    value = f"at least {lower_text(result.audited_epsilon)}"
     at = f"at delta {audit.delta:g}"
     return Tile("Audited epsilon", value, f"{at}: {audit.verdict}; {audit.claim_verdict}")
 

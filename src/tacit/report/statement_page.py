@@ -11,7 +11,7 @@ from tacit.report.wording import (
     count_text,
     epsilon_text,
     guess_bound,
-    number_text,
+    lower_text,
     percent_up_text,
 )
 
@@ -120,7 +120,7 @@ def _node_cells(row: Mapping[str, Any], infinite: bool) -> tuple[str, ...]:
         percent_up_text(guess_bound(row["epsilon"], row["delta"])),
         NOTHING if row["budget"] is None else f"{row['budget']:.6g}",
         claimed,
-        "not run" if row["audited"] is None else number_text(row["audited"]),
+        "not run" if row["audited"] is None else lower_text(row["audited"]),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
 __all__ = [
     "NOTHING",
@@ -12,6 +12,7 @@ __all__ = [
     "duration_text",
     "epsilon_text",
     "guess_bound",
+    "lower_text",
     "number_text",
     "percent_text",
     "percent_up_text",
@@ -32,6 +33,15 @@ def epsilon_text(value: float | None) -> str:
     '1e-5'
     """
     return NOTHING if value is None else _significant(value, ROUND_CEILING)
+
+
+def lower_text(value: float | None) -> str:
+    """Write a lower bound with 3 significant digits, rounded down.
+
+    >>> lower_text(3.4099)
+    '3.40'
+    """
+    return NOTHING if value is None else _significant(value, ROUND_FLOOR)
 
 
 def number_text(value: float | None) -> str:

@@ -21,7 +21,7 @@ from tacit.errors import BudgetError
 from tacit.privacy.ledger.ledger import DataAccount, Interval
 from tacit.privacy.ledger.shared import SharedLedgers, WantedAccount, account_file, folder_key
 from tacit.privacy.ledger.spent import (
-    Release,
+    AccountRelease,
     check_agreement,
     combined,
     composed,
@@ -169,15 +169,15 @@ def kind(plan: Plan, node: NodePlan) -> tuple[Any, ...]:
     return node.records, node.noise_scale, node.delta, alone
 
 
-def _releases(shared: SharedLedgers, run_id: str | None) -> dict[str, list[Release]]:
+def _releases(shared: SharedLedgers, run_id: str | None) -> dict[str, list[AccountRelease]]:
     """What other runs released from each account."""
-    releases: dict[str, list[Release]] = {}
+    releases: dict[str, list[AccountRelease]] = {}
     for name, snapshot in shared.snapshots.items():
         for run in snapshot.runs:
             for node in run.statements:
                 released = None if run.run_id == run_id else run_mechanism(run, node)
                 if released is not None:
-                    release = Release(run.run_id, name, node, released)
+                    release = AccountRelease(run.run_id, name, node, released)
                     releases.setdefault(name, []).append(release)
     return releases
 
@@ -206,7 +206,7 @@ def _draw(
     shared: SharedLedgers,
     node: int,
     name: str,
-    releases: Mapping[str, Sequence[Release]],
+    releases: Mapping[str, Sequence[AccountRelease]],
     mine: Callable[[int], privacy.Mechanism | None],
 ) -> Draw:
     """The budget of an account that a node shares records with."""

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from tacit.errors import InputError
 from tacit.report.documents.claims import Attack, AuditDocument
+from tacit.report.wording import epsilon_text, lower_text
 
 __all__ = [
     "AuditOptions",
@@ -187,7 +188,7 @@ def audit_table(report: AuditReport) -> None:
             attack.method,
             f"{attack.repetitions:,}",
             _right(attack.guesses),
-            f">= {attack.epsilon:.3g}",
+            f">= {lower_text(attack.epsilon)}",
         )
     console = Console(highlight=False)
     console.print(f"{report.algorithm}, {report.steps} steps, {report.relation}")
@@ -195,8 +196,8 @@ def audit_table(report: AuditReport) -> None:
     console.print(table)
     claimed = "no claim" if report.claimed is None else f"{report.claimed:.4g}"
     console.print(
-        f"epsilon at delta {report.delta:g}: audited at least {report.epsilon:.4g}, "
-        f"certified at most {report.certified:.4g}, claimed {claimed}"
+        f"epsilon at delta {report.delta:g}: audited at least {lower_text(report.epsilon)}, "
+        f"certified at most {epsilon_text(report.certified)}, claimed {claimed}"
     )
     console.print(f"{report.verdict}; {report.claim_verdict}")
 

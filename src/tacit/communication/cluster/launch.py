@@ -160,7 +160,7 @@ if os.getppid() == int(sys.argv[1]):  # else it died before it was asked for
 
 
 @dataclass
-class _Worker:
+class _RankProcess:
     """A process that was started, the signals that it was sent, and the end of what it wrote."""
 
     rank: int
@@ -316,7 +316,7 @@ def _attempt(
         limits: patience and grace, in seconds.
         received: the signals that this process has got, kept up to date by their handler.
     """
-    workers: list[_Worker] = []
+    workers: list[_RankProcess] = []
     with (
         socket.create_server((LOOPBACK, 0), backlog=max(128, processes)) as listening,
         closing(selectors.DefaultSelector()) as selector,
@@ -337,7 +337,7 @@ def _attempt(
 
 def _start(
     line: Sequence[str], environment: Mapping[str, str], selector: selectors.BaseSelector
-) -> _Worker:
+) -> _RankProcess:
     rank = int(environment["RANK"])
     tied = [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid())]
     try:
@@ -352,7 +352,7 @@ def _start(
     except OSError as error:
         expected = f"so many cannot be started here ({error.strerror})"
         raise InputError("--processes", int(environment["WORLD_SIZE"]), expected) from None
-    worker = _Worker(rank, process)
+    worker = _RankProcess(rank, process)
     if process.stderr is not None:
         selector.register(process.stderr, selectors.EVENT_READ, worker)
     return worker
@@ -378,7 +378,7 @@ def _hosted_store(listening: socket.socket) -> Iterator[None]:
 
 
 def _wait(
-    workers: Sequence[_Worker],
+    workers: Sequence[_RankProcess],
     selector: selectors.BaseSelector,
     limits: tuple[float, float],
     received: Sequence[int],
@@ -413,7 +413,7 @@ def _wait(
 def _read(selector: selectors.BaseSelector, seconds: float) -> None:
     """Take what the processes have written; wait for it at most so many seconds."""
     for key, _ in selector.select(seconds):
-        worker: _Worker = key.data
+        worker: _RankProcess = key.data
         chunk = os.read(key.fd, _KEPT)
         if not chunk:
             selector.unregister(key.fileobj)
@@ -421,13 +421,13 @@ def _read(selector: selectors.BaseSelector, seconds: float) -> None:
         del worker.output[:-_KEPT]
 
 
-def _send(workers: Sequence[_Worker], number: int) -> None:
+def _send(workers: Sequence[_RankProcess], number: int) -> None:
     for worker in workers:
         worker.sent.add(number)
         worker.process.send_signal(number)  # nothing is sent to one that has ended
 
 
-def _bury(worker: _Worker) -> None:
+def _bury(worker: _RankProcess) -> None:
     """End a process if it is still there, and let the system forget it."""
     if worker.process.poll() is None:
         _send([worker], signal.SIGKILL)
@@ -437,7 +437,7 @@ def _bury(worker: _Worker) -> None:
         worker.process.stderr.close()
 
 
-def _ended(worker: _Worker, *, asked: bool) -> Ended:
+def _ended(worker: _RankProcess, *, asked: bool) -> Ended:
     """How it ended; by a signal of ours after the user had asked to stop, that is interrupted."""
     code = worker.process.returncode
     if code is None:  # it hangs in the kernel

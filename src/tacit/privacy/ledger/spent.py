@@ -47,8 +47,8 @@ from tacit.privacy.mechanisms.composed import (
 from tacit.privacy.mechanisms.serialise import from_statement
 
 __all__ = [
+    "AccountRelease",
     "Held",
-    "Release",
     "check_agreement",
     "combined",
     "composed",
@@ -183,7 +183,7 @@ has."""
 
 
 @dataclass(frozen=True)
-class Release:
+class AccountRelease:
     """What a run released from an account at one node.
 
     Args:
@@ -231,13 +231,13 @@ def holders(
     return holding
 
 
-History = tuple[Release, ...]
+History = tuple[AccountRelease, ...]
 
 
 def histories(
     account: str,
     groups: Iterable[tuple[str, ...]],
-    releases: Mapping[str, Sequence[Release]],
+    releases: Mapping[str, Sequence[AccountRelease]],
 ) -> list[History]:
     """What records of an account may have been through.
 
@@ -272,7 +272,7 @@ def histories(
     return [tuple(dict.fromkeys(release for history in distinct.values() for release in history))]
 
 
-def composed(history: Iterable[Release]) -> Mechanism | None:
+def composed(history: Iterable[AccountRelease]) -> Mechanism | None:
     """A mechanism at least as revealing as a history; None where nothing was released.
 
     Of one run, what the nodes of one account released is composed, since all of them hold all of
@@ -284,7 +284,7 @@ def composed(history: Iterable[Release]) -> Mechanism | None:
     return combined(_worst(accounts.values()) for accounts in _by_run(history).values())
 
 
-def _by_run(history: Iterable[Release]) -> dict[str, dict[str, list[Mechanism]]]:
+def _by_run(history: Iterable[AccountRelease]) -> dict[str, dict[str, list[Mechanism]]]:
     """What each run released from each account."""
     runs: dict[str, dict[str, list[Mechanism]]] = {}
     for release in history:
