@@ -14,8 +14,8 @@ import recursion_oracle as oracle
 import torch
 
 import tacit
+from public_masks import public_mask
 from tacit.algorithms.do_adp import CompressedState
-from tacit.communication import compression
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.errors import InputError
@@ -49,7 +49,7 @@ def compressor(name: str, keep: float) -> Compress:
         return sent
 
     def masked(values: Array, step: int, node: int) -> Array:
-        mask = compression.public_mask(
+        mask = public_mask(
             len(values), compressor=name, keep=keep, seed=SEED, step=step, nodes=[node], part=0
         )
         return np.asarray(np.where(mask[0].numpy(), values, 0.0))

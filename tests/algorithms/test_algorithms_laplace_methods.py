@@ -12,8 +12,8 @@ import recursion_oracle as oracle
 from scipy import stats
 
 import tacit
+from public_masks import public_mask
 from tacit import privacy
-from tacit.communication import compression
 from tacit.errors import InputError
 
 GAMMA, STEPS, NODES = 0.3, 8, 5
@@ -90,7 +90,7 @@ def test_cpgt_recursion(compressor: str, keep: float, tmp_path: Path) -> None:
             return values
         if compressor == "top-k":
             return top(values, keep)
-        mask = compression.public_mask(
+        mask = public_mask(
             d, compressor=compressor, keep=keep, seed=2, step=step, nodes=[node], part=part
         )
         return np.asarray(values * mask[0].numpy())

@@ -14,7 +14,7 @@ import recursion_oracle as oracle
 import torch
 
 import tacit
-from tacit.communication import compression
+from public_masks import public_mask
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.training.loop import execute
@@ -60,7 +60,7 @@ def compressed(row: np.ndarray, k: int, client: int, compressor: str, keep: floa
     if compressor == "top-k":
         order = np.argsort(-np.abs(row), kind="stable")[: math.ceil(keep * d)]
         return np.where(np.isin(np.arange(d), order), row, 0.0)
-    mask = compression.public_mask(
+    mask = public_mask(
         d, compressor=compressor, keep=keep, seed=SEED, step=k, nodes=[client], part=0
     )[0].numpy()
     scale = 1 / keep if compressor == "bernoulli" else d / math.ceil(keep * d)

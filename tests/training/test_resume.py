@@ -81,7 +81,7 @@ def charged(run: Path, node: int = 0) -> Counter[int]:
         return Counter(
             {
                 step: times
-                for first, until, times in ledger.charged_steps(node)
+                for first, until, times in step_runs(ledger.charged()[node])
                 for step in range(first, until)
             }
         )

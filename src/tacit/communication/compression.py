@@ -41,7 +41,6 @@ __all__ = [
     "encode",
     "kept",
     "message_bytes",
-    "public_mask",
 ]
 
 # keep * d errs by at most 2^-52 of itself, the rounding of keep included: closer than this to a
@@ -382,24 +381,6 @@ def decode(
     row = values.numpy()[0]
     row[mask] = np.frombuffer(message, row.dtype.newbyteorder("<"), offset=start)
     return values[0]
-
-
-def public_mask(
-    d: int, *, compressor: str, keep: float, seed: int, step: int, nodes: Sequence[int], part: int
-) -> Tensor:
-    """Which coordinates the public mask of each node lets through: bool, `[nodes, d]`, on the CPU.
-
-    For whoever clips or noises after masking.
-
-    Raises:
-        InputError: the compressor's choice depends on the values, or is unknown, or `keep` is not
-            in (0, 1].
-    """
-    chosen = _find_compressor(compressor)
-    if chosen.located:
-        raise InputError("algorithm.compressor", compressor, "one with a public mask, as 'rand-k'")
-    draws = [PublicDraw(seed, step, node, part) for node in nodes]
-    return chosen.select(torch.empty(len(draws), d), keep, draws)
 
 
 def _prefers_bitmap(k: int, d: int) -> bool:

@@ -565,16 +565,6 @@ class Ledger(Closing):
         """The run's booked intervals at each node, in the order of booking, repeats included."""
         return dict(self._current().charged)
 
-    def charged_steps(self, node: int) -> tuple[StepRun, ...]:
-        """The steps charged to `node` with their multiplicity, for an accountant to compose.
-
-        Raises:
-            InputError: the ledger does not book for this node.
-        """
-        if node not in self.nodes:
-            raise InputError("ledger", node, f"one of the ledger's nodes, {list(self.nodes)}")
-        return step_runs(self.charged()[node])
-
     def _append(self, entry: Mapping[str, Any], *, seal: bool = True) -> None:
         append(self._connection, self._path, self._key, [entry], seal=seal)
 

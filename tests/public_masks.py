@@ -1,0 +1,20 @@
+"""Which coordinates a compressor with a public mask lets through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from tacit.communication.compression import compress
+
+
+def public_mask(
+    d: int, *, compressor: str, keep: float, seed: int, step: int, nodes: Sequence[int], part: int
+) -> torch.Tensor:
+    """Bool `[nodes, d]`: what is left of ones, since such a mask does not look at the values."""
+    ones = torch.ones(len(nodes), d)
+    made = compress(
+        ones, compressor=compressor, keep=keep, seed=seed, step=step, nodes=nodes, part=part
+    )
+    return made.values != 0
