@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-PYTEST := OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n auto --dist worksteal
+# As many processes as cores, so that a thread more in each only waits.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 PRINT_SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 
 .PHONY: demo test test-rest test-all coverage check format bench bench-quick clean

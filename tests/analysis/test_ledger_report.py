@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import norm
 
 from experiments import strict_json
-from tacit.analysis import ledger_report as books
+from tacit.analysis import ledger_report as ledgers
 from tacit.analysis.ledger_report import check_contained, node_list
 from tacit.errors import InputError
 from tacit.privacy import (
@@ -51,17 +51,17 @@ def own(tmp_path: Path) -> Path:
 
 def ledger_document(path: Path, run: str | None = None) -> dict[str, Any]:
     """What ledgers say, as its JSON has it."""
-    document: dict[str, Any] = strict_json(dump(books.ledger_document(path, run)))
+    document: dict[str, Any] = strict_json(dump(ledgers.ledger_document(path, run)))
     return document
 
 
 def confirm(document: dict[str, Any]) -> None:
     """Confirm what stands in a JSON."""
-    books.confirm(read(LedgerReport, document, "a whole document"))
+    ledgers.confirm(read(LedgerReport, document, "a whole document"))
 
 
 def files_of(path: Path) -> tuple[LedgerFile, ...]:
-    return books.ledger_document(path).files
+    return ledgers.ledger_document(path).files
 
 
 def share(
@@ -85,7 +85,7 @@ def share(
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
     """The ledgers of seven nodes' data, on which two runs were made."""
-    folder = tmp_path / "books"
+    folder = tmp_path / "ledgers"
     share(folder, "one", MECHANISMS[0], 20)
     share(folder, "two", MECHANISMS[1], 5)
     return folder
@@ -195,8 +195,8 @@ def test_accounts_stand_in_the_order_of_nodes_however_slowly_a_run_enters_them(
         return {"created": f"2026-01-02T03:04:{next(seconds):02}+00:00", "tacit_version": "0.1"}
 
     monkeypatch.setattr("tacit.privacy.ledger.ledger.entered", entered)
-    share(tmp_path / "books", "one", MECHANISMS[0], 20)
-    rows = ledger_document(tmp_path / "books")["nodes"]
+    share(tmp_path / "ledgers", "one", MECHANISMS[0], 20)
+    rows = ledger_document(tmp_path / "ledgers")["nodes"]
     assert [row["releases"][0]["node"] for row in rows] == list(range(7))
 
 
@@ -245,7 +245,7 @@ def test_what_is_no_ledger_is_refused(tmp_path: Path, own: Path) -> None:
 def test_an_epsilon_that_is_not_finite_is_null(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(books, "cost", lambda mechanism, delta: math.inf)
+    monkeypatch.setattr(ledgers, "cost", lambda mechanism, delta: math.inf)
     path = tmp_path / "ledger.sqlite"
     statement = to_statement(MECHANISMS[0])
     rows = [
@@ -322,8 +322,8 @@ def test_node_numbers_are_listed_in_ranges(numbers: list[int], said: str) -> Non
 
 
 def test_the_figure_is_that_of_the_accountant(tmp_path: Path) -> None:
-    """Sampled batches: the books give what the accountant gives for the planned mechanism."""
+    """Sampled batches: the ledger gives what the accountant gives for the planned mechanism."""
     mechanism = SampledGaussian(0.1, [1.0 + 0.1 * step for step in range(20)])
-    share(tmp_path / "books", "one", mechanism, 20, nodes=1)
-    (row,) = ledger_document(tmp_path / "books")["nodes"]
+    share(tmp_path / "ledgers", "one", mechanism, 20, nodes=1)
+    (row,) = ledger_document(tmp_path / "ledgers")["nodes"]
     assert row["epsilon"] == epsilon(mechanism, delta=1e-5)

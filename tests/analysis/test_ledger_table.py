@@ -49,7 +49,7 @@ def document(*rows: dict[str, Any], files: int = 1) -> dict[str, Any]:
     return {
         "format_version": 2,
         "tacit_version": "0.1",
-        "path": "books",
+        "path": "ledgers",
         "nodes": list(rows),
         "runs": [{**run, "plan_digest": "2" * 32}],
         "mechanisms": [to_statement(Gaussian(9.0, 20))],

@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import norm
 
 from experiments import experiment, strict_json, tree
-from tacit.analysis import ledger_report as books
+from tacit.analysis import ledger_report as ledgers
 from tacit.analysis.statement import check_statement, write_statement
 from tacit.config import load_config
 from tacit.errors import InputError
@@ -198,10 +198,10 @@ def test_a_run_without_a_guarantee_is_refused(
     assert "statement.json" not in tree(run)
 
 
-@pytest.mark.parametrize("of", ["run", "books"])
+@pytest.mark.parametrize("of", ["run", "ledgers"])
 def test_an_older_copy_of_a_ledger_is_no_ground_for_a_statement(tmp_path: Path, of: str) -> None:
     """Neither that of the run, nor those of its data."""
-    privacy = {**PRIVATE, "ledger": str(tmp_path / "books")}
+    privacy = {**PRIVATE, "ledger": str(tmp_path / "ledgers")}
     job, run = prepare(load_config(experiment(privacy=privacy))), tmp_path / "run"
     asked = iter([False, True])
     execute(job, out=run, should_stop=lambda: next(asked))
@@ -216,7 +216,7 @@ def test_an_older_copy_of_a_ledger_is_no_ground_for_a_statement(tmp_path: Path, 
 
 
 def test_no_finite_epsilon_is_no_statement(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(books, "cost", lambda mechanism, delta: math.inf)
+    monkeypatch.setattr(ledgers, "cost", lambda mechanism, delta: math.inf)
     with pytest.raises(InputError, match="has no finite epsilon"):
         write_statement(run)
 
@@ -242,7 +242,12 @@ def test_what_is_no_finished_run_is_refused(run: Path, tmp_path: Path) -> None:
 
 
 def test_all_runs_on_the_data_are_stated(tmp_path: Path) -> None:
-    privacy = {**PRIVATE, "epsilon": 1.0, "ledger": str(tmp_path / "books"), "ledger_epsilon": 4.0}
+    privacy = {
+        **PRIVATE,
+        "epsilon": 1.0,
+        "ledger": str(tmp_path / "ledgers"),
+        "ledger_epsilon": 4.0,
+    }
     first, second = (ran(tmp_path / name, privacy=privacy) for name in ("first", "second"))
     write_statement(second)
     confirmed = check_statement(second / "statement.json")
@@ -250,39 +255,46 @@ def test_all_runs_on_the_data_are_stated(tmp_path: Path) -> None:
     ledger = stated(second)["data_ledger"]
     assert [len(row["releases"]) for row in ledger["nodes"]] == [2] * 4
     assert "whatever else was released" in stated(second)["assumptions"][-1]
-    assert ledger["path"] == "books"
+    assert ledger["path"] == "ledgers"
     assert len(ledger["files"]) == 4
     page = (second / "statement.html").read_text()
     assert "All runs on the same data" in page
-    # A statement of the first run, from other books than its own, is refused.
-    shutil.rmtree(tmp_path / "books")
+    # A statement of the first run, from other ledgers than its own, is refused.
+    shutil.rmtree(tmp_path / "ledgers")
     ran(tmp_path / "third", privacy=privacy)
     with pytest.raises(InputError, match="which is not entered in it"):
         write_statement(first)
 
 
 def test_a_ledger_that_is_older_than_the_statement_is_found(tmp_path: Path) -> None:
-    privacy = {**PRIVATE, "epsilon": 1.0, "ledger": str(tmp_path / "books"), "ledger_epsilon": 4.0}
+    privacy = {
+        **PRIVATE,
+        "epsilon": 1.0,
+        "ledger": str(tmp_path / "ledgers"),
+        "ledger_epsilon": 4.0,
+    }
     run = ran(tmp_path / "run", privacy=privacy)
-    shutil.copytree(tmp_path / "books", tmp_path / "copy")
+    shutil.copytree(tmp_path / "ledgers", tmp_path / "copy")
     ran(tmp_path / "again", privacy=privacy)
     write_statement(tmp_path / "again")
     statement = tmp_path / "again" / "statement.json"
-    ledgers = check_statement(statement, tmp_path / "books").ledgers
-    assert ledgers == tuple(str(tmp_path / "books" / file["file"]) for file in files_of(statement))
+    ledgers = check_statement(statement, tmp_path / "ledgers").ledgers
+    assert ledgers == tuple(
+        str(tmp_path / "ledgers" / file["file"]) for file in files_of(statement)
+    )
     assert check_statement(statement, tmp_path / "again").ledgers == (
         str(tmp_path / "again" / "ledger.sqlite"),
     )
     assert check_statement(statement).ledgers is None
     # Later runs are no matter; the copy of before is found out, and so is another run's ledger.
     ran(tmp_path / "later", privacy=privacy)
-    assert check_statement(statement, tmp_path / "books").ledgers == ledgers
+    assert check_statement(statement, tmp_path / "ledgers").ledgers == ledgers
     with pytest.raises(InputError, match="it is an older copy"):
         check_statement(statement, tmp_path / "copy")
     with pytest.raises(InputError, match="it is neither"):
         check_statement(statement, run)
     # Where the ledgers have moved, the statement is told so.
-    shutil.move(tmp_path / "books", tmp_path / "moved")
+    shutil.move(tmp_path / "ledgers", tmp_path / "moved")
     with pytest.raises(InputError, match="the file of an existing ledger"):
         write_statement(run)
     write_statement(run, ledger=tmp_path / "moved")

@@ -172,8 +172,8 @@ def seat(tmp_path_factory: pytest.TempPathFactory) -> Seat:
     return Seat(cluster, outsider, job, RunFolder(folder), dict.fromkeys((0, 1), ((0, 43),)))
 
 
-def booked(seat: Seat) -> None:
-    """Whatever is said, the books of the nodes here are those of the ledger here."""
+def reserved(seat: Seat) -> None:
+    """Whatever is said, what the nodes here are charged is what the ledger here says."""
     found = together(seat.cluster, "charged", seat.job, seat.charged)
     assert {node: found[node] for node in (0, 1)} == seat.charged
     assert all(0 <= first < until <= 60 for pairs in found.values() for first, until in pairs)
@@ -256,7 +256,8 @@ def summed_up(seat: Seat) -> None:
 
 
 READERS: Sequence[Callable[[Seat], None]] = (
-    booked, ended, gone_on, agreed, named, identified, saved, stopped, reported, beaten, summed_up,
+    reserved, ended, gone_on, agreed, named, identified, saved, stopped, reported, beaten,
+    summed_up,
 )  # fmt: skip
 
 
@@ -462,7 +463,7 @@ class Told(Alone):
 
 
 def test_an_end_that_is_said_by_another_is_never_later_than_the_own(seat: Seat) -> None:
-    """The budget of the nodes here, from their own books, decides when the run ends here."""
+    """The budget of the nodes here, from their own ledger, decides when the run ends here."""
     own, _ = affordable(seat.job.plan, seat.charged, 40)
     assert 40 < own < 60
     for word, until in (("60", own), (str(own), own), ("41", 41), ("40", 40)):
@@ -472,10 +473,10 @@ def test_an_end_that_is_said_by_another_is_never_later_than_the_own(seat: Seat) 
             _agreed_end(Told(word), seat.job.plan, 40, own)
 
 
-def run_id_of(known: str | None, books: SharedLedgers) -> str | None:
+def run_id_of(known: str | None, ledgers: SharedLedgers) -> str | None:
     """The identity of a run, as a process without a ledger of it takes it from the other's word."""
     word = received.RunId(known=known, random="0" * 32)
-    return _run_id(Told(received.RUN_ID.write(word)), None, books)
+    return _run_id(Told(received.RUN_ID.write(word)), None, ledgers)
 
 
 def test_nobody_chooses_the_identity_of_a_run(tmp_path: Path) -> None:
@@ -487,21 +488,21 @@ def test_nobody_chooses_the_identity_of_a_run(tmp_path: Path) -> None:
     digests = np.arange(5, dtype=np.uint64)
     folder_key(tmp_path)
     wanted = [WantedAccount(0, digests, 1.0, 1e-5, None, 1e-5)]
-    with SharedLedgers.open(tmp_path, wanted, session="first") as books:
+    with SharedLedgers.open(tmp_path, wanted, session="first") as ledgers:
         statements = {0: to_statement(Gaussian(5.0, 3))}
-        books.enter(earlier, digest="d", statements=statements, sent={})
-        books.reserve(0, 1)
+        ledgers.enter(earlier, digest="d", statements=statements, sent={})
+        ledgers.reserve(0, 1)
     # Nor is it where the data have changed since: two runs of one name would count as one.
     longer = [WantedAccount(0, np.arange(6, dtype=np.uint64), 1.0, 1e-5, None, 1e-5)]
     moved = [WantedAccount(3, digests, 1.0, 1e-5, None, 1e-5)]
     for number, here in enumerate((wanted, longer, moved)):
-        with SharedLedgers.open(tmp_path, here, session=f"later {number}") as books:
-            with pytest.raises(InputError, match="has this run on its books"):
-                run_id_of(earlier, books)
-            assert run_id_of("cd" * 16, books) == "cd" * 16
+        with SharedLedgers.open(tmp_path, here, session=f"later {number}") as ledgers:
+            with pytest.raises(InputError, match="has this run in its ledger"):
+                run_id_of(earlier, ledgers)
+            assert run_id_of("cd" * 16, ledgers) == "cd" * 16
     others = [WantedAccount(0, np.arange(7, 9, dtype=np.uint64), 1.0, 1e-5, None, 1e-5)]
-    with SharedLedgers.open(tmp_path, others, session="others") as books:
-        assert run_id_of(earlier, books) == earlier
+    with SharedLedgers.open(tmp_path, others, session="others") as ledgers:
+        assert run_id_of(earlier, ledgers) == earlier
 
 
 class Second(Alone):
@@ -519,9 +520,9 @@ def test_a_name_of_a_folder_that_no_disk_takes_ends_in_one_line(
 ) -> None:
     name = received.FOLDER.read(f'{{"name":"{chr(0x754C) * 100}","resume":false}}', 0, "name").name
     assert name is not None
-    books = SharedLedgers(Path())
+    ledgers = SharedLedgers(Path())
     with ExitStack() as stack, pytest.raises(InputError, match="cannot be written") as caught:
-        _folders(seat.job, tmp_path / name, resume, Second(), books, stack)
+        _folders(seat.job, tmp_path / name, resume, Second(), ledgers, stack)
     check_line(caught.value)
 
 
@@ -537,42 +538,42 @@ class Echo(Alone):
         return [value, schema.read(self.words.get(what, schema.write(value)), 1, what)]
 
 
-def begun(seat: Seat, words: Mapping[str, str], booked: int) -> RunState:
-    """A run that goes on from the start, of whose nodes here so many steps were booked."""
+def begun(seat: Seat, words: Mapping[str, str], reserved: int) -> RunState:
+    """A run that goes on from the start, of whose nodes here so many steps were reserved."""
     job = seat.job
     ledger = open_ledger(job.plan, None, False, None, job.hosted)
     assert ledger is not None
     with ledger, open_communication(job, None) as links:
-        if booked:
-            ledger.reserve(0, booked)
+        if reserved:
+            ledger.reserve(0, reserved)
         return begin(job, Echo(words), links, (None, None), ledger, resume=True)
 
 
 def test_who_ends_a_run_earlier_is_named_and_it_is_not_done(seat: Seat) -> None:
-    own = begun(seat, {}, booked=30)
+    own = begun(seat, {}, reserved=30)
     assert own.status == "budget-exhausted"
     assert own.message is not None
     assert "the budget of node 0 (1) covers steps up to" in own.message
     for word in (own.until - 1, 0):
-        run = begun(seat, {"last step": str(word)}, booked=30)
+        run = begun(seat, {"last step": str(word)}, reserved=30)
         assert (run.until, run.evaluation_steps[-1]) == (word, word)
         assert run.status == "budget-exhausted"
         assert run.message == (
             f"rank 1 says that the budgets of its nodes cover steps up to {word} of 60"
         )
-    assert begun(seat, {"last step": "60"}, booked=30).until == own.until
-    fresh = begun(seat, {"last step": "20"}, booked=0)
+    assert begun(seat, {"last step": "60"}, reserved=30).until == own.until
+    fresh = begun(seat, {"last step": "20"}, reserved=0)
     assert (fresh.until, fresh.status) == (20, "budget-exhausted")
 
 
 def test_what_others_have_booked_changes_nothing_that_the_own_nodes_have_spent(seat: Seat) -> None:
     plan = seat.job.plan
-    own = begun(seat, {}, booked=30)
+    own = begun(seat, {}, reserved=30)
     right = plan.release.epsilon_curve(plan.nodes[0], [(0, 30)], 0, own.evaluation_steps)
-    denied = begun(seat, {"list of booked steps": "[[], []]"}, booked=30)
+    denied = begun(seat, {"list of reserved steps": "[[], []]"}, reserved=30)
     assert (denied.until, denied.message) == (own.until, own.message)
     assert denied.curves["most"] == right
-    more = begun(seat, {"list of booked steps": "[[[0, 60]], [[0, 60], [0, 60]]]"}, booked=30)
+    more = begun(seat, {"list of reserved steps": "[[[0, 60]], [[0, 60], [0, 60]]]"}, reserved=30)
     assert (more.until, more.message) == (own.until, own.message)
     assert all(m > r for m, r in zip(more.curves["most"], right, strict=True))
     assert more.curves["least"] == right

@@ -308,8 +308,8 @@ def test_a_wrong_value_is_named_with_what_would_be_right(override: str, expected
         (["accounting=published", "epsilon=3"], "privacy.accounting", "leave noise_std out"),
         (["ledger_epsilon=3"], "privacy.ledger_epsilon", "name its folder in privacy.ledger"),
         (["ledger_delta=1e-5"], "privacy.ledger_delta", "name its folder in privacy.ledger"),
-        (["ledger=books"], "privacy.ledger", "privacy.noise_seed lets anyone subtract"),
-        (["ledger=books", "accounting=none"], "privacy.ledger", "leaves nothing to book"),
+        (["ledger=ledgers"], "privacy.ledger", "privacy.noise_seed lets anyone subtract"),
+        (["ledger=ledgers", "accounting=none"], "privacy.ledger", "leaves nothing to reserve"),
     ],
 )
 def test_settings_that_contradict_each_other(
@@ -415,7 +415,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_a_run_without_noise_keeps_no_budget() -> None:
     with pytest.raises(InputError, match="without noise nothing bounds") as caught:
-        load_config({**DIGITS, "algorithm": {"name": "sgp"}, "privacy": {"ledger": "books"}})
+        load_config({**DIGITS, "algorithm": {"name": "sgp"}, "privacy": {"ledger": "ledgers"}})
     assert caught.value.where == "privacy.ledger"
 
 
@@ -426,17 +426,17 @@ def test_the_ledgers_of_a_file_lie_where_the_file_says(
     project = tmp_path / "project"
     project.mkdir()
     file = project / "experiment.toml"
-    file.write_text('[task]\ndataset = "digits"\n[privacy]\nledger = "books/all"\n')
+    file.write_text('[task]\ndataset = "digits"\n[privacy]\nledger = "ledgers/all"\n')
     monkeypatch.chdir(tmp_path)
     for source in (file, "project/experiment.toml"):
-        assert load_config(source).privacy.ledger == str(project / "books" / "all")
-    moved = load_config(file, overrides=["privacy.ledger=books"])
-    assert moved.privacy.ledger == str(tmp_path / "books")
-    mapping = {**DIGITS, "privacy": {"ledger": "../books"}}
-    assert load_config(mapping).privacy.ledger == str(tmp_path.parent / "books")
-    assert load_config(mapping, folder=project).privacy.ledger == str(tmp_path / "books")
-    home = load_config({**DIGITS, "privacy": {"ledger": "~/books"}})
-    assert home.privacy.ledger == str(Path("~/books").expanduser())
+        assert load_config(source).privacy.ledger == str(project / "ledgers" / "all")
+    moved = load_config(file, overrides=["privacy.ledger=ledgers"])
+    assert moved.privacy.ledger == str(tmp_path / "ledgers")
+    mapping = {**DIGITS, "privacy": {"ledger": "../ledgers"}}
+    assert load_config(mapping).privacy.ledger == str(tmp_path.parent / "ledgers")
+    assert load_config(mapping, folder=project).privacy.ledger == str(tmp_path / "ledgers")
+    home = load_config({**DIGITS, "privacy": {"ledger": "~/ledgers"}})
+    assert home.privacy.ledger == str(Path("~/ledgers").expanduser())
     # What was resolved stays, wherever it is read again.
     file.write_text(to_toml(moved))
     assert load_config(file) == moved
@@ -445,14 +445,14 @@ def test_the_ledgers_of_a_file_lie_where_the_file_says(
 
 
 def test_budgets_of_the_data_are_read_and_kept() -> None:
-    privacy = {"ledger": "books", "ledger_epsilon": [8, 9], "ledger_delta": 1e-4}
+    privacy = {"ledger": "ledgers", "ledger_epsilon": [8, 9], "ledger_delta": 1e-4}
     config = load_config({**DIGITS, "nodes": {"count": 2}, "privacy": privacy})
     kept = config.privacy
-    books = str(Path("books").absolute())
-    assert (kept.ledger, kept.ledger_epsilon, kept.ledger_delta) == (books, (8.0, 9.0), 1e-4)
+    ledgers = str(Path("ledgers").absolute())
+    assert (kept.ledger, kept.ledger_epsilon, kept.ledger_delta) == (ledgers, (8.0, 9.0), 1e-4)
     assert load_config(tomllib.loads(to_toml(config))) == config
     with pytest.raises(InputError, match=r"privacy\.ledger_epsilon = 'a list of 2'"):
         load_config({**DIGITS, "nodes": {"count": 3}, "privacy": privacy})
-    unset = load_config({**DIGITS, "privacy": {"ledger": "books"}})
+    unset = load_config({**DIGITS, "privacy": {"ledger": "ledgers"}})
     assert (unset.privacy.ledger_epsilon, unset.privacy.ledger_delta) == (None, None)
     assert "ledger_epsilon" not in to_toml(unset)

@@ -158,6 +158,8 @@ OPTIONS: Mapping[str, Option] = {
 }
 # Where an algorithm takes other values than most.
 OWN: Mapping[tuple[str, str], Option] = {
+    ("dpdo", "clip_norm"): Option(("l1", "l2")),
+    ("cpgt", "clip_norm"): Option(("l1", "l2")),
     ("dpdo", "regulariser"): Option(("none", "box"), {"learning_rate": 20.0}),
     ("dpdo", "regularisation"): Option((0.01, 0.02), {"regulariser": "box"}),
 }

@@ -49,7 +49,7 @@ def some(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def noise(name: str) -> st.SearchStrategy[dict[str, Any]]:
-    """What may be said of noise and books of an algorithm."""
+    """What may be said of noise and ledgers of an algorithm."""
     if name in BARE:
         return st.just({}) | some(epsilon=st.just("none"), delta=st.floats(1e-9, 0.1))
     budget = st.floats(0.01, 300) | st.lists(st.floats(0.01, 300), min_size=4, max_size=4)
@@ -59,7 +59,7 @@ def noise(name: str) -> st.SearchStrategy[dict[str, Any]]:
         | some(noise_std=st.floats(0.01, 10), accounting=st.just("certified"), noise_seed=seed)
         | some(epsilon_per_round=st.floats(0.01, 3))
         | st.fixed_dictionaries({"accounting": st.just("none"), "noise_std": st.floats(0.1, 10)})
-        | some(ledger=st.just("/nowhere/books"), ledger_epsilon=budget).filter(
+        | some(ledger=st.just("/nowhere/ledgers"), ledger_epsilon=budget).filter(
             lambda said: "ledger" in said
         )
     )
@@ -230,7 +230,7 @@ def test_an_algorithm_without_noise_gets_no_budget(name: str) -> None:
             "privacy.epsilon",
         ),
         (lambda: Config(privacy=Privacy(accounting="none")), "privacy.accounting"),
-        (lambda: Config(privacy=Privacy(ledger="books", noise_seed=1)), "privacy.ledger"),
+        (lambda: Config(privacy=Privacy(ledger="ledgers", noise_seed=1)), "privacy.ledger"),
     ],
 )
 def test_what_is_wrong_is_said_in_python_as_in_a_file(

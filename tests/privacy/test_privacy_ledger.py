@@ -233,7 +233,7 @@ BEGIN UPDATE seal SET image = zeroblob(32), signature = x'{signature}'; END;
     "addition", [UNDO, "CREATE TABLE other (id);", "CREATE INDEX other ON entry (content);"]
 )
 def test_nothing_else_may_be_in_the_file(path: Path, addition: str) -> None:
-    """A trigger would undo what is booked, and leave a chain that is sound."""
+    """A trigger would undo what is reserved, and leave a chain that is sound."""
     used(path)
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE seal SET image = zeroblob(32)")
@@ -280,9 +280,9 @@ def test_the_key_beside_it_must_be_its_own(path: Path) -> None:
     with pytest.raises(InputError, match="a key of 32 bytes; it has 31"):
         read_ledger(path)
     (path.parent / KEY_FILE).unlink()
-    # An auditor reads it without the key, by the public key in it; nobody books without it.
+    # An auditor reads it without the key, by the public key in it; nobody reserves without it.
     assert read_ledger(path).public_key == LedgerKey(secret).public
-    with pytest.raises(InputError, match="without it nothing can be booked"):
+    with pytest.raises(InputError, match="without it nothing can be reserved"):
         Ledger.open(path, digest="d1")
     assert path.read_bytes() == content
 

@@ -1,7 +1,7 @@
-"""Real SIGKILLs at random moments: what was sent is on the books, and the files are sound.
+"""Real SIGKILLs at random moments: what was sent is in the ledger, and the files are sound.
 
-A victim books a block of steps and then "sends" each of them: it appends the step to a file that
-is synchronised at once. It is killed somewhere, and what it sent is compared with its books.
+A victim reserves a block of steps and then "sends" each of them: it appends the step to a file that
+is synchronised at once. It is killed somewhere, and what it sent is compared with its ledger.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _processes.set_forkserver_preload(["tacit.privacy.ledger.shared"])
 def send(
     wire: Path, first: int, reserve: Callable[[int, int], None], report: Connection | None
 ) -> None:
-    """Book blocks and send their steps, for ever; report the first step if asked to."""
+    """Reserve blocks and send their steps, for ever; report the first step if asked to."""
     file = os.open(wire, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for block in range(first, ENDLESS, BLOCK):
         reserve(block, block + BLOCK)
@@ -103,10 +103,10 @@ def test_fifty_kills_never_leave_less_on_file_than_was_sent(tmp_path: Path) -> N
         assert out.total() >= before + at_work
         with Ledger.open(path, digest="d1") as ledger:
             for node in NODES:
-                booked = steps(ledger.charged()[node])
-                assert booked >= out
-                # Nor is more wasted than the block in use and the one being booked.
-                assert (booked - out).total() <= 2 * BLOCK * kills
+                reserved = steps(ledger.charged()[node])
+                assert reserved >= out
+                # Nor is more wasted than the block in use and the one being reserved.
+                assert (reserved - out).total() <= 2 * BLOCK * kills
         # Now and then the next session repeats steps, as after a lost checkpoint.
         first = max(0, max(out) + rng.choice([1, 1, -5]))
     assert max(out.values()) > 1
@@ -152,14 +152,14 @@ def check_shared(folder: Path, wires: dict[str, Path]) -> set[str]:
 
 def test_kills_of_many_runs_on_the_same_data(tmp_path: Path) -> None:
     rng = random.Random(11)
-    books, wires = tmp_path / "books", dict[str, Path]()
+    ledgers, wires = tmp_path / "ledgers", dict[str, Path]()
     for number in range(24):
         run = f"run-{number - number % 2}"  # each is killed, goes on, and is killed again
         wire = wires.setdefault(run, tmp_path / f"wire-{run}")
         first = max(sent(wire), default=-1) + 1
         delay, at_work = rng.uniform(0.0, 0.03), number % 3 > 0
-        kill(shared_run, books, run, wire, first, delay=delay, at_work=at_work)
-        check_shared(books, wires)
+        kill(shared_run, ledgers, run, wire, first, delay=delay, at_work=at_work)
+        check_shared(ledgers, wires)
     assert sum(sent(wire).total() for wire in wires.values()) >= 16
 
 
@@ -167,7 +167,7 @@ def test_kills_while_ledgers_are_made_and_runs_entered(tmp_path: Path) -> None:
     rng = random.Random(13)
     delay, outcomes = 0.0, Counter[int]()
     for number in range(60):
-        folder = tmp_path / f"books-{number}"
+        folder = tmp_path / f"ledgers-{number}"
         wires = {"one": tmp_path / f"wire-{number}", "two": tmp_path / f"other-{number}"}
         kill(shared_run, folder, "one", wires["one"], 0, delay=delay, at_work=False)
         made = sum(file_of(folder, node).exists() for node in NODES)

@@ -85,7 +85,7 @@ def opened(folder: Path, accounts: list[WantedAccount], session: str = "") -> Sh
     return SharedLedgers.open(folder, accounts, session=session or secrets.token_hex(8))
 
 
-def books(folder: Path, node: int) -> Snapshot:
+def ledgers(folder: Path, node: int) -> Snapshot:
     return read_ledger(account_file(folder, data_name(wanted(node + 1)[node].content)))
 
 
@@ -115,11 +115,11 @@ def ran(folder: Path, run: str, *, steps: int = STEPS, mechanism: Mechanism = ME
 
 
 def test_runs_share_the_books_of_a_node(tmp_path: Path) -> None:
-    folder = tmp_path / "deep" / "books"
+    folder = tmp_path / "deep" / "ledgers"
     ran(folder, "one")
     ran(folder, "two", steps=4, mechanism=OTHER)
     for node in range(2):
-        content = books(folder, node)
+        content = ledgers(folder, node)
         name = data_name(digests(node).astype("<u8").tobytes())
         assert content.data == DataAccount(name, 10, 2.0, 1e-5)
         assert [(run.run_id, run.digest) for run in content.runs] == [
@@ -145,19 +145,19 @@ def test_a_killed_run_counts_in_full_and_goes_on_under_its_name(tmp_path: Path) 
         enter(shared, "one")
         shared.reserve(0, 6)
     with opened(tmp_path, wanted(2)) as shared:
-        assert shared.booked(1, "one") == ((0, 6),)
-        assert shared.booked(1, "two") == ()
+        assert shared.reserved(1, "one") == ((0, 6),)
+        assert shared.reserved(1, "two") == ()
         enter(shared, "one", sent={0: (Interval(0, 6),), 1: (Interval(0, 5),)})
         shared.reserve(3, 8)
         shared.settle(7)
-    content = books(tmp_path, 1)
+    content = ledgers(tmp_path, 1)
     assert content.runs[0].charged[1] == ((0, 6), (3, 7))
     mu = math.sqrt(10) / 5
     assert delta_of(cost(spent(content, 1), 1e-5), mu) == pytest.approx(1e-5, rel=1e-6)
 
 
 def test_no_account_is_made_before_a_run_is_entered(tmp_path: Path) -> None:
-    folder = tmp_path / "books"
+    folder = tmp_path / "ledgers"
     with opened(folder, wanted(2)) as shared:
         assert [account[1:] for account in shared.accounts.values()] == [(10, 2.0, 1e-5)] * 2
         assert shared.snapshots == {}
@@ -176,7 +176,7 @@ def test_a_node_may_join_later(tmp_path: Path) -> None:
     ran(tmp_path, "one")
     with opened(tmp_path, wanted(3)) as shared:
         enter(shared, "two")
-    assert [len(books(tmp_path, node).runs) for node in range(3)] == [2, 2, 1]
+    assert [len(ledgers(tmp_path, node).runs) for node in range(3)] == [2, 2, 1]
 
 
 # Budgets.
@@ -211,7 +211,7 @@ def test_a_new_file_needs_a_budget(tmp_path: Path) -> None:
         assert shared.accounts[0].epsilon_budget == 4.0
 
 
-# One at a time, and only on the books where it began.
+# One at a time, and only in the ledger where it began.
 
 
 def test_two_runs_cannot_draw_on_one_budget(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_processes_of_one_run_share_a_folder(tmp_path: Path) -> None:
         for shared in both:
             enter(shared, "now")
             shared.reserve(0, 4)
-    assert [len(books(tmp_path, node).runs) for node in range(2)] == [2, 2]
+    assert [len(ledgers(tmp_path, node).runs) for node in range(2)] == [2, 2]
 
 
 def hold(folder: Path, ready: Connection) -> None:
@@ -297,11 +297,11 @@ def test_a_reader_does_not_disturb_a_run(tmp_path: Path) -> None:
             Ledger.open_account(shared.file(0))
         shared.reserve(3, 6)
         shared.settle(5)
-    assert books(tmp_path, 0).runs[0].charged[0] == ((0, 3), (3, 5))
+    assert ledgers(tmp_path, 0).runs[0].charged[0] == ((0, 3), (3, 5))
 
 
 def test_a_run_goes_on_only_where_it_is_booked(tmp_path: Path) -> None:
-    ran(tmp_path / "books", "one")
+    ran(tmp_path / "ledgers", "one")
     sent = {node: (Interval(0, STEPS),) for node in range(2)}
     with (
         opened(tmp_path / "elsewhere", wanted(2)) as shared,
@@ -309,7 +309,7 @@ def test_a_run_goes_on_only_where_it_is_booked(tmp_path: Path) -> None:
     ):
         enter(shared, "one", sent=sent)
     assert account_files(tmp_path / "elsewhere") == []
-    # A copy that was made before the last steps were booked.
+    # A copy that was made before the last steps were reserved.
     ran(tmp_path / "older", "one", steps=9)
     with (
         opened(tmp_path / "older", wanted(2)) as shared,
@@ -335,7 +335,7 @@ def test_books_are_found_by_their_data(tmp_path: Path) -> None:
         assert shared.accounts[5][1:] == (10, 2.0, 1e-5)
         enter(shared, "two")
         shared.reserve(0, 3)
-    first, second = books(tmp_path, 1).runs
+    first, second = ledgers(tmp_path, 1).runs
     assert (set(first.statements), set(second.statements)) == ({1}, {5})
     assert second.charged == {5: ((0, 3),)}
 
@@ -346,7 +346,7 @@ def test_nodes_with_the_same_records_have_one_account(tmp_path: Path) -> None:
         assert shared.mates(0) == [0, 1]
         enter(shared, "one")
         shared.reserve(0, STEPS)
-    (run,) = books(tmp_path, 0).runs
+    (run,) = ledgers(tmp_path, 0).runs
     assert run.charged == {0: ((0, STEPS),), 1: ((0, STEPS),)}
     row = ledger_document(tmp_path).nodes[0]
     assert delta_of(row.epsilon, math.sqrt(2 * STEPS) / 5) == pytest.approx(1e-5, rel=1e-6)
@@ -413,7 +413,7 @@ def test_a_ledger_books_for_no_run_before_it_is_entered(tmp_path: Path) -> None:
     assert sorted(one.name for one in tmp_path.iterdir()) == ["data-0.sqlite", KEY_FILE]
 
 
-# What steps on the books release.
+# What steps in the ledger release.
 
 
 @settings(max_examples=60, deadline=None)
@@ -484,7 +484,7 @@ def test_schedules_are_joined_where_nothing_else_differs() -> None:
 def test_runs_with_sampled_batches_cost_what_another_accountant_finds(tmp_path: Path) -> None:
     ran(tmp_path, "one", mechanism=SampledGaussian(0.2, 1.0, STEPS))
     ran(tmp_path, "two", steps=7, mechanism=SampledGaussian(0.2, 1.5, STEPS))
-    epsilon = cost(spent(books(tmp_path, 0), 0), 1e-5)
+    epsilon = cost(spent(ledgers(tmp_path, 0), 0), 1e-5)
     accountant = PLDAccountant(value_discretization_interval=1e-4)
     for z, steps in ((1.0, STEPS), (1.5, 7)):
         event = PoissonSampledDpEvent(0.2, GaussianDpEvent(z))
@@ -496,7 +496,7 @@ def test_runs_of_different_kinds_are_composed(tmp_path: Path) -> None:
     ran(tmp_path, "one", mechanism=SampledGaussian(0.2, 1.0, STEPS))
     ran(tmp_path, "two", steps=4, mechanism=SampledGaussian(0.05, 0.8, STEPS))
     ran(tmp_path, "three", steps=8, mechanism=MECHANISM)
-    epsilon = cost(spent(books(tmp_path, 0), 0), 1e-5)
+    epsilon = cost(spent(ledgers(tmp_path, 0), 0), 1e-5)
     accountant = PLDAccountant(value_discretization_interval=1e-4)
     for rate, z, steps in ((0.2, 1.0, STEPS), (0.05, 0.8, 4), (1.0, 5.0, 8)):
         event = PoissonSampledDpEvent(rate, GaussianDpEvent(z))
@@ -506,9 +506,11 @@ def test_runs_of_different_kinds_are_composed(tmp_path: Path) -> None:
 
 def test_what_does_not_add_up_is_refused(tmp_path: Path) -> None:
     ran(tmp_path, "1" * 32)
-    (run,) = books(tmp_path, 0).runs
-    check_agreement(OTHER, run, 7, "books")
-    with pytest.raises(InputError, match=r"relation of node 7 .* run 11111111 in books .*'add-or"):
-        check_agreement(Gaussian(5.0, 1, "replace-one"), run, 7, "books")
+    (run,) = ledgers(tmp_path, 0).runs
+    check_agreement(OTHER, run, 7, "ledgers")
+    with pytest.raises(
+        InputError, match=r"relation of node 7 .* run 11111111 in ledgers .*'add-or"
+    ):
+        check_agreement(Gaussian(5.0, 1, "replace-one"), run, 7, "ledgers")
     with pytest.raises(InputError, match=r"unit of node 7 = 'client'"):
-        check_agreement(Gaussian(5.0, 1, unit="client"), run, 7, "books")
+        check_agreement(Gaussian(5.0, 1, unit="client"), run, 7, "ledgers")

@@ -1,4 +1,4 @@
-"""What a run may spend and has spent: keys, books, and the end that a budget allows."""
+"""What a run may spend and has spent: keys, ledgers, and the end that a budget allows."""
 
 from __future__ import annotations
 
@@ -94,17 +94,17 @@ def test_steps_that_were_settled_leave_the_rest(first: int) -> None:
     assert affordable(plan, dict.fromkeys(range(4), ((0, first),)), first) == (12, None)
 
 
-@pytest.mark.parametrize(("first", "booked"), [(0, 5), (3, 7), (3, 11), (6, 11), (0, 11)])
-def test_each_repeated_step_costs_one_at_the_end(first: int, booked: int) -> None:
+@pytest.mark.parametrize(("first", "reserved"), [(0, 5), (3, 7), (3, 11), (6, 11), (0, 11)])
+def test_each_repeated_step_costs_one_at_the_end(first: int, reserved: int) -> None:
     plan = budgeted()
-    before = dict.fromkeys(range(4), ((0, first), (first, booked)))
+    before = dict.fromkeys(range(4), ((0, first), (first, reserved)))
     until, reason = affordable(plan, before, first)
-    assert until == 12 - (booked - first)
+    assert until == 12 - (reserved - first)
     assert reason is not None
     assert f"covers steps up to {until} of 12" in reason
-    spent = epsilon_spent(plan, dict.fromkeys(range(4), ((0, booked), (first, until))))
+    spent = epsilon_spent(plan, dict.fromkeys(range(4), ((0, reserved), (first, until))))
     assert all(epsilon is not None and epsilon <= 2.0 for epsilon in spent)
-    over = epsilon_spent(plan, dict.fromkeys(range(4), ((0, booked), (first, until + 1))))
+    over = epsilon_spent(plan, dict.fromkeys(range(4), ((0, reserved), (first, until + 1))))
     assert max(epsilon or 0.0 for epsilon in over) > 2.0
 
 
@@ -175,7 +175,7 @@ def on_data(folder: Path, epsilon: float = 1.0, *, steps: int = 12, **changes: A
         "noise_std": None,
         "noise_seed": None,
         "epsilon": epsilon,
-        "ledger": str(folder / "books"),
+        "ledger": str(folder / "ledgers"),
         "ledger_epsilon": 2.0,
         **changes,
     }
@@ -191,12 +191,12 @@ def records_of(plan: Plan) -> StackedData:
 
 def books_in(folder: Path) -> list[Snapshot]:
     """What the ledgers of the data say, by number of records."""
-    found = [read_ledger(file) for file in account_files(folder / "books")]
+    found = [read_ledger(file) for file in account_files(folder / "ledgers")]
     return sorted(found, key=lambda one: len(one.digests))
 
 
 def begin(plan: Plan, folder: Path | None = None, *, resume: bool = False) -> RunLedger:
-    """The books of a new or a resumed run, once the budgets admit it."""
+    """The ledger of a new or a resumed run, once the budgets admit it."""
     shared = open_shared(plan, records_of(plan), None, secrets.token_hex(16))
     try:
         if not resume:
@@ -308,7 +308,7 @@ def test_another_relation_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_published_noise_is_charged_what_is_certified(tmp_path: Path) -> None:
-    """The paper's formula promises 1; the books go by what is proved."""
+    """The paper's formula promises 1; the ledger goes by what is proved."""
     plan = on_data(tmp_path, accounting="published")
     proved = max(node.epsilon or 0.0 for node in plan.nodes)
     assert (proved > 2.0) == (gaussian_delta(2.0, mu_of(plan, 0)) > 1e-5)

@@ -1,4 +1,4 @@
-"""Runs whose disk fails or that are killed: what was sent is on the books, and nothing lies.
+"""Runs whose disk fails or that are killed: what was sent is in the ledger, and nothing lies.
 
 The command line runs in forked processes, in which a write of the run folder fails or ends the
 process, or which are killed at random instants. Each exchange is witnessed in a file of its own.
@@ -273,7 +273,7 @@ def test_a_full_disk_is_told_with_what_is_safe(small: Callable[[str], Trial]) ->
     last = checkpoint.file_of(one.run, one.kept()).name
     assert re.fullmatch(
         r"tacit: \w+ = '[^']+': .*(No space left on device\)|disk is full); the run ended after "
-        rf"step \d: what was sent is on the books, and the last checkpoint is {last}; "
+        rf"step \d: what was sent is in the ledger, and the last checkpoint is {last}; "
         r"when there is room to write, go on with --resume\n",
         said(ended),
     )

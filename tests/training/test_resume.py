@@ -1,4 +1,4 @@
-"""Stopping, killing and resuming: the same numbers, and every release on the books."""
+"""Stopping, killing and resuming: the same numbers, and every release in the ledger."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def charged(run: Path, node: int = 0) -> Counter[int]:
         )
 
 
-def book(run: Path, first: int, until: int) -> None:
-    """Book steps as a session does that is killed before it can settle them."""
+def reserve(run: Path, first: int, until: int) -> None:
+    """Reserve steps as a session does that is killed before it can settle them."""
     with Ledger.open(run / "ledger.sqlite", digest=None) as ledger:
         ledger.reserve(first, until)
 
@@ -191,7 +191,7 @@ def test_a_run_may_be_stopped_again_and_again(tmp_path: Path) -> None:
 
 
 def test_what_was_booked_ahead_and_not_sent_is_given_back(tmp_path: Path) -> None:
-    job = job_of(experiment(train={"steps": 250}))  # booked three steps at a time
+    job = job_of(experiment(train={"steps": 250}))  # reserved three steps at a time
     run = tmp_path / "run"
     for session in (1, 2):
         until = 4 * session
@@ -264,7 +264,7 @@ def test_under_fresh_keys_two_runs_and_two_sessions_differ(tmp_path: Path) -> No
     assert resumed[0].epsilon == resumed[1].epsilon == one.epsilon
 
 
-# Steps that were booked and are run again.
+# Steps that were reserved and are run again.
 
 
 @pytest.fixture
@@ -273,18 +273,18 @@ def budgeted() -> Job:
     return job_of(experiment(privacy={"noise_std": None, "epsilon": 2.0}, train={"steps": 10}))
 
 
-def cut_off(job: Job, run: Path, *, stopped: int, booked: int) -> None:
-    """A run that stopped cleanly, was resumed, and was killed with steps on the books."""
+def cut_off(job: Job, run: Path, *, stopped: int, reserved: int) -> None:
+    """A run that stopped cleanly, was resumed, and was killed with steps in the ledger."""
     execute(job, out=run, should_stop=after(stopped))
-    book(run, stopped, booked)
+    reserve(run, stopped, reserved)
 
 
-@pytest.mark.parametrize(("booked", "end"), [(5, 9), (7, 7), (9, 5)])
+@pytest.mark.parametrize(("reserved", "end"), [(5, 9), (7, 7), (9, 5)])
 def test_repeated_steps_are_charged_and_the_run_ends_where_the_budget_does(
-    budgeted: Job, tmp_path: Path, booked: int, end: int
+    budgeted: Job, tmp_path: Path, reserved: int, end: int
 ) -> None:
     run = tmp_path / "run"
-    cut_off(budgeted, run, stopped=4, booked=booked)
+    cut_off(budgeted, run, stopped=4, reserved=reserved)
     ended = execute(budgeted, out=run, resume=True)
     assert (ended.status, ended.steps) == ("budget-exhausted", end)
     assert ended.message is not None
@@ -292,9 +292,9 @@ def test_repeated_steps_are_charged_and_the_run_ends_where_the_budget_does(
     content = result(run)
     assert (content["status"], content["steps"]) == ("budget-exhausted", end)
 
-    # The oracle: steps on the books, each a Gaussian of shift 1 in units of the clipping bound.
+    # The oracle: steps in the ledger, each a Gaussian of shift 1 in units of the clipping bound.
     releases = charged(run)
-    assert releases == Counter([*range(end), *range(4, booked)])
+    assert releases == Counter([*range(end), *range(4, reserved)])
     for node, spent in zip(budgeted.plan.nodes, ended.epsilon, strict=True):
         assert spent is not None
         mu = math.sqrt(releases.total()) / node.noise_scale
@@ -309,12 +309,12 @@ def test_repeated_steps_are_charged_and_the_run_ends_where_the_budget_does(
 
 
 def test_where_nothing_is_left_the_last_checkpoint_is_the_result(tmp_path: Path) -> None:
-    """Killed when all was booked: what there is becomes the result, and costs nothing more."""
+    """Killed when all was reserved: what there is becomes the result, and costs nothing more."""
     file = write_experiment(
         tmp_path, privacy={"noise_std": None, "epsilon": 2.0}, train={"steps": 10}
     )
     job, run = prepare(load_config(file)), tmp_path / "run"
-    cut_off(job, run, stopped=4, booked=10)
+    cut_off(job, run, stopped=4, reserved=10)
     for name in ("result.json", "model.safetensors", "nodes.safetensors", "report.html"):
         (run / name).unlink()  # as of a run that was killed in its first session
     uncut = execute(job, should_stop=after(4))
@@ -347,7 +347,7 @@ def test_the_statement_of_a_run_that_ended_early_is_of_all_that_was_charged(
 ) -> None:
     private = {"noise_std": None, "epsilon": 2.0, "noise_seed": None}
     job, run = job_of(experiment(privacy=private, train={"steps": 10})), tmp_path / "run"
-    cut_off(job, run, stopped=4, booked=10)
+    cut_off(job, run, stopped=4, reserved=10)
     ended = execute(job, out=run, resume=True)
     assert (ended.status, ended.steps) == ("budget-exhausted", 4)
     assert tacit("privacy", "statement", run).code == 0
@@ -363,7 +363,7 @@ def test_nothing_left_without_a_checkpoint_is_refused_with_3(tmp_path: Path) -> 
         tmp_path, privacy={"noise_std": None, "epsilon": 2.0}, train={"steps": 10}
     )
     job, run = prepare(load_config(file)), tmp_path / "run"
-    cut_off(job, run, stopped=4, booked=10)
+    cut_off(job, run, stopped=4, reserved=10)
     for saved in run.glob("checkpoint-*"):
         saved.unlink()
     before = result(run)
@@ -386,7 +386,7 @@ def test_each_nodes_own_budget_ends_the_run(tmp_path: Path) -> None:
             experiment(nodes={"count": 3}, privacy={"epsilon": budgets}, train={"steps": 10})
         )
         run = tmp_path / f"run-{budgets.index(tight)}"
-        cut_off(job, run, stopped=4, booked=6)
+        cut_off(job, run, stopped=4, reserved=6)
         ended = execute(job, out=run, resume=True)
         assert (ended.status, ended.steps) == ("budget-exhausted", 8)
         assert ended.message is not None
@@ -397,7 +397,7 @@ def test_each_nodes_own_budget_ends_the_run(tmp_path: Path) -> None:
 def test_without_a_budget_repeated_steps_are_charged_and_the_run_goes_on(tmp_path: Path) -> None:
     job = job_of(experiment())
     run = tmp_path / "run"
-    cut_off(job, run, stopped=2, booked=5)
+    cut_off(job, run, stopped=2, reserved=5)
     whole, resumed = execute(job), execute(job, out=run, resume=True)
     assert (resumed.status, resumed.steps) == ("done", 6)
     assert torch.equal(resumed.parameters, whole.parameters)
@@ -837,7 +837,7 @@ def test_kills_leave_sound_files_and_every_release_on_the_books(long: Long, tmp_
 # The budget of the nodes' data, which outlives runs.
 
 
-def on_books(run: Path) -> list[Counter[int]]:
+def on_ledgers(run: Path) -> list[Counter[int]]:
     """The steps that were charged to the first node's data, run by run."""
     files = [read_ledger(file) for file in account_files(run)]
     (found,) = [one for one in files if 0 in one.runs[0].statements]
@@ -855,12 +855,12 @@ def on_books(run: Path) -> list[Counter[int]]:
 
 def test_kills_and_runs_on_one_budget(long: Long, tmp_path: Path) -> None:
     """Real processes: killed, resumed, refused while another runs, and refused for good."""
-    books, run, steps = tmp_path / "books", tmp_path / "run", 1000
+    ledgers, run, steps = tmp_path / "ledgers", tmp_path / "run", 1000
     file = tmp_path / "private.toml"
     seeded = long.file.read_text()
     assert "noise_seed = 7" in seeded
     file.write_text(seeded.replace("noise_seed = 7", ""))
-    sets = ["--set", f"privacy.ledger={books}", "--set", "privacy.ledger_epsilon=60"]
+    sets = ["--set", f"privacy.ledger={ledgers}", "--set", "privacy.ledger_epsilon=60"]
     sets += ["--set", f"train.steps={steps}", "--quiet"]
     assert "noise_seed lets anyone" in tacit("train", long.file, *sets).refusal
     moments = random.Random(5)
@@ -872,27 +872,27 @@ def test_kills_and_runs_on_one_budget(long: Long, tmp_path: Path) -> None:
         process.kill()
         process.communicate(timeout=60)
         assert process.returncode == -signal.SIGKILL
-        (booked,) = on_books(books)
-        assert booked >= charged(run)
-        assert booked
-    with Ledger.open_account(account_files(books)[2]):
+        (reserved,) = on_ledgers(ledgers)
+        assert reserved >= charged(run)
+        assert reserved
+    with Ledger.open_account(account_files(ledgers)[2]):
         other = tacit("train", file, "--out", tmp_path / "other", *sets)
     assert other.code == 2
     assert "one is running it now" in other.refusal
     answer = tacit("train", file, "--resume", "--out", run, *sets)
     assert (answer.code, answer.err) == (0, "")
-    (booked,) = on_books(books)
-    assert booked >= charged(run)
-    assert set(booked) == set(range(steps))
+    (reserved,) = on_ledgers(ledgers)
+    assert reserved >= charged(run)
+    assert set(reserved) == set(range(steps))
 
     again = tacit("train", file, "--out", tmp_path / "again", *sets)
     assert again.code == 3
     assert "the budget of its data is epsilon 60" in again.refusal
-    assert "has its records on its books" in again.refusal
-    # Without its books the run does not go on.
-    shutil.move(books, tmp_path / "moved")
+    assert "has its records in its ledger" in again.refusal
+    # Without its ledger the run does not go on.
+    shutil.move(ledgers, tmp_path / "moved")
     lost = tacit("train", file, "--resume", "--out", run, *sets)
     assert lost.code == 2
     assert "they have 0 of the" in lost.refusal
     assert not any((tmp_path / name).exists() for name in ("other", "again"))
-    assert account_files(books) == []
+    assert account_files(ledgers) == []

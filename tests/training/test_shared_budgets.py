@@ -64,7 +64,7 @@ def settled(
         "noise_std": None,
         "noise_seed": None,
         "epsilon": epsilon,
-        "ledger": str(folder / "books"),
+        "ledger": str(folder / "ledgers"),
         "ledger_epsilon": budget,
         **sections.pop("privacy", {}),
     }
@@ -105,24 +105,24 @@ def test_another_seed_with_swapped_budgets_is_refused(tmp_path: Path) -> None:
         write(path, split(tmp_path, budgets, budgets, nodes=2, seed=seed))
     run = tmp_path / "run"
     assert command("train", first[0], "--out", run, "--quiet").code == 0
-    spent = ledger_document(tmp_path / "books")
+    spent = ledger_document(tmp_path / "ledgers")
     again = command("train", second[0], "--out", tmp_path / "again", "--quiet")
     assert again.code == 3
     said = re.fullmatch(
         r"tacit: node 0: the budget of its data is epsilon 0\.4 at delta 1e-05 \(in "
         r".*data-[0-9a-f]{16}\.sqlite\), 1\.1 is spent, and this run would bring it to 1\.2: "
         r"nothing is left for a run of this many steps; run ([0-9a-f]{8}), entered ([-\d]+ [:\d]+)"
-        r"\+00:00, has 569 of its 719 records on its books; it is one of 2 nodes with .*\n",
+        r"\+00:00, has 569 of its 719 records in its ledger; it is one of 2 nodes with .*\n",
         again.err,
     )
     assert said is not None, again.err
     (entered,) = spent.runs
     assert said[1] == entered.run[:8]
     assert said[2] == entered.created.replace("T", " ").removesuffix("+00:00")
-    listed = command("privacy", "ledger", tmp_path / "books").out
+    listed = command("privacy", "ledger", tmp_path / "ledgers").out
     assert f"run {said[1]}, entered {said[2]}" in " ".join(listed.split())
     assert not (tmp_path / "again").exists()
-    assert ledger_document(tmp_path / "books") == spent
+    assert ledger_document(tmp_path / "ledgers") == spent
 
 
 def test_two_nodes_and_then_six_are_refused(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_two_nodes_and_then_six_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BudgetError):
         tacit.train(split(tmp_path, 1.05 * fits, nodes=6))
     tacit.train(split(tmp_path, fits, nodes=6))
-    document = ledger_document(tmp_path / "books")
+    document = ledger_document(tmp_path / "ledgers")
     records = sorted(row.records for row in document.nodes)
     assert records == [239] * 3 + [240] * 3 + [718, 719]
     for row in document.nodes:
@@ -191,7 +191,7 @@ def test_records_by_another_name_are_known_again(tmp_path: Path) -> None:
     """Split by tacit, passed in Python, and read from files of each node's own."""
     tacit.train(split(tmp_path, 1.0, nodes=3))
     with pytest.raises(
-        BudgetError, match=r"node 0: .*; run \w+, entered .* has its records on its"
+        BudgetError, match=r"node 0: .*; run \w+, entered .* has its records in its"
     ):
         given_nodes(tmp_path, 1.0, parts(range(30), range(700, 730)))
     for node, one in enumerate((range(40), range(40, 80))):
@@ -200,21 +200,21 @@ def test_records_by_another_name_are_known_again(tmp_path: Path) -> None:
         np.savez(tmp_path / f"own-{node}.npz", **arrays)
     nodes = {"count": 2, "data": "by-rank", "source": str(tmp_path / "own-{node}.npz")}
     own = settled(tmp_path, 1.0, nodes=nodes)
-    with pytest.raises(BudgetError, match="has its records on its books"):
+    with pytest.raises(BudgetError, match="has its records in its ledger"):
         tacit.train(own)
 
 
 def test_another_bound_of_inputs_makes_no_other_records(tmp_path: Path) -> None:
     tacit.train(split(tmp_path, 1.0, nodes=2))
     scaled = settled(tmp_path, 1.0, nodes={"count": 2}, task={"input_bound": 0.5})
-    with pytest.raises(BudgetError, match="has its records on its books"):
+    with pytest.raises(BudgetError, match="has its records in its ledger"):
         tacit.train(scaled)
 
 
 def test_another_partition_is_refused(tmp_path: Path) -> None:
     tacit.train(split(tmp_path, 1.0, nodes=3))
     by_label = {"count": 5, "partition": "shards", "per_node": 2}
-    with pytest.raises(BudgetError, match=r"has .* records on its books"):
+    with pytest.raises(BudgetError, match=r"has .* records in its ledger"):
         tacit.train(settled(tmp_path, 1.0, nodes=by_label))
 
 
@@ -224,7 +224,7 @@ def test_where_a_run_has_some_of_the_records_it_is_said_which(tmp_path: Path) ->
         given_nodes(tmp_path, 1.0, parts(range(300, 350), range(70, 100)), [3.0, 3.0])
     said = str(refused.value)
     assert "node 1: the budget of 10 of its 30 records is epsilon 1.2 at delta 1e-05" in said
-    assert "has 10 of its 30 records on its books" in said
+    assert "has 10 of its 30 records in its ledger" in said
     assert "one of" not in said
 
 
@@ -234,7 +234,7 @@ def test_nodes_with_equal_records_keep_their_own_budgets(tmp_path: Path) -> None
     given = parts([*same, *range(10, 40)], [*same, *range(50, 80)])
     given_nodes(tmp_path, [0.3, 1.0], given, [0.6, 1.5])
     given_nodes(tmp_path, [0.2, 0.5], given, [0.6, 1.5])
-    first, second = ledger_document(tmp_path / "books").nodes
+    first, second = ledger_document(tmp_path / "ledgers").nodes
     assert first.epsilon < 0.6 < 1.0 < second.epsilon
     # Dealt anew, anyone may have been at the node that spent most.
     with pytest.raises(BudgetError):
@@ -302,10 +302,10 @@ def test_no_record_pays_more_than_a_budget_it_belongs_to(
                 allowed[who] = 1.2
     for mu, most in zip(paid, allowed, strict=True):
         assert epsilon_of(mu) <= most + 1e-9 or not mu
-    rows = ledger_document(folder / "books").nodes if any(paid) else []
+    rows = ledger_document(folder / "ledgers").nodes if any(paid) else []
     for row in rows:
         assert row.epsilon <= 1.2
-    # The books' worst is the register's worst: they exaggerate nothing here either.
+    # The ledger's worst is the register's worst: it exaggerates nothing here either.
     worst = max((row.epsilon for row in rows), default=0.0)
     assert worst == pytest.approx(epsilon_of(max(paid)), rel=1e-3)
 
@@ -325,14 +325,14 @@ def test_processes_of_a_run_draw_on_one_folder_and_each_books_its_own(tmp_path: 
     path = write(tmp_path / "four.toml", file)
     launched = wait_tacit("launch", path, "--processes", 2, "--out", tmp_path / "run", "--quiet")
     assert (launched.code, launched.err) == (0, "")
-    document = ledger_document(tmp_path / "books")
+    document = ledger_document(tmp_path / "ledgers")
     assert sorted(row.records for row in document.nodes) == [359] * 3 + [360, 718, 719]
     mu = math.hypot(solved(0.5), solved(0.5))
     for row in document.nodes:
         assert row.epsilon == pytest.approx(epsilon_of(mu), rel=2e-3)
-    with pytest.raises(BudgetError, match="has its records on its books, as 1 more has"):
+    with pytest.raises(BudgetError, match="has its records in its ledger, as 1 more has"):
         tacit.train(file | {"privacy": file["privacy"] | {"epsilon": 1.0}})
-    assert ledger_document(tmp_path / "books") == document
+    assert ledger_document(tmp_path / "ledgers") == document
     # Every process's ledger is signed with a key of its own.
     keys = {path.read_bytes() for path in tmp_path.glob("run/rank-*/ledger.key")}
     assert len(keys) == 2
@@ -351,8 +351,8 @@ def test_the_ledgers_lie_beside_the_experiment_file(
         monkeypatch.chdir(tmp_path / place)
         assert command("train", file, "--out", "run", "--quiet").code == 0
         assert list(Path().iterdir()) == [Path("run")]
-    books = tmp_path / "project" / "books"
-    assert [len(read_ledger(one).runs) for one in account_files(books)] == [2, 2]
+    ledgers = tmp_path / "project" / "ledgers"
+    assert [len(read_ledger(one).runs) for one in account_files(ledgers)] == [2, 2]
     assert command("privacy", "statement", "run").code == 0
 
 
@@ -360,7 +360,7 @@ def test_a_run_goes_on_where_its_ledgers_have_moved(tmp_path: Path) -> None:
     config = split(tmp_path, 1.0, nodes=2)
     run, steps = tmp_path / "run", iter([False, True])
     execute(prepare(load_config(config)), out=run, should_stop=lambda: next(steps, True))
-    (tmp_path / "books").rename(tmp_path / "moved")
+    (tmp_path / "ledgers").rename(tmp_path / "moved")
     moved = load_config(config, overrides=[f"privacy.ledger={tmp_path / 'moved'}"])
     none = load_config(config, overrides=[f"privacy.ledger={tmp_path / 'none'}"])
     assert prepare(moved).plan.digest() == prepare(none).plan.digest()

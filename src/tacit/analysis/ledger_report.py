@@ -33,7 +33,7 @@ from tacit import __version__
 from tacit.errors import InputError
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
-from tacit.privacy.ledger.ledger import BookedRun, Snapshot, StepRun, read_ledger, step_runs
+from tacit.privacy.ledger.ledger import EnteredRun, Snapshot, StepRun, read_ledger, step_runs
 from tacit.privacy.ledger.shared import account_files
 from tacit.privacy.ledger.spent import (
     AccountRelease,
@@ -237,7 +237,7 @@ def _first(snapshot: Snapshot, entered: Mapping[str, str]) -> tuple[str, str, in
 
 
 def _release(
-    run: BookedRun, node: int, account: str, mechanisms: list[Mapping[str, Any]]
+    run: EnteredRun, node: int, account: str, mechanisms: list[Mapping[str, Any]]
 ) -> LedgerRelease:
     """What a run released from an account; a new mechanism is added to the list."""
     statement = run.statements[node]

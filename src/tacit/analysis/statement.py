@@ -167,7 +167,7 @@ def _earlier_statement(path: Path, document: Statement) -> Statement | None:
     return earlier if earlier == dated and earlier.digest == _digest(values) else None
 
 
-def statement_document(run: Path, books: Path | None = None) -> Statement:
+def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
     """The statement of a run, but for its digest.
 
     Raises:
@@ -186,7 +186,7 @@ def statement_document(run: Path, books: Path | None = None) -> Statement:
     (entered,) = ledger.runs
     data_ledger = None
     if config.privacy.ledger is not None:
-        folder = Path(config.privacy.ledger if books is None else books)
+        folder = Path(config.privacy.ledger if ledgers is None else ledgers)
         data_ledger = ledger_document(folder, entered.run).model_copy(update={"path": folder.name})
         if not data_ledger.nodes:
             expected = f"the ledger of the data of {run}, which is not entered in it"
@@ -355,10 +355,10 @@ def _confirmed(
     confirm(statement.ledger)
     for row, account in zip(statement.nodes, statement.ledger.nodes, strict=True):
         for key in ("node", "epsilon", "delta"):
-            stated, booked = getattr(row, key), getattr(account, key)
-            if stated != booked:
+            stated, reserved = getattr(row, key), getattr(account, key)
+            if stated != reserved:
                 where = f"{key} of node {account.node}"
-                raise InputError(where, stated, f"must be {booked}, by its own ledger")
+                raise InputError(where, stated, f"must be {reserved}, by its own ledger")
     for mechanism in map(from_statement, statement.ledger.mechanisms):
         for key in ("relation", "unit", "trust_model"):
             name, proper = getattr(statement, key).name, getattr(mechanism, key)

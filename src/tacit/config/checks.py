@@ -1,4 +1,4 @@
-"""What in an experiment contradicts itself: noise, budgets, books and faults, key by key."""
+"""What in an experiment contradicts itself: noise, budgets, ledgers and faults, key by key."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _check_budgets(privacy: Privacy, count: int) -> None:
 
 
 def _check_ledger(privacy: Privacy) -> None:
-    """Refuse books that would say less than was leaked."""
+    """Refuse a ledger that would say less than was leaked."""
     if privacy.ledger is None:
         for key in ("ledger_epsilon", "ledger_delta"):
             if getattr(privacy, key) is not None:
@@ -83,7 +83,7 @@ def _check_ledger(privacy: Privacy) -> None:
         return
     reasons = {
         "without noise nothing bounds what leaves a node": not privacy.noisy,
-        "privacy.accounting = 'none' leaves nothing to book": privacy.accounting == "none",
+        "privacy.accounting = 'none' leaves nothing to reserve": privacy.accounting == "none",
         "privacy.noise_seed lets anyone subtract the noise": privacy.noise_seed is not None,
     }
     for reason, holds in reasons.items():

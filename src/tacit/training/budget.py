@@ -1,4 +1,4 @@
-"""What a run may spend, and what it has spent: keys, books, and the end a budget allows."""
+"""What a run may spend, and what it has spent: keys, ledgers, and the end a budget allows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from tacit.errors import BudgetError, InputError
 from tacit.privacy import to_statement
-from tacit.privacy.ledger import ledger as books
+from tacit.privacy.ledger import ledger as ledgers
 from tacit.privacy.ledger.shared import SharedLedgers
 from tacit.privacy.noise.draws import NodeKeys, fresh_keys, seeded_keys
 from tacit.training.plan import NodePlan, Plan
@@ -39,21 +39,21 @@ class RunLedger:
         shared: of the data; they never have less of this run than its own.
     """
 
-    own: books.Ledger
+    own: ledgers.Ledger
     shared: SharedLedgers
 
     def reserve(self, first_step: int, until: int) -> None:
-        """Book steps in every ledger, durably, before they are sent."""
+        """Reserve steps in every ledger, durably, before they are sent."""
         self.shared.reserve(first_step, until)
         self.own.reserve(first_step, until)
 
     def settle(self, used_until: int) -> None:
-        """Give back what this session booked and did not use, at a clean stop."""
+        """Give back what this session reserved and did not use, at a clean stop."""
         self.own.settle(used_until)
         self.shared.settle(used_until)
 
-    def charged(self) -> dict[int, tuple[books.Interval, ...]]:
-        """The booked intervals of each node, repeats included."""
+    def charged(self) -> dict[int, tuple[ledgers.Interval, ...]]:
+        """The reserved intervals of each node, repeats included."""
         return self.own.charged()
 
     def __enter__(self) -> Self:
@@ -77,7 +77,7 @@ def open_ledger(
     hosted: Sequence[int] | None = None,
     run_id: str | None = None,
 ) -> RunLedger | None:
-    """The books of an accounted run: its own in its folder, or in memory without one.
+    """The ledger of an accounted run: its own in its folder, or in memory without one.
 
     Args:
         plan: of the run.
@@ -95,18 +95,18 @@ def open_ledger(
         return None
     here = range(len(plan.nodes)) if hosted is None else hosted
     statements = [
-        books.NodeStatement(
-            node.node, to_statement(plan.release.booked(node)), node.budget, node.delta
+        ledgers.NodeStatement(
+            node.node, to_statement(plan.release.ledger_mechanism(node)), node.budget, node.delta
         )
         for node in (plan.nodes[number] for number in here)
     ]
     digest = plan.digest()
     if folder is None:
-        own = books.Ledger.in_memory(digest=digest, statements=statements)
+        own = ledgers.Ledger.in_memory(digest=digest, statements=statements)
     elif resume:
-        own = books.Ledger.open(folder.ledger, digest=digest)
+        own = ledgers.Ledger.open(folder.ledger, digest=digest)
     else:
-        own = books.Ledger.create(
+        own = ledgers.Ledger.create(
             folder.ledger, digest=digest, statements=statements, run_id=run_id
         )
     shared = shared or SharedLedgers(Path())
@@ -155,7 +155,7 @@ class _Limit:
     node: int
     budget: float
     cost: Callable[[int], float]
-    why: str = "steps that were booked before the run was cut off are charged on top"
+    why: str = "steps that were reserved before the run was cut off are charged on top"
     kept_in: str = ""
 
 
@@ -173,7 +173,7 @@ def affordable(
         plan: of the run.
         before: what the run's own ledger has charged each node.
         first: the step that the run stands at.
-        ledger: its books, for the budgets of the nodes' data; a new run needs none, since
+        ledger: its ledger, for the budgets of the nodes' data; a new run needs none, since
             `shared_budgets.check_shared` has admitted it.
 
     Raises:
@@ -227,8 +227,8 @@ def _own_limits(
 def _data_limits(
     plan: Plan, shared: SharedLedgers, first: int, run_id: str | None
 ) -> Sequence[_Limit]:
-    """The budgets of the nodes' data, one limit for nodes whose books agree."""
-    why = "steps of this run that were booked before, and all other runs, are charged as well"
+    """The budgets of the nodes' data, one limit for nodes whose ledgers agree."""
+    why = "steps of this run that were reserved before, and all other runs, are charged as well"
     return [
         _Limit(
             draw.node,
@@ -256,7 +256,7 @@ def _covered(limit: _Limit, first: int, until: int) -> int:
 def epsilon_spent(
     plan: Plan, charged: Mapping[int, Sequence[Interval]]
 ) -> tuple[float | None, ...]:
-    """Certified epsilon of what is on the books, one a node."""
+    """Certified epsilon of what is in the ledger, one a node."""
     known: dict[tuple[Any, ...], float | None] = {}
     epsilons = []
     for node in plan.nodes:

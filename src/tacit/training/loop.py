@@ -1,12 +1,12 @@
-"""Runs a plan: steps, metrics, checkpoints, resume, and the books.
+"""Runs a plan: steps, metrics, checkpoints, resume, and the ledger.
 
-Order of what is durable: a block of steps is booked in the ledger, then they run, then a
-checkpoint may be written. A clean stop settles the books at the step reached; after a kill the
+Order of what is durable: a block of steps is reserved in the ledger, then they run, then a
+checkpoint may be written. A clean stop settles the ledger at the step reached; after a kill the
 whole block counts, and the repeated steps are charged again.
 
 Of a run of many processes each has a folder of its own, `rank-0000` and so on, inside that of the
 run: with the ledger and the checkpoints of its nodes, their models, and what was measured on their
-records. A process that loses another leaves its books as they are: what was sent, was sent.
+records. A process that loses another leaves its ledger as it is: what was sent, was sent.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "execute"]
 
 CHECKPOINTS = 10  # by default, over a run
-BLOCKS = 100  # of steps, booked one at a time
+BLOCKS = 100  # of steps, reserved one at a time
 DATA_BLOCKS = 20  # where each node has a file of its own to write
 FINITE_CHECK_EVERY = 8
 _WRITTEN = ("out", "checkpoint", "ledger", "RUN")  # what cannot be written in the middle of a run
@@ -98,7 +98,7 @@ def execute(
     Args:
         job: what to run.
         out: the run folder to create, or with `resume` to continue; None writes nothing.
-        resume: continue from the last checkpoint; steps that were booked and are run again are
+        resume: continue from the last checkpoint; steps that were reserved and are run again are
             charged again.
         on_step: called after every step.
         should_stop: asked after every step; True ends the run cleanly, in all processes.
@@ -176,9 +176,9 @@ def _folders(
         return own, own if alone else common_folder, False
 
     def fill(folder: RunFolder) -> None:
-        books = open_ledger(job.plan, folder, False, None, job.hosted, run_id)
-        if books is not None:
-            books.own.close()
+        ledgers = open_ledger(job.plan, folder, False, None, job.hosted, run_id)
+        if ledgers is not None:
+            ledgers.own.close()
 
     if not alone:
         with plain_errors("out", out):
@@ -193,14 +193,14 @@ def _session_id(peers: Peers) -> str:
     return first
 
 
-def _run_id(peers: Peers, booked: Path | None, shared: SharedLedgers) -> str:
-    """The identity of the run in the ledgers of all processes: as it is booked, or a new one.
+def _run_id(peers: Peers, reserved: Path | None, shared: SharedLedgers) -> str:
+    """The identity of the run in the ledgers of all processes: as it is reserved, or a new one.
 
     A new one is a digest of random numbers of all processes, so that none of them can choose it.
 
     Args:
         peers: the other processes.
-        booked: the folder of this process, where its ledger is there already.
+        reserved: the folder of this process, where its ledger is there already.
         shared: the ledgers of its nodes' data.
 
     Raises:
@@ -209,8 +209,8 @@ def _run_id(peers: Peers, booked: Path | None, shared: SharedLedgers) -> str:
             what two runs of one identity release of a record is not added up.
     """
     known = None
-    if booked is not None and RunFolder(booked).ledger.exists():
-        known = read_ledger(RunFolder(booked).ledger).runs[0].run_id
+    if reserved is not None and RunFolder(reserved).ledger.exists():
+        known = read_ledger(RunFolder(reserved).ledger).runs[0].run_id
     ids = peers.share("run id", RunId(known=known, random=secrets.token_hex(16)), RUN_ID)
     booked_ids = {process.known for process in ids} - {None}
     if len(booked_ids) > 1:
@@ -226,7 +226,7 @@ def _run_id(peers: Peers, booked: Path | None, shared: SharedLedgers) -> str:
         raise InputError(
             "--resume",
             True,
-            f"{earlier} has this run on its books, and its folder here has no ledger of it: put "
+            f"{earlier} has this run in its ledger, and its folder here has no ledger of it: put "
             "the folder back, or start a new run",
         )
     return run_id
@@ -239,8 +239,8 @@ def _cut_short(run: RunState, error: InputError) -> str:
         kept = run.folder and checkpoints.latest(run.folder.path)
     where = f"the last checkpoint is {kept.name}" if kept else "there is no checkpoint yet"
     return (
-        f"{error.expected}; the run ended after step {run.step}: what was sent is on the "
-        f"books, and {where}; when there is room to write, go on with --resume"
+        f"{error.expected}; the run ended after step {run.step}: what was sent is in the "
+        f"ledger, and {where}; when there is room to write, go on with --resume"
     )
 
 
@@ -254,14 +254,14 @@ def _train(
     block = share_of(run.plan.steps, DATA_BLOCKS if config.privacy.ledger else BLOCKS)
     if run.step == 0 and not run.started:
         record(run)
-    booked = run.step
+    reserved = run.step
     while run.step < run.until:
         k = run.step
         peers.at(k)
         peers.check()
-        if k >= booked and run.ledger is not None:
-            booked = min(k + block, run.until)
-            run.ledger.reserve(k, booked)
+        if k >= reserved and run.ledger is not None:
+            reserved = min(k + block, run.until)
+            run.ledger.reserve(k, reserved)
         _delay(run, k)
         run.state = algorithm.step(run.state, k, options, run.context)
         run.step = k + 1
@@ -310,7 +310,7 @@ def _finish(run: RunState) -> Result:
     communication.finish()
     take_rows(run, whole=True)
     own = {} if run.ledger is None else run.ledger.charged()
-    charged = together(run.peers, "list of steps booked at the end", job, own)
+    charged = together(run.peers, "list of steps reserved at the end", job, own)
     epsilon = epsilon_spent(plan, charged)
     models = run.models.expand(len(job.hosted), -1).contiguous()
     consensus = consensus_of(job, run.models, run.state)
@@ -437,7 +437,7 @@ def _diverged(run: RunState, message: str) -> None:
         return
     own = {} if run.ledger is None else run.ledger.charged()
     hosted = run.job.hosted
-    # Of other processes' nodes nothing is known: they are not asked what they have booked.
+    # Of other processes' nodes nothing is known: they are not asked what they have reserved.
     spent = enumerate(epsilon_spent(run.plan, own))
     epsilon = [value if node in hosted else None for node, value in spent]
     document = _document(run, epsilon, run.seconds, others="not asked")

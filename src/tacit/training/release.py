@@ -122,7 +122,7 @@ class Release:
         run = self.node_run(node, self.active_steps(node, intervals) or [0])
         return self.algorithm.mechanism(run)
 
-    def booked(self, node: NodeRelease) -> privacy.Mechanism:
+    def ledger_mechanism(self, node: NodeRelease) -> privacy.Mechanism:
         """The mechanism as a ledger holds it: one entry a planned step, so that steps are its.
 
         A step in which the node takes no part stands there with `SILENT` noise: more than it

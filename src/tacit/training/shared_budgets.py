@@ -121,13 +121,13 @@ def draws(plan: Plan, shared: SharedLedgers, first: int, run_id: str | None) -> 
         run_id: its identity, if it was entered before.
 
     Raises:
-        InputError: relation, unit or trust model are not those of the books.
+        InputError: relation, unit or trust model are not those of the ledger.
         BudgetError: whole clients are protected, and their data were split otherwise before.
     """
     releases = _releases(shared, run_id)
     groups: dict[tuple[Any, ...], list[Draw]] = {}
     for number in shared.accounts:
-        charged = shared.booked(number, run_id)
+        charged = shared.reserved(number, run_id)
         mates = [plan.nodes[mate] for mate in shared.mates(number)]
         _check_earlier(plan, shared, number, run_id)
 
@@ -164,7 +164,7 @@ def draws(plan: Plan, shared: SharedLedgers, first: int, run_id: str | None) -> 
 
 
 def kind(plan: Plan, node: NodePlan) -> tuple[Any, ...]:
-    """What decides a node's epsilon, where nodes book the same steps."""
+    """What decides a node's epsilon, where nodes reserve the same steps."""
     alone = None if plan.release.activity is None else node.node
     return node.records, node.noise_scale, node.delta, alone
 
@@ -242,7 +242,7 @@ def check_shared(plan: Plan, shared: SharedLedgers) -> None:
     Raises:
         BudgetError: names the node, what is spent and by which run, what it would come to, and
             what would still fit.
-        InputError: relation, unit or trust model are not those of the books.
+        InputError: relation, unit or trust model are not those of the ledger.
     """
     every = draws(plan, shared, 0, None)
     over = [
@@ -274,7 +274,7 @@ def _earlier(shared: SharedLedgers, draw: Draw, size: int) -> str:
     held = "its records" if records == size else f"{records} of its {size} records"
     others = len(draw.runs) - 1
     more = f", as {others} more {'have' if others > 1 else 'has'}" if others else ""
-    return f"; {_run_words(shared, run)} has {held} on its books{more}"
+    return f"; {_run_words(shared, run)} has {held} in its ledger{more}"
 
 
 def _run_words(shared: SharedLedgers, run_id: str) -> str:

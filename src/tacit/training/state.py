@@ -34,7 +34,7 @@ __all__ = ["RunState", "begin", "record", "save", "share_of", "take_rows", "toge
 
 EVALUATIONS = 20  # by default, over a run
 _MOST_LISTED = 1000  # checkpoints, of which there are few unless a process writes none
-_MOST_REPEATS = 100  # of all steps of a run: more than that no resumed run has booked
+_MOST_REPEATS = 100  # of all steps of a run: more than that no resumed run has reserved
 _CONTEXT = "context."  # of what a checkpoint holds beside the algorithm's state
 
 
@@ -112,12 +112,12 @@ def begin(
         peers: the other processes.
         communication: between them.
         folders: of this process, and of the whole run where this process writes it.
-        ledger: the books of this process's nodes.
+        ledger: the ledger of this process's nodes.
         resume: whether the run goes on.
         is_new: whether it does, and this process had no folder of it, or nothing in it.
 
     Raises:
-        InputError: a process had no folder, and steps were made: its books are missing; or they
+        InputError: a process had no folder, and steps were made: its ledger is missing; or they
             lack steps that its checkpoint has made.
     """
     plan, config = job.plan, job.config
@@ -143,7 +143,7 @@ def begin(
         context.load({name.removeprefix(_CONTEXT): value for name, value in inner.items()}, origin)
         state = type(state)(**tensors)
     own = {} if ledger is None else ledger.charged()
-    charged = together(peers, "list of booked steps", job, own)
+    charged = together(peers, "list of reserved steps", job, own)
     missing = [rank for rank, new in enumerate(peers.share("new folder", is_new, FLAG)) if new]
     if missing and (first or any(charged.values())):
         raise InputError(
@@ -154,8 +154,8 @@ def begin(
             public=True,
         )
     if folder is not None:
-        _check_booked(folder, own, first)
-    # Each process answers for the budgets of its own nodes, from its own books.
+        _check_reserved(folder, own, first)
+    # Each process answers for the budgets of its own nodes, from its own ledger.
     covered, message = affordable(plan, own, first, ledger if resume else None)
     until, rank = _agreed_end(peers, plan, first, covered)
     if until < covered:
@@ -200,12 +200,14 @@ def begin(
     )
 
 
-def _check_booked(folder: RunFolder, booked: Mapping[int, Sequence[Interval]], first: int) -> None:
-    """Refuse to go on from a checkpoint whose steps are not on the books: they are older."""
-    for intervals in booked.values():
+def _check_reserved(
+    folder: RunFolder, reserved: Mapping[int, Sequence[Interval]], first: int
+) -> None:
+    """Refuse to go on from a checkpoint whose steps are not in the ledger: they are older."""
+    for intervals in reserved.values():
         if count := lacking_steps(intervals, first):
             expected = (
-                f"the books of this run as they were left: {count} of the {first} steps that its "
+                f"the ledger of this run as it was left: {count} of the {first} steps that its "
                 "checkpoint has made are not in them, so that they are an older copy; put the "
                 "later ones back, or start a new run"
             )
@@ -215,13 +217,13 @@ def _check_booked(folder: RunFolder, booked: Mapping[int, Sequence[Interval]], f
 def together(
     peers: Peers, what: str, job: Job, own: Mapping[int, Sequence[Interval]]
 ) -> dict[int, tuple[Interval, ...]]:
-    """The booked intervals of every node: of this process's own as they are, of others as reported.
+    """Every node's reserved intervals: of this process's own as they are, of others as reported.
 
     Each process gives one list for each of its nodes and names none, so that it cannot speak of
     another's; which nodes are its own, the placement says.
 
     Raises:
-        PeerError: a process has not as many lists as nodes, or lists what cannot have been booked.
+        PeerError: a process has not as many lists as nodes, or lists what it cannot have reserved.
     """
     listed = [_merged(own.get(node, ())) for node in job.hosted]
     charged = {node: tuple(own.get(node, ())) for node in job.hosted}
@@ -232,14 +234,16 @@ def together(
         nodes = job.placement.hosted(rank)
         if len(lists) != len(nodes):
             raise PeerError(
-                f"rank {rank} gave booked steps of {len(lists)} nodes, not {len(nodes)}"
+                f"rank {rank} gave reserved steps of {len(lists)} nodes, not {len(nodes)}"
             )
         for node, intervals in zip(nodes, lists, strict=True):
             total = sum(until - first for first, until in intervals)
             if total > _MOST_REPEATS * steps or not all(
                 0 <= first < until <= steps for first, until in intervals
             ):
-                raise PeerError(f"rank {rank} gave booked steps that a run of {steps} cannot have")
+                raise PeerError(
+                    f"rank {rank} gave reserved steps that a run of {steps} cannot have"
+                )
             charged[node] = tuple(intervals)
     return charged
 
@@ -293,7 +297,7 @@ def _curves(
 ) -> dict[str, tuple[float | None, ...]]:
     """The most and the least that a node has spent by each step.
 
-    The nodes of this process count beside the extremes of all, since what others have booked is
+    The nodes of this process count beside the extremes of all, since what others have reserved is
     their word.
     """
 

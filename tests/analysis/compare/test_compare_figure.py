@@ -37,14 +37,14 @@ def test_a_line_without_changes_is_the_base(tmp_path: Path) -> None:
 
 def test_ledgers_lie_beside_the_figure_and_make_no_other_run(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    privacy = {"noise_seed": None, "ledger": "books"}
+    privacy = {"noise_seed": None, "ledger": "ledgers"}
     line = {"name": "two", "set": {"privacy.ledger": "others"}}
     digests = []
     for folder in (tmp_path, tmp_path / "elsewhere"):
         figure = load_figure([write(folder, figure={"line": [LINES[0], line]}, privacy=privacy)])
         runs = [figure_line.settings[0].runs[0] for figure_line in figure.lines]
         assert [run.privacy.ledger for run in runs] == [
-            str(folder / "books"), str(folder / "others"),
+            str(folder / "ledgers"), str(folder / "others"),
         ]  # fmt: skip
         digests += [run_digest(run) for run in runs]
     assert len(set(digests)) == 1

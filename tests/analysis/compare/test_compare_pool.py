@@ -146,13 +146,13 @@ def test_a_run_without_a_usable_checkpoint_begins_anew_elsewhere(tmp_path: Path)
 
 
 def test_a_budget_that_is_used_up_by_a_kill_is_spent_anew(tmp_path: Path) -> None:
-    """What was booked before stays on the books of the abandoned folder."""
+    """What was reserved before stays in the ledger of the abandoned folder."""
     changes: Any = {"privacy": {"noise_std": None, "epsilon": 1.0, "noise_seed": None}}
     first_try = request(tmp_path, **changes)
     assert perform(first_try).status == "done"
     (tmp_path / "run" / "result.json").unlink()
     for path in sorted((tmp_path / "run").glob("checkpoint-*"))[1:]:
-        path.unlink()  # the steps behind it are booked, and would have to run again
+        path.unlink()  # the steps behind it are reserved, and would have to run again
     outcome = perform(replace(first_try, resume=True))
     assert (outcome.folder, outcome.status) == (first_try.instead, "done")
 
@@ -251,7 +251,7 @@ def test_a_folder_is_taken_up_only_if_a_comparison_made_it(tmp_path: Path) -> No
 
 def test_runs_with_ledgers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two at once would find the ledgers of their data in use."""
-    privacy = {"ledger": str(tmp_path / "books"), "ledger_epsilon": 50.0, "noise_seed": None}
+    privacy = {"ledger": str(tmp_path / "ledgers"), "ledger_epsilon": 50.0, "noise_seed": None}
     gathered = gather(
         figure(tmp_path, LINES, privacy=privacy), Store.open(tmp_path / "out"), jobs=2
     )

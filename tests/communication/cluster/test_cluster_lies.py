@@ -1,4 +1,4 @@
-"""A peer that lies changes nothing of another's books, budget, checkpoints or paths."""
+"""A peer that lies changes nothing of another's ledgers, budget, checkpoints or paths."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_a_peer_that_denies_what_was_booked_overruns_nobodys_budget(tmp_path: Pa
     train(tmp_path, file, run, 2, tamper={1: DIE})
     before = charged(run)
     words = {
-        "list of booked steps": "[[]]",
-        "list of steps booked at the end": "[[]]",
+        "list of reserved steps": "[[]]",
+        "list of steps reserved at the end": "[[]]",
         "last step": "10",
         "new folder": "false",
     }

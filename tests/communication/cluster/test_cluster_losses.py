@@ -129,7 +129,7 @@ def test_kills_at_any_moment_leave_sound_files_and_every_release_on_the_books(
         train={"steps": 80, "dtype": "float64", "checkpoint_every": 5, "evaluate_every": 80},
     )
     run, moments = tmp_path / "run", random.Random(4)
-    began, books = 0, {node: Counter[int]() for node in range(5)}
+    began, ledgers = 0, {node: Counter[int]() for node in range(5)}
     for session, victim in enumerate((2, 0)):
         more = ["--resume"] * bool(session)
         words = ("train", file, "--quiet", "--out", run, *more)
@@ -145,14 +145,14 @@ def test_kills_at_any_moment_leave_sound_files_and_every_release_on_the_books(
             assert f"rank {victim} (node" in answers[rank].refusal
         now = charged(run)
         for node, steps in now.items():
-            new = steps - books[node]
+            new = steps - ledgers[node]
             assert new == Counter(range(began, began + new.total()))
             assert new.total() > 5
-        books, began = now, max(set.intersection(*checkpoints(run)))
+        ledgers, began = now, max(set.intersection(*checkpoints(run)))
     assert codes(train(tmp_path, file, run, 3, "--resume")) == [0, 0, 0]
     assert_ends_as(run, simulated(file, tmp_path / "alone"))
     again = Counter(range(began, 80))
-    assert charged(run) == {node: steps + again for node, steps in books.items()}
+    assert charged(run) == {node: steps + again for node, steps in ledgers.items()}
     assert_epsilon_is_that_of_the_books(run)
 
 
@@ -192,9 +192,9 @@ def test_repeated_steps_count_against_the_budget_of_every_node(tmp_path: Path) -
     assert_epsilon_is_that_of_the_books(run)
     assert 1.9 < max(content["epsilon"]) <= 2.0
     # Nothing is left: all agree that what they have is the result, at no further cost.
-    books, parameters = charged(run), nodes_of(run)
+    ledgers, parameters = charged(run), nodes_of(run)
     assert codes(train(tmp_path, file, run, 3, "--resume")) == [0, 0, 0]
-    assert charged(run) == books
+    assert charged(run) == ledgers
     assert torch.equal(nodes_of(run), parameters)
     ended = result_of(run)
     assert {key: ended[key] for key in ("status", "steps", "epsilon")} == {

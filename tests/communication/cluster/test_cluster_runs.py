@@ -67,7 +67,7 @@ def close(found: Any, right: Any) -> bool:
 
 
 def assert_same_run(run: Path, alone: Path, *, server: bool = False) -> None:
-    """What processes wrote is what the simulator wrote: models, metrics, epsilon, bytes, books."""
+    """What processes wrote is what the simulator wrote: models, metrics, epsilon, bytes, ledger."""
     torch.testing.assert_close(nodes_of(run), nodes_of(alone), **EXACT)
     models = [load_file(folder / "model.safetensors") for folder in (run, alone)]
     assert models[0].keys() == models[1].keys()

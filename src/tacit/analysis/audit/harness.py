@@ -307,9 +307,9 @@ class Harness:
 
 
 def seeded(plan: Plan, seed: int) -> Plan:
-    """The same plan with its noise and coins from a number, and no books, which that rules out."""
-    books = dict.fromkeys(("ledger", "ledger_epsilon", "ledger_delta"))
-    settings = plan.config.privacy.model_copy(update={**books, "noise_seed": seed})
+    """The same plan with its noise and coins from a number, and no ledger, which that rules out."""
+    ledgers = dict.fromkeys(("ledger", "ledger_epsilon", "ledger_delta"))
+    settings = plan.config.privacy.model_copy(update={**ledgers, "noise_seed": seed})
     return replace(plan, config=plan.config.model_copy(update={"privacy": settings}))
 
 

@@ -127,7 +127,7 @@ def _execute(
     outcome = attempt(request.folder, True)
     if outcome.status != "budget-exhausted":
         return outcome
-    try:  # what was booked before it was cut off shortened it: whole runs are compared
+    try:  # what was reserved before it was cut off shortened it: whole runs are compared
         return attempt(request.instead, False)
     except BudgetError:  # of the nodes' data, which have no more for a whole one
         return outcome
@@ -341,7 +341,7 @@ class _WorkerState:
     Args:
         link: its end of the pipe.
         stop_requested: whether it is to stop.
-        preparing: whether it has a run that has sent and booked nothing as yet.
+        preparing: whether it has a run that has sent and reserved nothing as yet.
         idle: whether it has no run.
     """
 

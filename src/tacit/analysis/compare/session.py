@@ -129,7 +129,7 @@ def gather(
 ) -> FigureRuns:
     """Run what has not ended yet, and give all runs of the figure.
 
-    A run that fails does not end the others: its error is kept beside it. Runs that book in
+    A run that fails does not end the others: its error is kept beside it. Runs that reserve in
     ledgers of the nodes' data take turns, whatever `jobs` says.
 
     Args:
@@ -208,10 +208,10 @@ def _run(
         )
         for run in missing.values()
     ]
-    booked = any(run.config.privacy.ledger is not None for run in missing.values())
+    reserved = any(run.config.privacy.ledger is not None for run in missing.values())
     ended = run_all(
         requests,
-        jobs=1 if booked else jobs,
+        jobs=1 if reserved else jobs,
         on_step=step,
         on_done=done,
         should_stop=monitor.should_stop,

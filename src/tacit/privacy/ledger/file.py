@@ -11,7 +11,7 @@ order. Four things tell damage and edits from what this module wrote:
 - the tables are the three that are made here, and nothing else is in the file: no trigger that
   would undo what is added, no view in a table's place;
 - a digest of the file's bytes, `image`, covers those that hold no value as well. It is written
-  after each change but a booking, which must be quick, in a transaction of its own; until then,
+  after each change but a reservation, which must be quick, in a transaction of its own; until then,
   and after a kill, it is all zeros, and the chain alone vouches for the values.
 
 The key is a file of 32 random bytes, `ledger.key`, beside the ledgers: in the run folder, or in the

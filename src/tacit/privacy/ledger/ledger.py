@@ -1,14 +1,14 @@
 """The ledger: what each node has spent, on file before a message leaves.
 
 One SQLite file holds accounts with their budgets, runs with the mechanism that each node releases,
-and the blocks of steps that were booked. It is used in two ways:
+and the blocks of steps that were reserved. It is used in two ways:
 
 - the ledger of *a run*: one run, one account for each node of the process (`Ledger.create`);
 - the ledger of *data*, which outlives runs: one account, the digests of its records, one run after
   the other (`Ledger.create_account`, `Ledger.open_account`, `Ledger.enter`).
 
-A block is booked durably *before* its first message leaves, and counts in full until a clean stop
-settles it. So a process that is killed at any instant may have booked more than it sent, never
+A block is reserved durably *before* its first message leaves, and counts in full until a clean stop
+settles it. So a process that is killed at any instant may have reserved more than it sent, never
 less; and anyone can recompute every epsilon from the file alone.
 
 What the file defends against, and what not:
@@ -61,9 +61,9 @@ from tacit.private_files import appearing
 __all__ = [
     "FORMAT_VERSION",
     "Account",
-    "BookedRun",
     "Closing",
     "DataAccount",
+    "EnteredRun",
     "Interval",
     "Ledger",
     "NodeStatement",
@@ -134,8 +134,8 @@ class StepRun(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BookedRun:
-    """A run on the books.
+class EnteredRun:
+    """A run in the ledger.
 
     Args:
         run_id: its random identity, 32 hexadecimal digits.
@@ -143,7 +143,7 @@ class BookedRun:
         created: when it was entered, ISO 8601, UTC.
         tacit_version: of the software that entered it.
         statements: its mechanism at each node.
-        charged: the booked intervals of each node, in the order of booking, repeats included.
+        charged: the reserved intervals of each node, in the order of reservation, repeats included.
     """
 
     run_id: str
@@ -167,7 +167,7 @@ class Snapshot:
         data: of a ledger of data, whose they are.
         digests: of its records, 64 bits each, little-endian, ascending.
         runs: in the order in which they were entered.
-        sessions: how many sessions have booked.
+        sessions: how many sessions have reserved.
     """
 
     created: str
@@ -177,7 +177,7 @@ class Snapshot:
     accounts: tuple[Account, ...]
     data: DataAccount | None
     digests: bytes
-    runs: tuple[BookedRun, ...]
+    runs: tuple[EnteredRun, ...]
     sessions: int
 
     @property
@@ -252,7 +252,7 @@ def snapshot(log: Log, path: str) -> Snapshot:
             of_kind[entry["kind"]].append(entry)
         charged = _charged(entries)
         runs = tuple(
-            _booked(entry, tuple(charged.get(entry["run"], ()))) for entry in of_kind["run"]
+            _entered_run(entry, tuple(charged.get(entry["run"], ()))) for entry in of_kind["run"]
         )
         sessions = [entry["session"] for entry in of_kind["reserve"]]
         rows = (
@@ -287,7 +287,7 @@ def data_name(digests: bytes) -> str:
 
 
 def _charged(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Interval]]:
-    """The intervals that each run was charged: all that was booked, but for what was settled."""
+    """The intervals that each run was charged: all that was reserved, but for what was settled."""
     blocks: list[_Block] = []
     for entry in entries:
         if entry["kind"] == "reserve":
@@ -305,9 +305,9 @@ def _charged(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Interval]]:
     return intervals
 
 
-def _booked(entry: Mapping[str, Any], charged: tuple[Interval, ...]) -> BookedRun:
+def _entered_run(entry: Mapping[str, Any], charged: tuple[Interval, ...]) -> EnteredRun:
     statements = {int(node): statement for node, statement in entry["mechanisms"].items()}
-    return BookedRun(
+    return EnteredRun(
         run_id=entry["run"],
         digest=entry["digest"],
         created=entry["created"],
@@ -358,7 +358,7 @@ class Ledger(Closing):
             connection: to a ledger, locked unless it is in memory.
             path: its file, for messages.
             key: that signs it.
-            run_id: of the run to book for; None until `enter` says.
+            run_id: of the run that it reserves for; None until `enter` says.
         """
         self._connection = connection
         self._path = path
@@ -381,7 +381,7 @@ class Ledger(Closing):
             path: a file that does not exist, in a folder that does, on a file system with hard
                 links. The key that signs it lies beside it, and is made if there is none.
             digest: identifies the plan: a run is only ever continued under the same one.
-            statements: one for each node that this ledger books for.
+            statements: one for each node of this ledger.
             run_id: of the run, where several ledgers are of one; by default a new one.
 
         Raises:
@@ -465,7 +465,7 @@ class Ledger(Closing):
 
     @classmethod
     def open_account(cls, path: str | Path) -> Self:
-        """A ledger; where it is one of data, `enter` says for which run it is to book.
+        """A ledger; where it is one of data, `enter` says of which run it is.
 
         Raises:
             InputError: the file or its key is missing, is no ledger, is damaged or edited, has
@@ -477,14 +477,14 @@ class Ledger(Closing):
             snapshot(verified(connection, str(path)), str(path))
             key = find_key(Path(path).parent)
             if key is None:
-                expected = "a ledger with its key beside it: without it nothing can be booked"
+                expected = "a ledger with its key beside it: without it nothing can be reserved"
                 raise InputError("ledger", str(path), expected)
             return cls(connection, str(path), key, None)
 
     def enter(
         self, run_id: str, *, digest: str, statements: Mapping[int, Mapping[str, Any]]
     ) -> None:
-        """Book for this run from now on; a run that is on file already is continued.
+        """Reserve for this run from now on; a run that is on file already is continued.
 
         Args:
             run_id: the identity that its own ledger has.
@@ -513,19 +513,19 @@ class Ledger(Closing):
 
     @property
     def digest(self) -> str:
-        """Digest of the plan that this ledger books for."""
+        """Digest of the plan of this ledger."""
         return self._current().digest
 
     @property
     def statements(self) -> tuple[NodeStatement, ...]:
         """What each node runs and may spend, by node."""
-        booked = self._current().statements
+        reserved = self._current().statements
         accounts = self.snapshot().accounts
-        return tuple(NodeStatement(node, booked[node], *budget) for node, *budget in accounts)
+        return tuple(NodeStatement(node, reserved[node], *budget) for node, *budget in accounts)
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The nodes this ledger books for, in order."""
+        """The nodes of this ledger, in order."""
         return tuple(self._current().statements)
 
     def snapshot(self) -> Snapshot:
@@ -533,9 +533,9 @@ class Ledger(Closing):
         return snapshot(read_log(self._connection), self._path)
 
     def reserve(self, first_step: int, until: int) -> None:
-        """Book steps `first_step .. until - 1` for every node, durably, before they are sent.
+        """Reserve steps `first_step .. until - 1` for every node, durably, before they are sent.
 
-        Steps that were booked before are booked again: a repeated step is charged twice.
+        Steps that were reserved before are reserved again: a repeated step is charged twice.
 
         Raises:
             InputError: the interval is empty or begins below 0, no run was entered, or the file
@@ -551,7 +551,7 @@ class Ledger(Closing):
     def settle(self, used_until: int) -> None:
         """Close this session's open blocks at a clean stop: steps from `used_until` on were unused.
 
-        No message of a step >= `used_until` may have left since those blocks were booked. Blocks
+        No message of a step >= `used_until` may have left since those blocks were reserved. Blocks
         of earlier sessions that were killed stay as they are: they count in full.
 
         Raises:
@@ -562,7 +562,7 @@ class Ledger(Closing):
         self._append({"kind": "settle", "session": self._session, "until": used_until})
 
     def charged(self) -> dict[int, tuple[Interval, ...]]:
-        """The run's booked intervals at each node, in the order of booking, repeats included."""
+        """The run's reserved intervals at each node, in order, repeats included."""
         return dict(self._current().charged)
 
     def _append(self, entry: Mapping[str, Any], *, seal: bool = True) -> None:
@@ -570,11 +570,11 @@ class Ledger(Closing):
 
     def _entered(self) -> str:
         if self._run_id is None:
-            raise InputError("ledger", self._path, "needs to know which run it books for: enter it")
+            raise InputError("ledger", self._path, "needs to know of which run it is: enter it")
         return self._run_id
 
-    def _current(self) -> BookedRun:
-        """The run that this ledger books for."""
+    def _current(self) -> EnteredRun:
+        """The run of this ledger."""
         run_id = self._entered()
         return next(run for run in self.snapshot().runs if run.run_id == run_id)
 

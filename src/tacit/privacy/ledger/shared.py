@@ -6,7 +6,7 @@ budget where they have the same set of records, and on the budgets of all accoun
 `ledger.key`, without which no record can be told from another.
 
 *Who may draw on them*: of runs whose records overlap, one at a time. A run is admitted by looking
-at what all ledgers say of its records, and its own blocks are booked later, in its own accounts
+at what all ledgers say of its records, and its own blocks are reserved later, in its own accounts
 alone. So from before it looks until it ends, no other run may draw on any of the same records: each
 process keeps a file `in-use-*` in the folder with the digests of its records, which counts for as
 long as the process lives (the operating system's lock on it ends with the process). Processes of
@@ -221,7 +221,7 @@ def folder_key(folder: Path) -> LedgerKey:
 class SharedLedgers(Closing):
     """The ledgers of the data of a run's nodes, which no other run draws on until it is closed.
 
-    Without nodes it is the shared ledger of a run that has none: it allows and books nothing.
+    Without nodes it is the shared ledger of a run that has none: it allows and reserves nothing.
 
     Attributes:
         folder: where they lie.
@@ -299,14 +299,14 @@ class SharedLedgers(Closing):
         """The nodes of this process that have the same records as a node, itself included."""
         return self._nodes[self.accounts[node].name]
 
-    def booked(self, node: int, run_id: str | None) -> tuple[Interval, ...]:
+    def reserved(self, node: int, run_id: str | None) -> tuple[Interval, ...]:
         """What the ledger of a node's data had charged a run there at the start."""
         known = self.snapshots.get(self.accounts[node].name)
         runs = () if known is None else known.runs
         return next((run.charged.get(node, ()) for run in runs if run.run_id == run_id), ())
 
     def entered(self, run_id: str) -> Path | None:
-        """A ledger that had a run on its books at the start; None: no ledger of these records."""
+        """A ledger that held a run at the start; None: no ledger of these records."""
         for name, known in self.snapshots.items():
             if any(run.run_id == run_id for run in known.runs):
                 return account_file(self.folder, name)
@@ -329,17 +329,17 @@ class SharedLedgers(Closing):
             sent: what the run's own ledger has charged each node so far.
 
         Raises:
-            InputError: the run has sent more than is on these books, or a file cannot be written.
+            InputError: the run has sent more than is in these ledgers, or a file cannot be written.
         """
         for node in self.accounts:
-            # Elsewhere, on other data or on an older copy of its books a run must not go on.
-            before, now = _steps(sent.get(node, ())), _steps(self.booked(node, run_id))
+            # Elsewhere, on other data or on an older copy of its ledger a run must not go on.
+            before, now = _steps(sent.get(node, ())), _steps(self.reserved(node, run_id))
             if before > now:
                 raise InputError(
                     "privacy.ledger",
                     str(self.file(node)),
-                    f"the books of this run and of its data: they have {now} of the {before} steps "
-                    "that it was charged",
+                    f"the ledgers of this run and of its data: they have {now} of the {before} "
+                    "steps that it was charged",
                 )
         accounts = {account.name: account for account in self.accounts.values()}
         key = find_key(self.folder)
@@ -358,11 +358,11 @@ class SharedLedgers(Closing):
         _at_once(enter, accounts.values())
 
     def reserve(self, first_step: int, until: int) -> None:
-        """Book steps on every ledger, durably; see `Ledger.reserve`."""
+        """Reserve steps on every ledger, durably; see `Ledger.reserve`."""
         _at_once(lambda ledger: ledger.reserve(first_step, until), self._ledgers.values())
 
     def settle(self, used_until: int) -> None:
-        """Give back what was booked and not used; see `Ledger.settle`."""
+        """Give back what was reserved and not used; see `Ledger.settle`."""
         _at_once(lambda ledger: ledger.settle(used_until), self._ledgers.values())
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""From steps on the books to the mechanism that they make up, which an accountant then composes.
+"""From steps in the ledger to the mechanism that they make up, which an accountant then composes.
 
 What a run releases is its mechanism, restricted to the steps that it was charged; what has been
 released from a node's data is the adaptive composition of that of all runs. It bounds what an
@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from tacit.errors import InputError
 from tacit.privacy.accounting.accounting import epsilon
-from tacit.privacy.ledger.ledger import BookedRun, Interval, StepRun, step_runs
+from tacit.privacy.ledger.ledger import EnteredRun, Interval, StepRun, step_runs
 from tacit.privacy.mechanisms.composed import (
     Composed,
     FixedBatchGaussian,
@@ -99,8 +99,8 @@ def combined(mechanisms: Iterable[Mechanism | None]) -> Mechanism | None:
     return whole.parts[0] if len(whole.parts) == 1 else whole
 
 
-def run_mechanism(run: BookedRun, node: int, more: Iterable[Interval] = ()) -> Mechanism | None:
-    """What a run released from a node's data, by the books; None where nothing was charged.
+def run_mechanism(run: EnteredRun, node: int, more: Iterable[Interval] = ()) -> Mechanism | None:
+    """What a run released from a node's data, by the ledger; None where nothing was charged.
 
     Args:
         run: the run.
@@ -151,7 +151,7 @@ def cost(mechanism: Mechanism | None, delta: float) -> float:
     return 0.0 if mechanism is None else epsilon(mechanism, delta=delta)
 
 
-def check_agreement(mechanism: Mechanism, run: BookedRun, node: int, where: str) -> None:
+def check_agreement(mechanism: Mechanism, run: EnteredRun, node: int, where: str) -> None:
     """Refuse a mechanism that cannot be composed with what an earlier run released.
 
     Args:
@@ -170,7 +170,7 @@ def check_agreement(mechanism: Mechanism, run: BookedRun, node: int, where: str)
                 raise InputError(
                     f"{key} of node {node}",
                     getattr(mechanism, key),
-                    f"run {run.run_id[:8]} in {where} was booked under {getattr(before, key)!r}, "
+                    f"run {run.run_id[:8]} in {where} was reserved under {getattr(before, key)!r}, "
                     "and the two do not add up: use the same, or another ledger",
                 )
 

@@ -39,7 +39,7 @@ class LedgerFile(Document):
 
 
 class LedgerRun(Document):
-    """A run on the books: its identity, the digest of its plan, and the version that entered it."""
+    """A run in it: its identity, the digest of its plan, and the version that entered it."""
 
     run: Text
     created: Text

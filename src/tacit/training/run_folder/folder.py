@@ -219,7 +219,7 @@ def reopened(path: Path, config: Config) -> Iterator[RunFolder]:
 
 
 def half_made(path: Path) -> bool:
-    """Whether a process was ended while it made this folder: nothing was sent, or booked."""
+    """Whether a process was ended while it made this folder: nothing was sent, or reserved."""
     return not os.path.lexists(path) and bool(_half_made(path))
 
 
