@@ -168,8 +168,8 @@ def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
     return Chart(
         key=f"claims-{place}",
         title=f"{algorithm}: claimed, certified and proved epsilon",
-        caption="A claim to the left of the red mark is too small; one to the right of the blue "
-        "mark holds.",
+        caption="A claim left of what is proved (upward triangle) is too small; one right of what "
+        "is certified (downward triangle) holds.",
         figure=figure,
         absent="There is nothing to draw: no noise is determined by what is printed.",
         height=150 + _ROW_HEIGHT * len(shown),
