@@ -14,6 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.privacy.mechanisms.clipping import CLIP_NORMS, ClipNorm
+
 Array = NDArray[np.float64]
 Options = Mapping[str, Any]
 
@@ -397,3 +399,27 @@ SPECIAL: Sequence[Special] = (
         **_PLAIN,
     ),
 )
+
+
+# For which clip each mechanism is proved: any where a step takes nothing but noised sums of clipped
+# gradients, l1 under Laplace noise; of those that are not named, l2 alone.
+ANY_CLIP = [
+    "sgp",
+    "privsgp",
+    "dyn-d2p",
+    "dyn-c",
+    "dyn-mu",
+    "const-d2p",
+    "dyn-general",
+    "d-psgd",
+    "dp2-sgd",
+    "adp2-sgd",
+    "choco-sgd",
+    "do-adp",
+    "dp-dda",
+    "fedspd-dp",
+]
+CLIP: Mapping[str, tuple[ClipNorm, ...]] = {
+    **dict.fromkeys(ANY_CLIP, CLIP_NORMS),
+    **dict.fromkeys(("dpdo", "cpgt"), ("l1",)),
+}

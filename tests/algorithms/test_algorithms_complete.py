@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import golden
 import pytest
-from battery_table import NOISED, ROWS, SPECIAL
+from battery_table import CLIP, NOISED, ROWS, SPECIAL
 
 from tacit.algorithms import ALGORITHMS, Algorithm
 from tacit.algorithms.privsgp import PRIVSGP, PushSumOptions
@@ -62,6 +62,8 @@ def missing(row: Algorithm[Any, Any]) -> Iterator[str]:
             yield f"tests/algorithms/{file}: add {function}, which the row {case!r} names"
     if not any(row.name in (same.name, same.other) for same in SPECIAL):
         yield f"{table}: add to SPECIAL the settings at which it is another algorithm"
+    if set(row.clip_norms(row.options())) != set(CLIP.get(row.name, ("l2",))):
+        yield f"{table}: say in CLIP for which `clip_norm` its mechanism is proved, as its row does"
     results = json.loads(golden.FILE.read_text(encoding="utf-8"))["runs"]
     for case in cases or [row.name]:
         if case not in results:
@@ -101,6 +103,7 @@ def test_a_newcomer_reads_all_that_is_missing_at_once() -> None:
     assert places == [
         "tests/algorithms/battery_table.py",
         "tests/algorithms/",
+        "tests/algorithms/battery_table.py",
         "tests/algorithms/battery_table.py",
         "tests/algorithms/golden.json",
         "examples/ or papers/",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from battery_experiments import DELTA, experiment, schedule_options
-from battery_table import NOISED, ROWS
+from battery_table import ANY_CLIP, CLIP, NOISED, ROWS
 from test_algorithms_battery import digits
 from torch import Tensor
 
@@ -155,31 +155,6 @@ def test_steps_below_a_unit_in_the_last_place_of_the_model(case: str) -> None:
     assert_moves_as_accounted(job_of(case, "float32", "mlp", "all", **small))
 
 
-# For which clip each mechanism is proved: any where a step takes nothing but noised sums of clipped
-# gradients, l1 under Laplace noise, else l2 alone.
-ANY_CLIP = [
-    "sgp",
-    "privsgp",
-    "dyn-d2p",
-    "dyn-c",
-    "dyn-mu",
-    "const-d2p",
-    "dyn-general",
-    "d-psgd",
-    "dp2-sgd",
-    "adp2-sgd",
-    "choco-sgd",
-    "do-adp",
-    "dp-dda",
-    "fedspd-dp",
-]
-PROVED: dict[str, tuple[ClipNorm, ...]] = {
-    **dict.fromkeys(ALGORITHMS, ("l2",)),
-    **dict.fromkeys(ANY_CLIP, CLIP_NORMS),
-    **dict.fromkeys(("dpdo", "cpgt"), ("l1",)),
-}
-
-
 @pytest.mark.parametrize("norm", CLIP_NORMS)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_clip_norm_that_is_not_proved_is_refused(name: str, norm: ClipNorm) -> None:
@@ -188,20 +163,18 @@ def test_a_clip_norm_that_is_not_proved_is_refused(name: str, norm: ClipNorm) ->
     if "clip_schedule" in options:  # which is the bound of each step
         del options["clip"]
     config = load_config(experiment(case, steps=STEPS, options=options), count=3)
-    if norm in PROVED[name]:
+    if norm in CLIP.get(name, ("l2",)):
         assert build_plan(config, [RECORDS] * 3, 5).release.clip.norm == norm
         return
     with pytest.raises(InputError) as refused:
         build_plan(config, [RECORDS] * 3, 5)
     assert (refused.value.where, refused.value.value) == ("algorithm.clip_norm", norm)
-    (other,) = PROVED[name]
+    (other,) = CLIP.get(name, ("l2",))
     assert refused.value.expected == f"must be '{other}' for this method"
 
 
 @pytest.mark.parametrize("norm", ["coordinate", "l1"])
-@pytest.mark.parametrize(
-    "case", [case for case in NOISED if len(PROVED[ROWS[case].name]) == len(CLIP_NORMS)]
-)
+@pytest.mark.parametrize("case", [case for case in NOISED if ROWS[case].name in ANY_CLIP])
 def test_with_any_clip_that_is_proved_it_moves_by_the_accounted_sensitivity(
     case: str, norm: ClipNorm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
