@@ -68,3 +68,13 @@ def test_a_release_and_a_plan_are_finished() -> None:
         plan.release.noise_shape = ()  # type: ignore[misc]
     with pytest.raises(FrozenInstanceError):
         plan.nodes = ()  # type: ignore[misc]
+
+
+def test_an_accounted_run_has_a_bound_whatever_a_row_schedules() -> None:
+    """Noise is calibrated on the bound: without one it would be that of C = 1, and hide nothing."""
+    planned = plan_of([50] * 3, epsilon=1.0).release
+    unbounded = Schedules(None, (1.0,) * STEPS)
+    with pytest.raises(InputError, match=r"algorithm\.clip = None: without a bound no epsilon"):
+        make_release(planned.algorithm, planned.setup, unbounded, None, 1.0)
+    free = replace(planned.setup, accounted=False)
+    assert make_release(planned.algorithm, free, unbounded, None, 1.0).clip.bounds is None

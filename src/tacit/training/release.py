@@ -252,15 +252,16 @@ def make_release(
         published_constant: the constant that a paper's formula leaves open.
 
     Raises:
-        InputError: on `algorithm.clip_norm`, a norm for which nothing is proved.
+        InputError: on `algorithm.clip_norm`, a norm for which nothing is proved; on
+            `algorithm.clip`, an accounted run whose schedules have no bound.
     """
     clip = Clipping(setup.options.clip_norm, schedules.clip)
     proved = algorithm.clip_norms(setup.options)
     if clip.norm not in proved:
         listed = " or ".join(f"'{norm}'" for norm in proved)
         raise InputError("algorithm.clip_norm", clip.norm, f"must be {listed} for this method")
-    if clip.bounds is not None:  # raises where there is none
-        clip.sensitivity(setup.relation, algorithm.noise.norm)
+    if setup.accounted or clip.bounds is not None:
+        clip.sensitivity(setup.relation, algorithm.noise.norm)  # raises where there is no bound
     return Release(
         algorithm=algorithm,
         setup=setup,
