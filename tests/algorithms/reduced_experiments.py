@@ -29,7 +29,7 @@ def experiment(options: Mapping[str, Any], **sections: Mapping[str, Any]) -> dic
     return made
 
 
-def world_of(job: Job) -> StackedContext:
+def context_of(job: Job) -> StackedContext:
     exchange = InProcessExchange(job.plan.mixing.weights, dtype=job.dtype, device=job.device)
     return StackedContext(job.plan, job.model, job.train, node_keys(job.plan), exchange)
 

@@ -53,7 +53,7 @@ def job_of(
     return prepare(load_config(config, count=len(records)), nodes=records)
 
 
-def world_of(job: Job, records: list[data.Dataset]) -> StackedContext:
+def context_of(job: Job, records: list[data.Dataset]) -> StackedContext:
     """The job's context, on other records of the same sizes: the coins are the same."""
     plan = job.plan
     exchange = InProcessExchange(plan.mixing.weights, dtype=job.dtype, device=job.device)
@@ -80,7 +80,7 @@ def smoothness(*records: data.Dataset) -> float:
 
 def messages(job: Job, records: data.Dataset, broadcasts: Array) -> list[Array]:
     """What the client sends in each round, for the same broadcasts: a transcript that is given."""
-    context, options = world_of(job, [records]), job.config.algorithm.options
+    context, options = context_of(job, [records]), job.config.algorithm.options
     server = [torch.from_numpy(row)[None] for row in broadcasts]
     state = FEDSPD_DP.start(server[0].clone(), options, context)
     sent = []
@@ -317,7 +317,7 @@ def test_noise_of_the_planned_size_is_on_what_is_sent(state: str) -> None:
     ]
     options = {"state": state, "local_steps": 2, "inverse_step": 3.0, "penalty": 2.0}
     job = job_of(nodes, options, {"noise_std": 0.05, "accounting": "none"}, loss="mse")
-    context, options = world_of(job, nodes), job.config.algorithm.options
+    context, options = context_of(job, nodes), job.config.algorithm.options
     x = job.model.start(2, job.dtype, job.device)
     after = FEDSPD_DP.step(FEDSPD_DP.start(x, options, context), 0, options, context)
     assert isinstance(after, PrimalDualState)

@@ -18,10 +18,10 @@ from reduced_experiments import (
     PRIVATE,
     RATE,
     STEPS,
+    context_of,
     experiment,
     least_epsilon,
     pld,
-    world_of,
 )
 from scipy.stats import binom, norm
 
@@ -306,7 +306,7 @@ def test_noise_of_the_planned_size_enters_anchors_and_differences(dtype: str) ->
         config = load_config(experiment({"clip": clip, **options}, **sections), count=1)
         job = prepare(config, nodes=nodes)
         algorithm, chosen = job.config.algorithm.definition, job.config.algorithm.options
-        context = world_of(job)
+        context = context_of(job)
         state, found = (
             algorithm.start(job.model.start(1, job.dtype, job.device), chosen, context),
             [],

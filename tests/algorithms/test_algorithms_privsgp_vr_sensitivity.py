@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from reduced_experiments import PRIVATE, experiment, world_of
+from reduced_experiments import PRIVATE, context_of, experiment
 from torch import Tensor, nn
 
 from tacit.config import load_config
@@ -111,7 +111,7 @@ class Released:
     """Runs the estimator of `privsgp-vr` on given models, without noise, and keeps its sums."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.context = job, world_of(job)
+        self.job, self.context = job, context_of(job)
         self.context.add_noise = self._keep  # type: ignore[method-assign]
 
     def _keep(self, total: Tensor, k: int, *, scale: Any = 1.0, part: int = 0) -> Tensor:

@@ -15,6 +15,7 @@ from forked import said_in_fork
 from tacit import data
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
+from tacit.errors import InputError
 from tacit.privacy.noise import draws as noise
 from tacit.privacy.noise.lattice import normal
 from tacit.training import sampling
@@ -55,7 +56,7 @@ def job_of(
     return prepare(config, model=nn.Linear(2, 1), nodes=records())
 
 
-def world_of(job: Job, keys: noise.NodeKeys | None = None) -> StackedContext:
+def context_of(job: Job, keys: noise.NodeKeys | None = None) -> StackedContext:
     exchange = InProcessExchange(job.plan.mixing.weights, dtype=job.dtype, device=job.device)
     return StackedContext(job.plan, job.model, job.train, keys or keys_of(), exchange)
 
@@ -86,7 +87,7 @@ def gradient_sum(
 @pytest.mark.parametrize("clip", [None, 1.5])
 def test_the_batch_gradient_sums_records_clipped_at_the_steps_own_bound(clip: float | None) -> None:
     job = job_of(algorithm={} if clip is None else {"clip": clip})
-    context, at = world_of(job), points()
+    context, at = context_of(job), points()
     for k in (0, 3, 1):
         bound = None if clip is None else clip * 4.0 ** (-k / STEPS)
         found = context.batch_gradient(at, k).numpy().copy()
@@ -101,7 +102,7 @@ def test_the_batch_gradient_sums_records_clipped_at_the_steps_own_bound(clip: fl
 
 def test_the_batch_gradient_takes_the_drawn_records_only() -> None:
     job = job_of(batch=2)
-    context, at, keys = world_of(job), points(), keys_of()
+    context, at, keys = context_of(job), points(), keys_of()
     sizes = set()
     for k in range(STEPS):
         batch = sampling.draw(job.plan, keys, k, job.device)
@@ -121,7 +122,7 @@ def test_a_step_where_no_node_draws_a_record_sums_to_zero() -> None:
     quiet = replace(
         job, plan=replace(job.plan, nodes=tuple(replace(n, rate=1e-12) for n in job.plan.nodes))
     )
-    context = world_of(quiet)
+    context = context_of(quiet)
     total = context.batch_gradient(points(), 0)
     assert total.shape == (len(RECORDS), 3)
     assert not bool(total.any())
@@ -134,7 +135,7 @@ def test_a_step_where_no_node_draws_a_record_sums_to_zero() -> None:
 def test_sums_are_divided_by_the_expected_batch_in_place(
     batch: int | str, expected: list[int]
 ) -> None:
-    context = world_of(job_of(batch=batch))
+    context = context_of(job_of(batch=batch))
     total = torch.ones(len(RECORDS), 3, dtype=torch.float64)
     found = context.divide(total)
     assert found.data_ptr() == total.data_ptr()
@@ -146,7 +147,7 @@ def test_noise_is_each_nodes_own_normals_times_the_planned_deviation(dtype: str)
     job = job_of(
         privacy={"epsilon": [0.5, 1.0, 2.0], "delta": 1e-4}, algorithm={"clip": 2.0}, dtype=dtype
     )
-    context, keys = world_of(job), keys_of()
+    context, keys = context_of(job), keys_of()
     seen = []
     for k in range(STEPS):
         total = torch.full((len(RECORDS), 3), 0.25, dtype=job.dtype)
@@ -168,7 +169,7 @@ def test_noise_is_each_nodes_own_normals_times_the_planned_deviation(dtype: str)
 
 def test_a_plan_without_noise_adds_none() -> None:
     total = torch.full((len(RECORDS), 3), 0.25, dtype=torch.float64)
-    found = world_of(job_of()).add_noise(total, 0)
+    found = context_of(job_of()).add_noise(total, 0)
     assert torch.equal(found, torch.full((len(RECORDS), 3), 0.25, dtype=torch.float64))
 
 
@@ -184,7 +185,7 @@ def test_a_node_alone_computes_what_it_computes_in_the_stack(node: int, batch: i
         train=data.stack([data.Dataset(*records()[node])], job.dtype, job.device),
     )
     at = points()
-    together, single = world_of(job), world_of(alone, keys_of().subset([node]))
+    together, single = context_of(job), context_of(alone, keys_of().subset([node]))
     for k in range(STEPS):
         right = together.add_noise(together.batch_gradient(at, k), k)[node].clone()
         found = single.add_noise(single.batch_gradient(at[node : node + 1], k), k)[0]
@@ -192,7 +193,7 @@ def test_a_node_alone_computes_what_it_computes_in_the_stack(node: int, batch: i
 
 
 def test_the_last_batch_is_kept_for_the_progress_line() -> None:
-    context, at = world_of(job_of(algorithm={"clip": 1.0})), points()
+    context, at = context_of(job_of(algorithm={"clip": 1.0})), points()
     assert context.last is None
     context.batch_gradient(at, 0)
     assert context.last is not None
@@ -211,7 +212,7 @@ def federated_world(active: int | None) -> StackedContext:
         privacy={"noise_std": 0.5, "accounting": "none"},
         batch=2,
     )
-    return world_of(job)
+    return context_of(job)
 
 
 @pytest.mark.parametrize("k", range(STEPS))
@@ -250,9 +251,20 @@ def test_where_all_are_active_their_world_is_the_whole() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_draws_no_noise_of_the_world_it_came_with() -> None:
     job = job_of(privacy={"noise_std": 0.5, "delta": 1e-5})
-    context = world_of(job)
+    context = context_of(job)
     zeros = torch.zeros(len(RECORDS), 3, dtype=torch.float64)
     drawn = context.add_noise(zeros.clone(), 0)
     said = said_in_fork(lambda: context.add_noise(zeros.clone(), 0))
     assert said.startswith("InputError: noise keys = 'process ")
     assert torch.equal(context.add_noise(zeros.clone(), 0), drawn)
+
+
+@pytest.mark.parametrize("norm", ["l1", "coordinate"])
+def test_what_is_clipped_in_l2_alone_is_refused_under_another_norm(norm: str) -> None:
+    """Also to a row of a user's own, such as one with Laplace noise, accounted in l1."""
+    job = job_of(algorithm={"name": "dp2-sgd", "clip": 1.0, "clip_norm": norm})
+    context, at = context_of(job), points()
+    context.batch_gradient(at, 0)
+    for ask in (lambda: context.table, lambda: context.batch_difference(at, at, 0, None)):
+        with pytest.raises(InputError, match=rf"clip_norm = '{norm}': must be 'l2' where"):
+            ask()

@@ -15,7 +15,8 @@ __all__ = ["StepContext", "StepTable"]
 class StepTable(Protocol):
     """One stored clipped gradient for each record (or mini-batch): private, never sent.
 
-    Clipped in the l2 norm: a row whose step asks for one has `clip_norms` of `l2_clip`.
+    Clipped in the l2 norm: a row whose step asks for one has `clip_norms` of `l2_clip`, and under
+    another norm asking for it raises InputError.
     """
 
     def fill(self, at: Tensor) -> None:
@@ -123,6 +124,9 @@ class StepContext(Protocol):
         the l2 norm too: a row whose step asks for this has `clip_norms` of `l2_clip`. All
         `[nodes, d]`; the sum is in float64, so that no more is lost to rounding when something is
         added to it.
+
+        Raises:
+            InputError: on `algorithm.clip_norm`, another norm than l2.
         """
 
     def add_noise(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tacit.communication.exchange import Exchange
 from tacit.data import StackedData
+from tacit.errors import InputError
 from tacit.gradients import BatchGradient, StackedModel
 from tacit.gradients.table import clipped_difference, difference_shapes
 from tacit.gradients.table_storage import Shape
@@ -89,6 +90,7 @@ class StackedContext:
     @cached_property
     def table(self) -> StackedTable:
         """The gradient table, made when it is first filled or restored."""
+        self._only_l2()
         nodes = self._all._members
         return StackedTable(self._plan, self._model, self._data, self._keys, self._seen.keep, nodes)
 
@@ -151,6 +153,7 @@ class StackedContext:
 
     def batch_difference(self, at: Tensor, anchor: Tensor, k: int, bound: float | None) -> Tensor:
         """Sum over step k's batch of clipped gradients at `at` less those at `anchor`."""
+        self._only_l2()
         batch = self._batch(k, 0, False, None, self._members)
         found = clipped_difference(
             self._model,
@@ -221,6 +224,20 @@ class StackedContext:
         return np.asarray(self.nodes, np.int64) % (
             1 if activity is None else activity.active.shape[1]
         )
+
+    def _only_l2(self) -> None:
+        """Refuse a row of a user's own that is accounted in a norm in which this has no bound.
+
+        Kept and subtracted gradients are clipped in l2, which bounds no l1 norm: Laplace noise
+        would not hide them.
+        """
+        norm = self._plan.release.clip.norm
+        if norm != "l2":
+            raise InputError(
+                "algorithm.clip_norm",
+                norm,
+                "must be 'l2' where an algorithm keeps or subtracts the gradients of records",
+            )
 
     def _taking_part(self, k: int) -> tuple[Tensor | None, tuple[NodePlan, ...]]:
         """Rows and plans of the nodes that are active; None for all rows."""
