@@ -25,6 +25,7 @@ ORDER = (
     "errors",
     "private_files",
     "free_memory",
+    "kernels",
     "privacy",
     "topology",
     "gradients",
