@@ -1,7 +1,7 @@
 """How loops are compiled: to machine code with numba, once on a machine, without fast-math.
 
-Loops keep IEEE 754 to the letter: nothing is reordered and no product is fused with a sum, so that a
-loop has the same bits on every processor, and what a test finds for all inputs holds on all of them.
+Loops keep IEEE 754 to the letter: nothing is reordered and no product is fused with a sum, so that
+a loop has the same bits on every processor, and what a test finds for all inputs holds on all.
 
 What was compiled is kept on disk for the next process: in `NUMBA_CACHE_DIR` if that is set, else
 beside the source, else, where tacit is installed read-only, in the user's cache folder. Where
