@@ -1,4 +1,4 @@
-"""Noise: what a run releases, on all cores, against `torch.randn` on one thread.
+"""Noise: what a run releases, against `torch.randn`, one thread each.
 
     python benchmarks/speed/noise.py [--rounds 15] [--quick]
 
@@ -23,17 +23,18 @@ import torch
 from tacit.privacy.noise import draws as noise
 from tacit.privacy.noise import gaussian
 from tacit.privacy.noise.draws import position
+from tacit.privacy.noise.fast import noise_rows
 from tacit.privacy.noise.gaussian import add_normal
-from tacit.privacy.noise.lattice import Pieces, SingleBlock, normal
+from tacit.privacy.noise.lattice import Pieces
 
 __all__ = ["measure"]
 
 NODES, LENGTH = 50, 101_770
 QUICK_NODES = 12
 STD = 0.7
-GOAL = 1.0
-# What a value must move: half an AES block written and read, its total read and written.
-BYTES = 8 + 8 + 4 + 4
+GOAL = 0.5
+# What a value must move: a quarter AES block written and read, its total read and written.
+BYTES = 4 + 4 + 4 + 4
 
 
 def measure(rounds: int, quick: bool = False) -> dict[str, Any]:
@@ -47,7 +48,6 @@ def measure(rounds: int, quick: bool = False) -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0))
     keys = noise.fresh_keys(range(nodes))
     total = torch.zeros(nodes, LENGTH)
-    out = torch.empty(nodes, LENGTH)
     steps = iter(range(1 << 40))
 
     def release() -> None:
@@ -57,10 +57,6 @@ def measure(rounds: int, quick: bool = False) -> dict[str, Any]:
         "torch.randn, one thread": (1, lambda: torch.randn(nodes, LENGTH)),
         "add_normal, all cores": (cores, release),
         "add_normal, one thread": (1, release),
-        "normal (no defence), all cores": (
-            cores,
-            lambda: normal(keys, None, "noise", next(steps), LENGTH, out=out),
-        ),
     }
     found: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds + 1):
@@ -73,7 +69,7 @@ def measure(rounds: int, quick: bool = False) -> dict[str, Any]:
                 found[name].append(seconds / total.numel() * 1e9)
     randn = found["torch.randn, one thread"]
     ratios = {name: float(np.median(np.divide(figures, randn))) for name, figures in found.items()}
-    ratio = ratios["add_normal, all cores"]
+    ratio = ratios["add_normal, one thread"]
     medians = {name: float(np.median(figures)) for name, figures in found.items()}
     parts = _parts(keys, rounds, medians["add_normal, one thread"])
     return {
@@ -129,60 +125,45 @@ def _parts(keys: noise.NodeKeys, rounds: int, whole: float) -> dict[str, float]:
     nodes = len(keys.nodes)
     total = np.zeros((nodes, LENGTH), np.float32)
     pieces = Pieces.of(*total.shape)
-    block, lattice = SingleBlock(pieces), gaussian._Lattice.of([STD] * nodes)
+    lattice, room = gaussian._Lattice.of([STD] * nodes), gaussian._Room(pieces)
     source = gaussian._Source(keys, keys.nodes, "noise", position(0, 0))
-    limit = gaussian._SINGLE_TOTAL * STD / 128
-    zeros = bytes(16 * pieces.pairs)
-    room = np.empty(len(zeros) + 16, np.uint8)
 
     def stream() -> None:
-        for row in range(nodes):
-            for pair in range(0, LENGTH // 2, pieces.pairs):
-                source.read(row, pair, zeros, room.data)
-
-    def draw() -> None:
         for place in pieces.places():
-            block.draw(place, source.read, lattice.factors[place[0]])
+            room.words(place, len(total[place]), source)
 
-    def step() -> None:
+    def loop() -> None:
+        words = room.words(next(iter(pieces.places())), pieces.height, source)
         for place in pieces.places():
-            piece = total[place]
-            assert gaussian._within(piece, limit)
-            np.copyto(piece, gaussian._single_points(piece, block, lattice, place[0]))
+            piece, group = total[place], place[0]
+            noise_rows(
+                piece,
+                words[: len(piece)],
+                lattice.spacings[group],
+                lattice.scales[group],
+                room.flags,
+                room.left,
+                room.left_words,
+                0,
+                0,
+                0,
+            )
 
-    runs = {"AES": stream, "draw": draw, "lattice": step}
+    runs = {"keystream": stream, "loop": loop}
     # Totals that grow from round to round would not be those of a run.
     found = _medians(runs, rounds, total.size, lambda: total.fill(0.0))
-    return {
-        "AES": found["AES"],
-        "Box-Muller": found["draw"] - found["AES"],
-        "lattice": found["lattice"],
-        "care and the rest": whole - found["draw"] - found["lattice"],
-    }
+    return found | {"care and the rest": whole - sum(found.values())}
 
 
 def _floor(keys: noise.NodeKeys, rounds: int) -> dict[str, float]:
-    """What cannot be saved with these tools: keystream, one logarithm, root, sine, cosine a pair.
-
-    On one thread, from and to the processor's own cache, in nanoseconds a value.
-    """
-    pairs = 1 << 14
-    numbers = np.linspace(0.1, 3.0, pairs, dtype=np.float32)
-    out = np.empty_like(numbers)
-    room, zeros = bytearray(16 * pairs + 16), bytes(16 * pairs)
+    """What cannot be saved: the keystream from AES, and moving the bytes; on one thread."""
+    count = 1 << 16
+    room, zeros = bytearray(4 * count + 16), bytes(4 * count)
     large = np.zeros(1 << 24, np.uint8)
     target = np.empty_like(large)
-    found = _medians(
-        {
-            "AES": lambda: keys.read(0, "floor", 0, zeros, memoryview(room)),
-            "logarithm and root": lambda: (np.log(numbers, out=out), np.sqrt(numbers, out=out)),
-            "sine and cosine": lambda: (np.sin(numbers, out=out), np.cos(numbers, out=out)),
-        },
-        5 * rounds,
-        2 * pairs,
-    )
+    stream = {"AES": lambda: keys.read(0, "floor", 0, zeros, memoryview(room))}
     copied = _medians({"copy": lambda: np.copyto(target, large)}, rounds, 2 * len(large))["copy"]
-    return found | {"sum, one thread": sum(found.values()), "moving its bytes": BYTES * copied}
+    return _medians(stream, 5 * rounds, count) | {"moving its bytes": BYTES * copied}
 
 
 def main() -> None:

@@ -219,6 +219,17 @@ def test_a_subset_keeps_no_cipher_of_other_nodes() -> None:
     assert "cipher" not in repr(keys).lower()
 
 
+@settings(max_examples=30, deadline=None)
+@given(indices=st.lists(st.integers(0, 400), max_size=20), step=st.integers(0, 2**48 - 1))
+def test_single_blocks_are_those_of_the_stream(indices: list[int], step: int) -> None:
+    keys = seeded_keys(9, [3])
+    stream = keystream(keys, 3, "noise", step, 401 * 16, 2).reshape(-1, 16)
+    counters = np.empty((len(indices), 2), ">u8")
+    counters[:, 0], counters[:, 1] = position(step, 2) >> 64, indices
+    blocks = keys.blocks(3, "noise", counters.view(np.uint8).reshape(-1, 16))
+    assert blocks.tobytes() == stream[indices].tobytes()
+
+
 @pytest.mark.parametrize("rate", [1e-4, 1 / 3, 0.5, 0.999])
 def test_coins_have_their_rate(rate: float) -> None:
     n = 1_000_000

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from plain_noise import exact_normal, normals, words_of
 from tacit.errors import InputError
 from tacit.privacy.noise import gaussian, lattice
 from tacit.privacy.noise.draws import NodeKeys, keystream, position, seeded_keys
-from tacit.privacy.noise.gaussian import add_normal, careful_normals, spacing
-from tacit.privacy.noise.lattice import Pieces, SingleBlock, normal
+from tacit.privacy.noise.gaussian import add_normal, careful_normals, spacing, uniform
 
 KEYS = seeded_keys(77, range(8))
 DTYPES = [torch.float32, torch.float64]
-BIG = 1 << 63
+TOP, TOP_BITS = (1 << 32) - 1, (1 << 64) - 1
 
 
 @pytest.fixture
@@ -44,19 +44,17 @@ def noised(total: torch.Tensor, std: float, *, node: int = 0, step: int = 0) -> 
     return row[0]
 
 
-def big_normal(word: int, angle: int, odd: int, uniform: mpmath.mpf | None = None) -> mpmath.mpf:
-    """Box-Muller of two signed words in 60 digits."""
-    u = mpmath.mpf(abs(word)) / BIG if uniform is None else uniform
-    radius = mpmath.sqrt(-2 * mpmath.log(u))
-    turn = 2 * mpmath.pi * mpmath.mpf(angle) / (2 * BIG)
-    return radius * (mpmath.sin(turn) if odd else mpmath.cos(turn))
-
-
-def tail_uniform(node: int, step: int, word: int, pair: int) -> mpmath.mpf:
-    """U of a small radius word: 512 more bits, from the keystream of the tails."""
-    stream = keystream(KEYS, node, "noise, tails", step, 64 * (pair + 1)).tobytes()[-64:]
-    fraction = mpmath.mpf(int.from_bytes(stream, "big")) / 2**512
-    return abs(word + fraction - mpmath.mpf(1) / 2) / BIG
+def carefully(total: torch.Tensor, std: float, *, node: int = 0, step: int = 0) -> torch.Tensor:
+    """What `noised` makes of a row, every value of it computed with care."""
+    rows = total.clone().unsqueeze(0)
+    source = gaussian._Source(KEYS, (node,), "noise", position(step, 0))
+    drawn = words_of(KEYS, node, "noise", step, len(total))
+    room = gaussian._Room(lattice.Pieces.of(1, len(total)))
+    room.count = len(total)
+    room.left = np.stack([np.zeros(len(total), np.int64), np.arange(len(total))], axis=1)
+    room.left_words = np.stack([drawn.word, drawn.angle], axis=1)
+    gaussian._settle(rows.numpy(), gaussian._Lattice.of([std]), source, room)
+    return rows[0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -67,160 +65,117 @@ def test_releases_are_the_lattice_points_of_exact_sums(
     d = 301
     total = size * torch.randn(d, generator=torch.Generator().manual_seed(1), dtype=dtype)
     sample = noised(total, std, node=1, step=4).tolist()
-    words = keystream(KEYS, 1, "noise", 4, 16 * (d + 1) // 2 * 2).view("<i8").tolist()
+    drawn = words_of(KEYS, 1, "noise", 4, d)
     step = spacing(std)
     with mpmath.workdps(60):
-        for j in range(d):
-            x = big_normal(words[j - j % 2], words[j - j % 2 + 1], j % 2)
+        for j, (word, angle, *bits, second, _) in enumerate(zip(*map(list, drawn), strict=True)):
+            x = exact_normal(int(word), int(angle), tuple(map(int, bits)), bool(second))
             point = mpmath.nint((mpmath.mpf(total[j].item()) + mpmath.mpf(std) * x) / step) * step
             assert sample[j] == torch.tensor(float(point), dtype=dtype).item()
 
 
-def use_words(words: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the keystreams of noise begin with these words, then zeros; not those of its tails."""
+def use_words(
+    words: Sequence[tuple[int, int]], bits: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Make the streams of noise those of given pairs of words, all with the same further bits."""
     read = NodeKeys.read
+    groups = -(-len(words) // 32)
+    stream = np.full((groups, 2, 32), 1 << 30, "<u4")
+    for pair, (word, angle) in enumerate(words):
+        stream[pair // 32, :, pair % 32] = word, angle
+    more = np.array(bits, "<u8").tobytes()
 
     def given(
         keys: NodeKeys, node: int, purpose: str, counter: int, zeros: bytes, buffer: memoryview
     ) -> None:
-        if purpose != "noise":
-            return read(keys, node, purpose, counter, zeros, buffer)
-        keystream = np.frombuffer(buffer, "<i8")[: len(zeros) // 8]
-        keystream[:] = 0
-        keystream[: len(words)] = words
-        return None
+        if purpose == "noise":
+            buffer[: len(zeros)] = stream.tobytes()[: len(zeros)].ljust(len(zeros), b"\x40")
+        elif purpose == "noise, more bits":
+            buffer[: len(zeros)] = more * (len(zeros) // 16)
+        else:
+            read(keys, node, purpose, counter, zeros, buffer)
+
+    def blocks(keys: NodeKeys, node: int, purpose: str, counters: np.ndarray) -> np.ndarray:
+        return np.frombuffer(more * len(counters), np.uint8).reshape(-1, 16)
 
     monkeypatch.setattr(NodeKeys, "read", given)
+    monkeypatch.setattr(NodeKeys, "blocks", blocks)
 
 
-CORNERS = [0, 1, -1, 2, 3, 1 << 20, -(1 << 46), (1 << 47) - 1, 1 << 47, -(1 << 50), (1 << 50) + 7]
-CORNERS += [1 << 62, (1 << 62) - 1, -(1 << 62) - 1, BIG - 1, -BIG, BIG - (1 << 30), 1 - BIG]
-ANGLES = [0, 1, -1, 1 << 61, -(1 << 62), 3 << 60, -BIG, BIG - 1, 0x1234_5678_9ABC_DEF0]
+# h = 0 with every pair of flags; both sides of what the loop leaves to care, of one half, and ends.
+CORNERS = [*range(9), (1 << 19) - 1, 1 << 19, (1 << 19) + 5, 0xB504F333, 0xB504F337]
+CORNERS += [(1 << 31) - 1, 1 << 31, (1 << 31) + 6, TOP - 8, TOP - 3, TOP - 2, TOP - 1, TOP]
+ANGLES = [0, 1, 1 << 31, (1 << 31) - 1, (1 << 31) + 1, TOP, 0x1234_5678]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bits", [(0, 0), (TOP_BITS, TOP_BITS), (1 << 63, 12345)], ids=str)
 def test_extreme_words_are_computed_with_care(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, bits: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = [(word, angle) for word in CORNERS for angle in ANGLES]
-    flat = [value for pair in pairs for value in pair]
-    tails = {
-        pair: tail_uniform(2, 9, word, pair)
-        for pair, (word, _) in enumerate(pairs)
-        if abs(word) < 1 << 47
-    }
-    use_words(flat, monkeypatch)
-    std = 1.9
-    sample = noised(torch.zeros(2 * len(pairs), dtype=dtype), std, node=2, step=9).tolist()
+    tails = [
+        int.from_bytes(keystream(KEYS, 2, "noise, tails", 9, 64 * (pair + 1)).tobytes()[-64:])
+        for pair in range(len(pairs))
+    ]
+    use_words(pairs, bits, monkeypatch)
+    std, values = 1.9, 2 * 32 * -(-len(pairs) // 32)
+    sample = noised(torch.zeros(values, dtype=dtype), std, node=2, step=9).tolist()
     with mpmath.workdps(200):
         for pair, (word, angle) in enumerate(pairs):
-            for odd in (0, 1):
-                exact = (
-                    mpmath.mpf(std) * big_normal(word, angle, odd, tails.get(pair)) / spacing(std)
-                )
-                # An angle of a quarter turn has a cosine of 0: no midpoint is near.
-                assert abs(abs(exact - mpmath.nint(exact)) - 0.5) > 1e-9
-                assert sample[2 * pair + odd] == float(mpmath.nint(exact)) * spacing(std)
+            for second in (False, True):
+                exact = exact_normal(word, angle, bits, second, tails[pair])
+                exact *= mpmath.mpf(std) / spacing(std)
+                assert abs(abs(exact - mpmath.nint(exact)) - 0.5) > 1e-9  # no midpoint is near
+                column = pair // 32 * 64 + pair % 32 + 32 * second
+                assert sample[column] == float(mpmath.nint(exact)) * spacing(std)
 
 
 def test_careful_normals_err_as_little_as_the_bound_assumes() -> None:
     rng = np.random.default_rng(3)
-    words = np.concatenate([
-        rng.integers(-BIG, BIG - 1, 600),
-        rng.integers(1 << 47, 1 << 52, 200),
-        BIG - 1 - (rng.integers(0, BIG - 1, 300) >> rng.integers(1, 60, 300)),
-    ])  # fmt: skip
-    angles = rng.integers(-BIG, BIG - 1, len(words))
-    magnitudes = np.abs(words).view(np.uint64)
-    for odd in (0, 1):
-        flags = np.full(len(words), bool(odd))
-        normals = careful_normals(magnitudes * 2.0**-63, magnitudes, angles, flags)
-        with mpmath.workdps(60):
-            for i, (word, angle) in enumerate(zip(words.tolist(), angles.tolist(), strict=True)):
-                radius = mpmath.sqrt(-2 * mpmath.log(mpmath.mpf(abs(word)) / BIG))
-                error = abs(mpmath.mpf(normals[i].item()) - big_normal(word, angle, odd))
-                assert error <= 4.2 * 2.0**-50 * radius
-
-
-def test_single_precision_errs_less_than_what_is_recomputed_covers() -> None:
-    block = SingleBlock(Pieces.of(1, 65_536))
-    factors = np.array([[-1.0]], np.float32)
-    seen = 0
-    for step in range(16):
-        block.draw(
-            (slice(0, 1), slice(0, 65_536)),
-            lambda row, pair, zeros, buffer, step=step: KEYS.read(
-                3, "noise", position(step, 0) + pair, zeros, buffer
-            ),
-            factors,
+    word = np.concatenate([
+        rng.integers(0, TOP, 600),
+        rng.integers(4, 1 << 20, 200),
+        TOP - (rng.integers(0, TOP, 300) >> rng.integers(1, 32, 300)),
+    ]).astype(np.uint32)  # fmt: skip
+    angle = rng.integers(0, TOP, len(word)).astype(np.uint32)
+    angle[::9] = angle[::9] >> rng.integers(1, 32, len(angle[::9])).astype(np.uint32)
+    more = rng.integers(0, TOP_BITS, (len(word), 2), dtype=np.uint64)
+    more[::7] = 0
+    for second in (False, True):
+        found = careful_normals(
+            uniform(word, more[:, 0]), word, angle, more, np.full(len(word), second)
         )
-        words = block.words[0]
-        magnitudes = np.abs(words[:, 0]).view(np.uint64)
-        sure = ~block.corner[0]
-        seen += int(sure.sum())
-        for odd in (0, 1):
-            exact = careful_normals(
-                magnitudes * 2.0**-63, magnitudes, words[:, 1], np.full(len(words), bool(odd))
-            )
-            error = abs(block.noise[0, odd::2] - exact)[sure].max()
-            assert error < 0.4 * gaussian._FAST_ERROR
-    assert 0.999 < seen / (16 * 32_768) < 1
+        with mpmath.workdps(60):
+            for i in range(len(word)):
+                bits = (int(more[i, 0]), int(more[i, 1]))
+                exact = exact_normal(int(word[i]), int(angle[i]), bits, second)
+                radius = exact_normal(int(word[i]) & ~3, 0, bits, False)
+                assert abs(mpmath.mpf(found[i].item()) - exact) <= 4.2 * 2.0**-50 * radius
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("std", [0.3, 2.0**-90])
 @pytest.mark.parametrize("size", [0.0, 1.0, 20.0, 1e5])
-def test_both_fast_ways_find_what_care_finds(
-    dtype: torch.dtype, std: float, size: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In single precision where totals are small enough, else in double precision."""
+def test_both_fast_ways_find_what_care_finds(dtype: torch.dtype, std: float, size: float) -> None:
+    """In single precision where sums are small enough, else in double precision."""
     draw = torch.Generator().manual_seed(2)
     total = (std * size * torch.randn(60_001, generator=draw, dtype=torch.float64)).to(dtype)
-    fast = noised(total, std)
-    monkeypatch.setattr(gaussian, "_SINGLE_TOTAL", 0.0)
-    double = noised(total, std)
-    monkeypatch.setattr(gaussian, "_FAST_TOTAL", 0.0)
-    careful = noised(total, std)
-    assert bits(fast) == bits(double) == bits(careful)
+    assert bits(noised(total, std)) == bits(carefully(total, std))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_totals_at_the_border_of_the_single_way_are_settled(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("points", [2.0**11 - 300, 2.0**11, 2.0**34 - 1e4, 2.0**34])
+def test_totals_at_the_borders_of_the_fast_ways_are_settled(
+    dtype: torch.dtype, points: float
 ) -> None:
-    """Where single precision is coarsest: totals just below the largest that it takes."""
+    """Where their arithmetic is coarsest: totals just below and above the largest they take."""
     std = 1.99
-    border = (gaussian._SINGLE_TOTAL - 1e-3) * spacing(std)
     draw = torch.Generator().manual_seed(3)
-    total = (border - 1e-4 * torch.rand(60_001, generator=draw, dtype=torch.float64)).to(dtype)
+    offsets = torch.randn(60_001, generator=draw, dtype=torch.float64)
+    total = ((points + 100 * offsets) * spacing(std)).to(dtype)
     for signed in (total, -total):
-        fast = noised(signed, std, step=11)
-        with monkeypatch.context() as patch:
-            patch.setattr(gaussian, "_SINGLE_TOTAL", 0.0)
-            patch.setattr(gaussian, "_FAST_TOTAL", 0.0)
-            assert bits(noised(signed, std, step=11)) == bits(fast)
-
-
-def test_a_zero_that_is_released_has_no_sign() -> None:
-    for size in (0.0, 1e4):  # one way, and the other
-        total = torch.zeros(50_000)
-        total[0] = size
-        sample = noised(total, 1.0)
-        assert int((sample == 0).sum()) > 200
-        assert not bool(torch.signbit(sample[sample == 0]).any())
-
-
-def test_huge_totals_and_those_that_are_not_finite_do_not_spoil_others() -> None:
-    d = 4_000
-    plain = noised(torch.zeros(d, dtype=torch.float64), 2.0)
-    for odd_one in (math.inf, -math.inf, math.nan, 1e300, -(2.0**60)):
-        total = torch.zeros(d, dtype=torch.float64)
-        total[17] = odd_one
-        sample = noised(total, 2.0)
-        rest = torch.arange(d) != 17
-        assert torch.equal(sample[rest], plain[rest])
-        assert not math.isfinite(odd_one) or sample[17].item() == pytest.approx(odd_one)
-        assert math.isfinite(odd_one) or not math.isfinite(sample[17].item())
+        assert bits(noised(signed, std, step=11)) == bits(carefully(signed, std, step=11))
 
 
 @settings(max_examples=100)
@@ -237,7 +192,7 @@ def test_low_bits_say_nothing_of_the_total(dtype: torch.dtype) -> None:
     step = spacing(std)
     # Floating-point noise alone gives such totals away: sums with the larger one are coarser.
     totals = [torch.full((d,), value, dtype=dtype) for value in (1e-7, math.pi * 1000)]
-    draws = normal(KEYS, [0], "noise", 0, d, dtype=dtype)[0]
+    draws = torch.from_numpy(normals(KEYS, 0, "noise", 0, d)).to(dtype)
     finer = [int((((total + draws) / 2.0**-18) % 1 != 0).sum()) for total in totals]
     assert finer[0] > 0.5 * d
     assert dtype != torch.float32 or finer[1] == 0
@@ -358,7 +313,7 @@ def test_totals_of_any_layout_are_noised_in_place() -> None:
 
 
 def test_the_noise_is_the_plain_normals_up_to_the_lattice() -> None:
-    drawn = normal(KEYS, [6], "noise", 5, 100_000, dtype=torch.float64)[0]
+    drawn = torch.from_numpy(normals(KEYS, 6, "noise", 5, 100_000))
     sample = noised(torch.zeros(100_000, dtype=torch.float64), 0.9, node=6, step=5)
     assert float((sample - 0.9 * drawn).abs().max()) <= spacing(0.9) / 2 * (1 + 1e-9)
 
@@ -418,7 +373,7 @@ def test_pieces_and_strips_on_a_device_make_the_same_rows(
     dtype: torch.dtype, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gaussian, "_DEVICE_PAIRS", 256)
-    monkeypatch.setattr(gaussian, "_STRIP_PAIRS", 100)
+    monkeypatch.setattr(gaussian, "_STRIP_PAIRS", 96)
     total = torch.ones(5, length, dtype=dtype)
     stds = [0.5, 1e-60, 1.0, 1e60, 7.0]
     if dtype == torch.float32:
@@ -427,27 +382,13 @@ def test_pieces_and_strips_on_a_device_make_the_same_rows(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bits", [(0, 0), (TOP_BITS, TOP_BITS), (1 << 63, 12345)], ids=str)
 def test_extreme_words_on_a_device_are_those_of_the_host(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, bits: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    radii = [0, 1, -1, 2, 1 << 20, -(1 << 46), (1 << 47) - 1, 1 << 47, -(1 << 50), 1 << 62]
-    radii += [(1 << 62) - 1, -(1 << 62) - 1, BIG - 1, -BIG, BIG - (1 << 30), 1 - BIG]
-    angles = [0, 1, -1, 1 << 61, 3 << 60, -BIG, BIG - 1, 0x1234_5678_9ABC_DEF0]
-    words = np.array([(word, angle) for word in radii for angle in angles], "<i8")
-    read = NodeKeys.read
-
-    def given(
-        keys: NodeKeys, node: int, purpose: str, counter: int, zeros: bytes, buffer: memoryview
-    ) -> None:
-        if purpose != "noise":
-            return read(keys, node, purpose, counter, zeros, buffer)
-        keystream = np.frombuffer(buffer, "<i8")[: len(zeros) // 8]
-        keystream[:] = 1 << 60
-        keystream[: words.size] = words.ravel()[: len(keystream)]
-        return None
-
-    monkeypatch.setattr(NodeKeys, "read", given)
-    total = torch.zeros(1, words.size, dtype=dtype)
+    pairs = [(word, angle) for word in CORNERS for angle in ANGLES]
+    use_words(pairs, bits, monkeypatch)
+    total = torch.zeros(1, 64 * -(-len(pairs) // 32), dtype=dtype)
     released = on_device(total, [1.9], monkeypatch)
     assert bool(torch.isfinite(released).all())
     assert torch.equal(released, on_host(total, [1.9]))

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from forked import said_in_fork
+from plain_noise import normals
 from tacit import data
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.privacy.noise import draws as noise
-from tacit.privacy.noise.lattice import normal
 from tacit.training import sampling
 from tacit.training.prepare import Job, prepare
 from tacit.training.stacked_context import StackedContext
@@ -157,11 +157,11 @@ def test_noise_is_each_nodes_own_normals_times_the_planned_deviation(dtype: str)
             clip = 2.0 * 4.0 ** (-k / STEPS)
             # Dyn-D2P: the multiplier falls by budget_growth = 2 over the run.
             std = plan.noise_scale * 2.0 ** (-k / STEPS) * clip
-            normals = normal(keys, [node], "noise", k, 3, dtype=job.dtype)[0].numpy()
+            drawn = normals(keys, node, "noise", k, 3)
             # The nearest point of a lattice finer than std / 64.
-            ideal = 0.25 + std * normals
+            ideal = 0.25 + std * drawn
             np.testing.assert_allclose(found[node].numpy(), ideal, rtol=0, atol=std / 127)
-            seen.append(tuple(normals))
+            seen.append(tuple(drawn))
     assert len(set(seen)) == len(seen)
     scales = [node.noise_scale for node in job.plan.nodes]
     assert scales[0] > scales[1] > scales[2] > 0

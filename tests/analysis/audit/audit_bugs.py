@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from plain_noise import normals
 from tacit.config import load_config
 from tacit.privacy.noise.draws import NodeKeys
-from tacit.privacy.noise.lattice import normal
 from tacit.training.prepare import Job, prepare
 from tacit.training.stacked_context import StackedContext
 
@@ -132,10 +132,10 @@ def _with_noise(context: StackedContext, total: Tensor, k: int, *, step: int, sh
     plan = context._plan
     sources = [node.node - shift * (node.node % 2) for node in plan.nodes]
     rows = [
-        normal(context._keys, [source], "noise", step, total.shape[1], dtype=total.dtype)
+        torch.from_numpy(normals(context._keys, source, "noise", step, total.shape[1]))
         for source in sources
     ]
     stds = torch.tensor(
         [[plan.release.noise_std(node, k)] for node in plan.nodes], dtype=total.dtype
     )
-    return total.add_(torch.cat(rows) * stds)
+    return total.add_(torch.stack(rows).to(total.dtype) * stds)

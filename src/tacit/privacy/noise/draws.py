@@ -81,7 +81,7 @@ class NodeKeys:
 
     secret: Mapping[int, bytes]
     seeded: bool
-    _ciphers: dict[tuple[int, str], CipherContext] = field(default_factory=dict, init=False)
+    _ciphers: dict[tuple[int, str, str], CipherContext] = field(default_factory=dict, init=False)
     _dropped: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -140,13 +140,40 @@ class NodeKeys:
             InputError: the node's key is not held, or `purpose` is empty.
         """
         try:
-            cipher = self._ciphers.pop((node, purpose))
+            cipher = self._ciphers.pop((node, purpose, "stream"))
             cipher.reset_nonce(counter.to_bytes(BLOCK_BYTES, "big"))
         except KeyError:
             cipher = encryptor(self.purpose_key(node, purpose), counter)
         cipher.update_into(zeros, buffer)
         if len(self._ciphers) < _MOST_CIPHERS:
-            self._ciphers[node, purpose] = cipher
+            self._ciphers[node, purpose, "stream"] = cipher
+
+    def blocks(self, node: int, purpose: str, counters: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Single blocks of the keystream of one purpose of one node, from anywhere in it.
+
+        A block of AES-CTR is its counter, encrypted.
+
+        Args:
+            node: whose key.
+            purpose: for which the key is derived, see `purpose_key`.
+            counters: the counter blocks, `[blocks, 16]`, see `position`.
+
+        Returns:
+            `[blocks, 16]`.
+
+        Raises:
+            InputError: the node's key is not held, or `purpose` is empty.
+        """
+        name = (node, purpose, "blocks")
+        cipher = (
+            self._ciphers.pop(name, None)
+            or Cipher(algorithms.AES(self.purpose_key(node, purpose)), modes.ECB()).encryptor()
+        )
+        drawn = np.empty(counters.size + BLOCK_BYTES, np.uint8)
+        cipher.update_into(counters.tobytes(), drawn.data)
+        if len(self._ciphers) < _MOST_CIPHERS:
+            self._ciphers[name] = cipher
+        return drawn[: counters.size].reshape(-1, BLOCK_BYTES)
 
     def _of(self, node: int) -> bytes:
         self._check_held()

@@ -11,9 +11,9 @@ below a k; they add up over N pairs, adaptively, so that both hockey-stick diver
 ln(1/delta) / (a - 1) are at most delta + N 2^-523 (Mironov, CSF 2017, propositions 1 and 3).
 
 *Assumed:* AES-256 in counter mode is indistinguishable from random bits, so privacy is
-computational; IEEE 754; logarithm, sine and cosine err by at most 4 units in the last place: those
-of NumPy in both precisions (tested, not proved), and those in double precision of a device on which
-noise is added (NVIDIA states 2); totals are finite.
+computational; IEEE 754; logarithm, sine and cosine err by at most 4 units in the last place: in
+double precision, those of NumPy (tested, not proved) and of a device on which noise is added
+(NVIDIA states 2); totals are finite.
 """
 
 from __future__ import annotations

@@ -1,0 +1,75 @@
+"""The noise of a node by its definition: words, the bits that refine them, and normals."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import mpmath
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.privacy.noise.draws import NodeKeys, keystream
+from tacit.privacy.noise.gaussian import careful_normals, uniform
+
+GROUP = 32
+
+
+class Words(NamedTuple):
+    """What the values of a row are made of, one of each a value, `[count]`."""
+
+    word: NDArray[np.uint32]
+    angle: NDArray[np.uint32]
+    radius_bits: NDArray[np.uint64]
+    angle_bits: NDArray[np.uint64]
+    second: NDArray[np.bool_]
+    pair: NDArray[np.int64]
+
+
+def words_of(
+    keys: NodeKeys, node: int, purpose: str, step: int, count: int, part: int = 0
+) -> Words:
+    """The words of a node's first `count` values."""
+    groups = -(-count // (2 * GROUP))
+    drawn = keystream(keys, node, purpose, step, groups * 8 * GROUP, part).view("<u4")
+    pairs = drawn.reshape(groups, 2, GROUP)
+    bits = keystream(keys, node, f"{purpose}, more bits", step, groups * GROUP * 16, part)
+    more = bits.view("<u8").reshape(groups, GROUP, 2)
+    number = np.arange(groups * GROUP).reshape(groups, GROUP)
+    half = np.zeros((groups, GROUP), np.bool_)
+
+    def of_values(first: NDArray, second: NDArray) -> NDArray:
+        return np.stack([first, second], axis=1).reshape(-1)[:count]
+
+    return Words(
+        *(of_values(values, values) for values in (pairs[:, 0], pairs[:, 1])),
+        *(of_values(values, values) for values in (more[..., 0], more[..., 1])),
+        of_values(half, ~half),
+        of_values(number, number),
+    )
+
+
+def normals(
+    keys: NodeKeys, node: int, purpose: str, step: int, count: int, part: int = 0
+) -> NDArray[np.float64]:
+    """A node's first standard normals, `[count]`, in double precision."""
+    drawn = words_of(keys, node, purpose, step, count, part)
+    more = np.stack([drawn.radius_bits, drawn.angle_bits], axis=1)
+    uniforms = uniform(drawn.word, drawn.radius_bits)
+    return careful_normals(uniforms, drawn.word, drawn.angle, more, drawn.second)
+
+
+def exact_normal(
+    word: int, angle: int, bits: tuple[int, int], second: bool, tail: int = 0
+) -> mpmath.mpf:
+    """A value by the formulas, to the digits that are set; `tail` are 512 bits, where h is 0."""
+    half = mpmath.mpf(1) / 2
+    cell = word >> 2
+    u = (cell + (bits[0] + half) / mpmath.mpf(2) ** 64) / mpmath.mpf(2) ** 30
+    if cell == 0:
+        u = (bits[0] + (tail + half) / mpmath.mpf(2) ** 512) / mpmath.mpf(2) ** 94
+    signed = angle - (1 << 32) if angle >> 31 else angle
+    turn = (signed + (bits[1] + half) / mpmath.mpf(2) ** 64) * mpmath.pi / 4 / 2**31
+    cosine, sine = mpmath.cos(turn), mpmath.sin(turn)
+    cosine = -cosine if word & 1 else cosine
+    first, other = (sine, cosine) if word & 2 else (cosine, sine)
+    return mpmath.sqrt(-2 * mpmath.log(u)) * (other if second else first)

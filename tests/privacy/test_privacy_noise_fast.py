@@ -1,0 +1,236 @@
+"""The loop of noise: its error for every word there is, and what that error can change."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+import noise_process
+import numba
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from plain_noise import normals, words_of
+from tacit.privacy.noise import fast, gaussian
+from tacit.privacy.noise.draws import seeded_keys
+from tacit.privacy.noise.fast import FAST_ERROR, LEAST_WORD, TOP_WORD, fast_direction, fast_radius
+from tacit.privacy.noise.gaussian import add_normal, spacing
+
+KEYS = seeded_keys(31, range(4))
+SOURCE = Path(fast.__file__).parents[2]
+# A scale is rounded to single precision, and two products are: each by 2^-24 relatively, at most.
+ROUNDINGS = 3.001 * 2.0**-24
+FIRST, LAST = LEAST_WORD >> 2, TOP_WORD >> 2
+EIGHTH = math.pi / 4 * 2.0**-31
+
+
+@numba.njit(nogil=True)
+def radius(h: int) -> float:
+    """The radius at the lower end of the cell of h."""
+    if h < 1 << 29:
+        return math.sqrt(-2.0 * math.log(h * 2.0**-30))
+    return math.sqrt(-2.0 * math.log1p(-((1 << 30) - h) * 2.0**-30))
+
+
+@numba.njit(nogil=True)
+def worst_radius(first: int, last: int, direction: float) -> float:
+    """The largest error of normals whose h is in a range, and whose direction errs by as much."""
+    worst, before = 0.0, radius(first)
+    for h in range(first, last):
+        after = radius(h + 1)
+        fast = np.float64(fast_radius(np.uint32(h << 2)))
+        error = max(abs(fast - before), abs(fast - after))
+        worst = max(worst, error + before * direction)
+        before = after
+    return worst
+
+
+@numba.njit(nogil=True)
+def worst_direction(first: int, last: int) -> float:
+    """The largest error of either coordinate over angles from 0 and, with a sign, below."""
+    worst, sine, cosine = 0.0, math.sin(first * EIGHTH), math.cos(first * EIGHTH)
+    for a in range(first, last):
+        next_sine, next_cosine = math.sin((a + 1) * EIGHTH), math.cos((a + 1) * EIGHTH)
+        c, s = fast_direction(np.uint32(0), np.uint32(a))
+        worst = max(worst, abs(s - sine), abs(s - next_sine))
+        worst = max(worst, abs(c - cosine), abs(c - next_cosine))
+        # The cell of -a - 1 is that of a, mirrored: it ends where that of a begins.
+        c, s = fast_direction(np.uint32(0), np.uint32(-a - 1))
+        worst = max(worst, abs(-s - sine), abs(-s - next_sine))
+        worst = max(worst, abs(c - cosine), abs(c - next_cosine))
+        sine, cosine = next_sine, next_cosine
+    return worst
+
+
+@pytest.mark.slow
+def test_no_word_of_all_errs_by_more_than_the_bound() -> None:
+    """Exhaustively: 2^30 radii (less those left to care) and 2^32 angles, both ends of each cell.
+
+    The polynomials are the same for all, and strict IEEE 754: so this holds on every processor.
+    The double precision they are compared with errs by 2^-50, which the bound has to spare.
+    """
+    shares = 16
+
+    def parts(first: int, last: int) -> list[tuple[int, int]]:
+        bounds = [first + (last - first) * i // shares for i in range(shares + 1)]
+        return list(pairwise(bounds))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        direction = max(pool.map(lambda part: worst_direction(*part), parts(0, 1 << 31)))
+        assert direction < 2.0**-22
+        worst = max(
+            pool.map(lambda part: worst_radius(*part, direction + ROUNDINGS), parts(FIRST, LAST))
+        )
+    assert worst < 0.99 * FAST_ERROR
+
+
+def test_words_at_the_ends_and_everywhere_keep_the_bound() -> None:
+    """The same for some: ends of ranges, powers of two, and a sample."""
+    centres = [0, 1 << 12, 1 << 30, 1 << 31]
+    direction = max(
+        worst_direction(max(0, centre - 4_096), min(1 << 31, centre + 4_096)) for centre in centres
+    )
+    starts = np.random.default_rng(1).integers(0, (1 << 31) - 64, 4_000)
+    direction = max(direction, *(worst_direction(int(a), int(a) + 64) for a in starts))
+    assert 2.0**-25 < direction < 2.0**-22
+    ends = [FIRST, LAST - 4_096, (1 << 29) - 2_048, round(2**29.5) - 2_048]
+    ends += [(1 << power) - 2_048 for power in range(18, 30)]
+    starts = np.random.default_rng(2).integers(FIRST, LAST - 64, 4_000)
+    worst = max(
+        *(worst_radius(h, h + 4_096, direction + ROUNDINGS) for h in ends),
+        *(worst_radius(int(h), int(h) + 64, direction + ROUNDINGS) for h in starts),
+    )
+    assert 0.1 * FAST_ERROR < worst < 0.99 * FAST_ERROR
+
+
+def test_flags_of_the_radius_word_make_the_whole_circle() -> None:
+    quarters = [fast_direction(np.uint32(flags), np.uint32(1 << 29)) for flags in range(4)]
+    cosine, sine = math.cos(math.pi / 16), math.sin(math.pi / 16)
+    expected = [(cosine, sine), (-cosine, sine), (sine, cosine), (sine, -cosine)]
+    np.testing.assert_allclose(quarters, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_a_fast_value_that_errs_by_the_whole_bound_changes_nothing(
+    dtype: torch.dtype, sign: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop runs as Python, each of its normals as far from the true one as the bound allows.
+
+    Most of the sums lie about as far from the middle of two lattice points as the bound, where an
+    error decides.
+    """
+    count, std = 8_001, 0.703125  # of which single precision holds every digit
+    exact = normals(KEYS, 1, "noise", 5, count)
+    drawn = words_of(KEYS, 1, "noise", 5, count)
+    pairs: dict[tuple[int, int], dict[bool, float]] = {}
+    for word, angle, second, x in zip(drawn.word, drawn.angle, drawn.second, exact, strict=True):
+        pairs.setdefault((int(word), int(angle)), {})[bool(second)] = x
+    rng = np.random.default_rng(7)
+    step = spacing(std)
+    near = 0.5 + rng.uniform(-3, 3, count) * (FAST_ERROR * std / step)
+    totals = torch.from_numpy((rng.integers(-40, 40, count) + near) * step - std * exact)
+    totals[::5] = torch.from_numpy(rng.standard_normal(len(totals[::5])))
+    totals[::50] *= 1e5  # by way of double precision
+    totals = totals.to(dtype)
+    expected = add_normal(totals.clone().unsqueeze(0), [std], KEYS, [1], "noise", 5)
+
+    def released(share: float) -> torch.Tensor:
+        def wrong_direction(word: np.uint32, angle: np.uint32) -> tuple[float, float]:
+            both = pairs.get((int(word), int(angle)), {})
+            return tuple(both.get(second, 0.0) + share * FAST_ERROR for second in (False, True))
+
+        with monkeypatch.context() as patch:
+            for name in ("_noise_groups", "_settled", "noise_rows"):
+                patch.setattr(fast, name, getattr(fast, name).py_func)
+            patch.setattr(fast, "fast_radius", lambda word: np.float64(1.0))
+            patch.setattr(fast, "fast_direction", wrong_direction)
+            return add_normal(totals.clone().unsqueeze(0), [std], KEYS, [1], "noise", 5)
+
+    assert released(0.9999 * sign).numpy().tobytes() == expected.numpy().tobytes()
+    wrong = released(1.5 * sign) != expected  # so the test would see an error above the bound
+    assert int(wrong.sum()) > 100
+
+
+def test_hardly_a_value_is_left_to_care() -> None:
+    row = np.zeros((1, 640_000), np.float32)
+    drawn = np.random.default_rng(5).integers(0, 1 << 32, (1, 640_000), dtype=np.uint32)
+    left, words = np.zeros((640_000, 2), np.int64), np.zeros((640_000, 2), np.uint32)
+    flags = np.zeros(320_000, np.uint8)
+    std = 1.99
+    scale = np.array([std / spacing(std)])
+    count = fast.noise_rows(
+        row, drawn, np.array([spacing(std)]), scale, flags, left, words, 0, 0, 0
+    )
+    assert 300 < count < 640_000 / 700
+
+
+def digests_elsewhere(environment: dict[str, str], source: Path = SOURCE.parent) -> dict[str, str]:
+    """What `noise_process` draws in a process of its own, with another environment."""
+    code = "import json, noise_process as n; from tacit.privacy.noise.draws import seeded_keys\n"
+    code += "print(json.dumps(n.digests(seeded_keys(31, range(4)), [0, 1, 2, 3])))"
+    path = os.pathsep.join([str(source), str(Path(noise_process.__file__).parent)])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.process
+def test_a_processor_without_fused_or_wide_arithmetic_releases_the_same_bytes(
+    tmp_path: Path,
+) -> None:
+    plain = {
+        "NUMBA_CPU_NAME": "generic",
+        "NUMBA_CPU_FEATURES": "",
+        "NUMBA_CACHE_DIR": str(tmp_path),
+    }
+    assert digests_elsewhere(plain) == noise_process.digests(KEYS, [0, 1, 2, 3])
+
+
+@pytest.mark.process
+def test_a_read_only_installation_compiles_into_the_users_cache_or_into_none(
+    tmp_path: Path,
+) -> None:
+    installed = tmp_path / "installed" / "tacit"
+    shutil.copytree(SOURCE, installed, ignore=shutil.ignore_patterns("__pycache__"))
+    # Where a file stands nobody can make a folder, not even the superuser.
+    for folder in (installed, *(path for path in installed.rglob("*") if path.is_dir())):
+        (folder / "__pycache__").touch()
+    cache, no_cache = tmp_path / "cache", tmp_path / "no-cache"
+    no_cache.touch()
+    expected = noise_process.digests(KEYS, [0, 1, 2, 3])
+    for home in (cache, no_cache):
+        environment = {"XDG_CACHE_HOME": str(home), "HOME": str(home), "NUMBA_CACHE_DIR": ""}
+        assert digests_elsewhere(environment, installed.parent) == expected
+    assert list(cache.rglob("*.nbi"))
+
+
+def test_more_bits_are_read_only_where_they_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block for each value in doubt: few of them, whatever the totals are."""
+    asked: list[NDArray[np.uint8]] = []
+    blocks = gaussian.NodeKeys.blocks
+
+    def counted(keys, node, purpose, counters):  # type: ignore[no-untyped-def]
+        asked.append(counters)
+        return blocks(keys, node, purpose, counters)
+
+    monkeypatch.setattr(gaussian.NodeKeys, "blocks", counted)
+    for size in (0.0, 1.0, 1e4):
+        asked.clear()
+        add_normal(torch.full((1, 100_000), size), [1.0], KEYS, [0], "noise", 0)
+        assert 0 < sum(map(len, asked)) < 200
