@@ -154,6 +154,7 @@ def test_a_fast_value_that_errs_by_the_whole_bound_changes_nothing(
                 patch.setattr(fast, name, getattr(fast, name).py_func)
             patch.setattr(fast, "fast_radius", lambda word: np.float64(1.0))
             patch.setattr(fast, "fast_direction", wrong_direction)
+            patch.setattr(fast, "fused", lambda one, other, added: np.float32(one * other + added))
             return add_normal(totals.clone().unsqueeze(0), [std], KEYS, [1], "noise", 5)
 
     assert released(0.9999 * sign).numpy().tobytes() == expected.numpy().tobytes()

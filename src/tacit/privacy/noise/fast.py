@@ -23,7 +23,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.kernels.compile import compiled, inlined
+from tacit.kernels.compile import compiled, fused, inlined
 from tacit.privacy.noise.lattice import GROUP_PAIRS
 
 __all__ = [
@@ -78,14 +78,14 @@ def fast_radius(word: np.uint32) -> np.float32:
     # Near u = 1 the logarithm is that of what is missing to 1, which no conversion has rounded.
     missing = (F(S(h ^ S(0x3FFFFFFF))) + F(0.5)) * F(-(2.0**-30))
     t = missing if exponent == S(30) else t
-    series = _L6 * t + _L5
-    series = series * t + _L4
-    series = series * t + _L3
-    series = series * t + _L2
-    series = series * t + _L1
-    series = series * t + _L0
-    series = series * t + F(-2.0)
-    return F(np.sqrt(series * t + F(S(30) - exponent) * _LOG_2))
+    series = fused(_L6, t, _L5)
+    series = fused(series, t, _L4)
+    series = fused(series, t, _L3)
+    series = fused(series, t, _L2)
+    series = fused(series, t, _L1)
+    series = fused(series, t, _L0)
+    series = fused(series, t, F(-2.0))
+    return F(np.sqrt(fused(series, t, F(S(30) - exponent) * _LOG_2)))
 
 
 @inlined
@@ -93,8 +93,8 @@ def fast_direction(word: np.uint32, angle: np.uint32) -> tuple[np.float32, np.fl
     """The two coordinates of the direction that the low bits of W and the word A make."""
     t = F(S(angle)) * _EIGHTH
     z = t * t
-    sine = t * (((_S2 * z + _S1) * z + _S0) * z) + t
-    cosine = ((_C2 * z + _C1) * z + _C0) * z + F(1.0)
+    sine = fused(fused(fused(_S2, z, _S1), z, _S0) * z, t, t)
+    cosine = fused(fused(fused(_C2, z, _C1), z, _C0), z, F(1.0))
     cosine = U(F(cosine).view(U) ^ U(U(word & U(1)) << U(31))).view(F)
     swapped = U(word & U(2)) != U(0)
     return (sine if swapped else cosine), (cosine if swapped else sine)
@@ -121,8 +121,8 @@ def _noise_groups(
             cosine, sine = fast_direction(word, words[j])
             first, second = totals[i], totals[j]
             # Scaling by a power of two is exact.
-            one = F(first * points_per_unit + radius * cosine)
-            other = F(second * points_per_unit + radius * sine)
+            one = fused(radius, cosine, F(first * points_per_unit))
+            other = fused(radius, sine, F(second * points_per_unit))
             point_of_one = (one + _ROUND) - _ROUND
             point_of_other = (other + _ROUND) - _ROUND
             fine = (word >= LEAST_WORD) & (word < TOP_WORD)

@@ -35,7 +35,7 @@ __all__ = [
 # Pairs of normals come in groups of this many: first all words for radii, then those for angles.
 GROUP_PAIRS = 32
 # Most pairs of a piece: its keystream and its totals fit the cache of a core.
-_PIECE_PAIRS = 1 << 14
+_PIECE_PAIRS = 1 << 15
 # Rows that are worked on as a whole are shared among threads from this many values on.
 _SHARED_VALUES = 1 << 16
 # Pieces: a thread for every so many values.
