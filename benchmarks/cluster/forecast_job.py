@@ -26,7 +26,7 @@ from traffic import traffic
 
 from tacit.communication.compression import Coding
 from tacit.communication.exchange import Exchange
-from tacit.communication.exchange.protocol import Message, message_values
+from tacit.communication.exchange.protocol import Message, descent_of, message_values
 from tacit.communication.exchange.rows import Mixer, compile_rows
 from tacit.communication.peers import Placement, place
 from tacit.config import load_config
@@ -129,11 +129,17 @@ class Within:
         self._job = job
         self._mixers: dict[int, Mixer] = {}
 
-    def mix(self, k: int, *messages: Message, coding: Coding | None = None) -> tuple[Tensor, ...]:
+    def mix(
+        self,
+        k: int,
+        *messages: Message,
+        coding: Coding | None = None,
+        descent: tuple[Message, float] | None = None,
+    ) -> tuple[Tensor, ...]:
         """What stays within these nodes."""
-        values = message_values("mix", k, messages)
+        values, first = message_values("mix", k, messages), descent_of(k, descent)
         mixer = self._mixer(k % len(self._job.plan.mixing.weights))
-        return tuple(mixer.begin(value) for value in values)
+        return tuple(map(mixer.begin, values, (first, *(None for _ in values[1:]))))
 
     def _mixer(self, k: int) -> Mixer:
         if k not in self._mixers:

@@ -13,6 +13,7 @@ from torch import Tensor
 from tacit.algorithms import ALGORITHMS
 from tacit.communication.colours import Outgoing
 from tacit.communication.exchange import InProcessExchange
+from tacit.communication.exchange.protocol import Descent
 from tacit.data import StackedData
 from tacit.training.budget import node_keys
 from tacit.training.prepare import Job
@@ -91,7 +92,11 @@ class OpenExchange(InProcessExchange):
     messages: list[Array]
 
     def mix(self, k: int, *values: Outgoing[Tensor], **rest: Any) -> tuple[Tensor, ...]:
-        self._keep([value.value for value in values])
+        sent = [value.value for value in values]
+        if rest.get("descent") is not None:
+            direction, step = rest["descent"]
+            sent[0] = Descent(direction.value, step).of(sent[0])
+        self._keep(sent)
         return super().mix(k, *values, **rest)
 
     def swap(self, k: int, partner: Tensor, *values: Outgoing[Tensor]) -> tuple[Tensor, ...]:

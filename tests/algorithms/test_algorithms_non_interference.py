@@ -28,7 +28,7 @@ from tacit.algorithms import ALGORITHMS
 from tacit.analysis.statement import statement_document
 from tacit.communication.colours import Released, opened
 from tacit.communication.exchange import BetweenProcesses, in_process
-from tacit.communication.exchange.protocol import message_values
+from tacit.communication.exchange.protocol import descent_of, message_values
 from tacit.communication.peers import Placement
 from tacit.config import AlgorithmSection, load_config
 from tacit.errors import TacitError
@@ -149,7 +149,13 @@ def what_leaves(
         left.messages.append((verb, k, [written(value) for value in plain]))
         return plain
 
+    def watched_descent(k: int, descent: Any) -> Any:
+        if descent is not None:
+            watched("descend", k, descent[:1])
+        return descent_of(k, descent)
+
     patch.setattr(in_process, "message_values", watched)
+    patch.setattr(in_process, "descent_of", watched_descent)
     try:
         result = tacit.train(config, nodes=nodes, test=TEST, out=out)
     except TacitError as error:

@@ -17,6 +17,7 @@ from planning_cases import DELTA, STEPS, epsilons
 from tacit.algorithms import ALGORITHMS, Activity
 from tacit.communication.colours import Outgoing, Public, Released
 from tacit.communication.exchange import InProcessExchange
+from tacit.communication.exchange.protocol import Descent
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.topology import Mixing, Weights, build_mixing, build_schedule, graph_of, server_averaging
@@ -265,8 +266,11 @@ class WatchedExchange(InProcessExchange):
 
     def mix(self, k: int, *values: Outgoing[Tensor], **rest: Any) -> tuple[Tensor, ...]:
         mixed = super().mix(k, *values, **rest)
-        for message, after in zip(values, mixed, strict=True):
-            before = message.value
+        before_all = [message.value for message in values]
+        if rest.get("descent") is not None:
+            direction, step = rest["descent"]
+            before_all[0] = Descent(direction.value, step).of(before_all[0])
+        for before, after in zip(before_all, mixed, strict=True):
             off = (before.sum(0) - after.sum(0)).abs().max() / before.abs().sum()
             self.largest = max(self.largest, float(off))
         return mixed

@@ -81,7 +81,7 @@ def heavy_ball(buffer: Tensor, gradient: Tensor, momentum: float) -> tuple[Tenso
     """
     if not momentum:
         return gradient, buffer
-    buffer = buffer.mul(momentum).add_(gradient)
+    buffer = gradient.add(buffer, alpha=momentum)
     return buffer, buffer
 
 

@@ -106,8 +106,9 @@ def pushed(
 ) -> PushSumState:
     """Lines 4 and 5: the local update along a noised gradient g `[nodes, d]`, and push-sum."""
     direction, m = heavy_ball(state.m, g, options.momentum)
-    x_half = state.x.sub(direction, alpha=step_size(options, k, context.steps))  # line 4
-    x, w = context.exchange.mix(k, Released(x_half), Public(state.w))  # line 5
+    # Line 4, x less the step along the direction, is taken on the way into line 5.
+    descent = (Released(direction), step_size(options, k, context.steps))
+    x, w = context.exchange.mix(k, Released(state.x), Public(state.w), descent=descent)
     return PushSumState(x, w, m)
 
 

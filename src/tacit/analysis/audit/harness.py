@@ -32,7 +32,7 @@ from tacit.analysis.audit.canaries import Problem, linear_model, stack_records
 from tacit.communication.colours import Public, Released
 from tacit.communication.compression import Coding
 from tacit.communication.exchange import Exchange, InProcessExchange
-from tacit.communication.exchange.protocol import Message, message_values
+from tacit.communication.exchange.protocol import Message, descent_of, message_values
 from tacit.data import StackedData
 from tacit.errors import InputError
 from tacit.gradients import StackedModel
@@ -77,10 +77,17 @@ class RecordingExchange:
         """See `Exchange`."""
         return self.inner.dropped
 
-    def mix(self, k: int, *values: Message, coding: Coding | None = None) -> tuple[Tensor, ...]:
+    def mix(
+        self,
+        k: int,
+        *values: Message,
+        coding: Coding | None = None,
+        descent: tuple[Message, float] | None = None,
+    ) -> tuple[Tensor, ...]:
         """Copies the message, then mixes; see `Exchange.mix`."""
-        self._keep(k, message_values("mix", k, values))
-        return self.inner.mix(k, *values, coding=coding)
+        sent, first = message_values("mix", k, values), descent_of(k, descent)
+        self._keep(k, sent if first is None else (first.of(sent[0]), *sent[1:]))
+        return self.inner.mix(k, *values, coding=coding, descent=descent)
 
     def swap(self, k: int, partner: Tensor, *values: Message) -> tuple[Tensor, ...]:
         """Copies the message, then swaps; see `Exchange.swap`."""

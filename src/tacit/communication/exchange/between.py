@@ -42,6 +42,7 @@ from tacit.communication.exchange.protocol import (
     Arrival,
     Channel,
     Message,
+    descent_of,
     everybody,
     message_values,
     sizes,
@@ -123,9 +124,17 @@ class BetweenProcesses:
         self.bytes_sent: NDArray[np.int64] = np.zeros(len(self._nodes), dtype=np.int64)
         self.dropped: dict[int, int] = {}
 
-    def mix(self, k: int, *messages: Message, coding: Coding | None = None) -> tuple[Tensor, ...]:
+    def mix(
+        self,
+        k: int,
+        *messages: Message,
+        coding: Coding | None = None,
+        descent: tuple[Message, float] | None = None,
+    ) -> tuple[Tensor, ...]:
         """Weighted sums over the in-neighbours of step k; see `Exchange.mix`."""
-        values = message_values("mix", k, messages)
+        values, first = message_values("mix", k, messages), descent_of(k, descent)
+        if first is not None:
+            values = (first.of(values[0]), *values[1:])
         gossip = self._gossip(k)
         self.bytes_sent += sizes(values, coding) * gossip.degrees
         silent = self._graphs.active(k) if coding is not None else None

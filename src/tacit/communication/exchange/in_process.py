@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.communication.compression import Coding
-from tacit.communication.exchange.protocol import Active, Message, everybody, message_values, sizes
+from tacit.communication.exchange.protocol import (
+    Active,
+    Message,
+    descent_of,
+    everybody,
+    message_values,
+    sizes,
+)
 from tacit.communication.exchange.rows import Mixer, Server, compile_rows
 from tacit.topology.mixing import Weights
 
@@ -50,15 +57,22 @@ class InProcessExchange:
         self.dropped: dict[int, int] = {}
         self.bytes_sent: NDArray[np.int64] = np.zeros(listed[0].nodes, dtype=np.int64)
 
-    def mix(self, k: int, *messages: Message, coding: Coding | None = None) -> tuple[Tensor, ...]:
+    def mix(
+        self,
+        k: int,
+        *messages: Message,
+        coding: Coding | None = None,
+        descent: tuple[Message, float] | None = None,
+    ) -> tuple[Tensor, ...]:
         """Weighted sums over the in-neighbours of step k; see `Exchange.mix`."""
-        values = message_values("mix", k, messages)
+        values, first = message_values("mix", k, messages), descent_of(k, descent)
         if self._changing is not None:
             mixer, degrees = self._compiled(self._changing(k))
         else:
             mixer, degrees = self._steps[k % len(self._steps)]
         self.bytes_sent += sizes(values, coding) * degrees
-        return tuple(mixer.begin(value) for value in values)
+        descents = (first, *(None for _ in values[1:]))
+        return tuple(map(mixer.begin, values, descents))
 
     def swap(self, k: int, partner: Tensor, *messages: Message) -> tuple[Tensor, ...]:
         """What each node's partner holds; see `Exchange.swap`."""

@@ -6,6 +6,7 @@ How many bytes messages take (`sizes`), and who sends them (`Active`), is the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -19,8 +20,10 @@ __all__ = [
     "Active",
     "Arrival",
     "Channel",
+    "Descent",
     "Exchange",
     "Message",
+    "descent_of",
     "everybody",
     "message_values",
     "row_bytes",
@@ -48,6 +51,35 @@ def message_values(verb: str, k: int, values: Sequence[Message]) -> tuple[Tensor
     )
 
 
+@dataclass(frozen=True)
+class Descent:
+    """A step along a direction that comes before the mixing: x - step direction is what is mixed.
+
+    Args:
+        direction: like x.
+        step: how far.
+    """
+
+    direction: Tensor
+    step: float
+
+    def of(self, x: Tensor) -> Tensor:
+        """Where it leads: a new tensor. Each operation is rounded, as in `mix_rows`."""
+        return self.direction.mul(-self.step).add_(x)
+
+
+def descent_of(k: int, descent: tuple[Message, float] | None) -> Descent | None:
+    """The descent of a message that is about to be sent, its direction checked like its values.
+
+    Raises:
+        LeakError: the direction is neither `Public` nor `Released`.
+    """
+    if descent is None:
+        return None
+    (direction,) = message_values("mix", k, descent[:1])
+    return Descent(direction, descent[1])
+
+
 class Exchange(Protocol):
     """Moves messages along the edges of step k, or between clients and their server.
 
@@ -69,7 +101,13 @@ class Exchange(Protocol):
     def dropped(self) -> Mapping[int, int]:
         """See above."""
 
-    def mix(self, k: int, *values: Message, coding: Coding | None = None) -> tuple[Tensor, ...]:
+    def mix(
+        self,
+        k: int,
+        *values: Message,
+        coding: Coding | None = None,
+        descent: tuple[Message, float] | None = None,
+    ) -> tuple[Tensor, ...]:
         """Weighted sums over in-neighbours: row i becomes `sum_j P^k[i, j] values[j]`.
 
         Args:
@@ -78,6 +116,8 @@ class Exchange(Protocol):
                 message.
             coding: how a message is written, where that is not all of its numbers (of a single
                 value; a node that is not active then sends nothing).
+            descent: a direction like the first value, and a step: what is sent and mixed is the
+                first value less so much of the direction. It saves a pass over memory.
 
         Returns:
             New tensors of the same shapes.

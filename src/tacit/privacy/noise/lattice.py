@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.errors import InputError
+from tacit.kernels.threads import over_threads
 
 __all__ = [
     "GROUP_PAIRS",
@@ -51,13 +51,9 @@ def over_rows(rows: int, length: int, work: Callable[[range], None]) -> None:
 
     Rows are independent, so how they are shared among threads changes nothing.
     """
-    threads = min(torch.get_num_threads(), rows) if rows * length >= _SHARED_VALUES else 1
-    if threads <= 1:
-        work(range(rows))
-        return
+    threads = max(1, min(torch.get_num_threads(), rows) if rows * length >= _SHARED_VALUES else 1)
     bounds = [rows * share // threads for share in range(threads + 1)]
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, [range(*pair) for pair in pairwise(bounds)]))
+    over_threads(work, [range(*pair) for pair in pairwise(bounds)])
 
 
 @dataclass(frozen=True)
@@ -108,11 +104,7 @@ def over_pieces(pieces: Pieces, work: Callable[[Iterator[Place]], None]) -> None
     places = pieces.places()
     threads = min(_threads(pieces.rows * pieces.length), len(places))
     left = iter(places)  # of a list: taking the next is atomic
-    if threads <= 1:
-        work(left)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, [left] * threads))
+    over_threads(work, [left] * max(1, threads))
 
 
 def _threads(values: int) -> int:
