@@ -11,6 +11,8 @@ from typing import TypeVar
 __all__ = ["over_threads"]
 
 _Share = TypeVar("_Share")
+# Threads are made as they are needed: as many as PyTorch is told to use.
+_MOST_THREADS = 256
 
 
 def over_threads(work: Callable[[_Share], None], shares: list[_Share]) -> None:
@@ -28,7 +30,7 @@ def over_threads(work: Callable[[_Share], None], shares: list[_Share]) -> None:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="tacit")
+    return ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="tacit")
 
 
 # The threads of a pool do not survive a fork: the child makes its own.

@@ -1,0 +1,56 @@
+"""The pool of threads: all shares at once, errors kept, and a pool of its own after a fork."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from tacit.kernels.threads import over_threads
+
+
+def test_all_shares_are_worked_on_at_once() -> None:
+    together, seen = threading.Barrier(5, timeout=30), set()
+
+    def work(share: int) -> None:
+        together.wait()
+        seen.add(share)
+
+    over_threads(work, list(range(5)))
+    assert seen == set(range(5))
+
+
+def test_a_single_share_stays_on_the_thread_that_asks() -> None:
+    threads: list[int] = []
+    over_threads(lambda share: threads.append(threading.get_ident()), [0])
+    assert threads == [threading.get_ident()]
+
+
+@pytest.mark.parametrize("shares", [1, 3])
+def test_an_error_is_raised_when_all_have_ended(shares: int) -> None:
+    ended: list[int] = []
+
+    def work(share: int) -> None:
+        if share == 0:
+            raise ZeroDivisionError
+        ended.append(share)
+
+    with pytest.raises(ZeroDivisionError):
+        over_threads(work, list(range(shares)))
+    over_threads(ended.append, [0, 0])
+    assert set(ended) >= set(range(min(1, shares - 1)))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    over_threads(lambda share: None, [0, 1])
+    child = os.fork()
+    if child == 0:
+        seen: list[int] = []
+        try:
+            over_threads(seen.append, [1, 2])
+        finally:
+            os._exit(0 if sorted(seen) == [1, 2] else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
