@@ -42,7 +42,7 @@ def test_a_step_is_counted_as_by_hand(batch: int, records: int) -> None:
     assert found["backward"].operations == 2 * 50 * batch * 128 * 10
     norms = 2 * 50 * batch * (784 + 128 + 128 + 10)
     assert found["norms and clipped sum"].operations == products + norms
-    assert found["noise"].keystream == 8 * 50 * parameters
+    assert found["noise"].keystream == 4 * 50 * parameters
     assert found["mix"].bytes == 3 * 4 * 50 * parameters
     assert found["gather"].bytes == 2 * 4 * 50 * batch * 784
     plain = parts_of(workload.plain(), layers, parameters)
@@ -55,7 +55,7 @@ def test_a_round_counts_active_clients_and_their_local_steps() -> None:
     layers = [Layer(6, 3, 1, 6)]
     found = parts_of(workload, layers, 21)
     assert found["forward"].operations == 20 * 5 * 10 * 2 * 6 * 3
-    assert found["noise"].keystream == 8 * 20 * 21
+    assert found["noise"].keystream == 4 * 20 * 21
     assert found["update"].bytes == 4 * 20 * 21 * 3 * 5
 
 

@@ -87,9 +87,9 @@ def _privsgp_one(data_dir: str, peers: str) -> Comparison:
         Workload("privsgp-one", nodes=50, batch=1, records=1200, data_dir=data_dir),
         _stacked(),
         (
-            _faster(GLOO, 4),
+            _faster(GLOO, 3),
             Ratio(f"memory over {GLOO}", OURS, GLOO, "bytes", at_most=1 / 20),
-            _private(1.8),
+            _private(1.5),
         ),
     )
 
@@ -102,7 +102,7 @@ def _privsgp_batch(data_dir: str, peers: str) -> Comparison:
             Contender(RECORDS, "gloo", options={"way": "per-record"}),
             _opacus(peers),
         ),
-        (_faster(GLOO, 8), _faster(RECORDS, 8), _faster(OPACUS, 7), _private(1.5)),
+        (_faster(GLOO, 2), _faster(RECORDS, 7), _faster(OPACUS, 4.5), _private(1.5)),
     )
 
 
@@ -120,7 +120,7 @@ def _dyn_d2p_cnn(data_dir: str, peers: str) -> Comparison:
     return Comparison(
         workload,
         (*_stacked(), _opacus(peers)),
-        (_faster(GLOO, 4), _faster(OPACUS, 2), _private(1.5)),
+        (_faster(GLOO, 3), _faster(OPACUS, 5), _private(1.5)),
     )
 
 
@@ -144,7 +144,7 @@ def _fedspd_adult(data_dir: str, peers: str) -> Comparison:
         Contender(SEQUENCE, "fedspd_sequential"),
         Contender(AUTOGRAD, "fedspd_sequential", options={"way": "autograd"}),
     )
-    return Comparison(workload, contenders, (_faster(SEQUENCE, 20), _faster(AUTOGRAD, 20)))
+    return Comparison(workload, contenders, (_faster(SEQUENCE, 3), _faster(AUTOGRAD, 8)))
 
 
 def _dp_fedavg(data_dir: str, peers: str) -> Comparison:
@@ -168,4 +168,4 @@ def _dp_fedavg(data_dir: str, peers: str) -> Comparison:
         Contender(PFL, "pfl_peer", python=peers, needs=("torch", "pfl")),
         Contender(FLOWER, "flower_peer", python=peers, needs=("torch", "flwr", "ray")),
     )
-    return Comparison(workload, contenders, (_faster(PFL, 1), _faster(FLOWER, 1)))
+    return Comparison(workload, contenders, (_faster(PFL, 1.5), _faster(FLOWER, 6)))

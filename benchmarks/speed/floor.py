@@ -12,9 +12,9 @@ a dense layer, the pixels of its output for a convolution):
 | backward | the same, less the first layer | the same, less the first layer |
 | norms and clipped sum | 4 Q n (d + b sum p (i + o)) | Q n b sum 2 p i o, and for convolutions \
 their records' norms, `min(2 p p (i + o), 2 p i o)` each, less 2 p i o where gradients are kept |
-| noise | 2 x 4 n d | keystream of 8 bytes a value |
-| update | 5 x 4 n d: z = x / w; read x and g, write x; Q times 3 x 4 n d if federated | |
-| mix | 3 x 4 n d: read two rows, write one; 4 n d if federated | |
+| noise | 2 x 4 n d | keystream of 4 bytes a value |
+| update | 2 x 4 n d: z = x / w; Q times 3 x 4 n d if federated | |
+| mix | 3 x 4 n d: read x and the direction, write what is mixed; 4 n d if federated | |
 
 Numbers take 4 bytes. i of a convolution is channels times kernel pixels, but its bytes are those of
 the image. Each part's bytes take at least bytes / copying rate (of arrays as large as the
@@ -188,8 +188,10 @@ def parts_of(workload: Workload, layers: Sequence[Layer], parameters: int) -> di
         "forward": Part(bytes=moved(layers), operations=done(layers)),
         "backward": Part(bytes=moved(later), operations=done(later)),
         "norms and clipped sum": Part(bytes=moved(layers), operations=done(layers) + norms),
-        "noise": Part(bytes=2 * NUMBER * numbers, keystream=WORD * numbers) if private else Part(),
-        "update": Part(bytes=NUMBER * numbers * (3 * workload.local_steps if federated else 5)),
+        "noise": Part(bytes=2 * NUMBER * numbers, keystream=NUMBER * numbers)
+        if private
+        else Part(),
+        "update": Part(bytes=NUMBER * numbers * (3 * workload.local_steps if federated else 2)),
         "mix": Part(bytes=NUMBER * numbers * (1 if federated else 3)),
     }
 
