@@ -69,6 +69,7 @@ from tacit.algorithms.variance_reduction import (
     table_request,
 )
 from tacit.communication.colours import Public, Released
+from tacit.gradients.contributions import all_known_true
 from tacit.privacy.published import PRIVSGP as PUBLISHED
 from tacit.privacy.published import ClaimedRun, FormulaCondition, PublishedFormula
 
@@ -119,8 +120,9 @@ def mix(state: PushSumState, k: int, context: StepContext) -> PushSumState:
 
 
 def de_biased(state: PushSumState) -> Tensor:
-    """The de-biased parameter z = x / w, `[nodes, d]`."""
-    return state.x / state.w[:, None]
+    """The de-biased parameter z = x / w, `[nodes, d]`: x itself where all weights are 1."""
+    # So they stay on regular graphs, and a division by 1 changes no bit.
+    return state.x if all_known_true(state.w == 1) else state.x / state.w[:, None]
 
 
 PRIVSGP: Algorithm[Any, Any] = Algorithm(

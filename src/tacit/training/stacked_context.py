@@ -15,6 +15,7 @@ from tacit.communication.exchange import Exchange
 from tacit.data import StackedData
 from tacit.errors import InputError
 from tacit.gradients import BatchGradient, StackedModel
+from tacit.gradients.contributions import all_known_true
 from tacit.gradients.table import clipped_difference, difference_shapes
 from tacit.gradients.table_storage import Shape
 from tacit.privacy.noise.draws import NodeKeys
@@ -198,7 +199,7 @@ class StackedContext:
 
     def divide(self, total: Tensor) -> Tensor:
         """`total` over each node's expected batch size, in place."""
-        return total.div_(self.batch_size)
+        return total if all_known_true(self.batch_size == 1) else total.div_(self.batch_size)
 
     def tensors(self) -> dict[str, Tensor]:
         """Private state beside the algorithm's own, for a checkpoint."""
