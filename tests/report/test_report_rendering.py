@@ -7,11 +7,10 @@ import sys
 from importlib import resources
 from typing import Any
 
-import plotly.graph_objects as go
 import pytest
 from jinja2 import UndefinedError
 
-from tacit.report.charts import Chart
+from tacit.report.charts import Axis, Chart, Figure, base_layout, scatter
 from tacit.report.rendering import Table, Tile, render
 from web_pages import EVIL, Page
 
@@ -88,7 +87,7 @@ def test_a_tile_has_a_note_only_where_there_is_one() -> None:
 
 
 def test_a_chart_cannot_leave_its_script() -> None:
-    figure = go.Figure(data=[go.Scatter(x=[1], y=[2], name=EVIL)])
+    figure = Figure([scatter(x=[1], y=[2], name=EVIL)], base_layout(Axis("x"), Axis("y")))
     chart = Chart("chart", EVIL, EVIL, figure, "")
     page = Page(render("claims", **claims_context(chart=chart)))
     harmless = Chart("chart", "title", "caption", figure, "")

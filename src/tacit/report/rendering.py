@@ -5,15 +5,17 @@ A page is one file that needs neither a network nor anything beside it.
 
 from __future__ import annotations
 
+import json
+import pkgutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-import plotly.graph_objects as go
-import plotly.io
-import plotly.offline
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+
+from tacit.report.charts import Figure
+from tacit.report.documents.base import plain_json
 
 __all__ = ["Table", "Tile", "render"]
 
@@ -78,7 +80,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_not_none,
     )
-    environment.globals["plotly_code"] = lambda: Markup(plotly.offline.get_plotlyjs())
+    environment.globals["plotly_code"] = lambda: Markup(_plotly_code())
     environment.filters["plotly_json"] = _plotly_json
     return environment
 
@@ -90,6 +92,14 @@ def _not_none(value: object) -> object:
     return value
 
 
-def _plotly_json(figure: go.Figure) -> Markup:
+def _plotly_code() -> str:
+    """The code of plotly.js, read as `plotly.offline` reads it, which is slow to load."""
+    code = pkgutil.get_data("plotly", "package_data/plotly.min.js")
+    assert code is not None  # of a package in a folder it never is
+    return code.decode()
+
+
+def _plotly_json(figure: Figure) -> Markup:
     # "<" may not appear inside a script element: text from files could close it
-    return Markup(plotly.io.to_json(figure, validate=False).replace("<", "\\u003c"))
+    content = plain_json({"data": list(figure.data), "layout": figure.layout})
+    return Markup(json.dumps(content, allow_nan=False).replace("<", "\\u003c"))
