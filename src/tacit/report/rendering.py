@@ -6,10 +6,11 @@ A page is one file that needs neither a network nor anything beside it.
 from __future__ import annotations
 
 import json
-import pkgutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -18,6 +19,8 @@ from tacit.report.charts import Figure
 from tacit.report.documents.base import plain_json
 
 __all__ = ["Table", "Tile", "render"]
+
+_PLOTLY_CODE = Path("package_data", "plotly.min.js")
 
 
 @dataclass(frozen=True)
@@ -93,10 +96,15 @@ def _not_none(value: object) -> object:
 
 
 def _plotly_code() -> str:
-    """The code of plotly.js, read as `plotly.offline` reads it, which is slow to load."""
-    code = pkgutil.get_data("plotly", "package_data/plotly.min.js")
-    assert code is not None  # of a package in a folder it never is
-    return code.decode()
+    """The code of plotly.js, which lies in a file of plotly; plotly itself is slow to load."""
+    found = find_spec("plotly")
+    for folder in () if found is None else found.submodule_search_locations or ():
+        if (Path(folder) / _PLOTLY_CODE).is_file():
+            return (Path(folder) / _PLOTLY_CODE).read_text(encoding="utf-8")
+    # Should it lie elsewhere in some version.
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())
 
 
 def _plotly_json(figure: Figure) -> Markup:
