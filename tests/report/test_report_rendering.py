@@ -12,7 +12,7 @@ import pytest
 from jinja2 import UndefinedError
 
 from tacit.report import rendering
-from tacit.report.charts import Axis, Chart, Figure, base_layout, scatter
+from tacit.report.charts import Axis, Chart, Drawing, base_layout, scatter
 from tacit.report.rendering import Table, Tile, render
 from web_pages import EVIL, Page
 
@@ -89,7 +89,7 @@ def test_a_tile_has_a_note_only_where_there_is_one() -> None:
 
 
 def test_a_chart_cannot_leave_its_script() -> None:
-    figure = Figure([scatter(x=[1], y=[2], name=EVIL)], base_layout(Axis("x"), Axis("y")))
+    figure = Drawing([scatter(x=[1], y=[2], name=EVIL)], base_layout(Axis("x"), Axis("y")))
     chart = Chart("chart", EVIL, EVIL, figure, "")
     page = Page(render("claims", **claims_context(chart=chart)))
     harmless = Chart("chart", "title", "caption", figure, "")
@@ -100,7 +100,7 @@ def test_a_chart_cannot_leave_its_script() -> None:
 
 def test_the_code_of_plotly_is_found_wherever_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendering, "_PLOTLY_CODE", Path("elsewhere.js"))
-    figure = Figure([scatter(x=[1], y=[2])], base_layout(Axis("x"), Axis("y")))
+    figure = Drawing([scatter(x=[1], y=[2])], base_layout(Axis("x"), Axis("y")))
     page = Page(render("claims", **claims_context(chart=Chart("chart", "a", "b", figure, ""))))
     assert list(page.charts) == ["chart"]
 

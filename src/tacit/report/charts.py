@@ -20,7 +20,7 @@ __all__ = [
     "SKY",
     "Axis",
     "Chart",
-    "Figure",
+    "Drawing",
     "Layout",
     "Series",
     "Trace",
@@ -52,7 +52,7 @@ Layout = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Figure:
+class Drawing:
     """What plotly.js draws."""
 
     data: Sequence[Trace]
@@ -90,7 +90,7 @@ class Chart:
     key: str
     title: str
     caption: str
-    figure: Figure | None
+    figure: Drawing | None
     absent: str
     height: int = 340
 
@@ -161,7 +161,7 @@ def _axis(axis: Axis) -> dict[str, object]:
 
 def line_figure(
     xs: Sequence[float | None], x: Axis, y: Axis, series: Sequence[Series]
-) -> Figure | None:
+) -> Drawing | None:
     """Draw lines over `xs`; give `None` where no line has a point that can be shown.
 
     On a logarithmic axis, zero and negative values cannot be shown and leave a gap.
@@ -186,7 +186,7 @@ def line_figure(
     layout = base_layout(x, y)
     if len(series) == 1:  # the title of the axis names a single line
         layout = changed(layout, showlegend=False, margin={"b": 48})
-    return Figure(traces, layout)
+    return Drawing(traces, layout)
 
 
 def _shown_on(axis: Axis, line: Series) -> Series:

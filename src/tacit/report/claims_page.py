@@ -10,7 +10,17 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from tacit.report.charts import AMBER, BLUE, RED, Axis, Chart, Figure, base_layout, changed, scatter
+from tacit.report.charts import (
+    AMBER,
+    BLUE,
+    RED,
+    Axis,
+    Chart,
+    Drawing,
+    base_layout,
+    changed,
+    scatter,
+)
 from tacit.report.rendering import Table, Tile, render
 from tacit.report.wording import NOTHING, epsilon_text, lower_text, number_text, range_text
 
@@ -162,7 +172,7 @@ def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
         }
         layout = base_layout(Axis("epsilon", scale="log"), Axis("", settings=settings))
         layout = changed(layout, hovermode="closest")
-        figure = Figure(traces, layout)
+        figure = Drawing(traces, layout)
     return Chart(
         key=f"claims-{place}",
         title=f"{algorithm}: claimed, certified and proved epsilon",

@@ -20,7 +20,7 @@ from tacit.report.charts import (
     SKY,
     Axis,
     Chart,
-    Figure,
+    Drawing,
     Layout,
     Trace,
     base_layout,
@@ -379,7 +379,7 @@ def _chart(panel: Panel, seeds: int) -> Chart:
         caption += f"; without a point here: {', '.join(panel.absent)}"
     figure = None
     if panel.curves:
-        figure = Figure(
+        figure = Drawing(
             data=[trace for curve in panel.curves for trace in _traces(curve)],
             layout=_layout(panel),
         )

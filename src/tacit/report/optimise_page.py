@@ -17,7 +17,7 @@ from tacit.report.charts import (
     RED,
     Axis,
     Chart,
-    Figure,
+    Drawing,
     Trace,
     base_layout,
     changed,
@@ -189,7 +189,7 @@ def _chart(
     key: str, title: str, caption: str, traces: Sequence[Trace], y: Axis, x: Axis = _STEPS
 ) -> Chart:
     layout = changed(base_layout(x, y), hovermode="closest")
-    return Chart(key, title, caption, Figure(traces, layout), "", height=400)
+    return Chart(key, title, caption, Drawing(traces, layout), "", height=400)
 
 
 def _line(

@@ -15,7 +15,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tacit.report.charts import Figure
+from tacit.report.charts import Drawing
 from tacit.report.documents.base import plain_json
 
 __all__ = ["Table", "Tile", "render"]
@@ -107,7 +107,7 @@ def _plotly_code() -> str:
     return str(get_plotlyjs())
 
 
-def _plotly_json(figure: Figure) -> Markup:
+def _plotly_json(figure: Drawing) -> Markup:
     # "<" may not appear inside a script element: text from files could close it
     content = plain_json({"data": list(figure.data), "layout": figure.layout})
     return Markup(json.dumps(content, allow_nan=False).replace("<", "\\u003c"))

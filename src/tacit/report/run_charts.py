@@ -17,7 +17,7 @@ from tacit.report.charts import (
     SKY,
     Axis,
     Chart,
-    Figure,
+    Drawing,
     Series,
     Trace,
     base_layout,
@@ -266,7 +266,7 @@ def _epsilon_by_node_chart(result: ResultDocument) -> Chart:
     )
 
 
-def _epsilon_by_node_figure(nodes: Sequence[NodeRow], apart: bool) -> Figure | None:
+def _epsilon_by_node_figure(nodes: Sequence[NodeRow], apart: bool) -> Drawing | None:
     ordered = list(nodes) if apart else sorted(nodes, key=lambda row: row.epsilon or 0.0)
     series = [
         Series("budget", [row.budget for row in ordered], GREY),
@@ -282,7 +282,7 @@ def _epsilon_by_node_figure(nodes: Sequence[NodeRow], apart: bool) -> Figure | N
     names = [row.node for row in ordered]
     positions = names if apart else list(range(1, len(ordered) + 1))
     traces = [_node_trace(line, positions, names, apart) for line in drawn]
-    return Figure(traces, base_layout(x, y))
+    return Drawing(traces, base_layout(x, y))
 
 
 def _epsilon_axis(title: str, values: Sequence[float | None]) -> Axis:
@@ -449,7 +449,7 @@ def _colour_sentence(topology: CommunicationGraph) -> str:
     return f"{drawn}; the {period} graphs of the period are drawn on top of each other."
 
 
-def _graph_figure(topology: CommunicationGraph, union: set[Edge], size: int, nodes: int) -> Figure:
+def _graph_figure(topology: CommunicationGraph, union: set[Edge], size: int, nodes: int) -> Drawing:
     places = _places(union, size)
     radius = max(3.0, min(11.0, 190.0 / size))
     period = len(topology.edges)
@@ -474,7 +474,7 @@ def _graph_figure(topology: CommunicationGraph, union: set[Edge], size: int, nod
         for edges, name, colour in zip(layers, names, _GRAPH_COLOURS, strict=False)
         if edges
     ]
-    return Figure([*lines, _network_nodes(places, radius, nodes)], layout)
+    return Drawing([*lines, _network_nodes(places, radius, nodes)], layout)
 
 
 def _places(union: set[Edge], size: int) -> list[tuple[float, float]]:
