@@ -8,13 +8,22 @@ from collections import Counter
 from html.parser import HTMLParser
 from typing import Any
 
+import plotly.graph_objects as go
 import plotly.offline
+
+from tacit.report.charts import Chart
 
 EVIL = "\"'></script></style></title><script>alert(1)</script><img src=x onerror=alert(2)>&lt;"
 """A name that becomes markup wherever it is not escaped."""
 
 _WITHOUT_END = ("meta", "link", "br", "img", "input")
 _LOADING = {"src", "href", "srcset", "action", "background", "data"}
+
+
+def drawn(chart: Chart) -> go.Figure:
+    """A chart's figure as plotly reads it, which refuses attributes that it does not know."""
+    assert chart.figure is not None
+    return go.Figure(list(chart.figure.data), chart.figure.layout)
 
 
 class Page(HTMLParser):
@@ -58,7 +67,9 @@ class Page(HTMLParser):
             self.scripts.append(data)
             if attributes.get("type") == "application/json":
                 figures = [attributes["id"] for name, attributes in self._open if name == "figure"]
-                self.charts[str(figures[-1])] = json.loads(data)
+                figure = json.loads(data)
+                go.Figure(figure)  # refuses attributes that plotly does not know
+                self.charts[str(figures[-1])] = figure
         elif tag != "style":
             self.words.append(data)
             if any(name in ("td", "th") for name, _ in self._open):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import torch
 from sklearn.datasets import load_digits as from_scikit_learn
 from sklearn.model_selection import train_test_split
 
+from experiments import tacit
 from tacit import data
 from tacit.config import load_config
 from tacit.data import Dataset
@@ -28,9 +31,11 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples" / "digits.toml"
 
-# Each takes a quarter of a second or more to import.
+# Each takes a tenth of a second or more to import.
 SLOW = (
     "torch",
+    "numba",
+    "plotly",
     "sklearn",
     "pandas",
     "scipy.stats",
@@ -68,7 +73,7 @@ def loaded(*arguments: str) -> set[str]:
     "arguments", [("--help",), ("plan", "--help"), ("privacy", "--help"), ("--version",)]
 )
 def test_help_and_version_load_nothing_slow(arguments: tuple[str, ...]) -> None:
-    assert loaded(*arguments).isdisjoint([*SLOW, "numpy", "scipy", "networkx", "plotly"])
+    assert loaded(*arguments).isdisjoint([*SLOW, "numpy", "scipy"])
 
 
 def test_a_plan_loads_torch_and_nothing_else_that_is_slow() -> None:
@@ -77,6 +82,26 @@ def test_a_plan_loads_torch_and_nothing_else_that_is_slow() -> None:
     assert found.isdisjoint(
         {*SLOW, "tacit.training.loop", "tacit.analysis.audit", "tacit.analysis.compare"} - {"torch"}
     )
+
+
+def test_training_and_its_report_load_only_what_they_use(tmp_path: Path) -> None:
+    found = loaded("train", str(DIGITS), "--set", "train.steps=2", "--out", str(tmp_path / "run"))
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert found.isdisjoint({*SLOW} - {"torch", "numba"})
+
+
+def test_garbage_is_looked_for_as_usual_after_the_command_line() -> None:
+    usual = gc.get_threshold()
+    seen = []
+
+    def looked() -> int:
+        seen.append(gc.get_threshold())
+        return 0
+
+    with patch("tacit.cli.tables.algorithms_table", looked):
+        assert tacit("algorithms").code == 0
+    assert seen[0][0] > usual[0]
+    assert gc.get_threshold() == usual
 
 
 def test_the_digits_are_those_of_scikit_learn() -> None:

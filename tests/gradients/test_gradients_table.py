@@ -419,7 +419,7 @@ def test_a_record_without_finite_gradient_is_a_zero(
     problem = case(name, sizes=(4, 3))
     inputs = problem.data.inputs.clone()
     inputs[1] = bad  # node 0, record 1
-    broken = replace(problem, data=replace(problem.data, inputs=inputs))
+    broken = replace(problem, data=replace(problem.data, stored=inputs))
     # Without that record: node 0 has three.
     kept = torch.tensor([0, 2, 3, 4, 5, 6])
     data = problem.data

@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
 import pytest
 from jinja2 import UndefinedError
 
-from tacit.report.charts import Chart
+from tacit.report import rendering
+from tacit.report.charts import Axis, Chart, Drawing, base_layout, scatter
 from tacit.report.rendering import Table, Tile, render
 from web_pages import EVIL, Page
 
@@ -88,13 +89,20 @@ def test_a_tile_has_a_note_only_where_there_is_one() -> None:
 
 
 def test_a_chart_cannot_leave_its_script() -> None:
-    figure = go.Figure(data=[go.Scatter(x=[1], y=[2], name=EVIL)])
+    figure = Drawing([scatter(x=[1], y=[2], name=EVIL)], base_layout(Axis("x"), Axis("y")))
     chart = Chart("chart", EVIL, EVIL, figure, "")
     page = Page(render("claims", **claims_context(chart=chart)))
     harmless = Chart("chart", "title", "caption", figure, "")
     page.assert_has_the_elements_of(Page(render("claims", **claims_context(chart=harmless))))
     assert page.charts["chart"]["data"][0]["name"] == EVIL
     assert page.count("div", **{"aria-label": EVIL}) == 1
+
+
+def test_the_code_of_plotly_is_found_wherever_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendering, "_PLOTLY_CODE", Path("elsewhere.js"))
+    figure = Drawing([scatter(x=[1], y=[2])], base_layout(Axis("x"), Axis("y")))
+    page = Page(render("claims", **claims_context(chart=Chart("chart", "a", "b", figure, ""))))
+    assert list(page.charts) == ["chart"]
 
 
 def test_the_templates_are_part_of_the_package() -> None:

@@ -14,6 +14,7 @@ from tacit.report.run_charts import (
     privacy_charts,
     thinned,
 )
+from web_pages import drawn
 
 WriteRun = Callable[..., Path]
 
@@ -24,7 +25,7 @@ def charts_of(run: RecordedRun) -> dict[str, Chart]:
 
 
 def lines_of(chart: Chart) -> dict[str, Any]:
-    return {trace.name: trace for trace in chart.figure.data}
+    return {trace.name: trace for trace in drawn(chart).data}
 
 
 def test_every_chart_of_a_full_run_is_drawn(write_run: WriteRun) -> None:
@@ -74,7 +75,7 @@ def test_single_nulls_leave_gaps(write_run: WriteRun) -> None:
     )
     charts = charts_of(replace(run, measurements=(hole, *rest)))
     assert lines_of(charts["accuracy-steps"])["worst node"].y[0] is None
-    (distance,) = charts["consensus"].figure.data
+    (distance,) = drawn(charts["consensus"]).data
     assert distance.y[0] is None, "zero has no place on a logarithmic axis"
     assert distance.y[1] == rest[0].consensus_distance
 
@@ -90,9 +91,9 @@ def test_equal_models_are_said_to_be_equal(write_run: WriteRun) -> None:
 def test_epsilons_far_apart_get_a_logarithmic_axis(write_run: WriteRun) -> None:
     near = charts_of(read_run_folder(write_run()))
     far = charts_of(read_run_folder(write_run({"claimed_epsilon": [0.01] * 16})))
-    assert near["epsilon-nodes"].figure.layout.yaxis.type == "linear"
-    assert near["epsilon-steps"].figure.layout.yaxis.type == "linear"
-    assert far["epsilon-nodes"].figure.layout.yaxis.type == "log"
+    assert drawn(near["epsilon-nodes"]).layout.yaxis.type == "linear"
+    assert drawn(near["epsilon-steps"]).layout.yaxis.type == "linear"
+    assert drawn(far["epsilon-nodes"]).layout.yaxis.type == "log"
 
 
 def test_many_nodes_are_drawn_as_ordered_lines(write_run: WriteRun) -> None:

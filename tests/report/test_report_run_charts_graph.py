@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tacit.report.documents.run import CommunicationGraph
 from tacit.report.run_charts import degree_sentence, graph_chart, union_edges
+from web_pages import drawn
 
 Edges = tuple[tuple[tuple[int, int], ...], ...]
 
@@ -42,7 +43,7 @@ def test_the_union_is_that_of_networkx(graphs: list[list[tuple[int, int]]], dire
 def test_each_graph_of_a_short_period_has_a_colour() -> None:
     edges: Edges = tuple(tuple((i, (i + hop) % 8) for i in range(8)) for hop in (1, 2, 4))
     chart = graph_chart(topology(edges), 8)
-    *layers, nodes = chart.figure.data
+    *layers, nodes = drawn(chart).data
     assert [layer.name for layer in layers] == ["graph 1 of 3", "graph 2 of 3", "graph 3 of 3"]
     assert len({layer.line.color for layer in layers}) == 3
     assert len(nodes.x) == 8
@@ -51,12 +52,12 @@ def test_each_graph_of_a_short_period_has_a_colour() -> None:
 
 def test_a_long_period_is_drawn_as_one_union() -> None:
     edges: Edges = tuple(tuple((i, (i + hop) % 10) for i in range(10)) for hop in range(1, 10))
-    lines, _ = graph_chart(topology(edges), 10).figure.data
+    lines, _ = drawn(graph_chart(topology(edges), 10)).data
     assert len(lines.x) == 3 * 90
 
 
 def test_lines_join_the_places_of_their_nodes() -> None:
-    lines, nodes = graph_chart(topology((((0, 1), (1, 2), (2, 2)),)), 3).figure.data
+    lines, nodes = drawn(graph_chart(topology((((0, 1), (1, 2), (2, 2)),)), 3)).data
     places = list(zip(nodes.x, nodes.y, strict=True))
     ends = list(zip(lines.x, lines.y, strict=True))
     assert ends == [places[0], places[1], (None, None), places[1], places[2], (None, None)]
@@ -67,15 +68,14 @@ def test_lines_join_the_places_of_their_nodes() -> None:
 
 
 def test_undirected_graphs_have_no_arrows() -> None:
-    lines, _ = graph_chart(topology((((0, 1), (1, 0)),), directed=False), 2).figure.data
+    lines, _ = drawn(graph_chart(topology((((0, 1), (1, 0)),), directed=False), 2)).data
     assert lines.mode == "lines"
     assert len(lines.x) == 3
 
 
 def test_the_hub_of_a_star_stands_in_the_middle() -> None:
-    _, nodes = graph_chart(
-        topology((tuple((5, i) for i in range(5)),), directed=False), 5
-    ).figure.data
+    star = graph_chart(topology((tuple((5, i) for i in range(5)),), directed=False), 5)
+    _, nodes = drawn(star).data
     assert (nodes.x[5], nodes.y[5]) == (0, 0)
     assert nodes.text[5] == "server", "an end beyond the last node is the server"
 

@@ -81,7 +81,8 @@ _RATES: Mapping[RateSchedule, Callable[[float], float]] = MappingProxyType(
 class Options(BaseModel):
     """Options that every algorithm has; an algorithm adds its own in a subclass of its file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Built when it is first used: a run uses those of one algorithm.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     learning_rate: Size = 0.05
     learning_rate_schedule: RateSchedule = "constant"

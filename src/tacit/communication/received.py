@@ -151,7 +151,7 @@ _Sizes = Annotated[list[_Step], _of_nodes]
 class _Model(BaseModel):
     """Exactly these fields."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Experiment(_Model):
@@ -211,32 +211,44 @@ class Report(_Model):
     line: Annotated[str, Field(max_length=_LONGEST_LINE)]
 
 
-FLAG = Schema(TypeAdapter(bool), 10)
-STEP = Schema(TypeAdapter[int](_Step), 20)
+# Built when they are first used: a process that is alone uses none.
+_LATER = ConfigDict(defer_build=True)
+
+FLAG = Schema(TypeAdapter(bool, config=_LATER), 10)
+STEP = Schema(TypeAdapter[int](_Step, config=_LATER), 20)
 STEPS = Schema(
-    TypeAdapter[list[int]](Annotated[list[_Step], Field(max_length=1000, fail_fast=True)]), 2**16
+    TypeAdapter[list[int]](
+        Annotated[list[_Step], Field(max_length=1000, fail_fast=True)], config=_LATER
+    ),
+    2**16,
 )
-TOKEN = Schema(TypeAdapter[str](_Token), 20)
+TOKEN = Schema(TypeAdapter[str](_Token, config=_LATER), 20)
 TOKENS = Schema(
-    TypeAdapter[list[str]](Annotated[list[_Token], Field(max_length=_MOST_RANKS, fail_fast=True)])
+    TypeAdapter[list[str]](
+        Annotated[list[_Token], Field(max_length=_MOST_RANKS, fail_fast=True)], config=_LATER
+    )
 )
 CHARGED = Schema(
     TypeAdapter[list[list[tuple[int, int]]]](
         Annotated[
             list[Annotated[list[_Interval], Field(max_length=_MOST_INTERVALS, fail_fast=True)]],
             _of_nodes,
-        ]
+        ],
+        config=_LATER,
     )
 )
-IDENTITY = Schema(TypeAdapter[dict[str, str | int | float]](_Identity), 2**19)
+IDENTITY = Schema(TypeAdapter[dict[str, str | int | float]](_Identity, config=_LATER), 2**19)
 EXPERIMENT = Schema(TypeAdapter(Experiment))
 RUN_ID = Schema(TypeAdapter(RunId), 200)
-SESSION_ID = Schema(TypeAdapter[str](_Id), 40)
+SESSION_ID = Schema(TypeAdapter[str](_Id, config=_LATER), 40)
 FOLDER = Schema(TypeAdapter(FolderName), 1000)
 SUMMARY = Schema(TypeAdapter(Summary))
 METRICS = Schema(TypeAdapter(Metrics), 16 * 2**20)
 REPORT = Schema(TypeAdapter(Report), 2**14)
 HEARTBEAT = Schema(
-    TypeAdapter[tuple[int, int, int | None, bool]](tuple[_Beat, _Beat, _Rank | None, bool]), 100
+    TypeAdapter[tuple[int, int, int | None, bool]](
+        tuple[_Beat, _Beat, _Rank | None, bool], config=_LATER
+    ),
+    100,
 )
-GATE = Schema(TypeAdapter[tuple[int, bool]](tuple[_Step, bool]), 40)
+GATE = Schema(TypeAdapter[tuple[int, bool]](tuple[_Step, bool], config=_LATER), 40)

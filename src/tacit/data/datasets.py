@@ -1,8 +1,9 @@
 """What a data set is here: records in tensors, and a task's two halves with their columns.
 
 `StackedData` holds the records of many nodes in one tensor, so that every node's batch is one
-indexed read. `as_dataset` takes in what a user gives as one, `check_dataset` refuses what cannot be
-trained on, and `bounded_inputs` enforces a public bound of inputs.
+indexed read; images it keeps as bytes (`tacit.data.pixels`). `as_dataset` takes in what a user
+gives as one, `check_dataset` refuses what cannot be trained on, and `bounded_inputs` enforces a
+public bound of inputs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 
+from tacit.data.pixels import from_bytes, to_bytes
 from tacit.errors import InputError, RecordsError
 
 __all__ = [
@@ -318,16 +320,34 @@ class StackedData:
     """The records of all nodes of this process, one node after the other.
 
     Args:
-        inputs: `[total, ...]`.
+        stored: `[total, ...]`, inputs as they are kept.
         targets: `[total]` or `[total, m]`.
         offsets: int64 `[nodes]`, where each node's records start.
         sizes: int64 `[nodes]`, how many records each node has.
+        bytes: whether what is kept of the inputs are bytes, which are divided when they are read.
     """
 
-    inputs: Tensor
+    stored: Tensor
     targets: Tensor
     offsets: Tensor
     sizes: Tensor
+    bytes: bool = False
+
+    @property
+    def inputs(self) -> Tensor:
+        """All inputs `[total, ...]`; where they are kept as bytes, in memory of their own."""
+        return from_bytes(self.stored) if self.bytes else self.stored
+
+    @property
+    def first(self) -> Dataset:
+        """The first record alone: what shape and type they have."""
+        row = torch.zeros(1, dtype=torch.int64, device=self.targets.device)
+        return Dataset(self.inputs_of(row), self.targets[:1])
+
+    def inputs_of(self, rows: Tensor) -> Tensor:
+        """The inputs of some records, by their int64 numbers in all: `[len(rows), ...]`."""
+        values = self.stored.index_select(0, rows)
+        return from_bytes(values) if self.bytes else values
 
     def gather(self, indices: Tensor, nodes: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Read the same number of records from every node, or from some.
@@ -343,8 +363,8 @@ class StackedData:
         offsets = self.offsets if nodes is None else self.offsets[nodes]
         rows = (offsets.unsqueeze(1) + indices).reshape(-1)
         inputs, targets = (
-            values.index_select(0, rows).reshape(*indices.shape, *values.shape[1:])
-            for values in (self.inputs, self.targets)
+            values.reshape(*indices.shape, *values.shape[1:])
+            for values in (self.inputs_of(rows), self.targets.index_select(0, rows))
         )
         return inputs, targets
 
@@ -372,8 +392,10 @@ def stack(
         if _layout(dataset) != first:
             raise InputError(f"nodes[{node}]", _layout(dataset), f"must be as node 0: {first}")
     sizes = torch.tensor([len(dataset) for dataset in datasets], dtype=torch.int64)
+    stored, as_bytes = _stored([dataset.inputs for dataset in datasets], dtype, device)
     return StackedData(
-        inputs=torch.cat([_cast(dataset.inputs, dtype, device) for dataset in datasets]),
+        stored=stored,
+        bytes=as_bytes,
         targets=torch.cat([_cast(dataset.targets, dtype, device) for dataset in datasets]),
         offsets=(sizes.cumsum(0) - sizes).to(device),
         sizes=sizes.to(device),
@@ -396,12 +418,39 @@ def stack_parts(
     """
     order = torch.from_numpy(np.concatenate(parts))
     sizes = torch.tensor([len(part) for part in parts], dtype=torch.int64)
+    stored, as_bytes = _stored([dataset.inputs], dtype, device, order)
     return StackedData(
-        inputs=_cast(dataset.inputs[order], dtype, device),
+        stored=stored,
+        bytes=as_bytes,
         targets=_cast(dataset.targets[order], dtype, device),
         offsets=(sizes.cumsum(0) - sizes).to(device),
         sizes=sizes.to(device),
     )
+
+
+def _stored(
+    parts: Sequence[Tensor],
+    dtype: torch.dtype,
+    device: torch.device | str,
+    order: Tensor | None = None,
+) -> tuple[Tensor, bool]:
+    """Inputs of all nodes as they are kept, in this order if one is given; whether as bytes.
+
+    As bytes on the CPU alone: an accelerator divides by multiplying, which differs in a last bit.
+    """
+    chosen: list[Tensor] = []
+    as_bytes = dtype == torch.float32 and torch.device(device).type == "cpu"
+    for part in parts if as_bytes else ():
+        packed = to_bytes(part)
+        if packed is None:
+            as_bytes = False
+            break
+        chosen.append(packed)
+    if not as_bytes:
+        chosen = [_cast(part, dtype, device) for part in parts]
+    if order is not None:
+        return chosen[0][order], as_bytes
+    return torch.cat(chosen), as_bytes
 
 
 def _layout(dataset: Dataset) -> str:

@@ -1,11 +1,14 @@
-"""What every chart of the page has in common: a key, words around it, and one style."""
+"""What every chart of the page has in common: a key, words around it, and one style.
+
+Figures are written as plotly.js takes them, and not with plotly's classes: to load and fill those
+takes half a second, at the end of every run. The tests read all figures with them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-import plotly.graph_objects as go
+from typing import Any
 
 __all__ = [
     "AMBER",
@@ -17,10 +20,15 @@ __all__ = [
     "SKY",
     "Axis",
     "Chart",
+    "Drawing",
+    "Layout",
     "Series",
+    "Trace",
     "base_layout",
+    "changed",
     "has_wide_range",
     "line_figure",
+    "scatter",
 ]
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart, with the two darkest
@@ -37,6 +45,34 @@ _GRID = "rgba(138, 143, 152, 0.25)"
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _POINTS_WITH_MARKERS = 40
 
+Trace = Mapping[str, Any]
+"""Points or lines, with the attributes that plotly.js gives them."""
+Layout = Mapping[str, Any]
+"""Axes, legend and margins of a figure, likewise."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What plotly.js draws."""
+
+    data: Sequence[Trace]
+    layout: Layout
+
+
+def scatter(**attributes: Any) -> Trace:
+    """Points or lines, by the attributes of plotly.js."""
+    return {"type": "scatter", **attributes}
+
+
+def changed(layout: Layout, **attributes: Any) -> Layout:
+    """A layout with some attributes changed; those inside of others are changed one by one."""
+    inner = {
+        name: changed(layout[name], **value)
+        for name, value in attributes.items()
+        if isinstance(value, Mapping) and isinstance(layout.get(name), Mapping)
+    }
+    return {**layout, **attributes, **inner}
+
 
 @dataclass(frozen=True)
 class Chart:
@@ -46,7 +82,7 @@ class Chart:
         key: its name in the page's markup: letters and hyphens.
         title: the heading above it.
         caption: one sentence that tells how to read the figure.
-        figure: the plotly figure, or `None` where there is nothing to draw.
+        figure: what is drawn, or `None` where there is nothing to draw.
         absent: what to say instead of drawing.
         height: in CSS pixels.
     """
@@ -54,7 +90,7 @@ class Chart:
     key: str
     title: str
     caption: str
-    figure: go.Figure | None
+    figure: Drawing | None
     absent: str
     height: int = 340
 
@@ -81,18 +117,17 @@ class Axis:
     settings: dict[str, object] = field(default_factory=dict)
 
 
-def base_layout(x: Axis, y: Axis) -> go.Layout:
+def base_layout(x: Axis, y: Axis) -> Layout:
     """Give the layout that all charts share: no background, thin grid, legend below."""
-    return go.Layout(
-        template=go.layout.Template(),
-        autosize=True,
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": _FONT, "size": 12},
-        margin={"l": 56, "r": 12, "t": 26, "b": 104},
-        hovermode="x unified",
-        showlegend=True,
-        legend={
+    return {
+        "autosize": True,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": _FONT, "size": 12},
+        "margin": {"l": 56, "r": 12, "t": 26, "b": 104},
+        "hovermode": "x unified",
+        "showlegend": True,
+        "legend": {
             "orientation": "h",
             "xref": "container",
             "yref": "container",
@@ -102,9 +137,9 @@ def base_layout(x: Axis, y: Axis) -> go.Layout:
             "yanchor": "bottom",
             "font": {"size": 11.5},
         },
-        xaxis=_axis(x),
-        yaxis=_axis(y),
-    )
+        "xaxis": _axis(x),
+        "yaxis": _axis(y),
+    }
 
 
 def _axis(axis: Axis) -> dict[str, object]:
@@ -126,7 +161,7 @@ def _axis(axis: Axis) -> dict[str, object]:
 
 def line_figure(
     xs: Sequence[float | None], x: Axis, y: Axis, series: Sequence[Series]
-) -> go.Figure | None:
+) -> Drawing | None:
     """Draw lines over `xs`; give `None` where no line has a point that can be shown.
 
     On a logarithmic axis, zero and negative values cannot be shown and leave a gap.
@@ -137,7 +172,7 @@ def line_figure(
         return None
     mode = "lines+markers" if len(xs) <= _POINTS_WITH_MARKERS else "lines"
     traces = [
-        go.Scatter(
+        scatter(
             x=list(xs),
             y=list(line.values),
             name=line.name,
@@ -150,8 +185,8 @@ def line_figure(
     ]
     layout = base_layout(x, y)
     if len(series) == 1:  # the title of the axis names a single line
-        layout.update(showlegend=False, margin={"b": 48})
-    return go.Figure(data=traces, layout=layout)
+        layout = changed(layout, showlegend=False, margin={"b": 48})
+    return Drawing(traces, layout)
 
 
 def _shown_on(axis: Axis, line: Series) -> Series:

@@ -10,9 +10,17 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-import plotly.graph_objects as go
-
-from tacit.report.charts import AMBER, BLUE, RED, Axis, Chart, base_layout
+from tacit.report.charts import (
+    AMBER,
+    BLUE,
+    RED,
+    Axis,
+    Chart,
+    Drawing,
+    base_layout,
+    changed,
+    scatter,
+)
 from tacit.report.rendering import Table, Tile, render
 from tacit.report.wording import NOTHING, epsilon_text, lower_text, number_text, range_text
 
@@ -143,7 +151,7 @@ def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
         numbers = [str(number) for number, _ in drawn]
         labels = [f"{number}: {row['experiment']}" for number, row in drawn]
         traces = [
-            go.Scatter(
+            scatter(
                 x=[row[key] if _positive(row[key]) else None for row in shown],
                 y=numbers,
                 customdata=labels,
@@ -163,8 +171,8 @@ def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
             "ticktext": labels,
         }
         layout = base_layout(Axis("epsilon", scale="log"), Axis("", settings=settings))
-        layout.update(hovermode="closest")
-        figure = go.Figure(data=traces, layout=layout)
+        layout = changed(layout, hovermode="closest")
+        figure = Drawing(traces, layout)
     return Chart(
         key=f"claims-{place}",
         title=f"{algorithm}: claimed, certified and proved epsilon",

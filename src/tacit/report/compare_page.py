@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import plotly.graph_objects as go
-
 from tacit.report.charts import (
     AMBER,
     BLUE,
@@ -22,8 +20,13 @@ from tacit.report.charts import (
     SKY,
     Axis,
     Chart,
+    Drawing,
+    Layout,
+    Trace,
     base_layout,
+    changed,
     has_wide_range,
+    scatter,
 )
 from tacit.report.rendering import Table, render
 from tacit.report.wording import (
@@ -376,7 +379,7 @@ def _chart(panel: Panel, seeds: int) -> Chart:
         caption += f"; without a point here: {', '.join(panel.absent)}"
     figure = None
     if panel.curves:
-        figure = go.Figure(
+        figure = Drawing(
             data=[trace for curve in panel.curves for trace in _traces(curve)],
             layout=_layout(panel),
         )
@@ -390,16 +393,17 @@ def _chart(panel: Panel, seeds: int) -> Chart:
     )
 
 
-def _layout(panel: Panel) -> go.Layout:
+def _layout(panel: Panel) -> Layout:
     ticks, suffix = _X_FORMATS.get(panel.axis, ("", ""))
     x = Axis(AXIS_TITLES[panel.axis], "log" if panel.log_x else "linear", ticks, suffix)
     y_ticks = ".0~%" if panel.measure == "test_accuracy" else ""
     y = Axis(MEASURE_TITLES[panel.measure], "log" if panel.log_y else "linear", y_ticks)
-    layout = base_layout(x, y)
-    layout.update(
-        hovermode="closest", margin={"b": _legend_height(panel)}, legend={"tracegroupgap": 0}
+    return changed(
+        base_layout(x, y),
+        hovermode="closest",
+        margin={"b": _legend_height(panel)},
+        legend={"tracegroupgap": 0},
     )
-    return layout
 
 
 def _legend_height(panel: Panel) -> int:
@@ -408,11 +412,11 @@ def _legend_height(panel: Panel) -> int:
     return max(104, 56 + 18 * entries)
 
 
-def _traces(curve: Curve) -> list[go.Scatter]:
+def _traces(curve: Curve) -> list[Trace]:
     traces = []
     if curve.low:
         traces.append(
-            go.Scatter(
+            scatter(
                 x=[*curve.x, *reversed(curve.x)],
                 y=[*curve.high, *reversed(curve.low)],
                 fill="toself",
@@ -425,7 +429,7 @@ def _traces(curve: Curve) -> list[go.Scatter]:
             )
         )
     traces.append(
-        go.Scatter(
+        scatter(
             x=list(curve.x),
             y=list(curve.y),
             name=curve.name,
@@ -438,7 +442,7 @@ def _traces(curve: Curve) -> list[go.Scatter]:
     )
     if curve.published is not None:
         traces.append(
-            go.Scatter(
+            scatter(
                 x=[min(curve.x), max(curve.x)],
                 y=[curve.published] * 2,
                 name=f"{curve.name}, published",

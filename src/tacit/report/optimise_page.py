@@ -9,9 +9,20 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
-from tacit.report.charts import AMBER, BLUE, GREEN, GREY, RED, Axis, Chart, base_layout
+from tacit.report.charts import (
+    AMBER,
+    BLUE,
+    GREEN,
+    GREY,
+    RED,
+    Axis,
+    Chart,
+    Drawing,
+    Trace,
+    base_layout,
+    changed,
+    scatter,
+)
 from tacit.report.rendering import Table, Tile, render
 from tacit.report.wording import NOTHING, count_text, number_text
 
@@ -128,8 +139,11 @@ def _search_charts(document: Row) -> list[Chart]:
         rows = sorted(document["batches"], key=lambda row: row["record_gradients"])
         labels = [f"batch {row['batch']}, {row['steps']:,} steps" for row in rows]
         costs = [row["record_gradients"] for row in rows]
-        trace = _markers("best of each batch", costs, [row["bound"] for row in rows], labels)
-        trace.update(mode="markers+text", textposition="top center", cliponaxis=False)
+        above = {"mode": "markers+text", "textposition": "top center", "cliponaxis": False}
+        trace = {
+            **_markers("best of each batch", costs, [row["bound"] for row in rows], labels),
+            **above,
+        }
         charts.append(
             _chart(
                 "batches",
@@ -172,11 +186,10 @@ def _padded(values: Sequence[float]) -> dict[str, object]:
 
 
 def _chart(
-    key: str, title: str, caption: str, traces: Sequence[go.Scatter], y: Axis, x: Axis = _STEPS
+    key: str, title: str, caption: str, traces: Sequence[Trace], y: Axis, x: Axis = _STEPS
 ) -> Chart:
-    layout = base_layout(x, y)
-    layout.update(hovermode="closest")
-    return Chart(key, title, caption, go.Figure(data=traces, layout=layout), "", height=400)
+    layout = changed(base_layout(x, y), hovermode="closest")
+    return Chart(key, title, caption, Drawing(traces, layout), "", height=400)
 
 
 def _line(
@@ -187,8 +200,8 @@ def _line(
     x: str = "steps",
     key: str = "bound",
     dash: str = "solid",
-) -> go.Scatter:
-    return go.Scatter(
+) -> Trace:
+    return scatter(
         x=[row[x] for row in rows],
         y=[row[key] for row in rows],
         name=name,
@@ -199,8 +212,8 @@ def _line(
     )
 
 
-def _point(name: str, row: Row, colour: str, symbol: str, *, key: str = "bound") -> go.Scatter:
-    return go.Scatter(
+def _point(name: str, row: Row, colour: str, symbol: str, *, key: str = "bound") -> Trace:
+    return scatter(
         x=[row["steps"]],
         y=[row[key]],
         name=name,
@@ -210,10 +223,8 @@ def _point(name: str, row: Row, colour: str, symbol: str, *, key: str = "bound")
     )
 
 
-def _markers(
-    name: str, xs: Sequence[float], ys: Sequence[float], labels: Sequence[str]
-) -> go.Scatter:
-    return go.Scatter(
+def _markers(name: str, xs: Sequence[float], ys: Sequence[float], labels: Sequence[str]) -> Trace:
+    return scatter(
         x=xs,
         y=ys,
         text=labels,

@@ -5,17 +5,22 @@ A page is one file that needs neither a network nor anything beside it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
-import plotly.graph_objects as go
-import plotly.io
-import plotly.offline
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from tacit.report.charts import Drawing
+from tacit.report.documents.base import plain_json
+
 __all__ = ["Table", "Tile", "render"]
+
+_PLOTLY_CODE = Path("package_data", "plotly.min.js")
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_not_none,
     )
-    environment.globals["plotly_code"] = lambda: Markup(plotly.offline.get_plotlyjs())
+    environment.globals["plotly_code"] = lambda: Markup(_plotly_code())
     environment.filters["plotly_json"] = _plotly_json
     return environment
 
@@ -90,6 +95,19 @@ def _not_none(value: object) -> object:
     return value
 
 
-def _plotly_json(figure: go.Figure) -> Markup:
+def _plotly_code() -> str:
+    """The code of plotly.js, which lies in a file of plotly; plotly itself is slow to load."""
+    found = find_spec("plotly")
+    for folder in () if found is None else found.submodule_search_locations or ():
+        if (Path(folder) / _PLOTLY_CODE).is_file():
+            return (Path(folder) / _PLOTLY_CODE).read_text(encoding="utf-8")
+    # Should it lie elsewhere in some version.
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())
+
+
+def _plotly_json(figure: Drawing) -> Markup:
     # "<" may not appear inside a script element: text from files could close it
-    return Markup(plotly.io.to_json(figure, validate=False).replace("<", "\\u003c"))
+    content = plain_json({"data": list(figure.data), "layout": figure.layout})
+    return Markup(json.dumps(content, allow_nan=False).replace("<", "\\u003c"))

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-import plotly.graph_objects as go
-
 from tacit.report.charts import (
     AMBER,
     BLUE,
@@ -19,10 +17,14 @@ from tacit.report.charts import (
     SKY,
     Axis,
     Chart,
+    Drawing,
     Series,
+    Trace,
     base_layout,
+    changed,
     has_wide_range,
     line_figure,
+    scatter,
 )
 from tacit.report.documents.metrics import Measurement, Scores
 from tacit.report.documents.run import CommunicationGraph, NodeRow, RecordedRun, ResultDocument
@@ -264,7 +266,7 @@ def _epsilon_by_node_chart(result: ResultDocument) -> Chart:
     )
 
 
-def _epsilon_by_node_figure(nodes: Sequence[NodeRow], apart: bool) -> go.Figure | None:
+def _epsilon_by_node_figure(nodes: Sequence[NodeRow], apart: bool) -> Drawing | None:
     ordered = list(nodes) if apart else sorted(nodes, key=lambda row: row.epsilon or 0.0)
     series = [
         Series("budget", [row.budget for row in ordered], GREY),
@@ -277,12 +279,10 @@ def _epsilon_by_node_figure(nodes: Sequence[NodeRow], apart: bool) -> go.Figure 
     y = _epsilon_axis("epsilon", [value for line in drawn for value in line.values])
     title = "node" if apart else "nodes, in order of certified epsilon"
     x = Axis(title, settings={"showgrid": False})
-    figure = go.Figure(layout=base_layout(x, y))
     names = [row.node for row in ordered]
     positions = names if apart else list(range(1, len(ordered) + 1))
-    for line in drawn:
-        figure.add_trace(_node_trace(line, positions, names, apart))
-    return figure
+    traces = [_node_trace(line, positions, names, apart) for line in drawn]
+    return Drawing(traces, base_layout(x, y))
 
 
 def _epsilon_axis(title: str, values: Sequence[float | None]) -> Axis:
@@ -298,11 +298,9 @@ _SYMBOLS = {
 _OPEN_DIAMOND = {"symbol": "diamond-open", "size": 9, "line": {"width": 2}}
 
 
-def _node_trace(
-    line: Series, positions: Sequence[int], names: Sequence[int], apart: bool
-) -> go.Scatter:
+def _node_trace(line: Series, positions: Sequence[int], names: Sequence[int], apart: bool) -> Trace:
     marker = _SYMBOLS.get(line.name, _OPEN_DIAMOND)
-    return go.Scatter(
+    return scatter(
         x=list(positions),
         y=list(line.values),
         customdata=list(names),
@@ -451,9 +449,7 @@ def _colour_sentence(topology: CommunicationGraph) -> str:
     return f"{drawn}; the {period} graphs of the period are drawn on top of each other."
 
 
-def _graph_figure(
-    topology: CommunicationGraph, union: set[Edge], size: int, nodes: int
-) -> go.Figure:
+def _graph_figure(topology: CommunicationGraph, union: set[Edge], size: int, nodes: int) -> Drawing:
     places = _places(union, size)
     radius = max(3.0, min(11.0, 190.0 / size))
     period = len(topology.edges)
@@ -462,10 +458,10 @@ def _graph_figure(
     if 1 < period <= len(_GRAPH_COLOURS):
         layers = [_proper_edges(graph, topology.directed) for graph in topology.edges]
         names = [f"graph {number} of {period}" for number in range(1, period + 1)]
-    layout = base_layout(Axis(""), Axis(""))
     # equal units on both axes keep the circle round at every width
     hidden = {"visible": False, "range": [-1.15, 1.15], "fixedrange": True}
-    layout.update(
+    layout = changed(
+        base_layout(Axis(""), Axis("")),
         xaxis={**hidden, "constrain": "domain"},
         yaxis={**hidden, "scaleanchor": "x", "constrain": "domain"},
         hovermode="closest",
@@ -478,7 +474,7 @@ def _graph_figure(
         for edges, name, colour in zip(layers, names, _GRAPH_COLOURS, strict=False)
         if edges
     ]
-    return go.Figure(data=[*lines, _network_nodes(places, radius, nodes)], layout=layout)
+    return Drawing([*lines, _network_nodes(places, radius, nodes)], layout)
 
 
 def _places(union: set[Edge], size: int) -> list[tuple[float, float]]:
@@ -506,7 +502,7 @@ def _edge_trace(
     radius: float,
     name: str,
     colour: str,
-) -> go.Scatter:
+) -> Trace:
     xs: list[float | None] = []
     ys: list[float | None] = []
     for source, target in edges:
@@ -515,7 +511,7 @@ def _edge_trace(
         ys += [y0, y1, None]
     # the more edges, the finer they are drawn
     fineness = min(1.0, len(edges) / 500)
-    return go.Scatter(
+    return scatter(
         x=xs,
         y=ys,
         name=name,
@@ -536,9 +532,9 @@ def _edge_trace(
     )
 
 
-def _network_nodes(places: Sequence[tuple[float, float]], radius: float, nodes: int) -> go.Scatter:
+def _network_nodes(places: Sequence[tuple[float, float]], radius: float, nodes: int) -> Trace:
     names = [str(node) if node < nodes else "server" for node in range(len(places))]
-    return go.Scatter(
+    return scatter(
         x=[x for x, _ in places],
         y=[y for _, y in places],
         text=names,

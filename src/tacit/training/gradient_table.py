@@ -92,7 +92,7 @@ class StackedTable:
         return self._table
 
     def _draw(self, k: int) -> sampling.Batch:
-        device = self._data.inputs.device
+        device = self._data.targets.device
         size = self._request.mini_batch if self._request is not None else None
         if size is None:
             return sampling.draw(self._plan, self._keys, k, device, nodes=self._nodes)

@@ -115,26 +115,27 @@ def prepare(
     device = _device(config.train.device)
     dtype = DTYPES[config.train.dtype]
     train, public, classes = _records(config, nodes, dtype, device, hosted)
+    first = train.first
     if test is not None:
         public = data.as_dataset(test, "test")
     if public is not None:
-        _check_public(public, train)
+        _check_public(public, first)
     loss = find_loss(config.task.loss, config.task.metric)
     if model is None:
-        model = _build_model(config, loss, public, train, classes)
-    layout = data.record_layout(data.Dataset(train.inputs[:1], train.targets[:1]))
+        model = _build_model(config, loss, public, first, classes)
+    layout = data.record_layout(first)
     # What is tried out, and may be refused for what comes of it, are no private records.
-    example = _made(model, loss, train) if public is None else _few(public)
+    example = _made(model, loss, first) if public is None else _few(public)
     kind = models.input_dtype(model, example.inputs, dtype)
-    kind = dtype if train.inputs.is_floating_point() else kind
+    kind = dtype if first.inputs.is_floating_point() else kind
     example = _on_device(example, kind, dtype, device)
     engine = gradients.build(
         model, loss, example.inputs, example.targets, dtype=dtype, device=device
     )
     outputs = engine.outputs(engine.start(1, dtype, device), example.inputs)[0]
     loss.check(outputs, example.targets)
-    loaded = replace(train, inputs=train.inputs.to(kind))
-    train = replace(loaded, inputs=_bounded(config, loaded.inputs))
+    loaded = train if train.bytes else replace(train, stored=train.stored.to(kind))
+    train = _bounded_records(config, loaded)
     _check_records(model, loss, outputs, train, hosted)
     held_out = None
     if public is not None:
@@ -171,7 +172,7 @@ def _agreed_records(
     """How many records every node holds, once all processes have reported the same experiment."""
     start = model.start(1, dtype, "cpu")[0]
     shapes = {slot.name: slot.shape for slot in model.layout.slots}
-    computed = {"gradient path": model.path, "device": train.inputs.device.type}
+    computed = {"gradient path": model.path, "device": train.targets.device.type}
     settings = identity(config, layout=shapes, start=start, dtype=dtype)
     own = Experiment(identity={**settings, **layout, **computed}, records=train.sizes.tolist())
     experiments = peers.share("experiment", own, EXPERIMENT)
@@ -200,14 +201,14 @@ def _table_notes(
     return (need.describe(),)
 
 
-def _check_public(public: Dataset, train: StackedData) -> None:
+def _check_public(public: Dataset, first: Dataset) -> None:
     """Public test records must be shaped as the nodes'."""
     data.check_dataset(public, "test")
-    if public.inputs.shape[1:] != train.inputs.shape[1:]:
+    if public.inputs.shape[1:] != first.inputs.shape[1:]:
         raise InputError(
             "test",
             f"records of shape {list(public.inputs.shape[1:])}",
-            f"must be shaped as the nodes' records: {list(train.inputs.shape[1:])}",
+            f"must be shaped as the nodes' records: {list(first.inputs.shape[1:])}",
         )
 
 
@@ -217,26 +218,26 @@ def _few(public: Dataset) -> Dataset:
     return data.Dataset(public.inputs[rows], public.targets[rows])
 
 
-def _made(model: nn.Module, loss: Loss, train: StackedData) -> Dataset:
+def _made(model: nn.Module, loss: Loss, first: Dataset) -> Dataset:
     """Records of the shape and type of the nodes', drawn from a seed that everyone knows.
 
     Numbers are normal; integers may be ids, and lie in the smallest embedding; targets are
     labels 0 and 1, or lie between them.
     """
     generator = torch.Generator().manual_seed(_EXAMPLE_SEED)
-    shape = (_EXAMPLES, *train.inputs.shape[1:])
+    shape = (_EXAMPLES, *first.inputs.shape[1:])
     rows = [
         module.num_embeddings
         for module in model.modules()
         if isinstance(module, nn.Embedding | nn.EmbeddingBag)
     ]
     inputs = torch.randn(shape, generator=generator)
-    if not train.inputs.is_floating_point():
+    if not first.inputs.is_floating_point():
         inputs = torch.randint(min(rows, default=2), shape, generator=generator)
-    targets = torch.rand(_EXAMPLES, *train.targets.shape[1:], generator=generator)
-    if loss.labels or not train.targets.is_floating_point():
+    targets = torch.rand(_EXAMPLES, *first.targets.shape[1:], generator=generator)
+    if loss.labels or not first.targets.is_floating_point():
         targets = targets.round()
-    return data.Dataset(inputs.to(train.inputs.dtype), targets.to(train.targets.dtype))
+    return data.Dataset(inputs.to(first.inputs.dtype), targets.to(first.targets.dtype))
 
 
 def _on_device(
@@ -245,6 +246,15 @@ def _on_device(
     """Records on the run's device, inputs in the type that the model takes."""
     alone = data.stack([records], dtype, device)
     return data.Dataset(alone.inputs.to(kind), alone.targets)
+
+
+def _bounded_records(config: Config, loaded: StackedData) -> StackedData:
+    """Records whose inputs are within the public bound; the same where all are."""
+    if config.input_bound is None:
+        return loaded
+    inputs = loaded.inputs
+    bounded = _bounded(config, inputs)
+    return loaded if bounded is inputs else replace(loaded, stored=bounded, bytes=False)
 
 
 def _bounded(config: Config, inputs: Tensor) -> Tensor:
@@ -265,6 +275,7 @@ def _check_records(
     Raises:
         RecordsError: naming the node and the rule, and how many records break it.
     """
+    ids = not train.bytes and not train.stored.is_floating_point()
     ends = zip(hosted, train.offsets.tolist(), train.sizes.tolist(), strict=True)
     for node, start, size in ends:
         rows = slice(start, start + size)
@@ -273,9 +284,9 @@ def _check_records(
         except RecordsError as error:
             where = f"{error.where} of node {node}"
             raise RecordsError(where, str(error.value), error.expected) from None
-        if train.inputs.is_floating_point():
+        if not ids:
             continue
-        wrong = models.failures(model, train.inputs[rows])
+        wrong = models.failures(model, train.stored[rows])
         if wrong:
             rule = "every id must have a row in the model's embeddings"
             count = f"{wrong:,} of {size:,} records"
@@ -327,22 +338,22 @@ def _build_model(
     config: Config,
     loss: Loss,
     public: Dataset | None,
-    train: StackedData,
+    first: Dataset,
     classes: int | None,
 ) -> nn.Module:
     if config.task.model == GIVEN:
         raise InputError("task.model", GIVEN, "pass the module as model=, or name a model")
     return models.build_model(
         config.task.model,
-        input_shape=tuple(train.inputs.shape[1:]),
-        outputs=config.task.outputs or _outputs(loss, public, train, classes),
+        input_shape=tuple(first.inputs.shape[1:]),
+        outputs=config.task.outputs or _outputs(loss, public, first, classes),
         seed=config.train.seed,
     )
 
 
-def _outputs(loss: Loss, public: Dataset | None, train: StackedData, classes: int | None) -> int:
+def _outputs(loss: Loss, public: Dataset | None, first: Dataset, classes: int | None) -> int:
     """Numbers that the model gives for a record: what is declared, or what public records show."""
-    shown = train.targets[:0] if public is None else public.targets  # of no private label
+    shown = first.targets[:0] if public is None else public.targets  # of no private label
     outputs = loss.outputs(shown, classes)
     if outputs is None:
         raise InputError(

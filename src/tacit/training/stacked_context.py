@@ -58,7 +58,7 @@ class StackedContext:
         self._model = model
         self._data = data
         self._keys = keys
-        self._device = data.inputs.device
+        self._device = data.targets.device
         self._noise = plan.release.algorithm.noise
         self._all = self
         here = plan.nodes if hosted is None else tuple(plan.nodes[node] for node in hosted)

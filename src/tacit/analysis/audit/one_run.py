@@ -236,7 +236,7 @@ def _scores(
     Under replace-one the canary's alternative is the same record with its right label.
     """
     plan, owners = job.plan, selection.owners
-    inputs, right = job.train.inputs[selection.rows], job.train.targets[selection.rows]
+    inputs, right = job.train.inputs_of(selection.rows), job.train.targets[selection.rows]
     scores = torch.zeros(len(owners), dtype=torch.float64, device=job.device)
     rates = scores.new_tensor([node.rate for node in plan.nodes])[:, None]
     batches = scores.new_tensor([node.expected_batch for node in plan.nodes])[:, None]

@@ -157,7 +157,7 @@ def result_document(
         not_private_reason=reason,
         algorithm=AlgorithmNames(name=algorithm.name, title=algorithm.title, paper=algorithm.paper),
         task=TaskNames(dataset=config.task.dataset, model=config.task.model, loss=config.task.loss),
-        model=ModelShape(input_shape=tuple(job.train.inputs.shape[1:]), outputs=job.outputs),
+        model=ModelShape(input_shape=tuple(job.train.first.inputs.shape[1:]), outputs=job.outputs),
         nodes=len(plan.nodes),
         parameters=plan.parameters,
         steps=steps,
