@@ -36,6 +36,7 @@ SLOW = (
     "scipy.stats",
     "dp_accounting",
     "matplotlib",
+    "numba",
     "pooch",
     "networkx",
 )

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from tacit.gradients import LOSSES, StackedModel, build
 from tacit.gradients.clipping import ClipNorm
 from tacit.gradients.contributions import layout_of
-from tacit.gradients.linear import LinearPath, linear_layer
+from tacit.gradients.linear import linear_layer
 from tacit.gradients.losses import loss_from_mean
-from tacit.gradients.paths import TapsPath
 from tacit.gradients.probe import probe_of
 
 FLOAT32 = torch.float32
@@ -44,10 +43,7 @@ def built(loss: str, outputs: int, dtype: torch.dtype, bias: bool = True) -> Sta
 
 def by_taps(model: StackedModel) -> StackedModel:
     """The same model, without the loop."""
-    engine, exact = model.engine, model.exact
-    assert isinstance(engine, LinearPath)
-    assert isinstance(exact, LinearPath)
-    return replace(model, path="taps", engine=engine.taps, exact=exact.taps)
+    return replace(model, path="taps", loop=None)
 
 
 @DTYPES
@@ -152,17 +148,12 @@ def test_what_masked_slots_hold_is_not_read(dtype: torch.dtype) -> None:
     mask = torch.tensor([[True, False, True], [False, False, False]])
     others = inputs.clone(), targets.clone()
     others[0][~mask], others[1][~mask] = math.nan, 10**12
-    sums = torch.empty_like(at), torch.empty_like(at)
-    told = [
-        model.engine.accumulate(at, *batch, mask, 1.0, total, 0)
-        if dtype == FLOAT32
-        else model.exact.accumulate(at, *batch, mask, 1.0, total, 0)
-        for batch, total in zip(((inputs, targets), others), sums, strict=True)
-    ]
-    assert torch.equal(*sums)
-    assert not bool(sums[0][1].any())
-    assert all(torch.equal(one, other) for one, other in zip(*told, strict=True))
-    assert all(not bool(each[~mask].any()) for each in told[0])
+    told = [model.gradient(at, *batch, mask, 1.0) for batch in ((inputs, targets), others)]
+    for name in ("total", "norms", "losses"):
+        assert torch.equal(getattr(told[0], name), getattr(told[1], name))
+    assert not bool(told[0].total[1].any())
+    assert not bool(told[0].norms[~mask].any())
+    assert not bool(told[0].losses[~mask].any())
 
 
 @pytest.mark.parametrize("label", [-1, 4, 2**62])
@@ -235,6 +226,29 @@ def test_what_is_more_than_a_linear_layer_has_no_closed_form(
     assert linear_layer(module, exact, loss, layout, probe) is None
 
 
+@DTYPES
+@pytest.mark.parametrize("given", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_records_of_any_floating_type_are_taken(dtype: torch.dtype, given: torch.dtype) -> None:
+    model = built("mse", 3, dtype)
+    draws = generator(1)
+    inputs = torch.randn(2, 5, WIDTH, generator=draws, dtype=FLOAT64).to(given)
+    targets = torch.randn(2, 5, 3, generator=draws, dtype=FLOAT64).to(given)
+    batch = model.start(2, dtype, "cpu"), inputs, targets, torch.ones(2, 5, dtype=torch.bool), 0.5
+    found, right = (each.gradient(*batch).total for each in (model, by_taps(model)))
+    torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-5)
+
+
+def test_batches_need_not_be_contiguous() -> None:
+    model, draws = built("mse", 3, FLOAT64), generator(2)
+    inputs = torch.randn(WIDTH, 5, 2, generator=draws, dtype=FLOAT64).permute(2, 1, 0)
+    targets = torch.randn(3, 5, 2, generator=draws, dtype=FLOAT64).permute(2, 1, 0)
+    mask = torch.ones(5, 2, dtype=torch.bool).t()
+    at = model.start(1, FLOAT64, "cpu").expand(2, -1)
+    found = model.gradient(at, inputs, targets, mask, 0.5).total
+    right = by_taps(model).gradient(at, inputs, targets, mask, 0.5).total
+    torch.testing.assert_close(found, right, rtol=1e-6, atol=1e-9)
+
+
 def test_a_layer_over_a_sequence_has_no_closed_form() -> None:
     case = problem(lambda: nn.Sequential(nn.Linear(4, 1), nn.Flatten()), (3, 4))
     assert case.stacked.path == "taps"
@@ -251,7 +265,6 @@ def test_other_devices_and_other_losses_go_by_taps() -> None:
     own = loss_from_mean("cross-entropy", nn.functional.cross_entropy)
     model = build(module, own, *examples, dtype=FLOAT64, device="cpu")
     assert model.path == "taps"
-    assert isinstance(model.engine, TapsPath)
 
 
 def test_gradients_of_records_are_those_of_taps() -> None:

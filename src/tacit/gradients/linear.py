@@ -5,7 +5,7 @@ records a node costs microseconds where taps take a hundred operations. The vect
 and added are those of `contributions.Outer` and `Dense`, in the same arithmetic.
 
 That a module is such a layer is known by its types, and tried out on the probe. Taps stay beside,
-for what needs the gradients of records one by one.
+for what needs the gradients of records one by one, and where they are clamped by coordinate.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tacit.gradients.clipping import Clip, ClipNorm, factor_limits
-from tacit.gradients.contributions import Contribution, Layout, Slot
+from tacit.gradients.contributions import Layout, Slot
 from tacit.gradients.losses import Formula, Loss
-from tacit.gradients.paths import TapsPath, Weights
 from tacit.gradients.probe import Probe
 
-__all__ = ["LinearLayer", "LinearPath", "linear_layer"]
+__all__ = ["LOOP_NORMS", "MOST_WEIGHTS", "LinearLayer", "add_clipped_records", "linear_layer"]
+
+LOOP_NORMS: tuple[ClipNorm, ...] = ("l2", "l1")
+"""What the loop can bound."""
 
 MOST_WEIGHTS = 1 << 14
 """Of more, BLAS on all threads makes up for all else: 60,000 take taps 3 ms and the loop 8."""
@@ -85,73 +87,71 @@ def linear_layer(
     return LinearLayer(slots[weight], slots.get(bias), loss.formula) if alike else None
 
 
-@dataclass(frozen=True)
-class LinearPath:
-    """Clipped sums by a compiled loop; what it has no loop for goes by `taps`.
+def add_clipped_records(
+    layer: LinearLayer,
+    parameters: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    mask: Tensor,
+    clip: Clip | None,
+    total: Tensor,
+    norm: ClipNorm,
+) -> tuple[Tensor, Tensor]:
+    """Add the sum of (clipped) gradients over unmasked records to `total`, by the loop.
 
-    Loops take contiguous arrays of the CPU, and one thread.
+    On one thread, and nothing is made of the batch: however large, it need not be cut.
+
+    Args:
+        layer: the model.
+        parameters: `[nodes, d]`.
+        inputs: `[nodes, b, ...]`, of any floating dtype; masked slots may hold anything.
+        targets: `[nodes, b, ...]`, likewise.
+        mask: `[nodes, b]`, True for records.
+        clip: what each record's norm is brought to, or None.
+        total: `[nodes, d]` contiguous, of the dtype of the parameters or float64.
+        norm: `l2` or `l1`.
+
+    Returns:
+        Norms `[nodes, b]` (`[nodes, 0]` where clip is None) and losses `[nodes, b]`, both 0 where
+        masked; norms are infinite where a record contributes nothing.
     """
+    from tacit.kernels.linear import LOSSES, add_clipped_gradients
 
-    layer: LinearLayer
-    taps: TapsPath
+    nodes, records = mask.shape
+    outputs, width = layer.weight.shape
+    wanted = outputs if layer.formula == "mse" else 1  # numbers of a target
+    losses = parameters.new_empty(nodes, records)
+    norms = parameters.new_empty(nodes, 0 if clip is None else records)
+    limits = factor_limits(1.0 if clip is None else clip, parameters.dtype)
+    add_clipped_gradients(
+        LOSSES[layer.formula],
+        _array(parameters),
+        layer.weight.start,
+        -1 if layer.bias is None else layer.bias.start,
+        _array(_readable(inputs, parameters)).reshape(nodes, records, width),
+        _array(_readable(targets, parameters)).reshape(nodes, records, wanted),
+        _array(mask),
+        _of_nodes(limits.numerator, nodes),
+        _of_nodes(limits.reach, nodes),
+        limits.least,
+        torch.finfo(parameters.dtype).tiny,
+        norm == "l1",
+        total.numpy(),
+        norms.numpy(),
+        losses.numpy(),
+    )
+    return norms, losses
 
-    def accumulate(
-        self,
-        parameters: Tensor,
-        inputs: Tensor,
-        targets: Tensor,
-        mask: Tensor,
-        clip: Clip | None,
-        total: Tensor,
-        beta: int,
-        norm: ClipNorm = "l2",
-    ) -> tuple[Tensor, Tensor]:
-        """Scale `total` by beta and add the (clipped) sum; see `GradientPath`."""
-        if clip is not None and norm == "coordinate":
-            return self.taps.accumulate(parameters, inputs, targets, mask, clip, total, beta, norm)
-        from tacit.kernels.linear import LOSSES, add_clipped_gradients
 
-        weight, bias, formula = self.layer.weight, self.layer.bias, self.layer.formula
-        nodes, records = mask.shape
-        outputs, width = weight.shape
-        losses = parameters.new_empty(nodes, records)
-        norms = parameters.new_empty(nodes, 0 if clip is None else records)
-        limits = factor_limits(1.0 if clip is None else clip, parameters.dtype)
-        if not beta:
-            total.zero_()
-        add_clipped_gradients(
-            LOSSES[formula],
-            _array(parameters),
-            weight.start,
-            -1 if bias is None else bias.start,
-            _array(inputs.reshape(nodes, records, width)),
-            _array(targets.reshape(nodes, records, outputs if formula == "mse" else 1)),
-            _array(mask),
-            _of_nodes(limits.numerator, nodes),
-            _of_nodes(limits.reach, nodes),
-            limits.least,
-            torch.finfo(parameters.dtype).tiny,
-            norm == "l1",
-            total.numpy(),
-            norms.numpy(),
-            losses.numpy(),
-        )
-        return norms, losses
-
-    def contributions(
-        self, parameters: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, norms: bool
-    ) -> tuple[list[Contribution], Tensor]:
-        """Outer products and slopes, by taps; see `GradientPath`."""
-        return self.taps.contributions(parameters, inputs, targets, mask, norms)
-
-    def evaluate(self, module: nn.Module, weights: Weights, inputs: Tensor) -> Tensor:
-        """The outputs `[records, ...]` of one node, all records in one pass."""
-        return self.taps.evaluate(module, weights, inputs)
+def _readable(values: Tensor, parameters: Tensor) -> Tensor:
+    """In the dtype of the parameters, but for integers, and for what that dtype holds anyway."""
+    known = values.dtype in (torch.float32, parameters.dtype) or not values.is_floating_point()
+    return values if known else values.to(parameters.dtype)
 
 
 def _array(values: Tensor) -> NDArray[Any]:
     """The same numbers, contiguous: a loop is compiled for one layout."""
-    array: NDArray[Any] = values.detach().contiguous().numpy()
+    array: NDArray[Any] = values.contiguous().numpy()
     return array
 
 

@@ -43,7 +43,7 @@ from tacit.gradients.clipping import (
     clip_records,
 )
 from tacit.gradients.contributions import CHUNK, Layout, all_known_true, layout_of
-from tacit.gradients.linear import LinearPath, linear_layer
+from tacit.gradients.linear import LOOP_NORMS, LinearLayer, add_clipped_records, linear_layer
 from tacit.gradients.losses import Loss
 from tacit.gradients.paths import FunctionalPath, GradientPath, TapsPath, tapped_layers
 from tacit.gradients.probe import Probe, mismatch, probe_of, refuse_module, refuse_outputs
@@ -104,6 +104,7 @@ class StackedModel:
         outputs_per_record: what `outputs` keeps for one record.
         channels_last: whether images may lie so.
         positions: the most terms that a record's gradient by one parameter is a sum of.
+        loop: what the compiled loop knows of the model, where the path is `closed form`.
     """
 
     path: PathName
@@ -120,6 +121,7 @@ class StackedModel:
     outputs_per_record: int
     channels_last: bool
     positions: int
+    loop: LinearLayer | None = None
 
     @property
     def parameters_count(self) -> int:
@@ -169,6 +171,8 @@ class StackedModel:
         if mask.numel() == 0:
             empty = parameters.new_zeros(nodes, count)
             return BatchGradient(total.zero_(), empty, empty.clone())
+        if self.loop is not None and (clip is None or norm in LOOP_NORMS):
+            return self._by_loop(self.loop, parameters, inputs, targets, mask, clip, total, norm)
 
         inputs, targets = self._filled(parameters, inputs, targets, mask)
         beside = 0 if clip is None else _MATERIALISED[norm] * self.layout.size
@@ -286,6 +290,25 @@ class StackedModel:
                 named[slot.name].copy_(vector[slot.start : slot.stop].view(slot.shape))
         return result
 
+    def _by_loop(
+        self,
+        loop: LinearLayer,
+        parameters: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        clip: Clip | None,
+        total: Tensor,
+        norm: ClipNorm,
+    ) -> BatchGradient:
+        """What `gradient` gives, whose `clip` is lowered already."""
+        wide = clip is not None and mask.shape[1] > CHUNK
+        sums = total.new_zeros(total.shape, dtype=torch.float64) if wide else total.zero_()
+        norms, losses = add_clipped_records(
+            loop, parameters, inputs, targets, mask, clip, sums, norm
+        )
+        return BatchGradient(total.copy_(sums) if wide else total, norms, losses)
+
     def _engine(self, parameters: Tensor) -> GradientPath:
         return self.exact if parameters.dtype == torch.float64 else self.engine
 
@@ -356,7 +379,7 @@ def build(
         ) from error
     choice = _choose(original, working, exact, loss, layout, probe)
     return StackedModel(
-        path=choice.path,
+        path="closed form" if choice.loop is not None else choice.path,
         reason=choice.reason,
         layout=layout,
         loss=loss,
@@ -370,6 +393,7 @@ def build(
         outputs_per_record=activations,
         channels_last=choice.channels_last,
         positions=choice.positions,
+        loop=choice.loop,
     )
 
 
@@ -393,13 +417,14 @@ def _check_products(clip: Clip) -> None:
 class _Choice:
     """A proved path; `kept` numbers a record beside the activations, `positions` terms at most."""
 
-    path: PathName
+    path: Literal["taps", "functional"]
     reason: str
     engine: GradientPath
     exact: GradientPath
     kept: int
     channels_last: bool
     positions: int = 1
+    loop: LinearLayer | None = None
 
 
 def _choose(
@@ -410,7 +435,7 @@ def _choose(
     layout: Layout,
     probe: Probe,
 ) -> _Choice:
-    """Taps if they pass the probe, or what is faster where they do; else `torch.func`, if it does.
+    """Taps if they pass the probe, else `torch.func` if that does.
 
     `working` is the module in the run's dtype, `exact` in float64, both without parameters that
     require grad; `original` says which do.
@@ -433,18 +458,9 @@ def _choose(
             kept = sum((1 + 2 * (part.positions > 1)) * part.numel() for part in parts)
             kept //= probe.mask.shape[0]
             positions = max(part.positions for part in parts)
-            engine = TapsPath(working, loss, layers)
-            layer = linear_layer(original, exact, loss, layout, probe)
-            if layer is not None:
-                return _Choice(
-                    "closed form",
-                    "",
-                    LinearPath(layer, engine),
-                    LinearPath(layer, candidate),
-                    kept,
-                    channels_last,
-                )
-            return _Choice("taps", "", engine, candidate, kept, channels_last, positions)
+            engine: GradientPath = TapsPath(working, loss, layers)
+            loop = linear_layer(original, exact, loss, layout, probe)
+            return _Choice("taps", "", engine, candidate, kept, channels_last, positions, loop)
     proved = FunctionalPath(exact, loss, layout)
     problem = _disproof(proved, probe)
     if problem:
@@ -453,8 +469,8 @@ def _choose(
             type(original).__name__,
             f"torch.func must be able to differentiate it one record at a time; {problem}",
         )
-    plain = FunctionalPath(working, loss, layout)
-    return _Choice("functional", reason, plain, proved, 2 * layout.size, channels_last=False)
+    engine = FunctionalPath(working, loss, layout)
+    return _Choice("functional", reason, engine, proved, 2 * layout.size, channels_last=False)
 
 
 def _disproof(path: GradientPath, probe: Probe) -> str:

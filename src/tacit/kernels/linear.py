@@ -126,7 +126,7 @@ def add_clipped_gradients(
         parameters: `[nodes, d]`.
         weight: where the weight `[outputs, n]` begins in a row of them.
         bias: where the bias `[outputs]` does; below 0 where there is none.
-        inputs: `[nodes, b, n]`, of the dtype of the parameters.
+        inputs: `[nodes, b, n]`, which the dtype of the parameters holds exactly.
         targets: `[nodes, b, 1]`, or `[nodes, b, outputs]` for mean squares.
         mask: `[nodes, b]`, True for records; what masked slots hold is not read.
         aims: `[nodes]`, what norms are brought to.
