@@ -61,6 +61,11 @@ class StackedContext:
         self._noise = plan.release.algorithm.noise
         self._all = self
         here = plan.nodes if hosted is None else tuple(plan.nodes[node] for node in hosted)
+        self.batch_size = self._column([node.expected_batch for node in here])
+        self.records = self._column([float(node.records) for node in here])
+        # In float64, which the plan's rate is: rounded up, it would be more than is accounted.
+        rates = [node.rate for node in here]
+        self.rate = torch.tensor(rates, dtype=torch.float64, device=self._device).unsqueeze(1)
         self._settle(here, None)
 
     def _settle(self, members: tuple[NodePlan, ...], places: Tensor | None) -> None:
@@ -68,11 +73,10 @@ class StackedContext:
         self._members, self._places = members, places
         self._last_part: tuple[int, tuple[Tensor | None, tuple[NodePlan, ...]]] | None = None
         self.nodes = tuple(node.node for node in members)
-        self.batch_size = self._column([node.expected_batch for node in members])
-        self.records = self._column([float(node.records) for node in members])
-        # In float64, which the plan's rate is: rounded up, it would be more than is accounted.
-        rates = [node.rate for node in members]
-        self.rate = torch.tensor(rates, dtype=torch.float64, device=self._device).unsqueeze(1)
+        self._numbers = np.asarray(self.nodes, np.int64)
+        self.batch_size, self.records, self.rate = (
+            self.take(values) for values in (self.batch_size, self.records, self.rate)
+        )
 
     @property
     def last(self) -> BatchGradient | None:
@@ -221,9 +225,7 @@ class StackedContext:
     def _rows(self) -> np.ndarray:
         """Columns of the plan's activity that these nodes are."""
         activity = self._plan.release.activity
-        return np.asarray(self.nodes, np.int64) % (
-            1 if activity is None else activity.active.shape[1]
-        )
+        return self._numbers % (1 if activity is None else activity.active.shape[1])
 
     def _only_l2(self) -> None:
         """Refuse a row of a user's own that is accounted in a norm in which this has no bound.
@@ -261,6 +263,11 @@ class StackedContext:
         return difference_shapes(self._model)
 
     @cached_property
+    def _everyone_joins(self) -> bool:
+        """Whether every batch of every node of the plan holds all its records."""
+        return all(node.rate == 1 for node in self._plan.nodes)
+
+    @cached_property
     def _whole(self) -> tuple[Tensor, Tensor, Tensor]:
         """Every record of every node, gathered once."""
         batch = sampling.everything(self._plan, self._device, nodes=self._members)
@@ -276,7 +283,7 @@ class StackedContext:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs, targets and mask of some rows' batch; None for all rows of this context."""
         places = self._places if rows is None else rows if self._places is None else None
-        if whole or all(node.rate == 1 for node in self._plan.nodes):
+        if whole or self._everyone_joins:
             inputs, targets, mask = self._all._whole
             if places is None:
                 return inputs, targets, mask
