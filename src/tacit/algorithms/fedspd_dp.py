@@ -192,7 +192,7 @@ def step(
         options,
         k,
         context.steps,
-        noise_std=here.noise_std(k),
+        noise_std=here.noise_std(k) if options.inverse_step == "paper" else 0 * batch,
         batch=batch,
         coordinates=x_0.shape[1],
         clients=context.count,
@@ -201,8 +201,8 @@ def step(
     unit = 1 / (batch * divisor)
     radius = resolved_radius(unit, gamma, context.steps, here.clip(k), x_0, options)
     public = options.state == "public"
-    x = within(here.take(torch.zeros_like(state.x) if public else state.x - x_0), radius)
     dual = within(here.take(state.dual), radius * divisor)
+    x = torch.zeros_like(dual) if public else within(here.take(state.x) - x_0, radius)
     average = torch.zeros_like(dual)
     change = proximal_change(options.regulariser, 1 / divisor, options.regularisation)
     for r in range(options.local_steps):

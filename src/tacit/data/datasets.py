@@ -333,12 +333,12 @@ class StackedData:
         """Read the same number of records from every node, or from some.
 
         Args:
-            indices: int64 `[nodes, width]`, record numbers within each node. They are not
-                checked; slots that a mask hides hold 0.
+            indices: int64 `[nodes, width]` or `[batches, nodes, width]`, record numbers within
+                each node. They are not checked; slots that a mask hides hold 0.
             nodes: int64 rows of the nodes that are read; by default all.
 
         Returns:
-            Inputs `[nodes, width, ...]` and targets `[nodes, width, ...]`.
+            Inputs and targets, of the shape of `indices` and then that of a record's.
         """
         offsets = self.offsets if nodes is None else self.offsets[nodes]
         rows = (offsets.unsqueeze(1) + indices).reshape(-1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -23,6 +23,8 @@ from tacit.training.gradient_table import StackedTable
 from tacit.training.plan import NodePlan, Plan
 
 __all__ = ["StackedContext"]
+
+_FEW = 1 << 20  # numbers that are read before they are used
 
 
 class StackedContext:
@@ -53,6 +55,7 @@ class StackedContext:
         self.seed = plan.config.train.seed
         self._seen = _LastBatch()
         self._disjoint_batches: sampling.DisjointBatches | None = None
+        self._gathered: tuple[Tensor, Tensor] | None = None
         self._plan = plan
         self._model = model
         self._data = data
@@ -289,15 +292,25 @@ class StackedContext:
                 return inputs, targets, mask
             return inputs[places], targets[places], mask[places]
         # Mini-batches of one step that share no record are drawn once.
-        if self._disjoint_batches is None or (
-            self._disjoint_batches.step,
-            self._disjoint_batches.rows,
-        ) != (k, nodes):
-            self._disjoint_batches = sampling.disjoint_batches(
-                self._plan, self._keys, k, self._device, nodes=nodes
-            )
-        batch = self._disjoint_batches.batch(part)
+        drawn = self._disjoint_batches
+        if drawn is None or (drawn.step, drawn.rows) != (k, nodes):
+            drawn = sampling.disjoint_batches(self._plan, self._keys, k, self._device, nodes=nodes)
+            self._disjoint_batches, self._gathered = drawn, self._read_together(drawn, places)
+        batch = drawn.batch(part)
+        if self._gathered is not None:
+            inputs, targets = self._gathered
+            return inputs[part], targets[part], batch.mask
         return (*self._data.gather(batch.indices, places), batch.mask)
+
+    def _read_together(
+        self, drawn: sampling.DisjointBatches, places: Tensor | None
+    ) -> tuple[Tensor, Tensor] | None:
+        """Records of all mini-batches of a step, where they are few: one read in place of many."""
+        if drawn.together is None:
+            return None
+        indices = drawn.together.indices
+        record = self._data.inputs[0].numel()
+        return None if indices.numel() * record > _FEW else self._data.gather(indices, places)
 
 
 @dataclass
@@ -308,4 +321,7 @@ class _LastBatch:
     mask: Tensor | None = None
 
     def keep(self, batch: BatchGradient, mask: Tensor) -> None:
-        self.batch, self.mask = replace(batch, total=batch.total.new_empty(0)), mask
+        self.batch, self.mask = BatchGradient(_NOTHING, batch.norms, batch.losses), mask
+
+
+_NOTHING = torch.empty(0)
