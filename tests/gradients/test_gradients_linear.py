@@ -267,6 +267,18 @@ def test_other_devices_and_other_losses_go_by_taps() -> None:
     assert model.path == "taps"
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_outputs_of_all_nodes_are_those_of_each(bias: bool) -> None:
+    model, draws = built("cross-entropy", 4, FLOAT64, bias), generator(1)
+    at = model.start(3, FLOAT64, "cpu")
+    at += torch.randn(at.shape, generator=draws, dtype=FLOAT64)
+    inputs = torch.randn(9, WIDTH, generator=draws)
+    found, right = (each.outputs(at, inputs) for each in (model, by_taps(model)))
+    assert found.dtype == FLOAT64
+    assert not found.requires_grad
+    torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-14)
+
+
 def test_gradients_of_records_are_those_of_taps() -> None:
     case = problem(lambda: nn.Linear(4, 3), (4,))
     batch = case.parameters, case.inputs, case.targets, case.mask, 0.5

@@ -24,7 +24,14 @@ from tacit.gradients.contributions import Layout, Slot
 from tacit.gradients.losses import Formula, Loss
 from tacit.gradients.probe import Probe
 
-__all__ = ["LOOP_NORMS", "MOST_WEIGHTS", "LinearLayer", "add_clipped_records", "linear_layer"]
+__all__ = [
+    "LOOP_NORMS",
+    "MOST_WEIGHTS",
+    "LinearLayer",
+    "add_clipped_records",
+    "linear_layer",
+    "scores",
+]
 
 LOOP_NORMS: tuple[ClipNorm, ...] = ("l2", "l1")
 """What the loop can bound."""
@@ -141,6 +148,15 @@ def add_clipped_records(
         losses.numpy(),
     )
     return norms, losses
+
+
+def scores(layer: LinearLayer, parameters: Tensor, inputs: Tensor) -> Tensor:
+    """Every node's outputs for the same records `[records, ...]`, `[nodes, records, outputs]`."""
+    turned = layer.weight.view(parameters).transpose(1, 2)
+    records = inputs.flatten(1).expand(len(parameters), -1, -1)
+    if layer.bias is None:
+        return torch.bmm(records, turned)
+    return torch.baddbmm(layer.bias.view(parameters).unsqueeze(1), records, turned)
 
 
 def _readable(values: Tensor, parameters: Tensor) -> Tensor:
