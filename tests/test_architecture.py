@@ -97,7 +97,8 @@ def calls_of(run: Callable[[], object], names: set[str]) -> list[str]:
 def test_a_run_goes_the_ways_that_the_page_tells(tmp_path: Path) -> None:
     """In their order, though what is called often may be called before and after as well."""
     privacy = {"noise_std": None, "noise_seed": None, "epsilon": 3.0, "delta": 1e-4}
-    file = write_experiment(tmp_path, privacy=privacy, train={"steps": 1, "batch": 20})
+    changes = {"task": {"model": "mlp"}, "train": {"steps": 1, "batch": 20}}
+    file = write_experiment(tmp_path, privacy=privacy, **changes)
 
     def run() -> None:
         tacit.train(load_config(file), out=tmp_path / "run")

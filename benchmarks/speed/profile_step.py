@@ -9,7 +9,7 @@ clock of a part stops while another part runs inside it, so that parts add up to
 | gather | `StackedData.gather`, and what fills masked slots (`StackedModel.gradient`) |
 | forward | the module's call inside `TapsPath` |
 | backward | `torch.autograd.grad` |
-| norms and clipped sum | the rest of the engine's `accumulate` |
+| norms and clipped sum | the rest of `accumulate`, or the loop of a linear model |
 | noise | `StackedContext.add_noise` |
 | mix | what the exchange does |
 | update | the rest of a step: the algorithm's own arithmetic, and the loop around it |
@@ -40,7 +40,7 @@ from workloads import Workload
 
 from tacit.communication.exchange import InProcessExchange
 from tacit.data import StackedData
-from tacit.gradients import StackedModel
+from tacit.gradients import StackedModel, stacked
 from tacit.training import sampling
 from tacit.training.loop import Progress, execute
 from tacit.training.prepare import Job
@@ -104,6 +104,7 @@ def clocked(job: Job, clocks: Clocks) -> Iterator[None]:
         (StackedData, "gather", "gather"),
         (StackedModel, "gradient", "gather"),
         (engine, "accumulate", "norms and clipped sum"),
+        (stacked, "add_clipped_records", "norms and clipped sum"),
         (torch.autograd, "grad", "backward"),
         (StackedContext, "add_noise", "noise"),
         (InProcessExchange, "mix", "mix"),

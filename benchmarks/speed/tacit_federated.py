@@ -27,8 +27,11 @@ from models import model_of
 from tacit.algorithms import Activity
 from tacit.communication.colours import Outgoing
 from tacit.communication.exchange import InProcessExchange
+from tacit.privacy.noise.draws import NodeKeys
+from tacit.training import sampling
 from tacit.training.budget import node_keys
 from tacit.training.loop import execute
+from tacit.training.plan import NodePlan, Plan
 from tacit.training.prepare import Job, prepare
 from tacit.training.sampling import Batch, DisjointBatches
 from tacit.training.stacked_context import StackedContext
@@ -138,7 +141,8 @@ class _Federated:
         )
         context = StackedContext(plan, job.model, job.train, node_keys(plan), exchange)
         start = job.model.start(few, job.dtype, job.device)
-        with patch.object(DisjointBatches, "batch", _agreed(workload.batch)):
+        agreed = _agreed(workload.batch, workload.local_steps)
+        with patch.object(sampling, "disjoint_batches", agreed):
             algorithm.step(algorithm.start(start, options, context), 0, options, context)
         found: NDArray[np.float32] = exchange.messages.float().numpy()
         return found
@@ -157,14 +161,17 @@ class _Federated:
         self._gate.stop(seconds=60.0)
 
 
-def _agreed(size: int) -> Callable[..., Batch]:
+def _agreed(size: int, parts: int) -> Callable[..., DisjointBatches]:
     """In place of random mini-batches: records r b .. (r + 1) b at local step r."""
 
-    def batch(deal: DisjointBatches, part: int = 0) -> Batch:
-        numbers = torch.arange(part * size, (part + 1) * size).repeat(len(deal.rows), 1)
-        return Batch(numbers, torch.ones_like(numbers, dtype=torch.bool))
+    def disjoint_batches(
+        plan: Plan, keys: NodeKeys, k: int, device: torch.device, *, nodes: tuple[NodePlan, ...]
+    ) -> DisjointBatches:
+        numbers = torch.arange(parts * size).view(parts, 1, size).repeat(1, len(nodes), 1)
+        batches = Batch(numbers, torch.ones_like(numbers, dtype=torch.bool))
+        return DisjointBatches(plan, keys, k, device, nodes, together=batches)
 
-    return batch
+    return disjoint_batches
 
 
 def build(workload: Workload, **algorithm: Any) -> _Federated:

@@ -41,6 +41,7 @@ SLOW = (
     "scipy.stats",
     "dp_accounting",
     "matplotlib",
+    "numba",
     "pooch",
     "networkx",
 )

@@ -102,4 +102,10 @@ def plain() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
 
 
-BOTH = pytest.mark.parametrize("make", [plain, normed], ids=["taps", "functional"])
+def linear() -> nn.Module:
+    return nn.Linear(4, 3)
+
+
+EVERY_PATH = pytest.mark.parametrize(
+    "make", [linear, plain, normed], ids=["closed form", "taps", "functional"]
+)

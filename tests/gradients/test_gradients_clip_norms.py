@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from gradient_problems import BOTH, FLOAT64, Oracle, Problem, generator, plain, problem
+from gradient_problems import EVERY_PATH, FLOAT64, Oracle, Problem, generator, plain, problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -90,7 +90,7 @@ def test_without_a_bound_nothing_is_clipped(norm: ClipNorm) -> None:
 
 
 @NORMS
-@BOTH
+@EVERY_PATH
 def test_one_bound_a_node(make: Make, norm: ClipNorm) -> None:
     case = problem(make, (4,))
     arguments = (case.parameters, case.inputs, case.targets, case.mask)
@@ -102,7 +102,7 @@ def test_one_bound_a_node(make: Make, norm: ClipNorm) -> None:
 
 
 @NORMS
-@BOTH
+@EVERY_PATH
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e308])
 def test_a_record_without_finite_norm_contributes_nothing(
     make: Make, norm: ClipNorm, bad: float
@@ -120,7 +120,7 @@ def test_a_record_without_finite_norm_contributes_nothing(
 
 
 @NORMS
-@BOTH
+@EVERY_PATH
 def test_masked_slots_contribute_nothing_whatever_they_hold(make: Make, norm: ClipNorm) -> None:
     case = problem(make, (4,))
     inputs = case.inputs.clone()

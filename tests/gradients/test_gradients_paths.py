@@ -1,4 +1,6 @@
-"""Both paths against a loop over records, for every kind of module and loss."""
+"""All paths against a loop over records, for every kind of module and loss."""
+
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -6,6 +8,8 @@ from gradient_problems import Oracle, assert_equal, problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+
+from tacit.gradients.linear import MOST_WEIGHTS
 
 
 class Residual(nn.Module):
@@ -76,9 +80,18 @@ def ready(model: nn.Module, *shape: int) -> nn.Module:
     return model
 
 
-TAPPED = {
+LINEAR = {
     "linear": (lambda: nn.Linear(4, 3), (4,)),
     "linear without bias": (lambda: nn.Linear(4, 3, bias=False), (4,)),
+    "linear of images": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), (1, 3, 4)),
+    "linear, wrapped": (
+        lambda: nn.Sequential(nn.Identity(), nn.Sequential(nn.Flatten(), nn.Linear(37, 4))),
+        (37,),
+    ),
+}
+
+TAPPED = {
+    "wide linear": (lambda: nn.Linear(MOST_WEIGHTS // 8 + 1, 8), (MOST_WEIGHTS // 8 + 1,)),
     "mlp": (lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), (4,)),
     "residual in place": (Residual, (4,)),
     "convolution": (lambda: ready(conv(nn.Conv2d(2, 3, 3)), 2, 6, 5), (2, 6, 5)),
@@ -295,6 +308,15 @@ CLIPS = [None, 1e-3, 0.7, 1e6]
 
 
 @pytest.mark.parametrize("clip", CLIPS)
+@pytest.mark.parametrize("name", LINEAR)
+def test_closed_form_equals_the_loop(name: str, clip: float | None, oracle: Oracle) -> None:
+    make, shape = LINEAR[name]
+    case = problem(make, shape)
+    assert (case.stacked.path, case.stacked.reason) == ("closed form", "")
+    assert_equal(case.gradient(clip), case.expected(oracle, clip), clip)
+
+
+@pytest.mark.parametrize("clip", CLIPS)
 @pytest.mark.parametrize("name", TAPPED)
 def test_taps_equal_the_loop(name: str, clip: float | None, oracle: Oracle) -> None:
     make, shape = TAPPED[name]
@@ -317,12 +339,20 @@ def test_functional_equals_the_loop(name: str, clip: float | None, oracle: Oracl
     ("loss", "outputs"), [("cross-entropy", 4), ("mse", 1), ("mse", 3), ("logistic", 1)]
 )
 @pytest.mark.parametrize("clip", [None, 0.3])
-@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize(
+    ("path", "first"),
+    [("closed form", nn.Identity), ("taps", nn.LayerNorm), ("functional", nn.RMSNorm)],
+)
 def test_every_loss(
-    loss: str, outputs: int, clip: float | None, norm: bool, oracle: Oracle
+    loss: str,
+    outputs: int,
+    clip: float | None,
+    path: str,
+    first: Callable[[int], nn.Module],
+    oracle: Oracle,
 ) -> None:
-    first = nn.RMSNorm(4) if norm else nn.Identity()
-    case = problem(lambda: nn.Sequential(first, nn.Linear(4, outputs)), (4,), loss=loss)
+    case = problem(lambda: nn.Sequential(first(4), nn.Linear(4, outputs)), (4,), loss=loss)
+    assert case.stacked.path == path
     assert_equal(case.gradient(clip), case.expected(oracle, clip), clip)
 
 
@@ -339,6 +369,40 @@ def test_a_frozen_layer_stays_and_is_not_counted(oracle: Oracle) -> None:
     trained = case.stacked.module(case.parameters[1])
     torch.testing.assert_close(trained[0].weight, case.model[0].weight.double())
     assert not trained[0].weight.requires_grad
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    nodes=st.integers(1, 4),
+    batch=st.integers(1, 5),
+    width=st.integers(1, 40),
+    outputs=st.integers(2, 5),
+    bias=st.booleans(),
+    loss=st.sampled_from(["cross-entropy", "mse"]),
+    clip=st.sampled_from(CLIPS),
+    memory_bytes=st.sampled_from([1, 2000, 2**28]),
+)
+def test_random_linear_layers(
+    nodes: int,
+    batch: int,
+    width: int,
+    outputs: int,
+    bias: bool,
+    loss: str,
+    clip: float | None,
+    memory_bytes: int,
+    oracle: Oracle,
+) -> None:
+    case = problem(
+        lambda: nn.Linear(width, outputs, bias=bias),
+        (width,),
+        loss=loss,
+        nodes=nodes,
+        batch=batch,
+        memory_bytes=memory_bytes,
+    )
+    assert case.stacked.path == "closed form"
+    assert_equal(case.gradient(clip), case.expected(oracle, clip), clip)
 
 
 @settings(max_examples=30, deadline=None)

@@ -6,7 +6,16 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from gradient_problems import BOTH, FLOAT64, Oracle, assert_equal, generator, normed, plain, problem
+from gradient_problems import (
+    EVERY_PATH,
+    FLOAT64,
+    Oracle,
+    assert_equal,
+    generator,
+    normed,
+    plain,
+    problem,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -15,7 +24,7 @@ from tacit.errors import InputError
 from tacit.gradients import LOSSES, build
 
 
-@BOTH
+@EVERY_PATH
 @pytest.mark.parametrize("clip", [None, 0.5])
 def test_chunks_do_not_change_the_sum(
     make: Callable[[], nn.Module], clip: float | None, oracle: Oracle
@@ -32,7 +41,7 @@ def test_chunks_do_not_change_the_sum(
     )
 
 
-@BOTH
+@EVERY_PATH
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_record_without_finite_gradient_contributes_nothing(
     make: Callable[[], nn.Module], bad: float, oracle: Oracle
@@ -61,7 +70,7 @@ def test_a_squared_norm_that_overflows_contributes_nothing() -> None:
     torch.testing.assert_close(found.total, right.total, rtol=1e-12, atol=1e-12)
 
 
-@BOTH
+@EVERY_PATH
 @pytest.mark.parametrize("clip", [None, 0.5])
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, -1e300])
 def test_masked_slots_contribute_nothing_whatever_they_hold(
@@ -82,7 +91,7 @@ def test_masked_slots_contribute_nothing_whatever_they_hold(
     assert bool((found.losses[~case.mask] == 0).all())
 
 
-@BOTH
+@EVERY_PATH
 @pytest.mark.parametrize("clip", [None, 0.5])
 def test_nodes_without_records_give_zeros(
     make: Callable[[], nn.Module], clip: float | None
@@ -100,7 +109,7 @@ def test_nodes_without_records_give_zeros(
     torch.testing.assert_close(found.total[[0, 2]], case.gradient(clip).total[[0, 2]])
 
 
-@BOTH
+@EVERY_PATH
 def test_an_empty_batch_gives_zeros(make: Callable[[], nn.Module]) -> None:
     case = problem(make, (4,))
     out = torch.full_like(case.parameters, math.nan)
@@ -112,7 +121,7 @@ def test_an_empty_batch_gives_zeros(make: Callable[[], nn.Module]) -> None:
     assert found.norms.shape == found.losses.shape == (3, 0)
 
 
-@BOTH
+@EVERY_PATH
 def test_out_is_overwritten(make: Callable[[], nn.Module]) -> None:
     case = problem(make, (4,))
     out = torch.full_like(case.parameters, math.nan)
@@ -123,7 +132,7 @@ def test_out_is_overwritten(make: Callable[[], nn.Module]) -> None:
     assert torch.equal(out, case.gradient(0.5).total)
 
 
-@BOTH
+@EVERY_PATH
 def test_one_bound_a_node(make: Callable[[], nn.Module]) -> None:
     case = problem(make, (4,))
     bounds = torch.tensor([0.1, 0.5, 2.0], dtype=FLOAT64)
@@ -182,7 +191,7 @@ def test_no_record_contributes_more_than_the_bound_in_float32(
     assert bool((size <= 10.0**clip).all())
 
 
-@BOTH
+@EVERY_PATH
 def test_float32_agrees_with_float64(make: Callable[[], nn.Module]) -> None:
     single = problem(make, (4,), dtype=torch.float32)
     exact = build(
@@ -202,7 +211,7 @@ def test_float32_agrees_with_float64(make: Callable[[], nn.Module]) -> None:
     torch.testing.assert_close(found.total.double(), right.total, rtol=1e-4, atol=1e-6)
 
 
-@BOTH
+@EVERY_PATH
 def test_outputs_and_module_hold_each_nodes_weights(make: Callable[[], nn.Module]) -> None:
     case = problem(make, (4,))
     records = case.inputs[2]

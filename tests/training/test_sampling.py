@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -176,6 +177,44 @@ def test_one_deal_makes_all_mini_batches_of_a_step(method: str) -> None:
             dealt = noise.choices(keys, row, "dealing", k, node.records, 4)
             for part, hand in enumerate(batches):
                 assert hand == [j for j in range(node.records) if coins[j] and dealt[j] == part]
+
+
+@pytest.mark.parametrize("sizes", [(60, 60, 60), (60, 41, 23)])
+@pytest.mark.parametrize("parts", [1, 4])
+def test_subsets_of_many_nodes_are_those_of_each(sizes: tuple[int, ...], parts: int) -> None:
+    """Bit for bit what the noise module draws for one node, few nodes at a time or all."""
+    plan = plan_of(sizes, sampling="fixed", batch=5)
+    keys = keys_of(plan)
+    for k in range(5):
+        found = sampling._subsets(plan.nodes, keys, k, parts)
+        for node, records in zip(plan.nodes, found, strict=True):
+            right = noise.subset(keys, node.node, "sampling", k, node.records, parts * 5)
+            assert records.tolist() == right.tolist()
+        with patch.object(sampling, "_WORDS_AT_ONCE", 1):
+            again = sampling._subsets(plan.nodes, keys, k, parts)
+        assert [records.tolist() for records in again] == [records.tolist() for records in found]
+
+
+def test_equal_words_are_settled_as_for_one_node() -> None:
+    plan = plan_of((8, 8), sampling="fixed", batch=3)
+    keys = keys_of(plan)
+    tied = np.array([[5, 1, 5, 5, 9, 9, 9, 9], [1, 2, 3, 4, 5, 6, 7, 8]], np.uint64)
+    with patch.object(sampling, "_words", return_value=tied):
+        found = sampling._subsets(plan.nodes, keys, 2, 1)
+    assert found[0].tolist() == noise.subset(keys, 0, "sampling", 2, 8, 3).tolist()
+    assert found[1].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("sizes", [(60, 60), (60, 41)])
+def test_a_deal_of_fixed_sizes_follows_the_permutation(sizes: tuple[int, ...]) -> None:
+    plan = with_local_steps(plan_of(sizes, sampling="fixed", batch=5), 4)
+    keys = keys_of(plan)
+    drawn = sampling.disjoint_batches(plan, keys, 3, CPU)
+    for row, node in enumerate(plan.nodes):
+        records = noise.subset(keys, node.node, "sampling", 3, node.records, 20)
+        dealt = records[noise.permutation(keys, node.node, "dealing", 3, 20)].reshape(4, 5)
+        for part in range(4):
+            assert chosen(drawn.batch(part))[row] == sorted(dealt[part].tolist())
 
 
 def test_a_deal_of_some_nodes_is_theirs() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.privacy.noise import draws as noise
-from tacit.training import sampling
+from tacit.training import sampling, stacked_context
 from tacit.training.prepare import Job, prepare
 from tacit.training.stacked_context import StackedContext
 
@@ -238,6 +239,34 @@ def test_the_world_of_active_nodes_has_their_rows_of_the_whole(k: int) -> None:
     expected = at.clone()
     expected[rows] *= -1
     assert torch.equal(put, expected)
+
+
+@pytest.mark.parametrize("active", [None, 2])
+def test_mini_batches_read_together_are_those_read_one_by_one(active: int | None) -> None:
+    job = prepare(
+        load_config(
+            {
+                "task": {"loss": "mse"},
+                "algorithm": {"name": "fedavg", "local_steps": 3, "clients_per_round": active},
+                "privacy": {"epsilon": "none"},
+                "train": {"steps": STEPS, "batch": 1, "sampling": "fixed", "dtype": "float64"},
+            },
+            count=len(RECORDS),
+            given_model=True,
+        ),
+        model=nn.Linear(2, 1),
+        nodes=records(),
+    )
+    for k in range(STEPS):
+        together, apart = (context_of(job).among(k) for _ in range(2))
+        at = points()[list(together.nodes)]
+        for part in (0, 2, 1):
+            found = together.batch_gradient(at, k, part=part)
+            with patch.object(stacked_context, "_FEW", 0):
+                right = apart.batch_gradient(at, k, part=part)
+            assert together._gathered is not None
+            assert apart._gathered is None
+            assert torch.equal(found, right)
 
 
 def test_where_all_are_active_their_world_is_the_whole() -> None:

@@ -78,7 +78,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
@@ -109,7 +109,7 @@ from tacit.algorithms.federated import (
     participants,
     round_sampling,
 )
-from tacit.algorithms.parts import Regularisation, RegulariserName, prox
+from tacit.algorithms.parts import Regularisation, RegulariserName, proximal
 from tacit.communication.colours import Released
 from tacit.errors import InputError
 from tacit.privacy.accounting.private_state import ClientRound, carried_norms, energy_norms
@@ -192,7 +192,7 @@ def step(
         options,
         k,
         context.steps,
-        noise_std=here.noise_std(k),
+        noise_std=here.noise_std(k) if options.inverse_step == "paper" else 0 * batch,
         batch=batch,
         coordinates=x_0.shape[1],
         clients=context.count,
@@ -201,22 +201,24 @@ def step(
     unit = 1 / (batch * divisor)
     radius = resolved_radius(unit, gamma, context.steps, here.clip(k), x_0, options)
     public = options.state == "public"
-    x = within(here.take(torch.zeros_like(state.x) if public else state.x - x_0), radius)
     dual = within(here.take(state.dual), radius * divisor)
+    x = torch.zeros_like(dual) if public else within(here.take(state.x) - x_0, radius)
     average = torch.zeros_like(dual)
+    change = proximal_change(options.regulariser, 1 / divisor, options.regularisation)
     for r in range(options.local_steps):
-        g = here.batch_gradient(x_0 + x, k, part=r) / batch
-        moved = (gamma * x + dual - g) / divisor
-        x = proximal_change(options.regulariser, x_0, moved, 1 / divisor, options.regularisation)
+        g = here.batch_gradient(x_0 + x, k, part=r)
+        # (gamma x + lambda_i - g / b) / (gamma + rho)
+        moved = dual.addcdiv(g, batch, value=-1).addcmul_(x, gamma).div_(divisor)
+        x = change(x_0, moved)
         average.add_(x, alpha=1 / options.local_steps)
     if public:  # lambda_i and y~_i - x_0 from the noised x~_i - x_0
         noised = here.add_noise(average.clone(), k, scale=unit)
         dual = dual - rho * noised
-        change = noised - dual / rho
+        sent = noised - dual / rho
     else:  # lambda_i un-noised, and the noised y~_i - x_0: it moves twice as far as x_i
         dual = dual - rho * average
-        change = here.add_noise(average - dual / rho, k, scale=2 * unit)
-    message = here.put(state.message, (x_0 + change).to(state.message.dtype))
+        sent = here.add_noise(average - dual / rho, k, scale=2 * unit)
+    message = here.put(state.message, (x_0 + sent).to(state.message.dtype))
     return PrimalDualState(
         here.put(state.x, x_0 + x),
         here.put(state.average, x_0 + average),
@@ -268,12 +270,16 @@ def inverse_step(
 
 
 def proximal_change(
-    name: str, x_0: Tensor, moved: Tensor, step: Tensor, regularisation: float
-) -> Tensor:
-    """prox(x_0 + moved) - x_0, `[nodes, d]`; nothing is rounded beside x_0 if there is no R."""
+    name: str, step: Tensor, regularisation: float
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """(x_0, moved) -> prox(x_0 + moved) - x_0, `[nodes, d]`.
+
+    Nothing is rounded beside x_0 if there is no R.
+    """
     if name == "none":
-        return moved
-    return prox(name, x_0 + moved, step, regularisation).sub_(x_0)
+        return lambda x_0, moved: moved
+    operator = proximal(name, step, regularisation)
+    return lambda x_0, moved: operator(x_0 + moved).sub_(x_0)
 
 
 def resolved_radius(

@@ -28,6 +28,7 @@ __all__ = [
     "no_momentum",
     "noised_gradient",
     "prox",
+    "proximal",
     "public_draws",
 ]
 
@@ -148,31 +149,55 @@ def prox(name: str, x: Tensor, step: float | Tensor, regularisation: float) -> T
     Raises:
         InputError: an unknown name, a step that is not above 0, or an unusable lambda.
     """
+    steps = torch.as_tensor(step, dtype=x.dtype, device=x.device)
+    return proximal(name, steps, regularisation)(x)
+
+
+def proximal(name: str, step: Tensor, regularisation: float) -> Callable[[Tensor], Tensor]:
+    """The same operator, checked once for many calls: x `[nodes, d]` -> a new tensor.
+
+    Raises:
+        InputError: as `prox`.
+    """
     if name not in _OPERATORS:
         raise InputError("algorithm.regulariser", name, nearest(str(name), _OPERATORS))
     if not 0.0 <= regularisation < math.inf:
         raise InputError("algorithm.regularisation", regularisation, "a number, 0 or more")
-    steps = torch.as_tensor(step, dtype=x.dtype, device=x.device)
-    if not bool((steps > 0).all()):
+    if not bool((step > 0).all()):
         raise InputError("step of a proximal operator", step, "a number above 0")
-    return _OPERATORS[name](x, steps, regularisation)
+    return _OPERATORS[name](step, regularisation)
 
 
-def _shrink(x: Tensor, step: Tensor, regularisation: float) -> Tensor:
+def _copy(step: Tensor, regularisation: float) -> Callable[[Tensor], Tensor]:
+    return torch.clone
+
+
+def _shrink(step: Tensor, regularisation: float) -> Callable[[Tensor], Tensor]:
     threshold = step * regularisation
-    return x - torch.clamp(x, -threshold, threshold)  # exactly 0 below the threshold
+    lowest = -threshold
+    return lambda x: x - torch.clamp(x, lowest, threshold)  # exactly 0 below the threshold
 
 
-def _scale(x: Tensor, step: Tensor, regularisation: float) -> Tensor:
-    return x / (1.0 + step * regularisation)
+def _scale(step: Tensor, regularisation: float) -> Callable[[Tensor], Tensor]:
+    divisor = 1.0 + step * regularisation
+    return lambda x: x / divisor
 
 
-_OPERATORS: Mapping[str, Callable[[Tensor, Tensor, float], Tensor]] = MappingProxyType(
+def _shrink_and_scale(step: Tensor, regularisation: float) -> Callable[[Tensor], Tensor]:
+    shrink, scale = _shrink(step, regularisation), _scale(step, regularisation)
+    return lambda x: scale(shrink(x))
+
+
+def _box(step: Tensor, regularisation: float) -> Callable[[Tensor], Tensor]:
+    return lambda x: x.clamp(-regularisation, regularisation)
+
+
+_OPERATORS: Mapping[str, Callable[[Tensor, float], Callable[[Tensor], Tensor]]] = MappingProxyType(
     {
-        "none": lambda x, step, lam: x.clone(),
+        "none": _copy,
         "l1": _shrink,
         "l2": _scale,
-        "elastic-net": lambda x, step, lam: _scale(_shrink(x, step, lam), step, lam),
-        "box": lambda x, step, lam: x.clamp(-lam, lam),
+        "elastic-net": _shrink_and_scale,
+        "box": _box,
     }
 )

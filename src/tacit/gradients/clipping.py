@@ -35,12 +35,14 @@ __all__ = [
     "CANCELLATION",
     "Clip",
     "ClipNorm",
+    "FactorLimits",
     "RecordGradients",
     "add_clipped",
     "aimed",
     "check_clip",
     "clip_factors",
     "clip_records",
+    "factor_limits",
     "norm_bounds",
 ]
 
@@ -96,14 +98,33 @@ def aimed(
     return aim
 
 
-def _in_reach(squares: Tensor, clip: Clip, dtype: torch.dtype) -> Tensor:
-    """Which factors, of these squared norms `[nodes, b]`, lose nothing that matters to underflow.
+@dataclass(frozen=True)
+class FactorLimits:
+    """What decides a record's clip factor; numbers, or float64 `[nodes, 1]`.
 
-    In float32 those up to 2^80 C, in float64 up to 2^300.
+    Attributes:
+        numerator: the factor is at most this over the bound on the record's norm.
+        least: a record with a smaller factor has no bound.
+        reach: nor has one with a factor of a larger squared norm, beside which what underflows
+            would matter: above 2^80 C in float32, above 2^300 in float64.
     """
-    bound: Any = _column(clip) if dtype == torch.float32 else 1.0
-    near: Tensor = squares <= (bound * _REACH[dtype]) ** 2
-    return near
+
+    numerator: Clip
+    least: float
+    reach: Clip
+
+
+def factor_limits(clip: Clip, dtype: torch.dtype) -> FactorLimits:
+    """Limits of factors in `dtype` for what norms are brought to, a number or `[nodes]`."""
+    aim: Any = _column(clip)
+    limits = torch.finfo(dtype)
+    bound = aim if dtype == torch.float32 else 1.0
+    # A quotient, a conversion and a product are rounded.
+    return FactorLimits(
+        numerator=aim * (1 - 4 * limits.eps),
+        least=limits.tiny * 2.0**26,
+        reach=(bound * _REACH[dtype]) ** 2,
+    )
 
 
 def _column(clip: Clip) -> Clip:
@@ -128,10 +149,9 @@ def clip_factors(
         bounded `[nodes, b]`: False where a record has no bound; there the gradient must be zeroed
         and not multiplied, as 0 * nan is nan.
     """
-    limits = torch.finfo(dtype)
-    # A quotient, a conversion and a product are rounded.
-    factors = (_column(clip) * (1 - 4 * limits.eps) / bounds).clamp_(max=1.0)
-    bounded = factors >= limits.tiny * 2.0**26  # not where it is not a number
+    limits = factor_limits(clip, dtype)
+    factors = (limits.numerator / bounds).clamp_(max=1.0)
+    bounded = factors >= limits.least  # not where it is not a number
     kept = mask & bounded
     if not all_known_true(kept):
         factors = torch.where(kept, factors, 0.0)
@@ -257,9 +277,10 @@ def _scaled(
 ) -> _Clipped:
     """Parts and factors, given upper bounds on norms; changes these."""
     dtype = parts[0].dtype
+    reach = factor_limits(clip, dtype).reach
     for size in sizes:
         if size.reach is not None:  # what underflows in a weighted factor must not matter
-            near = _in_reach(size.reach, clip, dtype)
+            near = size.reach <= reach
             if not all_known_true(near):
                 norms = norms.masked_fill_(~near, math.inf)
     factors, bounded = clip_factors(norms, mask, clip, dtype)

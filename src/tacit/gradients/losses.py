@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +29,10 @@ from torch.nn import functional
 
 from tacit.errors import InputError, RecordsError, describe
 
-__all__ = ["LOSSES", "Loss", "loss_from_mean", "natural_outputs", "with_metric"]
+__all__ = ["LOSSES", "Formula", "Loss", "loss_from_mean", "natural_outputs", "with_metric"]
+
+Formula = Literal["cross-entropy", "mse", "logistic"]
+"""A loss whose derivative by the outputs is known, and needs no autograd."""
 
 
 def natural_outputs(targets: Tensor, classes: int | None) -> int | None:
@@ -84,6 +88,7 @@ class Loss:
         labels: whether targets are labels, also where they are floating-point numbers.
         check_records: as `check`, for private targets: asks them for a public rule, and says no
             more than how many break it.
+        formula: which known loss `per_record` is; None for a user's own.
     """
 
     name: str
@@ -93,6 +98,7 @@ class Loss:
     outputs: Callable[[Tensor, int | None], int | None] = natural_outputs
     labels: bool = False
     check_records: Callable[[Tensor, Tensor], None] = _anything
+    formula: Formula | None = None
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -213,7 +219,7 @@ def _shape(tensor: Tensor) -> list[int]:
 
 
 def _named(
-    name: str,
+    name: Formula,
     per_record: Callable[[Tensor, Tensor], Tensor],
     accuracy: Callable[[Tensor, Tensor], Tensor] | None,
     check: Callable[[Tensor, Tensor], None],
@@ -221,7 +227,9 @@ def _named(
 ) -> Loss:
     """Of these losses, `check` is a public rule, and tries nothing out."""
     labels = accuracy is not None
-    return Loss(name, per_record, accuracy, check, outputs, labels, check_records=check)
+    return Loss(
+        name, per_record, accuracy, check, outputs, labels, check_records=check, formula=name
+    )
 
 
 LOSSES: dict[str, Loss] = {

@@ -19,8 +19,11 @@ __all__ = ["Batch", "DisjointBatches", "disjoint_batches", "draw", "draw_units",
 PURPOSE = "sampling"
 DEALING = "dealing"
 
-# Local record numbers of one node, ascending.
+_WORDS_AT_ONCE = 1 << 20  # 8 MiB
+
+# Local record numbers of one node, ascending; and those of each of its mini-batches.
 Records: TypeAlias = NDArray[np.int64]
+Parts: TypeAlias = Sequence[Records] | NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class DisjointBatches:
         device: of the batches.
         rows: the nodes, in the order of the rows.
         batches: where the mini-batches share no record: of each node, those of each part.
+        together: where these are all of one size: all parts, `[parts, nodes, width]`.
     """
 
     plan: Plan
@@ -49,10 +53,13 @@ class DisjointBatches:
     step: int
     device: torch.device
     rows: tuple[NodePlan, ...]
-    batches: tuple[Sequence[Records], ...] | None
+    batches: tuple[Parts, ...] | None = None
+    together: Batch | None = None
 
     def batch(self, part: int = 0) -> Batch:
         """The padded mini-batch of one part of the step."""
+        if self.together is not None:
+            return Batch(self.together.indices[part], self.together.mask[part])
         if self.batches is not None:
             return _padded([batches[part] for batches in self.batches], self.device)
         drawn = _fixed if self.plan.config.train.sampling == "fixed" else _coins
@@ -81,11 +88,16 @@ def disjoint_batches(
         nodes: of the plan, in the order of the rows; by default all.
     """
     rows = plan.nodes if nodes is None else tuple(nodes)
-    batches = None
-    if plan.release.local_steps > 1 and plan.release.disjoint:
-        dealt = _disjoint_fixed if plan.config.train.sampling == "fixed" else _disjoint_coins
-        batches = tuple(dealt(node, keys, k, plan.release.local_steps) for node in rows)
-    return DisjointBatches(plan, keys, k, device, rows, batches)
+    parts, fixed = plan.release.local_steps, plan.config.train.sampling == "fixed"
+    if parts == 1 or not plan.release.disjoint:
+        return DisjointBatches(plan, keys, k, device, rows)
+    dealt = _disjoint_fixed if fixed else _disjoint_coins
+    batches = dealt(rows, keys, k, parts)
+    together = None
+    if fixed and len({len(node[0]) for node in batches}) == 1:
+        indices = torch.from_numpy(np.stack(batches, axis=1)).to(device)
+        together = Batch(indices, torch.ones_like(indices, dtype=torch.bool))
+    return DisjointBatches(plan, keys, k, device, rows, batches, together)
 
 
 def draw(
@@ -135,16 +147,70 @@ def _coins(rows: Sequence[NodePlan], keys: noise.NodeKeys, k: int, part: int) ->
 
 
 def _fixed(rows: Sequence[NodePlan], keys: noise.NodeKeys, k: int, part: int) -> list[Records]:
-    return [
-        np.arange(node.records)
-        if node.rate == 1
-        else noise.subset(keys, node.node, PURPOSE, k, node.records, int(node.expected_batch), part)
-        for node in rows
-    ]
+    return _subsets(rows, keys, k, 1, part)
 
 
-def _disjoint_coins(node: NodePlan, keys: noise.NodeKeys, k: int, parts: int) -> Sequence[Records]:
-    """The disjoint mini-batches of a step; at rate 1 each holds all records."""
+def _subsets(
+    rows: Sequence[NodePlan], keys: noise.NodeKeys, k: int, batches: int, part: int = 0
+) -> list[Records]:
+    """Of every node the records of so many batches, as `noise.subset` draws them; all at rate 1.
+
+    Many nodes at a time: one alone takes five times as long as its random words.
+    """
+    found = [np.arange(node.records if node.rate == 1 else 0) for node in rows]
+    drawing = [row for row, node in enumerate(rows) if node.rate != 1]
+    most = max((rows[row].records for row in drawing), default=1)
+    step = max(1, _WORDS_AT_ONCE // most)
+    for start in range(0, len(drawing), step):
+        some = drawing[start : start + step]
+        nodes = [rows[row] for row in some]
+        sizes = np.array([batches * int(node.expected_batch) for node in nodes])
+        words = _words(nodes, [node.records for node in nodes], keys, PURPOSE, k, part)
+        largest = np.take_along_axis(np.sort(words, axis=1), sizes[:, None] - 1, axis=1)
+        chosen = words <= largest
+        taken = np.split(chosen.nonzero()[1], np.cumsum(chosen.sum(axis=1))[:-1])
+        for row, node, size, records in zip(some, nodes, sizes, taken, strict=True):
+            tied = len(records) != size
+            found[row] = (
+                noise.subset(keys, node.node, PURPOSE, k, node.records, size, part)
+                if tied
+                else records
+            )
+    return found
+
+
+def _words(
+    nodes: Sequence[NodePlan],
+    counts: Sequence[int],
+    keys: noise.NodeKeys,
+    purpose: str,
+    k: int,
+    part: int = 0,
+) -> NDArray[np.uint64]:
+    """Random words of each node, `[nodes, most]`, as `noise.keystream` has them; then the largest.
+
+    That is, a node with fewer than others has the largest of all numbers behind its own.
+    """
+    most, counter = max(counts), noise.position(k, part)
+    bytes_each = 8 * most + noise.BLOCK_BYTES  # the cipher writes up to a block more
+    stream = np.empty((len(nodes), bytes_each), np.uint8)
+    zeros = bytes(8 * most)
+    for own, node in zip(stream, nodes, strict=True):
+        keys.read(node.node, purpose, counter, zeros, own.data)
+    words = stream[:, : 8 * most].view("<u8")
+    if min(counts) < most:
+        words[np.arange(most) >= np.array(counts)[:, None]] = np.iinfo(np.uint64).max
+    return words
+
+
+def _disjoint_coins(
+    rows: Sequence[NodePlan], keys: noise.NodeKeys, k: int, parts: int
+) -> tuple[Parts, ...]:
+    """The disjoint mini-batches of a step, of every node; at rate 1 each holds all records."""
+    return tuple(_dealt_coins(node, keys, k, parts) for node in rows)
+
+
+def _dealt_coins(node: NodePlan, keys: noise.NodeKeys, k: int, parts: int) -> Sequence[Records]:
     if node.rate == 1:
         return [np.arange(node.records)] * parts
     rate = min(1.0, parts * node.rate)
@@ -156,19 +222,33 @@ def _disjoint_coins(node: NodePlan, keys: noise.NodeKeys, k: int, parts: int) ->
     return np.split(chosen[order], ends[:-1])
 
 
-def _disjoint_fixed(node: NodePlan, keys: noise.NodeKeys, k: int, parts: int) -> Sequence[Records]:
+def _disjoint_fixed(
+    rows: Sequence[NodePlan], keys: noise.NodeKeys, k: int, parts: int
+) -> tuple[Parts, ...]:
     """The same of fixed sizes."""
-    if node.rate == 1:
-        return [np.arange(node.records)] * parts
-    size = int(node.expected_batch)
-    chosen = noise.subset(keys, node.node, PURPOSE, k, node.records, parts * size)
-    order = noise.permutation(keys, node.node, DEALING, k, len(chosen))
-    return list(np.sort(chosen[order].reshape(parts, size), axis=1))
+    drawn = _subsets(rows, keys, k, parts)
+    lengths = [len(records) for records in drawn]
+    # The order is that of `noise.permutation`.
+    orders = np.argsort(_words(rows, lengths, keys, DEALING, k), axis=1, kind="stable")
+    if min(lengths) == max(lengths) and all(node.rate != 1 for node in rows):
+        dealt = np.take_along_axis(np.stack(drawn), orders, axis=1)
+        return tuple(np.sort(dealt.reshape(len(rows), parts, -1), axis=2))
+    return tuple(
+        [records] * parts
+        if node.rate == 1
+        else np.sort(records[order[: len(records)]].reshape(parts, -1), axis=1)
+        for node, records, order in zip(rows, drawn, orders, strict=True)
+    )
 
 
 def _padded(records: Sequence[Records], device: torch.device) -> Batch:
     lengths = np.fromiter(map(len, records), np.int64, len(records))
-    mask = np.arange(lengths.max()) < lengths[:, None]
-    indices = np.zeros(mask.shape, np.int64)
-    indices[mask] = np.concatenate(records)
+    flat, longest = np.concatenate(records), lengths.max()
+    if len(flat) == len(records) * longest:
+        indices = flat.reshape(len(records), longest)
+        mask = np.ones(indices.shape, np.bool_)
+    else:
+        mask = np.arange(longest) < lengths[:, None]
+        indices = np.zeros(mask.shape, np.int64)
+        indices[mask] = flat
     return Batch(torch.from_numpy(indices).to(device), torch.from_numpy(mask).to(device))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -24,6 +24,8 @@ from tacit.training.gradient_table import StackedTable
 from tacit.training.plan import NodePlan, Plan
 
 __all__ = ["StackedContext"]
+
+_FEW = 1 << 20  # numbers that are read before they are used
 
 
 class StackedContext:
@@ -54,6 +56,7 @@ class StackedContext:
         self.seed = plan.config.train.seed
         self._seen = _LastBatch()
         self._disjoint_batches: sampling.DisjointBatches | None = None
+        self._gathered: tuple[Tensor, Tensor] | None = None
         self._plan = plan
         self._model = model
         self._data = data
@@ -62,6 +65,11 @@ class StackedContext:
         self._noise = plan.release.algorithm.noise
         self._all = self
         here = plan.nodes if hosted is None else tuple(plan.nodes[node] for node in hosted)
+        self.batch_size = self._column([node.expected_batch for node in here])
+        self.records = self._column([float(node.records) for node in here])
+        # In float64, which the plan's rate is: rounded up, it would be more than is accounted.
+        rates = [node.rate for node in here]
+        self.rate = torch.tensor(rates, dtype=torch.float64, device=self._device).unsqueeze(1)
         self._settle(here, None)
 
     def _settle(self, members: tuple[NodePlan, ...], places: Tensor | None) -> None:
@@ -69,11 +77,10 @@ class StackedContext:
         self._members, self._places = members, places
         self._last_part: tuple[int, tuple[Tensor | None, tuple[NodePlan, ...]]] | None = None
         self.nodes = tuple(node.node for node in members)
-        self.batch_size = self._column([node.expected_batch for node in members])
-        self.records = self._column([float(node.records) for node in members])
-        # In float64, which the plan's rate is: rounded up, it would be more than is accounted.
-        rates = [node.rate for node in members]
-        self.rate = torch.tensor(rates, dtype=torch.float64, device=self._device).unsqueeze(1)
+        self._numbers = np.asarray(self.nodes, np.int64)
+        self.batch_size, self.records, self.rate = (
+            self.take(values) for values in (self.batch_size, self.records, self.rate)
+        )
 
     @property
     def last(self) -> BatchGradient | None:
@@ -222,9 +229,7 @@ class StackedContext:
     def _rows(self) -> np.ndarray:
         """Columns of the plan's activity that these nodes are."""
         activity = self._plan.release.activity
-        return np.asarray(self.nodes, np.int64) % (
-            1 if activity is None else activity.active.shape[1]
-        )
+        return self._numbers % (1 if activity is None else activity.active.shape[1])
 
     def _only_l2(self) -> None:
         """Refuse a row of a user's own that is accounted in a norm in which this has no bound.
@@ -262,6 +267,11 @@ class StackedContext:
         return difference_shapes(self._model)
 
     @cached_property
+    def _everyone_joins(self) -> bool:
+        """Whether every batch of every node of the plan holds all its records."""
+        return all(node.rate == 1 for node in self._plan.nodes)
+
+    @cached_property
     def _whole(self) -> tuple[Tensor, Tensor, Tensor]:
         """Every record of every node, gathered once."""
         batch = sampling.everything(self._plan, self._device, nodes=self._members)
@@ -277,21 +287,31 @@ class StackedContext:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs, targets and mask of some rows' batch; None for all rows of this context."""
         places = self._places if rows is None else rows if self._places is None else None
-        if whole or all(node.rate == 1 for node in self._plan.nodes):
+        if whole or self._everyone_joins:
             inputs, targets, mask = self._all._whole
             if places is None:
                 return inputs, targets, mask
             return inputs[places], targets[places], mask[places]
         # Mini-batches of one step that share no record are drawn once.
-        if self._disjoint_batches is None or (
-            self._disjoint_batches.step,
-            self._disjoint_batches.rows,
-        ) != (k, nodes):
-            self._disjoint_batches = sampling.disjoint_batches(
-                self._plan, self._keys, k, self._device, nodes=nodes
-            )
-        batch = self._disjoint_batches.batch(part)
+        drawn = self._disjoint_batches
+        if drawn is None or (drawn.step, drawn.rows) != (k, nodes):
+            drawn = sampling.disjoint_batches(self._plan, self._keys, k, self._device, nodes=nodes)
+            self._disjoint_batches, self._gathered = drawn, self._read_together(drawn, places)
+        batch = drawn.batch(part)
+        if self._gathered is not None:
+            inputs, targets = self._gathered
+            return inputs[part], targets[part], batch.mask
         return (*self._data.gather(batch.indices, places), batch.mask)
+
+    def _read_together(
+        self, drawn: sampling.DisjointBatches, places: Tensor | None
+    ) -> tuple[Tensor, Tensor] | None:
+        """Records of all mini-batches of a step, where they are few: one read in place of many."""
+        if drawn.together is None:
+            return None
+        indices = drawn.together.indices
+        record = self._data.stored[0].numel()
+        return None if indices.numel() * record > _FEW else self._data.gather(indices, places)
 
 
 @dataclass
@@ -302,4 +322,7 @@ class _LastBatch:
     mask: Tensor | None = None
 
     def keep(self, batch: BatchGradient, mask: Tensor) -> None:
-        self.batch, self.mask = replace(batch, total=batch.total.new_empty(0)), mask
+        self.batch, self.mask = BatchGradient(_NOTHING, batch.norms, batch.losses), mask
+
+
+_NOTHING = torch.empty(0)

@@ -1,0 +1,290 @@
+"""The compiled loop of linear models: against taps, in exact numbers, and where it is not taken."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+import torch
+from gradient_problems import FLOAT64, generator, problem
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from tacit.gradients import LOSSES, StackedModel, build
+from tacit.gradients.clipping import ClipNorm
+from tacit.gradients.contributions import layout_of
+from tacit.gradients.linear import linear_layer
+from tacit.gradients.losses import loss_from_mean
+from tacit.gradients.probe import probe_of
+
+FLOAT32 = torch.float32
+DTYPES = pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=["float32", "float64"])
+WIDTH = 7
+
+
+def targets_of(loss: str, outputs: int, shape: tuple[int, ...], draws: torch.Generator) -> Tensor:
+    if loss == "mse":
+        return torch.randn(*shape, outputs, generator=draws, dtype=FLOAT64)
+    return torch.randint(0, 2 if loss == "logistic" else outputs, shape, generator=draws)
+
+
+def built(loss: str, outputs: int, dtype: torch.dtype, bias: bool = True) -> StackedModel:
+    draws = generator(3)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        module = nn.Linear(WIDTH, outputs, bias=bias)
+    examples = torch.randn(4, WIDTH, generator=draws), targets_of(loss, outputs, (4,), draws)
+    model = build(module, LOSSES[loss], *examples, dtype=dtype, device="cpu")
+    assert model.path == "closed form"
+    return model
+
+
+def by_taps(model: StackedModel) -> StackedModel:
+    """The same model, without the loop."""
+    return replace(model, path="taps", loop=None)
+
+
+@DTYPES
+@pytest.mark.parametrize(
+    ("loss", "outputs"), [("logistic", 1), ("cross-entropy", 4), ("mse", 1), ("mse", 3)]
+)
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    size=st.integers(-4, 3),
+    clip=st.sampled_from([None, 1e-3, 0.5, 1e4]),
+    norm=st.sampled_from(["l2", "l1", "coordinate"]),
+    count=st.sampled_from([1, 5, 130]),
+    bias=st.booleans(),
+    spoilt=st.sampled_from([None, math.nan, math.inf, -math.inf, 3e38]),
+)
+def test_the_loop_does_what_taps_do(
+    dtype: torch.dtype,
+    loss: str,
+    outputs: int,
+    seed: int,
+    size: int,
+    clip: float | None,
+    norm: ClipNorm,
+    count: int,
+    bias: bool,
+    spoilt: float | None,
+) -> None:
+    model, draws = built(loss, outputs, dtype, bias), generator(seed)
+    inputs = (10.0**size * torch.randn(3, count, WIDTH, generator=draws, dtype=FLOAT64)).to(dtype)
+    targets = targets_of(loss, outputs, (3, count), draws)
+    mask = torch.rand(3, count, generator=draws) < 0.8
+    at = model.start(3, dtype, "cpu")
+    at += 0.5 * torch.randn(at.shape, generator=draws).to(dtype)
+    if spoilt is not None and clip is not None:
+        inputs[1, 0, 2] = spoilt
+    batch = at, inputs, targets, mask, clip
+    found, right = (each.gradient(*batch, norm=norm) for each in (model, by_taps(model)))
+    close = {"rtol": 1e-3, "atol": 1e-4} if dtype == FLOAT32 else {"rtol": 1e-9, "atol": 1e-11}
+    scale = max(1.0, right.total.abs().max().item()) if clip is None else clip
+    torch.testing.assert_close(found.total / scale, right.total / scale, **close)
+    assert torch.equal(torch.isinf(found.norms), torch.isinf(right.norms))
+    kept = torch.isfinite(right.losses) & (right.losses < 1e30)
+    torch.testing.assert_close(found.losses[kept], right.losses[kept], **close)
+    bounded = torch.isfinite(right.norms)
+    torch.testing.assert_close(found.norms[bounded], right.norms[bounded], **close)
+
+
+@DTYPES
+@pytest.mark.parametrize(
+    ("loss", "outputs"), [("logistic", 1), ("cross-entropy", 4), ("mse", 1), ("mse", 3)]
+)
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    size=st.sampled_from([-310, -44, -38, -20, 0, 2, 8, 15, 18, 19, 24, 30, 38, 100, 150, 300]),
+    spread=st.sampled_from([0, 40]),
+    clip=st.sampled_from([1e-17, 1e-9, 0.3, 1e6, 1e17]),
+    norm=st.sampled_from(["l2", "l1"]),
+    count=st.sampled_from([1, 5, 130]),
+)
+def test_a_record_moves_the_loops_sum_by_the_bound_at_most(
+    dtype: torch.dtype,
+    loss: str,
+    outputs: int,
+    seed: int,
+    size: int,
+    spread: int,
+    clip: float,
+    norm: ClipNorm,
+    count: int,
+) -> None:
+    """Sums and bounds as the rational numbers that they are; the other records are like it."""
+    model, draws = built(loss, outputs, dtype), generator(seed)
+    noise = torch.randn(1, count, WIDTH, generator=draws, dtype=FLOAT64)
+    smaller = torch.rand(noise.shape, generator=draws, dtype=FLOAT64).mul(-2.3 * spread).exp()
+    inputs = (10.0**size * noise * smaller).to(dtype)
+    targets = targets_of(loss, outputs, (1, count), draws)
+    if loss == "mse":
+        targets = targets * 10.0 ** min(size, 30)
+    at = model.start(1, dtype, "cpu")
+    mask = torch.ones(1, count, dtype=torch.bool)
+    place = seed % count
+    sums = []
+    for record in (inputs[0, place], -3 * inputs[0, place], torch.full((WIDTH,), math.nan)):
+        changed = inputs.clone()
+        changed[0, place] = record
+        sums.append(model.gradient(at, changed, targets, mask, clip, norm=norm).total[0])
+    one, other, without = ([Fraction(value) for value in total.tolist()] for total in sums)
+    for left, right, most in ((one, without, 1), (other, without, 1), (one, other, 2)):
+        apart = [abs(a - b) for a, b in zip(left, right, strict=True)]
+        length = sum(apart) ** 2 if norm == "l1" else sum(value * value for value in apart)
+        assert length <= (most * Fraction(clip)) ** 2
+
+
+@DTYPES
+def test_what_masked_slots_hold_is_not_read(dtype: torch.dtype) -> None:
+    model = built("cross-entropy", 4, dtype)
+    at = model.start(2, dtype, "cpu")
+    inputs = torch.randn(2, 3, WIDTH, generator=generator(1)).to(dtype)
+    targets = torch.tensor([[0, 1, 2], [3, 0, 1]])
+    mask = torch.tensor([[True, False, True], [False, False, False]])
+    others = inputs.clone(), targets.clone()
+    others[0][~mask], others[1][~mask] = math.nan, 10**12
+    told = [model.gradient(at, *batch, mask, 1.0) for batch in ((inputs, targets), others)]
+    for name in ("total", "norms", "losses"):
+        assert torch.equal(getattr(told[0], name), getattr(told[1], name))
+    assert not bool(told[0].total[1].any())
+    assert not bool(told[0].norms[~mask].any())
+    assert not bool(told[0].losses[~mask].any())
+
+
+@pytest.mark.parametrize("label", [-1, 4, 2**62])
+def test_a_label_that_is_no_class_reads_no_memory(label: int) -> None:
+    model = built("cross-entropy", 4, FLOAT64)
+    batch = torch.ones(1, 1, WIDTH, dtype=FLOAT64), torch.tensor([[label]])
+    at = model.start(1, FLOAT64, "cpu")
+    found = model.gradient(at, *batch, torch.ones(1, 1, dtype=torch.bool), 1.0)
+    assert bool(torch.isnan(found.losses).all())
+    assert bool(found.total.norm() <= 1.0)
+
+
+@DTYPES
+@pytest.mark.parametrize("margin", [0.0, 1.0, -1.0, 30.0, -30.0, 800.0, -800.0])
+def test_logistic_losses_are_exact_at_any_margin(dtype: torch.dtype, margin: float) -> None:
+    model = built("logistic", 1, dtype)
+    at = torch.zeros(1, WIDTH + 1, dtype=dtype)
+    at[0, WIDTH] = margin
+    inputs, mask = torch.zeros(1, 2, WIDTH, dtype=dtype), torch.ones(1, 2, dtype=torch.bool)
+    found = model.gradient(at, inputs, torch.tensor([[1, 0]]), mask, 2.0)
+    right = [math.log1p(math.exp(-abs(margin))) + max(-y * margin, 0.0) for y in (1, -1)]
+    torch.testing.assert_close(found.losses[0], torch.tensor(right, dtype=dtype))
+    slopes = [math.exp(-max(y * margin, 0.0)) / (1 + math.exp(-abs(margin))) for y in (1, -1)]
+    torch.testing.assert_close(found.norms[0].double(), torch.tensor(slopes, dtype=FLOAT64))
+
+
+class Subclass(nn.Linear):
+    """May do anything."""
+
+
+def hooked() -> nn.Module:
+    layer = nn.Linear(WIDTH, 3)
+    layer.register_forward_hook(lambda module, given, output: 2 * output)
+    return layer
+
+
+def replaced() -> nn.Module:
+    layer = nn.Linear(WIDTH, 3)
+    layer.forward = lambda inputs: torch.relu(inputs @ layer.weight.t())
+    return layer
+
+
+def frozen() -> nn.Module:
+    layer = nn.Linear(WIDTH, 3)
+    layer.bias.requires_grad_(False)
+    return layer
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        hooked,
+        replaced,
+        frozen,
+        lambda: Subclass(WIDTH, 3),
+        lambda: nn.Sequential(nn.Linear(WIDTH, 4), nn.Linear(4, 3)),
+        lambda: nn.Sequential(nn.Linear(WIDTH, 3), nn.Tanh()),
+        lambda: nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, 3)),
+    ],
+)
+def test_what_is_more_than_a_linear_layer_has_no_closed_form(
+    make: Callable[[], nn.Module],
+) -> None:
+    examples = torch.randn(4, WIDTH, generator=generator(1)), torch.tensor([0, 1, 2, 0])
+    module = make()
+    loss = LOSSES["cross-entropy"]
+    layout = layout_of(module)
+    exact = module.double()
+    probe = probe_of(exact, loss, layout, *examples)
+    assert linear_layer(module, exact, loss, layout, probe) is None
+
+
+@DTYPES
+@pytest.mark.parametrize("given", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_records_of_any_floating_type_are_taken(dtype: torch.dtype, given: torch.dtype) -> None:
+    model = built("mse", 3, dtype)
+    draws = generator(1)
+    inputs = torch.randn(2, 5, WIDTH, generator=draws, dtype=FLOAT64).to(given)
+    targets = torch.randn(2, 5, 3, generator=draws, dtype=FLOAT64).to(given)
+    batch = model.start(2, dtype, "cpu"), inputs, targets, torch.ones(2, 5, dtype=torch.bool), 0.5
+    found, right = (each.gradient(*batch).total for each in (model, by_taps(model)))
+    torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-5)
+
+
+def test_batches_need_not_be_contiguous() -> None:
+    model, draws = built("mse", 3, FLOAT64), generator(2)
+    inputs = torch.randn(WIDTH, 5, 2, generator=draws, dtype=FLOAT64).permute(2, 1, 0)
+    targets = torch.randn(3, 5, 2, generator=draws, dtype=FLOAT64).permute(2, 1, 0)
+    mask = torch.ones(5, 2, dtype=torch.bool).t()
+    at = model.start(1, FLOAT64, "cpu").expand(2, -1)
+    found = model.gradient(at, inputs, targets, mask, 0.5).total
+    right = by_taps(model).gradient(at, inputs, targets, mask, 0.5).total
+    torch.testing.assert_close(found, right, rtol=1e-6, atol=1e-9)
+
+
+def test_a_layer_over_a_sequence_has_no_closed_form() -> None:
+    case = problem(lambda: nn.Sequential(nn.Linear(4, 1), nn.Flatten()), (3, 4))
+    assert case.stacked.path == "taps"
+
+
+def test_other_devices_and_other_losses_go_by_taps() -> None:
+    examples = torch.randn(4, WIDTH, generator=generator(1)), torch.tensor([0, 1, 2, 0])
+    module, loss = nn.Linear(WIDTH, 3), LOSSES["cross-entropy"]
+    layout, exact = layout_of(module), nn.Linear(WIDTH, 3).double()
+    probe = probe_of(exact, loss, layout, *examples)
+    assert linear_layer(module, exact, loss, layout, probe) is not None
+    elsewhere = replace(probe, inputs=probe.inputs.to("meta"))
+    assert linear_layer(module, exact, loss, layout, elsewhere) is None
+    own = loss_from_mean("cross-entropy", nn.functional.cross_entropy)
+    model = build(module, own, *examples, dtype=FLOAT64, device="cpu")
+    assert model.path == "taps"
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_outputs_of_all_nodes_are_those_of_each(bias: bool) -> None:
+    model, draws = built("cross-entropy", 4, FLOAT64, bias), generator(1)
+    at = model.start(3, FLOAT64, "cpu")
+    at += torch.randn(at.shape, generator=draws, dtype=FLOAT64)
+    inputs = torch.randn(9, WIDTH, generator=draws)
+    found, right = (each.outputs(at, inputs) for each in (model, by_taps(model)))
+    assert found.dtype == FLOAT64
+    assert not found.requires_grad
+    torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-14)
+
+
+def test_gradients_of_records_are_those_of_taps() -> None:
+    case = problem(lambda: nn.Linear(4, 3), (4,))
+    batch = case.parameters, case.inputs, case.targets, case.mask, 0.5
+    found, right = (each.record_gradients(*batch) for each in (case.stacked, by_taps(case.stacked)))
+    total = torch.zeros_like(case.parameters)
+    for part in found.parts:
+        part.add_to(total, found.factors, 1)
+    torch.testing.assert_close(total, case.gradient(0.5).total, rtol=1e-6, atol=1e-9)
+    assert torch.equal(found.norms, right.norms)
