@@ -1,54 +1,56 @@
-"""Rows shared among threads: all of them, each once, in this process and in a child of it."""
+"""The pool of threads: all shares at once, errors kept, and a pool of its own after a fork."""
 
 from __future__ import annotations
 
-import multiprocessing
+import os
 import threading
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tacit.kernels.threads import over_rows
-
-MANY = 1 << 24  # numbers: enough for any count of threads
+from tacit.kernels.threads import over_threads
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 20), st.sampled_from([0, MANY]), st.integers(1, 4))
-def test_every_row_is_worked_on_once(rows: int, numbers: int, threads: int) -> None:
-    seen = np.zeros(rows, np.int64)
+def test_all_shares_are_worked_on_at_once() -> None:
+    together, seen = threading.Barrier(5, timeout=30), set()
 
-    def work(part: slice) -> None:
-        seen[part] += 1
+    def work(share: int) -> None:
+        together.wait()
+        seen.add(share)
 
-    over_rows(rows, numbers, threads, work)
-    assert (seen == 1).all()
-
-
-def test_few_numbers_stay_on_the_callers_thread() -> None:
-    names = []
-    over_rows(8, 1000, 4, lambda part: names.append(threading.current_thread().name))
-    assert names == [threading.current_thread().name]
+    over_threads(work, list(range(5)))
+    assert seen == set(range(5))
 
 
-def test_an_error_on_another_thread_is_raised_here() -> None:
-    def work(part: slice) -> None:
-        if part.start:
-            raise ValueError(part.start)
-
-    with pytest.raises(ValueError, match="4"):
-        over_rows(8, MANY, 2, work)
+def test_a_single_share_stays_on_the_thread_that_asks() -> None:
+    threads: list[int] = []
+    over_threads(lambda share: threads.append(threading.get_ident()), [0])
+    assert threads == [threading.get_ident()]
 
 
-def _work_in_a_child() -> None:
-    over_rows(8, MANY, 2, lambda part: None)
+@pytest.mark.parametrize("shares", [1, 3])
+def test_an_error_is_raised_when_all_have_ended(shares: int) -> None:
+    ended: list[int] = []
+
+    def work(share: int) -> None:
+        if share == 0:
+            raise ZeroDivisionError
+        ended.append(share)
+
+    with pytest.raises(ZeroDivisionError):
+        over_threads(work, list(range(shares)))
+    over_threads(ended.append, [0, 0])
+    assert set(ended) >= set(range(min(1, shares - 1)))
 
 
-def test_a_forked_process_has_threads_of_its_own() -> None:
-    _work_in_a_child()
-    child = multiprocessing.get_context("fork").Process(target=_work_in_a_child)
-    child.start()
-    child.join(30)
-    assert child.exitcode == 0
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    over_threads(lambda share: None, [0, 1])
+    child = os.fork()
+    if child == 0:
+        seen: list[int] = []
+        try:
+            over_threads(seen.append, [1, 2])
+        finally:
+            os._exit(0 if sorted(seen) == [1, 2] else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0

@@ -1,4 +1,4 @@
-"""Loops over rows on several threads, from one pool that lives as long as the process."""
+"""The threads of this process on which compiled loops run: one pool, made when it is first used."""
 
 from __future__ import annotations
 
@@ -6,36 +6,33 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from itertools import pairwise
+from typing import TypeVar
 
-__all__ = ["over_rows"]
+__all__ = ["over_threads"]
 
-# Handing work to a thread takes some 30 us: as long as a thread takes to move so many numbers.
-_THREAD_NUMBERS = 1 << 17
+_Share = TypeVar("_Share")
+# Threads are made as they are needed: as many as PyTorch is told to use.
+_MOST_THREADS = 256
 
 
-def over_rows(rows: int, numbers: int, threads: int, work: Callable[[slice], object]) -> None:
-    """Call `work` with slices that make up all rows, each on a thread of its own.
+def over_threads(work: Callable[[_Share], None], shares: list[_Share]) -> None:
+    """Call `work` with each share, all at once; an error of any is raised when all have ended.
 
     Args:
-        rows: how many there are; they must not depend on each other.
-        numbers: that all of them together read or write, which decides how many threads pay.
-        threads: at most.
-        work: a compiled loop, which lets go of the interpreter lock.
+        work: lets go of the interpreter lock for most of its time, and does not call this itself.
+        shares: as many as threads are wanted.
     """
-    count = max(1, min(threads, rows, numbers // _THREAD_NUMBERS))
-    bounds = [rows * part // count for part in range(count + 1)]
-    first, *others = (slice(*pair) for pair in pairwise(bounds))
-    waiting = [_pool(threads).submit(work, part) for part in others]
-    work(first)
-    for one in waiting:
-        one.result()
+    if len(shares) == 1:
+        work(shares[0])
+        return
+    list(_pool().map(work, shares))
 
 
 @cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="tacit-loops")
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="tacit")
 
 
-# Threads do not survive a fork, and a pool without its threads would wait for ever.
-os.register_at_fork(after_in_child=_pool.cache_clear)
+# The threads of a pool do not survive a fork: the child makes its own.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)

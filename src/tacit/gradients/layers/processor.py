@@ -6,14 +6,18 @@ Elsewhere layers do the same with PyTorch's operations.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tacit.kernels.threads import over_rows
+from tacit.kernels.threads import over_threads
 
 __all__ = ["last_channels", "over_records", "serves"]
+
+# Handing work to a thread takes some 30 us: as long as a thread takes to move so many numbers.
+_THREAD_NUMBERS = 1 << 17
 
 
 def serves(values: Tensor) -> bool:
@@ -21,15 +25,17 @@ def serves(values: Tensor) -> bool:
     return values.device.type == "cpu"
 
 
-def over_records(records: int, numbers: int, work: Callable[[slice], object]) -> None:
+def over_records(records: int, numbers: int, work: Callable[[slice], None]) -> None:
     """Call `work`, a compiled loop, with slices that make up all records.
 
     Args:
         records: how many there are.
-        numbers: that all of them read or write.
+        numbers: that all of them read or write, which decides how many threads pay.
         work: called on several threads at once.
     """
-    over_rows(records, numbers, torch.get_num_threads(), work)
+    count = max(1, min(torch.get_num_threads(), records, numbers // _THREAD_NUMBERS))
+    bounds = [records * part // count for part in range(count + 1)]
+    over_threads(work, [slice(*pair) for pair in pairwise(bounds)])
 
 
 def last_channels(images: Tensor) -> Any:
