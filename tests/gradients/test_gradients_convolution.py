@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from tacit.gradients.contributions import Dense, Outer, Slot
-from tacit.gradients.layers import convolution
+from tacit.gradients.layers import convolution, processor
 from tacit.gradients.layers.convolution import ChannelsLast, Geometry, geometry_of
 
 NODES, RECORDS = 2, 3
@@ -33,8 +33,8 @@ def module(draw: Any, sides: tuple[int, int]) -> nn.Conv2d:
     )
 
 
-def geometry(made: nn.Conv2d, *, channels_last: bool = True) -> Geometry:
-    found = geometry_of(made, channels_last)
+def geometry(made: nn.Conv2d, *, channels_last: bool = True, rectified: bool = False) -> Geometry:
+    found = geometry_of(made, channels_last, rectified)
     assert isinstance(found, Geometry)
     return found
 
@@ -50,21 +50,29 @@ def cases(draw: Any) -> tuple[nn.Conv2d, tuple[int, int]]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(cases(), st.booleans(), st.booleans(), st.integers(0, 1000))
+@given(cases(), st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 1000))
 def test_forward_and_both_gradients_are_those_of_torch(
-    case: tuple[nn.Conv2d, tuple[int, int]], unfolded: bool, channels_last: bool, seed: int
+    case: tuple[nn.Conv2d, tuple[int, int]],
+    unfolded: bool,
+    channels_last: bool,
+    rectified: bool,
+    loops: bool,
+    seed: int,
 ) -> None:
+    """Whether loops serve or not, as on an accelerator; and of rectified images."""
     made, sides = case
-    found = geometry(made, channels_last=channels_last)
+    found = geometry(made, channels_last=channels_last, rectified=rectified)
     images = normals(NODES * RECORDS, made.in_channels, *sides, seed=seed).requires_grad_()
     weight = normals(NODES, *made.weight.shape, seed=seed + 1)
     bias = None if made.bias is None else normals(NODES, made.out_channels, seed=seed + 2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(convolution, "UNFOLDED_OPERATIONS", 1e18 if unfolded else 0)
+        if not loops:
+            patch.setattr(processor, "serves", lambda values: False)
         outputs, shape, kept = found.forward(images, weight, bias)
+        slope = normals(*outputs.shape, seed=seed + 3)
+        (by_input,) = torch.autograd.grad(outputs, images, slope)
     assert outputs.shape == shape
-    slope = normals(*outputs.shape, seed=seed + 3)
-    (by_input,) = torch.autograd.grad(outputs, images, slope)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     assert outputs.is_contiguous(memory_format=layout)
 
@@ -96,8 +104,9 @@ def test_forward_and_both_gradients_are_those_of_torch(
                 image = images[row : row + 1].detach().requires_grad_()
                 kernel = weight[node].clone().requires_grad_()
                 own = None if bias is None else bias[node]
+                given_image = torch.relu(image) if rectified else image
                 output = functional.conv2d(
-                    image, kernel, own, made.stride, made.padding, made.dilation, made.groups
+                    given_image, kernel, own, made.stride, made.padding, made.dilation, made.groups
                 )
                 torch.testing.assert_close(outputs[row : row + 1], output, rtol=1e-10, atol=1e-10)
                 slopes = torch.autograd.grad(output, (image, kernel), slope[row : row + 1])

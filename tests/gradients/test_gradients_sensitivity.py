@@ -72,6 +72,18 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         lambda: nn.Sequential(nn.Conv2d(6, 12, 3), nn.Flatten(), nn.Linear(24, 3)),
         (6, 3, 4),
     ),
+    "convolutions, rectified and pooled": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2, 1),
+            nn.Conv2d(4, 5, 2),
+            nn.ReLU(),
+            nn.Conv2d(5, 3, 2),
+            nn.Flatten(),
+        ),
+        (1, 4, 4),
+    ),
     "group normalisation": (
         lambda: nn.Sequential(
             nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(16, 3)

@@ -293,7 +293,9 @@ class Outer:
         """See `Contribution`."""
         nodes, _, groups, _, width = self.inputs.shape
         height = self.gradients.shape[4]
-        weighted = self.gradients * factors.to(self.dtype).view(*factors.shape, 1, 1, 1)
+        weighted = self.gradients
+        if not all_known_true(factors == 1):
+            weighted = weighted * factors.to(self.dtype).view(*factors.shape, 1, 1, 1)
         target = total[:, self.slot.start : self.slot.stop].view(nodes, groups, height, width)
         for group in range(groups):
             left = weighted[:, :, group].reshape(nodes, -1, height).transpose(1, 2)

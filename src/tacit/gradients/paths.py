@@ -15,7 +15,7 @@ and the clipped sums from the two.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from tacit.errors import InputError
 from tacit.gradients.clipping import Clip, ClipNorm, add_clipped, clip_records
 from tacit.gradients.contributions import Contribution, Dense, Layout, scale_and_add
+from tacit.gradients.layers.pooling import MaxPooling
 from tacit.gradients.layers.rules import Layer, describe
 from tacit.gradients.losses import Loss
 
@@ -157,13 +158,13 @@ class FunctionalPath:
 
 
 def tapped_layers(
-    module: nn.Module, layout: Layout, channels_last: bool
+    module: nn.Module, layout: Layout, channels_last: bool, rectifying: Collection[str] = ()
 ) -> tuple[Layer, ...] | str:
     """The layers that hold all trainable parameters, or the reason why taps cannot serve.
 
     Every trainable parameter must belong to exactly one leaf of a known kind. `channels_last`:
     whether convolutions hand out images that lie so, which is faster, but not every module can
-    take (one that calls `view`).
+    take (one that calls `view`). `rectifying`: convolutions that rectify what they are given.
     """
     owners = Counter(
         id(parameter) for child in module.modules() for parameter in child.parameters(recurse=False)
@@ -175,7 +176,7 @@ def tapped_layers(
         if any(p.requires_grad for p in child.parameters(recurse=False)):
             if "forward" in vars(child):
                 return f"{name or 'the model'} has a forward of its own"
-            layer = describe(name, child, layout, channels_last)
+            layer = describe(name, child, layout, channels_last, name in rectifying)
             if isinstance(layer, str):
                 return layer
             layers.append(layer)
@@ -234,7 +235,12 @@ def _tapped_forward(
 
 @contextmanager
 def _tapping(
-    module: nn.Module, layers: Sequence[Layer], parameters: Tensor, count: int
+    module: nn.Module,
+    layers: Sequence[Layer],
+    poolings: Sequence[MaxPooling],
+    rectifiers: Iterable[str],
+    parameters: Tensor,
+    count: int,
 ) -> Iterator[tuple[Tensor, list[_Record]]]:
     """Within, a call of `module` on `[count, ...]` records fills the records of all layers.
 
@@ -242,23 +248,34 @@ def _tapping(
     """
     anchor = torch.zeros((), device=parameters.device, requires_grad=True)
     records = [_Record() for _ in layers]
-    children = [module.get_submodule(layer.name) for layer in layers]
+    forwards: dict[str, Callable[[Tensor], Tensor]] = {}
+    for layer, record in zip(layers, records, strict=True):
+        weight = layer.weight.view(parameters)
+        bias = layer.bias.view(parameters) if layer.bias else None
+        forwards[layer.name] = partial(_tapped_forward, layer, weight, bias, count, anchor, record)
+    forwards |= {pooling.name: pooling.forward for pooling in poolings}
+    forwards |= dict.fromkeys(rectifiers, _unchanged)
+    children = {name: module.get_submodule(name) for name in forwards}
     try:
-        for layer, child, record in zip(layers, children, records, strict=True):
-            weight = layer.weight.view(parameters)
-            bias = layer.bias.view(parameters) if layer.bias else None
-            vars(child)["forward"] = partial(
-                _tapped_forward, layer, weight, bias, count, anchor, record
-            )
+        for name, child in children.items():
+            vars(child)["forward"] = forwards[name]
         yield anchor, records
     finally:
-        for child in children:
+        for child in children.values():
             vars(child).pop("forward", None)
+
+
+def _unchanged(inputs: Tensor) -> Tensor:
+    """The forward pass of a module whose work another one does."""
+    return inputs
 
 
 @dataclass(frozen=True)
 class TapsPath:
     """Clipped sums by taps; valid for a module only once `probe` has proved it.
+
+    `poolings` pool in place of the children of the same name; what `rectifiers` do, the layer or
+    the pooling after each of them does.
 
     `module` is this object's own copy, with no parameter that requires grad. Its tapped layers'
     `forward` are replaced during a call, so one object serves one thread.
@@ -267,6 +284,8 @@ class TapsPath:
     module: nn.Module
     loss: Loss
     layers: tuple[Layer, ...]
+    poolings: tuple[MaxPooling, ...]
+    rectifiers: tuple[str, ...]
 
     def accumulate(
         self,
@@ -297,10 +316,9 @@ class TapsPath:
     ) -> tuple[list[Contribution], Tensor]:
         """The gradients of every layer in their cheapest form, and the masked losses."""
         nodes, count = mask.shape[0], mask.numel()
-        with (
-            torch.enable_grad(),
-            _tapping(self.module, self.layers, parameters, count) as (anchor, records),
-        ):
+        replaced = self.layers, self.poolings, self.rectifiers
+        tapping = _tapping(self.module, *replaced, parameters, count)
+        with torch.enable_grad(), tapping as (anchor, records):
             outputs = self.module(inputs.flatten(0, 1))
             losses = self.loss.per_record(outputs, targets.flatten(0, 1))
             losses = torch.where(mask, losses.view(mask.shape), 0.0)

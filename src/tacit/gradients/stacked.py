@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,6 +43,8 @@ from tacit.gradients.clipping import (
     clip_records,
 )
 from tacit.gradients.contributions import CHUNK, Layout, all_known_true, layout_of
+from tacit.gradients.layers.pooling import poolings
+from tacit.gradients.layers.rectifiers import rectified
 from tacit.gradients.linear import (
     LOOP_NORMS,
     LinearLayer,
@@ -182,33 +184,58 @@ class StackedModel:
 
         inputs, targets = self._filled(parameters, inputs, targets, mask)
         beside = 0 if clip is None else _MATERIALISED[norm] * self.layout.size
-        most = self.records_at_once(parameters, beside)
-        chunks = -(-count // most)
-        step = -(-count // chunks)  # equal chunks
-        # A float64 total bounds how rounding adds up; one product of few records needs none.
-        wide = clip is not None and (chunks > 1 or count > CHUNK)
-        sums = total.new_empty(total.shape, dtype=torch.float64) if wide else total
-        found = []
-        for start in range(0, count, step):
-            part = slice(start, start + step)
-            batch = inputs[:, part], targets[:, part], mask[:, part]
-            with torch.autocast(parameters.device.type, enabled=False):
-                found.append(
-                    self._engine(parameters).accumulate(
-                        parameters, *batch, clip, sums, int(start > 0), norm
-                    )
-                )
-        if sums is not total:
-            total.copy_(sums)
+        most = self._chunk(self.numbers_per_record + beside, parameters)
+        # Nodes do not depend on each other: as many as fit with all their records, or one by one.
+        group = _equal_parts(nodes, max(1, most // count))
+        found = [
+            self._sums(
+                parameters[part],
+                (inputs[part], targets[part], mask[part]),
+                clip[part] if isinstance(clip, Tensor) else clip,
+                total[part],
+                norm,
+                most,
+            )
+            for part in (slice(start, start + group) for start in range(0, nodes, group))
+        ]
         if clip is None:
             # Without records, a node whose weights are not finite would still give 0 * nan.
             filled = mask.any(dim=1)
             if not all_known_true(filled):
                 total.masked_fill_(~filled.unsqueeze(1), 0.0)
-        if chunks == 1:
-            return BatchGradient(total, *found[0])
-        norms, losses = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+        norms, losses = _joined(found, dim=0)
         return BatchGradient(total, norms, losses)
+
+    def _sums(
+        self,
+        parameters: Tensor,
+        batch: tuple[Tensor, Tensor, Tensor],
+        clip: Clip | None,
+        total: Tensor,
+        norm: ClipNorm,
+        most: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Overwrite `total` with the sums of some nodes; norms and losses.
+
+        All records in one go, or, of a node alone, `most` at once.
+        """
+        inputs, targets, mask = batch
+        nodes, count = mask.shape
+        step = _equal_parts(count, max(1, most // nodes))
+        # A float64 total bounds how rounding adds up; one product of few records needs none.
+        wide = clip is not None and (step < count or count > CHUNK)
+        sums = total.new_empty(total.shape, dtype=torch.float64) if wide else total
+        engine, found = self._engine(parameters), []
+        for start in range(0, count, step):
+            part = slice(start, start + step)
+            taken = inputs[:, part], targets[:, part], mask[:, part]
+            with torch.autocast(parameters.device.type, enabled=False):
+                found.append(
+                    engine.accumulate(parameters, *taken, clip, sums, int(start > 0), norm)
+                )
+        if sums is not total:
+            total.copy_(sums)
+        return _joined(found, dim=1)
 
     def record_gradients(
         self,
@@ -449,13 +476,17 @@ def _choose(
     require grad; `original` says which do.
     """
     reason = ""
+    rectifiers = rectified(original)
+    pools = poolings(original, rectifiers)
     # Channels last first: some modules cannot take images that lie so.
     for channels_last in (True, False):
-        layers = tapped_layers(original, layout, channels_last)
+        layers = tapped_layers(original, layout, channels_last, rectifiers)
         if isinstance(layers, str):
             reason = layers
             break
-        candidate = TapsPath(exact, loss, layers)
+        names = [layer.name for layer in layers] + [pooling.name for pooling in pools]
+        unneeded = tuple(rectifiers[name] for name in names if name in rectifiers)
+        candidate = TapsPath(exact, loss, layers, pools, unneeded)
         reason = _disproof(candidate, probe) or _mixing(candidate, probe, _extremes(exact, probe))
         if not reason:
             inputs, targets, mask = (
@@ -466,7 +497,7 @@ def _choose(
             kept = sum((1 + 2 * (part.positions > 1)) * part.numel() for part in parts)
             kept //= probe.mask.shape[0]
             positions = max(part.positions for part in parts)
-            engine: GradientPath = TapsPath(working, loss, layers)
+            engine: GradientPath = TapsPath(working, loss, layers, pools, unneeded)
             loop = linear_layer(original, exact, loss, layout, probe)
             return _Choice("taps", "", engine, candidate, kept, channels_last, positions, loop)
     proved = FunctionalPath(exact, loss, layout)
@@ -541,6 +572,19 @@ def _counted_outputs(module: nn.Module, inputs: Tensor) -> tuple[Tensor, int]:
         for hook in hooks:
             hook.remove()
     return outputs, max(1, sum(counts) // inputs.shape[0])
+
+
+def _equal_parts(count: int, most: int) -> int:
+    """The size of as few equal parts of `count` as have at most `most` each, the last one cut."""
+    return -(-count // -(-count // most))
+
+
+def _joined(found: Sequence[tuple[Tensor, Tensor]], dim: int) -> tuple[Tensor, Tensor]:
+    """Norms and losses of parts as those of the whole."""
+    if len(found) == 1:
+        return found[0]
+    norms, losses = (torch.cat(parts, dim=dim) for parts in zip(*found, strict=True))
+    return norms, losses
 
 
 def _fill(values: Tensor, mask: Tensor, example: Tensor) -> Tensor:

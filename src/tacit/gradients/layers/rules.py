@@ -80,10 +80,17 @@ class Layer:
         return self.parts(self.weight, self.bias, kept, gradients, nodes, norms)
 
 
-def describe(name: str, module: nn.Module, layout: Layout, channels_last: bool) -> Layer | str:
+def describe(
+    name: str, module: nn.Module, layout: Layout, channels_last: bool, rectified: bool
+) -> Layer | str:
     """The tapped form of a leaf module with trainable parameters, or why it has none.
 
-    `channels_last`: whether convolutions may hand out images that lie so.
+    Args:
+        name: of the leaf.
+        module: the leaf.
+        layout: of all parameters.
+        channels_last: whether convolutions may hand out images that lie so.
+        rectified: whether negative inputs count as zero, which is asked of convolutions alone.
     """
     slots = {slot.name: slot for slot in layout.slots}
     prefix = f"{name}." if name else ""
@@ -93,7 +100,7 @@ def describe(name: str, module: nn.Module, layout: Layout, channels_last: bool) 
         return f"{name or 'the model'} is a {type(module).__name__}"
     if set(own) - {"weight", "bias"} or None in own.values() or "weight" not in own:
         return f"{name or 'the model'} has frozen or additional parameters of its own"
-    found = kind(module, channels_last)
+    found = kind(module, channels_last, rectified)
     if isinstance(found, str):
         return f"{name or 'the model'} {found}"
     return Layer(name, slots[prefix + "weight"], own.get("bias"), found.forward, found.parts)
@@ -152,15 +159,15 @@ def _normalisation(layer: Normalisation) -> _Functions:
     return _Functions(layer.forward, partial(_scale_parts, layer))
 
 
-def _group_norm(module: nn.GroupNorm, channels_last: bool) -> _Functions | str:
+def _group_norm(module: nn.GroupNorm, channels_last: bool, rectified: bool) -> _Functions | str:
     return _normalisation(group_normalisation(module))
 
 
-def _layer_norm(module: nn.LayerNorm, channels_last: bool) -> _Functions | str:
+def _layer_norm(module: nn.LayerNorm, channels_last: bool, rectified: bool) -> _Functions | str:
     return _normalisation(layer_normalisation(module))
 
 
-def _linear(module: nn.Linear, channels_last: bool) -> _Functions | str:
+def _linear(module: nn.Linear, channels_last: bool, rectified: bool) -> _Functions | str:
     return _Functions(_linear_forward, partial(_outer_parts, _linear_factors, _linear_finish))
 
 
@@ -187,24 +194,26 @@ def _linear_finish(outer: Outer, as_matrix: bool) -> Contribution:
     return outer.materialised() if as_matrix else outer
 
 
-def _embedding(module: nn.Embedding, channels_last: bool) -> _Functions | str:
+def _embedding(module: nn.Embedding, channels_last: bool, rectified: bool) -> _Functions | str:
     found = embedding_of(module)
     return _Functions(found.forward, found.parts)
 
 
-def _bag(module: nn.EmbeddingBag, channels_last: bool) -> _Functions | str:
+def _bag(module: nn.EmbeddingBag, channels_last: bool, rectified: bool) -> _Functions | str:
     found = bag_of(module)
     return found if isinstance(found, str) else _Functions(found.forward, found.parts)
 
 
-def _convolution(module: nn.Conv1d | nn.Conv2d, channels_last: bool) -> _Functions | str:
-    found = geometry_of(module, channels_last)
+def _convolution(
+    module: nn.Conv1d | nn.Conv2d, channels_last: bool, rectified: bool
+) -> _Functions | str:
+    found = geometry_of(module, channels_last, rectified)
     if isinstance(found, str):
         return found
     return _Functions(found.forward, partial(_outer_parts, found.factors, found.contribution))
 
 
-_KINDS: dict[type[nn.Module], Callable[[Any, bool], _Functions | str]] = {
+_KINDS: dict[type[nn.Module], Callable[[Any, bool, bool], _Functions | str]] = {
     nn.Linear: _linear,
     nn.Conv1d: _convolution,
     nn.Conv2d: _convolution,
