@@ -37,6 +37,19 @@ class Skipping(nn.Module):
         return images + self.inner(images)
 
 
+class Walking(nn.Module):
+    """It calls the parts of a sequence itself, and reads what the rectifier makes once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        rectifier, convolution = self.inner
+        images = rectifier(images)
+        return images + convolution(images)
+
+
 def shared() -> nn.Module:
     """One rectifier in two places."""
     one = nn.ReLU()
@@ -55,6 +68,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], int, set[str]]] = {
     "rectifier": (lambda: convolutions(nn.ReLU()), 0, {"2"}),
     "padded pooling": (lambda: convolutions(nn.ReLU(), nn.MaxPool2d(3, 2, 1)), 0, {"2"}),
     "skipping": (lambda: convolutions(Skipping()), 0, set()),
+    "walking": (lambda: convolutions(Walking()), 0, {"1.inner.1"}),
     "shared": (shared, 0, set()),
     "frozen": (
         lambda: convolutions(nn.ReLU(), nn.Conv2d(4, 4, 1).requires_grad_(False)),

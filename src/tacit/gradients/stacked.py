@@ -476,10 +476,12 @@ def _choose(
     require grad; `original` says which do.
     """
     reason = ""
-    rectifiers = rectified(original)
-    pools = poolings(original, rectifiers)
-    # Channels last first: some modules cannot take images that lie so.
-    for channels_last in (True, False):
+    found = rectified(original)
+    # The fastest first: some modules cannot take images that lie channels last, and some read what
+    # a rectifier makes although a sequence seems to call it.
+    ways: list[tuple[bool, Mapping[str, str]]] = [(True, found), (False, found)]
+    for channels_last, rectifiers in [*ways, *([(True, {}), (False, {})] if found else [])]:
+        pools = poolings(original, rectifiers)
         layers = tapped_layers(original, layout, channels_last, rectifiers)
         if isinstance(layers, str):
             reason = layers
