@@ -42,7 +42,7 @@ GROUP_VALUES = 2 * GROUP_PAIRS
 # 30 bits resolve their R too coarsely.
 LEAST_WORD, TOP_WORD = 1 << 19, (1 << 32) - (1 << 10)
 # Of other normal values, in units of their standard deviation.
-FAST_ERROR = 2.0**-18
+FAST_ERROR = 3.0 * 2.0**-20
 # With sums below 2^11 lattice points, their rounding to single precision is at most 2^-14 of one,
 # that of a total in double precision as much again, and that of the threshold nothing beside them.
 _SINGLE_SUM = F(2.0**11)

@@ -19,12 +19,12 @@ formulas, and their layout). They are the leading bits of ideal uniforms; a keys
 64 more bits for each, which are read only where they decide.
 
 *How the exact point is found.* One compiled loop (`fast`) draws normals in single precision, which
-err by less than 2^-18 whatever the bits that it does not read, and adds them to the total in single
-precision, which errs by less than 2^-12 s; what that leaves in doubt, so close to the middle
+err by less than 3 * 2^-20 whatever the bits that it does not read, and adds them to the total in
+single precision, which errs by less than 2^-12 s; what that leaves in doubt, so close to the middle
 between two lattice points, it adds once more in double precision. What is still in doubt, and the
 ends of the radius (above 4.24 or below 0.0007), is computed again here with care: in double
 precision, from all bits, near u = 1 from 1 - u, and where u < 2^-30 with 512 bits more. That is
-about one value in 1,200. So every value is the one that careful arithmetic gives, whichever way it
+about one value in 1,500. So every value is the one that careful arithmetic gives, whichever way it
 was found; the noise does not depend on how a machine rounds in single precision.
 
 *What is proved.* The careful value is not exact either. `tacit.privacy.noise.slack` bounds what
