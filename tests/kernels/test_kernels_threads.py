@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import pytest
 
@@ -29,17 +30,18 @@ def test_a_single_share_stays_on_the_thread_that_asks() -> None:
 
 @pytest.mark.parametrize("shares", [1, 3])
 def test_an_error_is_raised_when_all_have_ended(shares: int) -> None:
-    ended: list[int] = []
+    begun, ended = threading.Barrier(shares, timeout=30), []
 
     def work(share: int) -> None:
+        begun.wait()
         if share == 0:
             raise ZeroDivisionError
+        time.sleep(0.2)
         ended.append(share)
 
     with pytest.raises(ZeroDivisionError):
         over_threads(work, list(range(shares)))
-    over_threads(ended.append, [0, 0])
-    assert set(ended) >= set(range(min(1, shares - 1)))
+    assert sorted(ended) == list(range(1, shares))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

@@ -7,7 +7,9 @@ The one exception says so: a sum that is `reordered`.
 
 What was compiled is kept on disk for the next process: in `NUMBA_CACHE_DIR` if that is set, else
 beside the source, else, where tacit is installed read-only, in the user's cache folder. Where
-nothing can be written, every process compiles anew, which takes some seconds.
+nothing can be written, every process compiles anew, which takes some seconds. numba compiles anew
+when the file of a loop changes, and knows of no other: whoever changes a constant or a part that a
+loop takes from another file touches the loop's file too.
 
 Importing numba takes a third of a second: modules with loops are imported where the first loop
 runs, never with the package.

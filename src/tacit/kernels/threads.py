@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from typing import TypeVar
 
@@ -25,7 +25,10 @@ def over_threads(work: Callable[[_Share], None], shares: list[_Share]) -> None:
     if len(shares) == 1:
         work(shares[0])
         return
-    list(_pool().map(work, shares))
+    futures = [_pool().submit(work, share) for share in shares]
+    wait(futures)
+    for future in futures:
+        future.result()
 
 
 @cache

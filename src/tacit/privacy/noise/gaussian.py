@@ -85,7 +85,7 @@ _PAIR_BYTES = 8
 _MOST_LEFT = 1 << 15
 _EIGHTH = math.pi / 4.0 * 2.0**-31
 # Kinds of devices with double precision.
-_DEVICE_TYPES = frozenset({"cuda", "xpu"})
+_DEVICE_TYPES = frozenset({"cuda"})
 # Pairs that are worked on at once: some 150 MB of the device's memory.
 _DEVICE_PAIRS = 1 << 20
 # Keystreams are made in strips of this many pairs, on all threads.
@@ -284,8 +284,8 @@ def _settle(rows: NDArray[Any], lattice: _Lattice, source: _Source, room: _Room)
         uniforms[j] = source.tail_uniform(int(row[j]), int(more[j, 0]), int(pairs[j]))
     second = column % (2 * GROUP_PAIRS) >= GROUP_PAIRS
     noise = lattice.scales[row] * careful_normals(uniforms, word, angle, more, second)
-    # A total that is not finite stays so.
-    with np.errstate(invalid="ignore"):
+    # A total that is not finite stays so; one that is not over the spacing becomes no number.
+    with np.errstate(invalid="ignore", over="ignore"):
         totals = rows[row, column] / units
         whole = np.rint(totals)
         rows[row, column] = (whole + np.rint((totals - whole) + noise) + 0.0) * units

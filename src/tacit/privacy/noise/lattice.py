@@ -104,7 +104,7 @@ def over_pieces(pieces: Pieces, work: Callable[[Iterator[Place]], None]) -> None
     """
     places = pieces.places()
     threads = min(_threads(pieces.rows * pieces.length), len(places))
-    left = iter(places)  # of a list: taking the next is atomic
+    left = iter(places)  # of a list: taking the next is atomic under the interpreter's lock
     over_threads(work, [left] * max(1, threads))
 
 

@@ -13,7 +13,7 @@ ln(1/delta) / (a - 1) are at most delta + N 2^-523 (Mironov, CSF 2017, propositi
 *Assumed:* AES-256 in counter mode is indistinguishable from random bits, so privacy is
 computational; IEEE 754; logarithm, sine and cosine err by at most 4 units in the last place: in
 double precision, those of NumPy (tested, not proved) and of a device on which noise is added
-(NVIDIA states 2); totals are finite.
+(NVIDIA states 2); totals are finite, over the spacing too.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def slack(draws: int, delta: float) -> Slack:
         raise InputError("delta", delta, "a probability between 2^-1000 and 1")
     if draws == 0:
         return Slack(0.0, 0.0)
-    # A row of odd length leaves half a pair, so there are never more pairs than values.
+    # A pair makes two values, of which at least one is used: never more pairs than values.
     pairs, log = float(draws), -math.log(delta)
     order = 1.0 + min(0.2 / _RATIO, math.sqrt(log / (pairs * _SQUARED_RATIO)))
     epsilon = pairs * order * _SQUARED_RATIO + log / (order - 1.0)
