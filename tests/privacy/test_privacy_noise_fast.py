@@ -30,8 +30,8 @@ KEYS = seeded_keys(31, range(4))
 SOURCE = Path(fast.__file__).parents[2]
 # A scale is rounded to single precision, and two products are: each by 2^-24 relatively, at most.
 ROUNDINGS = 3.001 * 2.0**-24
-# Of a coordinate of a direction.
-DIRECTION_ERROR = 1.35e-7
+# Of a coordinate of a direction; that of all words is 1.387e-7.
+DIRECTION_ERROR = 1.4e-7
 FIRST, LAST = LEAST_WORD >> 2, TOP_WORD >> 2
 EIGHTH = math.pi / 4 * 2.0**-31
 
