@@ -274,6 +274,8 @@ def pair_of(column: NDArray[np.intp]) -> NDArray[np.intp]:
 
 def _settle(rows: NDArray[Any], lattice: _Lattice, source: _Source, room: _Room) -> None:
     """Compute with care, and write into `[nodes, d]`, what is left; all at once, for speed."""
+    if not room.count:
+        return
     row, column = room.left[: room.count].T
     word, angle = room.left_words[: room.count].T
     room.count = 0
