@@ -24,7 +24,7 @@ from tacit.analysis.compare import FigureOptions, load_figure
 from tacit.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
-KEYS = ROOT / "docs" / "experiment-file.md"
+KEYS = ROOT / "docs" / "reference" / "experiment-file.md"
 
 
 @functools.cache
@@ -74,9 +74,9 @@ def missing(row: Algorithm[Any, Any]) -> Iterator[str]:
     if row.name not in first_cells(ROOT / "README.md", "## Algorithms"):
         yield "README.md, Algorithms: add a row with its paper, its noise and its claim"
     if row.name not in first_cells(KEYS, "### Names"):
-        yield "docs/experiment-file.md, Names: add a row with its default clipping bound"
+        yield "docs/reference/experiment-file.md, Names: add a row with its default clipping bound"
     for option in sorted(set(row.options.model_fields) - first_cells(KEYS, "### Options")):
-        yield f"docs/experiment-file.md, Options: add a row for `{option}`"
+        yield f"docs/reference/experiment-file.md, Options: add a row for `{option}`"
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -108,8 +108,8 @@ def test_a_newcomer_reads_all_that_is_missing_at_once() -> None:
         "tests/algorithms/golden.json",
         "examples/ or papers/",
         "README.md, Algorithms",
-        "docs/experiment-file.md, Names",
-        "docs/experiment-file.md, Options",
+        "docs/reference/experiment-file.md, Names",
+        "docs/reference/experiment-file.md, Options",
     ]
 
 
