@@ -1,8 +1,8 @@
 """Files of the repository that pages link to become pages of the site, so that no link is lost.
 
 A page such as `docs/performance.md` links to `../benchmarks/README.md`, which is right where the
-repository is read. On the site that file is `repository/benchmarks/README.md`. A program that a page
-links to is a page too, as a block of code.
+repository is read. On the site that file is `repository/benchmarks/README.md`. A program that a
+page links to is a page too, as a block of code.
 """
 
 from __future__ import annotations
