@@ -390,8 +390,8 @@ def test_every_name_is_documented(where: str, known: dict[str, Any]) -> None:
     assert names - set(known) <= {", ", "module:function", "module:factory", "file:PATH"}
 
 
-def test_the_readme_lists_the_algorithms_as_the_table_has_them() -> None:
-    listed = table(ROOT / "README.md", "## Algorithms")
+def test_the_page_of_the_algorithms_lists_them_as_the_table_has_them() -> None:
+    listed = table(DOCS / "concepts" / "which-algorithm.md", "## The table")
     assert {name: row[1:4] for name, row in listed.items()} == {
         name: [
             row.paper,

@@ -25,6 +25,7 @@ from tacit.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = ROOT / "docs" / "reference" / "experiment-file.md"
+CHOICE = ROOT / "docs" / "concepts" / "which-algorithm.md"
 
 
 @functools.cache
@@ -71,8 +72,8 @@ def missing(row: Algorithm[Any, Any]) -> Iterator[str]:
             yield f"tests/algorithms/golden.json: add its result with `{command}`"
     if row.private and row.name not in in_experiments():
         yield "examples/ or papers/: add an experiment, or a line of a figure, that runs it"
-    if row.name not in first_cells(ROOT / "README.md", "## Algorithms"):
-        yield "README.md, Algorithms: add a row with its paper, its noise and its claim"
+    if row.name not in first_cells(CHOICE, "## The table"):
+        yield "docs/concepts/which-algorithm.md, The table: add a row: its paper, noise and claim"
     if row.name not in first_cells(KEYS, "### Names"):
         yield "docs/reference/experiment-file.md, Names: add a row with its default clipping bound"
     for option in sorted(set(row.options.model_fields) - first_cells(KEYS, "### Options")):
@@ -107,7 +108,7 @@ def test_a_newcomer_reads_all_that_is_missing_at_once() -> None:
         "tests/algorithms/battery_table.py",
         "tests/algorithms/golden.json",
         "examples/ or papers/",
-        "README.md, Algorithms",
+        "docs/concepts/which-algorithm.md, The table",
         "docs/reference/experiment-file.md, Names",
         "docs/reference/experiment-file.md, Options",
     ]

@@ -24,7 +24,7 @@ from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import compare, counts, identity, planned
 
-__all__ = ["DTYPES", "Job", "prepare"]
+__all__ = ["DTYPES", "Job", "load_records", "prepare"]
 
 _EXAMPLES = 8  # records that the gradient engine tries itself on
 _EXAMPLE_SEED = 22
@@ -114,7 +114,7 @@ def prepare(
     hosted = placement.hosted(peers.rank)
     device = _device(config.train.device)
     dtype = DTYPES[config.train.dtype]
-    train, public, classes = _records(config, nodes, dtype, device, hosted)
+    train, public, classes = load_records(config, nodes, dtype, device, hosted)
     first = train.first
     if test is not None:
         public = data.as_dataset(test, "test")
@@ -299,14 +299,25 @@ def _load(config: Config) -> data.TaskData:
     )
 
 
-def _records(
+def load_records(
     config: Config,
     nodes: Sequence[Any] | None,
     dtype: torch.dtype,
     device: torch.device,
     hosted: Sequence[int],
 ) -> tuple[StackedData, Dataset | None, int | None]:
-    """The records of this process's nodes, stacked; public test records; classes as declared."""
+    """The records of this process's nodes, stacked; public test records; classes as declared.
+
+    Args:
+        config: the experiment.
+        nodes: each node's records where they were passed as objects.
+        dtype: of numbers.
+        device: where the records are kept.
+        hosted: the nodes of this process.
+
+    Raises:
+        InputError: something is wrong with the data.
+    """
     wanted = config.nodes
     if nodes is not None:
         local = [data.as_dataset(nodes[node], f"nodes[{node}]") for node in hosted]
