@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit import data, gradients
+from tacit.algorithms.variance_reduction import DifferenceOptions
 from tacit.communication.peers import ALONE, Peers, Placement, place
 from tacit.communication.received import EXPERIMENT, IDENTITY, Experiment
 from tacit.config import GIVEN, Config
@@ -132,6 +133,8 @@ def prepare(
     engine = gradients.build(
         model, loss, example.inputs, example.targets, dtype=dtype, device=device
     )
+    if isinstance(config.algorithm.options, DifferenceOptions):
+        gradients.refuse_dropout(engine)
     outputs = engine.outputs(engine.start(1, dtype, device), example.inputs)[0]
     loss.check(outputs, example.targets)
     loaded = train if train.bytes else replace(train, stored=train.stored.to(kind))
