@@ -2,6 +2,7 @@
 
 from tacit.gradients.dropout import Dropout, record_coins
 from tacit.gradients.losses import LOSSES, Loss, loss_from_mean, with_metric
+from tacit.gradients.outputs import Output, picked, with_output
 from tacit.gradients.recurrent import Recurrent
 from tacit.gradients.stacked import BatchGradient, StackedModel, build, refuse_dropout
 from tacit.gradients.table import GradientTable, Replacement
@@ -13,6 +14,7 @@ __all__ = [
     "Dropout",
     "GradientTable",
     "Loss",
+    "Output",
     "Recurrent",
     "Replacement",
     "StackedModel",
@@ -21,8 +23,10 @@ __all__ = [
     "build",
     "entries_of",
     "loss_from_mean",
+    "picked",
     "record_coins",
     "refuse_dropout",
     "table_need",
     "with_metric",
+    "with_output",
 ]

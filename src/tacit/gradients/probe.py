@@ -32,6 +32,7 @@ from tacit.errors import InputError, describe
 from tacit.gradients.contributions import Layout
 from tacit.gradients.dropout import dropping, record_coins
 from tacit.gradients.losses import Loss
+from tacit.gradients.outputs import described
 from tacit.gradients.paths import GradientPath
 
 __all__ = ["Probe", "mismatch", "probe_of", "refuse_module", "refuse_outputs"]
@@ -266,6 +267,8 @@ def refuse_outputs(module: nn.Module, inputs: Tensor) -> Tensor:
         try:
             with dropping(module, coins):
                 outputs: object = module(inputs)
+        except InputError:
+            raise
         except Exception as error:
             raise InputError(
                 "task.model",
@@ -293,13 +296,20 @@ def refuse_outputs(module: nn.Module, inputs: Tensor) -> Tensor:
                 "the forward pass changes this buffer, which would keep traces of private records "
                 "without noise; buffers must be constant",
             )
-    if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
-        shape = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if not isinstance(outputs, Tensor):
+        raise InputError(
+            "task.model",
+            kind,
+            f"it must return one tensor with a row a record, [{inputs.shape[0]}, ...]; it returned "
+            f"a {described(outputs)}: say which part is the prediction, as output= in tacit.train "
+            "or task.output in the file",
+        )
+    if outputs.shape[:1] != inputs.shape[:1]:
         raise InputError(
             "task.model",
             kind,
             f"it must return one tensor with a row a record, [{inputs.shape[0]}, ...]; "
-            f"it returned {shape}",
+            f"it returned {list(outputs.shape)}",
         )
     if not bool(torch.isfinite(outputs).all()):
         raise InputError(

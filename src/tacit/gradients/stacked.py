@@ -54,6 +54,7 @@ from tacit.gradients.linear import (
     scores,
 )
 from tacit.gradients.losses import Loss
+from tacit.gradients.outputs import Output, with_output
 from tacit.gradients.paths import FunctionalPath, GradientPath, TapsPath, tapped_layers
 from tacit.gradients.probe import Probe, mismatch, probe_of, refuse_module, refuse_outputs
 
@@ -114,6 +115,7 @@ class StackedModel:
         channels_last: whether images may lie so.
         positions: the most terms that a record's gradient by one parameter is a sum of.
         drops: whether the module holds dropout, so that every batch needs coins.
+        output: the part of what the module returns that is the prediction; None: all of it.
         loop: what the compiled loop knows of the model, where the path is `closed form`.
     """
 
@@ -132,6 +134,7 @@ class StackedModel:
     channels_last: bool
     positions: int
     drops: bool = False
+    output: Output | None = None
     loop: LinearLayer | None = None
 
     @property
@@ -391,6 +394,7 @@ def build(
     dtype: torch.dtype,
     device: torch.device | str,
     memory_bytes: int | None = None,
+    output: Output | None = None,
 ) -> StackedModel:
     """Check a module, and choose and prove the path for its gradients.
 
@@ -402,11 +406,14 @@ def build(
         dtype: of the run, float32 or float64.
         device: of the run.
         memory_bytes: bound on the activations held at once; by default what suits the device.
+        output: the part of what the model returns that is the prediction; None where it returns
+            nothing else.
 
     Raises:
         InputError: on `task.model` if the module cannot be trained privately (see `probe`), its
             output does not fit the loss, or `torch.func` cannot differentiate it; on
-            `task.dataset` if the targets do not fit.
+            `task.dataset` if the targets do not fit; on `task.output`, if that is no part of what
+            the model returns.
     """
     refuse_module(model)
     if memory_bytes is None:
@@ -416,7 +423,8 @@ def build(
     inputs, targets = example_inputs.to(device), example_targets.to(device)
 
     def in_dtype(kind: torch.dtype) -> nn.Module:
-        return copy.deepcopy(original).to(device=device, dtype=kind).requires_grad_(False).train()
+        found = copy.deepcopy(original).to(device=device, dtype=kind).requires_grad_(False).train()
+        return with_output(found, output)
 
     working, exact = in_dtype(dtype), in_dtype(torch.float64)
     examples = (_as_dtype(inputs, dtype), _as_dtype(targets, dtype))
@@ -448,6 +456,7 @@ def build(
         channels_last=choice.channels_last,
         positions=choice.positions,
         drops=drops(original),
+        output=output,
         loop=choice.loop,
     )
 

@@ -48,7 +48,7 @@ from torch import Tensor, nn
 from tacit import data
 from tacit.config import GIVEN
 from tacit.errors import InputError, describe, nearest
-from tacit.gradients import Loss, record_coins
+from tacit.gradients import Loss, record_coins, with_output
 from tacit.training.prepare import Job
 
 __all__ = [
@@ -434,7 +434,7 @@ def _measure(job: Job, start: Tensor, source: Source, records: int) -> _Measured
     else:
         heterogeneity = float((squares.sum() / sizes.sum()) - own.mean())
         reading = "spread of single records' gradients: at least that of any division of them"
-    module = job.model.module(start).eval()
+    module = with_output(job.model.module(start), job.model.output)
     every = math.ceil(len(sample.inputs) / _CURVATURE_RECORDS)  # every node's in the same share
     return _Measured(
         smoothness=largest_curvature(
