@@ -19,6 +19,8 @@ if TYPE_CHECKING:
         PeerError,
         TacitError,
     )
+    from tacit.gradients.dropout import Dropout
+    from tacit.models.fix import fix
     from tacit.training.api import train
     from tacit.training.run_folder.result import Claim, Result
 
@@ -28,6 +30,7 @@ __all__ = [
     "Config",
     "Dataset",
     "DivergenceError",
+    "Dropout",
     "InputError",
     "NotPrivateWarning",
     "PeerError",
@@ -35,6 +38,7 @@ __all__ = [
     "TacitError",
     "TaskData",
     "__version__",
+    "fix",
     "load_config",
     "load_model",
     "train",
@@ -47,12 +51,14 @@ _HOMES = {
     "Config": "config",
     "Dataset": "data",
     "DivergenceError": "errors",
+    "Dropout": "gradients.dropout",
     "InputError": "errors",
     "NotPrivateWarning": "errors",
     "PeerError": "errors",
     "Result": "training.run_folder.result",
     "TacitError": "errors",
     "TaskData": "data",
+    "fix": "models.fix",
     "load_config": "config",
     "load_model": "analysis.score",
     "train": "training.api",

@@ -83,11 +83,14 @@ class Task(Section):
     `outputs`, numbers that the model gives for a record, is only needed where nothing else that is
     public says how many classes there are: neither the data set nor test records. `input_bound` is
     the longest that a record's inputs may be, in the l2 norm; longer ones are scaled down to it.
+    `output` is the key, attribute or position of the prediction in what the model returns, or
+    `module:function`; not set, the model returns its prediction alone.
     """
 
     dataset: str = GIVEN
     model: str = "mlp"
     outputs: Count | None = None
+    output: Number | Annotated[str, Field(min_length=1)] | None = None
     input_bound: Annotated[float, Field(ge=1e-100, le=1e100)] | None = None
     loss: str = "cross-entropy"
     metric: str | None = None

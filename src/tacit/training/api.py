@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from tacit.communication.peers import ALONE, Peers
-from tacit.config import Config, load_config
+from tacit.config import GIVEN, Config, load_config
 from tacit.errors import InputError, NotPrivateWarning
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
@@ -28,6 +28,7 @@ def train(
     model: nn.Module | None = None,
     nodes: Sequence[Any] | None = None,
     test: Any = None,
+    output: str | int | Callable[[Any], Any] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     distributed: bool = False,
@@ -45,6 +46,8 @@ def train(
         nodes: each node's `(inputs, targets)` or `Dataset`; by default `[task].dataset` is loaded
             and split.
         test: public test records, likewise; by default those of `[task].dataset`.
+        output: which part of what the model returns is the prediction: a key, an attribute, a
+            position, or a function of what it returns; by default `[task].output`.
         out: a new run folder; by default nothing is written.
         resume: continue the run in `out`.
         distributed: take part in a run of several processes, as torchrun started this one; the
@@ -64,6 +67,11 @@ def train(
     parsed = load_config(
         config, count=None if nodes is None else len(nodes), given_model=model is not None
     )
+    own_output = output if callable(output) else None
+    if output is not None:  # a function cannot be written down; that there is one can
+        named = GIVEN if callable(output) else output
+        task = parsed.task.model_copy(update={"output": named})
+        parsed = parsed.model_copy(update={"task": task})
     path = None if out is None else Path(out)
     if path is not None and not resume and not distributed:
         folders.check_new(path)
@@ -78,7 +86,7 @@ def train(
         if path is not None:
             # After a restart by torchrun, the arguments are as they were.
             path, resume = agreed_folder(cluster, path, resume, lambda: Path("runs"))
-        job = prepare(parsed, model=model, nodes=nodes, test=test, peers=peers)
+        job = prepare(parsed, model=model, nodes=nodes, test=test, output=own_output, peers=peers)
         if job.plan.not_private_warning is not None:
             warnings.warn(job.plan.not_private_warning, NotPrivateWarning, stacklevel=2)
         return execute(job, out=path, resume=resume, cluster=cluster)

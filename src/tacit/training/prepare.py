@@ -11,15 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from tacit import data, gradients
+from tacit.algorithms.variance_reduction import DifferenceOptions
 from tacit.communication.peers import ALONE, Peers, Placement, place
 from tacit.communication.received import EXPERIMENT, IDENTITY, Experiment
 from tacit.config import GIVEN, Config
 from tacit.data import Dataset, StackedData
 from tacit.errors import InputError, RecordsError
-from tacit.gradients import Loss, StackedModel
+from tacit.gradients import Loss, Output, StackedModel
 from tacit.gradients.table import available_bytes, table_need
 from tacit.models import architectures as models
-from tacit.models.architectures import find_loss
+from tacit.models.architectures import find_loss, find_output
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import compare, counts, identity, planned
@@ -89,6 +90,7 @@ def prepare(
     model: nn.Module | None = None,
     nodes: Sequence[Any] | None = None,
     test: Any = None,
+    output: Output | None = None,
     peers: Peers = ALONE,
 ) -> Job:
     """Load and split the data, build the model, make the plan; agree on it with other processes.
@@ -100,6 +102,7 @@ def prepare(
         nodes: each node's records, those of other processes too (they are left alone); None loads
             `[task].dataset` and splits it, or the own data of the nodes of this process.
         test: public test records; None takes the data set's own, if any.
+        output: takes the prediction from what the model returns; None takes `[task].output`.
         peers: the other processes.
 
     Raises:
@@ -130,8 +133,16 @@ def prepare(
     kind = dtype if first.inputs.is_floating_point() else kind
     example = _on_device(example, kind, dtype, device)
     engine = gradients.build(
-        model, loss, example.inputs, example.targets, dtype=dtype, device=device
+        model,
+        loss,
+        example.inputs,
+        example.targets,
+        dtype=dtype,
+        device=device,
+        output=find_output(config.task.output) if output is None else output,
     )
+    if isinstance(config.algorithm.options, DifferenceOptions):
+        gradients.refuse_dropout(engine)
     outputs = engine.outputs(engine.start(1, dtype, device), example.inputs)[0]
     loss.check(outputs, example.targets)
     loaded = train if train.bytes else replace(train, stored=train.stored.to(kind))
