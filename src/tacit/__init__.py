@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from tacit.analysis.score import load_model
     from tacit.config import Config, load_config
-    from tacit.data import Dataset, TaskData
+    from tacit.data import Dataset, Schema, TaskData
     from tacit.errors import (
         BudgetError,
         DivergenceError,
@@ -35,6 +35,7 @@ __all__ = [
     "NotPrivateWarning",
     "PeerError",
     "Result",
+    "Schema",
     "TacitError",
     "TaskData",
     "__version__",
@@ -56,6 +57,7 @@ _HOMES = {
     "NotPrivateWarning": "errors",
     "PeerError": "errors",
     "Result": "training.run_folder.result",
+    "Schema": "data",
     "TacitError": "errors",
     "TaskData": "data",
     "fix": "models.fix",

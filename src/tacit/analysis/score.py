@@ -12,6 +12,7 @@ from torch import nn
 
 from tacit import data
 from tacit.config import GIVEN, Config
+from tacit.data.tables import find_schema, is_table
 from tacit.errors import InputError
 from tacit.gradients import with_output
 from tacit.models import architectures as models
@@ -125,7 +126,16 @@ def _records(config: Config, name: str, data_dir: str | None) -> data.Dataset:
     if name == GIVEN:
         raise InputError("--data", name, "the run's data were passed as objects: name a data set")
     directory = Path(data_dir or config.task.data_dir)
-    loaded = data.load(name, data_dir=directory, seed=config.train.seed)
+    task, table = config.task, is_table(name)
+    same = name == task.dataset
+    loaded = data.load(
+        name,
+        data_dir=directory,
+        seed=config.train.seed,
+        schema=find_schema(task.schema, directory) if table and task.schema is not None else None,
+        test=task.test if same else None,
+        test_share=task.test_share if same else None,
+    )
     records = loaded.train if loaded.test is None else loaded.test
     data.check_dataset(records, "--data", loaded.classes)
     return records
