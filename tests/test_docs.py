@@ -5,7 +5,8 @@ another. A block under `<!-- file: NAME -->` is written to that file; ```python 
 namespace a page (as doctest where it starts with >>>); ```toml is read as an experiment, of the
 digits where it names no data set, and planned where that is cheap; of ```console and ```sh the
 `tacit ...` and `python examples/...` lines are run, `make demo` as what the Makefile says it is,
-`train` and `launch` for 3 steps. A page that names image files is run where `TACIT_DATA_DIR` has them.
+`train` and `launch` for 3 steps. A page that names image files is run where `TACIT_DATA_DIR` has
+them.
 Where output is printed below a command, the words of the real output must be the same; numbers
 may differ.
 """
