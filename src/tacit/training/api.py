@@ -13,6 +13,7 @@ from torch import nn
 from tacit.communication.peers import ALONE, Peers
 from tacit.config import Config, load_config
 from tacit.errors import InputError, NotPrivateWarning
+from tacit.training.hooks import Callback, checked_callbacks
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 from tacit.training.processes.agreement import agreed_folder, process_group
@@ -28,6 +29,7 @@ def train(
     model: nn.Module | None = None,
     nodes: Sequence[Any] | None = None,
     test: Any = None,
+    callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
     resume: bool = False,
     distributed: bool = False,
@@ -45,6 +47,8 @@ def train(
         nodes: each node's `(inputs, targets)` or `Dataset`; by default `[task].dataset` is loaded
             and split.
         test: public test records, likewise; by default those of `[task].dataset`.
+        callbacks: told of the run while it goes on (`tacit.callbacks`), in the process of rank 0.
+            One that ends the run early leaves all planned steps charged.
         out: a new run folder; by default nothing is written.
         resume: continue the run in `out`.
         distributed: take part in a run of several processes, as torchrun started this one; the
@@ -61,6 +65,7 @@ def train(
         raise InputError("nodes", "[]", "needs one data set a node")
     if model is not None and not isinstance(model, nn.Module):
         raise InputError("model", model, "must be a torch.nn.Module")
+    called = checked_callbacks(callbacks)
     parsed = load_config(
         config, count=None if nodes is None else len(nodes), given_model=model is not None
     )
@@ -81,4 +86,4 @@ def train(
         job = prepare(parsed, model=model, nodes=nodes, test=test, peers=peers)
         if job.plan.not_private_warning is not None:
             warnings.warn(job.plan.not_private_warning, NotPrivateWarning, stacklevel=2)
-        return execute(job, out=path, resume=resume, cluster=cluster)
+        return execute(job, out=path, resume=resume, callbacks=called, cluster=cluster)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,6 +81,8 @@ class Job:
         return torch.device(self.config.train.device)
 
 
+_LOG = logging.getLogger("tacit")
+
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -145,6 +148,7 @@ def prepare(
     records = _agreed_records(config, engine, train, dtype, placement, peers, layout)
     notes = _table_notes(config, engine, train.sizes.tolist(), dtype)
     plan = build_plan(config, records, engine.parameters_count, notes)
+    _LOG.info("plan made: %s", _words(plan))
     plans = peers.share("plan", planned(plan), IDENTITY)
     compare(plans)
     return Job(
@@ -157,6 +161,16 @@ def prepare(
         placement=placement,
         hosted=hosted,
         loaded=train if config.privacy.ledger is None else loaded,
+    )
+
+
+def _words(plan: Plan) -> str:
+    """A plan in a few words."""
+    task, spent = plan.config.task, [node.epsilon for node in plan.nodes if node.epsilon]
+    epsilon = f"epsilon {max(spent):.4g}" if spent else "no epsilon"
+    return (
+        f"{plan.config.algorithm.name} on {task.dataset}, {len(plan.nodes)} nodes, "
+        f"{plan.steps} steps, {epsilon}"
     )
 
 
