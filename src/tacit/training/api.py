@@ -15,6 +15,7 @@ from tacit.config import GIVEN, Config, load_config
 from tacit.data import Schema
 from tacit.data.tables import is_frame
 from tacit.errors import InputError, NotPrivateWarning
+from tacit.training.hooks import Callback, checked_callbacks
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 from tacit.training.processes.agreement import agreed_folder, process_group
@@ -32,6 +33,7 @@ def train(
     test: Any = None,
     output: str | int | Callable[[Any], Any] | None = None,
     schema: str | Path | Mapping[str, Any] | Schema | None = None,
+    callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
     resume: bool = False,
     distributed: bool = False,
@@ -54,6 +56,8 @@ def train(
             position, or a function of what it returns; by default `[task].output`.
         schema: what is public of the columns of frames: a path, a mapping or a `Schema`; by
             default `[task].schema`.
+        callbacks: told of the run while it goes on (`tacit.callbacks`), in the process of rank 0.
+            One that ends the run early leaves all planned steps charged.
         out: a new run folder; by default nothing is written.
         resume: continue the run in `out`.
         distributed: take part in a run of several processes, as torchrun started this one; the
@@ -76,6 +80,7 @@ def train(
         raise InputError("nodes", "[]", "needs one data set a node")
     if model is not None and not isinstance(model, nn.Module):
         raise InputError("model", model, "must be a torch.nn.Module")
+    called = checked_callbacks(callbacks)
     parsed = load_config(
         config,
         count=None if nodes is None else len(nodes),
@@ -112,4 +117,4 @@ def train(
         )
         if job.plan.not_private_warning is not None:
             warnings.warn(job.plan.not_private_warning, NotPrivateWarning, stacklevel=2)
-        return execute(job, out=path, resume=resume, cluster=cluster)
+        return execute(job, out=path, resume=resume, callbacks=called, cluster=cluster)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -80,6 +81,8 @@ class Job:
         """Where the run computes."""
         return torch.device(self.config.train.device)
 
+
+_LOG = logging.getLogger("tacit")
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -162,6 +165,7 @@ def prepare(
     notes = (*records.notes, *table)
     plan = build_plan(config, counted, engine.parameters_count, notes)
     plan = replace(plan, schema=schema_digest)
+    _LOG.info("plan made: %s", _words(plan))
     plans = peers.share("plan", planned(plan), IDENTITY)
     compare(plans)
     return Job(
@@ -174,6 +178,16 @@ def prepare(
         placement=placement,
         hosted=hosted,
         loaded=train if config.privacy.ledger is None else loaded,
+    )
+
+
+def _words(plan: Plan) -> str:
+    """A plan in a few words."""
+    task, spent = plan.config.task, [node.epsilon for node in plan.nodes if node.epsilon]
+    epsilon = f"epsilon {max(spent):.4g}" if spent else "no epsilon"
+    return (
+        f"{plan.config.algorithm.name} on {task.dataset}, {len(plan.nodes)} nodes, "
+        f"{plan.steps} steps, {epsilon}"
     )
 
 
