@@ -12,7 +12,8 @@ from torch import nn
 
 from tacit.communication.peers import ALONE, Peers
 from tacit.config import Config, load_config
-from tacit.errors import InputError, NotPrivateWarning
+from tacit.errors import NotPrivateWarning
+from tacit.training.arguments import check_arguments
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 from tacit.training.processes.agreement import agreed_folder, process_group
@@ -57,10 +58,7 @@ def train(
         DivergenceError: the model of a node left the finite numbers.
         PeerError: another process was lost.
     """
-    if nodes is not None and not len(nodes):
-        raise InputError("nodes", "[]", "needs one data set a node")
-    if model is not None and not isinstance(model, nn.Module):
-        raise InputError("model", model, "must be a torch.nn.Module")
+    check_arguments(config, model, nodes, out)
     parsed = load_config(
         config, count=None if nodes is None else len(nodes), given_model=model is not None
     )
