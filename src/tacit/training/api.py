@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from tacit.config import GIVEN, Config, load_config
 from tacit.data import Schema
 from tacit.data.tables import is_frame
 from tacit.errors import InputError, NotPrivateWarning
+from tacit.training.arguments import check_arguments
 from tacit.training.hooks import Callback, checked_callbacks
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
@@ -76,10 +77,7 @@ def train(
             expected = "is a frame, and needs schema=, which says what its columns are"
             raise InputError("nodes", type(nodes).__name__, expected)
         nodes = declared.split(nodes)
-    if nodes is not None and not len(nodes):
-        raise InputError("nodes", "[]", "needs one data set a node")
-    if model is not None and not isinstance(model, nn.Module):
-        raise InputError("model", model, "must be a torch.nn.Module")
+    check_arguments(config, model, nodes, out)
     called = checked_callbacks(callbacks)
     parsed = load_config(
         config,
