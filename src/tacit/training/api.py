@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from tacit.config import GIVEN, Config, load_config
 from tacit.data import Schema
 from tacit.data.tables import is_frame
 from tacit.errors import InputError, NotPrivateWarning
+from tacit.training.arguments import check_arguments
+from tacit.training.hooks import Callback, checked_callbacks
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 from tacit.training.processes.agreement import agreed_folder, process_group
@@ -32,6 +34,7 @@ def train(
     test: Any = None,
     output: str | int | Callable[[Any], Any] | None = None,
     schema: str | Path | Mapping[str, Any] | Schema | None = None,
+    callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
     resume: bool = False,
     distributed: bool = False,
@@ -54,6 +57,8 @@ def train(
             position, or a function of what it returns; by default `[task].output`.
         schema: what is public of the columns of frames: a path, a mapping or a `Schema`; by
             default `[task].schema`.
+        callbacks: told of the run while it goes on (`tacit.callbacks`), in the process of rank 0.
+            One that ends the run early leaves all planned steps charged.
         out: a new run folder; by default nothing is written.
         resume: continue the run in `out`.
         distributed: take part in a run of several processes, as torchrun started this one; the
@@ -72,10 +77,8 @@ def train(
             expected = "is a frame, and needs schema=, which says what its columns are"
             raise InputError("nodes", type(nodes).__name__, expected)
         nodes = declared.split(nodes)
-    if nodes is not None and not len(nodes):
-        raise InputError("nodes", "[]", "needs one data set a node")
-    if model is not None and not isinstance(model, nn.Module):
-        raise InputError("model", model, "must be a torch.nn.Module")
+    check_arguments(config, model, nodes, out)
+    called = checked_callbacks(callbacks)
     parsed = load_config(
         config,
         count=None if nodes is None else len(nodes),
@@ -112,4 +115,4 @@ def train(
         )
         if job.plan.not_private_warning is not None:
             warnings.warn(job.plan.not_private_warning, NotPrivateWarning, stacklevel=2)
-        return execute(job, out=path, resume=resume, cluster=cluster)
+        return execute(job, out=path, resume=resume, callbacks=called, cluster=cluster)
