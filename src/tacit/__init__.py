@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from tacit import callbacks
     from tacit.analysis.score import load_model
     from tacit.config import Config, load_config
     from tacit.data import Dataset, TaskData
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         PeerError,
         TacitError,
     )
+    from tacit.estimators import TacitClassifier, TacitRegressor
     from tacit.training.api import train
     from tacit.training.run_folder.result import Claim, Result
 
@@ -32,9 +34,12 @@ __all__ = [
     "NotPrivateWarning",
     "PeerError",
     "Result",
+    "TacitClassifier",
     "TacitError",
+    "TacitRegressor",
     "TaskData",
     "__version__",
+    "callbacks",
     "load_config",
     "load_model",
     "train",
@@ -51,7 +56,9 @@ _HOMES = {
     "NotPrivateWarning": "errors",
     "PeerError": "errors",
     "Result": "training.run_folder.result",
+    "TacitClassifier": "estimators",
     "TacitError": "errors",
+    "TacitRegressor": "estimators",
     "TaskData": "data",
     "load_config": "config",
     "load_model": "analysis.score",
@@ -60,6 +67,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "callbacks":
+        return import_module("tacit.callbacks")
     if name not in _HOMES:
         raise AttributeError(f"module 'tacit' has no attribute {name!r}")
     return getattr(import_module(f"tacit.{_HOMES[name]}"), name)
