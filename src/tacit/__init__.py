@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tacit import callbacks
     from tacit.analysis.score import load_model
     from tacit.config import Config, load_config
-    from tacit.data import Dataset, TaskData
+    from tacit.data import Dataset, Schema, TaskData
     from tacit.errors import (
         BudgetError,
         DivergenceError,
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
         TacitError,
     )
     from tacit.estimators import TacitClassifier, TacitRegressor
+    from tacit.gradients.dropout import Dropout
+    from tacit.models.fix import fix
     from tacit.training.api import train
     from tacit.training.run_folder.result import Claim, Result
 
@@ -30,16 +32,19 @@ __all__ = [
     "Config",
     "Dataset",
     "DivergenceError",
+    "Dropout",
     "InputError",
     "NotPrivateWarning",
     "PeerError",
     "Result",
+    "Schema",
     "TacitClassifier",
     "TacitError",
     "TacitRegressor",
     "TaskData",
     "__version__",
     "callbacks",
+    "fix",
     "load_config",
     "load_model",
     "train",
@@ -52,14 +57,17 @@ _HOMES = {
     "Config": "config",
     "Dataset": "data",
     "DivergenceError": "errors",
+    "Dropout": "gradients.dropout",
     "InputError": "errors",
     "NotPrivateWarning": "errors",
     "PeerError": "errors",
     "Result": "training.run_folder.result",
     "TacitClassifier": "estimators",
+    "Schema": "data",
     "TacitError": "errors",
     "TacitRegressor": "estimators",
     "TaskData": "data",
+    "fix": "models.fix",
     "load_config": "config",
     "load_model": "analysis.score",
     "train": "training.api",
