@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tacit import callbacks
+    from tacit.analysis.label_counts import LabelCounts, count_labels
     from tacit.analysis.score import load_model
     from tacit.config import Config, load_config
     from tacit.data import Dataset, Schema, TaskData
@@ -34,6 +35,7 @@ __all__ = [
     "DivergenceError",
     "Dropout",
     "InputError",
+    "LabelCounts",
     "NotPrivateWarning",
     "PeerError",
     "Result",
@@ -44,6 +46,7 @@ __all__ = [
     "TaskData",
     "__version__",
     "callbacks",
+    "count_labels",
     "fix",
     "load_config",
     "load_model",
@@ -59,6 +62,7 @@ _HOMES = {
     "DivergenceError": "errors",
     "Dropout": "gradients.dropout",
     "InputError": "errors",
+    "LabelCounts": "analysis.label_counts",
     "NotPrivateWarning": "errors",
     "PeerError": "errors",
     "Result": "training.run_folder.result",
@@ -68,6 +72,7 @@ _HOMES = {
     "TacitRegressor": "estimators",
     "TaskData": "data",
     "fix": "models.fix",
+    "count_labels": "analysis.label_counts",
     "load_config": "config",
     "load_model": "analysis.score",
     "train": "training.api",
