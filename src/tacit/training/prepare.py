@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,8 @@ from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import compare, counts, identity, planned
 
 __all__ = ["DTYPES", "Job", "prepare"]
+
+_log = logging.getLogger(__name__)
 
 _EXAMPLES = 8  # records that the gradient engine tries itself on
 _EXAMPLE_SEED = 22
@@ -114,6 +117,7 @@ def prepare(
     hosted = placement.hosted(peers.rank)
     device = _device(config.train.device)
     dtype = DTYPES[config.train.dtype]
+    _log.info("reading the records of %d nodes", len(hosted))
     train, public, classes = _records(config, nodes, dtype, device, hosted)
     first = train.first
     if test is not None:
@@ -131,6 +135,7 @@ def prepare(
     kind = models.input_dtype(model, example.inputs, dtype)
     kind = dtype if first.inputs.is_floating_point() else kind
     example = _on_device(example, kind, dtype, device)
+    _log.info("looking for the quickest way to the gradients of every record")
     engine = gradients.build(
         model, loss, example.inputs, example.targets, dtype=dtype, device=device
     )
