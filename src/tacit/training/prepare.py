@@ -136,9 +136,12 @@ def prepare(
     kind = dtype if first.inputs.is_floating_point() else kind
     example = _on_device(example, kind, dtype, device)
     _log.info("looking for the quickest way to the gradients of every record")
-    engine = gradients.build(
-        model, loss, example.inputs, example.targets, dtype=dtype, device=device
-    )
+    try:
+        engine = gradients.build(
+            model, loss, example.inputs, example.targets, dtype=dtype, device=device
+        )
+    except RecordsError as error:  # a few of them were tried
+        raise RecordsError(shown, "some of its records", error.expected) from None
     outputs = engine.outputs(engine.start(1, dtype, device), example.inputs)[0]
     held_out = None if public is None else _held_out(config, public, kind, dtype, device)
     _check_fit(config, loss, outputs, example if held_out is None else held_out, shown)
