@@ -35,6 +35,9 @@ def test_every_default() -> None:
             "loss": "cross-entropy",
             "metric": None,
             "data_dir": "data",
+            "schema": None,
+            "test": None,
+            "test_share": None,
         },
         "nodes": {
             "count": 16,

@@ -45,6 +45,7 @@ from tacit.private_files import lacks_room
 
 if TYPE_CHECKING:
     from tacit.config import Config
+    from tacit.training.hooks import Progress
 
 __all__ = ["app", "main"]
 
@@ -121,7 +122,7 @@ def train(
         progress = progress_line(hidden=hidden, warnings=warned)
         made: list[int] = []
 
-        def on_step(moment: run.Progress) -> None:
+        def on_step(moment: Progress) -> None:
             made.append(moment.step)
             show(moment)
 

@@ -28,7 +28,7 @@ from tacit.training.prepare import Job
 from tacit.training.run_folder.result import Result, bytes_per_step, mechanism_line
 
 if TYPE_CHECKING:
-    from tacit.training.loop import Progress as Moment
+    from tacit.training.hooks import Progress as Moment
 
 __all__ = [
     "algorithms_document",

@@ -5,6 +5,7 @@ What is wrong in one is an `InputError`, however it was made: from a file, by it
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -83,17 +84,33 @@ class Section(BaseModel):
         return type(self)(**{**dict(self), **(update or {})})
 
 
-class Task(Section):
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # pydantic keeps an old method of the name `schema`
+
+    class TableKeys(Section):
+        """The keys of `[task]` that are of tables and their test records."""
+
+        schema: Annotated[str, Field(min_length=1)] | None = None  # type: ignore[assignment]
+        test: Annotated[str, Field(min_length=1)] | None = None
+        test_share: Probability | None = None
+
+
+class Task(TableKeys):
     """What is learnt, and from which data.
 
+    `schema` is the file that declares what is public of a table, and `test` a table of public test
+    records; `test_share` of the records are held out for testing, and so declared public.
     `outputs`, numbers that the model gives for a record, is only needed where nothing else that is
     public says how many classes there are: neither the data set nor test records. `input_bound` is
     the longest that a record's inputs may be, in the l2 norm; longer ones are scaled down to it.
+    `output` is the key, attribute or position of the prediction in what the model returns, or
+    `module:function`; not set, the model returns its prediction alone.
     """
 
     dataset: str = GIVEN
     model: str = "mlp"
     outputs: Count | None = None
+    output: Number | Annotated[str, Field(min_length=1)] | None = None
     input_bound: Annotated[float, Field(ge=1e-100, le=1e100)] | None = None
     loss: str = "cross-entropy"
     metric: str | None = None

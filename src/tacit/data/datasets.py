@@ -15,7 +15,7 @@ from typing import cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
@@ -37,26 +37,28 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Dataset:
     """Records and what is to be predicted of them.
 
     Args:
-        inputs: `[records, ...]`.
-        targets: `[records]` or `[records, m]`; integers are class labels.
+        inputs: a tensor, or an array of numbers, `[records, ...]`.
+        targets: likewise `[records]` or `[records, m]`; integers are class labels.
 
     Raises:
-        InputError: if a field is no tensor, has no dimension of records, or the two differ in
+        InputError: if a field holds no numbers, has no dimension of records, or the two differ in
             their number of records.
     """
 
     inputs: Tensor
     targets: Tensor
 
-    def __post_init__(self) -> None:
+    def __init__(self, inputs: Tensor | ArrayLike, targets: Tensor | ArrayLike) -> None:
+        for name, given in (("inputs", inputs), ("targets", targets)):
+            # A tensor stays the very object that it is, its gradients too.
+            value = given if isinstance(given, Tensor) else _as_tensor(given, f"Dataset.{name}")
+            object.__setattr__(self, name, value)
         for name, value in (("Dataset.inputs", self.inputs), ("Dataset.targets", self.targets)):
-            if not isinstance(value, Tensor):
-                raise InputError(name, type(value).__name__, "must be a torch tensor")
             check_layout(value, name)
             if value.ndim == 0:
                 raise InputError(name, value.item(), "must have a first dimension of records")
@@ -84,6 +86,9 @@ class TaskData:
             where targets are not class labels, or where nobody has said it.
         columns: attributes of the training records, each `[records]`, by which they can be
             divided. `label` is added where the training targets are class labels.
+        values: the declared values of some of the columns, in order: the first is node 0's. Of
+            other columns they are those that occur, sorted.
+        notes: what is good to know of the data, each one line; public.
 
     Raises:
         InputError: if a column does not hold one value a training record, or if the records of
@@ -95,6 +100,8 @@ class TaskData:
     test: Dataset | None = None
     classes: int | None = None
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         columns = {name: np.asarray(values) for name, values in self.columns.items()}
@@ -168,7 +175,9 @@ def as_dataset(value: object, where: str) -> Dataset:
         case TorchDataset():
             return _dataset(*_read_records(value, where), where)
         case _:
-            raise InputError(where, _kind(value), _FORMS)
+            frame = type(value).__module__.partition(".")[0] in ("pandas", "polars")
+            hint = "; a frame needs schema=, which says what its columns are" if frame else ""
+            raise InputError(where, _kind(value), f"{_FORMS}{hint}")
 
 
 def check_dataset(dataset: Dataset, where: str, classes: int | None = None) -> None:

@@ -5,25 +5,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tacit import data, gradients
+from tacit.algorithms.variance_reduction import DifferenceOptions
 from tacit.communication.peers import ALONE, Peers, Placement, place
 from tacit.communication.received import EXPERIMENT, IDENTITY, Experiment
 from tacit.config import GIVEN, Config
-from tacit.data import Dataset, StackedData
+from tacit.data import Dataset, Schema, StackedData
 from tacit.errors import InputError, RecordsError
-from tacit.gradients import Loss, StackedModel
+from tacit.gradients import Loss, Output, StackedModel
 from tacit.gradients.table import available_bytes, table_need
 from tacit.models import architectures as models
-from tacit.models.architectures import find_loss
+from tacit.models.architectures import find_loss, find_output
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import compare, counts, identity, planned
+from tacit.training.records import load_records
 
 __all__ = ["DTYPES", "Job", "prepare"]
 
@@ -83,6 +84,8 @@ class Job:
         return torch.device(self.config.train.device)
 
 
+_LOG = logging.getLogger("tacit")
+
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -92,6 +95,8 @@ def prepare(
     model: nn.Module | None = None,
     nodes: Sequence[Any] | None = None,
     test: Any = None,
+    output: Output | None = None,
+    schema: Schema | None = None,
     peers: Peers = ALONE,
 ) -> Job:
     """Load and split the data, build the model, make the plan; agree on it with other processes.
@@ -103,6 +108,8 @@ def prepare(
         nodes: each node's records, those of other processes too (they are left alone); None loads
             `[task].dataset` and splits it, or the own data of the nodes of this process.
         test: public test records; None takes the data set's own, if any.
+        output: takes the prediction from what the model returns; None takes `[task].output`.
+        schema: of frames; None takes that of `[task].schema`, if any.
         peers: the other processes.
 
     Raises:
@@ -118,10 +125,9 @@ def prepare(
     device = _device(config.train.device)
     dtype = DTYPES[config.train.dtype]
     _log.info("reading the records of %d nodes", len(hosted))
-    train, public, classes = _records(config, nodes, dtype, device, hosted)
+    records = load_records(config, nodes, test, schema, dtype, device, hosted)
+    train, public, classes = records.train, records.test, records.classes
     first = train.first
-    if test is not None:
-        public = data.as_dataset(test, "test")
     loss = find_loss(config.task.loss, config.task.metric)
     shown = "task.dataset" if test is None else "test"
     if public is not None:
@@ -130,6 +136,9 @@ def prepare(
     if model is None:
         model = _build_model(config, loss, public, first, classes)
     layout = data.record_layout(first)
+    schema_digest = None if records.schema is None else records.schema.digest
+    if schema_digest is not None:
+        layout["record schema"] = schema_digest
     # What is tried out, and may be refused for what comes of it, are no private records.
     example = _made(model, loss, first) if public is None else _few(public)
     kind = models.input_dtype(model, example.inputs, dtype)
@@ -138,19 +147,30 @@ def prepare(
     _log.info("looking for the quickest way to the gradients of every record")
     try:
         engine = gradients.build(
-            model, loss, example.inputs, example.targets, dtype=dtype, device=device
+            model,
+            loss,
+            example.inputs,
+            example.targets,
+            dtype=dtype,
+            device=device,
+            output=find_output(config.task.output) if output is None else output,
         )
     except RecordsError as error:  # a few of them were tried
         raise RecordsError(shown, "some of its records", error.expected) from None
+    if isinstance(config.algorithm.options, DifferenceOptions):
+        gradients.refuse_dropout(engine)
     outputs = engine.outputs(engine.start(1, dtype, device), example.inputs)[0]
     held_out = None if public is None else _held_out(config, public, kind, dtype, device)
     _check_fit(config, loss, outputs, example if held_out is None else held_out, shown)
     loaded = train if train.bytes else replace(train, stored=train.stored.to(kind))
     train = _bounded_records(config, loaded)
     _check_records(model, loss, outputs, train, hosted)
-    records = _agreed_records(config, engine, train, dtype, placement, peers, layout)
-    notes = _table_notes(config, engine, train.sizes.tolist(), dtype)
-    plan = build_plan(config, records, engine.parameters_count, notes)
+    counted = _agreed_records(config, engine, train, dtype, placement, peers, layout)
+    table = _table_notes(config, engine, train.sizes.tolist(), dtype)
+    notes = (*records.notes, *table)
+    plan = build_plan(config, counted, engine.parameters_count, notes)
+    plan = replace(plan, schema=schema_digest)
+    _LOG.info("plan made: %s", _words(plan))
     plans = peers.share("plan", planned(plan), IDENTITY)
     compare(plans)
     return Job(
@@ -163,6 +183,16 @@ def prepare(
         placement=placement,
         hosted=hosted,
         loaded=train if config.privacy.ledger is None else loaded,
+    )
+
+
+def _words(plan: Plan) -> str:
+    """A plan in a few words."""
+    task, spent = plan.config.task, [node.epsilon for node in plan.nodes if node.epsilon]
+    epsilon = f"epsilon {max(spent):.4g}" if spent else "no epsilon"
+    return (
+        f"{plan.config.algorithm.name} on {task.dataset}, {len(plan.nodes)} nodes, "
+        f"{plan.steps} steps, {epsilon}"
     )
 
 
@@ -325,47 +355,6 @@ def _check_records(
             rule = "every id must have a row in the model's embeddings"
             count = f"{wrong:,} of {size:,} records"
             raise RecordsError(f"task.dataset of node {node}", count, rule)
-
-
-def _load(config: Config) -> data.TaskData:
-    return data.load(
-        config.task.dataset, data_dir=Path(config.task.data_dir), seed=config.train.seed
-    )
-
-
-def _records(
-    config: Config,
-    nodes: Sequence[Any] | None,
-    dtype: torch.dtype,
-    device: torch.device,
-    hosted: Sequence[int],
-) -> tuple[StackedData, Dataset | None, int | None]:
-    """The records of this process's nodes, stacked; public test records; classes as declared."""
-    wanted = config.nodes
-    if nodes is not None:
-        local = [data.as_dataset(nodes[node], f"nodes[{node}]") for node in hosted]
-        for node, records in zip(hosted, local, strict=True):
-            data.check_dataset(records, f"nodes[{node}]")
-        return data.stack(local, dtype, device), None, None
-    if wanted.data == "by-rank":
-        assert wanted.source is not None
-        own_records = data.stack(data.load_own(wanted.source, hosted), dtype, device)
-        if config.task.dataset == GIVEN:
-            return own_records, None, None
-        named = _load(config)
-        return own_records, named.test, named.classes
-    loaded = _load(config)  # checked there
-    parts = data.partition(
-        wanted.partition,
-        loaded,
-        wanted.count,
-        config.train.seed,
-        alpha=wanted.alpha,
-        per_node=wanted.per_node,
-    )
-    own = [parts[node] for node in hosted]
-    stacked = data.stack_parts(loaded.train, own, dtype, device)
-    return stacked, loaded.test, loaded.classes
 
 
 def _build_model(
