@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from tacit.analysis.score import load_model
     from tacit.config import Config, load_config
-    from tacit.data import Dataset, TaskData
+    from tacit.data import Dataset, Schema, TaskData
     from tacit.errors import (
         BudgetError,
         DivergenceError,
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
         PeerError,
         TacitError,
     )
+    from tacit.gradients.dropout import Dropout
+    from tacit.models.fix import fix
     from tacit.training.api import train
     from tacit.training.run_folder.result import Claim, Result
 
@@ -28,13 +30,16 @@ __all__ = [
     "Config",
     "Dataset",
     "DivergenceError",
+    "Dropout",
     "InputError",
     "NotPrivateWarning",
     "PeerError",
     "Result",
+    "Schema",
     "TacitError",
     "TaskData",
     "__version__",
+    "fix",
     "load_config",
     "load_model",
     "train",
@@ -47,12 +52,15 @@ _HOMES = {
     "Config": "config",
     "Dataset": "data",
     "DivergenceError": "errors",
+    "Dropout": "gradients.dropout",
     "InputError": "errors",
     "NotPrivateWarning": "errors",
     "PeerError": "errors",
     "Result": "training.run_folder.result",
+    "Schema": "data",
     "TacitError": "errors",
     "TaskData": "data",
+    "fix": "models.fix",
     "load_config": "config",
     "load_model": "analysis.score",
     "train": "training.api",

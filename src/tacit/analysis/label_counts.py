@@ -36,7 +36,7 @@ from tacit.communication.colours import Released, opened
 from tacit.communication.peers import ALONE, Peers, Placement, place
 from tacit.communication.received import EXPERIMENT, LABEL_COUNTS, SESSION_ID, Experiment
 from tacit.config import Config
-from tacit.data import StackedData
+from tacit.data import Schema, StackedData
 from tacit.errors import InputError, PeerError, RecordsError
 from tacit.gradients import Loss
 from tacit.models.architectures import find_loss
@@ -44,8 +44,8 @@ from tacit.report.wording import epsilon_text
 from tacit.training.budget import node_keys, open_ledger
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
-from tacit.training.prepare import load_records
 from tacit.training.processes.agreement import compare, counts, identity
+from tacit.training.records import load_records
 from tacit.training.shared_budgets import check_shared, open_shared
 
 __all__ = ["LabelCounts", "count_labels", "label_table"]
@@ -80,6 +80,7 @@ def count_labels(
     epsilon: float,
     *,
     nodes: Sequence[Any] | None = None,
+    schema: Schema | None = None,
     peers: Peers = ALONE,
 ) -> LabelCounts:
     """Count the labels of every node under noise, charged to the budgets of their data.
@@ -89,6 +90,7 @@ def count_labels(
             `privacy.relation` are those of the release.
         epsilon: what the release may cost each node.
         nodes: each node's records, as for `tacit.train`; by default `[task].dataset` is loaded.
+        schema: of frames; by default that of `[task].schema`.
         peers: the other processes, each of which counts the labels of its own nodes.
 
     Raises:
@@ -107,9 +109,10 @@ def count_labels(
     plans = "blocks" if peers.processes == 1 else config.nodes.placement
     placement = place(config.nodes.count, peers.processes, plans)
     hosted = placement.hosted(peers.rank)
-    train, public, declared = load_records(config, nodes, _DTYPE, torch.device("cpu"), hosted)
+    records = load_records(config, nodes, None, schema, _DTYPE, torch.device("cpu"), hosted)
+    train, public = records.train, None if records.test is None else records.test.targets
     loss = find_loss(config.task.loss)
-    classes = _class_count(config, loss, None if public is None else public.targets, declared)
+    classes = _class_count(config, loss, public, records.classes)
     labels = _labels(train, loss, classes, hosted)
     plan = _plan(config, epsilon, train, classes, placement, peers)
     totals = _histograms(labels, train, classes)
