@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from tacit.analysis.label_counts import LabelCounts, count_labels
     from tacit.analysis.score import load_model
     from tacit.config import Config, load_config
     from tacit.data import Dataset, Schema, TaskData
@@ -32,6 +33,7 @@ __all__ = [
     "DivergenceError",
     "Dropout",
     "InputError",
+    "LabelCounts",
     "NotPrivateWarning",
     "PeerError",
     "Result",
@@ -39,6 +41,7 @@ __all__ = [
     "TacitError",
     "TaskData",
     "__version__",
+    "count_labels",
     "fix",
     "load_config",
     "load_model",
@@ -54,6 +57,7 @@ _HOMES = {
     "DivergenceError": "errors",
     "Dropout": "gradients.dropout",
     "InputError": "errors",
+    "LabelCounts": "analysis.label_counts",
     "NotPrivateWarning": "errors",
     "PeerError": "errors",
     "Result": "training.run_folder.result",
@@ -61,6 +65,7 @@ _HOMES = {
     "TacitError": "errors",
     "TaskData": "data",
     "fix": "models.fix",
+    "count_labels": "analysis.label_counts",
     "load_config": "config",
     "load_model": "analysis.score",
     "train": "training.api",

@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ from torch import Tensor
 from tacit.communication.colours import Released, opened
 from tacit.communication.peers import ALONE, Peers, Placement, place
 from tacit.communication.received import EXPERIMENT, LABEL_COUNTS, SESSION_ID, Experiment
-from tacit.config import Config
+from tacit.config import Config, load_config
 from tacit.data import Schema, StackedData
 from tacit.errors import InputError, PeerError, RecordsError
 from tacit.gradients import Loss
@@ -45,7 +46,7 @@ from tacit.training.budget import node_keys, open_ledger
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import compare, counts, identity
-from tacit.training.records import load_records
+from tacit.training.records import load_records, node_records
 from tacit.training.shared_budgets import check_shared, open_shared
 
 __all__ = ["LabelCounts", "count_labels", "label_table"]
@@ -76,21 +77,21 @@ class LabelCounts:
 
 
 def count_labels(
-    config: Config,
+    config: str | Path | Mapping[str, Any] | Config,
     epsilon: float,
     *,
-    nodes: Sequence[Any] | None = None,
-    schema: Schema | None = None,
+    nodes: Any = None,
+    schema: str | Path | Mapping[str, Any] | Schema | None = None,
     peers: Peers = ALONE,
 ) -> LabelCounts:
     """Count the labels of every node under noise, charged to the budgets of their data.
 
     Args:
-        config: the experiment; its `privacy.ledger` keeps the budgets, and `privacy.delta` and
-            `privacy.relation` are those of the release.
+        config: the experiment, as for `tacit.train`; its `privacy.ledger` keeps the budgets, and
+            `privacy.delta` and `privacy.relation` are those of the release.
         epsilon: what the release may cost each node.
         nodes: each node's records, as for `tacit.train`; by default `[task].dataset` is loaded.
-        schema: of frames; by default that of `[task].schema`.
+        schema: of frames, likewise.
         peers: the other processes, each of which counts the labels of its own nodes.
 
     Raises:
@@ -99,6 +100,12 @@ def count_labels(
         BudgetError: the budget of a node's data does not cover it.
         PeerError: another process was lost, or sent what cannot be added up.
     """
+    nodes, declared = node_records(nodes, schema)
+    config = load_config(
+        config,
+        count=None if nodes is None else len(nodes),
+        loss=None if declared is None else declared.target.loss,
+    )
     if config.privacy.ledger is None:
         raise InputError(
             "privacy.ledger",
@@ -109,7 +116,7 @@ def count_labels(
     plans = "blocks" if peers.processes == 1 else config.nodes.placement
     placement = place(config.nodes.count, peers.processes, plans)
     hosted = placement.hosted(peers.rank)
-    records = load_records(config, nodes, None, schema, _DTYPE, torch.device("cpu"), hosted)
+    records = load_records(config, nodes, None, declared, _DTYPE, torch.device("cpu"), hosted)
     train, public = records.train, None if records.test is None else records.test.targets
     loss = find_loss(config.task.loss)
     classes = _class_count(config, loss, public, records.classes)

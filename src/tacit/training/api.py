@@ -13,13 +13,13 @@ from torch import nn
 from tacit.communication.peers import ALONE, Peers
 from tacit.config import GIVEN, Config, load_config
 from tacit.data import Schema
-from tacit.data.tables import is_frame
-from tacit.errors import InputError, NotPrivateWarning
+from tacit.errors import NotPrivateWarning
 from tacit.training.arguments import check_arguments
 from tacit.training.hooks import Callback, checked_callbacks
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 from tacit.training.processes.agreement import agreed_folder, process_group
+from tacit.training.records import node_records
 from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder.result import Result
 
@@ -71,12 +71,7 @@ def train(
         DivergenceError: the model of a node left the finite numbers.
         PeerError: another process was lost.
     """
-    declared = None if schema is None else Schema.of(schema)
-    if is_frame(nodes):
-        if declared is None:
-            expected = "is a frame, and needs schema=, which says what its columns are"
-            raise InputError("nodes", type(nodes).__name__, expected)
-        nodes = declared.split(nodes)
+    nodes, declared = node_records(nodes, schema)
     check_arguments(config, model, nodes, out)
     called = checked_callbacks(callbacks)
     parsed = load_config(
