@@ -327,6 +327,11 @@ KEYS: Mapping[str, Key] = {
     "task.dataset": Key(("effects_data:load", "effects_data:others"), READ, given=False),
     "task.model": Key(("logistic", "mlp")),
     "task.outputs": Key((3, 4), combined(READ, {"task": {"model": "mlp"}}), given=False),
+    "task.output": Key(
+        ("scores", "others"),
+        combined(READ, {"task": {"model": "effects_data:network"}}),
+        given=False,
+    ),
     "task.input_bound": Key((None, 0.1)),
     "task.loss": Key(("logistic", "mse")),
     "task.metric": Key((None, "effects_data:score")),
@@ -418,6 +423,16 @@ def others():
 
 def score(outputs, targets):
     return outputs.flatten()
+
+
+class Network(torch.nn.Linear):
+    def forward(self, inputs):
+        scores = super().forward(inputs)
+        return {"scores": scores, "others": 2 * scores}
+
+
+def network(outputs):
+    return Network(3, outputs)
 """
 
 _SCHEMA = """

@@ -14,8 +14,9 @@ from tacit import data
 from tacit.config import GIVEN, Config
 from tacit.data.tables import find_schema, is_table
 from tacit.errors import InputError
+from tacit.gradients import with_output
 from tacit.models import architectures as models
-from tacit.models.architectures import find_loss
+from tacit.models.architectures import find_loss, find_output
 from tacit.report.documents.run import ModelShape, ResultDocument, read_result
 from tacit.training.prepare import DTYPES
 from tacit.training.run_folder.folder import read_config
@@ -89,7 +90,13 @@ def evaluate_run(run: str | Path, dataset: str | None = None, data_dir: str | No
         InputError: the folder, the data set, or the fit of the two is wrong.
     """
     config = read_config(Path(run))
-    module = load_model(run)
+    if config.task.output == GIVEN:
+        raise InputError(
+            "RUN",
+            str(run),
+            "its output= was passed as a function: name it as task.output = 'module:function'",
+        )
+    module = with_output(load_model(run), find_output(config.task.output))
     name = dataset or config.task.dataset
     records = _records(config, name, data_dir)
     expected = _shape(Path(run), _result(Path(run))).input_shape

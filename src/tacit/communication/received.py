@@ -30,6 +30,7 @@ __all__ = [
     "GATE",
     "HEARTBEAT",
     "IDENTITY",
+    "LABEL_COUNTS",
     "METRICS",
     "REPORT",
     "RUN_ID",
@@ -238,6 +239,14 @@ CHARGED = Form(
     )
 )
 IDENTITY = Form(TypeAdapter[dict[str, str | int | float]](_Identity, config=_LATER), 2**19)
+LABEL_COUNTS = Form(
+    TypeAdapter[list[list[float]]](
+        Annotated[
+            list[Annotated[list[_Finite], Field(max_length=100_000, fail_fast=True)]], _of_nodes
+        ],
+        config=_LATER,
+    )
+)
 EXPERIMENT = Form(TypeAdapter(Experiment))
 RUN_ID = Form(TypeAdapter(RunId), 200)
 SESSION_ID = Form(TypeAdapter[str](_Id, config=_LATER), 40)

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 
+from tacit.data.layouts import check_layout
 from tacit.data.pixels import from_bytes, to_bytes
 from tacit.errors import InputError, RecordsError
 
@@ -58,6 +59,7 @@ class Dataset:
             value = given if isinstance(given, Tensor) else _as_tensor(given, f"Dataset.{name}")
             object.__setattr__(self, name, value)
         for name, value in (("Dataset.inputs", self.inputs), ("Dataset.targets", self.targets)):
+            check_layout(value, name)
             if value.ndim == 0:
                 raise InputError(name, value.item(), "must have a first dimension of records")
         if self.targets.ndim > 2:
@@ -225,10 +227,15 @@ def _dataset(inputs: Tensor, targets: Tensor, where: str) -> Dataset:
 def _as_tensor(value: object, where: str) -> Tensor:
     """A tensor of the numbers in `value`, sharing memory where it can."""
     if isinstance(value, Tensor):
+        check_layout(value, where)
         return value.detach()
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(
+            where, _kind(value), "must be an array without a mask: fill what is masked"
+        )
     try:
         array = np.asarray(value)
-    except Exception as error:  # whatever the user's object raises when it is read
+    except (Exception, SystemExit) as error:  # whatever the user's object raises when it is read
         # The text of the error may quote a record.
         found = f"{_kind(value)}: {type(error).__name__}"
         raise RecordsError(where, found, "must be readable as an array of numbers") from error
@@ -261,7 +268,7 @@ def _read_records(records: TorchDataset[object], where: str) -> tuple[Tensor, Te
                     raise InputError(where, _kind(item), expected)
     except InputError:
         raise
-    except Exception as error:  # whatever the user's data set raises
+    except (Exception, SystemExit) as error:  # whatever the user's data set raises
         found = f"{_kind(records)}: {type(error).__name__}"  # its text may quote a record
         raise RecordsError(where, found, "its records must be readable") from error
     return _stack(inputs, "input", where), _stack(targets, "target", where)

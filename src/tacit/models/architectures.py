@@ -19,7 +19,8 @@ for ten classes. Batch normalisation, which mixes records and so can have no cli
 record, is replaced by group normalisation (Wu and He 2018, arXiv:1803.08494) with their 32 groups.
 It starts as torchvision's does: He normal in the fan-out for convolutions.
 
-`find_loss` finds the loss and the metric of a task: by name, or a user's own by `module:function`.
+`find_loss` finds the loss and the metric of a task: by name, or a user's own by `module:function`;
+`find_output` the part of a model's output that is the prediction.
 """
 
 from __future__ import annotations
@@ -32,10 +33,18 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import InputError, nearest
-from tacit.gradients import LOSSES, Loss, loss_from_mean, with_metric
+from tacit.gradients import LOSSES, Loss, Output, loss_from_mean, picked, with_metric
 from tacit.models.imports import call_function, import_function
 
-__all__ = ["MODELS", "build_model", "failures", "find_loss", "input_dtype", "resnet18"]
+__all__ = [
+    "MODELS",
+    "build_model",
+    "failures",
+    "find_loss",
+    "find_output",
+    "input_dtype",
+    "resnet18",
+]
 
 HIDDEN = 128
 """Width of the hidden layer of `mlp`."""
@@ -267,3 +276,20 @@ def find_loss(name: str, metric: str | None = None) -> Loss:
     if metric is None:
         return loss
     return with_metric(loss, metric, import_function(metric, "task.metric"))
+
+
+def find_output(name: str | int | None) -> Output | None:
+    """The function that takes the prediction from what the model returns.
+
+    Args:
+        name: of `[task].output`: a key, a position, or `module:function`, looked for as a loss is;
+            None where the model returns its prediction alone.
+
+    Raises:
+        InputError: on `task.output` for a function that cannot be found.
+    """
+    if name is None:
+        return None
+    if isinstance(name, str) and ":" in name:
+        return import_function(name, "task.output")
+    return picked(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,15 @@ from typing import Any
 from torch import nn
 
 from tacit.communication.peers import ALONE, Peers
-from tacit.config import Config, load_config
+from tacit.config import GIVEN, Config, load_config
 from tacit.data import Schema
-from tacit.data.tables import is_frame
-from tacit.errors import InputError, NotPrivateWarning
+from tacit.errors import NotPrivateWarning
+from tacit.training.arguments import check_arguments
+from tacit.training.hooks import Callback, checked_callbacks
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 from tacit.training.processes.agreement import agreed_folder, process_group
+from tacit.training.records import node_records
 from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder.result import Result
 
@@ -30,7 +32,9 @@ def train(
     model: nn.Module | None = None,
     nodes: Any = None,
     test: Any = None,
+    output: str | int | Callable[[Any], Any] | None = None,
     schema: str | Path | Mapping[str, Any] | Schema | None = None,
+    callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
     resume: bool = False,
     distributed: bool = False,
@@ -49,8 +53,12 @@ def train(
             of pandas or polars, or one frame with the schema's node column. By default
             `[task].dataset` is loaded and split.
         test: public test records, likewise; by default those of `[task].dataset`.
+        output: which part of what the model returns is the prediction: a key, an attribute, a
+            position, or a function of what it returns; by default `[task].output`.
         schema: what is public of the columns of frames: a path, a mapping or a `Schema`; by
             default `[task].schema`.
+        callbacks: told of the run while it goes on (`tacit.callbacks`), in the process of rank 0.
+            One that ends the run early leaves all planned steps charged.
         out: a new run folder; by default nothing is written.
         resume: continue the run in `out`.
         distributed: take part in a run of several processes, as torchrun started this one; the
@@ -63,22 +71,20 @@ def train(
         DivergenceError: the model of a node left the finite numbers.
         PeerError: another process was lost.
     """
-    declared = None if schema is None else Schema.of(schema)
-    if is_frame(nodes):
-        if declared is None:
-            expected = "is a frame, and needs schema=, which says what its columns are"
-            raise InputError("nodes", type(nodes).__name__, expected)
-        nodes = declared.split(nodes)
-    if nodes is not None and not len(nodes):
-        raise InputError("nodes", "[]", "needs one data set a node")
-    if model is not None and not isinstance(model, nn.Module):
-        raise InputError("model", model, "must be a torch.nn.Module")
+    nodes, declared = node_records(nodes, schema)
+    check_arguments(config, model, nodes, out)
+    called = checked_callbacks(callbacks)
     parsed = load_config(
         config,
         count=None if nodes is None else len(nodes),
         given_model=model is not None,
         loss=None if declared is None else declared.target.loss,
     )
+    own_output = output if callable(output) else None
+    if output is not None:  # a function cannot be written down; that there is one can
+        named = GIVEN if callable(output) else output
+        task = parsed.task.model_copy(update={"output": named})
+        parsed = parsed.model_copy(update={"task": task})
     path = None if out is None else Path(out)
     if path is not None and not resume and not distributed:
         folders.check_new(path)
@@ -93,7 +99,15 @@ def train(
         if path is not None:
             # After a restart by torchrun, the arguments are as they were.
             path, resume = agreed_folder(cluster, path, resume, lambda: Path("runs"))
-        job = prepare(parsed, model=model, nodes=nodes, test=test, schema=declared, peers=peers)
+        job = prepare(
+            parsed,
+            model=model,
+            nodes=nodes,
+            test=test,
+            output=own_output,
+            schema=declared,
+            peers=peers,
+        )
         if job.plan.not_private_warning is not None:
             warnings.warn(job.plan.not_private_warning, NotPrivateWarning, stacklevel=2)
-        return execute(job, out=path, resume=resume, cluster=cluster)
+        return execute(job, out=path, resume=resume, callbacks=called, cluster=cluster)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,15 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from tacit import data, gradients
+from tacit.algorithms.variance_reduction import DifferenceOptions
 from tacit.communication.peers import ALONE, Peers, Placement, place
 from tacit.communication.received import EXPERIMENT, IDENTITY, Experiment
 from tacit.config import GIVEN, Config
 from tacit.data import Dataset, Schema, StackedData
 from tacit.errors import InputError, RecordsError
-from tacit.gradients import Loss, StackedModel
+from tacit.gradients import Loss, Output, StackedModel
 from tacit.gradients.table import available_bytes, table_need
 from tacit.models import architectures as models
-from tacit.models.architectures import find_loss
+from tacit.models.architectures import find_loss, find_output
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import compare, counts, identity, planned
@@ -80,6 +82,8 @@ class Job:
         return torch.device(self.config.train.device)
 
 
+_LOG = logging.getLogger("tacit")
+
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -89,6 +93,7 @@ def prepare(
     model: nn.Module | None = None,
     nodes: Sequence[Any] | None = None,
     test: Any = None,
+    output: Output | None = None,
     schema: Schema | None = None,
     peers: Peers = ALONE,
 ) -> Job:
@@ -101,6 +106,7 @@ def prepare(
         nodes: each node's records, those of other processes too (they are left alone); None loads
             `[task].dataset` and splits it, or the own data of the nodes of this process.
         test: public test records; None takes the data set's own, if any.
+        output: takes the prediction from what the model returns; None takes `[task].output`.
         schema: of frames; None takes that of `[task].schema`, if any.
         peers: the other processes.
 
@@ -119,9 +125,11 @@ def prepare(
     records = load_records(config, nodes, test, schema, dtype, device, hosted)
     train, public, classes = records.train, records.test, records.classes
     first = train.first
-    if public is not None:
-        _check_public(public, first)
     loss = find_loss(config.task.loss, config.task.metric)
+    shown = "task.dataset" if test is None else "test"
+    if public is not None:
+        declared = config.task.outputs if loss.formula == "cross-entropy" else None
+        _check_public(public, first, shown, declared or classes)
     if model is None:
         model = _build_model(config, loss, public, first, classes)
     layout = data.record_layout(first)
@@ -134,23 +142,28 @@ def prepare(
     kind = dtype if first.inputs.is_floating_point() else kind
     example = _on_device(example, kind, dtype, device)
     engine = gradients.build(
-        model, loss, example.inputs, example.targets, dtype=dtype, device=device
+        model,
+        loss,
+        example.inputs,
+        example.targets,
+        dtype=dtype,
+        device=device,
+        output=find_output(config.task.output) if output is None else output,
     )
+    if isinstance(config.algorithm.options, DifferenceOptions):
+        gradients.refuse_dropout(engine)
     outputs = engine.outputs(engine.start(1, dtype, device), example.inputs)[0]
-    loss.check(outputs, example.targets)
+    held_out = None if public is None else _held_out(config, public, kind, dtype, device)
+    _check_fit(config, loss, outputs, example if held_out is None else held_out, shown)
     loaded = train if train.bytes else replace(train, stored=train.stored.to(kind))
     train = _bounded_records(config, loaded)
     _check_records(model, loss, outputs, train, hosted)
-    held_out = None
-    if public is not None:
-        held_out = _on_device(public, kind, dtype, device)
-        held_out = replace(held_out, inputs=_bounded(config, held_out.inputs))
-        loss.check(outputs, held_out.targets)
     counted = _agreed_records(config, engine, train, dtype, placement, peers, layout)
     table = _table_notes(config, engine, train.sizes.tolist(), dtype)
     notes = (*records.notes, *table)
     plan = build_plan(config, counted, engine.parameters_count, notes)
     plan = replace(plan, schema=schema_digest)
+    _LOG.info("plan made: %s", _words(plan))
     plans = peers.share("plan", planned(plan), IDENTITY)
     compare(plans)
     return Job(
@@ -163,6 +176,16 @@ def prepare(
         placement=placement,
         hosted=hosted,
         loaded=train if config.privacy.ledger is None else loaded,
+    )
+
+
+def _words(plan: Plan) -> str:
+    """A plan in a few words."""
+    task, spent = plan.config.task, [node.epsilon for node in plan.nodes if node.epsilon]
+    epsilon = f"epsilon {max(spent):.4g}" if spent else "no epsilon"
+    return (
+        f"{plan.config.algorithm.name} on {task.dataset}, {len(plan.nodes)} nodes, "
+        f"{plan.steps} steps, {epsilon}"
     )
 
 
@@ -207,15 +230,43 @@ def _table_notes(
     return (need.describe(),)
 
 
-def _check_public(public: Dataset, first: Dataset) -> None:
-    """Public test records must be shaped as the nodes'."""
-    data.check_dataset(public, "test")
+def _check_public(public: Dataset, first: Dataset, where: str, classes: int | None) -> None:
+    """Public test records must be shaped as the nodes', and hold no class that is not declared."""
+    data.check_dataset(public, where, classes)
     if public.inputs.shape[1:] != first.inputs.shape[1:]:
         raise InputError(
-            "test",
+            where,
             f"records of shape {list(public.inputs.shape[1:])}",
             f"must be shaped as the nodes' records: {list(first.inputs.shape[1:])}",
         )
+
+
+def _held_out(
+    config: Config, public: Dataset, kind: torch.dtype, dtype: torch.dtype, device: torch.device
+) -> Dataset:
+    """Public test records as they are scored."""
+    records = _on_device(public, kind, dtype, device)
+    return replace(records, inputs=_bounded(config, records.inputs))
+
+
+def _check_fit(config: Config, loss: Loss, outputs: Tensor, shown: Dataset, where: str) -> None:
+    """The model's outputs must fit public records, and what is declared of them.
+
+    Args:
+        config: the experiment.
+        loss: of the task.
+        outputs: of a few records, `[few, ...]`.
+        shown: public test records, or those that were made up.
+        where: they are from.
+    """
+    declared, given = config.task.outputs, outputs[0].numel()
+    if declared is not None and declared != given:
+        expected = f"the model gives {given} numbers for a record: write that, or leave it out"
+        raise InputError("task.outputs", declared, expected)
+    try:
+        loss.check(outputs, shown.targets)
+    except RecordsError as error:
+        raise RecordsError(where, str(error.value), error.expected) from None
 
 
 def _few(public: Dataset) -> Dataset:

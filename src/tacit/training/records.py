@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ import torch
 from tacit import data
 from tacit.config import GIVEN, Config
 from tacit.data import Dataset, Schema, StackedData
-from tacit.data.tables import find_schema, public_records
+from tacit.data.tables import find_schema, is_frame, public_records
 from tacit.errors import InputError
 
-__all__ = ["TrainingRecords", "load_records"]
+__all__ = ["TrainingRecords", "load_records", "node_records"]
 
 NO_TEST_RECORDS = (
     "no test records: nothing will be scored. For a table name public records in task.test, or "
@@ -40,6 +40,27 @@ class TrainingRecords:
     classes: int | None
     schema: Schema | None
     notes: tuple[str, ...]
+
+
+def node_records(
+    nodes: Any, schema: str | Path | Mapping[str, Any] | Schema | None
+) -> tuple[Any, Schema | None]:
+    """What a user gives as the nodes' records: one frame is split by the schema's node column.
+
+    Args:
+        nodes: a frame of pandas or polars, or anything else, which is returned as it is.
+        schema: a path, a mapping or a `Schema`.
+
+    Raises:
+        InputError: the schema is wrong, or a frame has none.
+    """
+    declared = None if schema is None else Schema.of(schema)
+    if not is_frame(nodes):
+        return nodes, declared
+    if declared is None:
+        expected = "is a frame, and needs schema=, which says what its columns are"
+        raise InputError("nodes", type(nodes).__name__, expected)
+    return declared.split(nodes), declared
 
 
 def load_records(

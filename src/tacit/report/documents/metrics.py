@@ -11,6 +11,7 @@ __all__ = [
     "GradientNorms",
     "Measurement",
     "PrivateMeasurement",
+    "PublicMeasurement",
     "Scores",
     "Spread",
     "read_measurement",
@@ -41,12 +42,11 @@ class GradientNorms(RunDocument):
     largest: OptionalNumber = Field(alias="max")
 
 
-class Measurement(RunDocument):
-    """One line of `metrics.jsonl`; what was not measured or not finite is `None`.
+class PublicMeasurement(RunDocument):
+    """What everyone may know of where a run stands; what was not measured is `None`.
 
     `step` counts completed steps, `bytes_sent` is cumulative and a mean over nodes, `seconds`
-    are of wall time, `noise_std` is that of one coordinate of a node's batch-mean gradient. The
-    last four are measured on private records: None where nodes are apart.
+    are of wall time, `noise_std` is that of one coordinate of a node's batch-mean gradient.
     """
 
     step: Count
@@ -59,6 +59,14 @@ class Measurement(RunDocument):
     claimed_epsilon: Spread | None
     bytes_sent: OptionalNumber
     seconds: OptionalNumber
+
+
+class Measurement(PublicMeasurement):
+    """One line of `metrics.jsonl`; what was not measured or not finite is `None`.
+
+    The last four are measured on private records: None where nodes are apart.
+    """
+
     train_loss: OptionalNumber
     gradient_norm: GradientNorms | None
     clip_rate: OptionalNumber

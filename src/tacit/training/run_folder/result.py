@@ -140,8 +140,10 @@ def result_document(
     seconds: float,
     notes: Sequence[str] = (),
     epsilon_source: Sequence[str] | None = None,
+    charged_steps: int | None = None,
 ) -> ResultDocument:
     """The content of `result.json`, from which the report is drawn too."""
+    more = {} if charged_steps is None else {"charged_steps": charged_steps}
     plan, config = job.plan, job.config
     algorithm = config.algorithm.definition
     reason = plan.not_private_reason
@@ -213,6 +215,7 @@ def result_document(
         if plan.accounted
         else (),
         epsilon_source=None if epsilon_source is None else tuple(epsilon_source),
+        **more,
     )
 
 
