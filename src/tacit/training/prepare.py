@@ -21,12 +21,15 @@ from tacit.gradients import Loss, Output, StackedModel
 from tacit.gradients.table import available_bytes, table_need
 from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
+from tacit.models.lightning import lightning_loss, lightning_notes
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import compare, counts, identity, planned
 from tacit.training.records import load_records
 
 __all__ = ["DTYPES", "Job", "prepare"]
+
+_log = logging.getLogger(__name__)
 
 _EXAMPLES = 8  # records that the gradient engine tries itself on
 _EXAMPLE_SEED = 22
@@ -122,10 +125,12 @@ def prepare(
     hosted = placement.hosted(peers.rank)
     device = _device(config.train.device)
     dtype = DTYPES[config.train.dtype]
+    _log.info("reading the records of %d nodes", len(hosted))
     records = load_records(config, nodes, test, schema, dtype, device, hosted)
     train, public, classes = records.train, records.test, records.classes
     first = train.first
-    loss = find_loss(config.task.loss, config.task.metric)
+    own_loss = lightning_loss(model) if config.task.loss == GIVEN else None
+    loss = own_loss or find_loss(config.task.loss, config.task.metric)
     shown = "task.dataset" if test is None else "test"
     if public is not None:
         declared = config.task.outputs if loss.formula == "cross-entropy" else None
@@ -141,15 +146,19 @@ def prepare(
     kind = models.input_dtype(model, example.inputs, dtype)
     kind = dtype if first.inputs.is_floating_point() else kind
     example = _on_device(example, kind, dtype, device)
-    engine = gradients.build(
-        model,
-        loss,
-        example.inputs,
-        example.targets,
-        dtype=dtype,
-        device=device,
-        output=find_output(config.task.output) if output is None else output,
-    )
+    _log.info("looking for the quickest way to the gradients of every record")
+    try:
+        engine = gradients.build(
+            model,
+            loss,
+            example.inputs,
+            example.targets,
+            dtype=dtype,
+            device=device,
+            output=find_output(config.task.output) if output is None else output,
+        )
+    except RecordsError as error:  # a few of them were tried
+        raise RecordsError(shown, "some of its records", error.expected) from None
     if isinstance(config.algorithm.options, DifferenceOptions):
         gradients.refuse_dropout(engine)
     outputs = engine.outputs(engine.start(1, dtype, device), example.inputs)[0]
@@ -160,7 +169,7 @@ def prepare(
     _check_records(model, loss, outputs, train, hosted)
     counted = _agreed_records(config, engine, train, dtype, placement, peers, layout)
     table = _table_notes(config, engine, train.sizes.tolist(), dtype)
-    notes = (*records.notes, *table)
+    notes = (*records.notes, *table, *lightning_notes(model, loss))
     plan = build_plan(config, counted, engine.parameters_count, notes)
     plan = replace(plan, schema=schema_digest)
     _LOG.info("plan made: %s", _words(plan))
