@@ -29,6 +29,8 @@ from tacit.training.records import load_records
 
 __all__ = ["DTYPES", "Job", "prepare"]
 
+_log = logging.getLogger(__name__)
+
 _EXAMPLES = 8  # records that the gradient engine tries itself on
 _EXAMPLE_SEED = 22
 
@@ -123,6 +125,7 @@ def prepare(
     hosted = placement.hosted(peers.rank)
     device = _device(config.train.device)
     dtype = DTYPES[config.train.dtype]
+    _log.info("reading the records of %d nodes", len(hosted))
     records = load_records(config, nodes, test, schema, dtype, device, hosted)
     train, public, classes = records.train, records.test, records.classes
     first = train.first
@@ -143,15 +146,19 @@ def prepare(
     kind = models.input_dtype(model, example.inputs, dtype)
     kind = dtype if first.inputs.is_floating_point() else kind
     example = _on_device(example, kind, dtype, device)
-    engine = gradients.build(
-        model,
-        loss,
-        example.inputs,
-        example.targets,
-        dtype=dtype,
-        device=device,
-        output=find_output(config.task.output) if output is None else output,
-    )
+    _log.info("looking for the quickest way to the gradients of every record")
+    try:
+        engine = gradients.build(
+            model,
+            loss,
+            example.inputs,
+            example.targets,
+            dtype=dtype,
+            device=device,
+            output=find_output(config.task.output) if output is None else output,
+        )
+    except RecordsError as error:  # a few of them were tried
+        raise RecordsError(shown, "some of its records", error.expected) from None
     if isinstance(config.algorithm.options, DifferenceOptions):
         gradients.refuse_dropout(engine)
     outputs = engine.outputs(engine.start(1, dtype, device), example.inputs)[0]
