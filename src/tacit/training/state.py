@@ -74,6 +74,7 @@ class RunState:
     measured: RunEvaluation | None = None
     started: bool = False  # whether the state before the first step was measured
     kept: int = 0  # the last step of which every process is known to have a checkpoint
+    reserved: int = 0  # steps up to this one are reserved by this session, or were paid before
     paid: int = 0  # steps up to this one stay charged, whether they are sent or not
     began: float = field(default_factory=time.perf_counter)
 
