@@ -325,7 +325,8 @@ KEYS: Mapping[str, Key] = {
     "task.outputs": Key((3, 4), combined(READ, {"task": {"model": "mlp"}}), given=False),
     "task.input_bound": Key((None, 0.1)),
     "task.loss": Key(("logistic", "mse")),
-    "task.metric": Key((None, "effects_data:score")),
+    "task.class_weights": Key((None, [1.0, 3.0])),
+    "task.metric": Key((None, ["effects_data:score", "auc"])),
     "task.data_dir": Key(("one", "two"), FILES, given=False),
     "nodes.count": Key((3, 4), READ, given=False),
     "nodes.partition": Key(("iid", "by:label"), READ, given=False),
@@ -410,7 +411,7 @@ def others():
 
 
 def score(outputs, targets):
-    return outputs.flatten()
+    return outputs.mean()
 """
 
 

@@ -11,10 +11,11 @@ from typing import Any
 from torch import nn
 
 from tacit.communication.peers import ALONE, Peers
-from tacit.config import Config, load_config
+from tacit.config import GIVEN, Config, load_config
 from tacit.errors import InputError, NotPrivateWarning
+from tacit.models.metrics import named_metrics
 from tacit.training.loop import execute
-from tacit.training.prepare import prepare
+from tacit.training.prepare import Function, prepare
 from tacit.training.processes.agreement import agreed_folder, process_group
 from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder.result import Result
@@ -28,6 +29,8 @@ def train(
     model: nn.Module | None = None,
     nodes: Sequence[Any] | None = None,
     test: Any = None,
+    loss: str | Function | None = None,
+    metric: str | Function | Sequence[str | Function] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     distributed: bool = False,
@@ -45,6 +48,11 @@ def train(
         nodes: each node's `(inputs, targets)` or `Dataset`; by default `[task].dataset` is loaded
             and split.
         test: public test records, likewise; by default those of `[task].dataset`.
+        loss: in place of `[task].loss`: a name, or a function (outputs `[r, ...]`, targets
+            `[r, ...]`) -> mean loss over the records, a scalar.
+        metric: in place of `[task].metric`: a name, a function (outputs, targets) -> one number for
+            all the public test records, or a list of these, of which the first leads. Of a function
+            larger numbers are better.
         out: a new run folder; by default nothing is written.
         resume: continue the run in `out`.
         distributed: take part in a run of several processes, as torchrun started this one; the
@@ -61,8 +69,19 @@ def train(
         raise InputError("nodes", "[]", "needs one data set a node")
     if model is not None and not isinstance(model, nn.Module):
         raise InputError("model", model, "must be a torch.nn.Module")
+    if loss is not None and not (isinstance(loss, str) or callable(loss)):
+        raise InputError("loss", loss, "must be the name of a loss, or a function")
+    given_metrics = named_metrics(metric)
+    task: dict[str, Any] = {}
+    if loss is not None:
+        task["loss"] = loss if isinstance(loss, str) else GIVEN
+    if given_metrics:
+        task["metric"] = list(given_metrics)
     parsed = load_config(
-        config, count=None if nodes is None else len(nodes), given_model=model is not None
+        config,
+        count=None if nodes is None else len(nodes),
+        given_model=model is not None,
+        task=task,
     )
     path = None if out is None else Path(out)
     if path is not None and not resume and not distributed:
@@ -78,7 +97,15 @@ def train(
         if path is not None:
             # After a restart by torchrun, the arguments are as they were.
             path, resume = agreed_folder(cluster, path, resume, lambda: Path("runs"))
-        job = prepare(parsed, model=model, nodes=nodes, test=test, peers=peers)
+        job = prepare(
+            parsed,
+            model=model,
+            nodes=nodes,
+            test=test,
+            given_loss=None if isinstance(loss, str) else loss,
+            given_metrics={name: one for name, one in given_metrics.items() if one is not None},
+            peers=peers,
+        )
         if job.plan.not_private_warning is not None:
             warnings.warn(job.plan.not_private_warning, NotPrivateWarning, stacklevel=2)
         return execute(job, out=path, resume=resume, cluster=cluster)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,19 @@ from tacit.gradients import Loss, StackedModel
 from tacit.gradients.table import available_bytes, table_need
 from tacit.models import architectures as models
 from tacit.models.architectures import find_loss
+from tacit.models.metrics import Baselines, Metric, baselines, check_metrics, find_metrics
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import compare, counts, identity, planned
 
-__all__ = ["DTYPES", "Job", "prepare"]
+__all__ = ["DTYPES", "Function", "Job", "prepare"]
+
+Function = Callable[[Tensor, Tensor], Any]
+"""Of outputs `[r, ...]` and targets `[r, ...]`: a loss or a metric."""
 
 _EXAMPLES = 8  # records that the gradient engine tries itself on
 _EXAMPLE_SEED = 22
+_IMBALANCED = 0.8  # the share of one class above which accuracy says little
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ class Job:
         train: every node's records, stacked.
         test: public test data on the run's device, or None.
         loss: of the task.
+        metrics: of the task, the leading one first; none were asked for where there are none.
+        baselines: what a model that ignores its inputs scores on the public test records.
         outputs: numbers that the model gives for a record.
         placement: which process hosts which node.
         hosted: the nodes of this process, whose records `train` holds, ascending.
@@ -52,6 +59,8 @@ class Job:
     train: StackedData
     test: Dataset | None
     loss: Loss
+    metrics: tuple[Metric, ...]
+    baselines: Baselines
     outputs: int
     placement: Placement
     hosted: tuple[int, ...]
@@ -89,6 +98,8 @@ def prepare(
     model: nn.Module | None = None,
     nodes: Sequence[Any] | None = None,
     test: Any = None,
+    given_loss: Function | None = None,
+    given_metrics: Mapping[str, Function] | None = None,
     peers: Peers = ALONE,
 ) -> Job:
     """Load and split the data, build the model, make the plan; agree on it with other processes.
@@ -100,6 +111,8 @@ def prepare(
         nodes: each node's records, those of other processes too (they are left alone); None loads
             `[task].dataset` and splits it, or the own data of the nodes of this process.
         test: public test records; None takes the data set's own, if any.
+        given_loss: the loss of the task, where it was passed as an object.
+        given_metrics: those metrics of the task that were passed as objects, by name.
         peers: the other processes.
 
     Raises:
@@ -120,7 +133,13 @@ def prepare(
         public = data.as_dataset(test, "test")
     if public is not None:
         _check_public(public, first)
-    loss = find_loss(config.task.loss, config.task.metric)
+    loss = find_loss(config.task.loss, given_loss, config.task.class_weights)
+    metrics = find_metrics(config.task.metric, given_metrics)
+    if metrics and public is None:
+        expected = (
+            "is a score of public test records, and there are none: give some, or leave it out"
+        )
+        raise InputError("task.metric", metrics[0].name, expected)
     if model is None:
         model = _build_model(config, loss, public, first, classes)
     layout = data.record_layout(first)
@@ -137,14 +156,18 @@ def prepare(
     loaded = train if train.bytes else replace(train, stored=train.stored.to(kind))
     train = _bounded_records(config, loaded)
     _check_records(model, loss, outputs, train, hosted)
-    held_out = None
+    held_out, ignorant = None, Baselines(metrics=(None,) * len(metrics))
     if public is not None:
         held_out = _on_device(public, kind, dtype, device)
         held_out = replace(held_out, inputs=_bounded(config, held_out.inputs))
         loss.check(outputs, held_out.targets)
+        shown = outputs, held_out.targets
+        check_metrics(metrics, loss, *shown, config.train.evaluate_records)
+        ignorant = baselines(metrics, loss, *shown)
     records = _agreed_records(config, engine, train, dtype, placement, peers, layout)
     notes = _table_notes(config, engine, train.sizes.tolist(), dtype)
-    plan = build_plan(config, records, engine.parameters_count, notes)
+    cautions = _imbalance(config, loss, ignorant)
+    plan = build_plan(config, records, engine.parameters_count, notes, cautions)
     plans = peers.share("plan", planned(plan), IDENTITY)
     compare(plans)
     return Job(
@@ -153,10 +176,24 @@ def prepare(
         train=train,
         test=held_out,
         loss=loss,
+        metrics=metrics,
+        baselines=ignorant,
         outputs=outputs[0].numel(),
         placement=placement,
         hosted=hosted,
         loaded=train if config.privacy.ledger is None else loaded,
+    )
+
+
+def _imbalance(config: Config, loss: Loss, ignorant: Baselines) -> tuple[str, ...]:
+    """That accuracy says little of public test records nearly all of which are of one class."""
+    share = ignorant.accuracy
+    if config.task.metric is not None or share is None or share <= _IMBALANCED:
+        return ()
+    weights = "" if loss.weights else ", and task.class_weights makes rare classes count for more"
+    return (
+        f"{share:.1%} of the public test records are of one class, so that a model which ignores "
+        f"its inputs has this accuracy: task.metric = 'auc' says more{weights}",
     )
 
 

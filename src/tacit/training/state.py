@@ -370,8 +370,7 @@ def _row(run: RunState, step: int, run_evaluation: RunEvaluation) -> Released[di
     most, least = run.spent("most", step), run.spent("least", step)
     scores = None if run_evaluation.evaluation is None else run_evaluation.evaluation.value
     row = {
-        "test_accuracy": scores and scores.accuracy_summary(),
-        "test_loss": scores and scores.loss_summary(),
+        **measured.summaries(scores, run.job.metrics, run.job.baselines),
         "consensus_distance": run_evaluation.consensus_distance,
         "clip": plan.release.clip.bound(k),
         "noise_std": sum(noise) / len(noise) if plan.noisy else None,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import Field
 
 from tacit.errors import InputError
 from tacit.report.documents.base import Count, OptionalNumber, RunDocument, load
+from tacit.report.measures import ACCURACY, LOSS, Measure, measure_of
 
 __all__ = [
     "GradientNorms",
@@ -13,17 +16,23 @@ __all__ = [
     "PrivateMeasurement",
     "Scores",
     "Spread",
+    "leading",
     "read_measurement",
     "read_measurements",
 ]
 
 
 class Scores(RunDocument):
-    """A score on the test set: mean over nodes, worst node, and the mean of all models."""
+    """A score on the test set: mean over nodes, worst node, and the mean of all models.
+
+    `baseline` is what a model that ignores its inputs scores on all test records; None where that
+    is not known.
+    """
 
     mean: OptionalNumber
     worst: OptionalNumber
     consensus: OptionalNumber
+    baseline: OptionalNumber = None
 
 
 class Spread(RunDocument):
@@ -52,6 +61,7 @@ class Measurement(RunDocument):
     step: Count
     test_accuracy: Scores | None
     test_loss: Scores | None
+    test_metrics: dict[str, Scores] = Field(default_factory=dict)
     consensus_distance: OptionalNumber
     clip: OptionalNumber
     noise_std: OptionalNumber
@@ -63,6 +73,23 @@ class Measurement(RunDocument):
     gradient_norm: GradientNorms | None
     clip_rate: OptionalNumber
     records_left_out: Count | None = None
+
+    @property
+    def leading(self) -> tuple[Measure, Scores | None]:
+        """What the run is judged by, see `leading`."""
+        return leading(self.test_metrics, self.test_accuracy, self.test_loss)
+
+
+def leading(
+    metrics: Mapping[str, Scores], accuracy: Scores | None, loss: Scores | None
+) -> tuple[Measure, Scores | None]:
+    """What a run is judged by, and its scores if it has any.
+
+    The first metric that was asked for; without one accuracy, and the loss where there is none.
+    """
+    for name, scores in metrics.items():
+        return measure_of(name), scores
+    return (LOSS, loss) if accuracy is None and loss is not None else (ACCURACY, accuracy)
 
 
 class PrivateMeasurement(RunDocument):
