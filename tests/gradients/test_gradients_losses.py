@@ -327,6 +327,18 @@ def test_class_weights_serve_a_users_loss_and_clipped_gradients() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
 
 
+def test_a_users_loss_may_weigh_each_record_by_its_own_target() -> None:
+    def own(outputs: Tensor, targets: Tensor) -> Tensor:
+        weights = torch.tensor([1.0, 2.0, 6.0]).to(outputs.dtype)[targets] / 3
+        return (weights * nn.functional.cross_entropy(outputs, targets, reduction="none")).mean()
+
+    found, right = loss_from_mean("own", own), weighted(LOSSES["cross-entropy"], [1.0, 2.0, 6.0])
+    found.check(WEIGHTED, LABELS)
+    torch.testing.assert_close(
+        found.per_record(WEIGHTED, LABELS), right.per_record(WEIGHTED, LABELS)
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "outputs", "targets", "text"),
     [
