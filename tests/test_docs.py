@@ -47,11 +47,14 @@ from tacit.training.prepare import prepare
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAPERS = sorted((DOCS / "papers").glob("*.md"))  # their figures take hours: links are checked alone
 PAGES = [
     ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
-] + sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "proofs").glob("*.md")])
-KEYS = ROOT / "docs" / "experiment-file.md"
-REPORT = ROOT / "docs" / "report.md"
+] + sorted(set(DOCS.rglob("*.md")) - set(PAPERS))
+KEYS = DOCS / "reference" / "experiment-file.md"
+REPORT = DOCS / "reference" / "report.md"
+RUN_FOLDER = DOCS / "reference" / "run-folder.md"
 EXPERIMENTS = sorted([*ROOT.glob("examples/*.toml"), *ROOT.glob("papers/**/*.toml")])
 EXAMPLE = "falling_push"
 WIDTH = "110"
@@ -376,8 +379,8 @@ def test_every_name_is_documented(where: str, known: dict[str, Any]) -> None:
     assert names - set(known) <= {", ", "module:function", "module:factory", "file:PATH"}
 
 
-def test_the_readme_lists_the_algorithms_as_the_table_has_them() -> None:
-    listed = table(ROOT / "README.md", "## Algorithms")
+def test_the_page_of_the_algorithms_lists_them_as_the_table_has_them() -> None:
+    listed = table(DOCS / "concepts" / "which-algorithm.md", "## The table")
     assert {name: row[1:4] for name, row in listed.items()} == {
         name: [
             row.paper,
@@ -397,7 +400,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_file_of_a_run_is_documented(run: Path) -> None:
-    listed = set(table(KEYS, "## The run folder"))
+    listed = set(table(RUN_FOLDER, "## The run folder"))
     found = {re.sub(r"-\d{8}\.", "-STEP.", name) for name in tree(run)}
     assert listed == found
 
@@ -422,7 +425,7 @@ def test_every_part_of_the_report_is_documented(run: Path) -> None:
 
 
 def test_the_exit_codes_are_documented() -> None:
-    listed = {int(row[0]) for row in rows(section(KEYS, "## Exit codes")) if row[0].isdigit()}
+    listed = {int(row[0]) for row in rows(section(RUN_FOLDER, "## Exit codes")) if row[0].isdigit()}
     raised = {error.exit_code for error in tacit.TacitError.__subclasses__()}
     assert listed == raised | {0, 1, 130}
 
@@ -436,7 +439,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", text).strip().replace(" ", "-") for text in texts}
 
 
-LINKED = [*PAGES, ROOT / "papers" / "README.md", *sorted((ROOT / "docs" / "papers").glob("*.md"))]
+LINKED = [*PAGES, ROOT / "papers" / "README.md", *PAPERS]
 
 
 @pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
@@ -460,22 +463,22 @@ def test_pages_that_the_code_names_exist() -> None:
 
 
 def test_every_proof_is_linked() -> None:
-    text = (ROOT / "docs" / "epsilon.md").read_text(encoding="utf-8")
-    proofs = {path.name for path in (ROOT / "docs" / "proofs").glob("*.md")}
-    assert {name for name in proofs if f"(proofs/{name})" in text} == proofs
+    text = (DOCS / "concepts" / "epsilon.md").read_text(encoding="utf-8")
+    proofs = {path.name for path in (DOCS / "proofs").glob("*.md")}
+    assert {name for name in proofs if f"(../proofs/{name})" in text} == proofs - {"index.md"}
 
 
 def test_pages_link_to_each_other_and_to_the_picture() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for name in (
-        "docs/deploy.md",
-        "docs/experiment-file.md",
-        "docs/report.md",
+        "docs/how-to/deploy.md",
+        "docs/reference/experiment-file.md",
+        "docs/reference/report.md",
         "CONTRIBUTING.md",
         "CHANGELOG.md",
     ):
         assert f"({name}" in text
-    picture = ROOT / "docs" / "images" / "report.png"
+    picture = DOCS / "images" / "report.png"
     assert "(docs/images/report.png)" in text
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert picture.stat().st_size < 400_000

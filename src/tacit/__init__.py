@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from tacit.analysis.label_counts import LabelCounts, count_labels
     from tacit.analysis.score import load_model
     from tacit.config import Config, load_config
-    from tacit.data import Dataset, TaskData
+    from tacit.data import Dataset, Schema, TaskData
     from tacit.errors import (
         BudgetError,
         DivergenceError,
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
         PeerError,
         TacitError,
     )
+    from tacit.gradients.dropout import Dropout
+    from tacit.models.fix import fix
     from tacit.training.api import train
     from tacit.training.run_folder.result import Claim, Result
 
@@ -28,13 +31,18 @@ __all__ = [
     "Config",
     "Dataset",
     "DivergenceError",
+    "Dropout",
     "InputError",
+    "LabelCounts",
     "NotPrivateWarning",
     "PeerError",
     "Result",
+    "Schema",
     "TacitError",
     "TaskData",
     "__version__",
+    "count_labels",
+    "fix",
     "load_config",
     "load_model",
     "train",
@@ -47,12 +55,17 @@ _HOMES = {
     "Config": "config",
     "Dataset": "data",
     "DivergenceError": "errors",
+    "Dropout": "gradients.dropout",
     "InputError": "errors",
+    "LabelCounts": "analysis.label_counts",
     "NotPrivateWarning": "errors",
     "PeerError": "errors",
     "Result": "training.run_folder.result",
+    "Schema": "data",
     "TacitError": "errors",
     "TaskData": "data",
+    "fix": "models.fix",
+    "count_labels": "analysis.label_counts",
     "load_config": "config",
     "load_model": "analysis.score",
     "train": "training.api",

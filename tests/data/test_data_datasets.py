@@ -37,7 +37,7 @@ from tacit.errors import InputError
         (torch.zeros(3, 2), torch.zeros(2), "3 inputs, 2 targets"),
         (torch.zeros(3, 2), torch.zeros(3, 2, 2), "shape"),
         (torch.tensor(1.0), torch.zeros(1), "first dimension"),
-        (np.zeros((3, 2)), torch.zeros(3), "must be a torch tensor"),
+        (np.array([["a"], ["b"]]), torch.zeros(2), "must be an array of numbers"),
     ],
 )
 def test_a_data_set_refuses_what_is_none(inputs, targets, words):

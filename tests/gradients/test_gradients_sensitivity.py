@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tacit.errors import InputError
-from tacit.gradients import LOSSES, StackedModel, build
+from tacit.gradients import LOSSES, Dropout, Recurrent, StackedModel, build, record_coins
 from tacit.gradients.clipping import ClipNorm
 
 FLOAT32, FLOAT64 = torch.float32, torch.float64
@@ -59,6 +59,14 @@ class Attention(nn.Module):
         return (weights @ self.value(inputs)).mean(dim=1)
 
 
+class First(nn.Sequential):
+    """The first of what a layer returns."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = super().forward(inputs)[0]
+        return outputs
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(6, 3), (6,)),
     "mlp": (lambda: nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3)), (6,)),
@@ -96,6 +104,16 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     ),
     "attention": (Attention, (4, 8)),
     "functional": (Tied, (6,)),
+    "LSTM": (lambda: Tokens(First(Recurrent(nn.LSTM(4, 3, batch_first=True)))), (4, 4)),
+    "GRU, both ways": (
+        lambda: Tokens(First(Recurrent(nn.GRU(3, 2, batch_first=True, bidirectional=True)))),
+        (3, 3),
+    ),
+    "dropout": (
+        lambda: nn.Sequential(nn.Linear(6, 9), nn.Tanh(), Dropout(0.4), nn.Linear(9, 3)),
+        (6,),
+    ),
+    "dropout, functional": (lambda: nn.Sequential(Dropout(0.4), Tied()), (6,)),
 }
 _BUILT: dict[tuple[str, torch.dtype], tuple[StackedModel, Tensor]] = {}
 
@@ -181,11 +199,12 @@ def test_a_record_moves_the_sum_by_the_bound_at_most(
     mask[1, 3] = False
     place = seed % 3
     versions = []
+    coins = record_coins(seed, 0, 0, torch.arange(NODES), torch.arange(RECORDS).expand(NODES, -1))
     for record in (adversarial(shape, 10.0**size, kind, draws), inputs[0, place], math.nan):
         given_inputs = inputs.clone()
         given_inputs[:, place] = record
         batch = given_inputs.to(dtype), targets, mask
-        versions.append(model.gradient(at, *batch, clip, norm=norm).total)
+        versions.append(model.gradient(at, *batch, clip, norm=norm, coins=coins).total)
     assert all(bool(torch.isfinite(total).all()) for total in versions)
     changed, before, without = versions
     assert_moved_at_most(changed, without, clip, norm)

@@ -29,7 +29,8 @@ from experiments import tacit as command_line
 from tacit.config import load_config
 from tacit.errors import BudgetError, DivergenceError, InputError
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.training.loop import Progress, execute
+from tacit.training.hooks import Progress
+from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 from tacit.training.run_folder.checkpoint import latest, read
 

@@ -44,6 +44,12 @@ def ledger_table(document: LedgerReport) -> None:
             f"run {run.run[:8]}, entered {entered} by tacit {run.tacit_version}, plan "
             f"{run.plan_digest[:8]}: {'; '.join(_words_of(document, run.run))}"
         )
+        if run.unsent is not None:
+            sent, every = run.unsent
+            say(
+                f"run {run.run[:8]} was stopped after step {sent}, maybe by what it had released, "
+                f"which only the epsilon of the whole plan covers: all {every} steps are charged"
+            )
     for file in document.files[:_FILES]:
         say(f"{file.file}: head {file.head}, key {fingerprint(file.public_key)}")
     if len(document.files) > _FILES:

@@ -12,9 +12,11 @@ from torch import nn
 
 from tacit import data
 from tacit.config import GIVEN, Config
+from tacit.data.tables import find_schema, is_table
 from tacit.errors import InputError
+from tacit.gradients import with_output
 from tacit.models import architectures as models
-from tacit.models.architectures import find_loss
+from tacit.models.architectures import find_loss, find_output
 from tacit.models.metrics import GIVEN_METRIC, baselines, check_metrics, find_metrics, score
 from tacit.report.documents.run import ModelShape, ResultDocument, read_result
 from tacit.report.measures import ACCURACY, LOSS, measure_of
@@ -105,7 +107,13 @@ def evaluate_run(run: str | Path, dataset: str | None = None, data_dir: str | No
         InputError: the folder, the data set, or the fit of the two is wrong.
     """
     config = read_config(Path(run))
-    module = load_model(run)
+    if config.task.output == GIVEN:
+        raise InputError(
+            "RUN",
+            str(run),
+            "its output= was passed as a function: name it as task.output = 'module:function'",
+        )
+    module = with_output(load_model(run), find_output(config.task.output))
     name = dataset or config.task.dataset
     records = _records(config, name, data_dir)
     expected = _shape(Path(run), _result(Path(run))).input_shape
@@ -146,7 +154,16 @@ def _records(config: Config, name: str, data_dir: str | None) -> data.Dataset:
     if name == GIVEN:
         raise InputError("--data", name, "the run's data were passed as objects: name a data set")
     directory = Path(data_dir or config.task.data_dir)
-    loaded = data.load(name, data_dir=directory, seed=config.train.seed)
+    task, table = config.task, is_table(name)
+    same = name == task.dataset
+    loaded = data.load(
+        name,
+        data_dir=directory,
+        seed=config.train.seed,
+        schema=find_schema(task.schema, directory) if table and task.schema is not None else None,
+        test=task.test if same else None,
+        test_share=task.test_share if same else None,
+    )
     records = loaded.train if loaded.test is None else loaded.test
     data.check_dataset(records, "--data", loaded.classes)
     return records

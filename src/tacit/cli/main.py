@@ -23,6 +23,7 @@ import typer
 
 from tacit import __version__
 from tacit.cli.compare import compare
+from tacit.cli.interrupts import EXIT_CODE, INTERRUPTED, interrupted
 from tacit.cli.launch import launch
 from tacit.cli.options import (
     File,
@@ -344,11 +345,19 @@ def main() -> None:
     except TacitError as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        _fail("interrupted before a clean stop was possible", 130)
+        _fail(INTERRUPTED, EXIT_CODE)
+    except SystemExit as left:  # nothing of ours raises it within
+        _fail(
+            f"the code of your model or data ended the program (SystemExit: {left.code}): nothing "
+            "was finished; let it raise another exception",
+            InputError.exit_code,
+        )
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
+        if interrupted():  # what an interrupt makes of an import that is under way
+            _fail(INTERRUPTED, EXIT_CODE)
         usage = getattr(error, "format_message", None)  # of typer: a wrong command or option
         if usage is not None:
             _fail(f"{usage()} ('tacit --help' lists commands and options)", InputError.exit_code)

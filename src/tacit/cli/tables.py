@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tacit.algorithms import ALGORITHMS
+from tacit.cli.interrupts import interrupt
 from tacit.report.documents.plan import PlanDocument, PlannedNode
 from tacit.report.measures import ACCURACY, LOSS, measure_of
 from tacit.report.wording import bytes_text, epsilon_text, percent_text
@@ -27,7 +28,7 @@ from tacit.training.prepare import Job
 from tacit.training.run_folder.result import Result, bytes_per_step, mechanism_line
 
 if TYPE_CHECKING:
-    from tacit.training.loop import Progress as Moment
+    from tacit.training.hooks import Progress as Moment
 
 __all__ = [
     "algorithms_document",
@@ -59,7 +60,7 @@ def stop_signals(*, hidden: bool = False) -> Iterator[Callable[[], bool]]:
         if number == signal.SIGHUP:
             _leave_closed_terminal()
         else:
-            signal.signal(number, signal.default_int_handler)
+            signal.signal(number, interrupt)
         if not hidden:
             sys.stderr.write("\nstopping after this step; once more to interrupt at once\n")
 

@@ -30,6 +30,7 @@ __all__ = [
     "GATE",
     "HEARTBEAT",
     "IDENTITY",
+    "LABEL_COUNTS",
     "METRICS",
     "REPORT",
     "RUN_ID",
@@ -41,10 +42,10 @@ __all__ = [
     "TOKENS",
     "Experiment",
     "FolderName",
+    "Form",
     "Metrics",
     "Report",
     "RunId",
-    "Schema",
     "Summary",
     "plain",
 ]
@@ -64,7 +65,7 @@ Scalar: TypeAlias = str | int | float
 
 
 @dataclass(frozen=True)
-class Schema(Generic[T]):
+class Form(Generic[T]):
     """What one kind of value must be.
 
     Args:
@@ -224,21 +225,21 @@ class Report(_Model):
 # Built when they are first used: a process that is alone uses none.
 _LATER = ConfigDict(defer_build=True)
 
-FLAG = Schema(TypeAdapter(bool, config=_LATER), 10)
-STEP = Schema(TypeAdapter[int](_Step, config=_LATER), 20)
-STEPS = Schema(
+FLAG = Form(TypeAdapter(bool, config=_LATER), 10)
+STEP = Form(TypeAdapter[int](_Step, config=_LATER), 20)
+STEPS = Form(
     TypeAdapter[list[int]](
         Annotated[list[_Step], Field(max_length=1000, fail_fast=True)], config=_LATER
     ),
     2**16,
 )
-TOKEN = Schema(TypeAdapter[str](_Token, config=_LATER), 20)
-TOKENS = Schema(
+TOKEN = Form(TypeAdapter[str](_Token, config=_LATER), 20)
+TOKENS = Form(
     TypeAdapter[list[str]](
         Annotated[list[_Token], Field(max_length=_MOST_RANKS, fail_fast=True)], config=_LATER
     )
 )
-CHARGED = Schema(
+CHARGED = Form(
     TypeAdapter[list[list[tuple[int, int]]]](
         Annotated[
             list[Annotated[list[_Interval], Field(max_length=_MOST_INTERVALS, fail_fast=True)]],
@@ -247,18 +248,26 @@ CHARGED = Schema(
         config=_LATER,
     )
 )
-IDENTITY = Schema(TypeAdapter[dict[str, str | int | float]](_Identity, config=_LATER), 2**19)
-EXPERIMENT = Schema(TypeAdapter(Experiment))
-RUN_ID = Schema(TypeAdapter(RunId), 200)
-SESSION_ID = Schema(TypeAdapter[str](_Id, config=_LATER), 40)
-FOLDER = Schema(TypeAdapter(FolderName), 1000)
-SUMMARY = Schema(TypeAdapter(Summary))
-METRICS = Schema(TypeAdapter(Metrics), 16 * 2**20)
-REPORT = Schema(TypeAdapter(Report), 2**14)
-HEARTBEAT = Schema(
+IDENTITY = Form(TypeAdapter[dict[str, str | int | float]](_Identity, config=_LATER), 2**19)
+LABEL_COUNTS = Form(
+    TypeAdapter[list[list[float]]](
+        Annotated[
+            list[Annotated[list[_Finite], Field(max_length=100_000, fail_fast=True)]], _of_nodes
+        ],
+        config=_LATER,
+    )
+)
+EXPERIMENT = Form(TypeAdapter(Experiment))
+RUN_ID = Form(TypeAdapter(RunId), 200)
+SESSION_ID = Form(TypeAdapter[str](_Id, config=_LATER), 40)
+FOLDER = Form(TypeAdapter(FolderName), 1000)
+SUMMARY = Form(TypeAdapter(Summary))
+METRICS = Form(TypeAdapter(Metrics), 16 * 2**20)
+REPORT = Form(TypeAdapter(Report), 2**14)
+HEARTBEAT = Form(
     TypeAdapter[tuple[int, int, int | None, bool]](
         tuple[_Beat, _Beat, _Rank | None, bool], config=_LATER
     ),
     100,
 )
-GATE = Schema(TypeAdapter[tuple[int, bool]](tuple[_Step, bool], config=_LATER), 40)
+GATE = Form(TypeAdapter[tuple[int, bool]](tuple[_Step, bool], config=_LATER), 40)

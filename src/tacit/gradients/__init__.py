@@ -1,15 +1,21 @@
 """Clipped gradients of every record, for a stack of nodes with weights of their own."""
 
+from tacit.gradients.dropout import Dropout, record_coins
 from tacit.gradients.losses import LOSSES, Loss, loss_from_mean, weighted
-from tacit.gradients.stacked import BatchGradient, StackedModel, build
+from tacit.gradients.outputs import Output, picked, with_output
+from tacit.gradients.recurrent import Recurrent
+from tacit.gradients.stacked import BatchGradient, StackedModel, build, refuse_dropout
 from tacit.gradients.table import GradientTable, Replacement
 from tacit.gradients.table_storage import TableNeed, available_bytes, entries_of, table_need
 
 __all__ = [
     "LOSSES",
     "BatchGradient",
+    "Dropout",
     "GradientTable",
     "Loss",
+    "Output",
+    "Recurrent",
     "Replacement",
     "StackedModel",
     "TableNeed",
@@ -17,6 +23,10 @@ __all__ = [
     "build",
     "entries_of",
     "loss_from_mean",
+    "picked",
+    "record_coins",
+    "refuse_dropout",
     "table_need",
     "weighted",
+    "with_output",
 ]

@@ -28,6 +28,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from tacit.errors import InputError
 from tacit.gradients.clipping import Clip, ClipNorm, add_clipped, clip_records
 from tacit.gradients.contributions import Contribution, Dense, Layout, scale_and_add
+from tacit.gradients.dropout import dropping
 from tacit.gradients.layers.pooling import MaxPooling
 from tacit.gradients.layers.rules import Layer, describe
 from tacit.gradients.losses import Loss
@@ -50,6 +51,7 @@ class GradientPath(Protocol):
         total: Tensor,
         beta: int,
         norm: ClipNorm = "l2",
+        coins: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Scale `total` by beta and add the sum of (clipped) gradients over unmasked records.
 
@@ -62,6 +64,8 @@ class GradientPath(Protocol):
             total: `[nodes, d]`, changed in place.
             beta: 1, or 0 to overwrite whatever `total` holds.
             norm: which norm is bounded, and how; see `clipping`.
+            coins: int64 `[nodes, b]`, what dropout derives each record's mask from; None for a
+                module that drops nothing.
 
         Returns:
             norms `[nodes, b]` (`[nodes, 0]` where clip is None) and losses `[nodes, b]`, both 0
@@ -69,7 +73,13 @@ class GradientPath(Protocol):
         """
 
     def contributions(
-        self, parameters: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, norms: bool
+        self,
+        parameters: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        norms: bool,
+        coins: Tensor | None = None,
     ) -> tuple[list[Contribution], Tensor]:
         """Each record's gradient, not clipped, one part a parameter; and the masked losses.
 
@@ -89,14 +99,23 @@ class FunctionalPath:
     loss: Loss
     layout: Layout
 
-    def _record_loss(self, weights: Weights, inputs: Tensor, target: Tensor) -> Tensor:
-        outputs = functional_call(self.module, weights, (inputs.unsqueeze(0),))
+    def _record_loss(
+        self, weights: Weights, inputs: Tensor, target: Tensor, coin: Tensor | None
+    ) -> Tensor:
+        with dropping(self.module, None if coin is None else coin.unsqueeze(0)):
+            outputs = functional_call(self.module, weights, (inputs.unsqueeze(0),))
         return self.loss.per_record(outputs, target.unsqueeze(0))[0]
 
     def _masked_loss(
-        self, weights: Weights, inputs: Tensor, targets: Tensor, mask: Tensor
+        self,
+        weights: Weights,
+        inputs: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        coins: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        losses = vmap(self._record_loss, (None, 0, 0))(weights, inputs, targets)
+        each = vmap(self._record_loss, (None, 0, 0, _axis(coins)))
+        losses = each(weights, inputs, targets, coins)
         losses = torch.where(mask, losses, 0.0)
         return losses.sum(), losses.detach()
 
@@ -110,40 +129,51 @@ class FunctionalPath:
         total: Tensor,
         beta: int,
         norm: ClipNorm = "l2",
+        coins: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Scale `total` by beta and add the (clipped) sum; see `GradientPath`."""
         nodes = mask.shape[0]
         if clip is None:
             weights = self.layout.views(parameters)
             summed = grad_and_value(self._masked_loss, has_aux=True)
-            gradients, (_, losses) = vmap(summed)(weights, inputs, targets, mask)
+            every = vmap(summed, (0, 0, 0, 0, _axis(coins)))
+            gradients, (_, losses) = every(weights, inputs, targets, mask, coins)
             for slot in self.layout.slots:
                 scale_and_add(
                     total[:, slot.start : slot.stop], gradients[slot.name].reshape(nodes, -1), beta
                 )
             return losses.new_empty(nodes, 0), losses
 
-        parts, losses = self.contributions(parameters, inputs, targets, mask, norms=True)
+        parts, losses = self.contributions(
+            parameters, inputs, targets, mask, norms=True, coins=coins
+        )
         parts, factors, norms = clip_records(parts, mask, clip, norm)
         add_clipped(parts, factors, total, beta)
         return norms, losses
 
     def contributions(
-        self, parameters: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, norms: bool
+        self,
+        parameters: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        norms: bool,
+        coins: Tensor | None = None,
     ) -> tuple[list[Contribution], Tensor]:
         """Every parameter's materialised gradients; see `GradientPath`."""
-        flat, losses = self._materialised(parameters, inputs, targets)
+        flat, losses = self._materialised(parameters, inputs, targets, coins)
         parts: list[Contribution] = [
             Dense(slot, values) for slot, values in zip(self.layout.slots, flat, strict=True)
         ]
         return parts, losses.masked_fill(~mask, 0.0)
 
     def _materialised(
-        self, parameters: Tensor, inputs: Tensor, targets: Tensor
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor, coins: Tensor | None
     ) -> tuple[list[Tensor], Tensor]:
         """Gradients `[nodes, b, size]` of every slot, and losses `[nodes, b]`."""
-        each = vmap(grad_and_value(self._record_loss), (None, 0, 0))
-        gradients, losses = vmap(each)(self.layout.views(parameters), inputs, targets)
+        each = vmap(grad_and_value(self._record_loss), (None, 0, 0, _axis(coins)))
+        every = vmap(each, (0, 0, 0, _axis(coins)))
+        gradients, losses = every(self.layout.views(parameters), inputs, targets, coins)
         shape = losses.shape
         return [gradients[slot.name].reshape(*shape, -1) for slot in self.layout.slots], losses
 
@@ -155,6 +185,11 @@ class FunctionalPath:
             return outputs[0]
 
         return vmap(one)(inputs)
+
+
+def _axis(values: Tensor | None) -> int | None:
+    """The axis of records, for `vmap`, of what may not be there."""
+    return None if values is None else 0
 
 
 def tapped_layers(
@@ -297,9 +332,12 @@ class TapsPath:
         total: Tensor,
         beta: int,
         norm: ClipNorm = "l2",
+        coins: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Scale `total` by beta and add the (clipped) sum; see `GradientPath`."""
-        parts, losses = self.contributions(parameters, inputs, targets, mask, clip is not None)
+        parts, losses = self.contributions(
+            parameters, inputs, targets, mask, clip is not None, coins
+        )
         with torch.no_grad():
             if clip is None:
                 norms = losses.new_empty(mask.shape[0], 0)
@@ -312,13 +350,20 @@ class TapsPath:
         return norms, losses
 
     def contributions(
-        self, parameters: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, norms: bool
+        self,
+        parameters: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        norms: bool,
+        coins: Tensor | None = None,
     ) -> tuple[list[Contribution], Tensor]:
         """The gradients of every layer in their cheapest form, and the masked losses."""
         nodes, count = mask.shape[0], mask.numel()
         replaced = self.layers, self.poolings, self.rectifiers
         tapping = _tapping(self.module, *replaced, parameters, count)
-        with torch.enable_grad(), tapping as (anchor, records):
+        dropped = dropping(self.module, None if coins is None else coins.flatten())
+        with torch.enable_grad(), tapping as (anchor, records), dropped:
             outputs = self.module(inputs.flatten(0, 1))
             losses = self.loss.per_record(outputs, targets.flatten(0, 1))
             losses = torch.where(mask, losses.view(mask.shape), 0.0)

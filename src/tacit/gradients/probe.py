@@ -30,7 +30,9 @@ from torch.nn.parameter import is_lazy
 
 from tacit.errors import InputError, describe
 from tacit.gradients.contributions import Layout
+from tacit.gradients.dropout import dropping, record_coins
 from tacit.gradients.losses import Loss
+from tacit.gradients.outputs import described
 from tacit.gradients.paths import GradientPath
 
 __all__ = ["Probe", "mismatch", "probe_of", "refuse_module", "refuse_outputs"]
@@ -54,6 +56,7 @@ class Probe:
     total: Tensor
     norms: Tensor
     losses: Tensor
+    coins: Tensor
 
     @property
     def mask(self) -> Tensor:
@@ -91,13 +94,14 @@ def probe_of(
     gradients: dict[tuple[int, int], tuple[Tensor, ...]] = {}
     norms = torch.zeros(_NODES, many, dtype=torch.float64, device=device)
     losses = torch.zeros(_NODES, many, dtype=torch.float64, device=device)
+    coins = _coins(_NODES, many, device)
     for node in range(_NODES):
         weights = {
             slot.name: slot.view(parameters)[node].detach().requires_grad_()
             for slot in layout.slots
         }
         for record in range(many):
-            with torch.enable_grad():
+            with torch.enable_grad(), dropping(module, coins[node, record].unsqueeze(0)):
                 outputs = functional_call(module, weights, (records[node, record].unsqueeze(0),))
                 value = loss.per_record(outputs, labels[node, record].unsqueeze(0))[0]
                 found = torch.autograd.grad(
@@ -114,7 +118,7 @@ def probe_of(
         factor = clip / max(norms[node, record].item(), clip)
         for slot, part in zip(layout.slots, gradients[node, record], strict=True):
             total[node, slot.start : slot.stop].add_(part.reshape(-1), alpha=factor)
-    return Probe(parameters, records, labels, clip, total, norms, losses)
+    return Probe(parameters, records, labels, clip, total, norms, losses, coins)
 
 
 def mismatch(path: GradientPath, probe: Probe) -> str | None:
@@ -123,8 +127,9 @@ def mismatch(path: GradientPath, probe: Probe) -> str | None:
     Whatever `path` raises passes through.
     """
     total = torch.empty_like(probe.total)
+    batch = probe.inputs, probe.targets, probe.mask
     norms, losses = path.accumulate(
-        probe.parameters, probe.inputs, probe.targets, probe.mask, probe.clip, total, 0
+        probe.parameters, *batch, probe.clip, total, 0, coins=probe.coins
     )
     for what, found, right in (
         ("losses", losses, probe.losses),
@@ -165,25 +170,37 @@ _RULES = (
         (_BatchNorm,),
         lambda module: True,
         "batch statistics mix records, so a record's gradient cannot be clipped; "
-        "use GroupNorm or LayerNorm",
+        "use GroupNorm or LayerNorm, or tacit.fix(module)",
     ),
     _Rule(
         (_InstanceNorm,),
         lambda module: bool(module.track_running_stats),
         "running statistics of private records would be kept without noise; "
-        "use track_running_stats=False, GroupNorm or LayerNorm",
+        "use track_running_stats=False, GroupNorm or LayerNorm, or tacit.fix(module)",
     ),
     _Rule(
         (_DropoutNd,),
         lambda module: float(getattr(module, "p", 0.0)) > 0,
         "it draws from torch's global generator, so a run could not be repeated; "
-        "use p=0 or remove it",
+        "use tacit.Dropout, p=0, or tacit.fix(module)",
     ),
     _Rule(
         (nn.RNNBase, nn.MultiheadAttention),
         lambda module: float(getattr(module, "dropout", 0.0)) > 0,
         "its dropout draws from torch's global generator, so a run could not be repeated; "
-        "use dropout=0",
+        "use dropout=0 or tacit.fix(module)",
+    ),
+    _Rule(
+        (nn.RNNBase,),
+        lambda module: any(parameter.requires_grad for parameter in module.parameters()),
+        "torch cannot differentiate it one record at a time; tacit.fix(module) computes the same "
+        "from the same parameters in a way that it can",
+    ),
+    _Rule(
+        (nn.RNNCellBase,),
+        lambda module: any(parameter.requires_grad for parameter in module.parameters()),
+        "torch cannot differentiate it one record at a time; use nn.LSTM, nn.GRU or nn.RNN with "
+        "tacit.fix, or write the cell with nn.Linear",
     ),
     _Rule(
         (nn.Embedding, nn.EmbeddingBag),
@@ -216,9 +233,10 @@ _RULES = (
 def refuse_module(module: nn.Module) -> None:
     """Raise `InputError` on `task.model` for a module that cannot be trained privately.
 
-    Refused are batch normalisation, instance normalisation with running statistics, dropout that
-    is not zero, embeddings that count ids over a batch or change in a forward pass, lazy modules,
-    and a model without trainable parameters.
+    Refused are batch normalisation, instance normalisation with running statistics, torch's dropout
+    where it is not zero, torch's LSTM, GRU and RNN where they are trained, embeddings that count
+    ids over a batch or change in a forward pass, lazy modules, and a model without trainable
+    parameters.
     """
     for name, child in module.named_modules():
         for rule in _RULES:
@@ -245,8 +263,12 @@ def refuse_outputs(module: nn.Module, inputs: Tensor) -> Tensor:
     devices = [inputs.device.index or 0] if inputs.device.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.no_grad():
         before = _generator_states(inputs.device)
+        coins = _coins(1, len(inputs), inputs.device)[0]
         try:
-            outputs: object = module(inputs)
+            with dropping(module, coins):
+                outputs: object = module(inputs)
+        except InputError:
+            raise
         except Exception as error:
             raise InputError(
                 "task.model",
@@ -263,7 +285,8 @@ def refuse_outputs(module: nn.Module, inputs: Tensor) -> Tensor:
             "task.model",
             kind,
             "its forward pass draws from torch's global generator, so a run could not be "
-            "repeated; remove what is random in it",
+            "repeated; remove what is random in it, or use tacit.Dropout (of a Hugging Face model, "
+            "set the attention dropout in its configuration to 0)",
         )
     for name, buffer in module.named_buffers():
         if name not in buffers or not _same(buffer, buffers[name]):
@@ -273,19 +296,32 @@ def refuse_outputs(module: nn.Module, inputs: Tensor) -> Tensor:
                 "the forward pass changes this buffer, which would keep traces of private records "
                 "without noise; buffers must be constant",
             )
-    if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
-        shape = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if not isinstance(outputs, Tensor):
+        raise InputError(
+            "task.model",
+            kind,
+            f"it must return one tensor with a row a record, [{inputs.shape[0]}, ...]; it returned "
+            f"a {described(outputs)}: say which part is the prediction, as output= in tacit.train "
+            "or task.output in the file",
+        )
+    if outputs.shape[:1] != inputs.shape[:1]:
         raise InputError(
             "task.model",
             kind,
             f"it must return one tensor with a row a record, [{inputs.shape[0]}, ...]; "
-            f"it returned {shape}",
+            f"it returned {list(outputs.shape)}",
         )
     if not bool(torch.isfinite(outputs).all()):
         raise InputError(
             "task.model", kind, "its output for the first records must be finite numbers"
         )
     return outputs
+
+
+def _coins(nodes: int, records: int, device: torch.device) -> Tensor:
+    """Coins of made-up records, `[nodes, records]`, no two the same."""
+    rows = torch.arange(nodes, device=device)
+    return record_coins(0, 0, 0, rows, torch.arange(records, device=device).expand(nodes, -1))
 
 
 def _same(left: Tensor, right: Tensor) -> bool:

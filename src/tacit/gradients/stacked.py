@@ -43,6 +43,7 @@ from tacit.gradients.clipping import (
     clip_records,
 )
 from tacit.gradients.contributions import CHUNK, Layout, all_known_true, layout_of
+from tacit.gradients.dropout import drops
 from tacit.gradients.layers.pooling import poolings
 from tacit.gradients.layers.rectifiers import rectified
 from tacit.gradients.linear import (
@@ -53,10 +54,11 @@ from tacit.gradients.linear import (
     scores,
 )
 from tacit.gradients.losses import Loss
+from tacit.gradients.outputs import Output, with_output
 from tacit.gradients.paths import FunctionalPath, GradientPath, TapsPath, tapped_layers
 from tacit.gradients.probe import Probe, mismatch, probe_of, refuse_module, refuse_outputs
 
-__all__ = ["BatchGradient", "PathName", "StackedModel", "build"]
+__all__ = ["BatchGradient", "PathName", "StackedModel", "build", "refuse_dropout"]
 
 PathName = Literal["closed form", "taps", "functional"]
 """How clipped sums are computed; the same sums, at other speeds."""
@@ -112,6 +114,8 @@ class StackedModel:
         outputs_per_record: what `outputs` keeps for one record.
         channels_last: whether images may lie so.
         positions: the most terms that a record's gradient by one parameter is a sum of.
+        drops: whether the module holds dropout, so that every batch needs coins.
+        output: the part of what the module returns that is the prediction; None: all of it.
         loop: what the compiled loop knows of the model, where the path is `closed form`.
     """
 
@@ -129,6 +133,8 @@ class StackedModel:
     outputs_per_record: int
     channels_last: bool
     positions: int
+    drops: bool = False
+    output: Output | None = None
     loop: LinearLayer | None = None
 
     @property
@@ -151,6 +157,7 @@ class StackedModel:
         out: Tensor | None = None,
         norm: ClipNorm = "l2",
         counts: Tensor | None = None,
+        coins: Tensor | None = None,
     ) -> BatchGradient:
         """Sums of clipped per-record gradients.
 
@@ -165,11 +172,14 @@ class StackedModel:
             norm: which norm is bounded, and how; see `clipping`.
             counts: records that clipping is to allow for, `[nodes]`, where other sums are over more
                 and each record must be clipped alike; by default those of the batch.
+            coins: int64 `[nodes, b]`, the records' own (`record_coins`), where the module `drops`.
 
         Raises:
+            ValueError: no coins, and the module drops.
             InputError: on `algorithm.clip` unless the bound lies between 1e-18 and 1e18; on
                 `torch.set_float32_matmul_precision` if products are not to be in float32.
         """
+        coins = self._coins(coins)
         if clip is not None:
             present = mask.shape[1] if all_known_true(mask) else mask.sum(dim=1)
             clip = self.aimed(clip, present if counts is None else counts, parameters.dtype)
@@ -190,7 +200,7 @@ class StackedModel:
         found = [
             self._sums(
                 parameters[part],
-                (inputs[part], targets[part], mask[part]),
+                (inputs[part], targets[part], mask[part], None if coins is None else coins[part]),
                 clip[part] if isinstance(clip, Tensor) else clip,
                 total[part],
                 norm,
@@ -209,7 +219,7 @@ class StackedModel:
     def _sums(
         self,
         parameters: Tensor,
-        batch: tuple[Tensor, Tensor, Tensor],
+        batch: tuple[Tensor, Tensor, Tensor, Tensor | None],
         clip: Clip | None,
         total: Tensor,
         norm: ClipNorm,
@@ -219,7 +229,7 @@ class StackedModel:
 
         All records in one go, or, of a node alone, `most` at once.
         """
-        inputs, targets, mask = batch
+        inputs, targets, mask, coins = batch
         nodes, count = mask.shape
         step = _equal_parts(count, max(1, most // nodes))
         # A float64 total bounds how rounding adds up; one product of few records needs none.
@@ -229,9 +239,10 @@ class StackedModel:
         for start in range(0, count, step):
             part = slice(start, start + step)
             taken = inputs[:, part], targets[:, part], mask[:, part]
+            own = None if coins is None else coins[:, part]
             with torch.autocast(parameters.device.type, enabled=False):
                 found.append(
-                    engine.accumulate(parameters, *taken, clip, sums, int(start > 0), norm)
+                    engine.accumulate(parameters, *taken, clip, sums, int(start > 0), norm, own)
                 )
         if sums is not total:
             total.copy_(sums)
@@ -244,12 +255,14 @@ class StackedModel:
         targets: Tensor,
         mask: Tensor,
         clip: Clip | None,
+        coins: Tensor | None = None,
     ) -> RecordGradients:
         """Gradients of norm C at most, each by itself; arguments as those of `gradient`.
 
         All at once: the caller takes no more than `records_at_once` slots, and at least one, and
         answers for the rounding of sums of them: see `aimed`.
         """
+        coins = self._coins(coins)
         if clip is not None:
             _check_products(clip)
         parameters = parameters.detach()
@@ -257,7 +270,7 @@ class StackedModel:
         with torch.autocast(parameters.device.type, enabled=False):
             # With norms even where nothing is clipped: the form of the parts is always the same.
             parts, losses = self._engine(parameters).contributions(
-                parameters, inputs, targets, mask, norms=True
+                parameters, inputs, targets, mask, norms=True, coins=coins
             )
             with torch.no_grad():
                 if clip is not None:
@@ -317,8 +330,11 @@ class StackedModel:
         return torch.stack(rows)
 
     def module(self, vector: Tensor) -> nn.Module:
-        """A copy of the user's module with the weights `vector` `[d]`, in its dtype and device."""
-        result = copy.deepcopy(self.original).to(device=vector.device, dtype=vector.dtype)
+        """A copy of the user's module with the weights `vector` `[d]`, in its dtype and device.
+
+        In evaluation mode, so that what it says does not depend on how the module was handed over.
+        """
+        result = copy.deepcopy(self.original).to(device=vector.device, dtype=vector.dtype).eval()
         named = dict(result.named_parameters())
         with torch.no_grad():
             for slot in self.layout.slots:
@@ -347,6 +363,12 @@ class StackedModel:
     def _engine(self, parameters: Tensor) -> GradientPath:
         return self.exact if parameters.dtype == torch.float64 else self.engine
 
+    def _coins(self, coins: Tensor | None) -> Tensor | None:
+        """The coins, where they are needed: without them, masks would not be the records' own."""
+        if self.drops and coins is None:
+            raise ValueError("a model with dropout needs the coins of the records")
+        return coins if self.drops else None
+
     def _filled(
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -372,6 +394,7 @@ def build(
     dtype: torch.dtype,
     device: torch.device | str,
     memory_bytes: int | None = None,
+    output: Output | None = None,
 ) -> StackedModel:
     """Check a module, and choose and prove the path for its gradients.
 
@@ -383,11 +406,14 @@ def build(
         dtype: of the run, float32 or float64.
         device: of the run.
         memory_bytes: bound on the activations held at once; by default what suits the device.
+        output: the part of what the model returns that is the prediction; None where it returns
+            nothing else.
 
     Raises:
         InputError: on `task.model` if the module cannot be trained privately (see `probe`), its
             output does not fit the loss, or `torch.func` cannot differentiate it; on
-            `task.dataset` if the targets do not fit.
+            `task.dataset` if the targets do not fit; on `task.output`, if that is no part of what
+            the model returns.
     """
     refuse_module(model)
     if memory_bytes is None:
@@ -397,7 +423,8 @@ def build(
     inputs, targets = example_inputs.to(device), example_targets.to(device)
 
     def in_dtype(kind: torch.dtype) -> nn.Module:
-        return copy.deepcopy(original).to(device=device, dtype=kind).requires_grad_(False).train()
+        found = copy.deepcopy(original).to(device=device, dtype=kind).requires_grad_(False).train()
+        return with_output(found, output)
 
     working, exact = in_dtype(dtype), in_dtype(torch.float64)
     examples = (_as_dtype(inputs, dtype), _as_dtype(targets, dtype))
@@ -428,8 +455,25 @@ def build(
         outputs_per_record=activations,
         channels_last=choice.channels_last,
         positions=choice.positions,
+        drops=drops(original),
+        output=output,
         loop=choice.loop,
     )
+
+
+def refuse_dropout(model: StackedModel) -> None:
+    """Raise `InputError` on `task.model` if its masks change from step to step.
+
+    For an algorithm that keeps or subtracts the gradients of records: what it subtracts must be the
+    very vector that it has added before (`docs/proofs/clipped-sums.md`).
+    """
+    if model.drops:
+        raise InputError(
+            "task.model",
+            "Dropout",
+            "an algorithm that keeps or subtracts the gradients of records needs them without "
+            "dropout, whose masks change from step to step; use p=0, or another algorithm",
+        )
 
 
 def _check_products(clip: Clip) -> None:
@@ -494,7 +538,10 @@ def _choose(
             inputs, targets, mask = (
                 part[:, :1] for part in (probe.inputs, probe.targets, probe.mask)
             )
-            parts, _ = candidate.contributions(probe.parameters, inputs, targets, mask, norms=True)
+            coins = probe.coins[:, :1]
+            parts, _ = candidate.contributions(
+                probe.parameters, inputs, targets, mask, norms=True, coins=coins
+            )
             # Sums of terms are added in float64.
             kept = sum((1 + 2 * (part.positions > 1)) * part.numel() for part in parts)
             kept //= probe.mask.shape[0]
@@ -554,7 +601,7 @@ def _told(
 ) -> tuple[Tensor, Tensor]:
     """Losses and sizes of the gradients of some records `[nodes, b]` of the probe's batch."""
     batch = inputs, probe.targets, probe.mask
-    parts, losses = path.contributions(probe.parameters, *batch, norms=True)
+    parts, losses = path.contributions(probe.parameters, *batch, norms=True, coins=probe.coins)
     sizes = torch.stack([part.sizes().bounds[others] for part in parts])
     return losses[others], sizes
 

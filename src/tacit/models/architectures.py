@@ -19,7 +19,8 @@ for ten classes. Batch normalisation, which mixes records and so can have no cli
 record, is replaced by group normalisation (Wu and He 2018, arXiv:1803.08494) with their 32 groups.
 It starts as torchvision's does: He normal in the fan-out for convolutions.
 
-`find_loss` finds the loss of a task: by name, or a user's own.
+`find_loss` finds the loss of a task: by name, or a user's own. `find_output` finds the part of a model's
+output that is the prediction.
 """
 
 from __future__ import annotations
@@ -32,10 +33,18 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import InputError, nearest
-from tacit.gradients import LOSSES, Loss, loss_from_mean, weighted
+from tacit.gradients import LOSSES, Loss, Output, loss_from_mean, picked, weighted
 from tacit.models.imports import call_function, import_function
 
-__all__ = ["MODELS", "build_model", "failures", "find_loss", "input_dtype", "resnet18"]
+__all__ = [
+    "MODELS",
+    "build_model",
+    "failures",
+    "find_loss",
+    "find_output",
+    "input_dtype",
+    "resnet18",
+]
 
 HIDDEN = 128
 """Width of the hidden layer of `mlp`."""
@@ -277,3 +286,20 @@ def _loss(name: str, function: Callable[[Tensor, Tensor], Tensor] | None) -> Los
         return LOSSES[name]
     expected = f"not a loss; {nearest(name, LOSSES)} (or 'module:function' for your own)"
     raise InputError("task.loss", name, expected)
+
+
+def find_output(name: str | int | None) -> Output | None:
+    """The function that takes the prediction from what the model returns.
+
+    Args:
+        name: of `[task].output`: a key, a position, or `module:function`, looked for as a loss is;
+            None where the model returns its prediction alone.
+
+    Raises:
+        InputError: on `task.output` for a function that cannot be found.
+    """
+    if name is None:
+        return None
+    if isinstance(name, str) and ":" in name:
+        return import_function(name, "task.output")
+    return picked(name)

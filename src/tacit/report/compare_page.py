@@ -13,11 +13,13 @@ from typing import Any
 from tacit.report.charts import (
     AMBER,
     BLUE,
+    DASHES,
     GREEN,
     GREY,
     PURPLE,
     RED,
     SKY,
+    SYMBOLS,
     Axis,
     Chart,
     Drawing,
@@ -29,12 +31,12 @@ from tacit.report.charts import (
     scatter,
 )
 from tacit.report.measures import ACCURACY, LOSS, Measure, measure_of
+from tacit.report.protection import epsilon_words, size_note
 from tacit.report.rendering import Table, render
 from tacit.report.wording import (
     NOTHING,
     bytes_text,
     duration_text,
-    epsilon_text,
     number_text,
     percent_text,
 )
@@ -71,8 +73,6 @@ MEASURE_TITLES = {
 }
 _KEYS = {"steps": "step", "rounds": "step", "bytes": "bytes", "epsilon": "epsilon"}
 _COLOURS = (BLUE, RED, GREEN, PURPLE, AMBER, SKY, GREY)
-_DASHES = ("solid", "dash", "dashdot", "longdash")
-_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "x", "triangle-down", "cross", "star")
 _FLOOR = 0.01  # of the mean: where a band that reaches zero ends on a logarithmic axis
 _COLUMNS = (
     "worst node",
@@ -303,7 +303,7 @@ def _epsilon_cell(point: Row, key: str, absent: str) -> str:
         return NOTHING
     if not point["private"]:
         return "not private"
-    return absent if point[key] is None else epsilon_text(point[key])
+    return absent if point[key] is None else epsilon_words(point[key])
 
 
 def _published(line: Row) -> str:
@@ -355,8 +355,8 @@ def _curve(line: Row, place: int, axis: str, measure: str) -> Curve:
     return Curve(
         name=line["name"],
         colour=_COLOURS[place % len(_COLOURS)],
-        dash=_DASHES[place // len(_COLOURS) % len(_DASHES)],
-        symbol=_SYMBOLS[place % len(_SYMBOLS)],
+        dash=DASHES[place // len(_COLOURS) % len(DASHES)],
+        symbol=SYMBOLS[place % len(SYMBOLS)],
         budget=_budget(line["points"][line["chosen"]]),
         x=tuple(float(point[_KEYS[axis]]) for point in points),
         y=y,
@@ -402,6 +402,7 @@ def _chart(panel: Panel, seeds: int) -> Chart:
         figure = Drawing(
             data=[trace for curve in panel.curves for trace in _traces(curve)],
             layout=_layout(panel),
+            y_title=measure,
         )
     return Chart(
         key=f"compare-{panel.key}",
@@ -409,7 +410,6 @@ def _chart(panel: Panel, seeds: int) -> Chart:
         caption=f"{caption}.",
         figure=figure,
         absent=_ABSENT.get(panel.axis, "There is nothing to draw: no run has a point here yet."),
-        height=236 + _legend_height(panel),
     )
 
 
@@ -418,18 +418,7 @@ def _layout(panel: Panel) -> Layout:
     x = Axis(AXIS_TITLES[panel.axis], "log" if panel.log_x else "linear", ticks, suffix)
     y_ticks = ".0~%" if compared(panel.measure).percent else ""
     y = Axis(measure_title(panel.measure), "log" if panel.log_y else "linear", y_ticks)
-    return changed(
-        base_layout(x, y),
-        hovermode="closest",
-        margin={"b": _legend_height(panel)},
-        legend={"tracegroupgap": 0},
-    )
-
-
-def _legend_height(panel: Panel) -> int:
-    """CSS pixels below the plot: room for each entry in a row of its own, as on a telephone."""
-    entries = sum(1 + (curve.published is not None) for curve in panel.curves)
-    return max(104, 56 + 18 * entries)
+    return changed(base_layout(x, y), hovermode="closest")
 
 
 def _traces(curve: Curve) -> list[Trace]:
@@ -469,7 +458,6 @@ def _traces(curve: Curve) -> list[Trace]:
                 mode="lines",
                 line={"color": curve.colour, "dash": "dot", "width": 1.6},
                 hovertemplate="published: %{y:.4g}",
-                legendgroup=curve.name,
             )
         )
     return traces
@@ -497,4 +485,5 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
         [columns[place] for place in kept],
         [[cells[place] for place in kept] for cells in rows],
         left=("line", "point"),
+        note=size_note(rows),
     )

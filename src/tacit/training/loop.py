@@ -18,7 +18,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,11 +33,12 @@ from tacit.privacy.ledger.shared import SharedLedgers
 from tacit.private_files import make_private_folder, plain_errors
 from tacit.report import write_report
 from tacit.report.documents.base import plain_json
-from tacit.report.documents.metrics import Scores
+from tacit.report.documents.metrics import Measurement, Scores
 from tacit.report.documents.run import ResultDocument
 from tacit.training.allocator import retain_allocations
-from tacit.training.budget import claimed_spent, epsilon_spent, open_ledger
+from tacit.training.budget import RunLedger, claimed_spent, epsilon_spent, open_ledger
 from tacit.training.evaluation import consensus_of, models_public
+from tacit.training.hooks import LOG, Callback, Hooks, Progress
 from tacit.training.prepare import Job
 from tacit.training.processes.communication import open_communication
 from tacit.training.run_folder import checkpoint as checkpoints
@@ -51,32 +52,13 @@ from tacit.training.state import RunState, begin, record, save, share_of, take_r
 if TYPE_CHECKING:
     from tacit.communication.cluster import Cluster
 
-__all__ = ["Progress", "execute"]
+__all__ = ["execute"]
 
 CHECKPOINTS = 10  # by default, over a run
 BLOCKS = 100  # of steps, reserved one at a time
 DATA_BLOCKS = 20  # where each node has a file of its own to write
 FINITE_CHECK_EVERY = 8
 _WRITTEN = ("out", "checkpoint", "ledger", "RUN")  # what cannot be written in the middle of a run
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What the progress line shows; loss, accuracy and leading score are of the last evaluation.
-
-    `score` is that of the first metric that was asked for, `metric` its name; both are None where
-    none was. `notes` say what people should know of how a run that was cut off goes on.
-    """
-
-    step: int
-    steps: int
-    loss: float | None
-    accuracy: float | None
-    epsilon: float | None
-    steps_per_second: float
-    notes: tuple[str, ...] = ()
-    metric: str | None = None
-    score: float | None = None
 
 
 def _ignore(progress: Progress) -> None:
@@ -95,6 +77,7 @@ def execute(
     resume: bool = False,
     on_step: Callable[[Progress], None] = _ignore,
     should_stop: Callable[[], bool] = _never,
+    callbacks: Sequence[Callback] = (),
     cluster: Cluster | None = None,
 ) -> Result:
     """Run a prepared job to its end, to a clean stop, or to the end of its budget.
@@ -105,11 +88,15 @@ def execute(
         resume: continue from the last checkpoint; steps that were reserved and are run again are
             charged again.
         on_step: called after every step.
-        should_stop: asked after every step; True ends the run cleanly, in all processes.
+        should_stop: asked after every step; True ends the run cleanly, in all processes. It must
+            not look at what was released: the run is then charged the steps that it made.
+        callbacks: told of the run in the process of rank 0; they may look, see
+            `tacit.training.hooks`.
         cluster: the other processes, for which the job was prepared; None: there are none.
 
     Raises:
-        InputError: `out` exists (without `resume`), or holds another run (with it).
+        InputError: `out` exists (without `resume`), or holds another run (with it); a callback
+            failed.
         BudgetError: nothing is left of the budget for a resumed run, or the budget of a node's
             data does not cover a new one.
         DivergenceError: the model of a node is no longer finite.
@@ -135,16 +122,29 @@ def execute(
         run = begin(
             job, peers, communication, (own, common_folder), ledger, resume=resume, is_new=is_new
         )
+        hooks = Hooks(callbacks if peers.rank == 0 else ())
         try:
-            _train(run, on_step, should_stop)
-            return _finish(run)
-        except DivergenceError as error:
-            _diverged(run, str(error))
+            LOG.info("the run begins at step %d of %d", run.step, run.plan.steps)
+            hooks.start(run.plan)
+            _train(run, on_step, should_stop, hooks)
+            hooks.raise_failure(_cut_short(run))
+            result = _finish(run, hooks)
+        except BaseException as error:
+            hooks.error(error)
+            _failed(run, error)
             raise
-        except InputError as error:
-            if error.where not in _WRITTEN:
-                raise
-            raise InputError(error.where, error.value, _cut_short(run, error)) from error
+    hooks.end(result)
+    return result
+
+
+def _failed(run: RunState, error: BaseException) -> None:
+    """Write down that the run diverged; say what is safe where something could not be written."""
+    if isinstance(error, DivergenceError):
+        _diverged(run, str(error))
+    if isinstance(error, InputError) and error.where in _WRITTEN:
+        more = "; when there is room to write, go on with --resume"
+        expected = error.expected + _cut_short(run) + more
+        raise InputError(error.where, error.value, expected) from error
 
 
 def _folders(
@@ -236,20 +236,20 @@ def _run_id(peers: Peers, reserved: Path | None, shared: SharedLedgers) -> str:
     return run_id
 
 
-def _cut_short(run: RunState, error: InputError) -> str:
-    """What could not be written in the middle of a run, what is safe, and how to go on."""
+def _cut_short(run: RunState) -> str:
+    """Where a run ended, what is safe, and how to go on."""
     kept = None
     with suppress(OSError):  # the folder itself may be gone
         kept = run.folder and checkpoints.latest(run.folder.path)
     where = f"the last checkpoint is {kept.name}" if kept else "there is no checkpoint yet"
-    return (
-        f"{error.expected}; the run ended after step {run.step}: what was sent is in the "
-        f"ledger, and {where}; when there is room to write, go on with --resume"
-    )
+    return f"; the run ended after step {run.step}: what was sent is in the ledger, and {where}"
 
 
 def _train(
-    run: RunState, on_step: Callable[[Progress], None], should_stop: Callable[[], bool]
+    run: RunState,
+    on_step: Callable[[Progress], None],
+    should_stop: Callable[[], bool],
+    hooks: Hooks,
 ) -> None:
     """Every step from where the run stands, then the gossip-only rounds."""
     config, peers = run.job.config, run.peers
@@ -257,8 +257,10 @@ def _train(
     saves = config.train.checkpoint_every or share_of(run.plan.steps, CHECKPOINTS)
     block = share_of(run.plan.steps, DATA_BLOCKS if config.privacy.ledger else BLOCKS)
     if run.step == 0 and not run.started:
-        record(run)
-    reserved = run.step
+        hooks.metrics(record(run))
+    reserved = run.charged
+    if reserved > run.step and run.ledger is not None:
+        run.ledger.use()
     while run.step < run.until:
         k = run.step
         peers.at(k)
@@ -269,33 +271,79 @@ def _train(
         _delay(run, k)
         run.state = algorithm.step(run.state, k, options, run.context)
         run.step = k + 1
-        asked = should_stop()
-        stop = peers.agreed_stop(run.step, asked)
-        last = stop or run.step == run.until
-        evaluated = run.step in run.evaluation_steps
-        saved = last or run.step % saves == 0
-        if evaluated or saved or run.step % FINITE_CHECK_EVERY == 0:
+        evaluated = run.step in run.evaluation_steps and run.step < run.until
+        if evaluated or run.step % FINITE_CHECK_EVERY == 0:
             _check_finite(run)
-        if evaluated and not last:
-            record(run)
-        else:
-            take_rows(run)
+        hooks.metrics(record(run) if evaluated else take_rows(run))
+        hooks.step(_public(_progress(run), run.rows[-1] if run.rows else None))
+        asked = should_stop()
+        stop = peers.agreed_stop(run.step, asked or _stop_wanted(run, hooks))
+        last = stop or run.step == run.until
+        adaptive = stop and _any_callback(peers, hooks)
+        saved = last or run.step % saves == 0
+        if saved:
+            _check_finite(run)
         try:
             if saved:
                 save(run)
         finally:
             # After the checkpoint: steps that were given back, but not kept, cost their repeat.
             if last and run.ledger is not None:
-                run.ledger.settle(run.step)
+                _settle(run, run.ledger, reserved, adaptive)
         on_step(_progress(run))
         if stop and run.step < run.until:
-            by = "by the user" if asked else "by the user of another process"
-            run.status, run.message = "stopped", by
+            run.status, run.message = "stopped", _stopped(run, hooks, asked, adaptive)
             break
     if run.status != "stopped":
         for extra in range(algorithm.final_rounds(options)):
             run.state = algorithm.mix(run.state, run.step + extra, run.context)
     _check_finite(run)
+
+
+def _any_callback(peers: Peers, hooks: Hooks) -> bool:
+    """Whether a callback asks for the end of the run; only the process of rank 0 has any."""
+    asked: list[bool] = peers.share("stop by a callback", hooks.ask_for_stop, FLAG)
+    return any(asked)
+
+
+def _stop_wanted(run: RunState, hooks: Hooks) -> bool:
+    """Whether a callback ends the run here.
+
+    Where kills have left a budget that ends the run before its plan does, only a failure counts:
+    all that the budget covers is charged in any case.
+    """
+    return hooks.failure is not None or (hooks.ask_for_stop and run.until == run.plan.steps)
+
+
+def _settle(run: RunState, ledger: RunLedger, reserved: int, adaptive: bool) -> None:
+    """Give back what was reserved and not sent; nothing, where what was released chose the end.
+
+    Args:
+        run: at its last step.
+        ledger: its ledger.
+        reserved: up to which step this session has reserved.
+        adaptive: whether a callback ended the run; see `tacit.training.hooks` for the reason.
+    """
+    if adaptive:
+        if reserved < run.until:
+            ledger.reserve(reserved, run.until)
+        run.paid = max(run.paid, run.until)
+    ledger.settle(run.step, run.charged)
+
+
+def _stopped(run: RunState, hooks: Hooks, asked: bool, adaptive: bool) -> str:
+    """Who stopped the run, and what that means for its epsilon."""
+    if not adaptive:
+        by = "by the user" if asked else "by the user of another process"
+        earlier = f"; an earlier stop by a callback keeps all {run.charged} steps charged"
+        return by + (earlier if run.charged > run.step else "")
+    by = f"by a callback ({hooks.stopped_by})" if hooks.stopped_by else "by a callback"
+    if run.ledger is None:
+        return by
+    return (
+        f"{by}: such a stop may depend on what was released, so that all {run.charged} planned "
+        "steps are charged and epsilon is that of the whole plan"
+    )
 
 
 def _delay(run: RunState, k: int) -> None:
@@ -304,15 +352,15 @@ def _delay(run: RunState, k: int) -> None:
         time.sleep(run.plan.faults.delay(k, run.job.hosted))
 
 
-def _finish(run: RunState) -> Result:
+def _finish(run: RunState, hooks: Hooks) -> Result:
     """Measure, write down, and hand over."""
     job, plan, communication = run.job, run.plan, run.communication
     seconds = run.seconds
     communication.finish()
-    take_rows(run)
-    record(run, whole=True)
+    hooks.metrics(take_rows(run))
+    hooks.metrics(record(run, whole=True))
     communication.finish()
-    take_rows(run, whole=True)
+    hooks.metrics(take_rows(run, whole=True))
     own = {} if run.ledger is None else run.ledger.charged()
     charged = together(run.peers, "list of steps reserved at the end", job, own)
     epsilon = epsilon_spent(plan, charged)
@@ -337,7 +385,8 @@ def _finish(run: RunState) -> Result:
         raise PeerError(f"rank 0 gave bytes of {len(sent)} nodes, and there are {len(plan.nodes)}")
     for node, count in zip(job.hosted, communication.exchange.bytes_sent.tolist(), strict=True):
         sent[node] = count
-    claimed = claimed_spent(plan, run.step)
+    claimed = claimed_spent(plan, run.charged)
+    LOG.info("the run is %s after step %d of %d", run.status, run.step, plan.steps)
     return Result(
         parameters=models,
         consensus=consensus,
@@ -416,12 +465,13 @@ def _document(
         message=run.message,
         steps=run.step,
         epsilon=epsilon,
-        claimed=claimed_spent(run.plan, run.step),
+        claimed=claimed_spent(run.plan, run.charged),
         evaluation=None if run_evaluation is None else run_evaluation.evaluation,
         bytes_sent=sent,
         seconds=seconds,
         notes=(*run.notes, *(() if run_evaluation is None else run_evaluation.notes)),
         epsilon_source=sources if job.plan.accounted else None,
+        charged_steps=run.charged if run.charged > run.step else None,
     )
 
 
@@ -464,6 +514,12 @@ def _diverged(run: RunState, message: str) -> None:
     document = _document(run, epsilon, run.seconds, others="not asked")
     run.common_folder.write_document(folders.RESULT, document)
     write_report(run.common_folder.path)
+
+
+def _public(progress: Progress, row: Measurement | None) -> Progress:
+    """The same without what was measured on private records."""
+    tested = row is not None and row.test_loss is not None
+    return progress if tested else replace(progress, loss=None)
 
 
 def _progress(run: RunState) -> Progress:

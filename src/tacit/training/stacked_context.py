@@ -14,7 +14,7 @@ from torch import Tensor
 from tacit.communication.exchange import Exchange
 from tacit.data import StackedData
 from tacit.errors import InputError
-from tacit.gradients import BatchGradient, StackedModel
+from tacit.gradients import BatchGradient, StackedModel, record_coins, refuse_dropout
 from tacit.gradients.contributions import all_known_true
 from tacit.gradients.table import clipped_difference, difference_shapes
 from tacit.gradients.table_storage import Shape
@@ -99,6 +99,7 @@ class StackedContext:
     def table(self) -> StackedTable:
         """The gradient table, made when it is first filled or restored."""
         self._only_l2()
+        refuse_dropout(self._model)
         nodes = self._all._members
         return StackedTable(self._plan, self._model, self._data, self._keys, self._seen.keep, nodes)
 
@@ -145,7 +146,7 @@ class StackedContext:
         rows, nodes = self._taking_part(k)
         if not nodes:
             return at.new_zeros(at.shape)
-        inputs, targets, mask = self._batch(k, part, whole, rows, nodes)
+        inputs, targets, mask, indices = self._batch(k, part, whole, rows, nodes)
         found = self._model.gradient(
             at if rows is None else at[rows],
             inputs,
@@ -153,6 +154,7 @@ class StackedContext:
             mask,
             self.clip(k) if clipped else None,
             norm=self._plan.release.clip.norm,
+            coins=self._coins(k, part, nodes, indices),
         )
         self._seen.keep(found, mask)
         if rows is None:
@@ -162,7 +164,8 @@ class StackedContext:
     def batch_difference(self, at: Tensor, anchor: Tensor, k: int, bound: float | None) -> Tensor:
         """Sum over step k's batch of clipped gradients at `at` less those at `anchor`."""
         self._only_l2()
-        batch = self._batch(k, 0, False, None, self._members)
+        refuse_dropout(self._model)
+        batch = self._batch(k, 0, False, None, self._members)[:3]
         found = clipped_difference(
             self._model,
             self._shapes,
@@ -272,10 +275,19 @@ class StackedContext:
         return all(node.rate == 1 for node in self._plan.nodes)
 
     @cached_property
-    def _whole(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _whole(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Every record of every node, gathered once."""
         batch = sampling.everything(self._plan, self._device, nodes=self._members)
-        return (*self._data.gather(batch.indices), batch.mask)
+        return (*self._data.gather(batch.indices), batch.mask, batch.indices)
+
+    def _coins(
+        self, k: int, part: int, nodes: tuple[NodePlan, ...], indices: Tensor
+    ) -> Tensor | None:
+        """The public coins of records `[nodes, b]`, by their numbers, for a model with dropout."""
+        if not self._model.drops:
+            return None
+        numbers = torch.tensor([node.node for node in nodes], device=self._device)
+        return record_coins(self.seed, k, part, numbers, indices)
 
     def _batch(
         self,
@@ -284,14 +296,14 @@ class StackedContext:
         whole: bool,
         rows: Tensor | None,
         nodes: tuple[NodePlan, ...],
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs, targets and mask of some rows' batch; None for all rows of this context."""
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Inputs, targets, mask and record numbers of some rows' batch; None for all rows here."""
         places = self._places if rows is None else rows if self._places is None else None
         if whole or self._everyone_joins:
-            inputs, targets, mask = self._all._whole
+            inputs, targets, mask, indices = self._all._whole
             if places is None:
-                return inputs, targets, mask
-            return inputs[places], targets[places], mask[places]
+                return inputs, targets, mask, indices
+            return inputs[places], targets[places], mask[places], indices[places]
         # Mini-batches of one step that share no record are drawn once.
         drawn = self._disjoint_batches
         if drawn is None or (drawn.step, drawn.rows) != (k, nodes):
@@ -300,8 +312,8 @@ class StackedContext:
         batch = drawn.batch(part)
         if self._gathered is not None:
             inputs, targets = self._gathered
-            return inputs[part], targets[part], batch.mask
-        return (*self._data.gather(batch.indices, places), batch.mask)
+            return inputs[part], targets[part], batch.mask, batch.indices
+        return (*self._data.gather(batch.indices, places), batch.mask, batch.indices)
 
     def _read_together(
         self, drawn: sampling.DisjointBatches, places: Tensor | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from copy import deepcopy
 from io import StringIO
 from typing import Any
@@ -164,17 +163,14 @@ def test_the_page_shows_what_the_document_says() -> None:
     assert "no run here has an epsilon" in page.text
 
 
-def test_a_legend_has_room_for_each_line_in_a_row_of_its_own() -> None:
-    """A legend with less room is cut off by a scroll bar, and squeezes the plot."""
-    for count in (1, 3, 12):
-        made = document(*(line(f"line {turn}") for turn in range(count)))
-        page = Page(compare_page(made))
-        layout = page.charts["compare-steps-0"]["layout"]
-        assert layout["margin"]["b"] >= 2 * count * 18 + 50  # every line has a published figure
-        assert layout["legend"]["tracegroupgap"] == 0
-        figure = re.search(r'id="compare-steps-0".*?height:(\d+)px', page.html, re.DOTALL)
-        assert figure is not None
-        assert int(figure[1]) - layout["margin"]["b"] == 236
+def test_the_legend_names_every_line_and_hides_its_band_with_it() -> None:
+    page = Page(compare_page(document(line("first"), line("second"))))
+    entries = [tag["value"] for name, tag in page.tags if name == "button"]
+    # traces of each line: its band, its mean, and the figure that is published
+    assert entries[:4] == ["1 0", "2", "4 3", "5"]
+    for name in ("first", "first, published", "second", "second, published"):
+        assert name in page.text
+    assert page.charts["compare-steps-0"]["layout"]["showlegend"] is False
 
 
 def test_text_on_the_page_is_escaped() -> None:

@@ -122,8 +122,16 @@ def run_once(
         on_step: called with every step done.
 
     Raises:
-        InputError: all that is sent in so many steps would not fit the memory.
+        InputError: all that is sent in so many steps would not fit the memory; the model has
+            dropout.
     """
+    if job.model.drops:
+        raise InputError(
+            "canaries",
+            canaries,
+            "must be 0 for a model with dropout: its masks go by the numbers of the records, which "
+            "a training without some of them changes",
+        )
     numbers = steps * len(job.plan.nodes) * job.plan.parameters
     if numbers > MOST_NUMBERS:
         raise InputError(

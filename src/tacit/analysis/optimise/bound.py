@@ -48,7 +48,7 @@ from torch import Tensor, nn
 from tacit import data
 from tacit.config import GIVEN
 from tacit.errors import InputError, describe, nearest
-from tacit.gradients import Loss
+from tacit.gradients import Loss, record_coins, with_output
 from tacit.training.prepare import Job
 
 __all__ = [
@@ -420,7 +420,10 @@ def _measure(job: Job, start: Tensor, source: Source, records: int) -> _Measured
     slots = torch.arange(width, device=job.device).expand(len(sizes), width)
     mask = slots < sizes.unsqueeze(1)
     inputs, targets = sample.gather(torch.where(mask, slots, 0))
-    gradients = job.model.gradient(start.repeat(len(sizes), 1), inputs, targets, mask, _NO_CLIP)
+    numbers = torch.arange(len(sizes), device=job.device)
+    coins = record_coins(job.config.train.seed, 0, 0, numbers, slots)
+    starts = start.repeat(len(sizes), 1)
+    gradients = job.model.gradient(starts, inputs, targets, mask, _NO_CLIP, coins=coins)
     means = gradients.total.double() / sizes.unsqueeze(1)
     own = means.square().sum(dim=1)
     squares = gradients.norms.double().square().sum(dim=1)
@@ -431,7 +434,7 @@ def _measure(job: Job, start: Tensor, source: Source, records: int) -> _Measured
     else:
         heterogeneity = float((squares.sum() / sizes.sum()) - own.mean())
         reading = "spread of single records' gradients: at least that of any division of them"
-    module = job.model.module(start).eval()
+    module = with_output(job.model.module(start), job.model.output)
     every = math.ceil(len(sample.inputs) / _CURVATURE_RECORDS)  # every node's in the same share
     return _Measured(
         smoothness=largest_curvature(

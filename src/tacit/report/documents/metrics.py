@@ -14,6 +14,7 @@ __all__ = [
     "GradientNorms",
     "Measurement",
     "PrivateMeasurement",
+    "PublicMeasurement",
     "Scores",
     "Spread",
     "leading",
@@ -50,12 +51,11 @@ class GradientNorms(RunDocument):
     largest: OptionalNumber = Field(alias="max")
 
 
-class Measurement(RunDocument):
-    """One line of `metrics.jsonl`; what was not measured or not finite is `None`.
+class PublicMeasurement(RunDocument):
+    """What everyone may know of where a run stands; what was not measured is `None`.
 
     `step` counts completed steps, `bytes_sent` is cumulative and a mean over nodes, `seconds`
-    are of wall time, `noise_std` is that of one coordinate of a node's batch-mean gradient. The
-    last four are measured on private records: None where nodes are apart.
+    are of wall time, `noise_std` is that of one coordinate of a node's batch-mean gradient.
     """
 
     step: Count
@@ -69,15 +69,23 @@ class Measurement(RunDocument):
     claimed_epsilon: Spread | None
     bytes_sent: OptionalNumber
     seconds: OptionalNumber
-    train_loss: OptionalNumber
-    gradient_norm: GradientNorms | None
-    clip_rate: OptionalNumber
-    records_left_out: Count | None = None
 
     @property
     def leading(self) -> tuple[Measure, Scores | None]:
         """What the run is judged by, see `leading`."""
         return leading(self.test_metrics, self.test_accuracy, self.test_loss)
+
+
+class Measurement(PublicMeasurement):
+    """One line of `metrics.jsonl`; what was not measured or not finite is `None`.
+
+    The last four are measured on private records: None where nodes are apart.
+    """
+
+    train_loss: OptionalNumber
+    gradient_norm: GradientNorms | None
+    clip_rate: OptionalNumber
+    records_left_out: Count | None = None
 
 
 def leading(

@@ -210,6 +210,7 @@ class ResultDocument(RunDocument):
     notes: Items[Text] = ()
     not_covered: Items[Text]
     epsilon_source: Items[Text] | None
+    charged_steps: Count | None = None
 
     @field_validator(
         "epsilon",

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tacit import __version__
 from tacit.algorithms.accounting import noised_sums
 from tacit.communication.colours import Outgoing, opened
+from tacit.config import Config
 from tacit.errors import InputError
 from tacit.privacy.published import FormulaCondition
 from tacit.report.documents.metrics import Scores, leading
@@ -156,8 +157,10 @@ def result_document(
     seconds: float,
     notes: Sequence[str] = (),
     epsilon_source: Sequence[str] | None = None,
+    charged_steps: int | None = None,
 ) -> ResultDocument:
     """The content of `result.json`, from which the report is drawn too."""
+    more: dict[str, Any] = {} if charged_steps is None else {"charged_steps": charged_steps}
     plan, config = job.plan, job.config
     algorithm = config.algorithm.definition
     reason = plan.not_private_reason
@@ -225,8 +228,22 @@ def result_document(
         gradient_path=job.model.path,
         warnings=plan.warnings,
         notes=(*plan.notes, *notes),
-        not_covered=(*NOT_COVERED, *algorithm.not_covered) if plan.accounted else (),
+        not_covered=(*NOT_COVERED, *_declared_public(config), *algorithm.not_covered)
+        if plan.accounted
+        else (),
         epsilon_source=None if epsilon_source is None else tuple(epsilon_source),
+        **more,
+    )
+
+
+def _declared_public(config: Config) -> tuple[str, ...]:
+    """The test records that were records of the nodes, if there are any."""
+    share = config.task.test_share
+    if share is None:
+        return ()
+    return (
+        f"the share of {share:g} of the records that was held out for testing and declared public "
+        "(task.test_share), and all scores on it",
     )
 
 

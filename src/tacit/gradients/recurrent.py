@@ -1,0 +1,172 @@
+"""LSTM, GRU and RNN layers in plain operations, so that each record has a gradient of its own.
+
+The kernels behind `nn.LSTM`, `nn.GRU` and `nn.RNN` cannot be differentiated one record at a time.
+`Recurrent` computes the same numbers from the same parameters, one step of the sequence after the
+other: weights of the one can be loaded into the other by `load_state_dict`, both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tacit.errors import InputError
+from tacit.gradients.dropout import Dropout
+
+__all__ = ["Recurrent"]
+
+State = tuple[Tensor, ...]  # h `[records, hidden]`; of an LSTM also c
+
+
+def _lstm(inputs: Tensor, hidden: Tensor, state: State) -> State:
+    """States after one step, from what inputs and hidden state give for the four gates."""
+    entered, forgot, proposed, shown = (inputs + hidden).chunk(4, dim=-1)
+    cell = torch.sigmoid(forgot) * state[1] + torch.sigmoid(entered) * torch.tanh(proposed)
+    return torch.sigmoid(shown) * torch.tanh(cell), cell
+
+
+def _gru(inputs: Tensor, hidden: Tensor, state: State) -> State:
+    (reset, update, new), (own_reset, own_update, own_new) = (
+        values.chunk(3, dim=-1) for values in (inputs, hidden)
+    )
+    kept = torch.sigmoid(update + own_update)
+    proposed = torch.tanh(new + torch.sigmoid(reset + own_reset) * own_new)
+    return ((1 - kept) * proposed + kept * state[0],)
+
+
+def _tanh(inputs: Tensor, hidden: Tensor, state: State) -> State:
+    return (torch.tanh(inputs + hidden),)
+
+
+def _relu(inputs: Tensor, hidden: Tensor, state: State) -> State:
+    return (torch.relu(inputs + hidden),)
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """`states` tensors of state, and a step: (by inputs, by hidden state, states) -> states."""
+
+    states: int
+    step: Callable[[Tensor, Tensor, State], State]
+
+
+_CELLS: Mapping[str, _Cell] = {
+    "LSTM": _Cell(2, _lstm),
+    "GRU": _Cell(1, _gru),
+    "RNN_TANH": _Cell(1, _tanh),
+    "RNN_RELU": _Cell(1, _relu),
+}
+
+
+class Recurrent(nn.Module):
+    """What an `nn.LSTM`, `nn.GRU` or `nn.RNN` computes, record by record; made by `tacit.fix`.
+
+    Takes and returns what `like` does, but for packed sequences, and has its parameters: the same
+    names, in the same order. Dropout between layers is a `tacit.Dropout`.
+
+    Args:
+        like: whose parameters are copied.
+    """
+
+    def __init__(self, like: nn.RNNBase) -> None:
+        super().__init__()
+        self.mode = like.mode
+        self.input_size, self.hidden_size = like.input_size, like.hidden_size
+        self.num_layers, self.bidirectional = like.num_layers, like.bidirectional
+        self.proj_size, self.bias, self.batch_first = like.proj_size, like.bias, like.batch_first
+        for name, parameter in like.named_parameters():
+            values = parameter.detach().clone()
+            self.register_parameter(name, nn.Parameter(values, parameter.requires_grad))
+        self.between = Dropout(like.dropout)
+        self.train(like.training)
+
+    def extra_repr(self) -> str:
+        """What a printed model says of it."""
+        return (
+            f"{self.mode}, {self.input_size}, {self.hidden_size}, num_layers={self.num_layers}, "
+            f"batch_first={self.batch_first}, bidirectional={self.bidirectional}"
+        )
+
+    def flatten_parameters(self) -> None:
+        """Does nothing; there for modules that call it."""
+
+    def forward(
+        self, inputs: Tensor, state: Tensor | State | None = None
+    ) -> tuple[Tensor, Tensor | State]:
+        """Outputs of the last layer at every step, and the last state of every layer.
+
+        Args:
+            inputs: `[records, steps, in]` (`batch_first`), `[steps, records, in]` or `[steps, in]`.
+            state: h, or of an LSTM (h, c), `[layers * directions, records, hidden]`; zeros without.
+
+        Returns:
+            What `nn.LSTM`, `nn.GRU` and `nn.RNN` return.
+
+        Raises:
+            InputError: on `task.model` for a packed sequence.
+        """
+        if not isinstance(inputs, Tensor):
+            raise InputError(
+                "task.model",
+                type(inputs).__name__,
+                "a per-record LSTM, GRU or RNN takes a padded tensor; mask what follows the end",
+            )
+        alone = inputs.ndim == 2
+        if alone:
+            sequence = inputs.unsqueeze(0)
+        else:
+            sequence = inputs if self.batch_first else inputs.transpose(0, 1)
+        starts = self._starts(sequence, state, alone)
+        ends: list[State] = []
+        for layer in range(self.num_layers):
+            if layer:
+                sequence = self.between(sequence)
+            ways = []
+            for suffix in (f"_l{layer}", f"_l{layer}_reverse")[: 1 + self.bidirectional]:
+                start = tuple(values[len(ends)] for values in starts)
+                outputs, end = self._run(sequence, suffix, start)
+                ways.append(outputs)
+                ends.append(end)
+            sequence = torch.cat(ways, dim=-1)
+        last = tuple(torch.stack(values) for values in zip(*ends, strict=True))
+        if alone:
+            sequence, last = sequence.squeeze(0), tuple(values.squeeze(1) for values in last)
+        elif not self.batch_first:
+            sequence = sequence.transpose(0, 1)
+        return sequence, last if len(last) > 1 else last[0]
+
+    def _starts(self, sequence: Tensor, state: Tensor | State | None, alone: bool) -> State:
+        """Every layer's first states, `[layers * directions, records, ...]` each."""
+        if state is not None:
+            given = (state,) if isinstance(state, Tensor) else tuple(state)
+            return tuple(values.unsqueeze(1) for values in given) if alone else given
+        count = self.num_layers * (1 + self.bidirectional)
+        widths = (self.proj_size or self.hidden_size, self.hidden_size)
+        return tuple(
+            sequence.new_zeros(count, sequence.shape[0], width)
+            for width in widths[: _CELLS[self.mode].states]
+        )
+
+    def _run(self, sequence: Tensor, suffix: str, state: State) -> tuple[Tensor, State]:
+        """One layer in one direction over `[records, steps, in]`."""
+        step = _CELLS[self.mode].step
+        steps = range(sequence.shape[1])
+        inputs = self._project("ih", suffix, sequence)
+        outputs = {}
+        for t in reversed(steps) if suffix.endswith("_reverse") else steps:
+            state = step(inputs[:, t], self._project("hh", suffix, state[0]), state)
+            if self.proj_size:
+                shown = functional.linear(state[0], getattr(self, f"weight_hr{suffix}"))
+                state = shown, *state[1:]
+            outputs[t] = state[0]
+        return torch.stack([outputs[t] for t in steps], dim=1), state
+
+    def _project(self, kind: str, suffix: str, values: Tensor) -> Tensor:
+        # Not `get_parameter`: in a functional call a weight is a tensor.
+        weight = getattr(self, f"weight_{kind}{suffix}")
+        bias = getattr(self, f"bias_{kind}{suffix}") if self.bias else None
+        return functional.linear(values, weight, bias)

@@ -1,0 +1,170 @@
+"""A module that cannot be trained privately, changed into one that can.
+
+| found | becomes |
+|---|---|
+| `BatchNorm1d`, `2d`, `3d`, `SyncBatchNorm` | `GroupNorm` with the same scale and shift |
+| `InstanceNorm` with running statistics | the same without |
+| `Dropout`, `Dropout1d`, `2d`, `3d` | `tacit.Dropout`, whose masks are the records' own |
+| other dropout, and that of `MultiheadAttention` | p = 0 |
+| `nn.LSTM`, `nn.GRU`, `nn.RNN` | the same computed record by record, from the same parameters |
+
+Why these are refused: `tacit.gradients.probe`.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import is_lazy
+
+from tacit.errors import InputError
+from tacit.gradients import Dropout, Recurrent
+
+__all__ = ["fix"]
+
+GROUPS = 32
+"""Groups of a normalisation at most, as in Wu and He 2018 (arXiv:1803.08494)."""
+
+_LOG = logging.getLogger("tacit.fix")
+
+
+def fix(module: nn.Module) -> nn.Module:
+    """A copy of a module in which the parts that keep it from being trained privately are replaced.
+
+    What was changed is logged (logger `tacit.fix`), and stands, one line each, in the attribute
+    `tacit_changes` of the copy. Weights are kept where they fit: a `GroupNorm` has the scale and
+    the shift of its `BatchNorm`, whose running statistics are dropped, so that a trained network
+    needs some training after it. An LSTM computes what it did before.
+
+    Args:
+        module: left as it is.
+
+    Returns:
+        The copy. Without anything to change it is a plain copy.
+
+    Raises:
+        InputError: on `module` if it is no `nn.Module`, or a part of it has no shape yet.
+    """
+    if not isinstance(module, nn.Module):
+        raise InputError("module", module, "must be a torch.nn.Module")
+    for name, part in module.named_modules():
+        if any(map(is_lazy, (*part.parameters(recurse=False), *part.buffers(recurse=False)))):
+            where = f"{name} ({_kind(part)})" if name else _kind(part)
+            raise InputError("module", where, "has no shape yet: call it once on an example")
+    fixed = copy.deepcopy(module)
+    changes: list[str] = []
+    made: dict[int, nn.Module] = {}  # of a part that stands in two places, one replacement
+    kept = []  # so that no number of `made` is given twice
+    for name, part in list(fixed.named_modules(remove_duplicate=False)):
+        rule = next((rule for rule in _FIXES if rule.applies(part)), None)
+        if id(part) not in made:
+            if rule is None:
+                continue
+            kept.append(part)
+            made[id(part)] = rule.replace(part).train(part.training)
+            changes.append(f"{name or 'the module'}: {_kind(part)} became {rule.became(part)}")
+        if name:
+            fixed.set_submodule(name, made[id(part)])
+        else:
+            fixed = made[id(part)]
+    for change in changes:
+        _LOG.warning("%s", change)
+    fixed.tacit_changes = tuple(changes)  # type: ignore[assignment]
+    return fixed
+
+
+@dataclass(frozen=True)
+class _Fix:
+    """What replaces the modules that it `applies` to, and what they became, in words."""
+
+    applies: Callable[[nn.Module], bool]
+    replace: Callable[[Any], nn.Module]
+    became: Callable[[Any], str]
+
+
+def _kind(part: nn.Module) -> str:
+    return type(part).__name__
+
+
+def _groups(norm: _BatchNorm) -> int:
+    """As many groups as divide the channels, up to 32, and at least two channels in each.
+
+    One group for `BatchNorm1d`, whose records may have one number a channel.
+    """
+    if isinstance(norm, nn.BatchNorm1d):
+        return 1
+    most = min(GROUPS, norm.num_features // 2)
+    return next((count for count in range(most, 1, -1) if norm.num_features % count == 0), 1)
+
+
+def _group_norm(norm: _BatchNorm) -> nn.Module:
+    found = nn.GroupNorm(_groups(norm), norm.num_features, norm.eps, norm.affine)
+    for name, values in norm.named_parameters():
+        setattr(found, name, nn.Parameter(values.detach().clone(), values.requires_grad))
+    return found
+
+
+def _untracked(norm: _InstanceNorm) -> nn.Module:
+    norm.track_running_stats = False
+    for name in ("running_mean", "running_var", "num_batches_tracked"):
+        setattr(norm, name, None)
+    return norm
+
+
+def _dropout(part: _DropoutNd) -> nn.Module:
+    return Dropout(part.p, whole_channels=type(part) is not nn.Dropout)
+
+
+def _without_dropout(part: _DropoutNd) -> nn.Module:
+    part.p = 0.0
+    return part
+
+
+def _attention(part: nn.MultiheadAttention) -> nn.Module:
+    part.dropout = 0.0
+    return part
+
+
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+_RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
+
+_FIXES = (
+    _Fix(
+        lambda part: isinstance(part, _BatchNorm),
+        _group_norm,
+        lambda part: f"GroupNorm({_groups(part)}, {part.num_features})",
+    ),
+    _Fix(
+        lambda part: isinstance(part, _InstanceNorm) and bool(part.track_running_stats),
+        _untracked,
+        lambda part: "one without running statistics",
+    ),
+    _Fix(
+        lambda part: isinstance(part, _DROPOUTS) and 0 < part.p < 1,
+        _dropout,
+        lambda part: f"tacit.Dropout({part.p:g}), with a mask of each record's own",
+    ),
+    _Fix(
+        lambda part: isinstance(part, _DropoutNd) and part.p > 0,
+        _without_dropout,
+        lambda part: "one with p = 0: it has no per-record form",
+    ),
+    _Fix(
+        lambda part: isinstance(part, nn.MultiheadAttention) and part.dropout > 0,
+        _attention,
+        lambda part: "one with dropout = 0: its dropout has no per-record form",
+    ),
+    _Fix(
+        lambda part: type(part) in _RECURRENT,
+        Recurrent,
+        lambda part: "a Recurrent of the same parameters, computed record by record",
+    ),
+)

@@ -1,0 +1,124 @@
+"""LSTM, GRU and RNN record by record: torch's numbers, and plain autograd's gradients.
+
+That one record moves a sum by C at most is in `test_gradients_sensitivity.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from gradient_problems import FLOAT64, assert_equal, problem
+from torch import Tensor, nn
+
+from tacit.errors import InputError
+from tacit.gradients import Recurrent
+
+KINDS: dict[str, Callable[..., nn.RNNBase]] = {
+    "LSTM": nn.LSTM,
+    "GRU": nn.GRU,
+    "RNN, tanh": nn.RNN,
+    "RNN, relu": lambda *sizes, **options: nn.RNN(*sizes, nonlinearity="relu", **options),
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "one layer": {"batch_first": True},
+    "steps first, without bias": {"bias": False},
+    "two layers, both ways": {"batch_first": True, "num_layers": 2, "bidirectional": True},
+}
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+
+
+def made(kind: str, options: dict[str, Any]) -> nn.RNNBase:
+    torch.manual_seed(3)
+    return KINDS[kind](3, 4, **options).double()
+
+
+def equal(found: Any, right: Any) -> None:
+    pairs = zip(found, right, strict=True) if isinstance(right, tuple) else [(found, right)]
+    for one, other in pairs:
+        if isinstance(other, tuple):
+            equal(one, other)
+        else:
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("case", OPTIONS)
+def test_it_computes_what_torch_does(kind: str, case: str) -> None:
+    like = made(kind, OPTIONS[case])
+    found = Recurrent(like)
+    inputs = torch.randn(5, 5, 3, dtype=FLOAT64)
+    right = like(inputs)
+    equal(found(inputs), right)
+    equal(found(inputs, right[1]), like(inputs, right[1]))  # from a given state
+    equal(found(inputs[0]), like(inputs[0]))  # one sequence without a batch
+
+
+def test_projections_are_those_of_torch() -> None:
+    like = made("LSTM", {"proj_size": 2, "num_layers": 2, "batch_first": True})
+    inputs = torch.randn(2, 4, 3, dtype=FLOAT64)
+    equal(Recurrent(like)(inputs), like(inputs))
+
+
+@EVERY_KIND
+def test_weights_go_both_ways_by_the_same_names(kind: str) -> None:
+    options = OPTIONS["two layers, both ways"]
+    like = made(kind, options)
+    found = Recurrent(like)
+    assert list(found.state_dict()) == list(like.state_dict())
+    with torch.no_grad():
+        for parameter in found.parameters():
+            parameter.mul_(0.5)
+    inputs = torch.randn(2, 4, 3, dtype=FLOAT64)
+    before = like(inputs)[0]
+    like.load_state_dict(found.state_dict())
+    assert not torch.allclose(like(inputs)[0], before)
+    equal(found(inputs), like(inputs))
+
+
+def test_what_is_frozen_stays_frozen() -> None:
+    like = made("GRU", {})
+    like.weight_ih_l0.requires_grad_(False)
+    assert [p.requires_grad for p in Recurrent(like).parameters()] == [False, True, True, True]
+
+
+def test_packed_sequences_are_refused() -> None:
+    packed = nn.utils.rnn.pack_sequence([torch.zeros(2, 3), torch.zeros(1, 3)])
+    with pytest.raises(InputError, match="padded tensor"):
+        Recurrent(nn.LSTM(3, 4))(packed)
+
+
+class Last(nn.Module):
+    """A score of a sequence from the last output."""
+
+    def __init__(self, inner: nn.Module, width: int) -> None:
+        super().__init__()
+        self.inner, self.head = inner, nn.Linear(width, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.head(self.inner(inputs)[0][:, -1])
+        return outputs
+
+
+def tagger(kind: str, **options: Any) -> Callable[[], nn.Module]:
+    options = {"batch_first": True, **options}
+    width = 4 * (1 + options.get("bidirectional", False))
+    return lambda: Last(Recurrent(KINDS[kind](3, 4, **options)), width)
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("clip", [None, 0.2])
+def test_sums_are_those_of_plain_autograd(
+    kind: str, clip: float | None, oracle: Callable[..., Any]
+) -> None:
+    case = problem(tagger(kind), (5, 3))
+    assert_equal(case.gradient(clip), case.expected(oracle, clip), clip)
+
+
+def test_sums_of_two_layers_both_ways_are_those_of_plain_autograd(
+    oracle: Callable[..., Any],
+) -> None:
+    case = problem(tagger("LSTM", num_layers=2, bidirectional=True), (4, 3))
+    assert_equal(case.gradient(0.3), case.expected(oracle, 0.3), 0.3)
