@@ -22,6 +22,7 @@ from tacit.algorithms import ALGORITHMS
 from tacit.cli.interrupts import interrupt
 from tacit.report.documents.plan import PlanDocument, PlannedNode
 from tacit.report.measures import ACCURACY, LOSS, measure_of
+from tacit.report.terminal import print_table
 from tacit.report.wording import bytes_text, epsilon_text, percent_text
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.prepare import Job
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "algorithms_document",
     "algorithms_table",
+    "closing_line",
     "plan_document",
     "plan_table",
     "progress_line",
@@ -169,6 +171,24 @@ def _state(moment: Moment) -> str:
     return "  ".join(part for part in parts if part)
 
 
+def closing_line(result: Result, rank: int, nothing_made: bool) -> None:
+    """Say what the table does not: that nothing was left to do, or how another rank ended.
+
+    Args:
+        result: of this process.
+        rank: of this process.
+        nothing_made: whether a resumed run made no step.
+    """
+    if nothing_made and result.status == "done":
+        sys.stderr.write("this run was done already: nothing was trained, and nothing charged\n")
+    if rank:
+        nodes = _numbers(result.job.hosted)
+        sys.stderr.write(
+            f"rank {rank}: {result.status} after {result.steps} of {result.plan.steps} steps; its "
+            f"nodes are {nodes}, and the results are in the run folder of rank 0\n"
+        )
+
+
 def result_table(result: Result) -> None:
     """The short table at the end of a run."""
     plan = result.plan
@@ -294,7 +314,7 @@ def plan_table(job: Job) -> None:
     table = _table((*headings, "budget", "certified epsilon", "claimed epsilon"), justify="right")
     for numbers, node in _groups(plan.nodes):
         table.add_row(*_plan_row(plan, numbers, node))
-    console.print(table)
+    print_table(console, table)
     for note in plan.notes:
         console.print(note, highlight=False)
     for warning in plan.warnings:
@@ -416,4 +436,4 @@ def algorithms_table() -> None:
             row.paper,
             "-" if row.formula is None else row.formula.source,
         )
-    Console().print(table)
+    print_table(Console(), table)

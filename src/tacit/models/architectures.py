@@ -19,8 +19,8 @@ for ten classes. Batch normalisation, which mixes records and so can have no cli
 record, is replaced by group normalisation (Wu and He 2018, arXiv:1803.08494) with their 32 groups.
 It starts as torchvision's does: He normal in the fan-out for convolutions.
 
-`find_loss` finds the loss of a task: by name, or a user's own. `find_output` finds the part of a model's
-output that is the prediction.
+`find_loss` finds the loss of a task: by name, or a user's own. `find_output` finds the part of a
+model's output that is the prediction.
 """
 
 from __future__ import annotations

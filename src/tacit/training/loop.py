@@ -30,7 +30,7 @@ from tacit.communication.received import FLAG, RUN_ID, SESSION_ID, SUMMARY, RunI
 from tacit.errors import DivergenceError, InputError, PeerError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.shared import SharedLedgers
-from tacit.private_files import make_private_folder, plain_errors
+from tacit.private_files import lacks_room, make_private_folder, plain_errors
 from tacit.report import write_report
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.metrics import Measurement, Scores
@@ -58,6 +58,7 @@ CHECKPOINTS = 10  # by default, over a run
 BLOCKS = 100  # of steps, reserved one at a time
 DATA_BLOCKS = 20  # where each node has a file of its own to write
 FINITE_CHECK_EVERY = 8
+LARGEST = 1e15  # of a model's numbers: beyond, no data set that is scaled at all leads there
 _WRITTEN = ("out", "checkpoint", "ledger", "RUN")  # what cannot be written in the middle of a run
 
 
@@ -145,6 +146,11 @@ def _failed(run: RunState, error: BaseException) -> None:
         more = "; when there is room to write, go on with --resume"
         expected = error.expected + _cut_short(run) + more
         raise InputError(error.where, error.value, expected) from error
+    if isinstance(error, OSError) and lacks_room(error):
+        # Of a file that is no part of the run folder, or of a user's own.
+        more = "; when there is room to write, go on with --resume"
+        expected = f"cannot be written ({error.strerror}){_cut_short(run)}{more}"
+        raise InputError("out", str(error.filename), expected) from error
 
 
 def _folders(
@@ -476,17 +482,18 @@ def _document(
 
 
 def _check_finite(run: RunState) -> None:
-    """Stop at a model that is not finite, before it is saved over a good one.
+    """Stop at a model that is not finite, or absurdly large, before it is saved over a good one.
 
     Only at one that is released: a stop says something of what it looks at, and everyone sees it.
     """
     models, released = run.models, run.job.config.algorithm.definition.released_models
     if not released:
         models = consensus_of(run.job, models, run.state).unsqueeze(0)
-    # One pass; a finite sum can only come of finite numbers.
-    if bool(torch.isfinite(models.sum())) or bool(torch.isfinite(models).all()):
+    # One pass; what is no number is not below any.
+    if bool(torch.linalg.vector_norm(models, math.inf) <= LARGEST):
         return
-    rows = (~torch.isfinite(models).all(1)).nonzero().flatten().tolist()
+    finite = bool(torch.isfinite(models).all())
+    rows = (~(models.abs() <= LARGEST).all(1)).nonzero().flatten().tolist()
     of_nodes = len(models) == len(run.job.hosted) and released
     bad = f"the model of node {run.job.hosted[rows[0]]}" if of_nodes else "the server's model"
     kept = None if run.folder is None else checkpoints.latest(run.folder.path)
@@ -496,7 +503,8 @@ def _check_finite(run: RunState) -> None:
     raise DivergenceError(
         bad
         + (f" and {len(rows) - 1} more" if len(rows) > 1 else "")
-        + f" is no longer finite after step {run.step}: lower algorithm.learning_rate "
+        + (f" has numbers above {LARGEST:g}" if finite else " is no longer finite")
+        + f" after step {run.step}: lower algorithm.learning_rate "
         + f"(now {run.job.config.algorithm.options.learning_rate:g}); {where}"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -28,6 +29,8 @@ from tacit.training.plan import NodePlan, Plan
 from tacit.training.release import Interval, NodeRelease, Release, make_release
 
 __all__ = ["build_plan"]
+
+_log = logging.getLogger(__name__)
 
 _CHECKS = {
     "column-stochastic": check_column_stochastic,
@@ -249,7 +252,8 @@ def _noised(config: Config, release: Release, nodes: Sequence[NodeRelease]) -> t
         for node, budget, delta in zip(nodes, budgets, per_node(settings.delta), strict=True)
     ]
     costs: dict[_NoiseQuestion, NodePlan] = {}
-    failures: list[str] = []
+    failures: dict[str, list[int]] = {}
+    kinds = len(set(wanted))
     initial_guess: NodePlan | None = None
     # In the order of rates, since each scale is a guess for the next.
     order = sorted(zip(nodes, wanted, strict=True), key=lambda row: (row[0].rate, row[1].released))
@@ -258,17 +262,29 @@ def _noised(config: Config, release: Release, nodes: Sequence[NodeRelease]) -> t
             continue
         delta = want.delta if release.setup.accounted else None
         bounded = replace(node, budget=want.budget, delta=delta)
+        _log.info("calibrating noise, %d of %d kinds of nodes", 1 + len(costs), kinds)
         try:
             costs[want] = _costed(config.privacy, release, bounded, initial_guess)
         except BudgetError as error:
             same = [index for index, other in enumerate(wanted) if other == want]
-            failures.append(f"{_listed(same)}: {error}")
+            failures.setdefault(_refused(want, error), []).extend(same)
             costs[want] = NodePlan(**vars(node))
         initial_guess = costs[want] if costs[want].noise_scale else initial_guess
     if failures:
         more = f"; and {len(failures) - 3} more groups of nodes" if len(failures) > 3 else ""
-        raise BudgetError("; ".join(failures[:3]) + more)
+        told = [f"{_listed(sorted(nodes))}: {why}" for why, nodes in list(failures.items())[:3]]
+        raise BudgetError("; ".join(told) + more)
     return tuple(replace(costs[want], node=node) for node, want in enumerate(wanted))
+
+
+def _refused(want: _NoiseQuestion, error: BudgetError) -> str:
+    """Why a node's budget cannot be met, with the key that asked for it."""
+    text = str(error)
+    return (
+        text
+        if want.budget is None or text.startswith("privacy.")
+        else (f"privacy.epsilon = {want.budget:g} (delta {want.delta:g}) cannot be kept: {text}")
+    )
 
 
 def _costed(

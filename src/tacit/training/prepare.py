@@ -21,6 +21,7 @@ from tacit.gradients import Loss, Output, StackedModel
 from tacit.gradients.table import available_bytes, table_need
 from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
+from tacit.models.lightning import lightning_loss, lightning_notes
 from tacit.models.metrics import Baselines, Metric, baselines, check_metrics, find_metrics
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
@@ -31,6 +32,8 @@ __all__ = ["DTYPES", "Function", "Job", "prepare"]
 
 Function = Callable[[Tensor, Tensor], Any]
 """Of outputs `[r, ...]` and targets `[r, ...]`: a loss or a metric."""
+
+_log = logging.getLogger(__name__)
 
 _EXAMPLES = 8  # records that the gradient engine tries itself on
 _EXAMPLE_SEED = 22
@@ -135,10 +138,16 @@ def prepare(
     hosted = placement.hosted(peers.rank)
     device = _device(config.train.device)
     dtype = DTYPES[config.train.dtype]
+    _log.info("reading the records of %d nodes", len(hosted))
     records = load_records(config, nodes, test, schema, dtype, device, hosted)
     train, public, classes = records.train, records.test, records.classes
     first = train.first
-    loss = find_loss(config.task.loss, given_loss, config.task.class_weights)
+    own_loss = None
+    if config.task.loss == GIVEN and given_loss is None:
+        own_loss = lightning_loss(model)
+    loss = own_loss or find_loss(config.task.loss, given_loss)
+    if config.task.class_weights is not None:
+        loss = gradients.weighted(loss, config.task.class_weights)
     metrics = find_metrics(config.task.metric, given_metrics)
     if metrics and public is None:
         expected = (
@@ -160,15 +169,19 @@ def prepare(
     kind = models.input_dtype(model, example.inputs, dtype)
     kind = dtype if first.inputs.is_floating_point() else kind
     example = _on_device(example, kind, dtype, device)
-    engine = gradients.build(
-        model,
-        loss,
-        example.inputs,
-        example.targets,
-        dtype=dtype,
-        device=device,
-        output=find_output(config.task.output) if output is None else output,
-    )
+    _log.info("looking for the quickest way to the gradients of every record")
+    try:
+        engine = gradients.build(
+            model,
+            loss,
+            example.inputs,
+            example.targets,
+            dtype=dtype,
+            device=device,
+            output=find_output(config.task.output) if output is None else output,
+        )
+    except RecordsError as error:  # a few of them were tried
+        raise RecordsError(shown, "some of its records", error.expected) from None
     if isinstance(config.algorithm.options, DifferenceOptions):
         gradients.refuse_dropout(engine)
     outputs = engine.outputs(engine.start(1, dtype, device), example.inputs)[0]
@@ -183,7 +196,7 @@ def prepare(
         ignorant = baselines(metrics, loss, outputs, held_out.targets)
     counted = _agreed_records(config, engine, train, dtype, placement, peers, layout)
     table = _table_notes(config, engine, train.sizes.tolist(), dtype)
-    notes = (*records.notes, *table)
+    notes = (*records.notes, *table, *lightning_notes(model, loss))
     cautions = _imbalance(config, loss, ignorant)
     plan = build_plan(config, counted, engine.parameters_count, notes, cautions)
     plan = replace(plan, schema=schema_digest)

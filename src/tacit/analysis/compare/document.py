@@ -45,6 +45,7 @@ from tacit.report.documents.figure import (
     MeanDeviation,
 )
 from tacit.report.documents.metrics import Measurement, Scores
+from tacit.report.terminal import print_table
 
 __all__ = [
     "figure_document",
@@ -288,27 +289,39 @@ def figure_table(figure: CompareDocument, console: Console | None = None) -> Non
     )
     headings = columns(document["score"])
     ends = headings[1:4] if scored else headings[4:5]
-    for title, wanted in (
-        (document["title"], ("line", *ends, *headings[9:])),
-        ("what it cost, of one run", ("line", *headings[5:9])),
-    ):
-        out.print(_lines_table(title, wanted, document))
-    for line in document["lines"]:
-        if len(line["points"]) > 1:
-            out.print(_grid_table(line, document["score"], scored))
+    if document["complete"]:
+        for title, wanted in (
+            (document["title"], ("line", *ends, *headings[9:])),
+            ("what it cost, of one run", ("line", *headings[5:9])),
+        ):
+            print_table(out, _lines_table(title, wanted, document))
+        for line in document["lines"]:
+            if len(line["points"]) > 1:
+                print_table(out, _grid_table(line, document["score"], scored))
+    else:
+        out.print(f"{document['title']}: no run is complete, so there is nothing to compare")
     if document["seeds"] > 1:
         out.print("± is the sample standard deviation over seeds", highlight=False)
     for sentence in document["sentences"]:
         out.print(f"note: {sentence}", highlight=False)
     for note in document["notes"]:
         out.print(f"note: {note}", highlight=False)
+    for error, where in _errors(document).items():
+        more = f" and {len(where) - 1} more runs" if len(where) > 1 else ""
+        out.print(f"{where[0]}{more}: {error}", highlight=False, markup=False)
+    out.print(_count(document), highlight=False)
+
+
+def _errors(document: Row) -> dict[str, list[str]]:
+    """Every error once, and which runs have it."""
+    errors: dict[str, list[str]] = {}
     for line in document["lines"]:
         for point in line["points"]:
             for run in point["runs"]:
                 if run["error"]:
                     where = f"{line['name']} {point['name']}".strip()
-                    out.print(f"{where}, seed {run['seed']}: {run['error']}", highlight=False)
-    out.print(_count(document), highlight=False)
+                    errors.setdefault(run["error"], []).append(f"{where}, seed {run['seed']}")
+    return errors
 
 
 def _lines_table(title: str, wanted: Sequence[str], document: Row) -> Table:

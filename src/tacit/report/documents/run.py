@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from dataclasses import dataclass
 from functools import cached_property
@@ -323,7 +324,8 @@ def read_run_folder(folder: Path) -> RecordedRun:
     in a format of another version.
     """
     if not folder.is_dir():
-        raise InputError(str(folder), "not a folder", "must be the folder that a run wrote")
+        found = "is no folder" if os.path.lexists(folder) else "does not exist"
+        raise InputError("RUN", str(folder), f"{found}: must be the folder that a run wrote")
     result = read_result(folder / "result.json")
     path = folder / "config.toml"
     config = _read_text(path)
@@ -345,5 +347,9 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = f"a run folder has a readable {path.name}; give the folder of a finished run"
-        raise InputError(str(path), str(error), reason) from error
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        what = f"{path.name} cannot be read ({why})"
+        if isinstance(error, FileNotFoundError):
+            what = f"has no {path.name}"
+        expected = f"{what}: give the folder of a finished run, or continue it with --resume"
+        raise InputError("RUN", str(path.parent), expected) from error
