@@ -35,7 +35,7 @@ from tacit.privacy.ledger.shared import SharedLedgers
 from tacit.private_files import lacks_room, make_private_folder, plain_errors
 from tacit.report import write_report
 from tacit.report.documents.base import plain_json
-from tacit.report.documents.metrics import Measurement
+from tacit.report.documents.metrics import Measurement, Scores
 from tacit.report.documents.run import ResultDocument
 from tacit.training.allocator import retain_allocations
 from tacit.training.budget import RunLedger, claimed_spent, epsilon_spent, open_ledger
@@ -412,6 +412,7 @@ def _finish(run: RunState, hooks: Hooks) -> Result:
         ),
         test_accuracy=_scores(summary.test_accuracy),
         test_loss=_scores(summary.test_loss),
+        test_metrics=_metric_scores(job, summary),
         private=plan.not_private_reason is None,
         bytes_sent=tuple(sent),
         steps=run.step,
@@ -427,14 +428,30 @@ def _finish(run: RunState, hooks: Hooks) -> Result:
 def _summary(document: ResultDocument | None) -> Summary:
     """What the other processes are told of the result, which rank 0 alone has made."""
     told = {key: plain_json(getattr(document, key, None)) for key in Summary.model_fields}
+    metrics = told["test_metrics"]
+    told["test_metrics"] = None if metrics is None else list(metrics.values())
     return Summary.model_validate(told)
+
+
+def _metric_scores(job: Job, summary: Summary) -> dict[str, Scores]:
+    """As rank 0 has measured them, by name.
+
+    Raises:
+        PeerError: rank 0 gave others than the task has.
+    """
+    found = summary.test_metrics or ()
+    if found and len(found) != len(job.metrics):
+        raise PeerError(f"rank 0 gave {len(found)} metrics, and the task has {len(job.metrics)}")
+    rows = zip(job.metrics, map(_scores, found), strict=False)
+    return {metric.name: Scores(**(scores or {})) for metric, scores in rows}
 
 
 def _scores(summary: Mapping[str, float | None] | None) -> dict[str, float] | None:
     """As rank 0 has measured them: what was not finite is no number again."""
     if summary is None:
         return None
-    return {key: math.nan if value is None else value for key, value in summary.items()}
+    told = {key: value for key, value in summary.items() if key != "baseline" or value is not None}
+    return {key: math.nan if value is None else value for key, value in told.items()}
 
 
 def _document(
@@ -530,6 +547,7 @@ def _progress(run: RunState) -> Progress:
     if row is not None and row.test_loss is not None:
         loss = row.test_loss.mean
     elapsed = time.perf_counter() - run.began
+    metric, scores = next(iter(row.test_metrics.items() if row is not None else ()), (None, None))
     return Progress(
         step=run.step,
         steps=run.until,
@@ -538,4 +556,6 @@ def _progress(run: RunState) -> Progress:
         epsilon=run.spent("most", run.step),
         steps_per_second=(run.step - run.first) / elapsed,
         notes=run.notes,
+        metric=metric,
+        score=None if scores is None else scores.mean,
     )
