@@ -249,6 +249,17 @@ def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         read_table(tmp_path / "t.parquet", "here")
 
 
+def test_a_table_that_does_not_fit_in_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "long.csv.gz"
+    path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 10_000))
+    monkeypatch.setattr("tacit.data.tables.reading.host_bytes", lambda: 10**6)
+    with pytest.raises(InputError, match=r"holds more records than fit in 1 MB"):
+        read_table(path, "here")
+    assert len(read_table(path, "here", most=100)["a"]) == 100
+
+
 def test_what_is_no_table_is_refused() -> None:
     for value in (torch.zeros(3, 2), [1, 2], 7, None, pd.Series([1, 2])):
         with pytest.raises(InputError, match="must be a"):

@@ -9,10 +9,13 @@ from typing import Any
 import pandas as pd
 import polars as pl
 import pytest
+import tomli_w
 import torch
+from sklearn.metrics import roc_auc_score
 
 import tacit
 from experiments import tacit as command_line
+from experiments import wait_tacit
 from patient_tables import HOSPITALS, SCHEMA, write_tables
 from tacit.config import load_config
 from tacit.data import load_own
@@ -171,3 +174,35 @@ def test_a_schema_that_has_changed_is_another_experiment(folder: Path) -> None:
     columns = {**SCHEMA["columns"], "age": {"kind": "number", "low": 18, "high": 99}}
     write_tables(folder, columns=columns)
     assert digest() != before
+
+
+@pytest.mark.slow
+def test_the_experiment_that_init_writes_learns_something(folder: Path) -> None:
+    """Of 5,000 patients, under epsilon 3: far above 0.5, which is what chance gives."""
+    write_tables(folder, 5000)
+    Path("patients.schema.toml").unlink()
+    flags = ("--csv", "patients.csv", "--public-csv", "sample.csv", "--target", "readmitted")
+    assert command_line("init", *flags, "--node", "hospital").code == 0
+    config = load_config("patients.toml", overrides=["privacy.noise_seed=1"])
+    result = tacit.train(config)
+    assert max(value for value in result.epsilon if value is not None) <= 3
+    schema = tacit.Schema.of("patients.schema.toml")
+    sample = schema.dataset(pd.read_csv("sample.csv"))
+    scores = result.model()(sample.inputs).softmax(1)[:, 1].detach().numpy()
+    assert roc_auc_score(sample.targets.numpy(), scores) > 0.7
+
+
+@pytest.mark.process
+def test_each_process_reads_the_tables_of_its_own_nodes(folder: Path) -> None:
+    for node, name in enumerate(HOSPITALS[:2]):
+        frame()[frame()["hospital"] == name].to_csv(f"hospital-{node}.csv", index=False)
+    sections = {
+        **SETTINGS,
+        "task": {"model": "logistic", "schema": "patients.schema.toml", "test": "csv:sample.csv"},
+        "nodes": {"count": 2, "data": "by-rank", "source": "hospital-{node}.csv"},
+    }
+    Path("sites.toml").write_text(tomli_w.dumps(sections))
+    answer = wait_tacit("launch", "sites.toml", "--processes", "2", "--out", "run", "--json")
+    assert answer.code == 0, answer.err
+    alone = tacit.train(sections)
+    assert answer.json["test_loss"]["mean"] == pytest.approx(alone.test_loss["mean"], rel=1e-5)
