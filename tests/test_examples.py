@@ -26,6 +26,14 @@ IN_THIS_PROCESS = {
     "accounting_alone": r"2,000 sampled steps: epsilon at most 2\.1\d; .*\n(.*\n)*"
     r"epsilon 1 needs a noise multiplier of 1\.8\d\d\n",
 }
+# With packages that are no part of tacit, which take seconds to load.
+WITH_EXTRAS = {
+    "lora": (
+        ("transformers", "peft"),
+        r"trained and sent: 578 of [\d,]+ parameters\n(.*\n)*"
+        r"certified epsilon, most: [78]\.\d\d of 8\nfirst test text: class [01]\n",
+    )
+}
 IN_OTHERS = {"several_processes": r"node 3: certified epsilon [34]\.\d\d, by: rank 1\n"}
 
 
@@ -41,13 +49,30 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_every_example_is_run() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*IN_THIS_PROCESS, *IN_OTHERS}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+        *IN_THIS_PROCESS,
+        *WITH_EXTRAS,
+        *IN_OTHERS,
+    }
 
 
 @pytest.mark.parametrize("name", IN_THIS_PROCESS)
 def test_an_example_runs(name: str, alone: None, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert re.search(IN_THIS_PROCESS[name], capsys.readouterr().out)
+    assert list(Path().iterdir()) == []  # what it writes, it removes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_EXTRAS)
+def test_an_example_with_packages_of_others_runs(
+    name: str, alone: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packages, printed = WITH_EXTRAS[name]
+    for package in packages:
+        pytest.importorskip(package, reason=f"{package} is not installed (tacit[huggingface])")
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert re.search(printed, capsys.readouterr().out)
     assert list(Path().iterdir()) == []  # what it writes, it removes
 
 

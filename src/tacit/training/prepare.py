@@ -24,6 +24,7 @@ from tacit.models.architectures import find_loss, find_output
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import compare, counts, identity, planned
+from tacit.training.slow_path import SlowPath, slow_path
 
 __all__ = ["DTYPES", "Job", "prepare"]
 
@@ -156,6 +157,9 @@ def prepare(
     records = _agreed_records(config, engine, train, dtype, placement, peers, layout)
     notes = _table_notes(config, engine, train.sizes.tolist(), dtype)
     plan = build_plan(config, records, engine.parameters_count, notes)
+    slow = slow_path(engine, example.inputs, example.targets, dtype)
+    if slow is not None:
+        plan = _with_forecast(plan, slow, hosted)
     plans = peers.share("plan", planned(plan), IDENTITY)
     compare(plans)
     return Job(
@@ -210,6 +214,14 @@ def _table_notes(
             "mini-batches in place of records (algorithm.table_batch), or use state = 'public'",
         )
     return (need.describe(),)
+
+
+def _with_forecast(plan: Plan, slow: SlowPath, hosted: Sequence[int]) -> Plan:
+    """The plan with what is to be known of gradients that are computed the slow way."""
+    batches = [plan.nodes[node].expected_batch for node in hosted]
+    warning = slow.warning(batches, plan.release.local_steps)
+    cautions = plan.cautions if warning is None else (*plan.cautions, warning)
+    return replace(plan, cautions=cautions, notes=(*plan.notes, slow.note()))
 
 
 def _check_public(public: Dataset, first: Dataset) -> None:
