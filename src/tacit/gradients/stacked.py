@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -423,7 +423,8 @@ def build(
     inputs, targets = example_inputs.to(device), example_targets.to(device)
 
     def in_dtype(kind: torch.dtype) -> nn.Module:
-        found = copy.deepcopy(original).to(device=device, dtype=kind).requires_grad_(False).train()
+        found = _sharing(original, [p for p in original.parameters() if not p.requires_grad])
+        found = found.to(device=device, dtype=kind).requires_grad_(False).train()
         return with_output(found, output)
 
     working, exact = in_dtype(dtype), in_dtype(torch.float64)
@@ -447,7 +448,7 @@ def build(
         loss=loss,
         memory_bytes=memory_bytes,
         original=original,
-        evaluated=copy.deepcopy(working).eval(),
+        evaluated=_sharing(working, working.parameters()).eval(),
         engine=choice.engine,
         exact=choice.exact,
         examples=(examples[0][0], examples[1][0]),
@@ -474,6 +475,15 @@ def refuse_dropout(model: StackedModel) -> None:
             "an algorithm that keeps or subtracts the gradients of records needs them without "
             "dropout, whose masks change from step to step; use p=0, or another algorithm",
         )
+
+
+def _sharing(module: nn.Module, parameters: Iterable[nn.Parameter]) -> nn.Module:
+    """A copy of a module that shares the memory of some parameters, which nobody changes.
+
+    What is frozen is often most of a model, and should not be kept once for each copy.
+    """
+    shared = {id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in parameters}
+    return copy.deepcopy(module, shared)
 
 
 def _check_products(clip: Clip) -> None:
