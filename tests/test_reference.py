@@ -13,14 +13,18 @@ import typer
 
 import tacit
 from experiments import tacit as command_line
-from tacit import privacy
+from tacit import callbacks, privacy
 from tacit.algorithms import ALGORITHMS
 from tacit.cli.main import app
 from tacit.config import Config
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
-DESCRIBED = {"tacit": "python.md", "tacit.privacy": "privacy.md"}
+DESCRIBED = {
+    "tacit": "python.md",
+    "tacit.callbacks": "python.md",
+    "tacit.privacy": "privacy.md",
+}
 CODE = re.compile(r"`([^`]+)`")
 
 sys.path.insert(0, str(ROOT / "docs" / "hooks"))
@@ -44,15 +48,14 @@ def under(text: str, heading: str) -> str:
     return re.split(rf"^{heading.split()[0]} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
 
 
-@pytest.mark.parametrize("module", [tacit, privacy], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [tacit, callbacks, privacy], ids=lambda module: module.__name__)
 def test_every_public_name_is_described(module: Any) -> None:
     page = read(DESCRIBED[module.__name__])
     described = set(re.findall(rf"^::: {re.escape(module.__name__)}\.(\w+)$", page, re.MULTILINE))
-    if "`tacit.__version__`" in page:
-        described.add("__version__")
+    described |= {"__version__"} if "`tacit.__version__`" in page else set()
     missing = set(module.__all__) - described
     assert not missing, f"add `::: {module.__name__}.NAME` to {DESCRIBED[module.__name__]}"
-    assert described <= set(module.__all__) | {"callbacks"}
+    assert described <= {*module.__all__, "__version__"}
 
 
 def test_every_key_of_every_section_is_described() -> None:

@@ -99,8 +99,9 @@ def claims(folder: Path) -> Path:
 
 
 def a_plan(folder: Path) -> Path:
-    options = optimise.OptimiseOptions(batch=True)
-    found = optimise.optimise(load_config(experiment()), options)
+    options = optimise.OptimiseOptions(batch=True, most_steps=50)
+    config = load_config(experiment(privacy={"epsilon": 1.0, "delta": 1e-4}))
+    found = optimise.optimise(config, options)
     return page(folder, optimise_page(plain_json(optimise.optimise_document(found))))
 
 
@@ -175,7 +176,7 @@ def test_what_is_planted_is_found(browser: Browser, tmp_path: Path) -> None:
         assert any(f'{where}: "faint words" has' in said for said in found.pale)
     dark = [said for said in found.pale if '"dark words"' in said]
     assert [said.partition(":")[0] for said in dark] == ["390 px, dark", "1280 px, dark"]
-    assert 'paper: 1 of 2 columns: "1 777"' in found.lost
+    assert 'paper: 1 of 2 columns: "1777"' in found.lost
     assert "'777' is printed 0 times, not 1" in found.paper
     assert "a message on the console" in found.console
     assert "a fault" in found.console

@@ -119,7 +119,7 @@ class Task(TableKeys):
     @field_validator("loss")
     @classmethod
     def _loss(cls, value: str) -> str:
-        if value not in LOSS_NAMES and ":" not in value:
+        if value not in (*LOSS_NAMES, GIVEN) and ":" not in value:
             known = "'cross-entropy', 'mse' or 'logistic'"
             raise ValueError(f"must be {known} (or 'module:function' for your own)")
         return value

@@ -188,7 +188,9 @@ def _padded(values: Sequence[float]) -> dict[str, object]:
     """Settings of a logarithmic axis that leave room for the labels of the outermost points."""
     low, high = math.log10(min(values)), math.log10(max(values))
     room = 0.25 * (high - low) + 0.1
-    return {"dtick": "D2", "range": [low - room, high + room]}
+    # 1, 2, 5, 10, ... where there are few of them; else they run into each other on a telephone
+    marks = "D2" if high - low + 2 * room < 1.5 else 1
+    return {"dtick": marks, "range": [low - room, high + room]}
 
 
 def _chart(

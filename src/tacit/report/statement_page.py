@@ -21,9 +21,9 @@ _HEADS = 12  # that are printed
 _NODE_COLUMNS = (
     "nodes",
     "records",
+    "right guess at most",
     "certified epsilon",
     "delta",
-    "right guess at most",
     "budget",
     "claimed by the paper",
     "audited (at least)",
@@ -118,9 +118,9 @@ def _node_cells(row: Mapping[str, Any], infinite: bool) -> tuple[str, ...]:
         claimed = "infinite" if infinite else "no claim"
     return (
         f"{row['records']:,}",
+        percent_up_text(guess_bound(row["epsilon"], row["delta"])),
         epsilon_words(row["epsilon"]),
         epsilon_text(row["delta"]),
-        percent_up_text(guess_bound(row["epsilon"], row["delta"])),
         NOTHING if row["budget"] is None else f"{row['budget']:.6g}",
         claimed,
         "not run" if row["audited"] is None else lower_words(row["audited"]),

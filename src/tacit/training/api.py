@@ -14,6 +14,7 @@ from tacit.communication.peers import ALONE, Peers
 from tacit.config import GIVEN, Config, load_config
 from tacit.data import Schema
 from tacit.errors import NotPrivateWarning
+from tacit.models.lightning import lightning_loss
 from tacit.training.arguments import check_arguments
 from tacit.training.hooks import Callback, checked_callbacks
 from tacit.training.loop import execute
@@ -49,6 +50,8 @@ def train(
     Args:
         config: a path of an experiment file, the same as a mapping, or a `Config`.
         model: a module whose present weights are every node's start; by default `[task].model`.
+            A LightningModule brings its loss along (`tacit.models.lightning`), unless
+            `[task].loss` is set.
         nodes: each node's `(inputs, targets)` or `Dataset`; or, with a schema, each node's frame
             of pandas or polars, or one frame with the schema's node column. By default
             `[task].dataset` is loaded and split.
@@ -78,7 +81,7 @@ def train(
         config,
         count=None if nodes is None else len(nodes),
         given_model=model is not None,
-        loss=None if declared is None else declared.target.loss,
+        loss=_default_loss(model, declared),
     )
     own_output = output if callable(output) else None
     if output is not None:  # a function cannot be written down; that there is one can
@@ -111,3 +114,10 @@ def train(
         if job.plan.not_private_warning is not None:
             warnings.warn(job.plan.not_private_warning, NotPrivateWarning, stacklevel=2)
         return execute(job, out=path, resume=resume, callbacks=called, cluster=cluster)
+
+
+def _default_loss(model: nn.Module | None, schema: Schema | None) -> str | None:
+    """The loss where `[task].loss` is not set: the module's own, or what goes with the target."""
+    if lightning_loss(model) is not None:
+        return GIVEN
+    return None if schema is None else schema.target.loss

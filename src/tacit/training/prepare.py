@@ -21,6 +21,7 @@ from tacit.gradients import Loss, Output, StackedModel
 from tacit.gradients.table import available_bytes, table_need
 from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
+from tacit.models.lightning import lightning_loss, lightning_notes
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import compare, counts, identity, planned
@@ -128,7 +129,8 @@ def prepare(
     records = load_records(config, nodes, test, schema, dtype, device, hosted)
     train, public, classes = records.train, records.test, records.classes
     first = train.first
-    loss = find_loss(config.task.loss, config.task.metric)
+    own_loss = lightning_loss(model) if config.task.loss == GIVEN else None
+    loss = own_loss or find_loss(config.task.loss, config.task.metric)
     shown = "task.dataset" if test is None else "test"
     if public is not None:
         declared = config.task.outputs if loss.formula == "cross-entropy" else None
@@ -167,7 +169,7 @@ def prepare(
     _check_records(model, loss, outputs, train, hosted)
     counted = _agreed_records(config, engine, train, dtype, placement, peers, layout)
     table = _table_notes(config, engine, train.sizes.tolist(), dtype)
-    notes = (*records.notes, *table)
+    notes = (*records.notes, *table, *lightning_notes(model, loss))
     plan = build_plan(config, counted, engine.parameters_count, notes)
     plan = replace(plan, schema=schema_digest)
     _LOG.info("plan made: %s", _words(plan))

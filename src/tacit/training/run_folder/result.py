@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ from tacit.report.documents.run import (
 )
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
+from tacit.training.run_folder import summary
 from tacit.training.run_folder.metrics import Evaluation
 
 __all__ = ["Claim", "Result", "result_document"]
@@ -64,7 +66,7 @@ class Claim:
     delta: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """A finished, stopped or ended run.
 
@@ -112,19 +114,66 @@ class Result:
         """What was planned."""
         return self.job.plan
 
+    def __repr__(self) -> str:
+        return summary.text_table(self._facts())
+
+    def _repr_html_(self) -> str:
+        return summary.html_table(self._facts())
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What there is to say of it first."""
+        return summary.facts(
+            self.plan,
+            epsilon=self.epsilon,
+            accuracy=self.test_accuracy,
+            loss=self.test_loss,
+            steps=self.steps,
+            seconds=self.seconds,
+            ended=self.status if self.message is None else f"{self.status}: {self.message}",
+        )
+
+    def to_pandas(self, *, private: bool = False) -> Any:
+        """The recorded series as a `pandas.DataFrame`, a row an evaluation, indexed by step.
+
+        Args:
+            private: whether what was measured on private records is among the columns, as
+                `private.train_loss` and so on: that is for the eyes of its nodes only.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        frame = _package("pandas").DataFrame(summary.columns(self.metrics, private=private))
+        return frame.set_index("step")
+
+    def to_polars(self, *, private: bool = False) -> Any:
+        """The same as a `polars.DataFrame`, with the step as a column."""
+        return _package("polars").DataFrame(summary.columns(self.metrics, private=private))
+
     def model(self, node: int | Literal["consensus"] = "consensus") -> nn.Module:
-        """A trained copy of the module: a node's, or of the consensus.
+        """A trained copy of the module, in evaluation mode: a node's, or of the consensus.
 
         Raises:
             InputError: on `node`, if another process hosts it.
         """
         if node == "consensus":
-            return self.job.model.module(self.consensus)
+            return self.job.model.module(self.consensus).eval()
         hosted = self.job.hosted
         if node not in range(-len(hosted), 0) and node not in hosted:
             raise InputError("node", node, f"must be one of this process's nodes: {list(hosted)}")
         row = node if node < 0 else hosted.index(node)
-        return self.job.model.module(self.parameters[row])
+        return self.job.model.module(self.parameters[row]).eval()
+
+
+def _package(name: str) -> Any:
+    """An optional package.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError:
+        raise InputError("result", name, f"is not installed: pip install {name}") from None
 
 
 def result_document(
