@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -13,14 +14,18 @@ import typer
 
 import tacit
 from experiments import tacit as command_line
-from tacit import privacy
+from tacit import callbacks, privacy
 from tacit.algorithms import ALGORITHMS
 from tacit.cli.main import app
 from tacit.config import Config
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
-DESCRIBED = {"tacit": "python.md", "tacit.privacy": "privacy.md"}
+DESCRIBED = {
+    "tacit": "python.md",
+    "tacit.callbacks": "python.md",
+    "tacit.privacy": "privacy.md",
+}
 CODE = re.compile(r"`([^`]+)`")
 
 sys.path.insert(0, str(ROOT / "docs" / "hooks"))
@@ -44,15 +49,14 @@ def under(text: str, heading: str) -> str:
     return re.split(rf"^{heading.split()[0]} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
 
 
-@pytest.mark.parametrize("module", [tacit, privacy], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [tacit, callbacks, privacy], ids=lambda module: module.__name__)
 def test_every_public_name_is_described(module: Any) -> None:
     page = read(DESCRIBED[module.__name__])
     described = set(re.findall(rf"^::: {re.escape(module.__name__)}\.(\w+)$", page, re.MULTILINE))
-    if "`tacit.__version__`" in page:
-        described.add("__version__")
+    described |= {"__version__"} if "`tacit.__version__`" in page else set()
     missing = set(module.__all__) - described
     assert not missing, f"add `::: {module.__name__}.NAME` to {DESCRIBED[module.__name__]}"
-    assert described <= set(module.__all__) | {"callbacks"}
+    assert described <= {*module.__all__, "__version__"}
 
 
 def test_every_key_of_every_section_is_described() -> None:
@@ -133,3 +137,24 @@ def test_every_pitfall_has_a_severity_and_a_way_out() -> None:
         ]
         assert len(rows) >= 8
         assert all(len(row) == 4 and all(cell.strip() for cell in row) for row in rows)
+
+
+def up(value: float, digits: int) -> float:
+    return math.ceil(value * 10**digits - 1e-9) / 10**digits
+
+
+def test_the_probabilities_for_a_lawyer_are_those_of_the_definition() -> None:
+    """Rounded up: (e^epsilon + delta) / (e^epsilon + 1) of guesses; odds grow by e^epsilon."""
+    page = (ROOT / "docs" / "concepts" / "epsilon-for-a-lawyer.md").read_text(encoding="utf-8")
+    guesses = re.findall(r"^\| ([\d.]+) \| ([\d.]+) % \|$", page, re.MULTILINE)
+    assert len(guesses) == 7
+    for epsilon, percent in guesses:
+        factor = math.exp(float(epsilon))
+        digits = len(percent.partition(".")[2])
+        assert float(percent) == up(100 * (factor + 1e-4) / (factor + 1), digits)
+    beliefs = re.findall(r"^\| ([\d.]+) \| 5 % \| ([\d.]+) % \|$", page, re.MULTILINE)
+    assert len(beliefs) == 4
+    for epsilon, percent in beliefs:
+        odds = math.exp(float(epsilon)) * 0.05 / 0.95
+        assert float(percent) == up(100 * odds / (1 + odds), 1)
+    assert "at most 73.2 %" in page.replace("\n> ", " ")

@@ -68,6 +68,9 @@ def test_cells_carry_the_head_of_their_column() -> None:
     made = labelled(table)
     assert '<td data-label="key">1</td><td data-label="a &lt; b">2</td>' in made
     assert '<td data-label="c"></td>' in made
+    names = "<table><thead><tr><th>k</th></tr></thead><tr><td><code>d-psgd</code></td></tr></table>"
+    assert '<code class="name">d-psgd</code>' in labelled(names)
+    assert "class" not in labelled(names.replace("d-psgd", "epsilon = 3"))
     assert labelled("<table><tr><td>no head</td></tr></table>").count("data-label") == 0
 
 

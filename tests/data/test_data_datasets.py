@@ -45,6 +45,16 @@ def test_a_data_set_refuses_what_is_none(inputs, targets, words):
         Dataset(inputs, targets)
 
 
+def test_a_data_set_takes_arrays_as_a_pair_does():
+    inputs, targets = np.arange(6.0).reshape(3, 2)[::-1], np.array([0, 1, 1], dtype=np.uint16)
+    made, pair = Dataset(inputs, targets), as_dataset((inputs, targets), "here")
+    for name in ("inputs", "targets"):
+        assert getattr(made, name).equal(getattr(pair, name))
+        assert getattr(made, name).dtype == getattr(pair, name).dtype
+    given = torch.zeros(3, 2, requires_grad=True)
+    assert Dataset(given, [0, 1, 1]).inputs is given
+
+
 def test_the_length_is_the_number_of_records():
     assert len(Dataset(torch.zeros(3, 2), torch.zeros(3, 4))) == 3
 

@@ -14,6 +14,7 @@ from tacit.analysis.ledger_report import node_list
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.report.documents.ledger import LedgerAccount, LedgerReport
+from tacit.report.terminal import print_table
 from tacit.report.wording import epsilon_text, number_text
 
 __all__ = ["ledger_table"]
@@ -33,7 +34,7 @@ def ledger_table(document: LedgerReport) -> None:
         nodes.add_column(heading, justify="left" if left else "right", no_wrap=left)
     for rows, cells in _grouped(document.nodes):
         nodes.add_row(_named(rows), *cells)
-    console.print(nodes)
+    print_table(console, nodes)
 
     def say(text: str, style: str = "dim") -> None:
         console.print(text, highlight=False, style=style)

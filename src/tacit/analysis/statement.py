@@ -340,8 +340,10 @@ def check_statement(path: Path, ledger: Path | None = None) -> ConfirmedStatemen
     try:
         values = parse(Path(path).read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError, InputError) as error:
-        reason = error.expected if isinstance(error, InputError) else error
-        raise InputError("statement", str(path), f"a statement.json ({reason})") from None
+        reason = error.expected if isinstance(error, InputError) else "it is not UTF-8 text"
+        reason = (error.strerror or reason) if isinstance(error, OSError) else reason
+        expected = f"must be the statement.json that `tacit privacy statement` wrote ({reason})"
+        raise InputError("statement", str(path), expected) from None
     if values.get("kind") != KIND:
         raise InputError("statement", str(path), f"a JSON of the kind {KIND!r}")
     version = values.get("format_version")

@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.options import File, Insecure, Json, Page, Run, Set, waiting, write_page
+from tacit.cli.options import (
+    File,
+    Insecure,
+    Json,
+    Page,
+    Run,
+    Set,
+    print_written,
+    waiting,
+    write_page,
+)
 
 __all__ = ["privacy_app"]
 
@@ -110,12 +120,12 @@ def statement(
             "--ledger", metavar="DIR", help="The ledgers of its data, where they have moved."
         ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Write what a run guarantees, to be signed: statement.json and statement.html."""
     from tacit.analysis.statement import write_statement
 
-    for path in write_statement(run, out, ledger):
-        typer.echo(str(path))
+    print_written(write_statement(run, out, ledger), as_json)
 
 
 @privacy_app.command()

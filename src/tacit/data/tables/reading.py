@@ -11,19 +11,19 @@ import csv
 import io
 import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tacit.data.files import UNREADABLE, check_size, content
+from tacit.data.files import UNREADABLE, UnfitFileError, content
 from tacit.data.tables.fields import Table, field_text
 from tacit.errors import InputError, RecordsError
-from tacit.free_memory import host_bytes
+from tacit.free_memory import host_bytes, in_words
 
 __all__ = ["TABLE_READERS", "as_table", "is_frame", "read_header", "read_table"]
 
-_FIELD_LIMIT = 1 << 20  # characters
+_FIELD_BYTES = 80  # of a text without its characters, and of its places in lists
 _FRAMES = ("pandas", "polars", "pyarrow", "narwhals", "modin", "cudf", "dask")
 _NO_TABLE = (
     "must be a table: a frame of pandas or polars, or a PyArrow table (a schema was given; pairs "
@@ -120,23 +120,20 @@ class _Csv:
 
     def table(self, path: Path, where: str, separator: str, most: int | None) -> Table:
         """Columns as texts."""
-        before = csv.field_size_limit(_FIELD_LIMIT)
         try:
-            if most is None:
-                check_size(4 * os.path.getsize(path))
             with content(path) as (stream, _):
                 text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
                 lines = csv.reader(text, delimiter=separator, strict=True)
                 names = [name.strip() for name in next(lines, [])]
-                found = [line for line in itertools.islice(lines, most) if line]
+                found = list(_within_memory(itertools.islice(lines, most)))
+        except UnfitFileError as error:
+            raise InputError(where, str(path), str(error)) from error
         except UNREADABLE as error:
             reason = getattr(error, "strerror", None) or type(error).__name__
             raise InputError(where, str(path), f"cannot be read as CSV ({reason})") from error
         except (csv.Error, UnicodeDecodeError) as error:  # their text may quote records
             expected = f"must be CSV in UTF-8, such as age,sex ({type(error).__name__})"
             raise InputError(where, str(path), expected) from error
-        finally:
-            csv.field_size_limit(before)
         _check_names(names, where, path, separator)
         unlike = sum(len(line) != len(names) for line in found)
         if unlike:
@@ -182,6 +179,16 @@ class _Parquet:
         except Exception as error:
             expected = f"cannot be read as Parquet ({type(error).__name__})"
             raise InputError(where, str(path), expected) from error
+
+
+def _within_memory(lines: Iterable[list[str]]) -> Iterator[list[str]]:
+    """Lines that are not empty, as long as there is memory for them: a packed file may be huge."""
+    free, needed = host_bytes(), 0
+    for line in filter(None, lines):
+        needed += _FIELD_BYTES * len(line) + sum(map(len, line))
+        if needed > free:
+            raise UnfitFileError(f"holds more records than fit in {in_words(free)} of memory")
+        yield line
 
 
 def _check_names(names: Sequence[str], where: str, path: Path, separator: str) -> None:

@@ -338,7 +338,9 @@ def _entered_run(
 def _check_exists(path: str | Path) -> None:
     """Raise InputError where there is no file to open: SQLite would make one."""
     if not Path(path).is_file():
-        raise InputError("ledger", str(path), "the file of an existing ledger")
+        raise InputError(
+            "ledger", str(path), "there is no file: must be the file of an existing ledger"
+        )
 
 
 class Closing(ABC):
