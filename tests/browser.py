@@ -83,7 +83,7 @@ def look_at(browser: Browser, file: Path) -> Findings:
             tab.wait_for_function(_DRAWN, timeout=_LIMIT)
             # on a telephone a row is a card, whose names of columns stand in its cells
             found.add(
-                tab.evaluate(_CHECKS, 0), f"{width} px, {scheme}", but="lost" if width < 820 else ""
+                tab.evaluate(_CHECKS, 0), f"{width} px, {scheme}", but="lost" if width < 960 else ""
             )
     _unfold(tab, False)
     _print(tab, found)

@@ -178,7 +178,12 @@ def test_numbers_that_are_not_finite_are_left_out() -> None:
     result = tacit.train(experiment())
     assert result.metrics["step"][-1] == 6
     row = PublicMeasurement(
-        **{**dict.fromkeys(PublicMeasurement.model_fields), "step": 3, "clip": math.nan}
+        **{
+            **dict.fromkeys(PublicMeasurement.model_fields),
+            "step": 3,
+            "clip": math.nan,
+            "test_metrics": {},
+        }
     )
     assert numbers(row) == {}
 

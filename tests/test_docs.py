@@ -40,6 +40,7 @@ from tacit.config import Config, load_config
 from tacit.data import PARTITIONS, SOURCES
 from tacit.gradients import LOSSES
 from tacit.models import MODELS
+from tacit.models.metrics import METRICS
 from tacit.topology import GRAPHS, WEIGHTS
 from tacit.training.prepare import prepare
 
@@ -366,6 +367,7 @@ def test_every_algorithm_and_option_is_documented() -> None:
         ("### Data sets", SOURCES),
         ("### Models", MODELS),
         ("### Losses", LOSSES),
+        ("### Metrics", METRICS),
         ("### Partitions", PARTITIONS),
         ("### Graphs", GRAPHS),
         ("### Weights", WEIGHTS),

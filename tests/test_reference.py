@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -136,3 +137,24 @@ def test_every_pitfall_has_a_severity_and_a_way_out() -> None:
         ]
         assert len(rows) >= 8
         assert all(len(row) == 4 and all(cell.strip() for cell in row) for row in rows)
+
+
+def up(value: float, digits: int) -> float:
+    return math.ceil(value * 10**digits - 1e-9) / 10**digits
+
+
+def test_the_probabilities_for_a_lawyer_are_those_of_the_definition() -> None:
+    """Rounded up: (e^epsilon + delta) / (e^epsilon + 1) of guesses; odds grow by e^epsilon."""
+    page = (ROOT / "docs" / "concepts" / "epsilon-for-a-lawyer.md").read_text(encoding="utf-8")
+    guesses = re.findall(r"^\| ([\d.]+) \| ([\d.]+) % \|$", page, re.MULTILINE)
+    assert len(guesses) == 7
+    for epsilon, percent in guesses:
+        factor = math.exp(float(epsilon))
+        digits = len(percent.partition(".")[2])
+        assert float(percent) == up(100 * (factor + 1e-4) / (factor + 1), digits)
+    beliefs = re.findall(r"^\| ([\d.]+) \| 5 % \| ([\d.]+) % \|$", page, re.MULTILINE)
+    assert len(beliefs) == 4
+    for epsilon, percent in beliefs:
+        odds = math.exp(float(epsilon)) * 0.05 / 0.95
+        assert float(percent) == up(100 * odds / (1 + odds), 1)
+    assert "at most 73.2 %" in page.replace("\n> ", " ")

@@ -74,6 +74,7 @@ def outcome(result: Result) -> dict[str, float]:
                 "epsilon": {"max": max(spent), "min": min(spent)} if spent else None,
                 "test_accuracy": result.test_accuracy,
                 "test_loss": result.test_loss,
+                "test_metrics": {k: as_dict(scores) for k, scores in result.test_metrics.items()},
                 "bytes_sent": sum(result.bytes_sent) / len(result.bytes_sent),
                 "steps": result.steps,
             }

@@ -251,7 +251,12 @@ def beaten(seat: Seat) -> None:
 
 def summed_up(seat: Seat) -> None:
     """What rank 0 says of the result has the form of a result."""
-    own = received.Summary(test_accuracy={"mean": 0.5}, test_loss=None, bytes_sent_by_node=[1] * 4)
+    own = received.Summary(
+        test_accuracy={"mean": 0.5},
+        test_loss=None,
+        test_metrics=[{"mean": 0.7, "baseline": None}],
+        bytes_sent_by_node=[1] * 4,
+    )
     assert seat.cluster.share("summary", own, received.SUMMARY)[0] is own
 
 

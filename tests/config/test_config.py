@@ -31,8 +31,10 @@ def test_every_default() -> None:
             "dataset": "digits",
             "model": "mlp",
             "outputs": None,
+            "output": None,
             "input_bound": None,
             "loss": "cross-entropy",
+            "class_weights": None,
             "metric": None,
             "data_dir": "data",
             "schema": None,
@@ -221,7 +223,11 @@ def test_an_override_of_another_form_is_refused(override: str) -> None:
         ("train.step=3", "train.step", "did you mean 'steps'?"),
         ("privacy.epsilonn=3", "privacy.epsilonn", "did you mean 'epsilon'?"),
         ("algorithm.learningrate=3", "algorithm.learningrate", "did you mean 'learning_rate'?"),
-        ("task.zzz=3", "task.zzz", "this takes: data_dir, dataset, input_bound, loss, metric"),
+        (
+            "task.zzz=3",
+            "task.zzz",
+            "this takes: class_weights, data_dir, dataset, input_bound, loss, metric",
+        ),
         ("trainn.steps=3", "[trainn]", "did you mean 'train'?"),
         (
             "zzz.steps=3",

@@ -334,7 +334,8 @@ KEYS: Mapping[str, Key] = {
     ),
     "task.input_bound": Key((None, 0.1)),
     "task.loss": Key(("logistic", "mse")),
-    "task.metric": Key((None, "effects_data:score")),
+    "task.class_weights": Key((None, [1.0, 3.0])),
+    "task.metric": Key((None, ["effects_data:score", "auc"])),
     "task.data_dir": Key(("one", "two"), FILES, given=False),
     "task.schema": Key((None, "wide.toml"), TABLE, given=False),
     "task.test": Key((None, "csv:other.csv"), TABLE, given=False),
@@ -422,7 +423,7 @@ def others():
 
 
 def score(outputs, targets):
-    return outputs.flatten()
+    return outputs.mean()
 
 
 class Network(torch.nn.Linear):

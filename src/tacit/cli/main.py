@@ -317,13 +317,13 @@ def evaluate(
 ) -> None:
     """Score the consensus model of a run on test records."""
     from tacit.analysis.score import evaluate_run
+    from tacit.report.documents.base import plain_json
 
     score = evaluate_run(run, data, data_dir)
     if as_json:
-        typer.echo(json.dumps(asdict(score), indent=2))
+        typer.echo(json.dumps(plain_json(asdict(score)), indent=2))
         return
-    accuracy = "" if score.accuracy is None else f"accuracy {score.accuracy:.2%}, "
-    typer.echo(f"{score.dataset}: {accuracy}loss {score.loss:.4f} on {score.records:,} records")
+    typer.echo(score.describe())
 
 
 @app.command()

@@ -21,6 +21,7 @@ from rich.table import Table
 from tacit.algorithms import ALGORITHMS
 from tacit.cli.interrupts import interrupt
 from tacit.report.documents.plan import PlanDocument, PlannedNode
+from tacit.report.measures import ACCURACY, LOSS, measure_of
 from tacit.report.terminal import print_table
 from tacit.report.wording import bytes_text, epsilon_text, percent_text
 from tacit.training.plan import NodePlan, Plan
@@ -159,6 +160,9 @@ def _plain_lines() -> Callable[[Moment], None]:
 
 def _state(moment: Moment) -> str:
     parts = [
+        None
+        if moment.metric is None
+        else f"{measure_of(moment.metric).title} {measure_of(moment.metric).text(moment.score)}",
         None if moment.loss is None else f"loss {moment.loss:.4f}",
         None if moment.accuracy is None else f"accuracy {percent_text(moment.accuracy)}",
         None if moment.epsilon is None else f"epsilon {epsilon_text(moment.epsilon)}",
@@ -189,14 +193,18 @@ def result_table(result: Result) -> None:
     """The short table at the end of a run."""
     plan = result.plan
     rows: list[tuple[str, str]] = []
-    if result.test_accuracy is not None:
-        for key, label in (("mean", "mean over nodes"), ("worst", "worst node")):
-            rows.append((f"test accuracy, {label}", percent_text(result.test_accuracy[key])))
-        rows.append(
-            ("test accuracy, consensus model", percent_text(result.test_accuracy["consensus"]))
-        )
-    elif result.test_loss is not None:
-        rows.append(("test loss, mean over nodes", f"{result.test_loss['mean']:.4f}"))
+    measure, scores = result.leading
+    if scores is not None:
+        rows += [
+            (f"test {measure.title}, mean over nodes", measure.text(scores.mean)),
+            (f"test {measure.title}, worst node", measure.text(scores.worst)),
+            (f"test {measure.title}, consensus model", measure.text(scores.consensus)),
+        ]
+        if scores.baseline is not None:
+            rows.append((f"test {measure.title}, baseline", measure.text(scores.baseline)))
+    for name, others in list(result.test_metrics.items())[1:]:
+        other = measure_of(name)
+        rows.append((f"test {other.title}, mean over nodes", other.text(others.mean)))
     spent = [value for value in result.epsilon if value is not None]
     if spent:
         deltas = sorted({node.delta for node in plan.nodes if node.delta is not None})
@@ -215,6 +223,8 @@ def result_table(result: Result) -> None:
         table.add_row(*row)
     console = Console()
     console.print(table)
+    if scores is not None and (told := measure.no_better(scores.mean, scores.baseline)):
+        console.print(f"note: {told}", markup=False, highlight=False, soft_wrap=True)
     if not result.private:
         console.print(f"NOT PRIVATE: {plan.not_private_reason}", style="bold red")
     for note in result.notes:
@@ -257,6 +267,8 @@ def plan_document(job: Job) -> PlanDocument:
         spectral_gap=None if plan.contraction is None else 1 - plan.contraction,
         bytes_per_step=per_step.mean().item(),
         gradient_path=job.model.path,
+        metrics=tuple(metric.name for metric in job.metrics),
+        baselines=job.baselines.by_name(job.metrics),
         warnings=plan.warnings,
         notes=plan.notes,
         per_node=tuple(_planned_node(plan, node) for node in plan.nodes),
@@ -286,6 +298,7 @@ def plan_table(job: Job) -> None:
     rows = (
         ("data set, model", f"{plan.config.task.dataset}, {plan.config.task.model}"),
         ("trained parameters", f"{plan.parameters:,} (gradients by {job.model.path})"),
+        ("judged by", _judged_by(job)),
         ("steps", str(plan.steps)),
         ("graph", f"{document.graph}, {document.mixing} weights"),
         ("contraction a step", _contraction(plan.contraction)),
@@ -306,6 +319,25 @@ def plan_table(job: Job) -> None:
         console.print(note, highlight=False)
     for warning in plan.warnings:
         console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _judged_by(job: Job) -> str:
+    """The leading score of the run, with its baseline on the public test records."""
+    if job.test is None:
+        return "nothing: there are no public test records"
+    known = job.baselines
+    names = [measure_of(metric.name) for metric in job.metrics]
+    pairs = list(zip(names, known.metrics, strict=True))
+    if not pairs:
+        pairs = [(LOSS, known.loss)]
+        if job.loss.accuracy is not None:
+            pairs = [(ACCURACY, known.accuracy)]
+    (measure, baseline), *others = pairs
+    told = measure.title
+    if baseline is not None:
+        told += f" (baseline {measure.text(baseline)})"
+    told = ", ".join([told, *(other.title for other, _ in others)])
+    return f"{told} on {len(job.test):,} public test records"
 
 
 def _table(headings: Sequence[str], justify: Literal["left", "right"] = "left") -> Table:

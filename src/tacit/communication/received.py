@@ -55,6 +55,7 @@ _LONGEST_LINE = 1000  # characters of what may reach a terminal
 _MOST_RANKS = 2**20
 _MOST_NODES = 2**20
 _MOST_INTERVALS = 10_000  # of one node; neighbours that touch are one
+_MOST_METRICS = 20  # of an experiment
 _MOST_NAMES = 10_000  # in one text; what is told of one of them that is wrong takes a kilobyte
 _NAME = re.compile(rb'"[ \t\r\n]*:')
 
@@ -177,20 +178,29 @@ class FolderName(_Model):
 
 
 class Summary(_Model):
-    """What rank 0 wrote down of the whole run; None from the others."""
+    """What rank 0 wrote down of the whole run; None from the others.
+
+    `test_metrics` stand in the order of the experiment, which all have.
+    """
 
     test_accuracy: _ScoreSummary | None
     test_loss: _ScoreSummary | None
+    test_metrics: Annotated[list[_ScoreSummary], Field(max_length=_MOST_METRICS)] | None
     bytes_sent_by_node: _Sizes | None
 
 
 class ReportedScores(_Model):
-    """Of a process's nodes, on public test records; None where a number is not finite."""
+    """Of a process's nodes, on public test records; None where a number is not finite.
+
+    `metrics` has a list for each metric of the experiment, in its order.
+    """
 
     accuracy: _Numbers | None
     loss: _Numbers
     consensus_accuracy: _Finite | None
     consensus_loss: _Finite | None
+    metrics: Annotated[list[_Numbers], Field(max_length=_MOST_METRICS)]
+    consensus_metrics: Annotated[list[_Finite | None], Field(max_length=_MOST_METRICS)]
 
 
 class Metrics(_Model):

@@ -22,6 +22,7 @@ from tacit.algorithms import ALGORITHMS, Algorithm, Options, Size
 from tacit.algorithms.base import refuse_idle
 from tacit.config.values import Whole, plain_values, whole_number
 from tacit.errors import InputError, nearest
+from tacit.report.measures import MEASURES
 
 __all__ = [
     "GIVEN",
@@ -39,6 +40,7 @@ GIVEN = "given"  # a data set or model that was passed as an object
 LOSS_NAMES = ("cross-entropy", "mse", "logistic")
 MOST_STEPS = 10_000_000  # a plan holds clip and noise of every step in memory
 MOST_NODES = 100_000
+MOST_METRICS = 20
 # Above about 300 no bound is proved for rounded Gaussian noise, so that a larger budget is never
 # used up; far above this the search for the noise would take minutes.
 MOST_EPSILON = 10_000
@@ -103,6 +105,7 @@ class Task(TableKeys):
     `outputs`, numbers that the model gives for a record, is only needed where nothing else that is
     public says how many classes there are: neither the data set nor test records. `input_bound` is
     the longest that a record's inputs may be, in the l2 norm; longer ones are scaled down to it.
+    `class_weights` are public: what a record counts by, one a class. Of `metric` the first leads.
     `output` is the key, attribute or position of the prediction in what the model returns, or
     `module:function`; not set, the model returns its prediction alone.
     """
@@ -113,7 +116,8 @@ class Task(TableKeys):
     output: Number | Annotated[str, Field(min_length=1)] | None = None
     input_bound: Annotated[float, Field(ge=1e-100, le=1e100)] | None = None
     loss: str = "cross-entropy"
-    metric: str | None = None
+    class_weights: Annotated[tuple[Size, ...], Field(min_length=2, max_length=10_000)] | None = None
+    metric: tuple[str, ...] | None = None
     data_dir: str = "data"
 
     @field_validator("loss")
@@ -123,6 +127,24 @@ class Task(TableKeys):
             known = "'cross-entropy', 'mse' or 'logistic'"
             raise ValueError(f"must be {known} (or 'module:function' for your own)")
         return value
+
+    @field_validator("metric", mode="before")
+    @classmethod
+    def _metric(cls, value: Any) -> Any:
+        if value is None:
+            return value
+        names = (value,) if isinstance(value, str) else value
+        if not isinstance(names, Sequence) or not 0 < len(names) <= MOST_METRICS:
+            raise ValueError("must be a name, or a list of 1 to 20 names")
+        for name in names:
+            if not isinstance(name, str):
+                raise ValueError("must be a name, or a list of names, and each a string")
+            if name not in MEASURES and ":" not in name:
+                hint = f"{nearest(name, MEASURES)} (or 'module:function' for your own)"
+                raise ValueError(f"must be names of metrics, and {name[:100]!r} is none; {hint}")
+        if len(set(names)) < len(names):
+            raise ValueError("must name each metric once")
+        return tuple(names)
 
 
 class Nodes(Section):

@@ -22,7 +22,7 @@ from tacit.report.charts import (
     changed,
     scatter,
 )
-from tacit.report.protection import MOST_SHOWN, epsilon_words, size_note
+from tacit.report.protection import MOST_SHOWN, SIZE_NOTE, epsilon_words, size_note
 from tacit.report.rendering import Table, Tile, render
 from tacit.report.wording import NOTHING, epsilon_text, lower_text, number_text, range_text
 
@@ -53,7 +53,7 @@ _SERIES = (
     ("certified", "certified: never more", BLUE, "triangle-down"),
     ("lower", "proved: at least", RED, "triangle-up"),
 )
-_EDGE = 4 * MOST_SHOWN  # where a larger epsilon is drawn
+_EDGE = 5 * MOST_SHOWN  # where a larger epsilon is drawn
 _ROW_HEIGHT = 22  # CSS pixels of a chart
 
 
@@ -193,8 +193,7 @@ def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
         key=f"claims-{place}",
         title=f"{algorithm}: claimed, certified and proved epsilon",
         caption="A claim left of what is proved (upward triangle) is too small; one right of what "
-        "is certified (downward triangle) holds. An epsilon of more than 1,000 is no protection: "
-        "all of these stand at the right edge, and the table says how they compare.",
+        f"is certified (downward triangle) holds.{_edge_note(shown)}",
         figure=figure,
         absent="There is nothing to draw: no noise is determined by what is printed.",
         height=70 + _ROW_HEIGHT * len(shown),
@@ -205,7 +204,13 @@ def _place(value: float | None) -> float | None:
     """Where an epsilon is drawn; what is beyond all meaning stands at the edge."""
     if value is None or value <= 0:
         return None
-    return min(value, _EDGE)
+    return value if value <= MOST_SHOWN else _EDGE
+
+
+def _edge_note(rows: Sequence[Row]) -> str:
+    if not any(_place(row[key]) == _EDGE for row in rows for key, *_ in _SERIES):
+        return ""
+    return f" {SIZE_NOTE}, and stands at the right edge; the verdict in the table compares them."
 
 
 def _hovers(labels: Sequence[str], values: Sequence[float | None]) -> list[str]:

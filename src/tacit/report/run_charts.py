@@ -31,6 +31,7 @@ from tacit.report.charts import (
 )
 from tacit.report.documents.metrics import Measurement, Scores
 from tacit.report.documents.run import CommunicationGraph, NodeRow, RecordedRun, ResultDocument
+from tacit.report.measures import ACCURACY, LOSS, Measure
 from tacit.report.protection import MOST_SHOWN, SIZE_NOTE
 from tacit.report.wording import epsilon_text, number_text, percent_text
 
@@ -68,9 +69,13 @@ def thinned(measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
 
 
 def model_charts(run: RecordedRun) -> list[Chart]:
-    """Draw test accuracy and losses, each against steps and against bytes sent."""
+    """Draw the leading score and losses, each against steps and against bytes sent."""
     measurements = thinned(run.measurements)
-    return [*_accuracy_charts(measurements), *_loss_charts(measurements)]
+    measure, scores = run.result.leading
+    if measure == LOSS:
+        measure, scores = ACCURACY, None
+    baseline = None if scores is None else scores.baseline
+    return [*_score_charts(measurements, measure, baseline), *_loss_charts(measurements)]
 
 
 def privacy_charts(run: RecordedRun) -> list[Chart]:
@@ -151,25 +156,40 @@ def _score_series(
     ]
 
 
-def _accuracy_charts(measurements: Sequence[Measurement]) -> list[Chart]:
-    series = _score_series(measurements, lambda line: line.test_accuracy, "", ".1%")
-    y = Axis("test accuracy", ticks=".0~%")
+def _score_charts(
+    measurements: Sequence[Measurement], measure: Measure, baseline: float | None
+) -> list[Chart]:
+    """Draw the leading score; a dotted line is what a model that ignores its inputs has."""
+    hover, ticks = (".1%", ".0~%") if measure.percent else (".3g", "")
+
+    def shown(line: Measurement) -> Scores | None:
+        own, scores = line.leading
+        return scores if own == measure else None
+
+    series = _score_series(measurements, shown, "", hover)
+    if baseline is not None and measurements:
+        flat: list[float | None] = [baseline] * len(measurements)
+        series.append(Series("baseline", flat, GREY, "dot", hover=hover))
+    y = Axis(f"test {measure.title}", ticks=ticks)
     absent = _absent(
         measurements, "Test accuracy was not measured: there was no test set with classes."
     )
+    better = "Higher" if measure.larger_is_better else "Lower"
+    ignorant = "" if baseline is None else " The dotted line is a model that ignores its inputs."
     return [
         Chart(
             key="accuracy-steps",
-            title="Test accuracy by steps",
-            caption="Higher is better; a wide gap between mean and worst node means that some "
-            "nodes fare badly; the consensus model is the average of all, or the server's.",
+            title=f"Test {measure.title} by steps",
+            caption=f"{better} is better; a wide gap between mean and worst node means that some "
+            "nodes fare badly; the consensus model is the average of all, or the server's."
+            + ignorant,
             figure=line_figure(_steps(measurements), _STEPS, y, series),
             absent=absent,
         ),
         Chart(
             key="accuracy-bytes",
-            title="Test accuracy by bytes sent",
-            caption="The same accuracies against what a node had sent by then: a curve further to "
+            title=f"Test {measure.title} by bytes sent",
+            caption="The same scores against what a node had sent by then: a curve further to "
             "the left is cheaper in communication.",
             figure=line_figure(_bytes(measurements), _BYTES, y, series),
             absent=absent,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tacit.report.documents.metrics import Scores
 from tacit.report.documents.run import NodeRow, RecordedRun, ResultDocument
+from tacit.report.measures import ACCURACY, LOSS, Measure, measure_of
 from tacit.report.protection import (
     MOST_SHOWN,
     Protection,
@@ -25,7 +26,6 @@ from tacit.report.wording import (
     duration_text,
     epsilon_text,
     number_text,
-    percent_text,
     range_text,
 )
 
@@ -121,6 +121,11 @@ def _banners(result: ResultDocument) -> list[_Banner]:
         headline = f"The certified epsilon exceeds the budget of {exceeded:,} of {nodes:,} nodes"
         detail = f"The noise was set by {result.accounting} accounting."
         banners.append(_Banner("warn", headline, detail))
+    measure, scores = result.leading
+    told = "" if scores is None else measure.no_better(scores.mean, scores.baseline)
+    if told:
+        headline = f"Nothing was learned that shows: {told}"
+        banners.append(_Banner("warn", headline, ""))
     return banners
 
 
@@ -131,26 +136,17 @@ def _delta_text(result: ResultDocument) -> str:
 
 
 def _score_tile(result: ResultDocument) -> Tile:
-    if result.test_accuracy is not None:
-        return Tile(
-            "Test accuracy, mean over nodes",
-            percent_text(result.test_accuracy.mean),
-            _others(
-                percent_text(result.test_accuracy.worst),
-                percent_text(result.test_accuracy.consensus),
-            ),
-        )
-    if result.test_loss is not None:
-        return Tile(
-            "Test loss, mean over nodes",
-            number_text(result.test_loss.mean),
-            _others(number_text(result.test_loss.worst), number_text(result.test_loss.consensus)),
-        )
-    return Tile("Test accuracy", "not measured", "there was no test set")
-
-
-def _others(worst: str, consensus: str) -> str:
-    return f"worst node {worst} · consensus {consensus}"
+    measure, scores = result.leading
+    if scores is None:
+        return Tile("Test accuracy", "not measured", "there was no test set")
+    others = [
+        f"worst node {measure.text(scores.worst)}",
+        f"consensus {measure.text(scores.consensus)}",
+    ]
+    if scores.baseline is not None:
+        others.append(f"baseline {measure.text(scores.baseline)}")
+    label = f"Test {measure.title}, mean over nodes"
+    return Tile(label, measure.text(scores.mean), " · ".join(others))
 
 
 def _epsilon_tile(result: ResultDocument) -> Tile:
@@ -285,7 +281,7 @@ def _facts(result: ResultDocument) -> list[tuple[str, str]]:
             if topology.contraction is None
             else f"{number_text(topology.contraction)} a step (0: all average at once, 1: never)",
         ),
-        ("Test loss", _scores_text(result.test_loss)),
+        *_score_facts(result),
         ("Accounting", result.accounting),
         ("Relation", result.relation or NOTHING),
         ("Trust model", result.trust_model or NOTHING),
@@ -314,13 +310,29 @@ def _records_text(nodes: Sequence[NodeRow]) -> str:
     return f"{sum(counts):,} in all, {a_node} a node"
 
 
-def _scores_text(scores: Scores | None) -> str:
+def _score_facts(result: ResultDocument) -> list[tuple[str, str]]:
+    """Every score of the run with its baseline, the leading one first."""
+    scores: dict[Measure, Scores | None] = {
+        measure_of(name): found for name, found in result.test_metrics.items()
+    }
+    if result.test_accuracy is not None:
+        scores.setdefault(ACCURACY, result.test_accuracy)
+    scores[LOSS] = result.test_loss
+    return [
+        (f"Test {measure.title}", _scores_text(measure, found)) for measure, found in scores.items()
+    ]
+
+
+def _scores_text(measure: Measure, scores: Scores | None) -> str:
     if scores is None:
         return NOTHING
-    return (
-        f"mean {number_text(scores.mean)}, worst node {number_text(scores.worst)}, "
-        f"consensus {number_text(scores.consensus)}"
+    told = (
+        f"mean {measure.text(scores.mean)}, worst node {measure.text(scores.worst)}, "
+        f"consensus {measure.text(scores.consensus)}"
     )
+    if scores.baseline is None:
+        return told
+    return f"{told}; a model that ignores its inputs {measure.text(scores.baseline)}"
 
 
 _COLUMNS = (
@@ -333,9 +345,9 @@ _COLUMNS = (
     "budget",
     "certified epsilon",
     "claimed epsilon",
-    "test accuracy",
     "sent",
 )
+_SCORE = len(_COLUMNS) - 1  # where the column of the leading score stands
 
 
 def _node_table(result: ResultDocument) -> Table:
@@ -343,11 +355,13 @@ def _node_table(result: ResultDocument) -> Table:
     over = {
         (place, "certified epsilon") for place, row in enumerate(result.nodes) if row.is_over_budget
     }
-    rows = [_node_cells(row) for row in result.nodes]
-    return Table(_COLUMNS, rows, over=over, over_note="above the budget", note=size_note(rows))
+    measure, _ = result.leading
+    rows = [_node_cells(row, measure) for row in result.nodes]
+    columns = (*_COLUMNS[:_SCORE], f"test {measure.title}", *_COLUMNS[_SCORE:])
+    return Table(columns, rows, over=over, over_note="above the budget", note=size_note(rows))
 
 
-def _node_cells(row: NodeRow) -> tuple[str, ...]:
+def _node_cells(row: NodeRow, measure: Measure) -> tuple[str, ...]:
     return (
         str(row.node),
         f"{row.records:,}",
@@ -358,6 +372,6 @@ def _node_cells(row: NodeRow) -> tuple[str, ...]:
         NOTHING if row.budget is None else f"{row.budget:.6g}",
         epsilon_words(row.epsilon) + (f", as {row.reported_by} reports" if row.reported_by else ""),
         epsilon_words(row.claimed_epsilon),
-        percent_text(row.test_accuracy),
+        measure.text(row.test_score),
         bytes_text(row.bytes_sent),
     )

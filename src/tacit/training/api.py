@@ -15,10 +15,11 @@ from tacit.config import GIVEN, Config, load_config
 from tacit.data import Schema
 from tacit.errors import NotPrivateWarning
 from tacit.models.lightning import lightning_loss
+from tacit.models.metrics import named_metrics
 from tacit.training.arguments import check_arguments
 from tacit.training.hooks import Callback, checked_callbacks
 from tacit.training.loop import execute
-from tacit.training.prepare import prepare
+from tacit.training.prepare import Function, prepare
 from tacit.training.processes.agreement import agreed_folder, process_group
 from tacit.training.records import node_records
 from tacit.training.run_folder import folder as folders
@@ -33,6 +34,8 @@ def train(
     model: nn.Module | None = None,
     nodes: Any = None,
     test: Any = None,
+    loss: str | Function | None = None,
+    metric: str | Function | Sequence[str | Function] | None = None,
     output: str | int | Callable[[Any], Any] | None = None,
     schema: str | Path | Mapping[str, Any] | Schema | None = None,
     callbacks: Sequence[Callback] = (),
@@ -56,6 +59,11 @@ def train(
             of pandas or polars, or one frame with the schema's node column. By default
             `[task].dataset` is loaded and split.
         test: public test records, likewise; by default those of `[task].dataset`.
+        loss: in place of `[task].loss`: a name, or a function (outputs `[r, ...]`, targets
+            `[r, ...]`) -> mean loss over the records, a scalar.
+        metric: in place of `[task].metric`: a name, a function (outputs, targets) -> one number for
+            all the public test records, or a list of these, of which the first leads. Of a function
+            larger numbers are better.
         output: which part of what the model returns is the prediction: a key, an attribute, a
             position, or a function of what it returns; by default `[task].output`.
         schema: what is public of the columns of frames: a path, a mapping or a `Schema`; by
@@ -75,19 +83,27 @@ def train(
         PeerError: another process was lost.
     """
     nodes, declared = node_records(nodes, schema)
-    check_arguments(config, model, nodes, out)
+    check_arguments(config, model, nodes, out, loss)
     called = checked_callbacks(callbacks)
+    given_metrics = named_metrics(metric)
+    task: dict[str, Any] = {}
+    if loss is not None:
+        task["loss"] = loss if isinstance(loss, str) else GIVEN
+    if given_metrics:
+        task["metric"] = list(given_metrics)
     parsed = load_config(
         config,
         count=None if nodes is None else len(nodes),
         given_model=model is not None,
+        task=task,
         loss=_default_loss(model, declared),
     )
     own_output = output if callable(output) else None
     if output is not None:  # a function cannot be written down; that there is one can
         named = GIVEN if callable(output) else output
-        task = parsed.task.model_copy(update={"output": named})
-        parsed = parsed.model_copy(update={"task": task})
+        parsed = parsed.model_copy(
+            update={"task": parsed.task.model_copy(update={"output": named})}
+        )
     path = None if out is None else Path(out)
     if path is not None and not resume and not distributed:
         folders.check_new(path)
@@ -107,6 +123,8 @@ def train(
             model=model,
             nodes=nodes,
             test=test,
+            given_loss=None if isinstance(loss, str) else loss,
+            given_metrics={name: one for name, one in given_metrics.items() if one is not None},
             output=own_output,
             schema=declared,
             peers=peers,

@@ -14,7 +14,9 @@ from tacit.errors import InputError
 __all__ = ["check_arguments"]
 
 
-def check_arguments(config: object, model: object, nodes: object, out: object) -> None:
+def check_arguments(
+    config: object, model: object, nodes: object, out: object, loss: object = None
+) -> None:
     """Refuse arguments of a wrong kind; arguments are those of `tacit.train`.
 
     Raises:
@@ -28,6 +30,8 @@ def check_arguments(config: object, model: object, nodes: object, out: object) -
         raise InputError("config", _kind(config), expected)
     if out is not None and not isinstance(out, str | os.PathLike):
         raise InputError("out", out, "must be the path of a new run folder")
+    if loss is not None and not (isinstance(loss, str) or callable(loss)):
+        raise InputError("loss", loss, "must be the name of a loss, or a function")
     _check_model(model)
     _check_nodes(nodes)
 

@@ -42,10 +42,12 @@ LOG = logging.getLogger("tacit")
 
 @dataclass(frozen=True)
 class Progress:
-    """What the progress line shows; loss and accuracy are those of the last evaluation.
+    """What the progress line shows; loss, accuracy and leading score are of the last evaluation.
 
-    `notes` say what people should know of how a run that was cut off goes on. On a terminal, the
-    loss of a task without test records is that of the training records; callbacks get None.
+    `score` is that of the first metric that was asked for, `metric` its name; both are None where
+    none was. `notes` say what people should know of how a run that was cut off goes on. On a
+    terminal, the loss of a task without test records is that of the training records; callbacks
+    get None.
     """
 
     step: int
@@ -55,6 +57,8 @@ class Progress:
     epsilon: float | None
     steps_per_second: float
     notes: tuple[str, ...] = ()
+    metric: str | None = None
+    score: float | None = None
 
 
 class Callback:

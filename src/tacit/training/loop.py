@@ -1,8 +1,10 @@
 """Runs a plan: steps, metrics, checkpoints, resume, and the ledger.
 
 Order of what is durable: a block of steps is reserved in the ledger, then they run, then a
-checkpoint may be written. A clean stop settles the ledger at the step reached; after a kill the
-whole block counts, and the repeated steps are charged again.
+checkpoint may be written. A clean stop settles the ledger at the step reached; one that follows
+from what was released, a callback's or that of a run that diverges, keeps all planned steps charged
+(`tacit.training.hooks`). After a kill the whole block counts, and the repeated steps are charged
+again.
 
 Of a run of many processes each has a folder of its own, `rank-0000` and so on, inside that of the
 run: with the ledger and the checkpoints of its nodes, their models, and what was measured on their
@@ -33,7 +35,7 @@ from tacit.privacy.ledger.shared import SharedLedgers
 from tacit.private_files import lacks_room, make_private_folder, plain_errors
 from tacit.report import write_report
 from tacit.report.documents.base import plain_json
-from tacit.report.documents.metrics import Measurement
+from tacit.report.documents.metrics import Measurement, Scores
 from tacit.report.documents.run import ResultDocument
 from tacit.training.allocator import retain_allocations
 from tacit.training.budget import RunLedger, claimed_spent, epsilon_spent, open_ledger
@@ -264,16 +266,16 @@ def _train(
     block = share_of(run.plan.steps, DATA_BLOCKS if config.privacy.ledger else BLOCKS)
     if run.step == 0 and not run.started:
         hooks.metrics(record(run))
-    reserved = run.charged
-    if reserved > run.step and run.ledger is not None:
+    run.reserved = run.charged
+    if run.reserved > run.step and run.ledger is not None:
         run.ledger.use()
     while run.step < run.until:
         k = run.step
         peers.at(k)
         peers.check()
-        if k >= reserved and run.ledger is not None:
-            reserved = min(k + block, run.until)
-            run.ledger.reserve(k, reserved)
+        if k >= run.reserved and run.ledger is not None:
+            run.reserved = min(k + block, run.until)
+            run.ledger.reserve(k, run.reserved)
         _delay(run, k)
         run.state = algorithm.step(run.state, k, options, run.context)
         run.step = k + 1
@@ -295,7 +297,7 @@ def _train(
         finally:
             # After the checkpoint: steps that were given back, but not kept, cost their repeat.
             if last and run.ledger is not None:
-                _settle(run, run.ledger, reserved, adaptive)
+                _settle(run, run.ledger, adaptive)
         on_step(_progress(run))
         if stop and run.step < run.until:
             run.status, run.message = "stopped", _stopped(run, hooks, asked, adaptive)
@@ -321,20 +323,26 @@ def _stop_wanted(run: RunState, hooks: Hooks) -> bool:
     return hooks.failure is not None or (hooks.ask_for_stop and run.until == run.plan.steps)
 
 
-def _settle(run: RunState, ledger: RunLedger, reserved: int, adaptive: bool) -> None:
+def _settle(run: RunState, ledger: RunLedger, adaptive: bool) -> None:
     """Give back what was reserved and not sent; nothing, where what was released chose the end.
 
     Args:
         run: at its last step.
         ledger: its ledger.
-        reserved: up to which step this session has reserved.
-        adaptive: whether a callback ended the run; see `tacit.training.hooks` for the reason.
+        adaptive: whether a callback ended the run, or a model that left the finite numbers; see
+            `tacit.training.hooks` for the reason.
     """
     if adaptive:
-        if reserved < run.until:
-            ledger.reserve(reserved, run.until)
-        run.paid = max(run.paid, run.until)
+        _reserve_all(run, ledger)
     ledger.settle(run.step, run.charged)
+
+
+def _reserve_all(run: RunState, ledger: RunLedger) -> None:
+    """Reserve all planned steps, made or not."""
+    if run.reserved < run.until:
+        ledger.reserve(run.reserved, run.until)
+        run.reserved = run.until
+    run.paid = max(run.paid, run.until)
 
 
 def _stopped(run: RunState, hooks: Hooks, asked: bool, adaptive: bool) -> str:
@@ -404,6 +412,7 @@ def _finish(run: RunState, hooks: Hooks) -> Result:
         ),
         test_accuracy=_scores(summary.test_accuracy),
         test_loss=_scores(summary.test_loss),
+        test_metrics=_metric_scores(job, summary),
         private=plan.not_private_reason is None,
         bytes_sent=tuple(sent),
         steps=run.step,
@@ -419,14 +428,30 @@ def _finish(run: RunState, hooks: Hooks) -> Result:
 def _summary(document: ResultDocument | None) -> Summary:
     """What the other processes are told of the result, which rank 0 alone has made."""
     told = {key: plain_json(getattr(document, key, None)) for key in Summary.model_fields}
+    metrics = told["test_metrics"]
+    told["test_metrics"] = None if metrics is None else list(metrics.values())
     return Summary.model_validate(told)
+
+
+def _metric_scores(job: Job, summary: Summary) -> dict[str, Scores]:
+    """As rank 0 has measured them, by name.
+
+    Raises:
+        PeerError: rank 0 gave others than the task has.
+    """
+    found = summary.test_metrics or ()
+    if found and len(found) != len(job.metrics):
+        raise PeerError(f"rank 0 gave {len(found)} metrics, and the task has {len(job.metrics)}")
+    rows = zip(job.metrics, map(_scores, found), strict=False)
+    return {metric.name: Scores(**(scores or {})) for metric, scores in rows}
 
 
 def _scores(summary: Mapping[str, float | None] | None) -> dict[str, float] | None:
     """As rank 0 has measured them: what was not finite is no number again."""
     if summary is None:
         return None
-    return {key: math.nan if value is None else value for key, value in summary.items()}
+    told = {key: value for key, value in summary.items() if key != "baseline" or value is not None}
+    return {key: math.nan if value is None else value for key, value in told.items()}
 
 
 def _document(
@@ -482,7 +507,8 @@ def _check_finite(run: RunState) -> None:
     kept = None if run.folder is None else checkpoints.latest(run.folder.path)
     where = "nothing was saved" if kept is None else f"the last good state is {kept}"
     if run.ledger is not None and run.step > run.first:
-        run.ledger.settle(run.step)
+        _settle(run, run.ledger, adaptive=True)
+        where += f"; all {run.charged} planned steps stay charged, since what was released ended it"
     raise DivergenceError(
         bad
         + (f" and {len(rows) - 1} more" if len(rows) > 1 else "")
@@ -495,6 +521,8 @@ def _check_finite(run: RunState) -> None:
 def _diverged(run: RunState, message: str) -> None:
     """Write down that the run diverged, here or in another process."""
     run.status, run.message, run.measured = "diverged", message, None
+    if run.ledger is not None and run.reserved > run.first:  # of its own model, or of another's
+        _reserve_all(run, run.ledger)
     if run.common_folder is None:
         return
     own = {} if run.ledger is None else run.ledger.charged()
@@ -519,6 +547,7 @@ def _progress(run: RunState) -> Progress:
     if row is not None and row.test_loss is not None:
         loss = row.test_loss.mean
     elapsed = time.perf_counter() - run.began
+    metric, scores = next(iter(row.test_metrics.items() if row is not None else ()), (None, None))
     return Progress(
         step=run.step,
         steps=run.until,
@@ -527,4 +556,6 @@ def _progress(run: RunState) -> Progress:
         epsilon=run.spent("most", run.step),
         steps_per_second=(run.step - run.first) / elapsed,
         notes=run.notes,
+        metric=metric,
+        score=None if scores is None else scores.mean,
     )

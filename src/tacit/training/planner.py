@@ -40,7 +40,11 @@ _CONVEX_MODELS = ("logistic", "linear")
 
 
 def build_plan(
-    config: Config, records: Sequence[int], parameters: int, notes: Sequence[str] = ()
+    config: Config,
+    records: Sequence[int],
+    parameters: int,
+    notes: Sequence[str] = (),
+    cautions: Sequence[str] = (),
 ) -> Plan:
     """Decide everything, and refuse what cannot be.
 
@@ -51,6 +55,7 @@ def build_plan(
         records: J of each node.
         parameters: d.
         notes: what else the plan comes to, each one line.
+        cautions: what else the user should know, each one line.
 
     Raises:
         InputError: the settings contradict each other or the data.
@@ -65,7 +70,7 @@ def build_plan(
     release = make_release(
         definition, setup, schedules, activity, config.privacy.published_constant
     )
-    cautions: tuple[str, ...] = definition.check(setup)
+    cautions = (*cautions, *definition.check(setup))
     if definition.convex and setup.model not in _CONVEX_MODELS:
         cautions += (
             f"{definition.title} is proved to converge for convex losses: "
@@ -159,7 +164,8 @@ def _setup(config: Config, mixing: Mixing, records: Sequence[int], parameters: i
         records=records,
         parameters=parameters,
         model=config.task.model,
-        loss=config.task.loss,
+        # Of another loss than it is named, nothing may be taken for proved.
+        loss=config.task.loss + (" with class weights" if config.task.class_weights else ""),
         accounted=config.privacy.noisy and config.privacy.accounting != "none",
         relation=config.privacy.relation,
         sampling=config.train.sampling,

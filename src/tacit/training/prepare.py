@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,17 +22,22 @@ from tacit.gradients.table import available_bytes, table_need
 from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
 from tacit.models.lightning import lightning_loss, lightning_notes
+from tacit.models.metrics import Baselines, Metric, baselines, check_metrics, find_metrics
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import compare, counts, identity, planned
 from tacit.training.records import load_records
 
-__all__ = ["DTYPES", "Job", "prepare"]
+__all__ = ["DTYPES", "Function", "Job", "prepare"]
+
+Function = Callable[[Tensor, Tensor], Any]
+"""Of outputs `[r, ...]` and targets `[r, ...]`: a loss or a metric."""
 
 _log = logging.getLogger(__name__)
 
 _EXAMPLES = 8  # records that the gradient engine tries itself on
 _EXAMPLE_SEED = 22
+_IMBALANCED = 0.8  # the share of one class above which accuracy says little
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class Job:
         train: every node's records, stacked.
         test: public test data on the run's device, or None.
         loss: of the task.
+        metrics: of the task, the leading one first; none were asked for where there are none.
+        baselines: what a model that ignores its inputs scores on the public test records.
         outputs: numbers that the model gives for a record.
         placement: which process hosts which node.
         hosted: the nodes of this process, whose records `train` holds, ascending.
@@ -57,6 +64,8 @@ class Job:
     train: StackedData
     test: Dataset | None
     loss: Loss
+    metrics: tuple[Metric, ...]
+    baselines: Baselines
     outputs: int
     placement: Placement
     hosted: tuple[int, ...]
@@ -96,6 +105,8 @@ def prepare(
     model: nn.Module | None = None,
     nodes: Sequence[Any] | None = None,
     test: Any = None,
+    given_loss: Function | None = None,
+    given_metrics: Mapping[str, Function] | None = None,
     output: Output | None = None,
     schema: Schema | None = None,
     peers: Peers = ALONE,
@@ -109,6 +120,8 @@ def prepare(
         nodes: each node's records, those of other processes too (they are left alone); None loads
             `[task].dataset` and splits it, or the own data of the nodes of this process.
         test: public test records; None takes the data set's own, if any.
+        given_loss: the loss of the task, where it was passed as an object.
+        given_metrics: those metrics of the task that were passed as objects, by name.
         output: takes the prediction from what the model returns; None takes `[task].output`.
         schema: of frames; None takes that of `[task].schema`, if any.
         peers: the other processes.
@@ -129,11 +142,21 @@ def prepare(
     records = load_records(config, nodes, test, schema, dtype, device, hosted)
     train, public, classes = records.train, records.test, records.classes
     first = train.first
-    own_loss = lightning_loss(model) if config.task.loss == GIVEN else None
-    loss = own_loss or find_loss(config.task.loss, config.task.metric)
+    own_loss = None
+    if config.task.loss == GIVEN and given_loss is None:
+        own_loss = lightning_loss(model)
+    loss = own_loss or find_loss(config.task.loss, given_loss)
+    if config.task.class_weights is not None:
+        loss = gradients.weighted(loss, config.task.class_weights)
+    metrics = find_metrics(config.task.metric, given_metrics)
+    if metrics and public is None:
+        expected = (
+            "is a score of public test records, and there are none: give some, or leave it out"
+        )
+        raise InputError("task.metric", metrics[0].name, expected)
     shown = "task.dataset" if test is None else "test"
     if public is not None:
-        declared = config.task.outputs if loss.formula == "cross-entropy" else None
+        declared = config.task.outputs if loss.name == "cross-entropy" else None
         _check_public(public, first, shown, declared or classes)
     if model is None:
         model = _build_model(config, loss, public, first, classes)
@@ -167,10 +190,15 @@ def prepare(
     loaded = train if train.bytes else replace(train, stored=train.stored.to(kind))
     train = _bounded_records(config, loaded)
     _check_records(model, loss, outputs, train, hosted)
+    ignorant = Baselines()
+    if held_out is not None:
+        check_metrics(metrics, loss, outputs, held_out.targets, config.train.evaluate_records)
+        ignorant = baselines(metrics, loss, outputs, held_out.targets)
     counted = _agreed_records(config, engine, train, dtype, placement, peers, layout)
     table = _table_notes(config, engine, train.sizes.tolist(), dtype)
     notes = (*records.notes, *table, *lightning_notes(model, loss))
-    plan = build_plan(config, counted, engine.parameters_count, notes)
+    cautions = _imbalance(config, loss, ignorant)
+    plan = build_plan(config, counted, engine.parameters_count, notes, cautions)
     plan = replace(plan, schema=schema_digest)
     _LOG.info("plan made: %s", _words(plan))
     plans = peers.share("plan", planned(plan), IDENTITY)
@@ -181,10 +209,24 @@ def prepare(
         train=train,
         test=held_out,
         loss=loss,
+        metrics=metrics,
+        baselines=ignorant,
         outputs=outputs[0].numel(),
         placement=placement,
         hosted=hosted,
         loaded=train if config.privacy.ledger is None else loaded,
+    )
+
+
+def _imbalance(config: Config, loss: Loss, ignorant: Baselines) -> tuple[str, ...]:
+    """That accuracy says little of public test records nearly all of which are of one class."""
+    share = ignorant.accuracy
+    if config.task.metric is not None or share is None or share <= _IMBALANCED:
+        return ()
+    weights = "" if loss.weights else ", and task.class_weights makes rare classes count for more"
+    return (
+        f"{share:.1%} of the public test records are of one class, so that a model which ignores "
+        f"its inputs has this accuracy: task.metric = 'auc' says more{weights}",
     )
 
 

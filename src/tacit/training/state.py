@@ -74,6 +74,7 @@ class RunState:
     measured: RunEvaluation | None = None
     started: bool = False  # whether the state before the first step was measured
     kept: int = 0  # the last step of which every process is known to have a checkpoint
+    reserved: int = 0  # steps up to this one are reserved by this session, or were paid before
     paid: int = 0  # steps up to this one stay charged, whether they are sent or not
     began: float = field(default_factory=time.perf_counter)
 
@@ -378,7 +379,13 @@ def take_rows(run: RunState, *, whole: bool = False) -> list[PublicMeasurement]:
 def _words(row: PublicMeasurement) -> str:
     """The public part of a row in a few words."""
     loss, accuracy, epsilon = row.test_loss, row.test_accuracy, row.epsilon
+    asked = [
+        f"test {name} {scores.mean:.4f}"
+        for name, scores in row.test_metrics.items()
+        if scores.mean is not None
+    ]
     parts = (
+        *asked,
         None if loss is None or loss.mean is None else f"test loss {loss.mean:.4f}",
         None if accuracy is None or accuracy.mean is None else f"test accuracy {accuracy.mean:.4f}",
         None if epsilon is None or epsilon.most is None else f"epsilon {epsilon.most:.4g}",
@@ -410,8 +417,7 @@ def _row(run: RunState, step: int, run_evaluation: RunEvaluation) -> Released[di
     most, least = run.spent("most", step), run.spent("least", step)
     scores = None if run_evaluation.evaluation is None else run_evaluation.evaluation.value
     row = {
-        "test_accuracy": scores and scores.accuracy_summary(),
-        "test_loss": scores and scores.loss_summary(),
+        **measured.summaries(scores, run.job.metrics, run.job.baselines),
         "consensus_distance": run_evaluation.consensus_distance,
         "clip": plan.release.clip.bound(k),
         "noise_std": sum(noise) / len(noise) if plan.noisy else None,

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tacit.analysis.compare.document import figure_table
-from tacit.report.compare_page import COLUMNS, compare_page, line_cells, panels, picture_note
+from tacit.report.compare_page import columns, compare_page, line_cells, panels, picture_note
 from tacit.report.documents.base import read
 from tacit.report.documents.figure import CompareDocument
 from web_pages import EVIL, Page, poisoned
@@ -28,8 +28,11 @@ def line(name: str, **changes: Any) -> dict[str, Any]:
         "complete": 2,
         "figures": {
             "test_accuracy": spread(0.8123, 0.0149),
+            "test_metrics": {},
+            "score": spread(0.8123, 0.0149),
             "worst": spread(0.75, 0.02),
             "consensus": spread(0.83, 0.01),
+            "baseline": spread(0.1, 0.0),
             "test_loss": spread(0.5, 0.1),
             "train_loss": None,
             "consensus_distance": spread(0.1, 0.1),
@@ -72,6 +75,7 @@ def document(*lines: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "quick": False,
         "x": ["steps", "bytes", "epsilon"],
         "y": "test_accuracy",
+        "score": "test_accuracy",
         "seeds": 2,
         "runs": 4,
         "complete": 4,
@@ -95,12 +99,16 @@ def bare(name: str) -> dict[str, Any]:
 
 
 def test_cells_round_to_the_safe_side() -> None:
-    cells = dict(zip(COLUMNS, line_cells(line("one")), strict=True))
+    cells = dict(
+        zip(columns("test_accuracy"), line_cells(line("one"), "test_accuracy"), strict=True)
+    )
     assert cells["certified epsilon"] == "3.00"  # up
     assert cells["test accuracy"].replace("\u202f", " ").replace("\xa0", " ") == "81.2 % ± 1.5"
     assert cells["published"] == "74.65 %"
     assert cells["difference"] == "+6.58"
-    cells = dict(zip(COLUMNS, line_cells(bare("none")), strict=True))
+    cells = dict(
+        zip(columns("test_accuracy"), line_cells(bare("none"), "test_accuracy"), strict=True)
+    )
     assert cells["certified epsilon"] == cells["claimed epsilon"] == "not private"
 
 

@@ -30,7 +30,8 @@ from tacit.report.documents.base import (
     Text,
     load,
 )
-from tacit.report.documents.metrics import Measurement, Scores, read_measurements
+from tacit.report.documents.metrics import Measurement, Scores, leading, read_measurements
+from tacit.report.measures import Measure
 
 __all__ = [
     "AlgorithmNames",
@@ -136,6 +137,8 @@ class CommunicationGraph(RunDocument):
 class NodeRow:
     """The final numbers of one node; `first_noise` and `last_noise` are noise multipliers.
 
+    `test_score` is that of the leading measure, see `ResultDocument.leading`.
+
     `reported_by` is the process, "rank 1", whose word epsilon is; None where it was read from a
     ledger by the process that wrote the result.
     """
@@ -151,7 +154,7 @@ class NodeRow:
     epsilon: float | None
     reported_by: str | None
     claimed_epsilon: float | None
-    test_accuracy: float | None
+    test_score: float | None
     bytes_sent: float | None
 
     @property
@@ -191,7 +194,9 @@ class ResultDocument(RunDocument):
     audit: RunAudit | None
     test_accuracy: Scores | None
     test_loss: Scores | None
+    test_metrics: dict[str, Scores] = Field(default_factory=dict)
     test_accuracy_by_node: Items[OptionalNumber] | None
+    test_metrics_by_node: dict[str, Items[OptionalNumber]] = Field(default_factory=dict)
     bytes_sent: OptionalNumber
     bytes_sent_by_node: Items[OptionalNumber]
     seconds: OptionalNumber
@@ -214,6 +219,7 @@ class ResultDocument(RunDocument):
         "delta",
         "claimed_epsilon",
         "test_accuracy_by_node",
+        "test_metrics_by_node",
         "bytes_sent_by_node",
         "records",
         "sampling_rate",
@@ -225,6 +231,8 @@ class ResultDocument(RunDocument):
     def _one_a_node(cls, value: Any, info: ValidationInfo) -> Any:
         nodes = info.data.get("node_count")
         lists = (value.first, value.last) if isinstance(value, NoiseMultipliers) else (value,)
+        if info.field_name == "test_metrics_by_node":
+            lists = tuple(value.values())
         if nodes is not None and any(one is not None and len(one) != nodes for one in lists):
             raise PydanticCustomError(
                 "one_a_node",
@@ -263,6 +271,16 @@ class ResultDocument(RunDocument):
         """As the experiment file names it."""
         return self.task.loss
 
+    @property
+    def leading(self) -> tuple[Measure, Scores | None]:
+        """What the run is judged by: the first metric that was asked for, else accuracy or loss."""
+        return leading(self.test_metrics, self.test_accuracy, self.test_loss)
+
+    @property
+    def _leading_by_node(self) -> tuple[float | None, ...] | None:
+        by_node = self.test_metrics_by_node
+        return next(iter(by_node.values())) if by_node else self.test_accuracy_by_node
+
     @cached_property
     def nodes(self) -> tuple[NodeRow, ...]:
         """The final numbers of every node."""
@@ -283,7 +301,7 @@ class ResultDocument(RunDocument):
             self.epsilon,
             sources,
             self.claimed_epsilon,
-            self.test_accuracy_by_node or unknown,
+            self._leading_by_node or unknown,
             self.bytes_sent_by_node,
             strict=True,
         )

@@ -19,6 +19,7 @@ from tacit.communication.colours import Outgoing, opened
 from tacit.config import Config
 from tacit.errors import InputError
 from tacit.privacy.published import FormulaCondition
+from tacit.report.documents.metrics import Scores, leading
 from tacit.report.documents.run import (
     AlgorithmNames,
     ClaimCondition,
@@ -30,10 +31,11 @@ from tacit.report.documents.run import (
     Status,
     TaskNames,
 )
+from tacit.report.measures import Measure
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 from tacit.training.run_folder import summary
-from tacit.training.run_folder.metrics import Evaluation
+from tacit.training.run_folder.metrics import Evaluation, summaries
 
 __all__ = ["Claim", "Result", "result_document"]
 
@@ -78,9 +80,11 @@ class Result:
         metrics: the recorded series, a list a name, all of one length.
         epsilon: certified, spent, one a node; None where nothing is accounted.
         claims: claimed, certified and audited epsilon, one row a node.
-        test_accuracy: mean over nodes, worst node, consensus model, all of the consensus model
-            where nodes' models are private; None without test records.
+        test_accuracy: mean over nodes, worst node, consensus model (all of the consensus model
+            where nodes' models are private) and baseline; None without test records.
         test_loss: likewise.
+        test_metrics: those that were asked for, by name and in their order: each with `mean`,
+            `worst`, `consensus` and `baseline`, which a model that ignores its inputs scores.
         private: whether epsilon means anything: noise from secret keys, and accounted.
         bytes_sent: by each node.
         steps: completed.
@@ -99,6 +103,7 @@ class Result:
     claims: tuple[Claim, ...]
     test_accuracy: Mapping[str, float] | None
     test_loss: Mapping[str, float] | None
+    test_metrics: dict[str, Scores]
     private: bool
     bytes_sent: tuple[int, ...]
     steps: int
@@ -108,6 +113,18 @@ class Result:
     notes: tuple[str, ...]
     out: Path | None
     job: Job
+
+    @property
+    def leading(self) -> tuple[Measure, Scores | None]:
+        """What the run is judged by, and its scores: the first metric that was asked for.
+
+        Without one the accuracy, or the loss where there is none.
+        """
+        accuracy, loss = (
+            None if scores is None else Scores(**scores)
+            for scores in (self.test_accuracy, self.test_loss)
+        )
+        return leading(self.test_metrics, accuracy, loss)
 
     @property
     def plan(self) -> Plan:
@@ -127,6 +144,7 @@ class Result:
             epsilon=self.epsilon,
             accuracy=self.test_accuracy,
             loss=self.test_loss,
+            metrics=self.test_metrics,
             steps=self.steps,
             seconds=self.seconds,
             ended=self.status if self.message is None else f"{self.status}: {self.message}",
@@ -192,7 +210,7 @@ def result_document(
     charged_steps: int | None = None,
 ) -> ResultDocument:
     """The content of `result.json`, from which the report is drawn too."""
-    more = {} if charged_steps is None else {"charged_steps": charged_steps}
+    more: dict[str, Any] = {} if charged_steps is None else {"charged_steps": charged_steps}
     plan, config = job.plan, job.config
     algorithm = config.algorithm.definition
     reason = plan.not_private_reason
@@ -233,9 +251,9 @@ def result_document(
         ),
         audited_epsilon=None,
         audit=None,
-        test_accuracy=None if scores is None else scores.accuracy_summary(),
-        test_loss=None if scores is None else scores.loss_summary(),
+        **summaries(scores, job.metrics, job.baselines),
         test_accuracy_by_node=None if scores is None else scores.accuracy,
+        test_metrics_by_node=_metrics_by_node(job, scores),
         bytes_sent=sum(bytes_sent) / len(bytes_sent),
         bytes_sent_by_node=tuple(bytes_sent),
         seconds=seconds,
@@ -277,6 +295,15 @@ def _declared_public(config: Config) -> tuple[str, ...]:
         f"the share of {share:g} of the records that was held out for testing and declared public "
         "(task.test_share), and all scores on it",
     )
+
+
+def _metrics_by_node(
+    job: Job, evaluation: Evaluation | None
+) -> dict[str, tuple[float | None, ...]]:
+    if evaluation is None:
+        return {}
+    rows = zip(job.metrics, evaluation.metrics, strict=True)
+    return {metric.name: values for metric, values in rows}
 
 
 def mechanism_line(plan: Plan) -> str | None:

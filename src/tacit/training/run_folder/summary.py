@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from tacit.report.documents.metrics import PublicMeasurement
+from tacit.report.documents.base import as_dict
+from tacit.report.documents.metrics import PublicMeasurement, Scores
+from tacit.report.measures import measure_of
 from tacit.report.wording import epsilon_text, number_text, percent_text
 from tacit.training.plan import Plan
 
@@ -21,6 +23,7 @@ def facts(
     epsilon: Sequence[float | None],
     accuracy: Mapping[str, float] | None,
     loss: Mapping[str, float] | None,
+    metrics: Mapping[str, Scores],
     steps: int,
     seconds: float,
     ended: str,
@@ -32,11 +35,16 @@ def facts(
         epsilon: certified, one a node.
         accuracy: mean over nodes, worst node, consensus model; None: there is none.
         loss: likewise.
+        metrics: those that were asked for, which come first.
         steps: completed.
         seconds: of training.
         ended: how, in words.
     """
     rows = [("run", f"{_title(plan)}, {steps} of {plan.steps} steps in {seconds:.1f} s, {ended}")]
+    for name, scores in metrics.items():
+        measure = measure_of(name)
+        told = {key: measure.text(value) for key, value in as_dict(scores).items()}
+        rows.append((f"test {measure.title}", _scores(told)))
     if accuracy is not None:
         rows.append(("test accuracy", _scores({k: percent_text(v) for k, v in accuracy.items()})))
     if loss is not None:
