@@ -31,6 +31,7 @@ def test_every_default() -> None:
             "dataset": "digits",
             "model": "mlp",
             "outputs": None,
+            "output": None,
             "input_bound": None,
             "loss": "cross-entropy",
             "metric": None,
