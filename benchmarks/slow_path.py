@@ -21,15 +21,17 @@ import tacit
 NODES, RECORDS, STEPS = 4, 64, 12
 
 
-class Last(nn.Module):
-    """A score from the last output of a recurrent layer."""
+class Tied(nn.Module):
+    """One weight in three layers."""
 
-    def __init__(self, inner: nn.Module, width: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.inner, self.head = inner, nn.Linear(width, 3)
+        self.layer, self.head = nn.Linear(width, width), nn.Linear(width, 3)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.head(self.inner(inputs)[0][:, -1])
+        for _ in range(3):
+            inputs = torch.tanh(self.layer(inputs))
+        outputs: Tensor = self.head(inputs)
         return outputs
 
 
@@ -39,8 +41,7 @@ def encoder() -> nn.Module:
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "LSTM, 32 wide, 20 steps": (lambda: Last(nn.LSTM(8, 32, batch_first=True), 32), (20, 8)),
-    "GRU, 64 wide, 20 steps": (lambda: Last(nn.GRU(8, 64, batch_first=True), 64), (20, 8)),
+    "tied layers, 128 wide": (lambda: Tied(128), (128,)),
     "RMSNorm network, 50,000 weights": (
         lambda: nn.Sequential(nn.Linear(64, 700), nn.RMSNorm(700), nn.ReLU(), nn.Linear(700, 3)),
         (64,),

@@ -27,7 +27,8 @@ _ROUNDS = 2
 _WORTH_A_WARNING = 1.5
 _REMEDY = (
     "the fast layers are Linear, Conv1d, Conv2d, GroupNorm, LayerNorm, Embedding and EmbeddingBag, "
-    "each called once: replace or freeze (requires_grad = False) the others"
+    "each called once, and LSTM, GRU and RNN after tacit.fix: replace the others, or freeze "
+    "them (requires_grad = False)"
 )
 
 
