@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 PRINT_SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 
-.PHONY: demo test test-rest test-all coverage check format bench bench-quick clean
+.PHONY: demo test test-rest test-all coverage check format docs bench bench-quick clean
 
 demo: .venv/.installed  ## train privately on the data set that ships with scikit-learn
 	$(BIN)/tacit train examples/digits.toml
@@ -35,6 +35,10 @@ format: .venv/.installed-test  ## write the format that `make check` asks for
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: .venv/.installed-docs  ## the site of the documentation, into build/site; a lost link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "open build/site/index.html in a browser"
+
 bench: .venv/.installed .venv-peers/.installed  ## how fast tacit is, beside its peers; leave the machine alone meanwhile
 	$(BIN)/python benchmarks/speed --out runs/speed.json
 
@@ -42,7 +46,7 @@ bench-quick: .venv/.installed .venv-peers/.installed  ## the same, tiny: shows t
 	$(BIN)/python benchmarks/speed --quick --out runs/speed-quick.json
 
 clean:
-	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build/site
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -57,6 +61,11 @@ clean:
 .venv/.installed-test: .venv/.installed
 	@echo "installing the test tools into .venv (once)"
 	$(PIP) --editable '.[test]'
+	@touch $@
+
+.venv/.installed-docs: .venv/.installed
+	@echo "installing what builds the documentation into .venv (once)"
+	$(PIP) --editable '.[docs]'
 	@touch $@
 
 # Opacus, pfl and Flower, for `make bench` alone. They need versions of their own of some packages;

@@ -1,4 +1,4 @@
-"""The longer audits of docs/audit.md: `python benchmarks/audit.py [NAME]...`, a table for each.
+"""The longer audits of docs/how-to/audit.md: `python benchmarks/audit.py [NAME]...`, a table each.
 
 The data do not matter to these attacks, which bring their own; only how many records a node has.
 """

@@ -1,4 +1,4 @@
-"""docs/architecture.md names what exists, and tells the two ways as a run really goes them."""
+"""docs/concepts/architecture.md names what exists, and tells the two ways as a run goes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tacit.analysis.statement import check_statement, write_statement
 from tacit.config import load_config
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "concepts" / "architecture.md"
 DRAWING = ROOT / "docs" / "images" / "architecture.svg"
 NOT_NAMES = ("result.json",)
 WAYS = ("## One epsilon", "## One gradient")
@@ -115,5 +115,5 @@ def test_a_run_goes_the_ways_that_the_page_tells(tmp_path: Path) -> None:
 
 def test_newcomers_are_led_to_the_page() -> None:
     for page in ("README.md", "CONTRIBUTING.md"):
-        assert "(docs/architecture.md)" in (ROOT / page).read_text(encoding="utf-8")
-    assert "(images/architecture.svg)" in PAGE.read_text(encoding="utf-8")
+        assert "(docs/concepts/architecture.md)" in (ROOT / page).read_text(encoding="utf-8")
+    assert "(../images/architecture.svg)" in PAGE.read_text(encoding="utf-8")

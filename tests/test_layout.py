@@ -36,6 +36,8 @@ ORDER = (
     "algorithms",
     "config",
     "training",
+    "callbacks",
+    "estimators",
     "analysis",
     "cli",
     "__main__",
@@ -105,7 +107,7 @@ def test_no_modules_import_each_other() -> None:
 
 
 def test_few_files_stand_at_the_top() -> None:
-    assert len(list(SOURCE.glob("*.py"))) <= 5
+    assert len(list(SOURCE.glob("*.py"))) <= 7
 
 
 def test_modules_say_what_they_are_and_what_they_offer() -> None:

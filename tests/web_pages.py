@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64encode
 from collections import Counter
 from html.parser import HTMLParser
+from importlib import resources
 from typing import Any
 
 import plotly.graph_objects as go
-import plotly.offline
 
 from tacit.report.charts import Chart
 
 EVIL = "\"'></script></style></title><script>alert(1)</script><img src=x onerror=alert(2)>&lt;"
 """A name that becomes markup wherever it is not escaped."""
+
+PLOTLY = resources.files("tacit.report") / "plotly" / "plotly-basic.min.js.gz"
+"""The code of plotly.js that every page with charts holds."""
 
 _WITHOUT_END = ("meta", "link", "br", "img", "input")
 _LOADING = {"src", "href", "srcset", "action", "background", "data"}
@@ -36,7 +40,7 @@ class Page(HTMLParser):
 
     def __init__(self, html: str, *, has_charts: bool = True) -> None:
         super().__init__()
-        code = plotly.offline.get_plotlyjs()
+        code = b64encode(PLOTLY.read_bytes()).decode()
         assert html.count(code) == has_charts, "plotly.js is embedded once"
         self.html = html.replace(code, "")
         self.tags: list[tuple[str, dict[str, str | None]]] = []

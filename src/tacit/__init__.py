@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from tacit import callbacks
+    from tacit.analysis.label_counts import LabelCounts, count_labels
     from tacit.analysis.score import load_model
     from tacit.config import Config, load_config
-    from tacit.data import Dataset, TaskData
+    from tacit.data import Dataset, Schema, TaskData
     from tacit.errors import (
         BudgetError,
         DivergenceError,
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
         PeerError,
         TacitError,
     )
+    from tacit.estimators import TacitClassifier, TacitRegressor
     from tacit.gradients.dropout import Dropout
     from tacit.models.fix import fix
     from tacit.training.api import train
@@ -32,12 +35,18 @@ __all__ = [
     "DivergenceError",
     "Dropout",
     "InputError",
+    "LabelCounts",
     "NotPrivateWarning",
     "PeerError",
     "Result",
+    "Schema",
+    "TacitClassifier",
     "TacitError",
+    "TacitRegressor",
     "TaskData",
     "__version__",
+    "callbacks",
+    "count_labels",
     "fix",
     "load_config",
     "load_model",
@@ -53,12 +62,17 @@ _HOMES = {
     "DivergenceError": "errors",
     "Dropout": "gradients.dropout",
     "InputError": "errors",
+    "LabelCounts": "analysis.label_counts",
     "NotPrivateWarning": "errors",
     "PeerError": "errors",
     "Result": "training.run_folder.result",
+    "TacitClassifier": "estimators",
+    "Schema": "data",
     "TacitError": "errors",
+    "TacitRegressor": "estimators",
     "TaskData": "data",
     "fix": "models.fix",
+    "count_labels": "analysis.label_counts",
     "load_config": "config",
     "load_model": "analysis.score",
     "train": "training.api",
@@ -66,6 +80,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "callbacks":
+        return import_module("tacit.callbacks")
     if name not in _HOMES:
         raise AttributeError(f"module 'tacit' has no attribute {name!r}")
     return getattr(import_module(f"tacit.{_HOMES[name]}"), name)

@@ -24,6 +24,7 @@ __all__ = [
     "LOCK",
     "appearing",
     "append_line",
+    "lacks_room",
     "locked",
     "make_private_folder",
     "new_private_file",
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 LOCK = "lock"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _FILE, _FOLDER = 0o600, 0o700
 
 
@@ -178,6 +180,11 @@ def plain_errors(where: str, path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(where, str(path), f"cannot be written ({reason})") from None
+
+
+def lacks_room(error: OSError) -> bool:
+    """Whether a file could not be written since there is no room for it: no defect of ours."""
+    return error.errno in _NO_ROOM
 
 
 def _write_part(path: Path, content: bytes) -> Path:

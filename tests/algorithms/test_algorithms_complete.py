@@ -24,7 +24,8 @@ from tacit.analysis.compare import FigureOptions, load_figure
 from tacit.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
-KEYS = ROOT / "docs" / "experiment-file.md"
+KEYS = ROOT / "docs" / "reference" / "experiment-file.md"
+CHOICE = ROOT / "docs" / "concepts" / "which-algorithm.md"
 
 
 @functools.cache
@@ -71,12 +72,12 @@ def missing(row: Algorithm[Any, Any]) -> Iterator[str]:
             yield f"tests/algorithms/golden.json: add its result with `{command}`"
     if row.private and row.name not in in_experiments():
         yield "examples/ or papers/: add an experiment, or a line of a figure, that runs it"
-    if row.name not in first_cells(ROOT / "README.md", "## Algorithms"):
-        yield "README.md, Algorithms: add a row with its paper, its noise and its claim"
+    if row.name not in first_cells(CHOICE, "## The table"):
+        yield "docs/concepts/which-algorithm.md, The table: add a row: its paper, noise and claim"
     if row.name not in first_cells(KEYS, "### Names"):
-        yield "docs/experiment-file.md, Names: add a row with its default clipping bound"
+        yield "docs/reference/experiment-file.md, Names: add a row with its default clipping bound"
     for option in sorted(set(row.options.model_fields) - first_cells(KEYS, "### Options")):
-        yield f"docs/experiment-file.md, Options: add a row for `{option}`"
+        yield f"docs/reference/experiment-file.md, Options: add a row for `{option}`"
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -107,9 +108,9 @@ def test_a_newcomer_reads_all_that_is_missing_at_once() -> None:
         "tests/algorithms/battery_table.py",
         "tests/algorithms/golden.json",
         "examples/ or papers/",
-        "README.md, Algorithms",
-        "docs/experiment-file.md, Names",
-        "docs/experiment-file.md, Options",
+        "docs/concepts/which-algorithm.md, The table",
+        "docs/reference/experiment-file.md, Names",
+        "docs/reference/experiment-file.md, Options",
     ]
 
 

@@ -121,7 +121,7 @@ def test_train_prints_the_result_as_json(file: Path, folder: Path) -> None:
     assert content == strict_json((folder / "run" / "result.json").read_text())
     assert content["private"] is True
     assert len(content["epsilon"]) == len(content["claimed_epsilon"]) == 4
-    assert set(content["test_accuracy"]) == {"mean", "worst", "consensus"}
+    assert set(content["test_accuracy"]) == {"mean", "worst", "consensus", "baseline"}
     assert content["steps"] == 6
     assert content["bytes_sent"] > 0
 
@@ -234,7 +234,10 @@ def test_evaluate_scores_the_consensus_model(finished: Path) -> None:
     assert (score["dataset"], score["records"]) == ("digits", 360)
     line = tacit("evaluate", finished)
     assert line.code == 0
-    assert line.out.startswith(f"digits: accuracy {score['accuracy']:.2%}")
+    accuracy, baseline = score["accuracy"], score["baselines"]["accuracy"]
+    assert line.out.startswith(
+        f"digits: accuracy {100 * accuracy:.1f}\u202f%, baseline {100 * baseline:.1f}\u202f%; loss "
+    )
 
 
 def test_evaluate_on_records_of_the_users_own(finished: Path, folder: Path) -> None:

@@ -251,7 +251,12 @@ def beaten(seat: Seat) -> None:
 
 def summed_up(seat: Seat) -> None:
     """What rank 0 says of the result has the form of a result."""
-    own = received.Summary(test_accuracy={"mean": 0.5}, test_loss=None, bytes_sent_by_node=[1] * 4)
+    own = received.Summary(
+        test_accuracy={"mean": 0.5},
+        test_loss=None,
+        test_metrics=[{"mean": 0.7, "baseline": None}],
+        bytes_sent_by_node=[1] * 4,
+    )
     assert seat.cluster.share("summary", own, received.SUMMARY)[0] is own
 
 
@@ -439,7 +444,7 @@ def test_wrong_messages_are_dropped_or_end_in_a_peer_error(seat: Seat) -> None:
     ],
 )
 def test_a_wrong_value_is_said_in_one_short_line(
-    text: str, schema: received.Schema[Any], said: str
+    text: str, schema: received.Form[Any], said: str
 ) -> None:
     with pytest.raises(PeerError) as caught:
         schema.read(text, 1, "word")
@@ -458,7 +463,7 @@ class Told(Alone):
     def __init__(self, word: str) -> None:
         self.word = word
 
-    def share(self, what: str, value: Any, schema: received.Schema[Any]) -> list[Any]:
+    def share(self, what: str, value: Any, schema: received.Form[Any]) -> list[Any]:
         return [value, schema.read(self.word, 1, what)]
 
 
@@ -510,7 +515,7 @@ class Second(Alone):
 
     rank, processes = 1, 2
 
-    def share(self, what: str, value: Any, schema: received.Schema[Any]) -> list[Any]:
+    def share(self, what: str, value: Any, schema: received.Form[Any]) -> list[Any]:
         return [value, value]
 
 
@@ -534,7 +539,7 @@ class Echo(Alone):
     def __init__(self, words: Mapping[str, str]) -> None:
         self.words = words
 
-    def share(self, what: str, value: Any, schema: received.Schema[Any]) -> list[Any]:
+    def share(self, what: str, value: Any, schema: received.Form[Any]) -> list[Any]:
         return [value, schema.read(self.words.get(what, schema.write(value)), 1, what)]
 
 

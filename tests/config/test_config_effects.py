@@ -307,6 +307,10 @@ FILES: Sections = {
     "task": {"dataset": "svmlight:some.svm", "data_dir": "one"},
     "nodes": {"count": 3},
 }
+TABLE: Sections = {
+    "task": {"dataset": "csv:some.csv", "loss": "cross-entropy"},
+    "nodes": {"count": 3, "partition": "iid"},
+}
 CERTIFIED: Sections = {
     "privacy": {"accounting": None, "noise_std": None, "epsilon": 2.0, "delta": 1e-3},
     "algorithm": {"name": "privsgp"},
@@ -330,8 +334,12 @@ KEYS: Mapping[str, Key] = {
     ),
     "task.input_bound": Key((None, 0.1)),
     "task.loss": Key(("logistic", "mse")),
-    "task.metric": Key((None, "effects_data:score")),
+    "task.class_weights": Key((None, [1.0, 3.0])),
+    "task.metric": Key((None, ["effects_data:score", "auc"])),
     "task.data_dir": Key(("one", "two"), FILES, given=False),
+    "task.schema": Key((None, "wide.toml"), TABLE, given=False),
+    "task.test": Key((None, "csv:other.csv"), TABLE, given=False),
+    "task.test_share": Key((None, 0.4), TABLE, given=False),
     "nodes.count": Key((3, 4), READ, given=False),
     "nodes.partition": Key(("iid", "by:label"), READ, given=False),
     "nodes.alpha": Key(
@@ -415,7 +423,7 @@ def others():
 
 
 def score(outputs, targets):
-    return outputs.flatten()
+    return outputs.mean()
 
 
 class Network(torch.nn.Linear):
@@ -428,12 +436,25 @@ def network(outputs):
     return Network(3, outputs)
 """
 
+_SCHEMA = """
+confirmed_public = true
+target = {column = "ill", kind = "class", labels = ["no", "yes"]}
+columns.size = {kind = "number", low = 0, high = HIGH}
+"""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the records of `READ` and `FILES` are."""
+    """Where the records of `READ`, `FILES` and `TABLE` are."""
     place = tmp_path_factory.mktemp("keys")
     (place / "effects_data.py").write_text(_DATA, encoding="utf-8")
+    for name, high in (("some.schema", 20), ("wide", 40)):
+        text = _SCHEMA.replace("HIGH", str(high))
+        (place / f"{name}.toml").write_text(text, encoding="utf-8")
+    for name, shift in (("some", 0), ("other", 3)):
+        lines = [f"{k + shift},{'no' if k % 3 else 'yes'}" for k in range(15)]
+        text = "\n".join(["size,ill", *lines, ""])
+        (place / f"{name}.csv").write_text(text, encoding="utf-8")
     draw = np.random.default_rng(3)
     for name in ("one", "two"):
         (place / name).mkdir()

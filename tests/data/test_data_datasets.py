@@ -37,12 +37,22 @@ from tacit.errors import InputError
         (torch.zeros(3, 2), torch.zeros(2), "3 inputs, 2 targets"),
         (torch.zeros(3, 2), torch.zeros(3, 2, 2), "shape"),
         (torch.tensor(1.0), torch.zeros(1), "first dimension"),
-        (np.zeros((3, 2)), torch.zeros(3), "must be a torch tensor"),
+        (np.array([["a"], ["b"]]), torch.zeros(2), "must be an array of numbers"),
     ],
 )
 def test_a_data_set_refuses_what_is_none(inputs, targets, words):
     with pytest.raises(InputError, match=words):
         Dataset(inputs, targets)
+
+
+def test_a_data_set_takes_arrays_as_a_pair_does():
+    inputs, targets = np.arange(6.0).reshape(3, 2)[::-1], np.array([0, 1, 1], dtype=np.uint16)
+    made, pair = Dataset(inputs, targets), as_dataset((inputs, targets), "here")
+    for name in ("inputs", "targets"):
+        assert getattr(made, name).equal(getattr(pair, name))
+        assert getattr(made, name).dtype == getattr(pair, name).dtype
+    given = torch.zeros(3, 2, requires_grad=True)
+    assert Dataset(given, [0, 1, 1]).inputs is given
 
 
 def test_the_length_is_the_number_of_records():

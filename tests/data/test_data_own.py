@@ -312,7 +312,9 @@ def test_two_nodes_never_read_one_file(tmp_path):
     ("source", "expected"),
     [
         ("data/{node}.npy", "did you mean '.npz'?"),
-        ("data/{node}.csv", "known are: .npz, .safetensors"),
+        ("data/{node}.txt", "known are: .npz, .safetensors"),
+        ("data/{node}.csv", "is a table: name its schema in task.schema"),
+        ("data/{node}.CSV.gz", "is a table: name its schema in task.schema"),
         ("data/{node}", "module:function"),
         ("data:{node}.pkl", "module:function"),
     ],

@@ -126,11 +126,12 @@ def test_the_digits_split_follows_the_seed(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("digit", "did you mean 'digits'"), ("zzz", "known are: adult, cifar10, digits, fash")],
+    [("digit", "did you mean 'digits'"), ("zzz", "known are: adult, cifar10, csv:PATH, digits")],
 )
 def test_an_unknown_name_is_an_input_error(tmp_path, name, words):
     with pytest.raises(InputError, match=words) as caught:
         load(name, data_dir=tmp_path)
     assert caught.value.where == "task.dataset"
-    listed = {"digits", "mnist", "fashion-mnist", "adult", "cifar10", "svmlight:PATH"}
+    files = {"svmlight:PATH", "csv:PATH", "parquet:PATH"}
+    listed = {"digits", "mnist", "fashion-mnist", "adult", "cifar10"} | files
     assert set(SOURCES) == listed

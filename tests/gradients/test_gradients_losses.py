@@ -1,6 +1,6 @@
 """Each loss against torch's own, its accuracy, and what it refuses.
 
-A user's own loss and metric: what they are, and what is refused.
+A user's own loss and class weights: what they are, and what is refused.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tacit.errors import InputError
-from tacit.gradients import LOSSES, build, loss_from_mean, with_metric
+from tacit.gradients import LOSSES, build, loss_from_mean, weighted
 from tacit.gradients.losses import natural_outputs
 
 OUTPUTS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -267,40 +267,118 @@ def test_both_paths_train_it_as_they_train_the_built_in(norm: nn.Module, clip: f
     torch.testing.assert_close(found.losses, right.losses, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("metric", "scores"),
-    [
-        (lambda o, t: o.argmax(1) == t, [1, 0, 1]),
-        (lambda o, t: (o.topk(2).indices == t[:, None]).any(1).float(), [1, 1, 1]),
-        (lambda o, t: t, [0, 1, 2]),
-    ],
-)
-def test_a_metric_scores_records_in_place_of_accuracy(metric: Function, scores: list[int]) -> None:
-    outputs = torch.tensor([[9.0, 1, 2], [6, 5, 4], [1, 2, 3]], dtype=FLOAT64)
-    loss = with_metric(LOSSES["cross-entropy"], "mine:metric", metric)
-    targets = torch.tensor([0, 1, 2])
-    loss.check(outputs[:2], targets)
-    found = loss.accuracy(outputs, targets)
-    assert found.dtype == FLOAT64
-    assert found.tolist() == scores
-    assert loss.per_record is LOSSES["cross-entropy"].per_record
-    with pytest.raises(InputError, match=r"task\.dataset"):
-        loss.check(outputs, targets + 1)
+WEIGHTED = torch.randn(40, 3, generator=torch.Generator().manual_seed(4), dtype=FLOAT64)
+LABELS = torch.randint(0, 3, (40,), generator=torch.Generator().manual_seed(5))
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=3, max_size=3))
+def test_a_weighted_loss_multiplies_each_record_by_its_classes_share(weights: list[float]) -> None:
+    loss = weighted(LOSSES["cross-entropy"], weights)
+    plain = nn.functional.cross_entropy(WEIGHTED, LABELS, reduction="none")
+    shares = [3 * weight / sum(weights) for weight in weights]
+    right = [value * shares[label] for value, label in zip(plain, LABELS.tolist(), strict=True)]
+    torch.testing.assert_close(loss.per_record(WEIGHTED, LABELS), torch.stack(right))
+    assert loss.formula is None  # no path may take it for the plain one
+    loss.check(WEIGHTED, LABELS)
+    loss.check_records(WEIGHTED, LABELS)
+
+
+@pytest.mark.parametrize("weight", [1.0, 7.0])
+@pytest.mark.parametrize("name", ["cross-entropy", "logistic"])
+def test_equal_class_weights_change_nothing(name: str, weight: float) -> None:
+    outputs = WEIGHTED[:, :2] if name == "cross-entropy" else WEIGHTED[:, :1]
+    labels = LABELS % 2
+    loss = weighted(LOSSES[name], [weight, weight])
+    assert torch.equal(loss.per_record(outputs, labels), LOSSES[name].per_record(outputs, labels))
+
+
+@pytest.mark.parametrize("low", [-1.0, 0.0])
+def test_the_first_weight_of_a_logistic_loss_is_that_of_the_negative_class(low: float) -> None:
+    targets = torch.where(SIGNS > 0, 1.0, low)
+    loss = weighted(LOSSES["logistic"], [1.0, 3.0])
+    factors = torch.where(SIGNS > 0, 1.5, 0.5)
+    right = factors * LOSSES["logistic"].per_record(SCORES, SIGNS)
+    torch.testing.assert_close(loss.per_record(SCORES, targets), right)
+
+
+def test_class_weights_serve_a_users_loss_and_clipped_gradients() -> None:
+    own = weighted(loss_from_mean("mine", nn.CrossEntropyLoss()), [1.0, 2.0, 9.0])
+    right = weighted(LOSSES["cross-entropy"], [1.0, 2.0, 9.0])
+    model = nn.Linear(4, 3)
+    inputs = torch.randn(2, 5, 4, generator=generator(2), dtype=FLOAT64)
+    targets = torch.tensor([[0, 1, 2, 2, 1], [2, 2, 2, 0, 0]])
+    mask = torch.tensor([[True] * 5, [True, True, False, True, True]])
+    totals = []
+    for loss in (own, right):
+        stacked = build(model, loss, inputs[0], targets[0], dtype=FLOAT64, device="cpu")
+        start = stacked.start(2, FLOAT64, "cpu")
+        totals.append(stacked.gradient(start, inputs, targets, mask, 0.3))
+    torch.testing.assert_close(totals[0].total, totals[1].total, rtol=1e-11, atol=1e-13)
+
+    weight, bias = (part.detach().double() for part in (model.weight, model.bias))
+    expected = torch.zeros(3, 4, dtype=FLOAT64)
+    for record, label in zip(inputs[0], targets[0].tolist(), strict=True):
+        slope = (weight @ record + bias).softmax(0)
+        slope[label] -= 1
+        slope *= [0.25, 0.5, 2.25][label]
+        norm = slope.norm() * (record.square().sum() + 1).sqrt()
+        expected += min(1.0, 0.3 / norm.item()) * torch.outer(slope, record)
+    found = totals[1].total[0, :12].view(3, 4)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_users_loss_may_weigh_each_record_by_its_own_target() -> None:
+    def own(outputs: Tensor, targets: Tensor) -> Tensor:
+        weights = torch.tensor([1.0, 2.0, 6.0]).to(outputs.dtype)[targets] / 3
+        return (weights * nn.functional.cross_entropy(outputs, targets, reduction="none")).mean()
+
+    found, right = loss_from_mean("own", own), weighted(LOSSES["cross-entropy"], [1.0, 2.0, 6.0])
+    found.check(WEIGHTED, LABELS)
+    torch.testing.assert_close(
+        found.per_record(WEIGHTED, LABELS), right.per_record(WEIGHTED, LABELS)
+    )
 
 
 @pytest.mark.parametrize(
-    ("metric", "text"),
+    ("name", "outputs", "targets", "text"),
     [
-        (lambda o, t: (o.argmax(1) == t).float().mean(), r"returned .*0\.3"),
-        (lambda o, t: o, r"for 6 records it returned a tensor of shape \[6, 3\]"),
-        (lambda o, t: 0.5, "returned a float"),
-        (broken, "RuntimeError: first second"),
-        (lambda o: o, "TypeError"),
+        ("cross-entropy", WEIGHTED, LABELS, "one weight a class: there are 3 classes"),
+        ("logistic", SCORES, SIGNS / 2, "-1 or 1, or 0 or 1"),
+        ("mine", WEIGHTED[:, :2], LABELS, "classes from 0 to 1"),
+        ("mine", WEIGHTED[:, :2], WEIGHTED[:, 0], "one class a record"),
+        ("mine", SCORES, SIGNS / 2, "-1 or 1, or 0 or 1"),
     ],
 )
-def test_a_metric_that_is_none_is_one_line_on_task_metric(metric: Function, text: str) -> None:
-    loss = with_metric(LOSSES["cross-entropy"], "mine:metric", metric)
-    with pytest.raises(InputError, match=text) as caught:
-        loss.check(OUTPUTS, CLASSES)
-    assert (caught.value.where, caught.value.value) == ("task.metric", "mine:metric")
-    assert "\n" not in str(caught.value)
+def test_class_weights_that_do_not_fit_are_refused(
+    name: str, outputs: Tensor, targets: Tensor, text: str
+) -> None:
+    def mine(outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.square().mean()
+
+    loss = weighted(LOSSES.get(name) or loss_from_mean("mine", mine), [1.0, 2.0])
+    for check in (loss.check, loss.check_records):
+        with pytest.raises(InputError, match=text):
+            check(outputs, targets)
+
+
+def test_numbers_have_no_class_weights() -> None:
+    with pytest.raises(InputError, match=r"task\.class_weights = .*'mse' has none"):
+        weighted(LOSSES["mse"], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (nn.CrossEntropyLoss(weight=torch.ones(3)), "divides this loss by the weights"),
+        (nn.NLLLoss(weight=torch.ones(3)), "divides this loss by the weights"),
+        (lambda o, t: nn.functional.cross_entropy(o, t, torch.arange(1.0, 4.0)), "scalar type"),
+        (
+            lambda o, t: nn.functional.cross_entropy(o, t, torch.arange(1.0, 4.0, dtype=o.dtype)),
+            "each alone is",
+        ),
+    ],
+)
+def test_a_loss_of_pytorch_with_weights_names_class_weights(function: Function, text: str) -> None:
+    with pytest.raises(InputError, match=f"{text}.*task.class_weights") as caught:
+        loss_from_mean("mine", function).check(OUTPUTS, CLASSES)
+    assert caught.value.where == "task.loss"

@@ -134,3 +134,19 @@ def test_zero_has_no_place_on_a_logarithmic_axis() -> None:
     page = page_of(a_row(certified=0.0, lower=None))
     names = [trace["name"] for trace in page.charts["claims-0"]["data"]]
     assert names == ["claimed by the paper"]
+
+
+def test_what_is_beyond_all_meaning_is_said_in_words_and_stands_at_the_edge() -> None:
+    page = page_of(a_row(certified=4.14e289, lower=1000.5), a_row(certified=999.0, lower=900.0))
+    assert "e289" not in "".join(page.words)
+    assert "An epsilon of more than 1,000 is no protection." in page.text
+    chart = page.charts["claims-0"]
+    drawn = {trace["name"]: trace["x"] for trace in chart["data"]}
+    assert drawn["certified: never more"] == [5000.0, 999.0]
+    assert drawn["proved: at least"] == [5000.0, 900.0]
+    axis = chart["layout"]["xaxis"]
+    assert dict(zip(axis["tickvals"], axis["ticktext"], strict=True))[5000.0] == "more"
+    assert "stands at the right edge" in page.text
+    assert "stands at the right edge" not in page_of(a_row()).text
+    # what one points at still says the number
+    assert chart["data"][1]["customdata"][0] == "4.14e289 (1: digits, K = 10)"

@@ -36,7 +36,7 @@ def test_reads_a_run_without_privacy_and_without_a_test_set(star_run: Path) -> N
     run = read_run_folder(star_run)
     assert run.result.test_accuracy is None
     assert {row.epsilon for row in run.result.nodes} == {None}
-    assert {row.test_accuracy for row in run.result.nodes} == {None}
+    assert {row.test_score for row in run.result.nodes} == {None}
     assert run.measurements[0].epsilon is None
 
 

@@ -110,6 +110,13 @@ def test_both_optima_are_marked_on_both_curves() -> None:
     assert waste == {"the file's batch": [1.7, 1.7, 1.7], "as it stands": [1.7]}
 
 
+def test_noise_that_is_the_least_at_every_step_is_not_drawn() -> None:
+    document = copy.deepcopy(DOCUMENT)
+    for row in (*document["curve"], document["as_is"]):
+        row["over_least_noise"] = 1.0
+    assert set(page_of(document).charts) == {"bound"}
+
+
 def test_chosen_batches_and_clips_are_drawn() -> None:
     document = copy.deepcopy(DOCUMENT)
     document["batches"] = [choice(9, 3.0, batch="all"), choice(10, 4.0, batch=3)]

@@ -25,7 +25,9 @@ def test_a_private_run_is_told_from_top_to_bottom(write_run: WriteRun) -> None:
     text = page_of(write_run()).text
     for words in [
         "Dyn-D2P on digits, 16 nodes",
-        "Private: certified epsilon 3.00 at delta 1e-5, the highest of 16 nodes",
+        "Weak protection: whoever sees everything guesses right with probability 95.3 % at most",
+        "Certified epsilon 3.00 at delta 1e-5, the highest of 16 nodes",
+        "strong up to 75 %, moderate up to 90 %, weak up to 99 %, next to none above",
         "Poisson-sampled Gaussian, rate 0.356",
         "93.1 %",
         "worst node 91.2 % · consensus 94.6 %",
@@ -51,7 +53,7 @@ def test_the_sections_come_in_order(write_run: WriteRun) -> None:
     html = own_html(write_run())
     keys = [
         "<h1>",
-        'class="banner good"',
+        'class="banner warn"',
         'class="tiles"',
         "What this epsilon means",
         "What the paper claims",
@@ -89,7 +91,7 @@ def test_seeded_noise_is_shown_in_red_and_strikes_the_epsilon(write_run: WriteRu
     )
     assert 'class="tile void"' in html
     assert "does not hold for this run: seeded noise" in text
-    assert "Private: certified" not in text
+    assert "protection:" not in text
     assert "right with probability" not in text
 
 
@@ -99,7 +101,7 @@ def test_a_node_without_a_guarantee_makes_the_run_not_private(
 ) -> None:
     text = page_of(write_run({missing: [None, *[1e-5] * 15]})).text
     assert "NOT PRIVATE: no epsilon is certified for 1 of 16 nodes" in text
-    assert "Private: certified" not in text
+    assert "protection:" not in text
 
 
 def test_a_run_without_privacy_has_no_epsilon_to_show(star_run: Path) -> None:
@@ -108,6 +110,7 @@ def test_a_run_without_privacy_has_no_epsilon_to_show(star_run: Path) -> None:
     assert "No epsilon is certified for this run" in text
     assert "there was no test set" in text
     assert "No epsilon was computed while this run trained." in text
+    assert "none was added, or its level was not recorded" in text
     assert "What the paper claims" not in text
 
 
@@ -156,13 +159,39 @@ def test_an_infinite_claim_is_called_infinite(write_run: WriteRun) -> None:
 
 def test_different_deltas_are_bounded_by_the_largest(write_run: WriteRun) -> None:
     text = page_of(write_run({"delta": [1e-6, *[2.001e-5] * 15]})).text
-    assert "certified epsilon 3.00 at delta 2.01e-5 or less" in text
+    assert "Certified epsilon 3.00 at delta 2.01e-5 or less" in text
 
 
-def test_a_useless_epsilon_is_called_useless(write_run: WriteRun) -> None:
-    weak = page_of(write_run({"epsilon": [12.0] * 16})).text
-    assert "next to no protection" in weak
-    assert "next to no protection" not in page_of(write_run()).text
+@pytest.mark.parametrize(
+    ("epsilon", "kind", "words"),
+    [
+        (
+            1.0,
+            "good",
+            "Strong protection: whoever sees everything guesses right with probability 73",
+        ),
+        (2.0, "good", "Moderate protection"),
+        (3.0, "warn", "Weak protection"),
+        (12.0, "bad", "Next to no protection"),
+    ],
+)
+def test_the_banner_says_what_the_weakest_node_is_worth(
+    write_run: WriteRun, epsilon: float, kind: str, words: str
+) -> None:
+    page = page_of(write_run({"epsilon": [0.1] * 15 + [epsilon]}))
+    assert page.count("div", **{"class": f"banner {kind}"}) == 1
+    assert f" {words}" in page.text
+
+
+def test_an_epsilon_beyond_all_meaning_is_said_in_words(write_run: WriteRun) -> None:
+    page = page_of(write_run({"epsilon": [4.14e289] * 16, "claimed_epsilon": [2e52] * 16}))
+    assert "e289" not in page.text
+    assert "e52" not in page.text
+    assert "An epsilon of more than 1,000 is no protection." in page.text
+    assert "this is no protection" in page.text
+    assert "this would be no protection" in page.text
+    assert "Next to no protection" in page.text
+    assert "An epsilon of" not in page_of(write_run()).text
 
 
 def test_text_from_files_never_becomes_markup(write_run: WriteRun) -> None:
@@ -221,8 +250,8 @@ def test_all_series_may_be_null(write_run: WriteRun) -> None:
 
 def test_without_measurements_the_page_is_written(write_run: WriteRun) -> None:
     text = page_of(write_run(metrics=[])).text
-    assert text.count("Nothing was measured in this run.") == 8
-    assert "Private: certified epsilon 3.00" in text
+    assert text.count("Nothing was measured in this run.") == 7
+    assert "Certified epsilon 3.00" in text
 
 
 def test_the_page_replaces_an_older_one_and_leaves_nothing_else(write_run: WriteRun) -> None:

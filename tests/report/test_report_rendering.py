@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import subprocess
 import sys
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import pytest
 from jinja2 import UndefinedError
 
-from tacit.report import rendering
 from tacit.report.charts import Axis, Chart, Drawing, base_layout, scatter
 from tacit.report.rendering import Table, Tile, render
-from web_pages import EVIL, Page
+from web_pages import EVIL, PLOTLY, Page
 
 
 def claims_context(**changes: Any) -> dict[str, Any]:
@@ -55,10 +55,11 @@ def test_cells_are_aligned_and_marked_by_the_name_of_their_column() -> None:
         over_note=EVIL,
     )
     page = Page(render("claims", **claims_context(table=table)))
-    assert page.rows == [["name", "value"], ["x", "1"], [EVIL, "2"]]
+    assert page.rows == [["name", "value"], ["x", "1"], [EVIL, f"2, {EVIL}"]]
+    assert page.count("td", **{"data-label": "value"}) == 2
     assert page.count("th", **{"class": "left"}) == 1
     assert page.count("td", **{"class": "left"}) == 2
-    assert page.count("td", **{"class": "over"}) == page.count("td", title=EVIL) == 1
+    assert page.count("td", **{"class": "over"}) == 1
 
 
 def test_what_must_not_be_missed_is_printed_and_nothing_is_cut_off_on_paper() -> None:
@@ -66,9 +67,11 @@ def test_what_must_not_be_missed_is_printed_and_nothing_is_cut_off_on_paper() ->
     html = Page(render("claims", **claims_context())).html
     paper = html[html.index("@media print {") : html.index("</style>")]
     assert ".banner, td.over { -webkit-print-color-adjust: exact;" in paper
-    assert ".scroll { overflow: visible; max-height: none;" in paper
+    assert "overflow: auto" not in html
+    assert "max-height: 40rem" not in html
     assert "@media (prefers-color-scheme" not in html  # the dark theme is for screens alone
     assert html.index("@media screen and (prefers-color-scheme: dark)") < html.index(paper)
+    assert "thead { display: table-header-group; }" in paper
     for event in ("beforeprint", "afterprint"):
         assert f'addEventListener("{event}"' in html
 
@@ -98,11 +101,31 @@ def test_a_chart_cannot_leave_its_script() -> None:
     assert page.count("div", **{"aria-label": EVIL}) == 1
 
 
-def test_the_code_of_plotly_is_found_wherever_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendering, "_PLOTLY_CODE", Path("elsewhere.js"))
-    figure = Drawing([scatter(x=[1], y=[2])], base_layout(Axis("x"), Axis("y")))
-    page = Page(render("claims", **claims_context(chart=Chart("chart", "a", "b", figure, ""))))
-    assert list(page.charts) == ["chart"]
+def test_the_code_of_plotly_is_that_of_its_licence() -> None:
+    packed = gzip.decompress(PLOTLY.read_bytes())
+    code = packed.decode()
+    folder = resources.files("tacit.report") / "plotly"
+    assert hashlib.sha256(packed).hexdigest() in (folder / "README.md").read_text()
+    notice = Page(render("claims", **claims_context())).html
+    assert code.startswith("/**\n* plotly.js (basic - minified) v4.1.1\n")
+    for words in ("Copyright 2012-2026, Plotly, Inc.", "Licensed under the MIT license"):
+        assert words in code[:300]
+        assert words in notice
+    assert "MIT License" in (folder / "LICENSE").read_text()
+
+
+def test_a_table_without_a_note_has_none() -> None:
+    tables = [Table(("a",), [("1",)], note=note) for note in ("", EVIL)]
+    pages = [Page(render("claims", **claims_context(table=table))) for table in tables]
+    assert [page.count("p", **{"class": "table-note"}) for page in pages] == [0, 1]
+    assert EVIL in pages[1].text
+
+
+def test_long_tables_are_folded() -> None:
+    for count, is_open in ((20, 1), (21, 0)):
+        table = Table(("a",), [("1",)] * count)
+        html = Page(render("claims", **claims_context(table=table))).html
+        assert html.count("<details open>") == is_open
 
 
 def test_the_templates_are_part_of_the_package() -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from tacit.report.charts import Chart
+from tacit.report.documents.metrics import Spread
 from tacit.report.documents.run import RecordedRun, read_run_folder
+from tacit.report.legend import keys
 from tacit.report.run_charts import (
     gradient_charts,
     model_charts,
@@ -55,7 +57,8 @@ def test_the_train_loss_is_labelled_as_not_covered(write_run: WriteRun) -> None:
 def test_charts_without_data_say_so(star_run: Path) -> None:
     charts = charts_of(read_run_folder(star_run))
     absent = {key for key, chart in charts.items() if chart.figure is None}
-    assert absent == {"accuracy-steps", "accuracy-bytes", "epsilon-steps", "epsilon-nodes", "noise"}
+    assert absent == {"accuracy-steps", "accuracy-bytes", "epsilon-steps"}
+    assert charts.keys().isdisjoint({"epsilon-nodes", "noise"})
     assert "no test set" in charts["accuracy-steps"].absent
     assert list(lines_of(charts["loss-steps"])) == ["train (private, not covered by epsilon)"]
 
@@ -114,3 +117,41 @@ def test_long_series_are_thinned_and_keep_their_end(write_run: WriteRun) -> None
     assert (kept[0], kept[-1]) == (0, 4999)
     assert thinned(series[:2000]) == tuple(series[:2000])
     assert thinned([]) == ()
+
+
+def test_a_chart_that_would_be_a_flat_line_is_left_out(write_run: WriteRun) -> None:
+    run = read_run_folder(write_run({"epsilon": [2.99] * 16, "claimed_epsilon": [1.2] * 16}))
+    flat = tuple(line.model_copy(update={"noise_std": 0.25}) for line in run.measurements)
+    assert "noise" in charts_of(run)
+    left = charts_of(replace(run, measurements=flat))
+    assert left.keys().isdisjoint({"noise", "epsilon-nodes"})
+
+
+def test_nodes_that_differ_by_less_than_is_shown_are_not_drawn(write_run: WriteRun) -> None:
+    epsilon = [2.9801 + 1e-4 * node for node in range(16)]
+    claimed = [1.2] * 16
+    assert "epsilon-nodes" not in charts_of(
+        read_run_folder(write_run({"epsilon": epsilon, "claimed_epsilon": claimed}))
+    )
+
+
+def test_lines_differ_by_more_than_their_colour(write_run: WriteRun) -> None:
+    for chart in charts_of(read_run_folder(write_run())).values():
+        figure = chart.figure
+        assert figure is not None
+        entries = keys(figure)
+        marks = {(entry.dashes, entry.outline, entry.filled) for entry in entries}
+        assert len(marks) == len(entries), chart.key
+
+
+def test_an_epsilon_beyond_all_meaning_is_not_drawn(write_run: WriteRun) -> None:
+    run = read_run_folder(write_run({"claimed_epsilon": [2e52] * 16}))
+    beyond = tuple(
+        line.model_copy(update={"claimed_epsilon": Spread(max=2e52, min=2e52)})
+        for line in run.measurements
+    )
+    charts = charts_of(replace(run, measurements=beyond))
+    assert list(lines_of(charts["epsilon-nodes"])) == ["budget", "certified"]
+    assert len(lines_of(charts["epsilon-steps"])) == 2
+    for key in ("epsilon-steps", "epsilon-nodes"):
+        assert "is no protection, and is not drawn" in charts[key].caption

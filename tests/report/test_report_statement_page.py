@@ -67,6 +67,7 @@ def test_the_page_says_everything() -> None:
     page = page_of(document())
     for words in (
         "PrivSGP on digits, 3 nodes",
+        "Moderate protection: whoever sees everything guesses right with probability 88.0 % at",
         "Certified: epsilon 2.00 at delta 1e-5, the highest of all nodes",
         "Relation replace-one, unit one record, trust model all-messages",
         "the relation's meaning",
@@ -95,9 +96,10 @@ def test_nodes_that_are_alike_share_a_row_and_nothing_is_rounded_down() -> None:
     rows = page_of(document()).rows
     alike = next(row for row in rows if row[0] == "0 to 1" and len(row) == 8)
     # (1 + delta e^-eps) / (1 + e^-eps) at 1.9901 is 0.87975, a share that is rounded up.
-    assert alike == ["0 to 1", "90", "2.00", "1e-5", "88.0\u202f%", "2", "0.500", "not run"]
+    assert alike == ["0 to 1", "90", "88.0\u202f%", "2.00", "1e-5", "2", "0.500", "not run"]
     other = next(row for row in rows if row[0] == "2" and len(row) == 8)
-    assert other[1:4] == ["1,200", "1.20", "1e-5"]
+    assert other[1] == "1,200"
+    assert other[3:5] == ["1.20", "1e-5"]
     assert other[6] == "no claim"
     assert ["0 to 1", "the first mechanism; 50 steps charged"] in rows
     assert ["2", "the second mechanism; 1,234 steps charged"] in rows
@@ -113,6 +115,18 @@ def test_a_claim_that_is_missing_is_said_to_be(
     content = document(nodes=nodes, claim={"formula": None, "infinite": infinite})
     row = next(row for row in page_of(content).rows if len(row) == 8 and row[0] == "0")
     assert row[6:] == [words, "0.250"]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "kind"), [(0.5, "good"), (2.0, "good"), (4.0, "warn"), (8.0, "bad"), (1e52, "bad")]
+)
+def test_the_banner_is_green_only_where_there_is_protection(epsilon: float, kind: str) -> None:
+    weakest = {**document()["nodes"][2], "epsilon": epsilon}
+    page = page_of(document(nodes=[weakest]))
+    assert page.count("div", **{"class": f"banner {kind}"}) == 1
+    assert ("more than 1,000 is no protection" in page.text.replace("\u00a0", " ")) == (
+        epsilon > 1000
+    )
 
 
 def test_all_runs_on_the_data_are_shown() -> None:

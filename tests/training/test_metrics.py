@@ -85,13 +85,14 @@ def test_evaluation_is_that_of_a_loop_over_nodes(loss: str, records: int | None)
         return
     assert found.accuracy is not None
     assert [*found.accuracy, found.consensus_accuracy] == pytest.approx(accuracies)
-    summary = found.accuracy_summary()
+    summary = found.accuracy_summary(0.5)
     assert summary is not None
     assert as_dict(summary) == pytest.approx(
         {
             "mean": np.mean(accuracies[:-1]),
             "worst": min(accuracies[:-1]),
             "consensus": accuracies[-1],
+            "baseline": 0.5,
         }
     )
 
@@ -171,7 +172,11 @@ def test_without_a_batch_or_a_bound_there_is_nothing_to_tell() -> None:
 
 
 def test_series_are_columns_with_gaps() -> None:
-    nothing = dict.fromkeys(Measurement.model_fields) | {"step": 0, "clip": math.inf}
+    nothing = dict.fromkeys(Measurement.model_fields) | {
+        "step": 0,
+        "clip": math.inf,
+        "test_metrics": {},
+    }
     scores = {"mean": 1.0, "worst": 0.5, "consensus": 0.7}
     rows = [
         read(Measurement, {**nothing, "a": 1}, "a test"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import tacit
 from experiments import experiment
 from tacit.config import load_config
 from tacit.training.plan import Plan
@@ -92,3 +93,48 @@ def test_conditions_are_those_of_the_node_where_fewest_hold() -> None:
     plan = plan_of([20, 50, 500, 5000], algorithm={"name": "dyn-d2p"})
     held = [sum(condition.holds for condition in node.conditions) for node in plan.nodes]
     assert sum(condition.holds for condition in shared_conditions(plan)) == min(held)
+
+
+# For people and in notebooks.
+
+
+def test_a_result_is_a_few_lines() -> None:
+    result = tacit.train(experiment(privacy={"noise_seed": None}))
+    lines = repr(result).splitlines()
+    assert [line.split("  ")[0] for line in lines] == [
+        "run",
+        "test accuracy",
+        "test loss",
+        "privacy",
+    ]
+    assert "PrivSGP on digits, 4 nodes, 6 of 6 steps in " in lines[0]
+    assert lines[-1].startswith("privacy        certified epsilon 0.47")
+    seeded = tacit.train(experiment())
+    assert repr(seeded).splitlines()[-1].startswith("privacy        NOT PRIVATE: seeded noise")
+    html = seeded._repr_html_()
+    assert html.startswith("<table><tr><th")
+    assert "NOT PRIVATE: seeded noise" in html
+
+
+def test_the_series_are_a_frame_of_what_is_public_unless_asked() -> None:
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    result = tacit.train(experiment())
+    frame = result.to_pandas()
+    assert isinstance(frame, pandas.DataFrame)
+    assert list(frame.index) == result.metrics["step"]
+    means = [row["mean"] for row in result.metrics["test_accuracy"]]
+    assert list(frame["test_accuracy.mean"]) == means
+    assert not [name for name in frame.columns if "loss" in name and "test" not in name]
+    every = result.to_pandas(private=True)
+    assert list(every["private.train_loss"])[1:] == result.metrics["train_loss"][1:]
+    assert set(every.columns) - set(frame.columns) == {
+        name for name in every.columns if name.startswith("private.")
+    }
+    other = result.to_polars()
+    assert isinstance(other, polars.DataFrame)
+    assert other["epsilon.max"].to_list() == list(frame["epsilon.max"])
+
+
+def test_models_are_in_evaluation_mode() -> None:
+    result = tacit.train(experiment())
+    assert not any(result.model(node).training for node in ("consensus", 0, -1))

@@ -43,7 +43,8 @@ renewed. Mechanism, with the estimators in `variance_reduction`:
 
 Relation: the plan's; trust model: `all-messages`. The paper's accounting takes a bound of the norm
 for what a replaced record moves, and the steps for a subsampled mechanism, which they are not.
-Proofs: `docs/proofs/variance-reduction.md`; what either state buys: `docs/variance-reduction.md`.
+Proofs: `docs/proofs/variance-reduction.md`; what either state buys:
+`docs/concepts/variance-reduction.md`.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from tacit.report.claims_page import bound_cells, noise_text, violated_numbers, 
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.claims import ClaimRow, ClaimsDocument
 from tacit.report.documents.run import ClaimCondition
+from tacit.report.terminal import print_table
 from tacit.training.plan import NodePlan, Plan
 
 __all__ = ["claims_document", "claims_table", "verdict"]
@@ -182,6 +183,8 @@ def claims_table(document: ClaimsDocument) -> None:
     )
     for (paper, algorithm), group in groupby(plain_json(document)["rows"], key=_algorithm):
         rows = list(group)
+        readings = {_reading(row) for row in rows}
+        headings = [name for name in _HEADINGS if name != "reading" or len(readings) > 1]
         table = Table(
             title=escape(f"{algorithm}  ({paper})"),
             title_justify="left",
@@ -189,16 +192,14 @@ def claims_table(document: ClaimsDocument) -> None:
             pad_edge=False,
             padding=(0, 1, 0, 0),
         )
-        for heading in _HEADINGS:
-            table.add_column(
-                heading,
-                justify="right" if heading in _RIGHT else "left",
-                overflow="fold",
-                min_width=max(len(word) for word in heading.split()),
-            )
+        for heading in headings:
+            table.add_column(heading, justify="right" if heading in _RIGHT else "left")
         for row in rows:
-            table.add_row(*map(escape, _cells(row)))
-        console.print(table)
+            cells = zip(_HEADINGS, _cells(row), strict=True)
+            table.add_row(*(escape(cell) for heading, cell in cells if heading in headings))
+        print_table(console, table)
+        if len(readings) == 1:
+            console.print(f"  reading: {readings.pop()}", highlight=False, markup=False)
         for number, text in violations(rows):
             console.print(f"  {number}: {text}", highlight=False, markup=False)
 
@@ -207,12 +208,17 @@ def _algorithm(row: Mapping[str, Any]) -> tuple[str, str]:
     return row["paper"], row["algorithm"]
 
 
+def _reading(row: Mapping[str, Any]) -> str:
+    """How the formula was read, or what a claim lacks."""
+    text: str = row["missing"] or row["reading"]
+    return text
+
+
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     claimed, certified, lower = bound_cells(row)
-    reading = row["missing"] or row["reading"]
     return (
         row["experiment"],
-        reading,
+        _reading(row),
         "-" if row["delta"] is None else f"{row['delta']:.3g}",
         noise_text(row),
         claimed,

@@ -257,15 +257,17 @@ def _release(
 def _runs(snapshots: Iterable[Snapshot]) -> list[LedgerRun]:
     """Each run once, in the order of time."""
     runs = {run.run_id: run for snapshot in snapshots for run in snapshot.runs}
-    return [
-        LedgerRun(
+    rows = []
+    for run in sorted(runs.values(), key=lambda run: run.created):
+        row = LedgerRun(
             run=run.run_id,
             created=run.created,
             tacit_version=run.tacit_version,
             plan_digest=run.digest,
         )
-        for run in sorted(runs.values(), key=lambda run: run.created)
-    ]
+        kept = run.unsent
+        rows.append(row if kept is None else row.model_copy(update={"unsent": tuple(kept)}))
+    return rows
 
 
 def _figures(

@@ -14,6 +14,7 @@ from tacit.analysis.ledger_report import node_list
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.report.documents.ledger import LedgerAccount, LedgerReport
+from tacit.report.terminal import print_table
 from tacit.report.wording import epsilon_text, number_text
 
 __all__ = ["ledger_table"]
@@ -33,7 +34,7 @@ def ledger_table(document: LedgerReport) -> None:
         nodes.add_column(heading, justify="left" if left else "right", no_wrap=left)
     for rows, cells in _grouped(document.nodes):
         nodes.add_row(_named(rows), *cells)
-    console.print(nodes)
+    print_table(console, nodes)
 
     def say(text: str, style: str = "dim") -> None:
         console.print(text, highlight=False, style=style)
@@ -44,6 +45,12 @@ def ledger_table(document: LedgerReport) -> None:
             f"run {run.run[:8]}, entered {entered} by tacit {run.tacit_version}, plan "
             f"{run.plan_digest[:8]}: {'; '.join(_words_of(document, run.run))}"
         )
+        if run.unsent is not None:
+            sent, every = run.unsent
+            say(
+                f"run {run.run[:8]} was stopped after step {sent}, maybe by what it had released, "
+                f"which only the epsilon of the whole plan covers: all {every} steps are charged"
+            )
     for file in document.files[:_FILES]:
         say(f"{file.file}: head {file.head}, key {fingerprint(file.public_key)}")
     if len(document.files) > _FILES:

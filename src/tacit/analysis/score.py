@@ -12,11 +12,14 @@ from torch import nn
 
 from tacit import data
 from tacit.config import GIVEN, Config
+from tacit.data.tables import find_schema, is_table
 from tacit.errors import InputError
 from tacit.gradients import with_output
 from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
+from tacit.models.metrics import GIVEN_METRIC, baselines, check_metrics, find_metrics, score
 from tacit.report.documents.run import ModelShape, ResultDocument, read_result
+from tacit.report.measures import ACCURACY, LOSS, measure_of
 from tacit.training.prepare import DTYPES
 from tacit.training.run_folder.folder import read_config
 
@@ -32,15 +35,30 @@ class Score:
     Args:
         dataset: which.
         records: how many.
-        accuracy: share that is right, or the mean of the task's metric; None where the loss has no
-            notion of it and there is no metric.
+        metrics: of the task, by name, the leading one first. Functions that were passed as objects
+            are left out.
+        accuracy: share that is right; None where the loss has no notion of it.
         loss: mean over records.
+        baselines: what a model that ignores its inputs scores, by name; None where it is not known.
     """
 
     dataset: str
     records: int
+    metrics: dict[str, float]
     accuracy: float | None
     loss: float
+    baselines: dict[str, float | None]
+
+    def describe(self) -> str:
+        """One line for people, the leading score first."""
+        scores = {measure_of(name): value for name, value in self.metrics.items()}
+        if self.accuracy is not None:
+            scores.setdefault(ACCURACY, self.accuracy)
+        scores[LOSS] = self.loss
+        told = "; ".join(
+            measure.beside(value, self.baselines[measure.name]) for measure, value in scores.items()
+        )
+        return f"{self.dataset}: {told} on {self.records:,} records"
 
 
 def load_model(run: str | Path) -> nn.Module:
@@ -106,7 +124,10 @@ def evaluate_run(run: str | Path, dataset: str | None = None, data_dir: str | No
             f"its records have shape {list(records.inputs.shape[1:])}; the model takes "
             f"{list(expected)}",
         )
-    loss = find_loss(config.task.loss, config.task.metric)
+    loss = find_loss(config.task.loss, class_weights=config.task.class_weights)
+    metrics = find_metrics(
+        [name for name in config.task.metric or () if not name.startswith(GIVEN_METRIC)]
+    )
     dtype = DTYPES[config.train.dtype]
     inputs = records.inputs.to(models.input_dtype(module, records.inputs[:1], dtype))
     if config.input_bound is not None:
@@ -116,16 +137,33 @@ def evaluate_run(run: str | Path, dataset: str | None = None, data_dir: str | No
     loss.check(outputs, records.targets)
     accuracy = None
     if loss.accuracy is not None:
-        accuracy = float(loss.accuracy(outputs, records.targets).mean())
-    mean_loss = float(loss.per_record(outputs, records.targets).mean())
-    return Score(name, len(records), accuracy, mean_loss)
+        accuracy = float(loss.accuracy(outputs, records.targets).double().mean())
+    check_metrics(metrics, loss, outputs, records.targets, len(records))
+    ignorant = baselines(metrics, loss, outputs, records.targets)
+    return Score(
+        dataset=name,
+        records=len(records),
+        metrics={metric.name: score(metric, outputs, records.targets) for metric in metrics},
+        accuracy=accuracy,
+        loss=float(loss.per_record(outputs, records.targets).mean()),
+        baselines=ignorant.by_name(metrics),
+    )
 
 
 def _records(config: Config, name: str, data_dir: str | None) -> data.Dataset:
     if name == GIVEN:
         raise InputError("--data", name, "the run's data were passed as objects: name a data set")
     directory = Path(data_dir or config.task.data_dir)
-    loaded = data.load(name, data_dir=directory, seed=config.train.seed)
+    task, table = config.task, is_table(name)
+    same = name == task.dataset
+    loaded = data.load(
+        name,
+        data_dir=directory,
+        seed=config.train.seed,
+        schema=find_schema(task.schema, directory) if table and task.schema is not None else None,
+        test=task.test if same else None,
+        test_share=task.test_share if same else None,
+    )
     records = loaded.train if loaded.test is None else loaded.test
     data.check_dataset(records, "--data", loaded.classes)
     return records

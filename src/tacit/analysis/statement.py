@@ -90,13 +90,20 @@ _ASSUMPTIONS = (
     "Which records joined a step stays secret; the rates, batch sizes, clipping bounds, noise "
     "levels and the number of records J are public and were chosen without looking at the private "
     "records.",
-    "The settings were fixed before the run began. If it ended before its planned steps, that was "
-    "not decided by what it had released by then: the epsilon of fewer steps does not cover a stop "
-    "that someone chose by looking at the models.",
     "Records are those of one node alone: a record that is held by several nodes is released by "
     "each of them.",
     "The ledger that this rests on is the run's own and only one: it was neither replaced nor "
     "copied and continued elsewhere. Its key was kept secret: who has it can write another.",
+)
+_FIXED_END = (
+    "The settings were fixed before the run began. If it ended before its planned steps, that was "
+    "not decided by what it had released by then: the epsilon of fewer steps does not cover a stop "
+    "that someone chose by looking at the models."
+)
+_ANY_END = (
+    "The settings were fixed before the run began. It ended after step {steps} of {planned}, and "
+    "what it had released by then may have decided that: so all planned steps are charged, and "
+    "epsilon is that of the whole plan, of which a run that is cut short is a function."
 )
 _ONE_PROCESS = (
     "All nodes ran in one process of one machine, whose owner can see everything: the trust model "
@@ -219,11 +226,24 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
         data_ledger=data_ledger,
         assumptions=(
             *_ASSUMPTIONS,
+            _end_assumption(result, ledger),
             _ONE_PROCESS if in_one_process else _PROCESSES.format(processes=len(ledger.files)),
             *(() if data_ledger is None else (_ALL_RUNS,)),
         ),
         not_covered=result.not_covered,
     )
+
+
+def _end_assumption(result: ResultDocument, ledger: LedgerReport) -> str:
+    """What is assumed of why the run ended: nothing, where every planned step is charged."""
+    charged = [
+        [(first, until) for release in row.releases for first, until, _ in release.charged]
+        for row in ledger.nodes
+    ]
+    early = result.steps < result.planned_steps
+    if early and not any(lacking_steps(own, result.planned_steps) for own in charged):
+        return _ANY_END.format(steps=result.steps, planned=result.planned_steps)
+    return _FIXED_END
 
 
 def _result(run: Path) -> ResultDocument:
@@ -320,8 +340,10 @@ def check_statement(path: Path, ledger: Path | None = None) -> ConfirmedStatemen
     try:
         values = parse(Path(path).read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError, InputError) as error:
-        reason = error.expected if isinstance(error, InputError) else error
-        raise InputError("statement", str(path), f"a statement.json ({reason})") from None
+        reason = error.expected if isinstance(error, InputError) else "it is not UTF-8 text"
+        reason = (error.strerror or reason) if isinstance(error, OSError) else reason
+        expected = f"must be the statement.json that `tacit privacy statement` wrote ({reason})"
+        raise InputError("statement", str(path), expected) from None
     if values.get("kind") != KIND:
         raise InputError("statement", str(path), f"a JSON of the kind {KIND!r}")
     version = values.get("format_version")

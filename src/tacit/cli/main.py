@@ -17,12 +17,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from tacit import __version__
 from tacit.cli.compare import compare
+from tacit.cli.early import check_files
+from tacit.cli.init import init
+from tacit.cli.interrupts import EXIT_CODE, INTERRUPTED, interrupted
 from tacit.cli.launch import launch
 from tacit.cli.options import (
     File,
@@ -34,14 +37,17 @@ from tacit.cli.options import (
     Resume,
     Run,
     Set,
+    print_written,
     waiting,
     write_page,
 )
 from tacit.cli.privacy import privacy_app
 from tacit.errors import InputError, TacitError
+from tacit.private_files import lacks_room
 
 if TYPE_CHECKING:
     from tacit.config import Config
+    from tacit.training.hooks import Progress
 
 __all__ = ["app", "main"]
 
@@ -54,6 +60,7 @@ app = typer.Typer(
 )
 
 app.add_typer(privacy_app)
+app.command()(init)
 app.command()(compare)
 app.command()(launch)
 
@@ -90,7 +97,8 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train, and write a run folder with models, metrics, ledger and report."""
-    from tacit.cli.tables import progress_line, result_table, stop_signals
+    check_files(file, set_ or ())
+    from tacit.cli.tables import closing_line, progress_line, result_table, stop_signals
     from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config
     from tacit.report.documents.base import dump
@@ -116,15 +124,23 @@ def train(
         if hidden and peers.rank == 0 and job.plan.not_private_warning is not None:
             warned = (job.plan.not_private_warning,)  # however quiet it is to be
         progress = progress_line(hidden=hidden, warnings=warned)
+        made: list[int] = []
+
+        def on_step(moment: Progress) -> None:
+            made.append(moment.step)
+            show(moment)
+
         with progress as show, stop_signals(hidden=peers.rank > 0) as asked_to_stop:
             result = run.execute(
                 job,
                 out=destination,
                 resume=resume,
-                on_step=show,
+                on_step=on_step,
                 should_stop=asked_to_stop,
                 cluster=cluster,
             )
+    if not (quiet or as_json):
+        closing_line(result, peers.rank, peers.rank == 0 and resume and not made)
     if peers.rank > 0:
         return
     if as_json:
@@ -163,6 +179,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Print what would happen and what it would cost, without training."""
+    check_files(file, set_ or ())
     from tacit.cli.tables import plan_document, plan_table
     from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config
@@ -303,24 +320,24 @@ def evaluate(
 ) -> None:
     """Score the consensus model of a run on test records."""
     from tacit.analysis.score import evaluate_run
+    from tacit.report.documents.base import plain_json
 
     score = evaluate_run(run, data, data_dir)
     if as_json:
-        typer.echo(json.dumps(asdict(score), indent=2))
+        typer.echo(json.dumps(plain_json(asdict(score)), indent=2))
         return
-    accuracy = "" if score.accuracy is None else f"accuracy {score.accuracy:.2%}, "
-    typer.echo(f"{score.dataset}: {accuracy}loss {score.loss:.4f} on {score.records:,} records")
+    typer.echo(score.describe())
 
 
 @app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")],
+    as_json: Json = False,
 ) -> None:
     """Write report.html of run folders anew."""
     from tacit.report import write_report
 
-    for folder in runs:
-        typer.echo(str(write_report(folder)))
+    print_written([write_report(folder) for folder in runs], as_json)
 
 
 def main() -> None:
@@ -344,11 +361,23 @@ def main() -> None:
     except TacitError as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        _fail("interrupted before a clean stop was possible", 130)
+        _fail(INTERRUPTED, EXIT_CODE)
+    except SystemExit as left:
+        if isinstance(left.__context__, BrokenPipeError):  # which rich makes of a pipe that is gone
+            sys.exit(0)
+        _fail(  # nothing of ours raises it within
+            f"the code of your model or data ended the program (SystemExit: {left.code}): nothing "
+            "was finished; let it raise another exception",
+            InputError.exit_code,
+        )
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
+        if interrupted():  # what an interrupt makes of an import that is under way
+            _fail(INTERRUPTED, EXIT_CODE)
+        if isinstance(error, OSError) and lacks_room(error):
+            _no_room(error)
         usage = getattr(error, "format_message", None)  # of typer: a wrong command or option
         if usage is not None:
             _fail(f"{usage()} ('tacit --help' lists commands and options)", InputError.exit_code)
@@ -359,6 +388,17 @@ def main() -> None:
             "(run again with TACIT_TRACEBACK=1 to see where, and report it)",
             1,
         )
+
+
+def _no_room(error: OSError) -> NoReturn:
+    """A full disk, where the file that did not fit is no part of a run: often standard output."""
+    what = error.filename or "standard output, or a file that has no name here"
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else what is left in its buffer fails at exit
+    _fail(
+        f"{what} cannot be written ({error.strerror}): make room and run it again; a run that has "
+        "a folder goes on with --resume",
+        InputError.exit_code,
+    )
 
 
 @contextmanager
@@ -378,7 +418,7 @@ def _seldom_collected() -> Iterator[None]:
         gc.set_threshold(*usual)
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int) -> NoReturn:
     line = " ".join(message.split())
     sys.stderr.write(f"tacit: {line}\n")
     sys.exit(code)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +23,7 @@ __all__ = [
     "Resume",
     "Run",
     "Set",
+    "print_written",
     "waiting",
     "write_page",
 ]
@@ -52,12 +56,43 @@ Page = Annotated[
 ]
 
 
-def waiting(what: str, *, hidden: bool) -> AbstractContextManager[object]:
-    """Tell, on a terminal, what takes a while."""
+@contextmanager
+def waiting(what: str, *, hidden: bool) -> Iterator[None]:
+    """Tell, on a terminal, what takes a while: what the package logs of its way there follows."""
     from rich.console import Console
 
     console = Console(stderr=True)
-    return nullcontext() if hidden or not console.is_terminal else console.status(what)
+    if hidden or not console.is_terminal:
+        yield
+        return
+    with console.status(what) as status:
+        handler = _Shown(lambda text: status.update(f"{what}: {text}"))
+        log = logging.getLogger("tacit")
+        before = log.level
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            log.setLevel(before)
+            log.removeHandler(handler)
+
+
+class _Shown(logging.Handler):
+    """Hands each message to a function."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        super().__init__(logging.INFO)
+        self.show = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.show(record.getMessage())
+
+
+def print_written(paths: Iterable[Path], as_json: bool) -> None:
+    """Print which files were written, a line each or as one JSON object."""
+    written = [str(path) for path in paths]
+    typer.echo(json.dumps({"written": written}, indent=2) if as_json else "\n".join(written))
 
 
 def write_page(path: Path, html: str) -> None:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tacit.cli.options import Json, Page, Run, Set, waiting, write_page
+from tacit.cli.options import (
+    File,
+    Insecure,
+    Json,
+    Page,
+    Run,
+    Set,
+    print_written,
+    waiting,
+    write_page,
+)
 
 __all__ = ["privacy_app"]
 
@@ -48,6 +59,38 @@ def claims(
 
 
 @privacy_app.command()
+def labels(
+    file: File,
+    epsilon: Annotated[
+        float, typer.Option("--epsilon", help="What the count may cost each node.", min=1e-3)
+    ] = 0.1,
+    set_: Set = None,
+    allow_insecure_network: Insecure = False,
+    as_json: Json = False,
+) -> None:
+    """Count the labels under noise, charged to the budgets of the data; propose class weights."""
+    from dataclasses import asdict
+
+    from tacit.analysis.label_counts import count_labels, label_table
+    from tacit.communication.peers import ALONE, Peers
+    from tacit.config import load_config
+    from tacit.training.processes.agreement import process_group
+
+    config = load_config(file, overrides=set_ or ())
+    timeout = config.train.timeout
+    with process_group(timeout, allow_insecure_network=allow_insecure_network) as cluster:
+        peers: Peers = ALONE if cluster is None else cluster
+        with waiting("counting the labels of every node", hidden=as_json or peers.rank > 0):
+            counted = count_labels(config, epsilon, peers=peers)
+    if peers.rank > 0:
+        return
+    if as_json:
+        typer.echo(json.dumps(asdict(counted), indent=2))
+    else:
+        label_table(counted)
+
+
+@privacy_app.command()
 def ledger(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A ledger, or a folder of them.")],
     as_json: Json = False,
@@ -77,12 +120,12 @@ def statement(
             "--ledger", metavar="DIR", help="The ledgers of its data, where they have moved."
         ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Write what a run guarantees, to be signed: statement.json and statement.html."""
     from tacit.analysis.statement import write_statement
 
-    for path in write_statement(run, out, ledger):
-        typer.echo(str(path))
+    print_written(write_statement(run, out, ledger), as_json)
 
 
 @privacy_app.command()

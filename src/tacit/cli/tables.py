@@ -19,18 +19,22 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tacit.algorithms import ALGORITHMS
+from tacit.cli.interrupts import interrupt
 from tacit.report.documents.plan import PlanDocument, PlannedNode
+from tacit.report.measures import ACCURACY, LOSS, measure_of
+from tacit.report.terminal import print_table
 from tacit.report.wording import bytes_text, epsilon_text, percent_text
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.prepare import Job
 from tacit.training.run_folder.result import Result, bytes_per_step, mechanism_line
 
 if TYPE_CHECKING:
-    from tacit.training.loop import Progress as Moment
+    from tacit.training.hooks import Progress as Moment
 
 __all__ = [
     "algorithms_document",
     "algorithms_table",
+    "closing_line",
     "plan_document",
     "plan_table",
     "progress_line",
@@ -58,7 +62,7 @@ def stop_signals(*, hidden: bool = False) -> Iterator[Callable[[], bool]]:
         if number == signal.SIGHUP:
             _leave_closed_terminal()
         else:
-            signal.signal(number, signal.default_int_handler)
+            signal.signal(number, interrupt)
         if not hidden:
             sys.stderr.write("\nstopping after this step; once more to interrupt at once\n")
 
@@ -156,6 +160,9 @@ def _plain_lines() -> Callable[[Moment], None]:
 
 def _state(moment: Moment) -> str:
     parts = [
+        None
+        if moment.metric is None
+        else f"{measure_of(moment.metric).title} {measure_of(moment.metric).text(moment.score)}",
         None if moment.loss is None else f"loss {moment.loss:.4f}",
         None if moment.accuracy is None else f"accuracy {percent_text(moment.accuracy)}",
         None if moment.epsilon is None else f"epsilon {epsilon_text(moment.epsilon)}",
@@ -164,18 +171,40 @@ def _state(moment: Moment) -> str:
     return "  ".join(part for part in parts if part)
 
 
+def closing_line(result: Result, rank: int, nothing_made: bool) -> None:
+    """Say what the table does not: that nothing was left to do, or how another rank ended.
+
+    Args:
+        result: of this process.
+        rank: of this process.
+        nothing_made: whether a resumed run made no step.
+    """
+    if nothing_made and result.status == "done":
+        sys.stderr.write("this run was done already: nothing was trained, and nothing charged\n")
+    if rank:
+        nodes = _numbers(result.job.hosted)
+        sys.stderr.write(
+            f"rank {rank}: {result.status} after {result.steps} of {result.plan.steps} steps; its "
+            f"nodes are {nodes}, and the results are in the run folder of rank 0\n"
+        )
+
+
 def result_table(result: Result) -> None:
     """The short table at the end of a run."""
     plan = result.plan
     rows: list[tuple[str, str]] = []
-    if result.test_accuracy is not None:
-        for key, label in (("mean", "mean over nodes"), ("worst", "worst node")):
-            rows.append((f"test accuracy, {label}", percent_text(result.test_accuracy[key])))
-        rows.append(
-            ("test accuracy, consensus model", percent_text(result.test_accuracy["consensus"]))
-        )
-    elif result.test_loss is not None:
-        rows.append(("test loss, mean over nodes", f"{result.test_loss['mean']:.4f}"))
+    measure, scores = result.leading
+    if scores is not None:
+        rows += [
+            (f"test {measure.title}, mean over nodes", measure.text(scores.mean)),
+            (f"test {measure.title}, worst node", measure.text(scores.worst)),
+            (f"test {measure.title}, consensus model", measure.text(scores.consensus)),
+        ]
+        if scores.baseline is not None:
+            rows.append((f"test {measure.title}, baseline", measure.text(scores.baseline)))
+    for name, others in list(result.test_metrics.items())[1:]:
+        other = measure_of(name)
+        rows.append((f"test {other.title}, mean over nodes", other.text(others.mean)))
     spent = [value for value in result.epsilon if value is not None]
     if spent:
         deltas = sorted({node.delta for node in plan.nodes if node.delta is not None})
@@ -194,6 +223,8 @@ def result_table(result: Result) -> None:
         table.add_row(*row)
     console = Console()
     console.print(table)
+    if scores is not None and (told := measure.no_better(scores.mean, scores.baseline)):
+        console.print(f"note: {told}", markup=False, highlight=False, soft_wrap=True)
     if not result.private:
         console.print(f"NOT PRIVATE: {plan.not_private_reason}", style="bold red")
     for note in result.notes:
@@ -236,6 +267,8 @@ def plan_document(job: Job) -> PlanDocument:
         spectral_gap=None if plan.contraction is None else 1 - plan.contraction,
         bytes_per_step=per_step.mean().item(),
         gradient_path=job.model.path,
+        metrics=tuple(metric.name for metric in job.metrics),
+        baselines=job.baselines.by_name(job.metrics),
         warnings=plan.warnings,
         notes=plan.notes,
         per_node=tuple(_planned_node(plan, node) for node in plan.nodes),
@@ -265,6 +298,7 @@ def plan_table(job: Job) -> None:
     rows = (
         ("data set, model", f"{plan.config.task.dataset}, {plan.config.task.model}"),
         ("trained parameters", f"{plan.parameters:,} (gradients by {job.model.path})"),
+        ("judged by", _judged_by(job)),
         ("steps", str(plan.steps)),
         ("graph", f"{document.graph}, {document.mixing} weights"),
         ("contraction a step", _contraction(plan.contraction)),
@@ -280,11 +314,30 @@ def plan_table(job: Job) -> None:
     table = _table((*headings, "budget", "certified epsilon", "claimed epsilon"), justify="right")
     for numbers, node in _groups(plan.nodes):
         table.add_row(*_plan_row(plan, numbers, node))
-    console.print(table)
+    print_table(console, table)
     for note in plan.notes:
         console.print(note, highlight=False)
     for warning in plan.warnings:
         console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _judged_by(job: Job) -> str:
+    """The leading score of the run, with its baseline on the public test records."""
+    if job.test is None:
+        return "nothing: there are no public test records"
+    known = job.baselines
+    names = [measure_of(metric.name) for metric in job.metrics]
+    pairs = list(zip(names, known.metrics, strict=True))
+    if not pairs:
+        pairs = [(LOSS, known.loss)]
+        if job.loss.accuracy is not None:
+            pairs = [(ACCURACY, known.accuracy)]
+    (measure, baseline), *others = pairs
+    told = measure.title
+    if baseline is not None:
+        told += f" (baseline {measure.text(baseline)})"
+    told = ", ".join([told, *(other.title for other, _ in others)])
+    return f"{told} on {len(job.test):,} public test records"
 
 
 def _table(headings: Sequence[str], justify: Literal["left", "right"] = "left") -> Table:
@@ -383,4 +436,4 @@ def algorithms_table() -> None:
             row.paper,
             "-" if row.formula is None else row.formula.source,
         )
-    Console().print(table)
+    print_table(Console(), table)

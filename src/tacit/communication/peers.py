@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
-from tacit.communication.received import Schema
+from tacit.communication.received import Form
 from tacit.errors import InputError, TacitError
 
 __all__ = ["ALONE", "Alone", "Peers", "Placement", "place"]
@@ -29,7 +29,7 @@ class Peers(Protocol):
     rank: int
     processes: int
 
-    def share(self, what: str, value: T, schema: Schema[T]) -> list[T]:
+    def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
         """What every process gives, in the order of ranks; waits for all, within limits.
 
         What stands for this process is the value itself, whatever others made of it on the way.
@@ -69,7 +69,7 @@ class Alone:
     rank = 0
     processes = 1
 
-    def share(self, what: str, value: T, schema: Schema[T]) -> list[T]:
+    def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
         """What this process gives."""
         return [value]
 

@@ -30,6 +30,7 @@ __all__ = [
     "GATE",
     "HEARTBEAT",
     "IDENTITY",
+    "LABEL_COUNTS",
     "METRICS",
     "REPORT",
     "RUN_ID",
@@ -41,10 +42,10 @@ __all__ = [
     "TOKENS",
     "Experiment",
     "FolderName",
+    "Form",
     "Metrics",
     "Report",
     "RunId",
-    "Schema",
     "Summary",
     "plain",
 ]
@@ -54,6 +55,7 @@ _LONGEST_LINE = 1000  # characters of what may reach a terminal
 _MOST_RANKS = 2**20
 _MOST_NODES = 2**20
 _MOST_INTERVALS = 10_000  # of one node; neighbours that touch are one
+_MOST_METRICS = 20  # of an experiment
 _MOST_NAMES = 10_000  # in one text; what is told of one of them that is wrong takes a kilobyte
 _NAME = re.compile(rb'"[ \t\r\n]*:')
 
@@ -63,7 +65,7 @@ Scalar: TypeAlias = str | int | float
 
 
 @dataclass(frozen=True)
-class Schema(Generic[T]):
+class Form(Generic[T]):
     """What one kind of value must be.
 
     Args:
@@ -176,20 +178,29 @@ class FolderName(_Model):
 
 
 class Summary(_Model):
-    """What rank 0 wrote down of the whole run; None from the others."""
+    """What rank 0 wrote down of the whole run; None from the others.
+
+    `test_metrics` stand in the order of the experiment, which all have.
+    """
 
     test_accuracy: _ScoreSummary | None
     test_loss: _ScoreSummary | None
+    test_metrics: Annotated[list[_ScoreSummary], Field(max_length=_MOST_METRICS)] | None
     bytes_sent_by_node: _Sizes | None
 
 
 class ReportedScores(_Model):
-    """Of a process's nodes, on public test records; None where a number is not finite."""
+    """Of a process's nodes, on public test records; None where a number is not finite.
+
+    `metrics` has a list for each metric of the experiment, in its order.
+    """
 
     accuracy: _Numbers | None
     loss: _Numbers
     consensus_accuracy: _Finite | None
     consensus_loss: _Finite | None
+    metrics: Annotated[list[_Numbers], Field(max_length=_MOST_METRICS)]
+    consensus_metrics: Annotated[list[_Finite | None], Field(max_length=_MOST_METRICS)]
 
 
 class Metrics(_Model):
@@ -214,21 +225,21 @@ class Report(_Model):
 # Built when they are first used: a process that is alone uses none.
 _LATER = ConfigDict(defer_build=True)
 
-FLAG = Schema(TypeAdapter(bool, config=_LATER), 10)
-STEP = Schema(TypeAdapter[int](_Step, config=_LATER), 20)
-STEPS = Schema(
+FLAG = Form(TypeAdapter(bool, config=_LATER), 10)
+STEP = Form(TypeAdapter[int](_Step, config=_LATER), 20)
+STEPS = Form(
     TypeAdapter[list[int]](
         Annotated[list[_Step], Field(max_length=1000, fail_fast=True)], config=_LATER
     ),
     2**16,
 )
-TOKEN = Schema(TypeAdapter[str](_Token, config=_LATER), 20)
-TOKENS = Schema(
+TOKEN = Form(TypeAdapter[str](_Token, config=_LATER), 20)
+TOKENS = Form(
     TypeAdapter[list[str]](
         Annotated[list[_Token], Field(max_length=_MOST_RANKS, fail_fast=True)], config=_LATER
     )
 )
-CHARGED = Schema(
+CHARGED = Form(
     TypeAdapter[list[list[tuple[int, int]]]](
         Annotated[
             list[Annotated[list[_Interval], Field(max_length=_MOST_INTERVALS, fail_fast=True)]],
@@ -237,18 +248,26 @@ CHARGED = Schema(
         config=_LATER,
     )
 )
-IDENTITY = Schema(TypeAdapter[dict[str, str | int | float]](_Identity, config=_LATER), 2**19)
-EXPERIMENT = Schema(TypeAdapter(Experiment))
-RUN_ID = Schema(TypeAdapter(RunId), 200)
-SESSION_ID = Schema(TypeAdapter[str](_Id, config=_LATER), 40)
-FOLDER = Schema(TypeAdapter(FolderName), 1000)
-SUMMARY = Schema(TypeAdapter(Summary))
-METRICS = Schema(TypeAdapter(Metrics), 16 * 2**20)
-REPORT = Schema(TypeAdapter(Report), 2**14)
-HEARTBEAT = Schema(
+IDENTITY = Form(TypeAdapter[dict[str, str | int | float]](_Identity, config=_LATER), 2**19)
+LABEL_COUNTS = Form(
+    TypeAdapter[list[list[float]]](
+        Annotated[
+            list[Annotated[list[_Finite], Field(max_length=100_000, fail_fast=True)]], _of_nodes
+        ],
+        config=_LATER,
+    )
+)
+EXPERIMENT = Form(TypeAdapter(Experiment))
+RUN_ID = Form(TypeAdapter(RunId), 200)
+SESSION_ID = Form(TypeAdapter[str](_Id, config=_LATER), 40)
+FOLDER = Form(TypeAdapter(FolderName), 1000)
+SUMMARY = Form(TypeAdapter(Summary))
+METRICS = Form(TypeAdapter(Metrics), 16 * 2**20)
+REPORT = Form(TypeAdapter(Report), 2**14)
+HEARTBEAT = Form(
     TypeAdapter[tuple[int, int, int | None, bool]](
         tuple[_Beat, _Beat, _Rank | None, bool], config=_LATER
     ),
     100,
 )
-GATE = Schema(TypeAdapter[tuple[int, bool]](tuple[_Step, bool], config=_LATER), 40)
+GATE = Form(TypeAdapter[tuple[int, bool]](tuple[_Step, bool], config=_LATER), 40)

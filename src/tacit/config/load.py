@@ -28,6 +28,7 @@ from tacit.config.schema import (
     Topology,
     Train,
 )
+from tacit.config.tables import complete_for_table
 from tacit.errors import InputError, nearest
 
 __all__ = [
@@ -87,6 +88,7 @@ class Config(Section):
         # No noise at all is only had by `epsilon = "none"`.
         if definition.private and privacy.epsilon is None and not privacy.noisy:
             made["privacy"] = privacy.model_copy(update={"epsilon": DEFAULT_EPSILON})
+        made["task"], made["nodes"] = complete_for_table(made["task"], made["nodes"])
         super().__init__(**made)
         check(self.nodes, self.algorithm, self.privacy, self.train, self.faults)
 
@@ -122,6 +124,8 @@ def load_config(
     overrides: Iterable[str] = (),
     count: int | None = None,
     given_model: bool = False,
+    task: Mapping[str, Any] | None = None,
+    loss: str | None = None,
     saved: bool = False,
     folder: Path | None = None,
 ) -> Config:
@@ -136,6 +140,8 @@ def load_config(
         count: the number of nodes whose data were passed as objects; `[nodes].count` and
             `[task].dataset` then follow it.
         given_model: whether the model was passed as an object.
+        task: keys of `[task]` that were passed as arguments, which count more than the file's.
+        loss: that goes with the data that were passed as objects, where none is given.
         saved: whether this is the file of a run folder, whose data may have been objects.
         folder: that a relative `privacy.ledger` is seen from; by default that of the file, and the
             current one for a mapping and for overrides.
@@ -143,7 +149,7 @@ def load_config(
     Raises:
         InputError: naming the key, its value and what would be right.
     """
-    raw = _read(source)
+    raw: dict[str, Any] = _read(source)
     here = Path()
     of_file = Path(source).parent if isinstance(source, (str, Path)) else here
     _place_ledger(raw, of_file if folder is None else folder)
@@ -153,15 +159,21 @@ def load_config(
     own = raw.get("nodes", {}).get("data") == "by-rank"
     if count is not None:
         raw.setdefault("nodes", {})["count"] = count
-        task = raw.setdefault("task", {})
-        if task.setdefault("dataset", GIVEN) != GIVEN:
-            raise InputError("task.dataset", task["dataset"], "leave it out where nodes= is passed")
+        section = raw.setdefault("task", {})
+        if section.setdefault("dataset", GIVEN) != GIVEN:
+            raise InputError(
+                "task.dataset", section["dataset"], "leave it out where nodes= is passed"
+            )
     elif not (saved or own) and raw.get("task", {}).get("dataset", GIVEN) == GIVEN:
         raise InputError(
             "task.dataset", raw.get("task", {}).get("dataset"), "name a data set, such as 'digits'"
         )
+    if loss is not None:
+        raw.setdefault("task", {}).setdefault("loss", loss)
     if given_model:
         raw.setdefault("task", {})["model"] = GIVEN
+    if task:
+        raw["task"] = dict(raw.get("task", {})) | dict(task)
     if "figure" in raw:
         raise InputError("[figure]", "", "this file holds a figure: run it with `tacit compare`")
     return Config(**raw)

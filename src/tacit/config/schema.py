@@ -5,6 +5,7 @@ What is wrong in one is an `InputError`, however it was made: from a file, by it
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -19,7 +20,9 @@ from pydantic import (
 
 from tacit.algorithms import ALGORITHMS, Algorithm, Options, Size
 from tacit.algorithms.base import refuse_idle
+from tacit.config.values import Whole, plain_values, whole_number
 from tacit.errors import InputError, nearest
+from tacit.report.measures import MEASURES
 
 __all__ = [
     "GIVEN",
@@ -37,15 +40,20 @@ GIVEN = "given"  # a data set or model that was passed as an object
 LOSS_NAMES = ("cross-entropy", "mse", "logistic")
 MOST_STEPS = 10_000_000  # a plan holds clip and noise of every step in memory
 MOST_NODES = 100_000
+MOST_METRICS = 20
 # Above about 300 no bound is proved for rounded Gaussian noise, so that a larger budget is never
 # used up; far above this the search for the noise would take minutes.
 MOST_EPSILON = 10_000
+# Arithmetic in float64 is paid for out of delta, and takes more than this at no size of a run.
+LEAST_DELTA = 1e-100
 
 Probability = Annotated[float, Field(gt=0, lt=1)]
-Count = Annotated[int, Field(ge=1, le=10**9, strict=True)]
-Number = Annotated[int, Field(ge=0, le=10**9, strict=True)]  # of a node, or of a step
+Count = Annotated[int, Field(ge=1, le=10**9, strict=True), Whole]
+Number = Annotated[int, Field(ge=0, le=10**9, strict=True), Whole]  # of a node, or of a step
 Chance = Annotated[float, Field(ge=0, lt=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]  # what TOML and every generator hold
+Seed = Annotated[
+    int, Field(ge=0, lt=2**63, strict=True), Whole
+]  # what TOML and every generator hold
 
 
 class Section(BaseModel):
@@ -58,6 +66,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     def __init__(self, /, **values: Any) -> None:
+        values = plain_values(values)
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -77,12 +86,26 @@ class Section(BaseModel):
         return type(self)(**{**dict(self), **(update or {})})
 
 
-class Task(Section):
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # pydantic keeps an old method of the name `schema`
+
+    class TableKeys(Section):
+        """The keys of `[task]` that are of tables and their test records."""
+
+        schema: Annotated[str, Field(min_length=1)] | None = None  # type: ignore[assignment]
+        test: Annotated[str, Field(min_length=1)] | None = None
+        test_share: Probability | None = None
+
+
+class Task(TableKeys):
     """What is learnt, and from which data.
 
+    `schema` is the file that declares what is public of a table, and `test` a table of public test
+    records; `test_share` of the records are held out for testing, and so declared public.
     `outputs`, numbers that the model gives for a record, is only needed where nothing else that is
     public says how many classes there are: neither the data set nor test records. `input_bound` is
     the longest that a record's inputs may be, in the l2 norm; longer ones are scaled down to it.
+    `class_weights` are public: what a record counts by, one a class. Of `metric` the first leads.
     `output` is the key, attribute or position of the prediction in what the model returns, or
     `module:function`; not set, the model returns its prediction alone.
     """
@@ -93,16 +116,35 @@ class Task(Section):
     output: Number | Annotated[str, Field(min_length=1)] | None = None
     input_bound: Annotated[float, Field(ge=1e-100, le=1e100)] | None = None
     loss: str = "cross-entropy"
-    metric: str | None = None
+    class_weights: Annotated[tuple[Size, ...], Field(min_length=2, max_length=10_000)] | None = None
+    metric: tuple[str, ...] | None = None
     data_dir: str = "data"
 
     @field_validator("loss")
     @classmethod
     def _loss(cls, value: str) -> str:
-        if value not in LOSS_NAMES and ":" not in value:
+        if value not in (*LOSS_NAMES, GIVEN) and ":" not in value:
             known = "'cross-entropy', 'mse' or 'logistic'"
             raise ValueError(f"must be {known} (or 'module:function' for your own)")
         return value
+
+    @field_validator("metric", mode="before")
+    @classmethod
+    def _metric(cls, value: Any) -> Any:
+        if value is None:
+            return value
+        names = (value,) if isinstance(value, str) else value
+        if not isinstance(names, Sequence) or not 0 < len(names) <= MOST_METRICS:
+            raise ValueError("must be a name, or a list of 1 to 20 names")
+        for name in names:
+            if not isinstance(name, str):
+                raise ValueError("must be a name, or a list of names, and each a string")
+            if name not in MEASURES and ":" not in name:
+                hint = f"{nearest(name, MEASURES)} (or 'module:function' for your own)"
+                raise ValueError(f"must be names of metrics, and {name[:100]!r} is none; {hint}")
+        if len(set(names)) < len(names):
+            raise ValueError("must name each metric once")
+        return tuple(names)
 
 
 class Nodes(Section):
@@ -113,7 +155,7 @@ class Nodes(Section):
     the rank of each node, or "blocks": as equal blocks of neighbouring nodes as can be.
     """
 
-    count: Annotated[int, Field(ge=1, le=MOST_NODES, strict=True)] = 16
+    count: Annotated[int, Field(ge=1, le=MOST_NODES, strict=True), Whole] = 16
     partition: str = "iid"
     alpha: Size | None = None
     per_node: Count | None = None
@@ -156,7 +198,8 @@ class AlgorithmSection(Section):
                 "algorithm.options", options, f"must be a mapping, or options of {name}"
             )
         kind = ALGORITHMS[name].options
-        values = {**_named(dict(options or {}), type(self)), **given}
+        values = plain_values({**_named(dict(options or {}), type(self)), **given})
+        _refuse_foreign(name, kind, values)
         try:
             chosen = kind(**values)
         except ValidationError as error:
@@ -207,7 +250,13 @@ class Privacy(Section):
         if value is None:
             return value
         expected = "must lie strictly between 0 and 1, or be a list with one such for each node"
-        return _numbers(value, expected, 1.0 - 2**-53)
+        numbers = _numbers(value, expected, 1.0 - 2**-53)
+        if min(numbers if isinstance(numbers, tuple) else (numbers,)) < LEAST_DELTA:
+            raise ValueError(
+                f"must be {LEAST_DELTA:g} or more: below, nothing is proved of noise in finite "
+                "arithmetic; a tenth of 1 / records is usual"
+            )
+        return numbers
 
     @property
     def budget(self) -> float | tuple[float, ...] | None:
@@ -224,7 +273,7 @@ class Privacy(Section):
 class Train(Section):
     """How long, on which batches, in which numbers."""
 
-    steps: Annotated[int, Field(ge=1, le=MOST_STEPS, strict=True)] = 500
+    steps: Annotated[int, Field(ge=1, le=MOST_STEPS, strict=True), Whole] = 500
     batch: Literal["all"] | Count = 64
     sampling: Literal["poisson", "fixed"] = "poisson"
     seed: Seed = 0
@@ -239,6 +288,7 @@ class Train(Section):
     @field_validator("batch", mode="before")
     @classmethod
     def _batch(cls, value: Any) -> Any:
+        value = whole_number(value)
         whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
         if value != "all" and not whole:
             raise ValueError("must be a whole number of 1 or more, or 'all'")
@@ -312,6 +362,26 @@ def _refusal(
         hint = f"{close} ({listed})" if close.startswith("did") else listed
         return InputError(where, values[key], f"unknown key; {hint}")
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input should ")
+    message = "be a whole number" if first["type"].startswith("int_") else message
     return InputError(
         where, values.get(key), f"must {message}" if message.startswith("be ") else message
     )
+
+
+def _refuse_foreign(name: str, kind: type[Options], values: Mapping[str, Any]) -> None:
+    """Refuse an option that only other algorithms have: they are named.
+
+    Raises:
+        InputError: on that option.
+    """
+    for key in values:
+        if key in kind.model_fields:
+            continue
+        others = [row.name for row in ALGORITHMS.values() if key in row.options.model_fields]
+        if others:
+            raise InputError(
+                f"algorithm.{key}",
+                values[key],
+                f"is no option of {name}: leave it out, or choose a method that has it "
+                f"({', '.join(others)}); {name} takes: {', '.join(sorted(kind.model_fields))}",
+            )

@@ -19,11 +19,13 @@ from tacit.data.datasets import (
 from tacit.data.own import load_own, record_layout
 from tacit.data.partitions import PARTITIONS, partition
 from tacit.data.sources import SOURCES, load
+from tacit.data.tables import Schema
 
 __all__ = [
     "PARTITIONS",
     "SOURCES",
     "Dataset",
+    "Schema",
     "StackedData",
     "TaskData",
     "as_dataset",

@@ -15,11 +15,12 @@ from typing import cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 
+from tacit.data.layouts import check_layout
 from tacit.data.pixels import from_bytes, to_bytes
 from tacit.errors import InputError, RecordsError
 
@@ -36,26 +37,29 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Dataset:
     """Records and what is to be predicted of them.
 
     Args:
-        inputs: `[records, ...]`.
-        targets: `[records]` or `[records, m]`; integers are class labels.
+        inputs: a tensor, or an array of numbers, `[records, ...]`.
+        targets: likewise `[records]` or `[records, m]`; integers are class labels.
 
     Raises:
-        InputError: if a field is no tensor, has no dimension of records, or the two differ in
+        InputError: if a field holds no numbers, has no dimension of records, or the two differ in
             their number of records.
     """
 
     inputs: Tensor
     targets: Tensor
 
-    def __post_init__(self) -> None:
+    def __init__(self, inputs: Tensor | ArrayLike, targets: Tensor | ArrayLike) -> None:
+        for name, given in (("inputs", inputs), ("targets", targets)):
+            # A tensor stays the very object that it is, its gradients too.
+            value = given if isinstance(given, Tensor) else _as_tensor(given, f"Dataset.{name}")
+            object.__setattr__(self, name, value)
         for name, value in (("Dataset.inputs", self.inputs), ("Dataset.targets", self.targets)):
-            if not isinstance(value, Tensor):
-                raise InputError(name, type(value).__name__, "must be a torch tensor")
+            check_layout(value, name)
             if value.ndim == 0:
                 raise InputError(name, value.item(), "must have a first dimension of records")
         if self.targets.ndim > 2:
@@ -82,6 +86,9 @@ class TaskData:
             where targets are not class labels, or where nobody has said it.
         columns: attributes of the training records, each `[records]`, by which they can be
             divided. `label` is added where the training targets are class labels.
+        values: the declared values of some of the columns, in order: the first is node 0's. Of
+            other columns they are those that occur, sorted.
+        notes: what is good to know of the data, each one line; public.
 
     Raises:
         InputError: if a column does not hold one value a training record, or if the records of
@@ -93,6 +100,8 @@ class TaskData:
     test: Dataset | None = None
     classes: int | None = None
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         columns = {name: np.asarray(values) for name, values in self.columns.items()}
@@ -103,6 +112,11 @@ class TaskData:
             if values.shape != (len(self.train),):
                 expected = f"a column must have shape ({len(self.train)},): one value a record"
                 raise InputError(f"columns.{name}", values.shape, expected)
+        for name in columns.keys() & self.values.keys():
+            undeclared = int((~np.isin(columns[name], self.values[name])).sum())
+            if undeclared:
+                found = f"{undeclared:,} of {len(self.train):,} records"
+                raise RecordsError(f"columns.{name}", found, "must be values that are declared")
         if self.test is not None:
             for name in ("inputs", "targets"):
                 trained = list(getattr(self.train, name).shape[1:])
@@ -166,7 +180,9 @@ def as_dataset(value: object, where: str) -> Dataset:
         case TorchDataset():
             return _dataset(*_read_records(value, where), where)
         case _:
-            raise InputError(where, _kind(value), _FORMS)
+            frame = type(value).__module__.partition(".")[0] in ("pandas", "polars")
+            hint = "; a frame needs schema=, which says what its columns are" if frame else ""
+            raise InputError(where, _kind(value), f"{_FORMS}{hint}")
 
 
 def check_dataset(dataset: Dataset, where: str, classes: int | None = None) -> None:
@@ -216,10 +232,15 @@ def _dataset(inputs: Tensor, targets: Tensor, where: str) -> Dataset:
 def _as_tensor(value: object, where: str) -> Tensor:
     """A tensor of the numbers in `value`, sharing memory where it can."""
     if isinstance(value, Tensor):
+        check_layout(value, where)
         return value.detach()
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(
+            where, _kind(value), "must be an array without a mask: fill what is masked"
+        )
     try:
         array = np.asarray(value)
-    except Exception as error:  # whatever the user's object raises when it is read
+    except (Exception, SystemExit) as error:  # whatever the user's object raises when it is read
         # The text of the error may quote a record.
         found = f"{_kind(value)}: {type(error).__name__}"
         raise RecordsError(where, found, "must be readable as an array of numbers") from error
@@ -252,7 +273,7 @@ def _read_records(records: TorchDataset[object], where: str) -> tuple[Tensor, Te
                     raise InputError(where, _kind(item), expected)
     except InputError:
         raise
-    except Exception as error:  # whatever the user's data set raises
+    except (Exception, SystemExit) as error:  # whatever the user's data set raises
         found = f"{_kind(records)}: {type(error).__name__}"  # its text may quote a record
         raise RecordsError(where, found, "its records must be readable") from error
     return _stack(inputs, "input", where), _stack(targets, "target", where)

@@ -42,6 +42,8 @@ from torch import Tensor
 
 from tacit.data.datasets import Dataset, as_dataset, check_dataset
 from tacit.data.files import UnfitFileError, check_size, read_member
+from tacit.data.tables.reading import TABLE_READERS, read_table
+from tacit.data.tables.schema import Schema
 from tacit.errors import InputError, nearest
 from tacit.models.imports import call_function, import_function
 
@@ -54,15 +56,16 @@ _ARRAYS = ("inputs", "targets")
 Arrays = Mapping[str, object]
 
 
-def load_own(source: str, nodes: Sequence[int]) -> list[Dataset]:
+def load_own(source: str, nodes: Sequence[int], schema: Schema | None = None) -> list[Dataset]:
     """Read the records of some nodes.
 
     Args:
         source: a path in which `{node}` stands for the node's number, relative to the current
             directory; its ending is one of `READERS`, and the file holds two arrays `inputs` and
-            `targets`. Or `module:function`, which is called with `node=` its number and returns
-            what `as_dataset` takes.
+            `targets`, or one of `TABLE_READERS`. Or `module:function`, which is called with
+            `node=` its number and returns what `as_dataset` takes, or a frame.
         nodes: their numbers.
+        schema: of tables and frames.
 
     Returns:
         One data set for each of `nodes`, in their order.
@@ -82,7 +85,8 @@ def load_own(source: str, nodes: Sequence[int]) -> list[Dataset]:
     datasets: list[Dataset] = []
     for node in nodes:
         name = f"node {node} ({source.replace(_NODE, str(node))})"
-        dataset = as_dataset(read(source, node), name)
+        records = read(source, node, schema)
+        dataset = as_dataset(records, name) if schema is None else schema.dataset(records, name)
         check_dataset(dataset, name)
         datasets.append(dataset)
         wanted = record_layout(datasets[0])
@@ -114,7 +118,7 @@ def _kind(values: Tensor) -> str:
     return "floating" if values.is_floating_point() else "integer"
 
 
-def _from_function(source: str, node: int) -> object:
+def _from_function(source: str, node: int, schema: Schema | None) -> object:
     function = import_function(source, _WHERE)
     try:
         inspect.signature(function).bind(node=node)
@@ -125,8 +129,13 @@ def _from_function(source: str, node: int) -> object:
     return call_function(source, _WHERE, node=node)
 
 
-def _from_file(source: str, node: int) -> object:
+def _from_file(source: str, node: int, schema: Schema | None) -> object:
     path = Path(os.path.expanduser(source.replace(_NODE, str(node))))
+    if schema is not None:
+        return read_table(path, f"{_WHERE} of node {node}", schema.separator)
+    if Path(path.name.lower().removesuffix(".gz")).suffix in TABLE_READERS:
+        expected = "is a table: name its schema in task.schema (`tacit init` writes one)"
+        raise InputError(_WHERE, source, expected)
     read = READERS.get(path.suffix.lower())
     if read is None:
         expected = f"{nearest(path.suffix, READERS)} (module:function names a function of your own)"

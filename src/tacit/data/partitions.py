@@ -173,14 +173,20 @@ def _shards(division: Division) -> list[np.ndarray]:
 
 
 def _by_column(division: Division) -> list[np.ndarray]:
-    """One value of a column to a node, in sorted order; round robin if there are more values."""
+    """One value of a column to a node, in order; round robin if there are more values."""
     columns, nodes = division.data.columns, division.nodes
     if division.column not in columns:
         if columns:
             expected = nearest(f"by:{division.column}", [f"by:{name}" for name in columns])
         else:
-            expected = f"{division.data.name} has no columns to divide by"
+            expected = (
+                f"{division.data.name} has no columns to divide by: a function of your own gives "
+                "them as TaskData(columns={'hospital': ...}), a table as [node] of its schema"
+            )
         raise InputError("nodes.partition", division.kind, expected)
+    declared = division.data.values.get(division.column)
+    if declared is not None:
+        return _by_declared(division, declared)
     try:
         values, rank = np.unique(columns[division.column], return_inverse=True)
     except TypeError as error:  # numbers beside text, or None
@@ -190,6 +196,22 @@ def _by_column(division: Division) -> list[np.ndarray]:
         expected = f"column {division.column!r} has only {len(values)} distinct values"
         raise InputError("nodes.count", nodes, expected)
     return [np.flatnonzero(rank % nodes == node) for node in range(nodes)]
+
+
+def _by_declared(division: Division, declared: tuple[str, ...]) -> list[np.ndarray]:
+    """One declared value of a column to a node, whether or not it occurs."""
+    column, nodes = division.column, division.nodes
+    if len(declared) < nodes:
+        expected = f"column {column!r} has {len(declared)} declared values: give at most as many"
+        raise InputError("nodes.count", nodes, expected)
+    places = {value: place for place, value in enumerate(declared)}
+    rank = np.array([places[value] for value in division.data.columns[column].tolist()])
+    parts = [np.flatnonzero(rank % nodes == node) for node in range(nodes)]
+    for node, part in enumerate(parts):
+        if len(part) == 0:
+            expected = f"node {node} ({', '.join(declared[node::nodes])}) has no records"
+            raise InputError("nodes.partition", division.kind, expected)
+    return parts
 
 
 def _labels(division: Division) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -13,6 +14,9 @@ from tacit.data.formats.cifar10 import load_cifar10
 from tacit.data.formats.digits import load_digits
 from tacit.data.formats.idx import FASHION_MNIST, MNIST, load_idx_images
 from tacit.data.formats.svmlight import load_svmlight
+from tacit.data.held_out import hold_out
+from tacit.data.tables.schema import Schema
+from tacit.data.tables.source import is_table, load_table
 from tacit.errors import InputError, nearest
 from tacit.models.imports import call_function
 
@@ -29,17 +33,29 @@ class Request:
         argument: what follows the colon in `name:argument`, or an empty string.
         data_dir: the folder where files are looked for, and downloaded to.
         seed: the public seed, for splits.
+        schema: of a table; None: that beside its file.
+        test: the table that `[task].test` names, of public test records.
     """
 
     argument: str
     data_dir: Path
     seed: int
+    schema: Schema | None = None
+    test: str | None = None
 
 
 Loader = Callable[[Request], TaskData]
 
 
-def load(dataset: str, *, data_dir: Path, seed: int = 0) -> TaskData:
+def load(
+    dataset: str,
+    *,
+    data_dir: Path,
+    seed: int = 0,
+    schema: Schema | None = None,
+    test: str | None = None,
+    test_share: float | None = None,
+) -> TaskData:
     """Load a data set.
 
     Args:
@@ -48,15 +64,22 @@ def load(dataset: str, *, data_dir: Path, seed: int = 0) -> TaskData:
             `as_dataset` takes; `test` may be None.
         data_dir: the folder where files are looked for, and downloaded to.
         seed: draws the test set where a data set has none of its own.
+        schema: of a table; by default that beside its file.
+        test: a table of public test records, for a table: `csv:FILE` or `parquet:FILE`.
+        test_share: the share of the training records that is held out for testing, and so
+            declared public, where there are no test records.
 
     Raises:
-        InputError: on `task.dataset` if the name or the data are wrong, on `task.data_dir` if
+        InputError: on `task.test` or `task.test_share` if it does not go with the data set, on
+            `task.dataset` if the name or the data are wrong, on `task.data_dir` if
             a file is wrong or missing.
     """
+    if test is not None and not is_table(dataset):
+        raise InputError("task.test", test, "goes with a table, and this data set is none")
     name, colon, argument = dataset.partition(":")
     loader = SOURCES.get(f"{name}:PATH" if colon else name)
     if loader is not None:
-        data = loader(Request(argument, data_dir.expanduser(), seed))
+        data = loader(Request(argument, data_dir.expanduser(), seed, schema, test))
     elif colon:
         data = _from_user(dataset)
     else:
@@ -65,7 +88,7 @@ def load(dataset: str, *, data_dir: Path, seed: int = 0) -> TaskData:
     check_dataset(data.train, _WHERE, data.classes)
     if data.test is not None:
         check_dataset(data.test, f"{_WHERE} (test)", data.classes)
-    return data
+    return data if test_share is None else hold_out(data, test_share, seed)
 
 
 def _from_user(reference: str) -> TaskData:
@@ -89,6 +112,11 @@ def _halves(train: object, test: object) -> tuple[Dataset, Dataset | None]:
     return trained, None if test is None else as_dataset(test, f"{_WHERE} (test)")
 
 
+def _table(kind: str, request: Request) -> TaskData:
+    name = f"{kind}:{request.argument}"
+    return load_table(name, request.data_dir, request.schema, request.test)
+
+
 SOURCES: MappingProxyType[str, Loader] = MappingProxyType(
     {
         "digits": lambda request: load_digits(request.seed),
@@ -97,6 +125,8 @@ SOURCES: MappingProxyType[str, Loader] = MappingProxyType(
         "cifar10": lambda request: load_cifar10(request.data_dir),
         "adult": lambda request: load_adult(request.data_dir),
         "svmlight:PATH": lambda request: load_svmlight(request.argument, request.data_dir),
+        "csv:PATH": partial(_table, "csv"),
+        "parquet:PATH": partial(_table, "parquet"),
     }
 )
 """Loaders by name; a name that ends in `:PATH` takes an argument after the colon."""

@@ -1,7 +1,7 @@
 """Clipped gradients of every record, for a stack of nodes with weights of their own."""
 
 from tacit.gradients.dropout import Dropout, record_coins
-from tacit.gradients.losses import LOSSES, Loss, loss_from_mean, with_metric
+from tacit.gradients.losses import LOSSES, Loss, loss_from_mean, weighted
 from tacit.gradients.outputs import Output, picked, with_output
 from tacit.gradients.recurrent import Recurrent
 from tacit.gradients.stacked import BatchGradient, StackedModel, build, refuse_dropout
@@ -27,6 +27,6 @@ __all__ = [
     "record_coins",
     "refuse_dropout",
     "table_need",
-    "with_metric",
+    "weighted",
     "with_output",
 ]

@@ -9,8 +9,8 @@
 The targets of `logistic` may also be 0 or 1, the y of the formula then being -1 for 0; integers and
 floating-point numbers will do.
 
-`loss_from_mean` takes a user's own loss, a mean over records, and `with_metric` a user's own
-metric, a score for each record. Whatever a user's loss does with a batch, a record's loss here is
+`loss_from_mean` takes a user's own loss, a mean over records; `weighted` gives each class a public
+weight. Whatever a user's loss does with a batch, a record's loss here is
 its value for that record alone: so the gradient that is clipped is a function of one record, and
 epsilon holds. That the function is what it should be, the mean over the records, is tried out on a
 few, and refused if it is not.
@@ -19,17 +19,17 @@ few, and refused if it is not.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from tacit.errors import InputError, RecordsError, describe
 
-__all__ = ["LOSSES", "Formula", "Loss", "loss_from_mean", "natural_outputs", "with_metric"]
+__all__ = ["LOSSES", "Formula", "Loss", "loss_from_mean", "natural_outputs", "weighted"]
 
 Formula = Literal["cross-entropy", "mse", "logistic"]
 """A loss whose derivative by the outputs is known, and needs no autograd."""
@@ -88,7 +88,8 @@ class Loss:
         labels: whether targets are labels, also where they are floating-point numbers.
         check_records: as `check`, for private targets: asks them for a public rule, and says no
             more than how many break it.
-        formula: which known loss `per_record` is; None for a user's own.
+        formula: which known loss `per_record` is; None for a user's own, and for a weighted one.
+        weights: what a record's loss is multiplied by, one a class; None: by nothing.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Loss:
     labels: bool = False
     check_records: Callable[[Tensor, Tensor], None] = _anything
     formula: Formula | None = None
+    weights: tuple[float, ...] | None = None
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -245,7 +247,7 @@ LOSSES: dict[str, Loss] = {
 _RECORDS = 4
 _TOLERANCE = 1e-6
 _LOSS = "must take (outputs, targets) and return their mean loss over the records, a scalar"
-_METRIC = "must take (outputs, targets) and return one score a record, of shape [records]"
+_WEIGHTS = "for weights of classes give task.class_weights, which keeps the mean over records"
 
 Function = Callable[[Tensor, Tensor], Tensor]
 
@@ -260,7 +262,18 @@ def loss_from_mean(name: str, mean_loss: Function) -> Loss:
     Args:
         name: what an error names, such as `module:function`.
         mean_loss: must work in float32 and float64 and under `torch.func.vmap`.
+
+    Raises:
+        InputError: on `task.loss` for a loss of PyTorch that has weights of classes.
     """
+    divides = isinstance(mean_loss, nn.CrossEntropyLoss | nn.NLLLoss)
+    if divides and getattr(mean_loss, "weight", None) is not None:
+        raise InputError(
+            "task.loss",
+            name,
+            "PyTorch divides this loss by the weights of the whole batch, so that it is no mean "
+            f"over records; {_WEIGHTS}, beside the same loss without a weight",
+        )
 
     def one(outputs: Tensor, targets: Tensor) -> Tensor:
         return _scalar(name, mean_loss(outputs.unsqueeze(0), targets.unsqueeze(0)))
@@ -283,44 +296,86 @@ def loss_from_mean(name: str, mean_loss: Function) -> Loss:
                     "task.loss",
                     name,
                     f"{_LOSS}; for {few} records it gives {_kind(whole)}, and the mean of what "
-                    f"it gives for each alone is {mean.item():.6g}",
+                    f"it gives for each alone is {mean.item():.6g}; {_WEIGHTS}",
                 )
 
     return Loss(name, per_record, None, check)
 
 
-def with_metric(loss: Loss, name: str, metric: Function) -> Loss:
-    """The same loss with a user's metric in the place of its accuracy.
+def weighted(loss: Loss, weights: Sequence[float]) -> Loss:
+    """The same loss, of which each record counts by the weight of its class.
+
+    A record's loss is multiplied by its class's weight over the mean of all weights, so that
+    weights that are all equal change nothing. The weights are public: no labels are counted.
 
     Args:
-        loss: any.
-        name: what an error names, such as `module:function`.
-        metric: (outputs `[r, ...]`, targets `[r, ...]`) -> scores `[r]`, numbers or booleans. Its
-            scores are reported for public test records only.
+        loss: whose targets are classes.
+        weights: positive, one a class; of `logistic` that of the negative class comes first.
 
     Returns:
-        A loss whose `accuracy` raises `InputError` on `task.metric` if the metric fails or returns
-        anything but one number a record, and whose `check` tries that out.
-    """
+        A loss whose checks raise `InputError` on `task.class_weights` where there are not as many
+        weights as classes, or targets are no classes, and `RecordsError` where private ones are
+        none.
 
-    def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-        try:
-            scores: object = metric(outputs, targets)
-        except Exception as error:  # whatever the user's function raises
-            raise InputError("task.metric", name, f"{_METRIC}; {describe(error)}") from error
-        if not isinstance(scores, Tensor) or scores.shape != outputs.shape[:1]:
-            records = outputs.shape[0]
+    Raises:
+        InputError: on `task.class_weights` for `mse`, which has no classes.
+    """
+    if loss.formula == "mse":
+        raise InputError("task.class_weights", list(weights), "needs classes, and 'mse' has none")
+    mean = math.fsum(weights) / len(weights)
+    shares = tuple(weight / mean for weight in weights)
+
+    def per_record(outputs: Tensor, targets: Tensor) -> Tensor:
+        flat = targets.reshape(len(outputs))
+        classes = (flat > 0).long() if math.prod(outputs.shape[1:]) == 1 else flat
+        factors = torch.tensor(shares, dtype=outputs.dtype, device=outputs.device)
+        return factors[classes] * loss.per_record(outputs, targets)
+
+    def check_number(outputs: Tensor) -> None:
+        classes = max(2, math.prod(outputs.shape[1:]))
+        if classes != len(weights):
             raise InputError(
-                "task.metric", name, f"{_METRIC}; for {records} records it returned {_kind(scores)}"
+                "task.class_weights",
+                list(weights),
+                f"needs one weight a class: there are {classes} classes",
             )
-        return scores.to(outputs.dtype)
+
+    def check_records(outputs: Tensor, targets: Tensor) -> None:
+        check_number(outputs)
+        loss.check_records(outputs, targets)
+        _check_classes(outputs, targets)
 
     def check(outputs: Tensor, targets: Tensor) -> None:
+        check_number(outputs)
         loss.check(outputs, targets)
-        few = min(outputs.shape[0], targets.shape[0])
-        accuracy(outputs[:few], targets[:few])
+        _check_classes(outputs, targets)
 
-    return replace(loss, accuracy=accuracy, check=check)
+    return replace(
+        loss,
+        per_record=per_record,
+        check=check,
+        check_records=check_records,
+        formula=None,
+        weights=shares,
+    )
+
+
+def _check_classes(outputs: Tensor, targets: Tensor) -> None:
+    """Refuse targets that are no classes, of one output or of several."""
+    one = math.prod(outputs.shape[1:]) == 1
+    if math.prod(targets.shape[1:]) != 1 or (targets.is_floating_point() and not one):
+        raise InputError(
+            "task.class_weights",
+            f"targets {_shape(targets)} of {targets.dtype}",
+            "class weights need one class a record",
+        )
+    last = len(outputs[0].reshape(-1)) - 1
+    right = (targets >= 0) & (targets <= last)
+    rule = f"task.class_weights needs classes from 0 to {last}"
+    if one:
+        right = (targets == 1) | (targets == 0) | (targets == -1)
+        rule = "task.class_weights needs targets that are -1 or 1, or 0 or 1"
+    _check_values(targets, right, rule)
 
 
 def _losses(name: str, per_record: Function, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -344,11 +399,12 @@ def _called(name: str, function: Function, outputs: Tensor, targets: Tensor) -> 
     except InputError:
         raise
     except Exception as error:  # whatever the user's function raises
+        hint = f"; {_WEIGHTS}" if "expected scalar type" in str(error) else ""
         raise InputError(
             "task.loss",
             name,
             f"{_LOSS}; for outputs {list(outputs.shape)} and targets {list(targets.shape)} of "
-            f"{outputs.dtype} and {targets.dtype} it failed: {describe(error)}",
+            f"{outputs.dtype} and {targets.dtype} it failed: {describe(error)}{hint}",
         ) from error
 
 

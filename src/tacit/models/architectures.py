@@ -19,21 +19,21 @@ for ten classes. Batch normalisation, which mixes records and so can have no cli
 record, is replaced by group normalisation (Wu and He 2018, arXiv:1803.08494) with their 32 groups.
 It starts as torchvision's does: He normal in the fan-out for convolutions.
 
-`find_loss` finds the loss and the metric of a task: by name, or a user's own by `module:function`;
-`find_output` the part of a model's output that is the prediction.
+`find_loss` finds the loss of a task: by name, or a user's own. `find_output` finds the part of a
+model's output that is the prediction.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from tacit.errors import InputError, nearest
-from tacit.gradients import LOSSES, Loss, Output, loss_from_mean, picked, with_metric
+from tacit.gradients import LOSSES, Loss, Output, loss_from_mean, picked, weighted
 from tacit.models.imports import call_function, import_function
 
 __all__ = [
@@ -252,30 +252,40 @@ def build_model(name: str, *, input_shape: tuple[int, ...], outputs: int, seed: 
     return model
 
 
-def find_loss(name: str, metric: str | None = None) -> Loss:
-    """The loss that `[task].loss` names, scored by what `[task].metric` names.
+def find_loss(
+    name: str,
+    function: Callable[[Tensor, Tensor], Tensor] | None = None,
+    class_weights: Sequence[float] | None = None,
+) -> Loss:
+    """The loss that `[task].loss` names.
 
     Args:
         name: a key of `LOSSES`, or `module:function`: (outputs `[r, ...]`, targets `[r, ...]`) ->
             the mean loss over the records, a scalar. The module is looked for in the current
             directory first.
-        metric: None for the accuracy that the loss has, if any; or `module:function`: (outputs,
-            targets) -> one score a record, `[r]`.
+        function: such a function that was passed as an object, if one was.
+        class_weights: what a record counts by, one a class; see `weighted`.
 
     Raises:
-        InputError: on `task.loss` or `task.metric` for an unknown name, or a function that cannot
-            be found. Whether a function returns what it should is seen by the loss's `check`.
+        InputError: on `task.loss` for an unknown name, a function that cannot be found, or one that
+            was passed as an object and is not here. Whether a function returns what it should is
+            seen by the loss's `check`.
     """
+    loss = _loss(name, function)
+    return loss if class_weights is None else weighted(loss, class_weights)
+
+
+def _loss(name: str, function: Callable[[Tensor, Tensor], Tensor] | None) -> Loss:
+    if function is not None:
+        return loss_from_mean(getattr(function, "__name__", type(function).__name__), function)
+    if name == "given":
+        raise InputError("task.loss", name, "was passed as an object: pass it as loss= again")
     if ":" in name:
-        loss = loss_from_mean(name, import_function(name, "task.loss"))
-    elif name in LOSSES:
-        loss = LOSSES[name]
-    else:
-        expected = f"not a loss; {nearest(name, LOSSES)} (or 'module:function' for your own)"
-        raise InputError("task.loss", name, expected)
-    if metric is None:
-        return loss
-    return with_metric(loss, metric, import_function(metric, "task.metric"))
+        return loss_from_mean(name, import_function(name, "task.loss"))
+    if name in LOSSES:
+        return LOSSES[name]
+    expected = f"not a loss; {nearest(name, LOSSES)} (or 'module:function' for your own)"
+    raise InputError("task.loss", name, expected)
 
 
 def find_output(name: str | int | None) -> Output | None:

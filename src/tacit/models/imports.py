@@ -34,7 +34,7 @@ def import_function(reference: str, where: str) -> Callable[..., Any]:
     try:
         with _importable_current_directory():
             module = importlib.import_module(module_name)
-    except Exception as error:  # whatever the user's module raises
+    except (Exception, SystemExit) as error:  # whatever the user's module raises
         fault = f"importing the module raised {describe(error)}"
         # A module that the user's own module fails to import is another fault than a missing one.
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
@@ -65,7 +65,7 @@ def call_function(reference: str, where: str, **arguments: object) -> object:
     try:
         with _importable_current_directory():
             return function(**_accepted(function, arguments))
-    except Exception as error:  # whatever the user's function raises
+    except (Exception, SystemExit) as error:  # whatever the user's function raises
         raise InputError(where, reference, f"the function raised {describe(error)}") from error
 
 

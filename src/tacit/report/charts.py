@@ -13,11 +13,13 @@ from typing import Any
 __all__ = [
     "AMBER",
     "BLUE",
+    "DASHES",
     "GREEN",
     "GREY",
     "PURPLE",
     "RED",
     "SKY",
+    "SYMBOLS",
     "Axis",
     "Chart",
     "Drawing",
@@ -41,6 +43,10 @@ AMBER = "#e69f00"
 SKY = "#56b4e9"
 GREY = "#8a8f98"
 
+# What tells lines apart beside their colours.
+DASHES = ("solid", "dash", "dashdot", "longdash")
+SYMBOLS = ("circle", "square", "triangle-up", "diamond", "x", "triangle-down", "cross", "star")
+
 _GRID = "rgba(138, 143, 152, 0.25)"
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _POINTS_WITH_MARKERS = 40
@@ -53,10 +59,20 @@ Layout = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Drawing:
-    """What plotly.js draws."""
+    """What plotly.js draws, and what the page writes around it.
+
+    Args:
+        data: points and lines.
+        layout: axes and margins.
+        y_title: what the vertical axis measures. It stands above the plot, since words along the
+            axis are cut where the plot is lower than they are long.
+        has_legend: whether the names of the lines are needed to tell what is drawn.
+    """
 
     data: Sequence[Trace]
     layout: Layout
+    y_title: str = ""
+    has_legend: bool = True
 
 
 def scatter(**attributes: Any) -> Trace:
@@ -97,12 +113,15 @@ class Chart:
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart: a value for each x, `None` where there is none."""
+    """One line of a chart: a value for each x, `None` where there is none.
+
+    Without a `dash` of its own it gets one by its place, so that colour is not its only mark.
+    """
 
     name: str
     values: Sequence[float | None]
     colour: str
-    dash: str = "solid"
+    dash: str = ""
     hover: str = ".3g"
 
 
@@ -118,27 +137,20 @@ class Axis:
 
 
 def base_layout(x: Axis, y: Axis) -> Layout:
-    """Give the layout that all charts share: no background, thin grid, legend below."""
+    """Give the layout that all charts share: no background and a thin grid.
+
+    The legend and the title of the vertical axis are words of the page: see `Drawing`.
+    """
     return {
         "autosize": True,
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": _FONT, "size": 12},
-        "margin": {"l": 56, "r": 12, "t": 26, "b": 104},
+        "margin": {"l": 48, "r": 12, "t": 10, "b": 46},
         "hovermode": "x unified",
-        "showlegend": True,
-        "legend": {
-            "orientation": "h",
-            "xref": "container",
-            "yref": "container",
-            "x": 0.02,
-            "y": 0,
-            "xanchor": "left",
-            "yanchor": "bottom",
-            "font": {"size": 11.5},
-        },
+        "showlegend": False,
         "xaxis": _axis(x),
-        "yaxis": _axis(y),
+        "yaxis": _axis(replace(y, title="")),
     }
 
 
@@ -177,16 +189,18 @@ def line_figure(
             y=list(line.values),
             name=line.name,
             mode=mode,
-            line={"color": line.colour, "dash": line.dash, "width": 2},
-            marker={"color": line.colour, "size": 5},
+            line={
+                "color": line.colour,
+                "dash": line.dash or DASHES[place % len(DASHES)],
+                "width": 2,
+            },
+            marker={"color": line.colour, "symbol": SYMBOLS[place % len(SYMBOLS)], "size": 6},
             hovertemplate=f"%{{y:{line.hover}}}",
         )
-        for line in drawn
+        for place, line in enumerate(drawn)
     ]
-    layout = base_layout(x, y)
-    if len(series) == 1:  # the title of the axis names a single line
-        layout = changed(layout, showlegend=False, margin={"b": 48})
-    return Drawing(traces, layout)
+    # the title of the axis names a single line
+    return Drawing(traces, base_layout(x, y), y.title, has_legend=len(series) > 1)
 
 
 def _shown_on(axis: Axis, line: Series) -> Series:

@@ -5,6 +5,7 @@ Reads the document of `tacit privacy claims --json` and nothing else.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -21,6 +22,7 @@ from tacit.report.charts import (
     changed,
     scatter,
 )
+from tacit.report.protection import MOST_SHOWN, SIZE_NOTE, epsilon_words, size_note
 from tacit.report.rendering import Table, Tile, render
 from tacit.report.wording import NOTHING, epsilon_text, lower_text, number_text, range_text
 
@@ -51,6 +53,7 @@ _SERIES = (
     ("certified", "certified: never more", BLUE, "triangle-down"),
     ("lower", "proved: at least", RED, "triangle-up"),
 )
+_EDGE = 5 * MOST_SHOWN  # where a larger epsilon is drawn
 _ROW_HEIGHT = 22  # CSS pixels of a chart
 
 
@@ -113,6 +116,7 @@ def violations(rows: Sequence[Row]) -> list[tuple[int, str]]:
 
 def _group(place: int, algorithm: str, paper: str, rows: Sequence[Row]) -> dict[str, object]:
     """What the page shows of one algorithm of one paper."""
+    cells = [_cells(number, row) for number, row in enumerate(rows, start=1)]
     unmet = [number for number, row in enumerate(rows) if row["verdict"] == "does not hold"]
     return {
         "algorithm": algorithm,
@@ -120,9 +124,10 @@ def _group(place: int, algorithm: str, paper: str, rows: Sequence[Row]) -> dict[
         "chart": _chart(place, algorithm, rows),
         "table": Table(
             _COLUMNS,
-            [_cells(number, row) for number, row in enumerate(rows, start=1)],
+            cells,
             left=("experiment", "reading", "verdict"),
             over={(number, "verdict") for number in unmet},
+            note=size_note(cells),
         ),
         "violations": violations(rows),
     }
@@ -135,9 +140,18 @@ def _cells(number: int, row: Row) -> tuple[str, ...]:
         row["missing"] or row["reading"],
         NOTHING if row["delta"] is None else number_text(row["delta"]),
         noise_text(row),
-        *bound_cells(row),
+        *_bound_words(row),
         row["verdict"],
         violated_numbers(row),
+    )
+
+
+def _bound_words(row: Row) -> tuple[str, ...]:
+    """The cells of the bounds, of which those beyond all meaning are not written as numbers."""
+    values = (row["claimed"], row["certified"], row["lower"])
+    return tuple(
+        cell if value is None or value <= MOST_SHOWN else epsilon_words(value)
+        for value, cell in zip(values, bound_cells(row), strict=True)
     )
 
 
@@ -152,13 +166,13 @@ def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
         labels = [f"{number}: {row['experiment']}" for number, row in drawn]
         traces = [
             scatter(
-                x=[row[key] if _positive(row[key]) else None for row in shown],
+                x=[_place(row[key]) for row in shown],
                 y=numbers,
-                customdata=labels,
+                customdata=_hovers(labels, [row[key] for row in shown]),
                 name=name,
                 mode="markers",
                 marker={"color": colour, "symbol": symbol, "size": 10},
-                hovertemplate="%{x:.3g} (%{customdata})",
+                hovertemplate="%{customdata}",
             )
             for key, name, colour, symbol in _SERIES
             if any(_positive(row[key]) for row in shown)
@@ -170,18 +184,47 @@ def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
             "tickvals": numbers,
             "ticktext": labels,
         }
-        layout = base_layout(Axis("epsilon", scale="log"), Axis("", settings=settings))
+        layout = base_layout(
+            Axis("epsilon", "log", settings=_ticks(shown)), Axis("", settings=settings)
+        )
         layout = changed(layout, hovermode="closest")
         figure = Drawing(traces, layout)
     return Chart(
         key=f"claims-{place}",
         title=f"{algorithm}: claimed, certified and proved epsilon",
         caption="A claim left of what is proved (upward triangle) is too small; one right of what "
-        "is certified (downward triangle) holds.",
+        f"is certified (downward triangle) holds.{_edge_note(shown)}",
         figure=figure,
         absent="There is nothing to draw: no noise is determined by what is printed.",
-        height=150 + _ROW_HEIGHT * len(shown),
+        height=70 + _ROW_HEIGHT * len(shown),
     )
+
+
+def _place(value: float | None) -> float | None:
+    """Where an epsilon is drawn; what is beyond all meaning stands at the edge."""
+    if value is None or value <= 0:
+        return None
+    return value if value <= MOST_SHOWN else _EDGE
+
+
+def _edge_note(rows: Sequence[Row]) -> str:
+    if not any(_place(row[key]) == _EDGE for row in rows for key, *_ in _SERIES):
+        return ""
+    return f" {SIZE_NOTE}, and stands at the right edge; the verdict in the table compares them."
+
+
+def _hovers(labels: Sequence[str], values: Sequence[float | None]) -> list[str]:
+    return [f"{number_text(value)} ({label})" for value, label in zip(values, labels, strict=True)]
+
+
+def _ticks(rows: Sequence[Row]) -> dict[str, object]:
+    """Powers of ten that the rows span, and words for the edge where it is used."""
+    places = [place for row in rows for key, *_ in _SERIES if (place := _place(row[key]))]
+    powers = range(math.floor(math.log10(min(places))), math.ceil(math.log10(max(places))) + 1)
+    marks = {10.0**power: f"{10.0**power:,g}" for power in powers if 10.0**power <= MOST_SHOWN}
+    if max(places) == _EDGE:
+        marks[_EDGE] = "more"
+    return {"tickmode": "array", "tickvals": list(marks), "ticktext": list(marks.values())}
 
 
 def _positive(value: float | None) -> bool:

@@ -13,11 +13,13 @@ from typing import Any
 from tacit.report.charts import (
     AMBER,
     BLUE,
+    DASHES,
     GREEN,
     GREY,
     PURPLE,
     RED,
     SKY,
+    SYMBOLS,
     Axis,
     Chart,
     Drawing,
@@ -28,25 +30,28 @@ from tacit.report.charts import (
     has_wide_range,
     scatter,
 )
+from tacit.report.measures import ACCURACY, LOSS, Measure, measure_of
+from tacit.report.protection import epsilon_words, size_note
 from tacit.report.rendering import Table, render
 from tacit.report.wording import (
     NOTHING,
     bytes_text,
     duration_text,
-    epsilon_text,
     number_text,
     percent_text,
 )
 
 __all__ = [
     "AXIS_TITLES",
-    "COLUMNS",
-    "MEASURE_TITLES",
     "Curve",
     "Panel",
+    "columns",
     "compare_page",
+    "compared",
     "distinguishing",
+    "is_score",
     "line_cells",
+    "measure_title",
     "panels",
     "picture_note",
     "point_cells",
@@ -68,12 +73,8 @@ MEASURE_TITLES = {
 }
 _KEYS = {"steps": "step", "rounds": "step", "bytes": "bytes", "epsilon": "epsilon"}
 _COLOURS = (BLUE, RED, GREEN, PURPLE, AMBER, SKY, GREY)
-_DASHES = ("solid", "dash", "dashdot", "longdash")
-_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "x", "triangle-down", "cross", "star")
 _FLOOR = 0.01  # of the mean: where a band that reaches zero ends on a logarithmic axis
-COLUMNS = (
-    "line",
-    "test accuracy",
+_COLUMNS = (
     "worst node",
     "consensus",
     "test loss",
@@ -84,7 +85,6 @@ COLUMNS = (
     "published",
     "difference",
 )
-_GRID_COLUMNS = ("line", "point", *COLUMNS[1:5], "certified epsilon", "runs")
 _ABSENT = {"epsilon": "There is nothing to draw: no run here has an epsilon."}
 _X_FORMATS = {"bytes": ("~s", "B")}
 
@@ -126,7 +126,7 @@ class Panel:
         key: its name in markup.
         title: of the group; may be empty.
         axis: of `AXIS_TITLES`.
-        measure: of `MEASURE_TITLES`.
+        measure: as `CompareDocument.y`.
         log_x: whether the x axis is logarithmic.
         log_y: likewise.
         curves: those that have a point.
@@ -149,7 +149,7 @@ def compare_page(document: Row) -> str:
     Args:
         document: as `tacit.analysis.compare.figure_document` makes it.
     """
-    lines, seeds = document["lines"], document["seeds"]
+    lines, seeds, score = document["lines"], document["seeds"], document["score"]
     return render(
         "compare",
         title=str(document["title"]),
@@ -162,12 +162,12 @@ def compare_page(document: Row) -> str:
             )
             for axis in document["x"]
         ],
-        lines=_table(COLUMNS, [line_cells(line) for line in lines]),
+        lines=_table(columns(score), [line_cells(line, score) for line in lines]),
         seeds=seeds,
         grid=_table(
-            _GRID_COLUMNS,
+            ("line", "point", *columns(score)[1:5], "certified epsilon", "runs"),
             [
-                (line["name"], *point_cells(point))
+                (line["name"], *point_cells(point, score))
                 for line in lines
                 if len(line["points"]) > 1
                 for point in line["points"]
@@ -179,12 +179,32 @@ def compare_page(document: Row) -> str:
     )
 
 
-def line_cells(line: Row) -> tuple[str, ...]:
-    """A line's row of the table: one cell for each of `COLUMNS`."""
+def is_score(y: str) -> bool:
+    """Whether what is drawn is a score that runs can be judged by: the accuracy, or a metric."""
+    return y == "test_accuracy" or y not in MEASURE_TITLES
+
+
+def compared(y: str) -> Measure:
+    """The measure that a figure calls `y`."""
+    return {"test_accuracy": ACCURACY, "test_loss": LOSS}.get(y) or measure_of(y)
+
+
+def measure_title(y: str) -> str:
+    """What stands at an axis."""
+    return MEASURE_TITLES.get(y) or f"test {compared(y).title}, mean over nodes"
+
+
+def columns(score: str) -> tuple[str, ...]:
+    """The headings of the table of lines, whose runs are judged by `score`."""
+    return ("line", f"test {compared(score).title}", *_COLUMNS)
+
+
+def line_cells(line: Row, score: str) -> tuple[str, ...]:
+    """A line's row of the table: one cell for each of `columns`."""
     point = line["points"][line["chosen"]]
     return (
         _line_name(line),
-        *_score_cells(point),
+        *_score_cells(point, compared(score)),
         _epsilon_cell(point, "claimed_epsilon", "no claim"),
         _epsilon_cell(point, "epsilon", NOTHING),
         bytes_text(_mean(point, "bytes_sent")),
@@ -194,11 +214,11 @@ def line_cells(line: Row) -> tuple[str, ...]:
     )
 
 
-def point_cells(point: Row) -> tuple[str, ...]:
+def point_cells(point: Row, score: str) -> tuple[str, ...]:
     """A grid point's row: its values, how it ends, epsilon, and how many runs are complete."""
     return (
         str(point["name"]),
-        *_score_cells(point),
+        *_score_cells(point, compared(score)),
         _epsilon_cell(point, "epsilon", NOTHING),
         f"{point['complete']} of {len(point['runs'])}",
     )
@@ -247,12 +267,12 @@ def picture_note(document: Row) -> str:
     return "; ".join(notes)
 
 
-def _score_cells(point: Row) -> tuple[str, ...]:
+def _score_cells(point: Row, measure: Measure) -> tuple[str, ...]:
     figures = point["figures"]
-    scored = figures["test_accuracy"] is not None
+    scored = figures["score"] is not None
     return (
-        _spread(figures["test_accuracy"], percent=True),
-        *(percent_text(_mean(point, key)) for key in ("worst", "consensus")),
+        _spread(figures["score"], percent=measure.percent),
+        *(measure.text(_mean(point, key)) for key in ("worst", "consensus")),
         number_text(_mean(point, "test_loss")) if scored else _spread(figures["test_loss"]),
     )
 
@@ -283,12 +303,12 @@ def _epsilon_cell(point: Row, key: str, absent: str) -> str:
         return NOTHING
     if not point["private"]:
         return "not private"
-    return absent if point[key] is None else epsilon_text(point[key])
+    return absent if point[key] is None else epsilon_words(point[key])
 
 
 def _published(line: Row) -> str:
     texts = [
-        f"{value:g} %" if key == "test_accuracy" else f"{MEASURE_TITLES[key]} {value:g}"
+        f"{value:g} %" if key == "test_accuracy" else f"{measure_title(key)} {value:g}"
         for key, value in line["published"].items()
     ]
     return ", ".join(texts) or NOTHING
@@ -308,7 +328,7 @@ def _panel(key: str, title: str, axis: str, measure: str, lines: Sequence[Row]) 
     curves = [_curve(line, place, axis, measure) for place, line in enumerate(lines)]
     drawn = [curve for curve in curves if curve.x]
     values = [value for curve in drawn for value in curve.y]
-    log_y = measure != "test_accuracy" and min(values, default=0) > 0 and has_wide_range(values)
+    log_y = not is_score(measure) and min(values, default=0) > 0 and has_wide_range(values)
     ends = [curve.x[-1] for curve in drawn]
     log_x = axis == "bytes" and has_wide_range(ends)
     return Panel(
@@ -330,13 +350,13 @@ def _curve(line: Row, place: int, axis: str, measure: str) -> Curve:
     y = tuple(float(point["mean"]) for point in points)
     spread = tuple(map(float, deviations)) if banded else ()
     printed = line["published"].get(measure)
-    if printed is not None and measure == "test_accuracy":
+    if printed is not None and compared(measure).percent:
         printed /= 100  # papers print per cent
     return Curve(
         name=line["name"],
         colour=_COLOURS[place % len(_COLOURS)],
-        dash=_DASHES[place // len(_COLOURS) % len(_DASHES)],
-        symbol=_SYMBOLS[place % len(_SYMBOLS)],
+        dash=DASHES[place // len(_COLOURS) % len(DASHES)],
+        symbol=SYMBOLS[place % len(SYMBOLS)],
         budget=_budget(line["points"][line["chosen"]]),
         x=tuple(float(point[_KEYS[axis]]) for point in points),
         y=y,
@@ -369,7 +389,7 @@ def _shown(curve: Curve, log_x: bool, log_y: bool) -> Curve:
 
 
 def _chart(panel: Panel, seeds: int) -> Chart:
-    measure = MEASURE_TITLES[panel.measure]
+    measure = measure_title(panel.measure)
     caption = f"{measure[0].upper()}{measure[1:]}"
     if any(curve.low for curve in panel.curves):
         caption += f"; bands are the standard deviation over {seeds} seeds, each way"
@@ -382,6 +402,7 @@ def _chart(panel: Panel, seeds: int) -> Chart:
         figure = Drawing(
             data=[trace for curve in panel.curves for trace in _traces(curve)],
             layout=_layout(panel),
+            y_title=measure,
         )
     return Chart(
         key=f"compare-{panel.key}",
@@ -389,27 +410,15 @@ def _chart(panel: Panel, seeds: int) -> Chart:
         caption=f"{caption}.",
         figure=figure,
         absent=_ABSENT.get(panel.axis, "There is nothing to draw: no run has a point here yet."),
-        height=236 + _legend_height(panel),
     )
 
 
 def _layout(panel: Panel) -> Layout:
     ticks, suffix = _X_FORMATS.get(panel.axis, ("", ""))
     x = Axis(AXIS_TITLES[panel.axis], "log" if panel.log_x else "linear", ticks, suffix)
-    y_ticks = ".0~%" if panel.measure == "test_accuracy" else ""
-    y = Axis(MEASURE_TITLES[panel.measure], "log" if panel.log_y else "linear", y_ticks)
-    return changed(
-        base_layout(x, y),
-        hovermode="closest",
-        margin={"b": _legend_height(panel)},
-        legend={"tracegroupgap": 0},
-    )
-
-
-def _legend_height(panel: Panel) -> int:
-    """CSS pixels below the plot: room for each entry in a row of its own, as on a telephone."""
-    entries = sum(1 + (curve.published is not None) for curve in panel.curves)
-    return max(104, 56 + 18 * entries)
+    y_ticks = ".0~%" if compared(panel.measure).percent else ""
+    y = Axis(measure_title(panel.measure), "log" if panel.log_y else "linear", y_ticks)
+    return changed(base_layout(x, y), hovermode="closest")
 
 
 def _traces(curve: Curve) -> list[Trace]:
@@ -449,7 +458,6 @@ def _traces(curve: Curve) -> list[Trace]:
                 mode="lines",
                 line={"color": curve.colour, "dash": "dot", "width": 1.6},
                 hovertemplate="published: %{y:.4g}",
-                legendgroup=curve.name,
             )
         )
     return traces
@@ -477,4 +485,5 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
         [columns[place] for place in kept],
         [[cells[place] for place in kept] for cells in rows],
         left=("line", "point"),
+        note=size_note(rows),
     )

@@ -55,7 +55,7 @@ def optimise_page(document: Mapping[str, Any]) -> str:
             Tile("Published optimum", count_text(claim["steps"], "step"), claimed),
             Tile("As it stands", count_text(now["steps"], "step"), _bound_note(now)),
         ],
-        charts=[_bound_chart(document), _waste_chart(document), *_search_charts(document)],
+        charts=[_bound_chart(document), *_waste_charts(document), *_search_charts(document)],
         advice=document["advice"],
         purchases=Table(
             _CHANGES, [_purchase_cells(row) for row in document["purchases"]], left=_CHANGES[:1]
@@ -117,19 +117,25 @@ def _optimum_name(document: Row) -> str:
     return "certified optimum" + (f" ({', '.join(changed)})" if changed else "")
 
 
-def _waste_chart(document: Row) -> Chart:
-    return _chart(
-        "waste",
-        "Accumulated noise over its least",
-        "Noise in the average over nodes and steps, over the least that these budgets allow, "
-        "which every record at every step attains: 1 wastes nothing. Above 1.5, larger batches "
-        "are the first advice.",
-        [
-            _line("the file's batch", document["curve"], GREEN, key="over_least_noise"),
-            _point("as it stands", document["as_is"], GREY, "circle", key="over_least_noise"),
-        ],
-        Axis("times the least", settings={"rangemode": "tozero"}),
-    )
+def _waste_charts(document: Row) -> list[Chart]:
+    """How much more noise than the least; nothing where it is the least at every step."""
+    factors = [row["over_least_noise"] for row in (*document["curve"], document["as_is"])]
+    if max((factor for factor in factors if factor is not None), default=1.0) < 1.01:
+        return []
+    return [
+        _chart(
+            "waste",
+            "Accumulated noise over its least",
+            "Noise in the average over nodes and steps, over the least that these budgets allow, "
+            "which every record at every step attains: 1 wastes nothing. Above 1.5, larger batches "
+            "are the first advice.",
+            [
+                _line("the file's batch", document["curve"], GREEN, key="over_least_noise"),
+                _point("as it stands", document["as_is"], GREY, "circle", key="over_least_noise"),
+            ],
+            Axis("times the least", settings={"rangemode": "tozero"}),
+        )
+    ]
 
 
 def _search_charts(document: Row) -> list[Chart]:
@@ -182,14 +188,16 @@ def _padded(values: Sequence[float]) -> dict[str, object]:
     """Settings of a logarithmic axis that leave room for the labels of the outermost points."""
     low, high = math.log10(min(values)), math.log10(max(values))
     room = 0.25 * (high - low) + 0.1
-    return {"dtick": "D2", "range": [low - room, high + room]}
+    # 1, 2, 5, 10, ... where there are few of them; else they run into each other on a telephone
+    marks = "D2" if high - low + 2 * room < 1.5 else 1
+    return {"dtick": marks, "range": [low - room, high + room]}
 
 
 def _chart(
     key: str, title: str, caption: str, traces: Sequence[Trace], y: Axis, x: Axis = _STEPS
 ) -> Chart:
     layout = changed(base_layout(x, y), hovermode="closest")
-    return Chart(key, title, caption, Drawing(traces, layout), "", height=400)
+    return Chart(key, title, caption, Drawing(traces, layout, y.title, len(traces) > 1), "")
 
 
 def _line(

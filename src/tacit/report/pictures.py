@@ -19,7 +19,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter
 
-from tacit.report.compare_page import AXIS_TITLES, MEASURE_TITLES, Curve, Panel
+from tacit.report.compare_page import AXIS_TITLES, Curve, Panel, compared, measure_title
 from tacit.report.wording import bytes_text
 
 __all__ = ["svg_picture"]
@@ -141,7 +141,7 @@ def _draw(figure: SubFigure, panel: Panel) -> None:
 def _prepare_axes(axes: Axes, panel: Panel) -> None:
     axes.set_axisbelow(True)
     axes.set_xlabel(AXIS_TITLES[panel.axis])
-    axes.set_ylabel(MEASURE_TITLES[panel.measure])
+    axes.set_ylabel(measure_title(panel.measure))
     if panel.log_x:
         axes.set_xscale("log")
     if panel.log_y:
@@ -150,7 +150,7 @@ def _prepare_axes(axes: Axes, panel: Panel) -> None:
         axes.locator_params(axis="x", nbins=6)
     if panel.axis == "bytes":
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: bytes_text(value)))
-    if panel.measure == "test_accuracy":
+    if compared(panel.measure).percent:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
 
 

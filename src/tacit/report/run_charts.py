@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import cycle
 from typing import TypeVar
 
 from tacit.report.charts import (
     AMBER,
     BLUE,
+    DASHES,
     GREEN,
     GREY,
     PURPLE,
@@ -28,7 +31,9 @@ from tacit.report.charts import (
 )
 from tacit.report.documents.metrics import Measurement, Scores
 from tacit.report.documents.run import CommunicationGraph, NodeRow, RecordedRun, ResultDocument
-from tacit.report.wording import number_text, percent_text
+from tacit.report.measures import ACCURACY, LOSS, Measure
+from tacit.report.protection import MOST_SHOWN, SIZE_NOTE
+from tacit.report.wording import epsilon_text, number_text, percent_text
 
 __all__ = [
     "degree_sentence",
@@ -46,6 +51,7 @@ _BYTES = Axis("bytes sent by a node (mean)", ticks="~s", suffix="B")
 _MOST_POINTS = 2000
 _MOST_NODES_APART = 60
 _GRAPH_COLOURS = (BLUE, RED, GREEN, AMBER, PURPLE, SKY, "#8c7a00", "#5b5fc7")
+_GRAPH_DASHES = (*DASHES, "dot")
 _MOST_NODES = 200  # of a graph that is drawn
 _MOST_EDGES = 4000
 _SMALLEST_LABELLED = 8.0
@@ -63,23 +69,31 @@ def thinned(measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
 
 
 def model_charts(run: RecordedRun) -> list[Chart]:
-    """Draw test accuracy and losses, each against steps and against bytes sent."""
+    """Draw the leading score and losses, each against steps and against bytes sent."""
     measurements = thinned(run.measurements)
-    return [*_accuracy_charts(measurements), *_loss_charts(measurements)]
+    measure, scores = run.result.leading
+    if measure == LOSS:
+        measure, scores = ACCURACY, None
+    baseline = None if scores is None else scores.baseline
+    return [*_score_charts(measurements, measure, baseline), *_loss_charts(measurements)]
 
 
 def privacy_charts(run: RecordedRun) -> list[Chart]:
-    """Draw epsilon over the steps and, at the end, by node."""
-    return [_epsilon_chart(run), _epsilon_by_node_chart(run.result)]
+    """Draw epsilon over the steps and, where nodes differ at the end, by node."""
+    nodes = run.result.nodes
+    shown = [(row.budget, row.claimed_epsilon, row.epsilon) for row in nodes]
+    differ = len({tuple(map(epsilon_text, values)) for values in shown}) > 1
+    return [_epsilon_chart(run), *([_epsilon_by_node_chart(run.result)] if differ else [])]
 
 
 def gradient_charts(run: RecordedRun) -> list[Chart]:
-    """Draw the norms of gradients before clipping, and the noise."""
+    """Draw the norms of gradients before clipping and, where it changes, the noise."""
     measurements = thinned(run.measurements)
-    return [
-        _gradient_chart(measurements),
-        _noise_chart(measurements, run.result.parameters),
-    ]
+    charts = [_gradient_chart(measurements)]
+    known = [line.noise_std for line in measurements if line.noise_std is not None]
+    if known and max(known) > 1.01 * min(known):
+        charts.append(_noise_chart(measurements, run.result.parameters))
+    return charts
 
 
 def network_charts(run: RecordedRun) -> list[Chart]:
@@ -142,25 +156,40 @@ def _score_series(
     ]
 
 
-def _accuracy_charts(measurements: Sequence[Measurement]) -> list[Chart]:
-    series = _score_series(measurements, lambda line: line.test_accuracy, "", ".1%")
-    y = Axis("test accuracy", ticks=".0~%")
+def _score_charts(
+    measurements: Sequence[Measurement], measure: Measure, baseline: float | None
+) -> list[Chart]:
+    """Draw the leading score; a dotted line is what a model that ignores its inputs has."""
+    hover, ticks = (".1%", ".0~%") if measure.percent else (".3g", "")
+
+    def shown(line: Measurement) -> Scores | None:
+        own, scores = line.leading
+        return scores if own == measure else None
+
+    series = _score_series(measurements, shown, "", hover)
+    if baseline is not None and measurements:
+        flat: list[float | None] = [baseline] * len(measurements)
+        series.append(Series("baseline", flat, GREY, "dot", hover=hover))
+    y = Axis(f"test {measure.title}", ticks=ticks)
     absent = _absent(
         measurements, "Test accuracy was not measured: there was no test set with classes."
     )
+    better = "Higher" if measure.larger_is_better else "Lower"
+    ignorant = "" if baseline is None else " The dotted line is a model that ignores its inputs."
     return [
         Chart(
             key="accuracy-steps",
-            title="Test accuracy by steps",
-            caption="Higher is better; a wide gap between mean and worst node means that some "
-            "nodes fare badly; the consensus model is the average of all, or the server's.",
+            title=f"Test {measure.title} by steps",
+            caption=f"{better} is better; a wide gap between mean and worst node means that some "
+            "nodes fare badly; the consensus model is the average of all, or the server's."
+            + ignorant,
             figure=line_figure(_steps(measurements), _STEPS, y, series),
             absent=absent,
         ),
         Chart(
             key="accuracy-bytes",
-            title="Test accuracy by bytes sent",
-            caption="The same accuracies against what a node had sent by then: a curve further to "
+            title=f"Test {measure.title} by bytes sent",
+            caption="The same scores against what a node had sent by then: a curve further to "
             "the left is cheaper in communication.",
             figure=line_figure(_bytes(measurements), _BYTES, y, series),
             absent=absent,
@@ -222,7 +251,7 @@ def _consensus_chart(measurements: Sequence[Measurement]) -> Chart:
 
 def _epsilon_chart(run: RecordedRun) -> Chart:
     measurements, result = thinned(run.measurements), run.result
-    series = [
+    series, left_out = _with_meaning(
         Series(
             "certified, highest node",
             _inner(measurements, lambda line: line.epsilon, lambda spread: spread.most),
@@ -237,9 +266,8 @@ def _epsilon_chart(run: RecordedRun) -> Chart:
             "claimed by the paper's formula, highest node",
             _inner(measurements, lambda line: line.claimed_epsilon, lambda spread: spread.most),
             AMBER,
-            "dash",
         ),
-    ]
+    )
     # every line starts near zero: only where they end far apart is a linear axis unreadable
     y = _epsilon_axis("epsilon spent", [value for line in series for value in line.values[-1:]])
     return Chart(
@@ -247,7 +275,8 @@ def _epsilon_chart(run: RecordedRun) -> Chart:
         title="Epsilon spent by steps",
         caption="What an observer could have learned by each step"
         + ("" if result.private else " if the run were private, which it is not")
-        + "; a claimed line below the certified ones promises more privacy than was proved.",
+        + "; a claimed line below the certified ones promises more privacy than was proved."
+        + left_out,
         figure=line_figure(_steps(measurements), _STEPS, y, series),
         absent=_absent(measurements, "No epsilon was computed while this run trained."),
     )
@@ -256,33 +285,50 @@ def _epsilon_chart(run: RecordedRun) -> Chart:
 def _epsilon_by_node_chart(result: ResultDocument) -> Chart:
     apart = len(result.nodes) <= _MOST_NODES_APART
     order = "" if apart else ", and nodes are ordered by their certified epsilon"
+    figure, left_out = _epsilon_by_node_figure(result.nodes, apart)
     return Chart(
         key="epsilon-nodes",
         title="Final epsilon by node",
         caption="A certified epsilon above a node's budget means that the node has spent more "
-        f"than it allowed{order}.",
-        figure=_epsilon_by_node_figure(result.nodes, apart),
+        f"than it allowed{order}.{left_out}",
+        figure=figure,
         absent="No node has an epsilon or a budget in this run.",
     )
 
 
-def _epsilon_by_node_figure(nodes: Sequence[NodeRow], apart: bool) -> Drawing | None:
+def _with_meaning(*series: Series) -> tuple[list[Series], str]:
+    """Leave out what is beyond all meaning, since beside it nothing else can be seen; say so."""
+    kept = [
+        replace(
+            line,
+            values=[
+                value if value is not None and value <= MOST_SHOWN else None
+                for value in line.values
+            ],
+        )
+        for line in series
+    ]
+    said = "" if kept == list(series) else f" {SIZE_NOTE}, and is not drawn."
+    return kept, said
+
+
+def _epsilon_by_node_figure(nodes: Sequence[NodeRow], apart: bool) -> tuple[Drawing | None, str]:
     ordered = list(nodes) if apart else sorted(nodes, key=lambda row: row.epsilon or 0.0)
-    series = [
+    series, left_out = _with_meaning(
         Series("budget", [row.budget for row in ordered], GREY),
         Series("claimed by the paper's formula", [row.claimed_epsilon for row in ordered], AMBER),
         Series("certified", [row.epsilon for row in ordered], BLUE),
-    ]
+    )
     drawn = [line for line in series if any(value is not None for value in line.values)]
     if not drawn:
-        return None
+        return None, left_out
     y = _epsilon_axis("epsilon", [value for line in drawn for value in line.values])
     title = "node" if apart else "nodes, in order of certified epsilon"
     x = Axis(title, settings={"showgrid": False})
     names = [row.node for row in ordered]
     positions = names if apart else list(range(1, len(ordered) + 1))
     traces = [_node_trace(line, positions, names, apart) for line in drawn]
-    return Drawing(traces, base_layout(x, y))
+    return Drawing(traces, base_layout(x, y), y.title), left_out
 
 
 def _epsilon_axis(title: str, values: Sequence[float | None]) -> Axis:
@@ -296,6 +342,7 @@ _SYMBOLS = {
     "certified": {"symbol": "circle", "size": 8},
 }
 _OPEN_DIAMOND = {"symbol": "diamond-open", "size": 9, "line": {"width": 2}}
+_NODE_DASHES = {"budget": "dash", "certified": "solid"}
 
 
 def _node_trace(line: Series, positions: Sequence[int], names: Sequence[int], apart: bool) -> Trace:
@@ -307,7 +354,7 @@ def _node_trace(line: Series, positions: Sequence[int], names: Sequence[int], ap
         name=line.name,
         mode="markers" if apart else "lines",
         marker={"color": line.colour, **marker},
-        line={"color": line.colour, "width": 2},
+        line={"color": line.colour, "dash": _NODE_DASHES.get(line.name, "dashdot"), "width": 2},
         hovertemplate=f"%{{y:{line.hover}}} (node %{{customdata}})",
     )
 
@@ -329,7 +376,7 @@ def _gradient_chart(measurements: Sequence[Measurement]) -> Chart:
             _inner(measurements, lambda line: line.gradient_norm, lambda norm: norm.largest),
             PURPLE,
         ),
-        Series("clipping bound", [line.clip for line in measurements], RED, "dash"),
+        Series("clipping bound", [line.clip for line in measurements], RED, "dot"),
     ]
     rates = [line.clip_rate for line in measurements if line.clip_rate is not None]
     clipped = f", as {percent_text(rates[-1])} did at the last measurement" if rates else ""
@@ -351,22 +398,20 @@ def _gradient_chart(measurements: Sequence[Measurement]) -> Chart:
 def _noise_chart(measurements: Sequence[Measurement], parameters: int) -> Chart:
     deviations = [measurement.noise_std for measurement in measurements]
     known = [value for value in deviations if value is not None]
-    length = ""
-    if known:
-        norm = number_text(known[-1] * math.sqrt(parameters))
-        length = f"; over all {parameters:,} coordinates it had a norm of about {norm} at the end"
+    norm = number_text(known[-1] * math.sqrt(parameters))
     return Chart(
         key="noise",
         title="Noise level",
         caption="Standard deviation of the noise in one coordinate of a node's mean gradient of "
-        f"a batch, mean over nodes{length}.",
+        f"a batch, mean over nodes. Over all {parameters:,} coordinates it had a norm of about "
+        f"{norm} at the end.",
         figure=line_figure(
             _steps(measurements),
             _STEPS,
             Axis("noise standard deviation", settings={"rangemode": "tozero"}),
             [Series("noise", deviations, BLUE)],
         ),
-        absent=_absent(measurements, "No noise was added, or its level was not recorded."),
+        absent="",
     )
 
 
@@ -445,7 +490,10 @@ def _colour_sentence(topology: CommunicationGraph) -> str:
     if period <= 1:
         return f"{drawn}, at every step."
     if period <= len(_GRAPH_COLOURS):
-        return f"{drawn}; the {period} graphs of the period take turns, one colour each."
+        return (
+            f"{drawn}; the {period} graphs of the period take turns, each with a colour and a kind "
+            "of line of its own."
+        )
     return f"{drawn}; the {period} graphs of the period are drawn on top of each other."
 
 
@@ -466,15 +514,17 @@ def _graph_figure(topology: CommunicationGraph, union: set[Edge], size: int, nod
         yaxis={**hidden, "scaleanchor": "x", "constrain": "domain"},
         hovermode="closest",
         dragmode=False,
-        margin={"l": 8, "r": 8, "t": 26, "b": 64 if len(layers) > 1 else 8},
-        showlegend=len(layers) > 1,
+        margin={"l": 8, "r": 8, "t": 8, "b": 8},
     )
     lines = [
-        _edge_trace(sorted(edges), places, topology.directed, radius, name, colour)
-        for edges, name, colour in zip(layers, names, _GRAPH_COLOURS, strict=False)
+        _edge_trace(sorted(edges), places, topology.directed, radius, name, colour, dash)
+        for edges, name, colour, dash in zip(
+            layers, names, _GRAPH_COLOURS, cycle(_GRAPH_DASHES), strict=False
+        )
         if edges
     ]
-    return Drawing([*lines, _network_nodes(places, radius, nodes)], layout)
+    traces = [*lines, _network_nodes(places, radius, nodes)]
+    return Drawing(traces, layout, has_legend=len(layers) > 1)
 
 
 def _places(union: set[Edge], size: int) -> list[tuple[float, float]]:
@@ -502,6 +552,7 @@ def _edge_trace(
     radius: float,
     name: str,
     colour: str,
+    dash: str,
 ) -> Trace:
     xs: list[float | None] = []
     ys: list[float | None] = []
@@ -517,7 +568,7 @@ def _edge_trace(
         name=name,
         # a marker at each end, of which only the one at the target has a size
         mode="lines+markers" if directed else "lines",
-        line={"color": colour, "width": 1.4 - 0.9 * fineness},
+        line={"color": colour, "dash": dash, "width": 1.4 - 0.9 * fineness},
         opacity=0.85 - 0.4 * fineness,
         marker={
             "symbol": "arrow",

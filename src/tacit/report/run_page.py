@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tacit.report.documents.metrics import Scores
 from tacit.report.documents.run import NodeRow, RecordedRun, ResultDocument
+from tacit.report.measures import ACCURACY, LOSS, Measure, measure_of
+from tacit.report.protection import (
+    MOST_SHOWN,
+    Protection,
+    epsilon_words,
+    lower_words,
+    protection,
+    size_note,
+)
 from tacit.report.rendering import Table, Tile, render
 from tacit.report.run_charts import gradient_charts, model_charts, network_charts, privacy_charts
 from tacit.report.wording import (
@@ -15,11 +25,7 @@ from tacit.report.wording import (
     count_text,
     duration_text,
     epsilon_text,
-    guess_bound,
-    lower_text,
     number_text,
-    percent_text,
-    percent_up_text,
     range_text,
 )
 
@@ -35,8 +41,7 @@ _STATUS_BANNERS = {
     "budget-exhausted": ("warn", "Ended early: a privacy budget was used up"),
     "diverged": ("bad", "Diverged: a model left the finite numbers"),
 }
-_NO_PROTECTION = 0.99
-_MOST_ROWS_OPEN = 20  # a longer table of nodes is folded away
+_NARROW = "\u202f"
 
 
 @dataclass(frozen=True)
@@ -74,10 +79,9 @@ def run_page(run: RecordedRun) -> str:
             ("Gradients and noise", gradient_charts(run)),
             ("The network", network_charts(run)),
         ],
-        facts=_facts(result),
+        facts=[*_facts(result), *_noise_facts(run)],
         node_count=f"{count:,}",
         nodes=_node_table(result),
-        nodes_open=count <= _MOST_ROWS_OPEN,
         config=run.config,
     )
 
@@ -99,10 +103,14 @@ def _banners(result: ResultDocument) -> list[_Banner]:
     if reason is not None:
         verdict = _Banner("bad", f"NOT PRIVATE: {reason}", mechanism)
     else:
-        epsilon = epsilon_text(_highest(row.epsilon for row in result.nodes))
+        epsilon = epsilon_words(_highest(row.epsilon for row in result.nodes))
         over = f", the highest of {nodes:,} nodes" if nodes > 1 else ""
-        headline = f"Private: certified epsilon {epsilon} at {_delta_text(result)}{over}"
-        verdict = _Banner("good", headline, mechanism)
+        strength = _protection(result)
+        detail = (
+            f"Certified epsilon {epsilon} at {_delta_text(result)}{over}. A blind guess is right "
+            f"with 50{_NARROW}%. {mechanism}"
+        )
+        verdict = _Banner(strength.kind, strength.sentence, detail)
     banners = [verdict]
     if result.status in _STATUS_BANNERS:
         kind, words = _STATUS_BANNERS[result.status]
@@ -113,6 +121,11 @@ def _banners(result: ResultDocument) -> list[_Banner]:
         headline = f"The certified epsilon exceeds the budget of {exceeded:,} of {nodes:,} nodes"
         detail = f"The noise was set by {result.accounting} accounting."
         banners.append(_Banner("warn", headline, detail))
+    measure, scores = result.leading
+    told = "" if scores is None else measure.no_better(scores.mean, scores.baseline)
+    if told:
+        headline = f"Nothing was learned that shows: {told}"
+        banners.append(_Banner("warn", headline, ""))
     return banners
 
 
@@ -123,36 +136,29 @@ def _delta_text(result: ResultDocument) -> str:
 
 
 def _score_tile(result: ResultDocument) -> Tile:
-    if result.test_accuracy is not None:
-        return Tile(
-            "Test accuracy, mean over nodes",
-            percent_text(result.test_accuracy.mean),
-            _others(
-                percent_text(result.test_accuracy.worst),
-                percent_text(result.test_accuracy.consensus),
-            ),
-        )
-    if result.test_loss is not None:
-        return Tile(
-            "Test loss, mean over nodes",
-            number_text(result.test_loss.mean),
-            _others(number_text(result.test_loss.worst), number_text(result.test_loss.consensus)),
-        )
-    return Tile("Test accuracy", "not measured", "there was no test set")
-
-
-def _others(worst: str, consensus: str) -> str:
-    return f"worst node {worst} · consensus {consensus}"
+    measure, scores = result.leading
+    if scores is None:
+        return Tile("Test accuracy", "not measured", "there was no test set")
+    others = [
+        f"worst node {measure.text(scores.worst)}",
+        f"consensus {measure.text(scores.consensus)}",
+    ]
+    if scores.baseline is not None:
+        others.append(f"baseline {measure.text(scores.baseline)}")
+    label = f"Test {measure.title}, mean over nodes"
+    return Tile(label, measure.text(scores.mean), " · ".join(others))
 
 
 def _epsilon_tile(result: ResultDocument) -> Tile:
     known = [row.epsilon for row in result.nodes if row.epsilon is not None]
     if not known:
         return Tile("Certified epsilon", "none", "nothing bounds what was leaked")
-    value = epsilon_text(max(known))
+    value = epsilon_words(max(known))
     if _why_not_private(result) is not None:
         return Tile("Certified epsilon", value, "does not hold: this run is not private", "void")
-    note = f"lowest node {epsilon_text(min(known))} · {_delta_text(result)}"
+    note = f"lowest node {epsilon_words(min(known))} · {_delta_text(result)}"
+    if max(known) > MOST_SHOWN:
+        note += " · this is no protection"
     return Tile("Certified epsilon, highest node", value, note)
 
 
@@ -163,14 +169,17 @@ def _claim_tile(result: ResultDocument) -> Tile:
         return Tile(label, "infinite", "the paper's formula gives no bound here")
     if claimed is None:
         return Tile("Claimed epsilon", "none", "no published formula applies")
-    return Tile(label, epsilon_text(claimed), "by the paper's formula, not proved for this run")
+    note = "by the paper's formula, not proved for this run"
+    if claimed > MOST_SHOWN:
+        note += "; this would be no protection"
+    return Tile(label, epsilon_words(claimed), note)
 
 
 def _audit_tile(result: ResultDocument) -> Tile:
     if result.audited_epsilon is None or result.audit is None:
         return Tile("Audited epsilon", "not run", "no attack was tried on this run")
     audit = result.audit
-    value = f"at least {lower_text(result.audited_epsilon)}"
+    value = f"at least {lower_words(result.audited_epsilon)}"
     at = f"at delta {audit.delta:g}"
     return Tile("Audited epsilon", value, f"{at}: {audit.verdict}; {audit.claim_verdict}")
 
@@ -192,7 +201,7 @@ def _highest(values: Iterable[float | None]) -> float | None:
 def _meaning(result: ResultDocument) -> list[str]:
     reason = _why_not_private(result)
     if reason is None:
-        return [_scope(result), *_strength(result)]
+        return [_strength(result), _scope(result)]
     if all(row.epsilon is None for row in result.nodes):
         return [
             f"No epsilon is certified for this run: {reason}. Whoever sees its messages may learn "
@@ -219,22 +228,26 @@ def _scope(result: ResultDocument) -> str:
     )
 
 
-def _strength(result: ResultDocument) -> list[str]:
-    bound = _highest(
-        guess_bound(row.epsilon, row.delta)
+def _protection(result: ResultDocument) -> Protection:
+    """What the guarantee of the weakest node is worth; every node must have one."""
+    return protection(
+        (row.epsilon, row.delta)
         for row in result.nodes
         if row.epsilon is not None and row.delta is not None
     )
-    if bound is None:
-        return []
-    weak = " This is next to no protection." if bound >= _NO_PROTECTION else ""
-    return [
+
+
+def _strength(result: ResultDocument) -> str:
+    strength = _protection(result)
+    return (
         "Someone who sees everything the trust model lets an observer see, knows all else, and "
         "must guess which of two neighbouring data sets a node has, at even odds, is right with "
-        f"probability {percent_up_text(bound)} at most, at the node with the weakest guarantee "
-        f"(50{chr(0x202F)}% is a blind guess).{weak} Delta is the part of the probability that "
-        "the bound by epsilon may miss."
-    ]
+        f"probability {strength.right_guess} at most, at the node with the weakest guarantee "
+        f"(50{_NARROW}% is a blind guess). This page calls that {strength.words.lower()}: strong "
+        f"up to 75{_NARROW}%, moderate up to 90{_NARROW}%, weak up to 99{_NARROW}%, next to none "
+        "above. The bound is proved; the words are a convention. Delta is the part of the "
+        "probability that the bound by epsilon may miss."
+    )
 
 
 def _comparison(result: ResultDocument) -> str:
@@ -243,7 +256,7 @@ def _comparison(result: ResultDocument) -> str:
     certified = _highest(row.epsilon for row in result.nodes)
     if claimed is None or certified is None or result.claim.infinite:
         return ""
-    numbers = f"Claimed {epsilon_text(claimed)}, certified {epsilon_text(certified)}"
+    numbers = f"Claimed {epsilon_words(claimed)}, certified {epsilon_words(certified)}"
     if certified > claimed:
         return f"{numbers}: the claim is lower than what could be proved for this mechanism."
     return f"{numbers}: what is proved is no weaker than the claim."
@@ -268,10 +281,25 @@ def _facts(result: ResultDocument) -> list[tuple[str, str]]:
             if topology.contraction is None
             else f"{number_text(topology.contraction)} a step (0: all average at once, 1: never)",
         ),
-        ("Test loss", _scores_text(result.test_loss)),
+        *_score_facts(result),
         ("Accounting", result.accounting),
         ("Relation", result.relation or NOTHING),
         ("Trust model", result.trust_model or NOTHING),
+    ]
+
+
+def _noise_facts(run: RecordedRun) -> list[tuple[str, str]]:
+    """The noise that was added, of which there is a chart only where it changes."""
+    known = [line.noise_std for line in run.measurements if line.noise_std is not None]
+    if not known:
+        return [("Noise", "none was added, or its level was not recorded")]
+    norm = number_text(known[-1] * math.sqrt(run.result.parameters))
+    return [
+        (
+            "Noise",
+            f"{range_text(known[0], known[-1])} in one coordinate of a mean gradient, about {norm} "
+            "in all together at the end",
+        )
     ]
 
 
@@ -282,13 +310,29 @@ def _records_text(nodes: Sequence[NodeRow]) -> str:
     return f"{sum(counts):,} in all, {a_node} a node"
 
 
-def _scores_text(scores: Scores | None) -> str:
+def _score_facts(result: ResultDocument) -> list[tuple[str, str]]:
+    """Every score of the run with its baseline, the leading one first."""
+    scores: dict[Measure, Scores | None] = {
+        measure_of(name): found for name, found in result.test_metrics.items()
+    }
+    if result.test_accuracy is not None:
+        scores.setdefault(ACCURACY, result.test_accuracy)
+    scores[LOSS] = result.test_loss
+    return [
+        (f"Test {measure.title}", _scores_text(measure, found)) for measure, found in scores.items()
+    ]
+
+
+def _scores_text(measure: Measure, scores: Scores | None) -> str:
     if scores is None:
         return NOTHING
-    return (
-        f"mean {number_text(scores.mean)}, worst node {number_text(scores.worst)}, "
-        f"consensus {number_text(scores.consensus)}"
+    told = (
+        f"mean {measure.text(scores.mean)}, worst node {measure.text(scores.worst)}, "
+        f"consensus {measure.text(scores.consensus)}"
     )
+    if scores.baseline is None:
+        return told
+    return f"{told}; a model that ignores its inputs {measure.text(scores.baseline)}"
 
 
 _COLUMNS = (
@@ -301,9 +345,9 @@ _COLUMNS = (
     "budget",
     "certified epsilon",
     "claimed epsilon",
-    "test accuracy",
     "sent",
 )
+_SCORE = len(_COLUMNS) - 1  # where the column of the leading score stands
 
 
 def _node_table(result: ResultDocument) -> Table:
@@ -311,11 +355,13 @@ def _node_table(result: ResultDocument) -> Table:
     over = {
         (place, "certified epsilon") for place, row in enumerate(result.nodes) if row.is_over_budget
     }
-    rows = [_node_cells(row) for row in result.nodes]
-    return Table(_COLUMNS, rows, over=over, over_note="above the budget")
+    measure, _ = result.leading
+    rows = [_node_cells(row, measure) for row in result.nodes]
+    columns = (*_COLUMNS[:_SCORE], f"test {measure.title}", *_COLUMNS[_SCORE:])
+    return Table(columns, rows, over=over, over_note="above the budget", note=size_note(rows))
 
 
-def _node_cells(row: NodeRow) -> tuple[str, ...]:
+def _node_cells(row: NodeRow, measure: Measure) -> tuple[str, ...]:
     return (
         str(row.node),
         f"{row.records:,}",
@@ -324,8 +370,8 @@ def _node_cells(row: NodeRow) -> tuple[str, ...]:
         range_text(row.first_noise, row.last_noise),
         epsilon_text(row.delta),
         NOTHING if row.budget is None else f"{row.budget:.6g}",
-        epsilon_text(row.epsilon) + (f", as {row.reported_by} reports" if row.reported_by else ""),
-        epsilon_text(row.claimed_epsilon),
-        percent_text(row.test_accuracy),
+        epsilon_words(row.epsilon) + (f", as {row.reported_by} reports" if row.reported_by else ""),
+        epsilon_words(row.claimed_epsilon),
+        measure.text(row.test_score),
         bytes_text(row.bytes_sent),
     )

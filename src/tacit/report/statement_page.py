@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tacit.report.protection import epsilon_words, lower_words, protection, size_note
 from tacit.report.rendering import Table, render
 from tacit.report.wording import (
     NOTHING,
     count_text,
     epsilon_text,
     guess_bound,
-    lower_text,
     percent_up_text,
 )
 
@@ -21,9 +21,9 @@ _HEADS = 12  # that are printed
 _NODE_COLUMNS = (
     "nodes",
     "records",
+    "right guess at most",
     "certified epsilon",
     "delta",
-    "right guess at most",
     "budget",
     "claimed by the paper",
     "audited (at least)",
@@ -46,10 +46,10 @@ def statement_page(document: Mapping[str, Any]) -> str:
     run, task, rows = document["run"], document["task"], document["nodes"]
     algorithm, claim = document["algorithm"], document["claim"]
     subject = f"{algorithm['title']} on {task['dataset']}, {count_text(len(rows), 'node')}"
-    epsilon = epsilon_text(max(row["epsilon"] for row in rows))
+    epsilon = epsilon_words(max(row["epsilon"] for row in rows))
     delta = epsilon_text(max(row["delta"] for row in rows))
     over = ", the highest of all nodes" if len(rows) > 1 else ""
-    right_guess = max(guess_bound(row["epsilon"], row["delta"]) for row in rows)
+    strength = protection((row["epsilon"], row["delta"]) for row in rows)
     infinite = claim.get("infinite", False)
     return render(
         "statement",
@@ -57,11 +57,13 @@ def statement_page(document: Mapping[str, Any]) -> str:
         subject=subject,
         subtitle=f"Run {run['run']}, stated on {_day(document['date'])} by tacit "
         f"{document['tacit_version']}",
-        verdict=f"Certified: epsilon {epsilon} at delta {delta}{over}",
+        kind=strength.kind,
+        verdict=strength.sentence,
+        certified=f"Certified: epsilon {epsilon} at delta {delta}{over}",
         relation=document["relation"],
         unit=document["unit"],
         trust_model=document["trust_model"],
-        right_guess=percent_up_text(right_guess),
+        right_guess=strength.right_guess,
         epsilon_meaning=document["epsilon_meaning"],
         nodes=_table(_NODE_COLUMNS, ((row["node"], _node_cells(row, infinite)) for row in rows)),
         formula=claim.get("formula") or "no claim",
@@ -95,7 +97,8 @@ def _table(columns: Sequence[str], cells_by_node: Iterable[tuple[int, tuple[str,
     groups: dict[tuple[str, ...], list[int]] = {}
     for node, cells in cells_by_node:
         groups.setdefault(cells, []).append(node)
-    return Table(columns, [(_numbers(nodes), *cells) for cells, nodes in groups.items()])
+    rows = [(_numbers(nodes), *cells) for cells, nodes in groups.items()]
+    return Table(columns, rows, left=("nodes", "mechanism"), note=size_note(rows))
 
 
 def _numbers(nodes: Sequence[int]) -> str:
@@ -110,17 +113,17 @@ def _numbers(nodes: Sequence[int]) -> str:
 
 
 def _node_cells(row: Mapping[str, Any], infinite: bool) -> tuple[str, ...]:
-    claimed = epsilon_text(row["claimed"])
+    claimed = epsilon_words(row["claimed"])
     if row["claimed"] is None:
         claimed = "infinite" if infinite else "no claim"
     return (
         f"{row['records']:,}",
-        epsilon_text(row["epsilon"]),
-        epsilon_text(row["delta"]),
         percent_up_text(guess_bound(row["epsilon"], row["delta"])),
+        epsilon_words(row["epsilon"]),
+        epsilon_text(row["delta"]),
         NOTHING if row["budget"] is None else f"{row['budget']:.6g}",
         claimed,
-        "not run" if row["audited"] is None else lower_text(row["audited"]),
+        "not run" if row["audited"] is None else lower_words(row["audited"]),
     )
 
 
@@ -146,7 +149,7 @@ def _data_cells(row: Mapping[str, Any], run: str) -> list[tuple[int, tuple[str, 
     """What is to be said of the nodes whose data an account is."""
     cells = (
         str(len({release["run"] for release in row["releases"] if release["steps"]})),
-        epsilon_text(row["epsilon"]),
+        epsilon_words(row["epsilon"]),
         epsilon_text(row["delta"]),
         f"{row['epsilon_budget']:.6g}",
     )

@@ -12,10 +12,16 @@ from torch import nn
 
 from tacit.communication.peers import ALONE, Peers
 from tacit.config import GIVEN, Config, load_config
-from tacit.errors import InputError, NotPrivateWarning
+from tacit.data import Schema
+from tacit.errors import NotPrivateWarning
+from tacit.models.lightning import lightning_loss
+from tacit.models.metrics import named_metrics
+from tacit.training.arguments import check_arguments
+from tacit.training.hooks import Callback, checked_callbacks
 from tacit.training.loop import execute
-from tacit.training.prepare import prepare
+from tacit.training.prepare import Function, prepare
 from tacit.training.processes.agreement import agreed_folder, process_group
+from tacit.training.records import node_records
 from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder.result import Result
 
@@ -26,9 +32,13 @@ def train(
     config: str | Path | Mapping[str, Any] | Config,
     *,
     model: nn.Module | None = None,
-    nodes: Sequence[Any] | None = None,
+    nodes: Any = None,
     test: Any = None,
+    loss: str | Function | None = None,
+    metric: str | Function | Sequence[str | Function] | None = None,
     output: str | int | Callable[[Any], Any] | None = None,
+    schema: str | Path | Mapping[str, Any] | Schema | None = None,
+    callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
     resume: bool = False,
     distributed: bool = False,
@@ -43,11 +53,23 @@ def train(
     Args:
         config: a path of an experiment file, the same as a mapping, or a `Config`.
         model: a module whose present weights are every node's start; by default `[task].model`.
-        nodes: each node's `(inputs, targets)` or `Dataset`; by default `[task].dataset` is loaded
-            and split.
+            A LightningModule brings its loss along (`tacit.models.lightning`), unless
+            `[task].loss` is set.
+        nodes: each node's `(inputs, targets)` or `Dataset`; or, with a schema, each node's frame
+            of pandas or polars, or one frame with the schema's node column. By default
+            `[task].dataset` is loaded and split.
         test: public test records, likewise; by default those of `[task].dataset`.
+        loss: in place of `[task].loss`: a name, or a function (outputs `[r, ...]`, targets
+            `[r, ...]`) -> mean loss over the records, a scalar.
+        metric: in place of `[task].metric`: a name, a function (outputs, targets) -> one number for
+            all the public test records, or a list of these, of which the first leads. Of a function
+            larger numbers are better.
         output: which part of what the model returns is the prediction: a key, an attribute, a
             position, or a function of what it returns; by default `[task].output`.
+        schema: what is public of the columns of frames: a path, a mapping or a `Schema`; by
+            default `[task].schema`.
+        callbacks: told of the run while it goes on (`tacit.callbacks`), in the process of rank 0.
+            One that ends the run early leaves all planned steps charged.
         out: a new run folder; by default nothing is written.
         resume: continue the run in `out`.
         distributed: take part in a run of several processes, as torchrun started this one; the
@@ -60,18 +82,28 @@ def train(
         DivergenceError: the model of a node left the finite numbers.
         PeerError: another process was lost.
     """
-    if nodes is not None and not len(nodes):
-        raise InputError("nodes", "[]", "needs one data set a node")
-    if model is not None and not isinstance(model, nn.Module):
-        raise InputError("model", model, "must be a torch.nn.Module")
+    nodes, declared = node_records(nodes, schema)
+    check_arguments(config, model, nodes, out, loss)
+    called = checked_callbacks(callbacks)
+    given_metrics = named_metrics(metric)
+    task: dict[str, Any] = {}
+    if loss is not None:
+        task["loss"] = loss if isinstance(loss, str) else GIVEN
+    if given_metrics:
+        task["metric"] = list(given_metrics)
     parsed = load_config(
-        config, count=None if nodes is None else len(nodes), given_model=model is not None
+        config,
+        count=None if nodes is None else len(nodes),
+        given_model=model is not None,
+        task=task,
+        loss=_default_loss(model, declared),
     )
     own_output = output if callable(output) else None
     if output is not None:  # a function cannot be written down; that there is one can
         named = GIVEN if callable(output) else output
-        task = parsed.task.model_copy(update={"output": named})
-        parsed = parsed.model_copy(update={"task": task})
+        parsed = parsed.model_copy(
+            update={"task": parsed.task.model_copy(update={"output": named})}
+        )
     path = None if out is None else Path(out)
     if path is not None and not resume and not distributed:
         folders.check_new(path)
@@ -86,7 +118,24 @@ def train(
         if path is not None:
             # After a restart by torchrun, the arguments are as they were.
             path, resume = agreed_folder(cluster, path, resume, lambda: Path("runs"))
-        job = prepare(parsed, model=model, nodes=nodes, test=test, output=own_output, peers=peers)
+        job = prepare(
+            parsed,
+            model=model,
+            nodes=nodes,
+            test=test,
+            given_loss=None if isinstance(loss, str) else loss,
+            given_metrics={name: one for name, one in given_metrics.items() if one is not None},
+            output=own_output,
+            schema=declared,
+            peers=peers,
+        )
         if job.plan.not_private_warning is not None:
             warnings.warn(job.plan.not_private_warning, NotPrivateWarning, stacklevel=2)
-        return execute(job, out=path, resume=resume, cluster=cluster)
+        return execute(job, out=path, resume=resume, callbacks=called, cluster=cluster)
+
+
+def _default_loss(model: nn.Module | None, schema: Schema | None) -> str | None:
+    """The loss where `[task].loss` is not set: the module's own, or what goes with the target."""
+    if lightning_loss(model) is not None:
+        return GIVEN
+    return None if schema is None else schema.target.loss

@@ -47,10 +47,29 @@ class RunLedger:
         self.shared.reserve(first_step, until)
         self.own.reserve(first_step, until)
 
-    def settle(self, used_until: int) -> None:
-        """Give back what this session reserved and did not use, at a clean stop."""
-        self.own.settle(used_until)
-        self.shared.settle(used_until)
+    def settle(self, used_until: int, charged_until: int | None = None) -> None:
+        """Give back what this session reserved and did not use, at a clean stop.
+
+        Args:
+            used_until: the first step that was not sent.
+            charged_until: up to which step all stays charged; see `Ledger.settle`.
+        """
+        self.own.settle(used_until, charged_until)
+        self.shared.settle(used_until, charged_until)
+
+    def use(self) -> None:
+        """Say, durably, that steps which a stop had kept charged are sent from now on."""
+        self.own.use()
+        self.shared.use()
+
+    def paid_until(self, first: int) -> int:
+        """Up to which step a run that goes on at `first` has paid already; `first` if it has not.
+
+        It has where its last stop kept more charged than was sent, and every ledger says the same.
+        """
+        unsent = {self.own.unsent, *self.shared.unsent()}
+        interval = unsent.pop() if len(unsent) == 1 else None
+        return interval.until if interval is not None and interval.first == first else first
 
     def charged(self) -> dict[int, tuple[ledgers.Interval, ...]]:
         """The reserved intervals of each node, repeats included."""
@@ -164,6 +183,7 @@ def affordable(
     before: Mapping[int, Sequence[Interval]],
     first: int,
     ledger: RunLedger | None = None,
+    paid: int | None = None,
 ) -> tuple[int, str | None]:
     """The last step that every budget still covers, and why it is not the planned one.
 
@@ -175,16 +195,18 @@ def affordable(
         first: the step that the run stands at.
         ledger: its ledger, for the budgets of the nodes' data; a new run needs none, since
             `shared_budgets.check_shared` has admitted it.
+        paid: up to which step the run has paid already; None: `first`.
 
     Raises:
         BudgetError: nothing is left, and no step was completed that could be the result.
     """
-    limits = [*_own_limits(plan, before, first)]
+    paid = first if paid is None else paid
+    limits = [*_own_limits(plan, before, paid)]
     if ledger is not None:
-        limits += _data_limits(plan, ledger.shared, first, ledger.own.run_id)
+        limits += _data_limits(plan, ledger.shared, paid, ledger.own.run_id)
     until, short = plan.steps, None
     for limit in limits:
-        covered = _covered(limit, first, until)
+        covered = _covered(limit, paid, until)
         if covered < until:
             until, short = covered, limit
     if short is None:

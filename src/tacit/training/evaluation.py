@@ -83,12 +83,15 @@ def measure(
             job.test,
             records,
             nodes=count,
+            metrics=job.metrics,
         ).value
         report["scores"] = {
             "accuracy": scores.accuracy,
             "loss": scores.loss,
             "consensus_accuracy": scores.consensus_accuracy,
             "consensus_loss": scores.consensus_loss,
+            "metrics": scores.metrics,
+            "consensus_metrics": scores.consensus_metrics,
         }
     alone, total = job.placement.processes == 1, models.new_empty(0)
     report["spread"] = 0.0
@@ -127,7 +130,18 @@ def combined(job: Job, parts: Sequence[MetricsPart], *, whole: bool) -> RunEvalu
         accuracy = tuple(
             _by_node([(report["nodes"], report["scores"]["accuracy"]) for report, _ in parts])
         )
-    evaluation = Evaluation(accuracy, tuple(loss), own["consensus_accuracy"], own["consensus_loss"])
+    metrics = tuple(
+        tuple(_by_node([(report["nodes"], report["scores"]["metrics"][m]) for report, _ in parts]))
+        for m in range(len(job.metrics))
+    )
+    evaluation = Evaluation(
+        accuracy,
+        tuple(loss),
+        own["consensus_accuracy"],
+        own["consensus_loss"],
+        metrics=metrics,
+        consensus_metrics=tuple(own["consensus_metrics"]),
+    )
     return RunEvaluation(Released(evaluation), distance, tuple(bytes_sent), notes)
 
 
@@ -160,12 +174,19 @@ def _around(
     records = None if whole else job.config.train.evaluate_records
     model = mean.to(job.device, job.dtype)
     scores = measured.evaluate(
-        job.model, job.loss, Released(model.unsqueeze(0)), Released(model), job.test, records
+        job.model,
+        job.loss,
+        Released(model.unsqueeze(0)),
+        Released(model),
+        job.test,
+        records,
+        metrics=job.metrics,
     ).value
     return distance, {
         **parts[0][0]["scores"],
         "consensus_accuracy": scores.consensus_accuracy,
         "consensus_loss": scores.consensus_loss,
+        "consensus_metrics": scores.consensus_metrics,
     }
 
 
@@ -196,5 +217,9 @@ def _check(rank: int, report: Mapping[str, Any], job: Job) -> None:
         lists.append(scores.get("loss"))
         if job.loss.accuracy is not None:
             lists.append(scores.get("accuracy"))
+        every = (scores.get("metrics") or (), scores.get("consensus_metrics") or ())
+        lists += every[0]
+        if any(len(values) != len(job.metrics) for values in every):
+            raise PeerError(f"rank {rank} sent other metrics than those of the task")
     if report["nodes"] != own or any(values is None or len(values) != len(own) for values in lists):
         raise PeerError(f"rank {rank} sent metrics that are not those of its nodes")

@@ -1,8 +1,10 @@
 """Runs a plan: steps, metrics, checkpoints, resume, and the ledger.
 
 Order of what is durable: a block of steps is reserved in the ledger, then they run, then a
-checkpoint may be written. A clean stop settles the ledger at the step reached; after a kill the
-whole block counts, and the repeated steps are charged again.
+checkpoint may be written. A clean stop settles the ledger at the step reached; one that follows
+from what was released, a callback's or that of a run that diverges, keeps all planned steps charged
+(`tacit.training.hooks`). After a kill the whole block counts, and the repeated steps are charged
+again.
 
 Of a run of many processes each has a folder of its own, `rank-0000` and so on, inside that of the
 run: with the ledger and the checkpoints of its nodes, their models, and what was measured on their
@@ -18,7 +20,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,13 +32,15 @@ from tacit.communication.received import FLAG, RUN_ID, SESSION_ID, SUMMARY, RunI
 from tacit.errors import DivergenceError, InputError, PeerError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.shared import SharedLedgers
-from tacit.private_files import make_private_folder, plain_errors
+from tacit.private_files import lacks_room, make_private_folder, plain_errors
 from tacit.report import write_report
 from tacit.report.documents.base import plain_json
+from tacit.report.documents.metrics import Measurement, Scores
 from tacit.report.documents.run import ResultDocument
 from tacit.training.allocator import retain_allocations
-from tacit.training.budget import claimed_spent, epsilon_spent, open_ledger
+from tacit.training.budget import RunLedger, claimed_spent, epsilon_spent, open_ledger
 from tacit.training.evaluation import consensus_of, models_public
+from tacit.training.hooks import LOG, Callback, Hooks, Progress
 from tacit.training.prepare import Job
 from tacit.training.processes.communication import open_communication
 from tacit.training.run_folder import checkpoint as checkpoints
@@ -50,29 +54,14 @@ from tacit.training.state import RunState, begin, record, save, share_of, take_r
 if TYPE_CHECKING:
     from tacit.communication.cluster import Cluster
 
-__all__ = ["Progress", "execute"]
+__all__ = ["execute"]
 
 CHECKPOINTS = 10  # by default, over a run
 BLOCKS = 100  # of steps, reserved one at a time
 DATA_BLOCKS = 20  # where each node has a file of its own to write
 FINITE_CHECK_EVERY = 8
+LARGEST = 1e15  # of a model's numbers: beyond, no data set that is scaled at all leads there
 _WRITTEN = ("out", "checkpoint", "ledger", "RUN")  # what cannot be written in the middle of a run
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What the progress line shows; loss and accuracy are those of the last evaluation.
-
-    `notes` say what people should know of how a run that was cut off goes on.
-    """
-
-    step: int
-    steps: int
-    loss: float | None
-    accuracy: float | None
-    epsilon: float | None
-    steps_per_second: float
-    notes: tuple[str, ...] = ()
 
 
 def _ignore(progress: Progress) -> None:
@@ -91,6 +80,7 @@ def execute(
     resume: bool = False,
     on_step: Callable[[Progress], None] = _ignore,
     should_stop: Callable[[], bool] = _never,
+    callbacks: Sequence[Callback] = (),
     cluster: Cluster | None = None,
 ) -> Result:
     """Run a prepared job to its end, to a clean stop, or to the end of its budget.
@@ -101,11 +91,15 @@ def execute(
         resume: continue from the last checkpoint; steps that were reserved and are run again are
             charged again.
         on_step: called after every step.
-        should_stop: asked after every step; True ends the run cleanly, in all processes.
+        should_stop: asked after every step; True ends the run cleanly, in all processes. It must
+            not look at what was released: the run is then charged the steps that it made.
+        callbacks: told of the run in the process of rank 0; they may look, see
+            `tacit.training.hooks`.
         cluster: the other processes, for which the job was prepared; None: there are none.
 
     Raises:
-        InputError: `out` exists (without `resume`), or holds another run (with it).
+        InputError: `out` exists (without `resume`), or holds another run (with it); a callback
+            failed.
         BudgetError: nothing is left of the budget for a resumed run, or the budget of a node's
             data does not cover a new one.
         DivergenceError: the model of a node is no longer finite.
@@ -131,16 +125,34 @@ def execute(
         run = begin(
             job, peers, communication, (own, common_folder), ledger, resume=resume, is_new=is_new
         )
+        hooks = Hooks(callbacks if peers.rank == 0 else ())
         try:
-            _train(run, on_step, should_stop)
-            return _finish(run)
-        except DivergenceError as error:
-            _diverged(run, str(error))
+            LOG.info("the run begins at step %d of %d", run.step, run.plan.steps)
+            hooks.start(run.plan)
+            _train(run, on_step, should_stop, hooks)
+            hooks.raise_failure(_cut_short(run))
+            result = _finish(run, hooks)
+        except BaseException as error:
+            hooks.error(error)
+            _failed(run, error)
             raise
-        except InputError as error:
-            if error.where not in _WRITTEN:
-                raise
-            raise InputError(error.where, error.value, _cut_short(run, error)) from error
+    hooks.end(result)
+    return result
+
+
+def _failed(run: RunState, error: BaseException) -> None:
+    """Write down that the run diverged; say what is safe where something could not be written."""
+    if isinstance(error, DivergenceError):
+        _diverged(run, str(error))
+    if isinstance(error, InputError) and error.where in _WRITTEN:
+        more = "; when there is room to write, go on with --resume"
+        expected = error.expected + _cut_short(run) + more
+        raise InputError(error.where, error.value, expected) from error
+    if isinstance(error, OSError) and lacks_room(error):
+        # Of a file that is no part of the run folder, or of a user's own.
+        more = "; when there is room to write, go on with --resume"
+        expected = f"cannot be written ({error.strerror}){_cut_short(run)}{more}"
+        raise InputError("out", str(error.filename), expected) from error
 
 
 def _folders(
@@ -232,20 +244,20 @@ def _run_id(peers: Peers, reserved: Path | None, shared: SharedLedgers) -> str:
     return run_id
 
 
-def _cut_short(run: RunState, error: InputError) -> str:
-    """What could not be written in the middle of a run, what is safe, and how to go on."""
+def _cut_short(run: RunState) -> str:
+    """Where a run ended, what is safe, and how to go on."""
     kept = None
     with suppress(OSError):  # the folder itself may be gone
         kept = run.folder and checkpoints.latest(run.folder.path)
     where = f"the last checkpoint is {kept.name}" if kept else "there is no checkpoint yet"
-    return (
-        f"{error.expected}; the run ended after step {run.step}: what was sent is in the "
-        f"ledger, and {where}; when there is room to write, go on with --resume"
-    )
+    return f"; the run ended after step {run.step}: what was sent is in the ledger, and {where}"
 
 
 def _train(
-    run: RunState, on_step: Callable[[Progress], None], should_stop: Callable[[], bool]
+    run: RunState,
+    on_step: Callable[[Progress], None],
+    should_stop: Callable[[], bool],
+    hooks: Hooks,
 ) -> None:
     """Every step from where the run stands, then the gossip-only rounds."""
     config, peers = run.job.config, run.peers
@@ -253,45 +265,99 @@ def _train(
     saves = config.train.checkpoint_every or share_of(run.plan.steps, CHECKPOINTS)
     block = share_of(run.plan.steps, DATA_BLOCKS if config.privacy.ledger else BLOCKS)
     if run.step == 0 and not run.started:
-        record(run)
-    reserved = run.step
+        hooks.metrics(record(run))
+    run.reserved = run.charged
+    if run.reserved > run.step and run.ledger is not None:
+        run.ledger.use()
     while run.step < run.until:
         k = run.step
         peers.at(k)
         peers.check()
-        if k >= reserved and run.ledger is not None:
-            reserved = min(k + block, run.until)
-            run.ledger.reserve(k, reserved)
+        if k >= run.reserved and run.ledger is not None:
+            run.reserved = min(k + block, run.until)
+            run.ledger.reserve(k, run.reserved)
         _delay(run, k)
         run.state = algorithm.step(run.state, k, options, run.context)
         run.step = k + 1
-        asked = should_stop()
-        stop = peers.agreed_stop(run.step, asked)
-        last = stop or run.step == run.until
-        evaluated = run.step in run.evaluation_steps
-        saved = last or run.step % saves == 0
-        if evaluated or saved or run.step % FINITE_CHECK_EVERY == 0:
+        evaluated = run.step in run.evaluation_steps and run.step < run.until
+        if evaluated or run.step % FINITE_CHECK_EVERY == 0:
             _check_finite(run)
-        if evaluated and not last:
-            record(run)
-        else:
-            take_rows(run)
+        hooks.metrics(record(run) if evaluated else take_rows(run))
+        hooks.step(_public(_progress(run), run.rows[-1] if run.rows else None))
+        asked = should_stop()
+        stop = peers.agreed_stop(run.step, asked or _stop_wanted(run, hooks))
+        last = stop or run.step == run.until
+        adaptive = stop and _any_callback(peers, hooks)
+        saved = last or run.step % saves == 0
+        if saved:
+            _check_finite(run)
         try:
             if saved:
                 save(run)
         finally:
             # After the checkpoint: steps that were given back, but not kept, cost their repeat.
             if last and run.ledger is not None:
-                run.ledger.settle(run.step)
+                _settle(run, run.ledger, adaptive)
         on_step(_progress(run))
         if stop and run.step < run.until:
-            by = "by the user" if asked else "by the user of another process"
-            run.status, run.message = "stopped", by
+            run.status, run.message = "stopped", _stopped(run, hooks, asked, adaptive)
             break
     if run.status != "stopped":
         for extra in range(algorithm.final_rounds(options)):
             run.state = algorithm.mix(run.state, run.step + extra, run.context)
     _check_finite(run)
+
+
+def _any_callback(peers: Peers, hooks: Hooks) -> bool:
+    """Whether a callback asks for the end of the run; only the process of rank 0 has any."""
+    asked: list[bool] = peers.share("stop by a callback", hooks.ask_for_stop, FLAG)
+    return any(asked)
+
+
+def _stop_wanted(run: RunState, hooks: Hooks) -> bool:
+    """Whether a callback ends the run here.
+
+    Where kills have left a budget that ends the run before its plan does, only a failure counts:
+    all that the budget covers is charged in any case.
+    """
+    return hooks.failure is not None or (hooks.ask_for_stop and run.until == run.plan.steps)
+
+
+def _settle(run: RunState, ledger: RunLedger, adaptive: bool) -> None:
+    """Give back what was reserved and not sent; nothing, where what was released chose the end.
+
+    Args:
+        run: at its last step.
+        ledger: its ledger.
+        adaptive: whether a callback ended the run, or a model that left the finite numbers; see
+            `tacit.training.hooks` for the reason.
+    """
+    if adaptive:
+        _reserve_all(run, ledger)
+    ledger.settle(run.step, run.charged)
+
+
+def _reserve_all(run: RunState, ledger: RunLedger) -> None:
+    """Reserve all planned steps, made or not."""
+    if run.reserved < run.until:
+        ledger.reserve(run.reserved, run.until)
+        run.reserved = run.until
+    run.paid = max(run.paid, run.until)
+
+
+def _stopped(run: RunState, hooks: Hooks, asked: bool, adaptive: bool) -> str:
+    """Who stopped the run, and what that means for its epsilon."""
+    if not adaptive:
+        by = "by the user" if asked else "by the user of another process"
+        earlier = f"; an earlier stop by a callback keeps all {run.charged} steps charged"
+        return by + (earlier if run.charged > run.step else "")
+    by = f"by a callback ({hooks.stopped_by})" if hooks.stopped_by else "by a callback"
+    if run.ledger is None:
+        return by
+    return (
+        f"{by}: such a stop may depend on what was released, so that all {run.charged} planned "
+        "steps are charged and epsilon is that of the whole plan"
+    )
 
 
 def _delay(run: RunState, k: int) -> None:
@@ -300,15 +366,15 @@ def _delay(run: RunState, k: int) -> None:
         time.sleep(run.plan.faults.delay(k, run.job.hosted))
 
 
-def _finish(run: RunState) -> Result:
+def _finish(run: RunState, hooks: Hooks) -> Result:
     """Measure, write down, and hand over."""
     job, plan, communication = run.job, run.plan, run.communication
     seconds = run.seconds
     communication.finish()
-    take_rows(run)
-    record(run, whole=True)
+    hooks.metrics(take_rows(run))
+    hooks.metrics(record(run, whole=True))
     communication.finish()
-    take_rows(run, whole=True)
+    hooks.metrics(take_rows(run, whole=True))
     own = {} if run.ledger is None else run.ledger.charged()
     charged = together(run.peers, "list of steps reserved at the end", job, own)
     epsilon = epsilon_spent(plan, charged)
@@ -333,7 +399,8 @@ def _finish(run: RunState) -> Result:
         raise PeerError(f"rank 0 gave bytes of {len(sent)} nodes, and there are {len(plan.nodes)}")
     for node, count in zip(job.hosted, communication.exchange.bytes_sent.tolist(), strict=True):
         sent[node] = count
-    claimed = claimed_spent(plan, run.step)
+    claimed = claimed_spent(plan, run.charged)
+    LOG.info("the run is %s after step %d of %d", run.status, run.step, plan.steps)
     return Result(
         parameters=models,
         consensus=consensus,
@@ -345,6 +412,7 @@ def _finish(run: RunState) -> Result:
         ),
         test_accuracy=_scores(summary.test_accuracy),
         test_loss=_scores(summary.test_loss),
+        test_metrics=_metric_scores(job, summary),
         private=plan.not_private_reason is None,
         bytes_sent=tuple(sent),
         steps=run.step,
@@ -360,14 +428,30 @@ def _finish(run: RunState) -> Result:
 def _summary(document: ResultDocument | None) -> Summary:
     """What the other processes are told of the result, which rank 0 alone has made."""
     told = {key: plain_json(getattr(document, key, None)) for key in Summary.model_fields}
+    metrics = told["test_metrics"]
+    told["test_metrics"] = None if metrics is None else list(metrics.values())
     return Summary.model_validate(told)
+
+
+def _metric_scores(job: Job, summary: Summary) -> dict[str, Scores]:
+    """As rank 0 has measured them, by name.
+
+    Raises:
+        PeerError: rank 0 gave others than the task has.
+    """
+    found = summary.test_metrics or ()
+    if found and len(found) != len(job.metrics):
+        raise PeerError(f"rank 0 gave {len(found)} metrics, and the task has {len(job.metrics)}")
+    rows = zip(job.metrics, map(_scores, found), strict=False)
+    return {metric.name: Scores(**(scores or {})) for metric, scores in rows}
 
 
 def _scores(summary: Mapping[str, float | None] | None) -> dict[str, float] | None:
     """As rank 0 has measured them: what was not finite is no number again."""
     if summary is None:
         return None
-    return {key: math.nan if value is None else value for key, value in summary.items()}
+    told = {key: value for key, value in summary.items() if key != "baseline" or value is not None}
+    return {key: math.nan if value is None else value for key, value in told.items()}
 
 
 def _document(
@@ -395,37 +479,41 @@ def _document(
         message=run.message,
         steps=run.step,
         epsilon=epsilon,
-        claimed=claimed_spent(run.plan, run.step),
+        claimed=claimed_spent(run.plan, run.charged),
         evaluation=None if run_evaluation is None else run_evaluation.evaluation,
         bytes_sent=sent,
         seconds=seconds,
         notes=(*run.notes, *(() if run_evaluation is None else run_evaluation.notes)),
         epsilon_source=sources if job.plan.accounted else None,
+        charged_steps=run.charged if run.charged > run.step else None,
     )
 
 
 def _check_finite(run: RunState) -> None:
-    """Stop at a model that is not finite, before it is saved over a good one.
+    """Stop at a model that is not finite, or absurdly large, before it is saved over a good one.
 
     Only at one that is released: a stop says something of what it looks at, and everyone sees it.
     """
     models, released = run.models, run.job.config.algorithm.definition.released_models
     if not released:
         models = consensus_of(run.job, models, run.state).unsqueeze(0)
-    # One pass; a finite sum can only come of finite numbers.
-    if bool(torch.isfinite(models.sum())) or bool(torch.isfinite(models).all()):
+    # One pass; what is no number is not below any.
+    if bool(torch.linalg.vector_norm(models, math.inf) <= LARGEST):
         return
-    rows = (~torch.isfinite(models).all(1)).nonzero().flatten().tolist()
+    finite = bool(torch.isfinite(models).all())
+    rows = (~(models.abs() <= LARGEST).all(1)).nonzero().flatten().tolist()
     of_nodes = len(models) == len(run.job.hosted) and released
     bad = f"the model of node {run.job.hosted[rows[0]]}" if of_nodes else "the server's model"
     kept = None if run.folder is None else checkpoints.latest(run.folder.path)
     where = "nothing was saved" if kept is None else f"the last good state is {kept}"
     if run.ledger is not None and run.step > run.first:
-        run.ledger.settle(run.step)
+        _settle(run, run.ledger, adaptive=True)
+        where += f"; all {run.charged} planned steps stay charged, since what was released ended it"
     raise DivergenceError(
         bad
         + (f" and {len(rows) - 1} more" if len(rows) > 1 else "")
-        + f" is no longer finite after step {run.step}: lower algorithm.learning_rate "
+        + (f" has numbers above {LARGEST:g}" if finite else " is no longer finite")
+        + f" after step {run.step}: lower algorithm.learning_rate "
         + f"(now {run.job.config.algorithm.options.learning_rate:g}); {where}"
     )
 
@@ -433,6 +521,8 @@ def _check_finite(run: RunState) -> None:
 def _diverged(run: RunState, message: str) -> None:
     """Write down that the run diverged, here or in another process."""
     run.status, run.message, run.measured = "diverged", message, None
+    if run.ledger is not None and run.reserved > run.first:  # of its own model, or of another's
+        _reserve_all(run, run.ledger)
     if run.common_folder is None:
         return
     own = {} if run.ledger is None else run.ledger.charged()
@@ -445,12 +535,19 @@ def _diverged(run: RunState, message: str) -> None:
     write_report(run.common_folder.path)
 
 
+def _public(progress: Progress, row: Measurement | None) -> Progress:
+    """The same without what was measured on private records."""
+    tested = row is not None and row.test_loss is not None
+    return progress if tested else replace(progress, loss=None)
+
+
 def _progress(run: RunState) -> Progress:
     row = run.rows[-1] if run.rows else None
     loss = None if row is None else row.train_loss
     if row is not None and row.test_loss is not None:
         loss = row.test_loss.mean
     elapsed = time.perf_counter() - run.began
+    metric, scores = next(iter(row.test_metrics.items() if row is not None else ()), (None, None))
     return Progress(
         step=run.step,
         steps=run.until,
@@ -459,4 +556,6 @@ def _progress(run: RunState) -> Progress:
         epsilon=run.spent("most", run.step),
         steps_per_second=(run.step - run.first) / elapsed,
         notes=run.notes,
+        metric=metric,
+        score=None if scores is None else scores.mean,
     )

@@ -51,6 +51,7 @@ class Plan:
         faults: that are simulated; None: nothing is.
         cautions: what the user should know of a run, private or not, each one line.
         notes: what the plan comes to, each one line.
+        schema: the digest of the schema by which a table is read; None: there is none.
     """
 
     config: Config
@@ -61,6 +62,7 @@ class Plan:
     faults: FaultPlan | None = None
     cautions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    schema: str | None = None
 
     @property
     def steps(self) -> int:
@@ -136,4 +138,6 @@ class Plan:
             "noise_scale": [node.noise_scale for node in self.nodes],
             # A graph file is named in the experiment; what it says may change.
             "mixing": self.mixing.digests(),
+            # So may the schema of a table.
+            **({} if self.schema is None else {"schema": self.schema}),
         }

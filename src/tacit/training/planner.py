@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -29,6 +30,8 @@ from tacit.training.release import Interval, NodeRelease, Release, make_release
 
 __all__ = ["build_plan"]
 
+_log = logging.getLogger(__name__)
+
 _CHECKS = {
     "column-stochastic": check_column_stochastic,
     "doubly-stochastic": check_doubly_stochastic,
@@ -37,7 +40,11 @@ _CONVEX_MODELS = ("logistic", "linear")
 
 
 def build_plan(
-    config: Config, records: Sequence[int], parameters: int, notes: Sequence[str] = ()
+    config: Config,
+    records: Sequence[int],
+    parameters: int,
+    notes: Sequence[str] = (),
+    cautions: Sequence[str] = (),
 ) -> Plan:
     """Decide everything, and refuse what cannot be.
 
@@ -48,6 +55,7 @@ def build_plan(
         records: J of each node.
         parameters: d.
         notes: what else the plan comes to, each one line.
+        cautions: what else the user should know, each one line.
 
     Raises:
         InputError: the settings contradict each other or the data.
@@ -62,7 +70,7 @@ def build_plan(
     release = make_release(
         definition, setup, schedules, activity, config.privacy.published_constant
     )
-    cautions: tuple[str, ...] = definition.check(setup)
+    cautions = (*cautions, *definition.check(setup))
     if definition.convex and setup.model not in _CONVEX_MODELS:
         cautions += (
             f"{definition.title} is proved to converge for convex losses: "
@@ -156,7 +164,8 @@ def _setup(config: Config, mixing: Mixing, records: Sequence[int], parameters: i
         records=records,
         parameters=parameters,
         model=config.task.model,
-        loss=config.task.loss,
+        # Of another loss than it is named, nothing may be taken for proved.
+        loss=config.task.loss + (" with class weights" if config.task.class_weights else ""),
         accounted=config.privacy.noisy and config.privacy.accounting != "none",
         relation=config.privacy.relation,
         sampling=config.train.sampling,
@@ -243,7 +252,8 @@ def _noised(config: Config, release: Release, nodes: Sequence[NodeRelease]) -> t
         for node, budget, delta in zip(nodes, budgets, per_node(settings.delta), strict=True)
     ]
     costs: dict[_NoiseQuestion, NodePlan] = {}
-    failures: list[str] = []
+    failures: dict[str, list[int]] = {}
+    kinds = len(set(wanted))
     initial_guess: NodePlan | None = None
     # In the order of rates, since each scale is a guess for the next.
     order = sorted(zip(nodes, wanted, strict=True), key=lambda row: (row[0].rate, row[1].released))
@@ -252,17 +262,29 @@ def _noised(config: Config, release: Release, nodes: Sequence[NodeRelease]) -> t
             continue
         delta = want.delta if release.setup.accounted else None
         bounded = replace(node, budget=want.budget, delta=delta)
+        _log.info("calibrating noise, %d of %d kinds of nodes", 1 + len(costs), kinds)
         try:
             costs[want] = _costed(config.privacy, release, bounded, initial_guess)
         except BudgetError as error:
             same = [index for index, other in enumerate(wanted) if other == want]
-            failures.append(f"{_listed(same)}: {error}")
+            failures.setdefault(_refused(want, error), []).extend(same)
             costs[want] = NodePlan(**vars(node))
         initial_guess = costs[want] if costs[want].noise_scale else initial_guess
     if failures:
         more = f"; and {len(failures) - 3} more groups of nodes" if len(failures) > 3 else ""
-        raise BudgetError("; ".join(failures[:3]) + more)
+        told = [f"{_listed(sorted(nodes))}: {why}" for why, nodes in list(failures.items())[:3]]
+        raise BudgetError("; ".join(told) + more)
     return tuple(replace(costs[want], node=node) for node, want in enumerate(wanted))
+
+
+def _refused(want: _NoiseQuestion, error: BudgetError) -> str:
+    """Why a node's budget cannot be met, with the key that asked for it."""
+    text = str(error)
+    return (
+        text
+        if want.budget is None or text.startswith("privacy.")
+        else (f"privacy.epsilon = {want.budget:g} (delta {want.delta:g}) cannot be kept: {text}")
+    )
 
 
 def _costed(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,21 +15,29 @@ from tacit.algorithms.variance_reduction import DifferenceOptions
 from tacit.communication.peers import ALONE, Peers, Placement, place
 from tacit.communication.received import EXPERIMENT, IDENTITY, Experiment
 from tacit.config import GIVEN, Config
-from tacit.data import Dataset, StackedData
+from tacit.data import Dataset, Schema, StackedData
 from tacit.errors import InputError, RecordsError
 from tacit.gradients import Loss, Output, StackedModel
 from tacit.gradients.table import available_bytes, table_need
 from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
+from tacit.models.lightning import lightning_loss, lightning_notes
+from tacit.models.metrics import Baselines, Metric, baselines, check_metrics, find_metrics
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import compare, counts, identity, planned
+from tacit.training.records import load_records
 from tacit.training.slow_path import SlowPath, slow_path
 
-__all__ = ["DTYPES", "Job", "prepare"]
+__all__ = ["DTYPES", "Function", "Job", "prepare"]
+
+Function = Callable[[Tensor, Tensor], Any]
+"""Of outputs `[r, ...]` and targets `[r, ...]`: a loss or a metric."""
+
 
 _EXAMPLES = 8  # records that the gradient engine tries itself on
 _EXAMPLE_SEED = 22
+_IMBALANCED = 0.8  # the share of one class above which accuracy says little
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,8 @@ class Job:
         train: every node's records, stacked.
         test: public test data on the run's device, or None.
         loss: of the task.
+        metrics: of the task, the leading one first; none were asked for where there are none.
+        baselines: what a model that ignores its inputs scores on the public test records.
         outputs: numbers that the model gives for a record.
         placement: which process hosts which node.
         hosted: the nodes of this process, whose records `train` holds, ascending.
@@ -54,6 +64,8 @@ class Job:
     train: StackedData
     test: Dataset | None
     loss: Loss
+    metrics: tuple[Metric, ...]
+    baselines: Baselines
     outputs: int
     placement: Placement
     hosted: tuple[int, ...]
@@ -82,6 +94,8 @@ class Job:
         return torch.device(self.config.train.device)
 
 
+_LOG = logging.getLogger("tacit")
+
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -91,7 +105,10 @@ def prepare(
     model: nn.Module | None = None,
     nodes: Sequence[Any] | None = None,
     test: Any = None,
+    given_loss: Function | None = None,
+    given_metrics: Mapping[str, Function] | None = None,
     output: Output | None = None,
+    schema: Schema | None = None,
     peers: Peers = ALONE,
 ) -> Job:
     """Load and split the data, build the model, make the plan; agree on it with other processes.
@@ -103,7 +120,10 @@ def prepare(
         nodes: each node's records, those of other processes too (they are left alone); None loads
             `[task].dataset` and splits it, or the own data of the nodes of this process.
         test: public test records; None takes the data set's own, if any.
+        given_loss: the loss of the task, where it was passed as an object.
+        given_metrics: those metrics of the task that were passed as objects, by name.
         output: takes the prediction from what the model returns; None takes `[task].output`.
+        schema: of frames; None takes that of `[task].schema`, if any.
         peers: the other processes.
 
     Raises:
@@ -118,48 +138,72 @@ def prepare(
     hosted = placement.hosted(peers.rank)
     device = _device(config.train.device)
     dtype = DTYPES[config.train.dtype]
-    train, public, classes = _records(config, nodes, dtype, device, hosted)
+    _LOG.info("reading the records of %d nodes", len(hosted))
+    records = load_records(config, nodes, test, schema, dtype, device, hosted)
+    train, public, classes = records.train, records.test, records.classes
     first = train.first
-    if test is not None:
-        public = data.as_dataset(test, "test")
+    own_loss = None
+    if config.task.loss == GIVEN and given_loss is None:
+        own_loss = lightning_loss(model)
+    loss = own_loss or find_loss(config.task.loss, given_loss)
+    if config.task.class_weights is not None:
+        loss = gradients.weighted(loss, config.task.class_weights)
+    metrics = find_metrics(config.task.metric, given_metrics)
+    if metrics and public is None:
+        expected = (
+            "is a score of public test records, and there are none: give some, or leave it out"
+        )
+        raise InputError("task.metric", metrics[0].name, expected)
+    shown = "task.dataset" if test is None else "test"
     if public is not None:
-        _check_public(public, first)
-    loss = find_loss(config.task.loss, config.task.metric)
+        declared = config.task.outputs if loss.name == "cross-entropy" else None
+        _check_public(public, first, shown, declared or classes)
     if model is None:
         model = _build_model(config, loss, public, first, classes)
     layout = data.record_layout(first)
+    schema_digest = None if records.schema is None else records.schema.digest
+    if schema_digest is not None:
+        layout["record schema"] = schema_digest
     # What is tried out, and may be refused for what comes of it, are no private records.
     example = _made(model, loss, first) if public is None else _few(public)
     kind = models.input_dtype(model, example.inputs, dtype)
     kind = dtype if first.inputs.is_floating_point() else kind
     example = _on_device(example, kind, dtype, device)
-    engine = gradients.build(
-        model,
-        loss,
-        example.inputs,
-        example.targets,
-        dtype=dtype,
-        device=device,
-        output=find_output(config.task.output) if output is None else output,
-    )
+    _LOG.info("looking for the quickest way to the gradients of every record")
+    try:
+        engine = gradients.build(
+            model,
+            loss,
+            example.inputs,
+            example.targets,
+            dtype=dtype,
+            device=device,
+            output=find_output(config.task.output) if output is None else output,
+        )
+    except RecordsError as error:  # a few of them were tried
+        raise RecordsError(shown, "some of its records", error.expected) from None
     if isinstance(config.algorithm.options, DifferenceOptions):
         gradients.refuse_dropout(engine)
     outputs = engine.outputs(engine.start(1, dtype, device), example.inputs)[0]
-    loss.check(outputs, example.targets)
+    held_out = None if public is None else _held_out(config, public, kind, dtype, device)
+    _check_fit(config, loss, outputs, example if held_out is None else held_out, shown)
     loaded = train if train.bytes else replace(train, stored=train.stored.to(kind))
     train = _bounded_records(config, loaded)
     _check_records(model, loss, outputs, train, hosted)
-    held_out = None
-    if public is not None:
-        held_out = _on_device(public, kind, dtype, device)
-        held_out = replace(held_out, inputs=_bounded(config, held_out.inputs))
-        loss.check(outputs, held_out.targets)
-    records = _agreed_records(config, engine, train, dtype, placement, peers, layout)
-    notes = _table_notes(config, engine, train.sizes.tolist(), dtype)
-    plan = build_plan(config, records, engine.parameters_count, notes)
+    ignorant = Baselines()
+    if held_out is not None:
+        check_metrics(metrics, loss, outputs, held_out.targets, config.train.evaluate_records)
+        ignorant = baselines(metrics, loss, outputs, held_out.targets)
+    counted = _agreed_records(config, engine, train, dtype, placement, peers, layout)
+    table = _table_notes(config, engine, train.sizes.tolist(), dtype)
+    notes = (*records.notes, *table, *lightning_notes(model, loss))
+    cautions = _imbalance(config, loss, ignorant)
+    plan = build_plan(config, counted, engine.parameters_count, notes, cautions)
+    plan = replace(plan, schema=schema_digest)
     slow = slow_path(engine, example.inputs, example.targets, dtype)
     if slow is not None:
         plan = _with_forecast(plan, slow, hosted)
+    _LOG.info("plan made: %s", _words(plan))
     plans = peers.share("plan", planned(plan), IDENTITY)
     compare(plans)
     return Job(
@@ -168,10 +212,34 @@ def prepare(
         train=train,
         test=held_out,
         loss=loss,
+        metrics=metrics,
+        baselines=ignorant,
         outputs=outputs[0].numel(),
         placement=placement,
         hosted=hosted,
         loaded=train if config.privacy.ledger is None else loaded,
+    )
+
+
+def _imbalance(config: Config, loss: Loss, ignorant: Baselines) -> tuple[str, ...]:
+    """That accuracy says little of public test records nearly all of which are of one class."""
+    share = ignorant.accuracy
+    if config.task.metric is not None or share is None or share <= _IMBALANCED:
+        return ()
+    weights = "" if loss.weights else ", and task.class_weights makes rare classes count for more"
+    return (
+        f"{share:.1%} of the public test records are of one class, so that a model which ignores "
+        f"its inputs has this accuracy: task.metric = 'auc' says more{weights}",
+    )
+
+
+def _words(plan: Plan) -> str:
+    """A plan in a few words."""
+    task, spent = plan.config.task, [node.epsilon for node in plan.nodes if node.epsilon]
+    epsilon = f"epsilon {max(spent):.4g}" if spent else "no epsilon"
+    return (
+        f"{plan.config.algorithm.name} on {task.dataset}, {len(plan.nodes)} nodes, "
+        f"{plan.steps} steps, {epsilon}"
     )
 
 
@@ -224,15 +292,43 @@ def _with_forecast(plan: Plan, slow: SlowPath, hosted: Sequence[int]) -> Plan:
     return replace(plan, cautions=cautions, notes=(*plan.notes, slow.note()))
 
 
-def _check_public(public: Dataset, first: Dataset) -> None:
-    """Public test records must be shaped as the nodes'."""
-    data.check_dataset(public, "test")
+def _check_public(public: Dataset, first: Dataset, where: str, classes: int | None) -> None:
+    """Public test records must be shaped as the nodes', and hold no class that is not declared."""
+    data.check_dataset(public, where, classes)
     if public.inputs.shape[1:] != first.inputs.shape[1:]:
         raise InputError(
-            "test",
+            where,
             f"records of shape {list(public.inputs.shape[1:])}",
             f"must be shaped as the nodes' records: {list(first.inputs.shape[1:])}",
         )
+
+
+def _held_out(
+    config: Config, public: Dataset, kind: torch.dtype, dtype: torch.dtype, device: torch.device
+) -> Dataset:
+    """Public test records as they are scored."""
+    records = _on_device(public, kind, dtype, device)
+    return replace(records, inputs=_bounded(config, records.inputs))
+
+
+def _check_fit(config: Config, loss: Loss, outputs: Tensor, shown: Dataset, where: str) -> None:
+    """The model's outputs must fit public records, and what is declared of them.
+
+    Args:
+        config: the experiment.
+        loss: of the task.
+        outputs: of a few records, `[few, ...]`.
+        shown: public test records, or those that were made up.
+        where: they are from.
+    """
+    declared, given = config.task.outputs, outputs[0].numel()
+    if declared is not None and declared != given:
+        expected = f"the model gives {given} numbers for a record: write that, or leave it out"
+        raise InputError("task.outputs", declared, expected)
+    try:
+        loss.check(outputs, shown.targets)
+    except RecordsError as error:
+        raise RecordsError(where, str(error.value), error.expected) from None
 
 
 def _few(public: Dataset) -> Dataset:
@@ -314,47 +410,6 @@ def _check_records(
             rule = "every id must have a row in the model's embeddings"
             count = f"{wrong:,} of {size:,} records"
             raise RecordsError(f"task.dataset of node {node}", count, rule)
-
-
-def _load(config: Config) -> data.TaskData:
-    return data.load(
-        config.task.dataset, data_dir=Path(config.task.data_dir), seed=config.train.seed
-    )
-
-
-def _records(
-    config: Config,
-    nodes: Sequence[Any] | None,
-    dtype: torch.dtype,
-    device: torch.device,
-    hosted: Sequence[int],
-) -> tuple[StackedData, Dataset | None, int | None]:
-    """The records of this process's nodes, stacked; public test records; classes as declared."""
-    wanted = config.nodes
-    if nodes is not None:
-        local = [data.as_dataset(nodes[node], f"nodes[{node}]") for node in hosted]
-        for node, records in zip(hosted, local, strict=True):
-            data.check_dataset(records, f"nodes[{node}]")
-        return data.stack(local, dtype, device), None, None
-    if wanted.data == "by-rank":
-        assert wanted.source is not None
-        own_records = data.stack(data.load_own(wanted.source, hosted), dtype, device)
-        if config.task.dataset == GIVEN:
-            return own_records, None, None
-        named = _load(config)
-        return own_records, named.test, named.classes
-    loaded = _load(config)  # checked there
-    parts = data.partition(
-        wanted.partition,
-        loaded,
-        wanted.count,
-        config.train.seed,
-        alpha=wanted.alpha,
-        per_node=wanted.per_node,
-    )
-    own = [parts[node] for node in hosted]
-    stacked = data.stack_parts(loaded.train, own, dtype, device)
-    return stacked, loaded.test, loaded.classes
 
 
 def _build_model(

@@ -72,7 +72,11 @@ class Draw:
 
 
 def open_shared(
-    plan: Plan, loaded: StackedData, hosted: Sequence[int] | None, session: str
+    plan: Plan,
+    loaded: StackedData,
+    hosted: Sequence[int] | None,
+    session: str,
+    new_budgets: float | tuple[float, ...] | None = None,
 ) -> SharedLedgers:
     """The ledgers of the nodes' data; of a run without any, one that allows everything.
 
@@ -82,6 +86,7 @@ def open_shared(
         hosted: the nodes of this process; None: all.
         session: of the run, as its processes have agreed; what they run is part of it as well, so
             that no other process's word makes two different runs one.
+        new_budgets: epsilon of accounts that are yet to be made; None: `privacy.epsilon`.
 
     Raises:
         InputError: the records are in use, or a ledger is damaged or has another budget.
@@ -94,7 +99,8 @@ def open_shared(
     nothing: Sequence[None] = (None,) * len(plan.nodes)
     asked = (settings.ledger_epsilon, settings.ledger_delta)
     epsilons, deltas = (nothing if value is None else per_node(value) for value in asked)
-    budgets = nothing if settings.budget is None else per_node(settings.budget)
+    new = settings.budget if new_budgets is None else new_budgets
+    budgets = nothing if new is None else per_node(new)
     here = range(len(plan.nodes)) if hosted is None else hosted
     places = zip(here, loaded.offsets.tolist(), loaded.sizes.tolist(), strict=True)
     wanted = [

@@ -16,10 +16,16 @@ from tacit.communication.received import CHARGED, FLAG, STEP, STEPS
 from tacit.config import Config
 from tacit.errors import InputError, PeerError
 from tacit.privacy.ledger.ledger import lacking_steps
-from tacit.report.documents.metrics import Measurement, PrivateMeasurement, Spread
+from tacit.report.documents.metrics import (
+    Measurement,
+    PrivateMeasurement,
+    PublicMeasurement,
+    Spread,
+)
 from tacit.report.documents.run import Status
 from tacit.training.budget import RunLedger, affordable, claimed_spent, extremes, node_keys
 from tacit.training.evaluation import RunEvaluation, combined, measure
+from tacit.training.hooks import LOG
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 from tacit.training.processes.communication import Communication
@@ -68,6 +74,8 @@ class RunState:
     measured: RunEvaluation | None = None
     started: bool = False  # whether the state before the first step was measured
     kept: int = 0  # the last step of which every process is known to have a checkpoint
+    reserved: int = 0  # steps up to this one are reserved by this session, or were paid before
+    paid: int = 0  # steps up to this one stay charged, whether they are sent or not
     began: float = field(default_factory=time.perf_counter)
 
     @property
@@ -86,9 +94,14 @@ class RunState:
         models: Tensor = self.job.config.algorithm.definition.models(self.state)
         return models
 
+    @property
+    def charged(self) -> int:
+        """Steps that are charged at least once: more than were made, where a stop kept them so."""
+        return max(self.step, self.paid)
+
     def spent(self, which: str, step: int) -> float | None:
         """Epsilon of the node that spends `most` or `least`: an upper bound after `step` steps."""
-        curve = self.curves[which]
+        curve, step = self.curves[which], max(step, self.paid)
         return next(
             (value for at, value in zip(self.evaluation_steps, curve, strict=True) if at >= step),
             curve[-1],
@@ -155,8 +168,11 @@ def begin(
         )
     if folder is not None:
         _check_reserved(folder, own, first)
+    # Steps that no process has sent since its stop kept them charged; else they are charged again.
+    own_paid = first if ledger is None or not resume else ledger.paid_until(first)
+    paid = max(first, min(peers.share("steps that are paid for", own_paid, STEP)))
     # Each process answers for the budgets of its own nodes, from its own ledger.
-    covered, message = affordable(plan, own, first, ledger if resume else None)
+    covered, message = affordable(plan, own, first, ledger if resume else None, paid)
     until, rank = _agreed_end(peers, plan, first, covered)
     if until < covered:
         message = (
@@ -191,11 +207,12 @@ def begin(
         step=first,
         seconds_before=seconds,
         evaluation_steps=evaluation_steps,
-        curves=_curves(job, charged, first, evaluation_steps),
+        curves=_curves(job, charged, paid, evaluation_steps),
         rows=rows,
         started=known,
         message=message,
         notes=notes if lacking is None else (*notes, lacking),
+        paid=paid if paid > first else 0,
         status="done" if message is None else "budget-exhausted",
     )
 
@@ -295,7 +312,7 @@ def _agreed_end(peers: Peers, plan: Plan, first: int, own: int) -> tuple[int, in
 def _curves(
     job: Job, charged: Mapping[int, Sequence[Interval]], first: int, evaluation_steps: Sequence[int]
 ) -> dict[str, tuple[float | None, ...]]:
-    """The most and the least that a node has spent by each step.
+    """The most and the least that a node has spent by each step; up to `first`, all is charged.
 
     The nodes of this process count beside the extremes of all, since what others have reserved is
     their word.
@@ -326,18 +343,27 @@ def _run_id(ledger: RunLedger | None) -> str:
     return "" if ledger is None else ledger.own.run_id
 
 
-def record(run: RunState, *, whole: bool = False) -> None:
-    """Measure where the run stands; the row follows when all processes have said theirs."""
+def record(run: RunState, *, whole: bool = False) -> list[PublicMeasurement]:
+    """Measure where the run stands; the row follows when all processes have said theirs.
+
+    Returns:
+        What is new, as `take_rows`.
+    """
     job, models = run.job, run.models
     part = measure(job, models, run.state, run.communication.exchange, whole=whole)
     run.communication.put(run.step, part)
     if run.folder is not None and run.folder is not run.common_folder:
         run.folder.append_metrics(_private(run, run.step))
-    take_rows(run, whole=whole)
+    return take_rows(run, whole=whole)
 
 
-def take_rows(run: RunState, *, whole: bool = False) -> None:
-    """Append the rows for which all parts have come to the series; in the process that writes."""
+def take_rows(run: RunState, *, whole: bool = False) -> list[PublicMeasurement]:
+    """Append the rows for which all parts have come to the series; in the process that writes.
+
+    Returns:
+        What everyone may know of these rows.
+    """
+    new: list[PublicMeasurement] = []
     for step, parts in run.communication.ready():
         run.measured = combined(run.job, parts, whole=whole)
         public = opened(_row(run, step, run.measured), "a row of metrics")
@@ -345,6 +371,26 @@ def take_rows(run: RunState, *, whole: bool = False) -> None:
         run.rows = [kept for kept in run.rows if kept.step < step] + [row]
         if run.common_folder is not None:
             run.common_folder.append_metrics(row)
+        new.append(PublicMeasurement(step=step, **public))
+        LOG.info("step %d: %s", step, _words(new[-1]))
+    return new
+
+
+def _words(row: PublicMeasurement) -> str:
+    """The public part of a row in a few words."""
+    loss, accuracy, epsilon = row.test_loss, row.test_accuracy, row.epsilon
+    asked = [
+        f"test {name} {scores.mean:.4f}"
+        for name, scores in row.test_metrics.items()
+        if scores.mean is not None
+    ]
+    parts = (
+        *asked,
+        None if loss is None or loss.mean is None else f"test loss {loss.mean:.4f}",
+        None if accuracy is None or accuracy.mean is None else f"test accuracy {accuracy.mean:.4f}",
+        None if epsilon is None or epsilon.most is None else f"epsilon {epsilon.most:.4g}",
+    )
+    return ", ".join(part for part in parts if part) or "no test records"
 
 
 def _private(run: RunState, step: int) -> PrivateMeasurement:
@@ -366,12 +412,12 @@ def _row(run: RunState, step: int, run_evaluation: RunEvaluation) -> Released[di
     plan = run.plan
     k = max(step - 1, 0)
     noise = [plan.release.noise_std(node, k) / node.expected_batch for node in plan.nodes]
-    claims = [claim for claim in claimed_spent(plan, step) if claim is not None]
+    charged = max(step, run.paid)
+    claims = [claim for claim in claimed_spent(plan, charged) if claim is not None]
     most, least = run.spent("most", step), run.spent("least", step)
     scores = None if run_evaluation.evaluation is None else run_evaluation.evaluation.value
     row = {
-        "test_accuracy": scores and scores.accuracy_summary(),
-        "test_loss": scores and scores.loss_summary(),
+        **measured.summaries(scores, run.job.metrics, run.job.baselines),
         "consensus_distance": run_evaluation.consensus_distance,
         "clip": plan.release.clip.bound(k),
         "noise_std": sum(noise) / len(noise) if plan.noisy else None,
@@ -397,6 +443,7 @@ def save(run: RunState) -> None:
     run_id = _run_id(run.ledger)
     saved = Checkpoint(run.step, tensors, run.seconds, run.job.digest, run_id)
     checkpoints.write(run.folder.path, saved, keep=run.kept)
+    LOG.info("step %d: checkpoint written", run.step)
     run.kept = run.peers.saved(run.step)
     checkpoints.discard_set_aside(run.folder.path, until=run.kept)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ import pytest
 import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from experiments import experiment, strict_json, write_module
-from tacit.analysis.compare.document import figure_document, mean_and_deviation
+from tacit.analysis.compare.document import figure_document, figure_table, mean_and_deviation
 from tacit.analysis.compare.figure import FigureOptions, load_figure
 from tacit.analysis.compare.session import gather
 from tacit.analysis.compare.store import Store
+from tacit.errors import InputError
+from tacit.report.compare_page import compare_page
 from tacit.report.documents.base import as_dict, dump
 from tacit.report.documents.figure import MeanDeviation
 
@@ -150,6 +154,59 @@ def test_an_accuracy_that_nothing_has_gives_way_to_the_loss(
         line["points"][0]["figures"]["test_loss"]["mean"]
     )
     assert line["points"][0]["figures"]["test_accuracy"] is None
+
+
+def test_the_metric_that_was_asked_for_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = write_module(
+        tmp_path,
+        """
+        def load():
+            inputs = torch.linspace(-1, 1, 40).reshape(20, 2)
+            records = (inputs, inputs.sum(1, keepdim=True))
+            return records, records
+        """,
+    )
+    path = tmp_path / "numbers.toml"
+    task = {"dataset": f"{name}:load", "model": "linear", "loss": "mse", "metric": ["mae", "r2"]}
+    figure = {
+        "line": [
+            {
+                "name": "one",
+                "grid": {"algorithm.learning_rate": [1e-9, 0.2]},
+                "published": {"mae": 0.5},
+            }
+        ]
+    }
+    sections = experiment(task=task, train={"steps": 4}, privacy={"noise_std": 1e-3})
+    path.write_text(tomli_w.dumps({**sections, "figure": figure}), encoding="utf-8")
+    store = Store.open(tmp_path / "out")
+    made = figure_document(gather(load_figure([path]), store), store)
+    document = strict_json(dump(made))
+    assert (document["y"], document["score"]) == ("mae", "mae")
+    (line,) = document["lines"]
+    ends = [point["figures"]["score"]["mean"] for point in line["points"]]
+    assert line["chosen"] == ends.index(min(ends)) == 1  # of errors the least is best
+    shown = line["points"][1]["figures"]
+    assert shown["score"] == shown["test_metrics"]["mae"]
+    assert list(shown["test_metrics"]) == ["mae", "r2"]
+    assert shown["worst"]["mean"] >= shown["score"]["mean"]
+    assert line["curve"][-1]["mean"] == pytest.approx(ends[1])
+    assert line["difference"] == pytest.approx(ends[1] - 0.5)
+    said = StringIO()
+    figure_table(made, Console(file=said, width=200))
+    assert "test mean absolute error" in said.getvalue()
+    assert "test mean absolute error, mean over nodes" in compare_page(document)
+
+
+def test_a_measure_that_no_run_has_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "digits.toml"
+    figure = {"y": "auc", "line": [{"name": "one"}]}
+    path.write_text(tomli_w.dumps({**experiment(), "figure": figure}), encoding="utf-8")
+    with pytest.raises(InputError, match=r"figure\.y = 'auc': is no metric of the runs"):
+        load_figure([path])
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=9))

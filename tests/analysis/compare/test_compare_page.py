@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from copy import deepcopy
 from io import StringIO
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tacit.analysis.compare.document import figure_table
-from tacit.report.compare_page import COLUMNS, compare_page, line_cells, panels, picture_note
+from tacit.report.compare_page import columns, compare_page, line_cells, panels, picture_note
 from tacit.report.documents.base import read
 from tacit.report.documents.figure import CompareDocument
 from web_pages import EVIL, Page, poisoned
@@ -29,8 +28,11 @@ def line(name: str, **changes: Any) -> dict[str, Any]:
         "complete": 2,
         "figures": {
             "test_accuracy": spread(0.8123, 0.0149),
+            "test_metrics": {},
+            "score": spread(0.8123, 0.0149),
             "worst": spread(0.75, 0.02),
             "consensus": spread(0.83, 0.01),
+            "baseline": spread(0.1, 0.0),
             "test_loss": spread(0.5, 0.1),
             "train_loss": None,
             "consensus_distance": spread(0.1, 0.1),
@@ -73,6 +75,7 @@ def document(*lines: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "quick": False,
         "x": ["steps", "bytes", "epsilon"],
         "y": "test_accuracy",
+        "score": "test_accuracy",
         "seeds": 2,
         "runs": 4,
         "complete": 4,
@@ -96,12 +99,16 @@ def bare(name: str) -> dict[str, Any]:
 
 
 def test_cells_round_to_the_safe_side() -> None:
-    cells = dict(zip(COLUMNS, line_cells(line("one")), strict=True))
+    cells = dict(
+        zip(columns("test_accuracy"), line_cells(line("one"), "test_accuracy"), strict=True)
+    )
     assert cells["certified epsilon"] == "3.00"  # up
     assert cells["test accuracy"].replace("\u202f", " ").replace("\xa0", " ") == "81.2 % ± 1.5"
     assert cells["published"] == "74.65 %"
     assert cells["difference"] == "+6.58"
-    cells = dict(zip(COLUMNS, line_cells(bare("none")), strict=True))
+    cells = dict(
+        zip(columns("test_accuracy"), line_cells(bare("none"), "test_accuracy"), strict=True)
+    )
     assert cells["certified epsilon"] == cells["claimed epsilon"] == "not private"
 
 
@@ -156,17 +163,14 @@ def test_the_page_shows_what_the_document_says() -> None:
     assert "no run here has an epsilon" in page.text
 
 
-def test_a_legend_has_room_for_each_line_in_a_row_of_its_own() -> None:
-    """A legend with less room is cut off by a scroll bar, and squeezes the plot."""
-    for count in (1, 3, 12):
-        made = document(*(line(f"line {turn}") for turn in range(count)))
-        page = Page(compare_page(made))
-        layout = page.charts["compare-steps-0"]["layout"]
-        assert layout["margin"]["b"] >= 2 * count * 18 + 50  # every line has a published figure
-        assert layout["legend"]["tracegroupgap"] == 0
-        figure = re.search(r'id="compare-steps-0".*?height:(\d+)px', page.html, re.DOTALL)
-        assert figure is not None
-        assert int(figure[1]) - layout["margin"]["b"] == 236
+def test_the_legend_names_every_line_and_hides_its_band_with_it() -> None:
+    page = Page(compare_page(document(line("first"), line("second"))))
+    entries = [tag["value"] for name, tag in page.tags if name == "button"]
+    # traces of each line: its band, its mean, and the figure that is published
+    assert entries[:4] == ["1 0", "2", "4 3", "5"]
+    for name in ("first", "first, published", "second", "second, published"):
+        assert name in page.text
+    assert page.charts["compare-steps-0"]["layout"]["showlegend"] is False
 
 
 def test_text_on_the_page_is_escaped() -> None:

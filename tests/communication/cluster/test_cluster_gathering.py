@@ -18,10 +18,10 @@ from ranks import Hub, Outcome, Seat, ThreadChannel, lost, rendezvous, run_ranks
 from torch.distributed import TCPStore
 
 from tacit.communication.cluster.gathering import Gatherer, LostError, open_gatherer
-from tacit.communication.received import Schema
+from tacit.communication.received import Form
 from tacit.errors import PeerError, TacitError
 
-ANYTHING = Schema(TypeAdapter(JsonValue), 16 * 2**20)
+ANYTHING = Form(TypeAdapter(JsonValue), 16 * 2**20)
 DIMENSION = 1000
 STEPS = [0, 10, 20, 30, 40, 50]
 

@@ -28,7 +28,7 @@ from tacit.communication.cluster.rendezvous import (
 )
 from tacit.communication.cluster.reports import read_report, write_report
 from tacit.communication.cluster.store import KeyValueStore, open_board
-from tacit.communication.received import STEP, Schema
+from tacit.communication.received import STEP, Form
 from tacit.errors import (
     BudgetError,
     DivergenceError,
@@ -38,7 +38,7 @@ from tacit.errors import (
     TacitError,
 )
 
-ANYTHING = Schema(TypeAdapter(JsonValue))
+ANYTHING = Form(TypeAdapter(JsonValue))
 
 
 def free_port() -> int:

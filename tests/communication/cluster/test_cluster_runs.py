@@ -34,7 +34,10 @@ NODES, STEPS = 5, 6
 PRIVATE = ("train_loss", "gradient_norm", "clip_rate", "records_left_out")
 Sections = Mapping[str, Mapping[str, Any]]
 KINDS: Mapping[str, Sections] = {
-    "push-sum": {"algorithm": {"name": "dyn-d2p", "momentum": 0.9, "final_mixing": 2}},
+    "push-sum": {
+        "algorithm": {"name": "dyn-d2p", "momentum": 0.9, "final_mixing": 2},
+        "task": {"metric": ["auc", "f1"]},
+    },
     "gossip, compressed": {
         "algorithm": {
             "name": "do-adp", "compressor": "top-k", "keep": 0.3, "momentum": 0.5,
@@ -43,7 +46,8 @@ KINDS: Mapping[str, Sections] = {
     },
     "server": {"algorithm": {"name": "dp-fedavg", "clients_per_round": 3, "local_steps": 2}},
     "server, primal and dual": {
-        "algorithm": {"name": "fedspd-dp", "clients_per_round": 2, "penalty": 20.0}
+        "algorithm": {"name": "fedspd-dp", "clients_per_round": 2, "penalty": 20.0},
+        "task": {"metric": ["balanced-accuracy"], "class_weights": [1.0, 2.0] * 5},
     },
     "asynchronous": {"algorithm": {"name": "adp2-sgd", "stragglers": 0.3}},
 }  # fmt: skip
@@ -77,7 +81,7 @@ def assert_same_run(run: Path, alone: Path, *, server: bool = False) -> None:
     found, right = result_of(run), result_of(alone)
     for key in ("status", "steps", "epsilon", "claimed_epsilon", "bytes_sent_by_node"):
         assert found[key] == right[key], key
-    for key in ("test_accuracy", "test_loss"):
+    for key in ("test_accuracy", "test_loss", "test_metrics", "test_metrics_by_node"):
         assert close(found[key], right[key]), key
     assert charged(run) == charged(alone)
     rows, rights = rows_of(run), rows_of(alone)

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from tacit.errors import InputError
 from tacit.report.documents.claims import Attack, AuditDocument
+from tacit.report.terminal import print_table
 from tacit.report.wording import epsilon_text, lower_text
 
 __all__ = [
@@ -193,7 +194,7 @@ def audit_table(report: AuditReport) -> None:
     console = Console(highlight=False)
     console.print(f"{report.algorithm}, {report.steps} steps, {report.relation}")
     console.print(report.mechanism)
-    console.print(table)
+    print_table(console, table)
     claimed = "no claim" if report.claimed is None else f"{report.claimed:.4g}"
     console.print(
         f"epsilon at delta {report.delta:g}: audited at least {lower_text(report.epsilon)}, "

@@ -22,11 +22,18 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tacit import __version__
-from tacit.analysis.compare.figure import FigureLine, FigureSetting, choice_text
+from tacit.analysis.compare.figure import SERIES, FigureLine, FigureSetting, choice_text
 from tacit.analysis.compare.pool import Outcome
 from tacit.analysis.compare.session import FigureRuns, Member, Monitor, sentences, spent_together
 from tacit.analysis.compare.store import Store
-from tacit.report.compare_page import COLUMNS, distinguishing, line_cells, point_cells
+from tacit.report.compare_page import (
+    columns,
+    compared,
+    distinguishing,
+    is_score,
+    line_cells,
+    point_cells,
+)
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.figure import (
     ComparedLine,
@@ -38,6 +45,7 @@ from tacit.report.documents.figure import (
     MeanDeviation,
 )
 from tacit.report.documents.metrics import Measurement, Scores
+from tacit.report.terminal import print_table
 
 __all__ = [
     "figure_document",
@@ -58,9 +66,12 @@ def figure_document(gathered: FigureRuns, store: Store) -> CompareDocument:
         store: the comparison's folder; all runs in it count for what they cost together.
     """
     figure, members = gathered.figure, gathered.members
-    y = figure.y
-    if y == "test_accuracy" and not any(_value(row, y) is not None for row in _all_rows(members)):
-        y = "test_loss"
+    rows = _all_rows(members)
+    # What nothing was measured of gives way to what comes next.
+    wanted = dict.fromkeys([figure.y, "test_accuracy"]) if is_score(figure.y) else ()
+    drawn = [name for name in wanted if any(_value(row, name) is not None for row in rows)]
+    y = drawn[0] if drawn else "test_loss" if wanted else figure.y
+    score = y if is_score(y) else _leading(members)
     versions = {member.result.tacit_version for member in members if member.result}
     together = spent_together(store.folders())
     return CompareDocument(
@@ -72,6 +83,7 @@ def figure_document(gathered: FigureRuns, store: Store) -> CompareDocument:
         quick=figure.quick,
         x=figure.x,
         y=y,
+        score=score,
         seeds=max((len(setting) for line in gathered.runs for setting in line), default=0),
         runs=len(members),
         complete=sum(member.complete for member in members),
@@ -80,7 +92,7 @@ def figure_document(gathered: FigureRuns, store: Store) -> CompareDocument:
         stopped=gathered.stopped,
         other_versions=tuple(sorted(versions - {__version__})),
         lines=tuple(
-            _line(line, runs, y, store)
+            _line(line, runs, (y, score), store)
             for line, runs in zip(figure.lines, gathered.runs, strict=True)
         ),
         together=tuple(together),
@@ -101,18 +113,27 @@ def mean_and_deviation(values: Sequence[float]) -> MeanDeviation | None:
     return MeanDeviation(mean=mean, deviation=math.sqrt(squares / (len(values) - 1)))
 
 
-def _line(line: FigureLine, runs: Sequence[Sequence[Member]], y: str, store: Store) -> ComparedLine:
+def _leading(members: Sequence[Member]) -> str:
+    """The score that the runs are judged by: a metric that was asked for, else the accuracy."""
+    names = [name for member in members if member.result for name in member.result.test_metrics]
+    return names[0] if names else "test_accuracy"
+
+
+def _line(
+    line: FigureLine, runs: Sequence[Sequence[Member]], names: tuple[str, str], store: Store
+) -> ComparedLine:
+    y, score = names
     points = [
-        _point(setting, members, store)
+        _point(setting, members, score, store)
         for setting, members in zip(line.settings, runs, strict=True)
     ]
-    best = _best(points, y)
+    best = _best(points, score)
     chosen = points[best]
-    ours = getattr(chosen.figures, y)
+    ours = chosen.figures.score if y == score else getattr(chosen.figures, y)
     printed = line.published.get(y)
     definition = line.settings[best].runs[0].algorithm.definition
     difference = None
-    if printed is not None and ours is not None:
+    if printed is not None and ours is not None and ours.mean is not None:
         difference = _as_printed(y, ours.mean) - printed
     return ComparedLine(
         name=line.name,
@@ -128,23 +149,36 @@ def _line(line: FigureLine, runs: Sequence[Sequence[Member]], y: str, store: Sto
 
 def _as_printed(y: str, value: float) -> float:
     """Papers print accuracies in per cent."""
-    return 100 * value if y == "test_accuracy" else value
+    return 100 * value if compared(y).percent else value
 
 
-def _point(setting: FigureSetting, members: Sequence[Member], store: Store) -> ComparedPoint:
+def _point(
+    setting: FigureSetting, members: Sequence[Member], score: str, store: Store
+) -> ComparedPoint:
     complete = [member for member in members if member.complete]
     results = [member.result for member in complete if member.result is not None]
     ends = [member.rows[-1] for member in complete if member.rows]
     accuracies = [result.test_accuracy for result in results if result.test_accuracy is not None]
     losses = [result.test_loss for result in results if result.test_loss is not None]
+    names = dict.fromkeys(name for result in results for name in result.test_metrics)
+    metrics = {
+        name: [result.test_metrics[name] for result in results if name in result.test_metrics]
+        for name in names
+    }
+    shown = accuracies if score == "test_accuracy" else metrics.get(score, [])
     return ComparedPoint(
         choice=dict(setting.choice),
         name=choice_text(setting.choice),
         complete=len(complete),
         figures=FigureNumbers(
             test_accuracy=_over(accuracies, lambda scores: scores.mean),
-            worst=_over(accuracies, lambda scores: scores.worst),
-            consensus=_over(accuracies, lambda scores: scores.consensus),
+            test_metrics={
+                name: _over(found, lambda scores: scores.mean) for name, found in metrics.items()
+            },
+            score=_over(shown, lambda scores: scores.mean),
+            worst=_over(shown, lambda scores: scores.worst),
+            consensus=_over(shown, lambda scores: scores.consensus),
+            baseline=_over(shown, lambda scores: scores.baseline),
             test_loss=_over(losses, lambda scores: scores.mean),
             train_loss=_over(ends, lambda row: row.train_loss),
             consensus_distance=_over(ends, lambda row: row.consensus_distance),
@@ -171,18 +205,18 @@ def _point(setting: FigureSetting, members: Sequence[Member], store: Store) -> C
     )
 
 
-def _best(points: Sequence[ComparedPoint], y: str) -> int:
-    """The point with the highest final accuracy, or lowest loss; one that lacks a run comes last.
+def _best(points: Sequence[ComparedPoint], score: str) -> int:
+    """The point whose score ends best, or its loss lowest; one that lacks a run comes last.
 
     Without test records nothing but the training loss could tell, which is private: the first.
     """
 
     def worth(place: int) -> tuple[bool, int, float]:
         point = points[place]
-        accuracy, loss = point.figures.test_accuracy, point.figures.test_loss
+        found, loss = point.figures.score, point.figures.test_loss
         value = -math.inf
-        if accuracy is not None and accuracy.mean is not None:
-            value = accuracy.mean
+        if found is not None and found.mean is not None:
+            value = found.mean if compared(score).larger_is_better else -found.mean
         elif loss is not None and loss.mean is not None:
             value = -loss.mean
         lacking = point.complete < len(point.runs)
@@ -224,7 +258,7 @@ def _all_rows(members: Sequence[Member]) -> list[Measurement]:
 
 
 def _value(row: Measurement, y: str) -> float | None:
-    value: Scores | float | None = getattr(row, y)
+    value: Scores | float | None = getattr(row, y) if y in SERIES else row.test_metrics.get(y)
     return value.mean if isinstance(value, Scores) else value
 
 
@@ -251,39 +285,55 @@ def figure_table(figure: CompareDocument, console: Console | None = None) -> Non
     """
     document, out = plain_json(figure), console or Console()
     scored = any(
-        point["figures"]["test_accuracy"] for line in document["lines"] for point in line["points"]
+        point["figures"]["score"] for line in document["lines"] for point in line["points"]
     )
-    ends = COLUMNS[1:4] if scored else COLUMNS[4:5]
-    for title, columns in (
-        (document["title"], ("line", *ends, *COLUMNS[9:])),
-        ("what it cost, of one run", ("line", *COLUMNS[5:9])),
-    ):
-        out.print(_lines_table(title, columns, document["lines"]))
-    for line in document["lines"]:
-        if len(line["points"]) > 1:
-            out.print(_grid_table(line, scored))
+    headings = columns(document["score"])
+    ends = headings[1:4] if scored else headings[4:5]
+    if document["complete"]:
+        for title, wanted in (
+            (document["title"], ("line", *ends, *headings[9:])),
+            ("what it cost, of one run", ("line", *headings[5:9])),
+        ):
+            print_table(out, _lines_table(title, wanted, document))
+        for line in document["lines"]:
+            if len(line["points"]) > 1:
+                print_table(out, _grid_table(line, document["score"], scored))
+    else:
+        out.print(f"{document['title']}: no run is complete, so there is nothing to compare")
     if document["seeds"] > 1:
         out.print("± is the sample standard deviation over seeds", highlight=False)
     for sentence in document["sentences"]:
         out.print(f"note: {sentence}", highlight=False)
     for note in document["notes"]:
         out.print(f"note: {note}", highlight=False)
+    for error, where in _errors(document).items():
+        more = f" and {len(where) - 1} more runs" if len(where) > 1 else ""
+        out.print(f"{where[0]}{more}: {error}", highlight=False, markup=False)
+    out.print(_count(document), highlight=False)
+
+
+def _errors(document: Row) -> dict[str, list[str]]:
+    """Every error once, and which runs have it."""
+    errors: dict[str, list[str]] = {}
     for line in document["lines"]:
         for point in line["points"]:
             for run in point["runs"]:
                 if run["error"]:
                     where = f"{line['name']} {point['name']}".strip()
-                    out.print(f"{where}, seed {run['seed']}: {run['error']}", highlight=False)
-    out.print(_count(document), highlight=False)
+                    errors.setdefault(run["error"], []).append(f"{where}, seed {run['seed']}")
+    return errors
 
 
-def _lines_table(title: str, columns: Sequence[str], lines: Sequence[Row]) -> Table:
+def _lines_table(title: str, wanted: Sequence[str], document: Row) -> Table:
     """The lines by group; a column that says nothing of any line is left out."""
-    cells = [line_cells(line) for line in lines]
-    columns_shown = [place for place in distinguishing(COLUMNS, cells) if COLUMNS[place] in columns]
+    lines, headings = document["lines"], columns(document["score"])
+    cells = [line_cells(line, document["score"]) for line in lines]
+    columns_shown = [
+        place for place in distinguishing(headings, cells) if headings[place] in wanted
+    ]
     table = _table(
         title,
-        [COLUMNS[place] for place in columns_shown],
+        [headings[place] for place in columns_shown],
         min(30, max(len(line["group"]) for line in lines)),
     )
     group = ""
@@ -303,13 +353,13 @@ def _count(document: Row) -> str:
     return text + ("; stopped: run it again to go on" if document["stopped"] else "")
 
 
-def _grid_table(line: Row, scored: bool) -> Table:
+def _grid_table(line: Row, score: str, scored: bool) -> Table:
     columns_shown = [0, 1, 2, 5, 6] if scored else [0, 4, 5, 6]
-    columns = ("point", *COLUMNS[1:5], "certified epsilon", "runs")
-    table = _table(f"grid of {line['name']}", [columns[column] for column in columns_shown])
+    headings = ("point", *columns(score)[1:5], "certified epsilon", "runs")
+    table = _table(f"grid of {line['name']}", [headings[column] for column in columns_shown])
     for place, point in enumerate(line["points"]):
         chosen = place == line["chosen"]
-        cells = point_cells(point)
+        cells = point_cells(point, score)
         marked = (f"{cells[0]}{' (shown)' if chosen else ''}", *cells[1:])
         table.add_row(*(marked[column] for column in columns_shown))
     return table

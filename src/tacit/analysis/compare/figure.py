@@ -17,14 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from tacit.config import Config, load_config, to_toml
 from tacit.errors import InputError, nearest
+from tacit.report.measures import MEASURES
 
 __all__ = [
     "AXES",
-    "MEASURES",
+    "SERIES",
     "Figure",
     "FigureLine",
     "FigureOptions",
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 AXES = ("steps", "rounds", "bytes", "epsilon")
-MEASURES = ("test_accuracy", "test_loss", "train_loss", "consensus_distance")
+SERIES = ("test_accuracy", "test_loss", "train_loss", "consensus_distance")
 UNSET = "unset"
 MOST_RUNS = 10_000
 MOST_SEEDS = 1_000
@@ -103,7 +104,7 @@ class Figure:
         source: where the original is printed; may be empty.
         notes: what the reader should know, a sentence each.
         x: axes that are drawn, of `AXES`.
-        y: what is drawn, of `MEASURES`.
+        y: what is drawn: one of `SERIES`, or a metric of the runs.
         quick: whether this is the short version.
         lines: in the order in which they are drawn.
     """
@@ -121,6 +122,15 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _measured(name: str) -> str:
+    if name in SERIES or name in MEASURES or ":" in name:
+        return name
+    raise ValueError(f"must be a measure; {nearest(name, [*SERIES, *MEASURES])}")
+
+
+_Measured = Annotated[str, AfterValidator(_measured)]
+
+
 class _LineSection(_Section):
     """`[[figure.line]]`."""
 
@@ -128,9 +138,7 @@ class _LineSection(_Section):
     group: str = ""
     set: dict[str, Any] = Field(default_factory=dict)
     quick: dict[str, Any] = Field(default_factory=dict)
-    published: dict[
-        Literal["test_accuracy", "test_loss", "train_loss", "consensus_distance"], Number
-    ] = Field(default_factory=dict)
+    published: dict[_Measured, Number] = Field(default_factory=dict)
     grid: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -144,7 +152,7 @@ class _FigureSection(_Section):
     x: Annotated[
         tuple[Literal["steps", "rounds", "bytes", "epsilon"], ...], Field(min_length=1)
     ] = ("steps", "bytes")
-    y: Literal["test_accuracy", "test_loss", "train_loss", "consensus_distance"] = "test_accuracy"
+    y: _Measured | None = None
     quick: dict[str, Any] = Field(default_factory=dict)
     line: tuple[dict[str, Any], ...] = ()
 
@@ -225,11 +233,31 @@ def _figure(file: Path, raw: dict[str, Any], options: FigureOptions) -> Figure:
 
 
 def _made(section: _FigureSection, options: FigureOptions, lines: tuple[FigureLine, ...]) -> Figure:
-    runs = sum(len(setting.runs) for line in lines for setting in line.settings)
+    runs = len(_runs(lines))
     if runs > MOST_RUNS:
         raise InputError("figure", f"{runs} runs", f"are too many: at most {MOST_RUNS}")
     x = tuple(dict.fromkeys(section.x))
-    return Figure(section.title, section.source, section.notes, x, section.y, options.quick, lines)
+    y = section.y or _leading(lines)
+    measured = {*SERIES, *(name for run in _runs(lines) for name in run.task.metric or ())}
+    wanted = [("figure.y", y)]
+    wanted += [
+        (f"line {line.name!r}, published", name) for line in lines for name in line.published
+    ]
+    for where, name in wanted:
+        if name not in measured:
+            raise InputError(where, name, "is no metric of the runs: add it to task.metric")
+    return Figure(section.title, section.source, section.notes, x, y, options.quick, lines)
+
+
+def _runs(lines: Sequence[FigureLine]) -> list[Config]:
+    return [run for line in lines for setting in line.settings for run in setting.runs]
+
+
+def _leading(lines: Sequence[FigureLine]) -> str:
+    """The metric that the runs of all lines are judged by; test accuracy where they differ."""
+    asked = {run.task.metric for run in _runs(lines)}
+    metrics = asked.pop() if len(asked) == 1 else None
+    return "test_accuracy" if metrics is None else metrics[0]
 
 
 def _line(
@@ -327,7 +355,7 @@ def _validated(model: type[Model], values: Mapping[str, Any], where: str) -> Mod
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = str(first["loc"][0]) if first["loc"] else ""
-        message = first["msg"].removeprefix("Input should ")
+        message = first["msg"].removeprefix("Value error, ").removeprefix("Input should ")
         if first["type"] == "extra_forbidden":
             message = f"unknown key; {nearest(key, model.model_fields)}"
         elif first["type"] == "missing":

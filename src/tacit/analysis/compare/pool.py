@@ -29,6 +29,7 @@ from typing import Any
 from tacit.config import load_config
 from tacit.errors import BudgetError, DivergenceError, InputError, PeerError, TacitError, describe
 from tacit.training import loop as run
+from tacit.training.hooks import Progress
 from tacit.training.prepare import Job, prepare
 from tacit.training.run_folder import checkpoint as checkpoints
 
@@ -109,7 +110,7 @@ def _execute(
     on_step: Callable[[float], None],
     should_stop: Callable[[], bool],
 ) -> Outcome:
-    def show(moment: run.Progress) -> None:
+    def show(moment: Progress) -> None:
         on_step(moment.step / moment.steps)
 
     def attempt(folder: str, resume: bool) -> Outcome:

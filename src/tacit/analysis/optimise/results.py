@@ -26,6 +26,7 @@ from tacit.report.documents.plan import (
     OptimisedRun,
     PublishedRun,
 )
+from tacit.report.terminal import print_table
 from tacit.report.wording import number_text
 
 __all__ = [
@@ -341,17 +342,17 @@ def optimise_table(plan: OptimisePlan, console: Console | None = None) -> None:
         console: where to print; standard output by default.
     """
     document, out = optimise_document(plan), console or Console()
-    out.print(_constants_table(document))
+    print_table(out, _constants_table(document))
     if document.warning:
         out.print(f"NOT PRIVATE: {document.warning}", style="bold red", highlight=False)
-    out.print(_choices_table(document))
+    print_table(out, _choices_table(document))
     for rows, title in (
         (document.batches, "best of each batch"),
         (document.clips, "best of each clip"),
     ):
         if rows:
-            out.print(_grid_table(title, rows))
-    out.print(_sensitivity_table(document.purchases))
+            print_table(out, _grid_table(title, rows))
+    print_table(out, _sensitivity_table(document.purchases))
     for line in document.advice:
         out.print(f"advice: {line}", highlight=False)
     for line in document.not_modelled:

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from tacit.communication.cluster.reports import describe_rank, write_report
 from tacit.communication.cluster.store import KeyValueStore
 from tacit.communication.cluster.watch import Watch, first_failure
-from tacit.communication.received import GATE, STEP, Schema
+from tacit.communication.received import GATE, STEP, Form
 from tacit.errors import PeerError, TacitError
 
 __all__ = ["START_UP", "Cluster", "Notes", "Place", "StopBarrier"]
@@ -215,9 +215,7 @@ class Cluster:
         """Seconds that `diagnose` may take: part of the timeout."""
         return min(2.0, self.timeout / 4)
 
-    def share(
-        self, what: str, value: T, schema: Schema[T], *, limit: float | None = None
-    ) -> list[T]:
+    def share(self, what: str, value: T, schema: Form[T], *, limit: float | None = None) -> list[T]:
         """Every rank's value, in rank order; each rank calls it, and waits for all.
 
         The value of this rank is the one given: what stands in the store is not read back.

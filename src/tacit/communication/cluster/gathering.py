@@ -27,7 +27,7 @@ from torch import Tensor
 
 from tacit.communication.cluster.channel import Diagnose, open_channel
 from tacit.communication.exchange.protocol import Channel
-from tacit.communication.received import Schema
+from tacit.communication.received import Form
 from tacit.errors import PeerError
 
 if TYPE_CHECKING:
@@ -85,9 +85,7 @@ class Gatherer(Generic[T]):
             asks (`put`, `ready`, `finish`).
     """
 
-    def __init__(
-        self, channel: Pipe, schema: Schema[T], timeout: float, diagnose: Diagnose
-    ) -> None:
+    def __init__(self, channel: Pipe, schema: Form[T], timeout: float, diagnose: Diagnose) -> None:
         self._channel, self._schema = channel, schema
         self._timeout, self._diagnose = timeout, diagnose
         self._changed = threading.Condition()  # of what the thread and the run both touch:
@@ -235,7 +233,7 @@ class Gatherer(Generic[T]):
 
 
 def open_gatherer(
-    store: Store, rank: int, processes: int, schema: Schema[T], timeout: float, diagnose: Diagnose
+    store: Store, rank: int, processes: int, schema: Form[T], timeout: float, diagnose: Diagnose
 ) -> Gatherer[T]:
     """A gatherer over gloo connections of its own; every process opens one.
 

@@ -104,7 +104,9 @@ def least_scale(
         low, low_cost = high, high_cost
         high *= factor
         if high > 1e9:
-            raise BudgetError(f"no noise scale up to 1e9 brings the cost down to {target:g}")
+            raise BudgetError(
+                f"no noise scale up to 1e9 brings the cost down to {target:g}{_remedy(low_cost)}"
+            )
         high_cost = cost(high)
         factor = min(factor * factor, 8.0)
     for attempt in range(200):
@@ -118,6 +120,16 @@ def least_scale(
         else:
             low, low_cost = middle, value
     return high
+
+
+def _remedy(least: float) -> str:
+    """What is possible, where the most noise that was tried costs `least`."""
+    if not 0 < least < math.inf:
+        return ": fewer steps, or a smaller share of the records in a batch, cost less"
+    unit = 10.0 ** (math.floor(math.log10(least)) - 1)
+    return (
+        f", since finite arithmetic has a price: {math.ceil(1.05 * least / unit) * unit:.2g} fits"
+    )
 
 
 def _between(

@@ -144,6 +144,8 @@ class EnteredRun:
         tacit_version: of the software that entered it.
         statements: its mechanism at each node.
         charged: the reserved intervals of each node, in the order of reservation, repeats included.
+        unsent: steps that are charged and were not sent, where the last session ended with a stop
+            that kept them charged (`Ledger.settle`): whoever goes on has paid for them.
     """
 
     run_id: str
@@ -152,6 +154,7 @@ class EnteredRun:
     tacit_version: str
     statements: Mapping[int, Mapping[str, Any]]
     charged: Mapping[int, tuple[Interval, ...]]
+    unsent: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -250,9 +253,10 @@ def snapshot(log: Log, path: str) -> Snapshot:
         of_kind: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
         for entry in entries:
             of_kind[entry["kind"]].append(entry)
-        charged = _charged(entries)
+        charged, unsent = _charged(entries), _unsent(entries)
         runs = tuple(
-            _entered_run(entry, tuple(charged.get(entry["run"], ()))) for entry in of_kind["run"]
+            _entered_run(entry, tuple(charged.get(entry["run"], ())), unsent.get(entry["run"]))
+            for entry in of_kind["run"]
         )
         sessions = [entry["session"] for entry in of_kind["reserve"]]
         rows = (
@@ -305,7 +309,20 @@ def _charged(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Interval]]:
     return intervals
 
 
-def _entered_run(entry: Mapping[str, Any], charged: tuple[Interval, ...]) -> EnteredRun:
+def _unsent(entries: Iterable[Mapping[str, Any]]) -> dict[str, Interval]:
+    """The steps of each run that its last stop kept charged, and that nobody has sent since."""
+    unsent: dict[str, Interval] = {}
+    for entry in entries:
+        if entry["kind"] in ("reserve", "use"):
+            unsent.pop(entry["run"], None)
+        elif entry["kind"] == "settle" and "sent" in entry:
+            unsent[entry["run"]] = Interval(entry["sent"], entry["until"])
+    return unsent
+
+
+def _entered_run(
+    entry: Mapping[str, Any], charged: tuple[Interval, ...], unsent: Interval | None
+) -> EnteredRun:
     statements = {int(node): statement for node, statement in entry["mechanisms"].items()}
     return EnteredRun(
         run_id=entry["run"],
@@ -314,13 +331,16 @@ def _entered_run(entry: Mapping[str, Any], charged: tuple[Interval, ...]) -> Ent
         tacit_version=entry["tacit_version"],
         statements=dict(sorted(statements.items())),
         charged=dict.fromkeys(sorted(statements), charged),
+        unsent=unsent,
     )
 
 
 def _check_exists(path: str | Path) -> None:
     """Raise InputError where there is no file to open: SQLite would make one."""
     if not Path(path).is_file():
-        raise InputError("ledger", str(path), "the file of an existing ledger")
+        raise InputError(
+            "ledger", str(path), "there is no file: must be the file of an existing ledger"
+        )
 
 
 class Closing(ABC):
@@ -548,22 +568,50 @@ class Ledger(Closing):
         # Sealing the bytes would take as long again: it waits for the settlement.
         self._append({"kind": "reserve", "run": self._entered(), **steps}, seal=False)
 
-    def settle(self, used_until: int) -> None:
+    def settle(self, used_until: int, charged_until: int | None = None) -> None:
         """Close this session's open blocks at a clean stop: steps from `used_until` on were unused.
 
         No message of a step >= `used_until` may have left since those blocks were reserved. Blocks
         of earlier sessions that were killed stay as they are: they count in full.
 
+        Args:
+            used_until: the first step that was not sent.
+            charged_until: where the stop was chosen by what was released: up to which step the run
+                stays charged. All steps up to it must have been reserved. None: `used_until`.
+
         Raises:
-            InputError: `used_until` is negative, or the file cannot be written.
+            InputError: a number is negative or out of order, or the file cannot be written.
         """
         if used_until < 0:
             raise InputError("ledger", used_until, "a number of steps, at least 0")
-        self._append({"kind": "settle", "session": self._session, "until": used_until})
+        if charged_until is None or charged_until == used_until:
+            self._append({"kind": "settle", "session": self._session, "until": used_until})
+            return
+        lacking = max(
+            lacking_steps(intervals, charged_until) for intervals in self.charged().values()
+        )
+        if charged_until < used_until or lacking:
+            expected = f"steps that are reserved, and at least {used_until}; {lacking} are not"
+            raise InputError("ledger", charged_until, expected)
+        kept = {"until": charged_until, "sent": used_until, "run": self._entered()}
+        self._append({"kind": "settle", "session": self._session, **kept})
+
+    def use(self) -> None:
+        """Say that steps which a stop had kept charged are sent from now on; durably, before.
+
+        Raises:
+            InputError: no run was entered, or the file cannot be written.
+        """
+        self._append({"kind": "use", "session": self._session, "run": self._entered()})
 
     def charged(self) -> dict[int, tuple[Interval, ...]]:
         """The run's reserved intervals at each node, in order, repeats included."""
         return dict(self._current().charged)
+
+    @property
+    def unsent(self) -> Interval | None:
+        """The steps of the run that are charged and were not sent; see `EnteredRun`."""
+        return self._current().unsent
 
     def _append(self, entry: Mapping[str, Any], *, seal: bool = True) -> None:
         append(self._connection, self._path, self._key, [entry], seal=seal)

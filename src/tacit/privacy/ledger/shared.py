@@ -361,9 +361,17 @@ class SharedLedgers(Closing):
         """Reserve steps on every ledger, durably; see `Ledger.reserve`."""
         _at_once(lambda ledger: ledger.reserve(first_step, until), self._ledgers.values())
 
-    def settle(self, used_until: int) -> None:
+    def settle(self, used_until: int, charged_until: int | None = None) -> None:
         """Give back what was reserved and not used; see `Ledger.settle`."""
-        _at_once(lambda ledger: ledger.settle(used_until), self._ledgers.values())
+        _at_once(lambda ledger: ledger.settle(used_until, charged_until), self._ledgers.values())
+
+    def use(self) -> None:
+        """Say that steps which a stop had kept charged are sent from now on; see `Ledger.use`."""
+        _at_once(lambda ledger: ledger.use(), self._ledgers.values())
+
+    def unsent(self) -> set[Interval | None]:
+        """What each ledger keeps charged of the run and has not sent; see `EnteredRun`."""
+        return {ledger.unsent for ledger in self._ledgers.values()}
 
     def close(self) -> None:
         """Close the files and release their locks; closing twice is harmless."""

@@ -110,6 +110,8 @@ def as_dict(document: Document) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Document):
         return as_dict(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 

@@ -37,11 +37,16 @@ class FigureNumbers(Document):
     """What the runs of a point came to; None where no run has it. Losses of training are private.
 
     Accuracies are shares in [0, 1], `bytes_sent` is a mean over nodes, `seconds` are of training.
+    `score` is what the runs are judged by, which `CompareDocument.score` names; `worst` (node),
+    `consensus` and `baseline` are of it.
     """
 
     test_accuracy: MeanDeviation | None
+    test_metrics: dict[str, MeanDeviation | None]
+    score: MeanDeviation | None
     worst: MeanDeviation | None
     consensus: MeanDeviation | None
+    baseline: MeanDeviation | None
     test_loss: MeanDeviation | None
     train_loss: MeanDeviation | None
     consensus_distance: MeanDeviation | None
@@ -122,6 +127,7 @@ class CompareDocument(Document):
     quick: Flag
     x: Items[Text]
     y: Text
+    score: Text
     seeds: Count
     runs: Count
     complete: Count

@@ -39,12 +39,17 @@ class LedgerFile(Document):
 
 
 class LedgerRun(Document):
-    """A run in it: its identity, the digest of its plan, and the version that entered it."""
+    """A run in it: its identity, the digest of its plan, and the version that entered it.
+
+    `unsent` are the steps, `(first, until)`, that its last stop kept charged though they were not
+    sent; not given where there are none.
+    """
 
     run: Text
     created: Text
     tacit_version: Text
     plan_digest: Text
+    unsent: tuple[Count, Count] | None = None
 
 
 class LedgerRelease(Document):

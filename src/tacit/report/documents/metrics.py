@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import Field
 
 from tacit.errors import InputError
 from tacit.report.documents.base import Count, OptionalNumber, RunDocument, load
+from tacit.report.measures import ACCURACY, LOSS, Measure, measure_of
 
 __all__ = [
     "GradientNorms",
     "Measurement",
     "PrivateMeasurement",
+    "PublicMeasurement",
     "Scores",
     "Spread",
+    "leading",
     "read_measurement",
     "read_measurements",
 ]
 
 
 class Scores(RunDocument):
-    """A score on the test set: mean over nodes, worst node, and the mean of all models."""
+    """A score on the test set: mean over nodes, worst node, and the mean of all models.
+
+    `baseline` is what a model that ignores its inputs scores on all test records; None where that
+    is not known.
+    """
 
     mean: OptionalNumber
     worst: OptionalNumber
     consensus: OptionalNumber
+    baseline: OptionalNumber = None
 
 
 class Spread(RunDocument):
@@ -41,17 +51,17 @@ class GradientNorms(RunDocument):
     largest: OptionalNumber = Field(alias="max")
 
 
-class Measurement(RunDocument):
-    """One line of `metrics.jsonl`; what was not measured or not finite is `None`.
+class PublicMeasurement(RunDocument):
+    """What everyone may know of where a run stands; what was not measured is `None`.
 
     `step` counts completed steps, `bytes_sent` is cumulative and a mean over nodes, `seconds`
-    are of wall time, `noise_std` is that of one coordinate of a node's batch-mean gradient. The
-    last four are measured on private records: None where nodes are apart.
+    are of wall time, `noise_std` is that of one coordinate of a node's batch-mean gradient.
     """
 
     step: Count
     test_accuracy: Scores | None
     test_loss: Scores | None
+    test_metrics: dict[str, Scores] = Field(default_factory=dict)
     consensus_distance: OptionalNumber
     clip: OptionalNumber
     noise_std: OptionalNumber
@@ -59,10 +69,35 @@ class Measurement(RunDocument):
     claimed_epsilon: Spread | None
     bytes_sent: OptionalNumber
     seconds: OptionalNumber
+
+    @property
+    def leading(self) -> tuple[Measure, Scores | None]:
+        """What the run is judged by, see `leading`."""
+        return leading(self.test_metrics, self.test_accuracy, self.test_loss)
+
+
+class Measurement(PublicMeasurement):
+    """One line of `metrics.jsonl`; what was not measured or not finite is `None`.
+
+    The last four are measured on private records: None where nodes are apart.
+    """
+
     train_loss: OptionalNumber
     gradient_norm: GradientNorms | None
     clip_rate: OptionalNumber
     records_left_out: Count | None = None
+
+
+def leading(
+    metrics: Mapping[str, Scores], accuracy: Scores | None, loss: Scores | None
+) -> tuple[Measure, Scores | None]:
+    """What a run is judged by, and its scores if it has any.
+
+    The first metric that was asked for; without one accuracy, and the loss where there is none.
+    """
+    for name, scores in metrics.items():
+        return measure_of(name), scores
+    return (LOSS, loss) if accuracy is None and loss is not None else (ACCURACY, accuracy)
 
 
 class PrivateMeasurement(RunDocument):

@@ -39,7 +39,11 @@ class PlannedNode(Document):
 
 
 class PlanDocument(Document):
-    """A plan: what is common to all nodes, and a row for each; `clip` is `(first, last)`."""
+    """A plan: what is common to all nodes, and a row for each; `clip` is `(first, last)`.
+
+    `metrics` are those that were asked for; `baselines` what a model that ignores its inputs
+    scores on the public test records, by the name of the score.
+    """
 
     algorithm: Text
     dataset: Text
@@ -55,6 +59,8 @@ class PlanDocument(Document):
     spectral_gap: OptionalNumber
     bytes_per_step: OptionalNumber
     gradient_path: Text
+    metrics: Items[Text]
+    baselines: dict[str, OptionalNumber]
     warnings: Items[Text]
     notes: Items[Text]
     per_node: Items[PlannedNode]

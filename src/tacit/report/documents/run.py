@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +30,8 @@ from tacit.report.documents.base import (
     Text,
     load,
 )
-from tacit.report.documents.metrics import Measurement, Scores, read_measurements
+from tacit.report.documents.metrics import Measurement, Scores, leading, read_measurements
+from tacit.report.measures import Measure
 
 __all__ = [
     "AlgorithmNames",
@@ -135,6 +137,8 @@ class CommunicationGraph(RunDocument):
 class NodeRow:
     """The final numbers of one node; `first_noise` and `last_noise` are noise multipliers.
 
+    `test_score` is that of the leading measure, see `ResultDocument.leading`.
+
     `reported_by` is the process, "rank 1", whose word epsilon is; None where it was read from a
     ledger by the process that wrote the result.
     """
@@ -150,7 +154,7 @@ class NodeRow:
     epsilon: float | None
     reported_by: str | None
     claimed_epsilon: float | None
-    test_accuracy: float | None
+    test_score: float | None
     bytes_sent: float | None
 
     @property
@@ -190,7 +194,9 @@ class ResultDocument(RunDocument):
     audit: RunAudit | None
     test_accuracy: Scores | None
     test_loss: Scores | None
+    test_metrics: dict[str, Scores] = Field(default_factory=dict)
     test_accuracy_by_node: Items[OptionalNumber] | None
+    test_metrics_by_node: dict[str, Items[OptionalNumber]] = Field(default_factory=dict)
     bytes_sent: OptionalNumber
     bytes_sent_by_node: Items[OptionalNumber]
     seconds: OptionalNumber
@@ -205,6 +211,7 @@ class ResultDocument(RunDocument):
     notes: Items[Text] = ()
     not_covered: Items[Text]
     epsilon_source: Items[Text] | None
+    charged_steps: Count | None = None
 
     @field_validator(
         "epsilon",
@@ -212,6 +219,7 @@ class ResultDocument(RunDocument):
         "delta",
         "claimed_epsilon",
         "test_accuracy_by_node",
+        "test_metrics_by_node",
         "bytes_sent_by_node",
         "records",
         "sampling_rate",
@@ -223,6 +231,8 @@ class ResultDocument(RunDocument):
     def _one_a_node(cls, value: Any, info: ValidationInfo) -> Any:
         nodes = info.data.get("node_count")
         lists = (value.first, value.last) if isinstance(value, NoiseMultipliers) else (value,)
+        if info.field_name == "test_metrics_by_node":
+            lists = tuple(value.values())
         if nodes is not None and any(one is not None and len(one) != nodes for one in lists):
             raise PydanticCustomError(
                 "one_a_node",
@@ -261,6 +271,16 @@ class ResultDocument(RunDocument):
         """As the experiment file names it."""
         return self.task.loss
 
+    @property
+    def leading(self) -> tuple[Measure, Scores | None]:
+        """What the run is judged by: the first metric that was asked for, else accuracy or loss."""
+        return leading(self.test_metrics, self.test_accuracy, self.test_loss)
+
+    @property
+    def _leading_by_node(self) -> tuple[float | None, ...] | None:
+        by_node = self.test_metrics_by_node
+        return next(iter(by_node.values())) if by_node else self.test_accuracy_by_node
+
     @cached_property
     def nodes(self) -> tuple[NodeRow, ...]:
         """The final numbers of every node."""
@@ -281,7 +301,7 @@ class ResultDocument(RunDocument):
             self.epsilon,
             sources,
             self.claimed_epsilon,
-            self.test_accuracy_by_node or unknown,
+            self._leading_by_node or unknown,
             self.bytes_sent_by_node,
             strict=True,
         )
@@ -304,7 +324,8 @@ def read_run_folder(folder: Path) -> RecordedRun:
     in a format of another version.
     """
     if not folder.is_dir():
-        raise InputError(str(folder), "not a folder", "must be the folder that a run wrote")
+        found = "is no folder" if os.path.lexists(folder) else "does not exist"
+        raise InputError("RUN", str(folder), f"{found}: must be the folder that a run wrote")
     result = read_result(folder / "result.json")
     path = folder / "config.toml"
     config = _read_text(path)
@@ -326,5 +347,9 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = f"a run folder has a readable {path.name}; give the folder of a finished run"
-        raise InputError(str(path), str(error), reason) from error
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        what = f"{path.name} cannot be read ({why})"
+        if isinstance(error, FileNotFoundError):
+            what = f"has no {path.name}"
+        expected = f"{what}: give the folder of a finished run, or continue it with --resume"
+        raise InputError("RUN", str(path.parent), expected) from error

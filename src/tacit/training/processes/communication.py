@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
@@ -197,10 +197,16 @@ def _measured(document: Metrics) -> dict[str, Any]:
         for name in ("accuracy", "loss"):
             values = scores[name]
             if values is not None:
-                scores[name] = [math.nan if value is None else value for value in values]
+                scores[name] = _numbers(values)
         if scores["consensus_loss"] is None:
             scores["consensus_loss"] = math.nan
+        scores["metrics"] = [_numbers(values) for values in scores["metrics"]]
+        scores["consensus_metrics"] = _numbers(scores["consensus_metrics"])
     return report
+
+
+def _numbers(values: Sequence[float | None]) -> list[float]:
+    return [math.nan if value is None else value for value in values]
 
 
 def _arrives(job: Job) -> Active:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from tacit.communication.colours import Outgoing, Private, Released, opened
 from tacit.data import Dataset
 from tacit.gradients import BatchGradient, Loss, StackedModel
+from tacit.models.metrics import Baselines, Metric, score_on_the_way
 from tacit.report.documents.base import as_dict
 from tacit.report.documents.metrics import (
     GradientNorms,
@@ -20,6 +22,7 @@ from tacit.report.documents.metrics import (
     PrivateMeasurement,
     Scores,
 )
+from tacit.report.measures import ACCURACY, LOSS, Measure
 
 __all__ = [
     "NOTHING_MEASURED",
@@ -30,38 +33,49 @@ __all__ = [
     "private_metrics",
     "private_row",
     "series",
+    "summaries",
 ]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Accuracy (None where the loss has none) and loss on public test data.
+    """Accuracy (None where the loss has none), loss and metrics on public test data.
 
     Args:
         accuracy: `[nodes]`, shares in [0, 1].
         loss: `[nodes]`.
         consensus_accuracy: of the common model.
         consensus_loss: likewise.
+        metrics: `[nodes]` for each metric of the task, in their order.
+        consensus_metrics: of the common model, one a metric.
     """
 
     accuracy: tuple[float, ...] | None
     loss: tuple[float, ...]
     consensus_accuracy: float | None
     consensus_loss: float
+    metrics: tuple[tuple[float, ...], ...] = ()
+    consensus_metrics: tuple[float, ...] = ()
 
-    def accuracy_summary(self) -> Scores | None:
-        """Mean over nodes, worst node, and consensus model."""
+    def accuracy_summary(self, baseline: float | None = None) -> Scores | None:
+        """Mean over nodes, worst node, and consensus model, beside their baseline."""
         if self.accuracy is None or self.consensus_accuracy is None:
             return None
-        return Scores(
-            mean=_mean(self.accuracy),
-            worst=min(self.accuracy),
-            consensus=self.consensus_accuracy,
-        )
+        return _summary(ACCURACY, self.accuracy, self.consensus_accuracy, baseline)
 
-    def loss_summary(self) -> Scores:
-        """Mean over nodes, worst node, and consensus model."""
-        return Scores(mean=_mean(self.loss), worst=max(self.loss), consensus=self.consensus_loss)
+    def loss_summary(self, baseline: float | None = None) -> Scores:
+        """Mean over nodes, worst node, and consensus model, beside their baseline."""
+        return _summary(LOSS, self.loss, self.consensus_loss, baseline)
+
+    def metric_summaries(
+        self, metrics: Sequence[Metric], baselines: Sequence[float | None]
+    ) -> dict[str, Scores]:
+        """Likewise of each of the task's metrics, by name."""
+        rows = zip(metrics, self.metrics, self.consensus_metrics, baselines, strict=True)
+        return {
+            metric.name: _summary(metric.measure, own, common, baseline)
+            for metric, own, common, baseline in rows
+        }
 
 
 @dataclass(frozen=True)
@@ -75,6 +89,19 @@ class BatchStatistics:
     gradient_norm: GradientNorms | None = None
     clip_rate: float | None = None
     records_left_out: int | None = None
+
+
+def _summary(
+    measure: Measure, values: tuple[float, ...], consensus: float, baseline: float | None
+) -> Scores:
+    worst = min if measure.larger_is_better else max
+    known = not any(math.isnan(value) for value in values)
+    return Scores(
+        mean=_mean(values),
+        worst=worst(values) if known else math.nan,
+        consensus=consensus,
+        baseline=baseline,
+    )
 
 
 def _mean(values: tuple[float, ...]) -> float:
@@ -97,6 +124,7 @@ def evaluate(
     records: int | None = None,
     *,
     nodes: int | None = None,
+    metrics: Sequence[Metric] = (),
 ) -> Released[Evaluation]:
     """Every node's model and the common one on the same test records.
 
@@ -108,22 +136,73 @@ def evaluate(
         test: public test data, on the device and in the dtype of the models.
         records: only the first so many; all by default.
         nodes: how many nodes; by default one a row.
+        metrics: of the task. Each is of all the records together, model by model.
 
     Raises:
         LeakError: models are private: their scores say as much of the records as they do.
     """
     rows, common = opened(models, "a node's model"), opened(consensus, "the common model")
     inputs, targets = test.inputs[:records], test.targets[:records]
-    outputs = model.outputs(torch.cat([rows, common.unsqueeze(0)]), inputs)
     copies = 1 if nodes is None else nodes // len(rows)
+    measures: list[Callable[[Tensor, Tensor], float | Tensor]] = [
+        partial(_mean_over_records, loss.per_record),
+        *([] if loss.accuracy is None else [partial(_share, loss.accuracy)]),
+        *(partial(score_on_the_way, metric) for metric in metrics),
+    ]
+    found: list[list[float | Tensor]] = [[] for _ in measures]
+    for part in torch.split(torch.cat([rows, common.unsqueeze(0)]), _models_at_once(model, inputs)):
+        for outputs in model.outputs(part, inputs):
+            for values, measure in zip(found, measures, strict=True):
+                values.append(measure(outputs, targets))
+    scores = [[float(value) for value in values] for values in found]
+    own, last = [tuple(values[:-1]) * copies for values in scores], [row[-1] for row in scores]
+    first = len(scores) - len(metrics)  # of the metrics
+    accuracy = (own[1], last[1]) if first > 1 else (None, None)
+    return Released(
+        Evaluation(
+            accuracy[0],
+            own[0],
+            accuracy[1],
+            last[0],
+            metrics=tuple(own[first:]),
+            consensus_metrics=tuple(last[first:]),
+        )
+    )
 
-    def means(measure: Callable[[Tensor, Tensor], Tensor]) -> tuple[tuple[float, ...], float]:
-        *own, last = torch.stack([measure(row, targets).mean() for row in outputs]).tolist()
-        return tuple(own) * copies, last
 
-    losses, consensus_loss = means(loss.per_record)
-    accuracies, consensus_accuracy = (None, None) if loss.accuracy is None else means(loss.accuracy)
-    return Released(Evaluation(accuracies, losses, consensus_accuracy, consensus_loss))
+def _mean_over_records(
+    per_record: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor
+) -> Tensor:
+    return per_record(outputs, targets).mean()
+
+
+def _share(right: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor) -> Tensor:
+    return right(outputs, targets).double().mean()
+
+
+def _models_at_once(model: StackedModel, inputs: Tensor) -> int:
+    """Of how many models the outputs for all records are kept at a time, at least one."""
+    numbers = max(1, len(inputs) * model.outputs_per_record)
+    return max(1, model.memory_bytes // (8 * numbers))
+
+
+def summaries(
+    evaluation: Evaluation | None, metrics: Sequence[Metric], baselines: Baselines
+) -> dict[str, Any]:
+    """What a result and a row of metrics say of the scores, by field.
+
+    Args:
+        evaluation: None without test records.
+        metrics: of the task.
+        baselines: likewise.
+    """
+    if evaluation is None:
+        return {"test_accuracy": None, "test_loss": None, "test_metrics": {}}
+    return {
+        "test_accuracy": evaluation.accuracy_summary(baselines.accuracy),
+        "test_loss": evaluation.loss_summary(baselines.loss),
+        "test_metrics": evaluation.metric_summaries(metrics, baselines.metrics),
+    }
 
 
 def private_metrics(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,8 +16,10 @@ from torch import Tensor, nn
 from tacit import __version__
 from tacit.algorithms.accounting import noised_sums
 from tacit.communication.colours import Outgoing, opened
+from tacit.config import Config
 from tacit.errors import InputError
 from tacit.privacy.published import FormulaCondition
+from tacit.report.documents.metrics import Scores, leading
 from tacit.report.documents.run import (
     AlgorithmNames,
     ClaimCondition,
@@ -28,9 +31,11 @@ from tacit.report.documents.run import (
     Status,
     TaskNames,
 )
+from tacit.report.measures import Measure
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
-from tacit.training.run_folder.metrics import Evaluation
+from tacit.training.run_folder import summary
+from tacit.training.run_folder.metrics import Evaluation, summaries
 
 __all__ = ["Claim", "Result", "result_document"]
 
@@ -63,7 +68,7 @@ class Claim:
     delta: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """A finished, stopped or ended run.
 
@@ -75,9 +80,11 @@ class Result:
         metrics: the recorded series, a list a name, all of one length.
         epsilon: certified, spent, one a node; None where nothing is accounted.
         claims: claimed, certified and audited epsilon, one row a node.
-        test_accuracy: mean over nodes, worst node, consensus model, all of the consensus model
-            where nodes' models are private; None without test records.
+        test_accuracy: mean over nodes, worst node, consensus model (all of the consensus model
+            where nodes' models are private) and baseline; None without test records.
         test_loss: likewise.
+        test_metrics: those that were asked for, by name and in their order: each with `mean`,
+            `worst`, `consensus` and `baseline`, which a model that ignores its inputs scores.
         private: whether epsilon means anything: noise from secret keys, and accounted.
         bytes_sent: by each node.
         steps: completed.
@@ -96,6 +103,7 @@ class Result:
     claims: tuple[Claim, ...]
     test_accuracy: Mapping[str, float] | None
     test_loss: Mapping[str, float] | None
+    test_metrics: dict[str, Scores]
     private: bool
     bytes_sent: tuple[int, ...]
     steps: int
@@ -107,23 +115,83 @@ class Result:
     job: Job
 
     @property
+    def leading(self) -> tuple[Measure, Scores | None]:
+        """What the run is judged by, and its scores: the first metric that was asked for.
+
+        Without one the accuracy, or the loss where there is none.
+        """
+        accuracy, loss = (
+            None if scores is None else Scores(**scores)
+            for scores in (self.test_accuracy, self.test_loss)
+        )
+        return leading(self.test_metrics, accuracy, loss)
+
+    @property
     def plan(self) -> Plan:
         """What was planned."""
         return self.job.plan
 
+    def __repr__(self) -> str:
+        return summary.text_table(self._facts())
+
+    def _repr_html_(self) -> str:
+        return summary.html_table(self._facts())
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What there is to say of it first."""
+        return summary.facts(
+            self.plan,
+            epsilon=self.epsilon,
+            accuracy=self.test_accuracy,
+            loss=self.test_loss,
+            metrics=self.test_metrics,
+            steps=self.steps,
+            seconds=self.seconds,
+            ended=self.status if self.message is None else f"{self.status}: {self.message}",
+        )
+
+    def to_pandas(self, *, private: bool = False) -> Any:
+        """The recorded series as a `pandas.DataFrame`, a row an evaluation, indexed by step.
+
+        Args:
+            private: whether what was measured on private records is among the columns, as
+                `private.train_loss` and so on: that is for the eyes of its nodes only.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        frame = _package("pandas").DataFrame(summary.columns(self.metrics, private=private))
+        return frame.set_index("step")
+
+    def to_polars(self, *, private: bool = False) -> Any:
+        """The same as a `polars.DataFrame`, with the step as a column."""
+        return _package("polars").DataFrame(summary.columns(self.metrics, private=private))
+
     def model(self, node: int | Literal["consensus"] = "consensus") -> nn.Module:
-        """A trained copy of the module: a node's, or of the consensus.
+        """A trained copy of the module, in evaluation mode: a node's, or of the consensus.
 
         Raises:
             InputError: on `node`, if another process hosts it.
         """
         if node == "consensus":
-            return self.job.model.module(self.consensus)
+            return self.job.model.module(self.consensus).eval()
         hosted = self.job.hosted
         if node not in range(-len(hosted), 0) and node not in hosted:
             raise InputError("node", node, f"must be one of this process's nodes: {list(hosted)}")
         row = node if node < 0 else hosted.index(node)
-        return self.job.model.module(self.parameters[row])
+        return self.job.model.module(self.parameters[row]).eval()
+
+
+def _package(name: str) -> Any:
+    """An optional package.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError:
+        raise InputError("result", name, f"is not installed: pip install {name}") from None
 
 
 def result_document(
@@ -139,8 +207,10 @@ def result_document(
     seconds: float,
     notes: Sequence[str] = (),
     epsilon_source: Sequence[str] | None = None,
+    charged_steps: int | None = None,
 ) -> ResultDocument:
     """The content of `result.json`, from which the report is drawn too."""
+    more: dict[str, Any] = {} if charged_steps is None else {"charged_steps": charged_steps}
     plan, config = job.plan, job.config
     algorithm = config.algorithm.definition
     reason = plan.not_private_reason
@@ -181,9 +251,9 @@ def result_document(
         ),
         audited_epsilon=None,
         audit=None,
-        test_accuracy=None if scores is None else scores.accuracy_summary(),
-        test_loss=None if scores is None else scores.loss_summary(),
+        **summaries(scores, job.metrics, job.baselines),
         test_accuracy_by_node=None if scores is None else scores.accuracy,
+        test_metrics_by_node=_metrics_by_node(job, scores),
         bytes_sent=sum(bytes_sent) / len(bytes_sent),
         bytes_sent_by_node=tuple(bytes_sent),
         seconds=seconds,
@@ -208,9 +278,32 @@ def result_document(
         gradient_path=job.model.path,
         warnings=plan.warnings,
         notes=(*plan.notes, *notes),
-        not_covered=(*NOT_COVERED, *algorithm.not_covered) if plan.accounted else (),
+        not_covered=(*NOT_COVERED, *_declared_public(config), *algorithm.not_covered)
+        if plan.accounted
+        else (),
         epsilon_source=None if epsilon_source is None else tuple(epsilon_source),
+        **more,
     )
+
+
+def _declared_public(config: Config) -> tuple[str, ...]:
+    """The test records that were records of the nodes, if there are any."""
+    share = config.task.test_share
+    if share is None:
+        return ()
+    return (
+        f"the share of {share:g} of the records that was held out for testing and declared public "
+        "(task.test_share), and all scores on it",
+    )
+
+
+def _metrics_by_node(
+    job: Job, evaluation: Evaluation | None
+) -> dict[str, tuple[float | None, ...]]:
+    if evaluation is None:
+        return {}
+    rows = zip(job.metrics, evaluation.metrics, strict=True)
+    return {metric.name: values for metric, values in rows}
 
 
 def mechanism_line(plan: Plan) -> str | None:

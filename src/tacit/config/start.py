@@ -1,0 +1,96 @@
+"""The first experiment file of a user: what `tacit init` writes.
+
+The settings are those that were measured to work under epsilon 1 to 3, on tables and on the digits:
+docs/how-to/tables.md has the figures.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+__all__ = ["Start", "experiment_text"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What the user has said.
+
+    Args:
+        dataset: as `[task].dataset` names it.
+        schema: the file of the schema, of a table.
+        test: public test records of a table, as `[task].test` names them; None: there are none.
+        node: the column of a table that says whose record it is; None: nothing does.
+        nodes: how many nodes, where no column says it.
+        epsilon: of each node.
+        model: as `[task].model` names it.
+    """
+
+    dataset: str
+    schema: str | None
+    test: str | None
+    node: str | None
+    nodes: int
+    epsilon: float
+    model: str
+
+
+def experiment_text(start: Start, file: str) -> str:
+    """An experiment file, with comments.
+
+    Args:
+        start: what the user has said.
+        file: where it will lie.
+    """
+    task = [f"dataset = {_text(start.dataset)}", f"model = {_text(start.model)}"]
+    if start.schema is not None:
+        task.insert(1, f"schema = {_text(start.schema)}    # what is public of the table")
+        task += _test_lines(start.test)
+    nodes = [f"count = {start.nodes}"]
+    if start.node is not None:
+        column = _text(f"by:{start.node}")
+        nodes = [f"partition = {column}    # one node a value, in the order of the schema"]
+    return "\n".join(
+        [
+            f"# See what it costs:  tacit plan {file}",
+            f"# Train:              tacit train {file}",
+            "",
+            "[task]",
+            *task,
+            "",
+            "[nodes]",
+            *nodes,
+            "",
+            "[algorithm]",
+            'name = "privsgp"',
+            "learning_rate = 1.0",
+            "clip = 0.5              # no record's gradient counts for more",
+            "momentum = 0.5",
+            "final_mixing = 4        # rounds in which nodes only agree: they cost no privacy",
+            "",
+            "[privacy]",
+            f"epsilon = {start.epsilon:g}             # of each node; a list gives each its own",
+            "delta = 1e-5            # must be far below 1 over a node's number of records",
+            "",
+            "[train]",
+            "steps = 100",
+            'batch = "all"           # every record at every step: the least noise for the budget',
+            "",
+        ]
+    )
+
+
+def _test_lines(test: str | None) -> list[str]:
+    if test is not None:
+        return [f"test = {_text(test)}    # public records: epsilon does not cover them"]
+    return [
+        "# Without test records nothing is scored. Name a table of public ones, or declare a share",
+        "# of the records public; no epsilon covers what is said of either.",
+        '# test = "csv:public.csv"',
+        "# test_share = 0.2",
+    ]
+
+
+def _text(value: str) -> str:
+    """A string of TOML, which takes what JSON writes."""
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,45 @@
+"""What Python programs give as settings, as plain numbers and lists; and whole numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BeforeValidator
+
+__all__ = ["Whole", "plain_values", "whole_number"]
+
+_MOST_NUMBERS = 1_000_000  # of a setting: one for each node or step
+_DEEPEST = 2  # lists within lists: of the faults of nodes
+
+
+def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same settings, with arrays and their scalars as lists and numbers.
+
+    NumPy, PyTorch and pandas all have `tolist`, `ndim` and `shape`; none of them is imported. What
+    cannot be read, such as a tensor without numbers, stays as it is, and is refused later.
+    """
+    return {key: _plain(value) for key, value in values.items()}
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    if type(value) in (list, tuple):
+        within = depth < _DEEPEST
+        return type(value)(_plain(item, depth + 1) for item in value) if within else value
+    size = getattr(value, "ndim", None)
+    read = getattr(value, "tolist", None)
+    if not isinstance(size, int) or size > 1 or not callable(read):
+        return value
+    try:
+        return read() if size == 0 or len(value) <= _MOST_NUMBERS else value
+    except Exception:  # whatever such an object raises when it is read
+        return value
+
+
+def whole_number(value: Any) -> Any:
+    """A float such as `1e3`, which a file may have, as the whole number that it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = BeforeValidator(whole_number)
+"""Marks an `Annotated` integer that may also be written as `1e3` or `1000.0`."""

@@ -1,0 +1,222 @@
+"""A first schema of a table, for a person to check: what `tacit init` writes.
+
+Of a public sample, or a synthetic one, everything may be read: bounds, values and labels are those
+of its records, and count as confirmed. Of a private file the header and the first records are read,
+and what is proposed says as little of them as can be: kinds, powers of ten as bounds, the values
+that these records have. It is not confirmed, so that nothing is trained before a person has
+replaced it by what is public.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tomli_w
+
+from tacit.data.tables.fields import Table
+from tacit.data.tables.schema import MISSING_WORDS, Schema
+from tacit.errors import InputError, nearest
+
+__all__ = ["FIRST_RECORDS", "Roles", "propose", "schema_text"]
+
+FIRST_RECORDS = 100
+"""How many records of a private file are read."""
+
+_MOST_VALUES = 50  # of a category; text with more is taken for names or remarks
+_MOST_LABELS = 20  # whole numbers with more are a number to predict
+_BOOLEAN_WORDS = (frozenset({"true", "false"}), frozenset({"yes", "no"}), frozenset({"t", "f"}))
+_NAMES_OF_RECORDS = ("id", "_id", "-id", " id", "uuid", "number of record")
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which columns are no inputs.
+
+    Args:
+        target: what is predicted.
+        node: whose record it is; None: nothing says it.
+        labels: of the target in order; empty: those that are found.
+        nodes: of the node's column in order; empty: those that are found.
+    """
+
+    target: str
+    node: str | None = None
+    labels: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
+def propose(table: Table, roles: Roles, *, public: bool, separator: str = ",") -> Schema:
+    """A schema that fits some records.
+
+    Args:
+        table: a public sample, or the first records of a private file.
+        roles: which columns are no inputs.
+        public: whether the records are public: then their extremes are bounds, and all that is
+            declared counts as confirmed.
+        separator: between the fields of a line of the file.
+
+    Raises:
+        InputError: on `--target` or `--node`, if there is no such column, or too little is found.
+    """
+    for flag, name in (("--target", roles.target), ("--node", roles.node)):
+        if name is not None and name not in table:
+            raise InputError(flag, name, f"is no column of the table: {nearest(name, table)}")
+    if roles.node == roles.target:
+        raise InputError("--node", roles.node, "is the target: name another column")
+    others = [name for name in table if name not in (roles.target, roles.node)]
+    declared: dict[str, Any] = {
+        "confirmed_public": public,
+        "separator": separator,
+        "target": _target(table[roles.target], roles, public),
+        "columns": {name: _column(name, table[name], public) for name in others},
+    }
+    if roles.node is not None:
+        values = roles.nodes or tuple(_values(table[roles.node]))
+        if not values:
+            raise InputError(
+                "--node", roles.node, "holds no value: list the nodes by --node-values"
+            )
+        declared["node"] = {"column": roles.node, "values": list(values)}
+    return Schema(**declared)
+
+
+def _target(texts: Sequence[str | None], roles: Roles, public: bool) -> dict[str, Any]:
+    found = _values(texts)
+    numbers = _numbers(found)
+    if not roles.labels and numbers is not None and len(found) > _MOST_LABELS:
+        low, high = _bounds(numbers, public)
+        return {"column": roles.target, "kind": "number", "low": low, "high": high}
+    labels = roles.labels or tuple(found)
+    if len(labels) < 2:
+        expected = (
+            f"must have two labels or more, and {len(labels)} are found: list them by --labels"
+        )
+        raise InputError("--target", roles.target, expected)
+    if len(labels) > _MOST_LABELS and not roles.labels:
+        expected = f"has {len(labels)} different texts, which are no labels: list them by --labels"
+        raise InputError("--target", roles.target, expected)
+    return {"column": roles.target, "kind": "class", "labels": list(labels)}
+
+
+def _column(name: str, texts: Sequence[str | None], public: bool) -> dict[str, Any]:
+    """What is declared of a column of inputs."""
+    found = _values(texts)
+    absent = not public or len(found) < len(set(texts))
+    indicator = {"missing": "indicator"} if absent else {}
+    numbers = _numbers(found)
+    if not found or name.lower().endswith(_NAMES_OF_RECORDS):
+        return {"kind": "ignore"}
+    if any({text.lower() for text in found} <= words for words in _BOOLEAN_WORDS):
+        return {"kind": "boolean", **indicator}
+    if numbers is not None:
+        low, high = _bounds(numbers, public)
+        scale = {"scale": "log"} if public and _is_skewed(texts) else {}
+        return {"kind": "number", "low": low, "high": high, **scale, **indicator}
+    days = _dates(found)
+    if days is not None:
+        first, last = (min(days).year, max(days).year) if public else (1900, 2100)
+        ends = {"low": datetime.date(first, 1, 1), "high": datetime.date(last, 12, 31)}
+        return {"kind": "date", **ends, **indicator}
+    if len(found) > _MOST_VALUES:
+        return {"kind": "ignore"}
+    category = {"missing": "category"} if absent else {}
+    return {"kind": "category", "values": found, "unknown": "other", **category}
+
+
+def _values(texts: Sequence[str | None]) -> list[str]:
+    """The distinct texts that are not missing, in order: of numbers by size."""
+    found = sorted({text for text in texts if text is not None} - set(MISSING_WORDS))
+    numbers = _numbers(found)
+    return (
+        found if numbers is None else [text for _, text in sorted(zip(numbers, found, strict=True))]
+    )
+
+
+def _numbers(texts: Sequence[str]) -> list[float] | None:
+    """The numbers that all texts are; None where one is none, or there are none."""
+    try:
+        numbers = [float(text) for text in texts]
+    except ValueError:
+        return None
+    return numbers if numbers and all(map(math.isfinite, numbers)) else None
+
+
+def _dates(texts: Sequence[str]) -> list[datetime.date] | None:
+    try:
+        return [datetime.datetime.fromisoformat(text).date() for text in texts]
+    except ValueError:
+        return None
+
+
+def _bounds(numbers: Sequence[float], public: bool) -> tuple[float, float]:
+    """Bounds of public numbers, rounded outwards; of private ones, powers of ten."""
+    low, high = min(numbers), max(numbers)
+    if not public:
+        size = max(abs(low), abs(high), 1.0)
+        power = float(10 ** math.ceil(math.log10(size)))
+        return (-power if low < 0 else 0.0), power
+    step = 10.0 ** math.floor(math.log10(high - low)) / 10 if high > low else 1.0
+    return round(math.floor(low / step) * step, 12), round((math.ceil(high / step) or 1) * step, 12)
+
+
+def _is_skewed(texts: Sequence[str | None]) -> bool:
+    """Whether most public numbers are small beside the largest, as amounts of money are."""
+    known = [text for text in texts if text is not None and text not in MISSING_WORDS]
+    numbers = sorted(map(float, known))
+    middle = numbers[len(numbers) // 2]
+    return numbers[0] >= 0 and numbers[-1] - numbers[0] > 10 * max(middle - numbers[0], 1e-12)
+
+
+def schema_text(schema: Schema, table: str, source: str) -> str:
+    """A schema as a TOML file that says what a person has to do.
+
+    Args:
+        schema: what is proposed.
+        table: the file that it is for.
+        source: where it comes from, in words.
+    """
+    plain = schema.model_dump(exclude_none=True, exclude_defaults=True)
+    checked = schema.confirmed_public
+    head = [
+        f"# What is public of {table}. Every record becomes numbers by this file alone.",
+        f"# Proposed from {source}.",
+        "#",
+        "# All of it must be public: names of columns, bounds, values, labels, nodes and rules for",
+        "# missing values. Take it from a data dictionary or from what everyone knows. Bounds that",
+        "# are the extremes of your private records, rounded or not, are a leak that no epsilon",
+        "# covers. `confirmed_public = true` says that a person has checked all of this.",
+        f"confirmed_public = {'true' if checked else 'false'}",
+        *([f"separator = {_toml(schema.separator)}"] if schema.separator != "," else []),
+        "",
+    ]
+    parts = [_part("target", plain["target"], schema.target.kind)]
+    if schema.node is not None:
+        parts.append(_part("node", plain["node"], None))
+    parts += [
+        _part(f"columns.{_key(name)}", plain["columns"][name], kind.kind)
+        for name, kind in schema.columns.items()
+    ]
+    return "\n".join([*head, *parts])
+
+
+def _part(title: str, values: Mapping[str, Any], kind: str | None) -> str:
+    """A table of TOML; lists stand on one line."""
+    ordered = {"column": values.get("column"), "kind": kind, **values}
+    lines = [f"{key} = {_toml(value)}" for key, value in ordered.items() if value is not None]
+    return "\n".join([f"[{title}]", *lines, ""])
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return tomli_w.dumps({"x": value}).strip().removeprefix("x = ")
+
+
+def _key(name: str) -> str:
+    """The name of a column as a key of TOML."""
+    return tomli_w.dumps({name: 0}).rpartition(" = ")[0]

@@ -1,0 +1,360 @@
+"""A schema: what is public of a table, and so how each of its records becomes numbers.
+
+A schema is a TOML file, the same as a mapping, or a `Schema`. It declares the target, the column
+that says whose record it is (if there is one), and for every other column its kind with public
+bounds or values (`tacit.data.tables.kinds`). Whoever declares says with `confirmed_public = true`
+that all of it is public; `tacit init` writes proposals, which are not confirmed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
+from torch import Tensor
+
+from tacit.data.datasets import Dataset
+from tacit.data.files import find_file
+from tacit.data.tables.fields import Table, rows
+from tacit.data.tables.kinds import CategoryColumn, Column, NodeColumn, Target
+from tacit.data.tables.reading import as_table
+from tacit.errors import InputError, nearest
+
+__all__ = ["ENDING", "MISSING_WORDS", "Schema", "default_schema", "find_schema"]
+
+ENDING = ".schema.toml"
+MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
+"""Fields that count as missing, unless the schema says otherwise."""
+
+_WHERE = "task.schema"
+_MOST_BYTES = 1 << 24
+
+
+def _one_sign(value: str) -> str:
+    if len(value) != 1:
+        raise ValueError("must be one character, such as ';'")
+    return value
+
+
+def _complete(value: Any) -> Any:
+    """Kinds that are left out are named, for a better error."""
+    if isinstance(value, Mapping) and "kind" not in value:
+        raise ValueError('must have a kind, such as kind = "number"')
+    return value
+
+
+class Schema(BaseModel):
+    """What is declared of a table.
+
+    Attributes:
+        target: what is predicted: a class with `labels`, or a number with `low` and `high`.
+        node: the column that says whose record it is, and its `values`, node 0 first.
+        columns: every other column by name; the inputs of a record have their order.
+        confirmed_public: whether a person has confirmed that all that is declared is public.
+        missing_words: fields that count as missing, where they are no declared value.
+        separator: between the fields of a line of a CSV file.
+
+    Raises:
+        InputError: naming the key of the schema, its value and what would be right.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    confirmed_public: bool = False
+    separator: Annotated[str, AfterValidator(_one_sign)] = ","
+    missing_words: tuple[str, ...] = MISSING_WORDS
+    target: Annotated[Target, BeforeValidator(_complete)]
+    node: NodeColumn | None = None
+    columns: Annotated[
+        dict[str, Annotated[Column, BeforeValidator(_complete)]], Field(min_length=1)
+    ]
+
+    def __init__(self, /, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _refusal(values, error) from None
+        for name, role in (("target", self.target), ("node", self.node)):
+            if role is not None and role.column in self.columns:
+                expected = f"is the {name}'s column: leave it out of the columns"
+                raise InputError(f"schema.columns.{role.column}", role.column, expected)
+        if self.node is not None and self.node.column == self.target.column:
+            raise InputError("schema.node.column", self.node.column, "is the target's column")
+        if not self.features:
+            raise InputError(
+                "schema.columns", list(self.columns), "leave no input: all are ignored"
+            )
+
+    @classmethod
+    def of(cls, value: object) -> Schema:
+        """A schema, of the path of its file, of a mapping, or as it is.
+
+        Raises:
+            InputError: it is none of these, or something in it is wrong.
+        """
+        match value:
+            case Schema():
+                return value
+            case Mapping():
+                return cls(**{str(key): part for key, part in value.items()})
+            case str() | Path():
+                return cls(**_read(Path(os.path.expanduser(value))))
+            case _:
+                expected = "must be the path of a schema file, a mapping, or a tacit.Schema"
+                raise InputError("schema", type(value).__name__, expected)
+
+    @property
+    def features(self) -> list[str]:
+        """What each number of a record's inputs is."""
+        return [feature for name, kind in self.columns.items() for feature in kind.features(name)]
+
+    @property
+    def norm_bound(self) -> float:
+        """The l2 norm that no record's inputs exceed."""
+        return math.sqrt(math.fsum(kind.norm for kind in self.columns.values()))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What people should know of the records that a model sees, each one line."""
+        encoded = (
+            f"table: {len(self.columns)} columns become {len(self.features)} inputs, each within "
+            f"[-1, 1]; the l2 norm of a record's inputs is at most {self.norm_bound:.4g}"
+        )
+        return (encoded,) if self.target.note is None else (encoded, self.target.note)
+
+    @property
+    def unconfirmed(self) -> list[str]:
+        """What is declared and has not been confirmed to be public, in words."""
+        parts = [("target", self.target), ("node", self.node)]
+        named = {f"[{name}] {part.column}": part for name, part in parts if part is not None}
+        declared = {**named, **{f"[columns] {name}": kind for name, kind in self.columns.items()}}
+        return [
+            f"{name}: {part.facts}"
+            for name, part in declared.items()
+            if part.facts is not None and not self._is_confirmed(part.confirmed_public)
+        ]
+
+    def _is_confirmed(self, own: bool | None) -> bool:
+        return self.confirmed_public if own is None else own
+
+    def check_confirmed(self, where: str) -> None:
+        """Refuse what nobody has confirmed to be public.
+
+        Raises:
+            InputError: naming what has to be public.
+        """
+        facts = self.unconfirmed
+        if facts:
+            expected = (
+                f"set it to true once you have checked that these are public: {'; '.join(facts)}. "
+                "They must come from a data dictionary or from what everyone knows, and not from "
+                "the private records: no epsilon covers bounds that were read off them"
+            )
+            raise InputError(f"{where}, confirmed_public", False, expected)
+
+    @property
+    def digest(self) -> str:
+        """Identifies what becomes of a record."""
+        plain = self.model_dump(mode="json", exclude={"confirmed_public"})
+        parts = [str(plain[key]) for key in sorted(plain)]
+        return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+    def dataset(self, table: object, where: str = "table") -> Dataset:
+        """Inputs and targets of a table: a map of each record alone.
+
+        Args:
+            table: a frame of pandas or polars, or what `read_table` gives.
+            where: what an error names.
+
+        Returns:
+            Inputs float32 `[records, len(features)]` within [-1, 1]; targets int64 `[records]`,
+            the classes, or float32 `[records]` within [-1, 1].
+
+        Raises:
+            InputError: a column is missing or not declared; or it is no table.
+            RecordsError: records break what is declared; says how many.
+        """
+        columns = self._checked(table, where)
+        target = self.target.column
+        if target not in columns:
+            expected = f"has no column {target!r}, which is the target"
+            raise InputError(where, list(columns), expected)
+        if rows(columns) == 0:
+            raise InputError(where, "no records", "must hold at least one record")
+        at = f"column {target!r} of {where}"
+        targets = self.target.encode(columns[target], frozenset(self.missing_words), at)
+        return Dataset(self._encoded(columns, where), torch.from_numpy(targets))
+
+    def inputs(self, table: object, where: str = "table") -> Tensor:
+        """Inputs alone, as in `dataset`, of a table that needs no target: for predictions."""
+        return self._encoded(self._checked(table, where), where)
+
+    def groups(self, table: Table, where: str) -> dict[str, list[str]]:
+        """The values of the columns by which records can be divided: node and categories."""
+        words = frozenset(self.missing_words)
+        groups = {
+            name: kind.named(table[name], words, f"column {name!r} of {where}")
+            for name, kind in self.columns.items()
+            if isinstance(kind, CategoryColumn)
+        }
+        if self.node is not None and self.node.column in table:
+            name = self.node.column
+            groups[name] = self.node.named(table[name], f"column {name!r} of {where}")
+        return groups
+
+    @property
+    def group_values(self) -> dict[str, tuple[str, ...]]:
+        """The declared values of the columns in `groups`, in order."""
+        values = {
+            name: kind.known
+            for name, kind in self.columns.items()
+            if isinstance(kind, CategoryColumn)
+        }
+        return values if self.node is None else {**values, self.node.column: self.node.values}
+
+    def split(self, table: object, where: str = "nodes") -> list[Table]:
+        """One table a node, of one with the node's column.
+
+        Raises:
+            InputError: no node's column is declared or there, or a node has no records.
+            RecordsError: records are of no declared node; says how many.
+        """
+        columns = self._checked(table, where)
+        if self.node is None or self.node.column not in columns:
+            expected = (
+                "is one table, and so needs the column of the node, declared as [node] in the "
+                "schema; or pass a list with one table a node"
+            )
+            raise InputError(where, list(columns), expected)
+        name = self.node.column
+        owners = np.array(self.node.named(columns[name], f"column {name!r} of {where}"))
+        parts = [np.flatnonzero(owners == value).tolist() for value in self.node.values]
+        for value, part in zip(self.node.values, parts, strict=True):
+            if not part:
+                expected = f"has no records of the declared node {value!r}"
+                raise InputError(where, f"column {name!r}", expected)
+        return [
+            {key: [texts[row] for row in part] for key, texts in columns.items()} for part in parts
+        ]
+
+    def _checked(self, table: object, where: str) -> Table:
+        """The columns of a table, all of which are declared."""
+        columns = as_table(table, where)
+        roles = [self.target.column, *([] if self.node is None else [self.node.column])]
+        declared = [*self.columns, *roles]
+        unknown = [name for name in columns if name not in declared]
+        if unknown:
+            hint = nearest(unknown[0], declared)
+            hint = f" ({hint})" if hint.startswith("did") else ""
+            expected = (
+                f"the schema does not declare {'this column' if len(unknown) == 1 else 'these'}"
+                f'{hint}: declare it, with kind = "ignore" where it is not used'
+            )
+            raise InputError(f"columns of {where}", ", ".join(unknown), expected)
+        absent = [
+            name
+            for name, kind in self.columns.items()
+            if name not in columns and kind.features(name)
+        ]
+        if absent:
+            expected = f"lacks columns that the schema declares: {', '.join(absent)}"
+            raise InputError(f"columns of {where}", ", ".join(columns), expected)
+        return columns
+
+    def _encoded(self, table: Table, where: str) -> Tensor:
+        words = frozenset(self.missing_words)
+        parts: list[NDArray[np.float64]] = [
+            kind.encode(table[name], words, f"column {name!r} of {where}")
+            for name, kind in self.columns.items()
+            if name in table
+        ]
+        return torch.from_numpy(np.concatenate(parts, axis=1).astype(np.float32))
+
+
+def default_schema(path: str) -> str:
+    """Where the schema of a data file lies if nothing else is said: beside it.
+
+    >>> default_schema("data/patients.csv.gz")
+    'data/patients.schema.toml'
+    """
+    file = Path(path)
+    stem = file.name.removesuffix(".gz")
+    return str(file.with_name(stem.removesuffix(Path(stem).suffix) + ENDING))
+
+
+def find_schema(path: str, data_dir: Path) -> Schema:
+    """Read a schema; a relative path is seen from the current directory, then from `data_dir`.
+
+    Raises:
+        InputError: on `task.schema`.
+    """
+    wanted = os.path.expanduser(path)
+    found = find_file([wanted], [Path(), data_dir.expanduser()])
+    if found is None:
+        expected = (
+            "there is no such file: `tacit init` writes one for a table, to be checked by a person"
+        )
+        raise InputError(_WHERE, path, expected)
+    return Schema.of(found)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise InputError(_WHERE, str(path), f"must be at most {_MOST_BYTES:,} bytes")
+        return tomllib.loads(content.decode("utf-8"))
+    except OSError as error:
+        raise InputError(_WHERE, str(path), f"{error.strerror}: give a readable file") from None
+    except (ValueError, RecursionError) as error:  # what TOML and UTF-8 raise are ValueErrors
+        if isinstance(error, InputError):
+            raise
+        raise InputError(_WHERE, str(path), f"is not valid TOML: {error}") from None
+
+
+_KINDS: tuple[str, ...] = ("number", "category", "boolean", "date", "ignore", "class")
+
+
+def _refusal(values: Mapping[str, Any], error: ValidationError) -> InputError:
+    """The first thing that is wrong with a schema."""
+    first = error.errors(include_url=False)[0]
+    # Between the keys of a tagged union stands its tag.
+    place = [str(part) for part in first["loc"]]
+    keys = [part for level, part in enumerate(place) if not _is_tag(values, place, level)]
+    where = ".".join(["schema", *keys])
+    found: Any = values
+    for key in keys:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Input should ")
+    if first["type"] == "extra_forbidden":
+        message = "unknown key"
+    if first["type"] == "missing":
+        message = "must be given"
+    return InputError(where, found, f"must {message}" if message.startswith("be ") else message)
+
+
+def _is_tag(values: Any, place: list[str], level: int) -> bool:
+    """Whether a part of an error's place is the kind of what holds it, and no key."""
+    found: Any = values
+    for key in place[:level]:
+        inner = found.get(key) if isinstance(found, Mapping) else None
+        found = found if inner is None and key in _KINDS else inner
+    mapping = found if isinstance(found, Mapping) else {}
+    return place[level] in _KINDS and mapping.get("kind") == place[level]

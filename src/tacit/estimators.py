@@ -1,0 +1,240 @@
+"""scikit-learn estimators that train privately: `TacitClassifier` and `TacitRegressor`.
+
+    TacitClassifier(epsilon=2.0, classes=[0, 1]).fit(X, y, nodes=hospital).predict(X_new)
+
+Every call of `fit` is a run of its own and spends its own epsilon, which `epsilon_` gives. So a
+search over settings with cross-validation multiplies the cost: a `GridSearchCV` of 4 settings and 5
+folds fits 21 times, and what its scores and its choice tell of private records is covered by no
+epsilon at all. Search on public records, and fit once on the private ones.
+
+Nothing is fitted to `X`. A scaler in a `Pipeline` would be: its means and variances are private
+facts, and are released without noise. Scale by public bounds instead, such as a
+`FunctionTransformer`, or set `input_bound`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from tacit.errors import InputError, RecordsError
+from tacit.training.api import train
+from tacit.training.hooks import Callback
+
+__all__ = ["TacitClassifier", "TacitRegressor"]
+
+_CLASSES_FROM_RECORDS = (
+    "the classes are taken from y: which labels occur is a private fact of the records, and no "
+    "epsilon covers it; declare them with classes="
+)
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
+    """What both estimators have in common; scikit-learn reads the arguments off the fields."""
+
+    epsilon: float | Sequence[float] | Literal["none"] = 3.0
+    delta: float | Sequence[float] = 1e-5
+    algorithm: str = "privsgp"
+    model: str | nn.Module = "linear"
+    steps: int = 50
+    batch: int | Literal["all"] = "all"
+    learning_rate: float = 0.5
+    clip: float = 1.0
+    options: Mapping[str, Any] | None = None
+    graph: str | None = None
+    n_nodes: int = 4
+    input_bound: float | None = None
+    dtype: Literal["float32", "float64"] = "float32"
+    seed: int = 0
+    noise_seed: int | None = None
+    callbacks: Sequence[Callback] = ()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = self.noise_seed is None  # the noise is of the operating system
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: not `result_`, which holds the training records."""
+        return {key: value for key, value in super().__getstate__().items() if key != "result_"}
+
+    def _fit(self, X: Any, targets: Tensor, task: dict[str, Any], nodes: Any) -> Self:
+        """Train on checked records; `task` is what the targets need."""
+        given = None if isinstance(self.model, str) else self.model
+        rows = self._rows(len(X), nodes)
+        inputs = torch.tensor(X, dtype=torch.float64)
+        self.result_ = train(
+            {
+                "task": {
+                    "input_bound": self.input_bound,
+                    **task,
+                    **({"model": self.model} if given is None else {}),
+                },
+                "topology": {"graph": self.graph},
+                "algorithm": {
+                    "name": self.algorithm,
+                    "learning_rate": self.learning_rate,
+                    "clip": self.clip,
+                    **(self.options or {}),
+                },
+                "privacy": {
+                    "epsilon": self.epsilon,
+                    "delta": self.delta,
+                    "noise_seed": self.noise_seed,
+                },
+                "train": {
+                    "steps": self.steps,
+                    "batch": self.batch,
+                    "dtype": self.dtype,
+                    "seed": self.seed,
+                },
+            },
+            model=given,
+            nodes=[(inputs[row], targets[row]) for row in rows],
+            callbacks=self.callbacks,
+        )
+        spent = [epsilon for epsilon in self.result_.epsilon if epsilon is not None]
+        self.epsilon_ = max(spent) if spent else None
+        # In float64, so that a prediction does not depend on which others are made with it.
+        self.module_ = self.result_.model("consensus").double()
+        return self
+
+    def _rows(self, records: int, nodes: Any) -> list[NDArray[np.int64]]:
+        """The records of each node: as given, or dealt by the public seed."""
+        if nodes is not None:
+            names = np.asarray(nodes)
+            if names.shape != (records,):
+                expected = f"must name the node of each of the {records} records"
+                raise InputError("nodes", f"an array of shape {names.shape}", expected)
+            self.nodes_ = np.unique(names)
+            return [np.flatnonzero(names == name) for name in self.nodes_]
+        if not 1 <= self.n_nodes <= records:
+            expected = f"must be 1 to the number of records, here n_samples = {records}"
+            raise InputError("n_nodes", self.n_nodes, expected)
+        self.nodes_ = np.arange(self.n_nodes)
+        return np.array_split(np.random.default_rng(self.seed).permutation(records), self.n_nodes)
+
+    def _outputs(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The outputs of the trained model, `[records, ...]`."""
+        check_is_fitted(self)
+        inputs = torch.tensor(validate_data(self, X, reset=False), dtype=torch.float64)
+        with torch.no_grad():
+            outputs: NDArray[np.float64] = self.module_(inputs).numpy()
+        return outputs
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class TacitClassifier(ClassifierMixin, _TacitEstimator):  # type: ignore[misc]
+    """A classifier that is trained across nodes, each within its privacy budget.
+
+    Args:
+        epsilon: the budget of each node, or a list with one a node; "none" adds no noise.
+        delta: of the budget, likewise; far below 1 divided by the records of a node.
+        algorithm: a name of `tacit algorithms`.
+        model: a name of `[task].model`, or an `nn.Module` whose present weights are the start.
+        steps: of training.
+        batch: expected records of a node in a step, or "all".
+        learning_rate: of the algorithm.
+        clip: the bound of a record's gradient, in the l2 norm.
+        options: further options of the algorithm, such as `{"momentum": 0.9}`.
+        graph: a name of `[topology].graph`; by default that of the algorithm.
+        n_nodes: how many nodes the records are dealt to, where `fit` is told none.
+        input_bound: a public bound on the l2 norm of a record's inputs; longer ones are scaled.
+        dtype: in which the run computes.
+        seed: public; of the start and the dealing, never of the noise.
+        noise_seed: for experiments only: seeded noise protects nobody, and the run warns of it.
+        callbacks: of `tacit.callbacks`.
+        classes: all labels that a record may have. They are a public fact, and should be declared:
+            without them they are taken from `y`, which tells that some record has each of them. No
+            epsilon covers that, and `fit` warns of it.
+
+    Attributes:
+        classes_: the labels, ascending.
+        epsilon_: certified epsilon of this fit, of the node that spent most; None without noise.
+        result_: the `tacit.Result`. It holds the training records, and so is not pickled.
+        module_: the trained consensus model.
+        nodes_: the names of the nodes.
+    """
+
+    classes: ArrayLike | None = None
+
+    def fit(self, X: ArrayLike, y: ArrayLike, nodes: ArrayLike | None = None) -> Self:
+        """Train on private records; spends `epsilon_` of every node's budget.
+
+        Args:
+            X: inputs, `[records, features]`.
+            y: a label a record, `[records]`.
+            nodes: the number or name of each record's node, `[records]`.
+
+        Raises:
+            InputError: something given is wrong; a `ValueError`.
+            BudgetError: a node's budget cannot be met.
+        """
+        X, labels = validate_data(self, X, y)
+        check_classification_targets(labels)
+        if self.classes is None:
+            warnings.warn(_CLASSES_FROM_RECORDS, UserWarning, stacklevel=2)
+        self.classes_ = np.unique(labels if self.classes is None else np.asarray(self.classes))
+        places = np.minimum(np.searchsorted(self.classes_, labels), len(self.classes_) - 1)
+        wrong = int((self.classes_[places] != labels).sum())
+        if wrong:
+            rule = "every label must be one of classes="
+            raise RecordsError("y", f"{wrong:,} of {len(labels):,} records", rule)
+        outputs = max(2, len(self.classes_))  # a single class has nothing to be told from
+        task = {"loss": "cross-entropy", "outputs": outputs}
+        return self._fit(X, torch.tensor(places, dtype=torch.int64), task, nodes)
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The probability of each class, `[records, classes]`."""
+        outputs = self._outputs(X)[:, : len(self.classes_)]
+        shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+        shares: NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
+        return shares
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The most probable label of each record, `[records]`."""
+        check_is_fitted(self)
+        labels: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        return labels
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class TacitRegressor(RegressorMixin, _TacitEstimator):  # type: ignore[misc]
+    """A regressor that is trained across nodes, each within its privacy budget.
+
+    Its loss is the mean squared error. Nothing is fitted to the targets either: scale them by
+    public bounds to about -1 to 1, since gradients that are far longer than `clip` learn slowly.
+
+    The arguments and attributes are those of `TacitClassifier`, but for `classes` and `classes_`.
+    """
+
+    def fit(self, X: ArrayLike, y: ArrayLike, nodes: ArrayLike | None = None) -> Self:
+        """Train on private records; spends `epsilon_` of every node's budget.
+
+        Args:
+            X: inputs, `[records, features]`.
+            y: a number a record, `[records]`.
+            nodes: the number or name of each record's node, `[records]`.
+
+        Raises:
+            InputError: something given is wrong; a `ValueError`.
+            BudgetError: a node's budget cannot be met.
+        """
+        X, numbers = validate_data(self, X, y, y_numeric=True)
+        targets = torch.tensor(numbers, dtype=torch.float64)
+        return self._fit(X, targets, {"loss": "mse"}, nodes)
+
+    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The predicted number of each record, `[records]`."""
+        return self._outputs(X).reshape(-1)

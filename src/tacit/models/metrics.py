@@ -1,0 +1,474 @@
+"""What a run is judged by: scores of a model on all the public test records together.
+
+| name | needs | score of several classes, or of several numbers a record |
+|---|---|---|
+| `accuracy` | classes | share of right classes |
+| `balanced-accuracy` | classes | mean over classes of the share that is found |
+| `auc` | classes | area under the ROC curve, one class against the rest, mean over classes |
+| `average-precision` | classes | one class against the rest, mean over classes |
+| `f1` | classes | of class 1 where there are two, else the mean over classes |
+| `mae`, `rmse`, `r2` | numbers | mean over the numbers of a record |
+
+Classes are integer targets beside at least two outputs a record, or targets -1 or 1, or 0 or 1,
+beside one output. The predicted class is the largest output, or the sign of the one output. `auc`
+and `average-precision` rank records by the softmax probability of a class, or by the one output;
+classes without a test record are left out of their mean. scikit-learn computes all of these but
+`auc`: that is the sum of ranks of Mann and Whitney, which gives the same number in a tenth of the
+time (measured at 1,000 records, where scikit-learn's checks take longer than the sorting).
+
+A *baseline* is what the same metric says of a model that ignores its inputs: of outputs that are
+the same for every record, namely the logarithms of the class frequencies (or their log-odds) where
+there are classes, else the mean of the targets. It is a function of public test targets alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacit.errors import InputError, describe
+from tacit.gradients import Loss
+from tacit.models.imports import import_function
+from tacit.report.measures import MEASURES, Measure, measure_of
+
+__all__ = [
+    "GIVEN_METRIC",
+    "METRICS",
+    "Baselines",
+    "Metric",
+    "baselines",
+    "check_metrics",
+    "find_metrics",
+    "majority",
+    "named_metrics",
+    "score",
+    "score_on_the_way",
+]
+
+Array = NDArray[Any]
+Function = Callable[[Tensor, Tensor], Any]
+
+GIVEN_METRIC = "given:"
+"""Begins what an experiment calls a metric that was passed as an object; its name follows."""
+
+_EXPECTED = (
+    "must take (outputs, targets), both with one row a test record, and return one number for all "
+    "of them"
+)
+_SMALLEST = 1e-30  # a frequency, so that its logarithm is finite
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A score of whole test sets.
+
+    Args:
+        measure: its name, and which of two scores is better.
+        function: (outputs `[r, ...]`, targets `[r, ...]`) -> number.
+    """
+
+    measure: Measure
+    function: Function
+
+    @property
+    def name(self) -> str:
+        """As `[task].metric` has it."""
+        return self.measure.name
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """What a model that ignores its inputs scores on the public test records.
+
+    None where that is not known, as for a loss of one's own.
+
+    Args:
+        accuracy: the share of the most frequent class.
+        loss: of the constant output for which it is least.
+        metrics: one a metric of the task, in their order.
+    """
+
+    accuracy: float | None = None
+    loss: float | None = None
+    metrics: tuple[float | None, ...] = ()
+
+    def by_name(self, metrics: Sequence[Metric]) -> dict[str, float | None]:
+        """All of them: of accuracy, loss and each metric of the task."""
+        own = zip(metrics, self.metrics, strict=True)
+        common = {"accuracy": self.accuracy, "loss": self.loss}
+        return common | {metric.name: value for metric, value in own}
+
+
+def find_metrics(
+    names: Sequence[str] | None, functions: Mapping[str, Function] | None = None
+) -> tuple[Metric, ...]:
+    """The metrics that `[task].metric` names.
+
+    Args:
+        names: keys of `METRICS`, or `module:function`: (outputs, targets) -> number. The module is
+            looked for in the current directory first.
+        functions: those that were passed as objects, as `named_metrics` has them.
+
+    Raises:
+        InputError: on `task.metric` for a function that cannot be found.
+    """
+    return tuple(_found(name, functions or {}) for name in names or ())
+
+
+def named_metrics(
+    metrics: str | Function | Sequence[str | Function] | None,
+) -> dict[str, Function | None]:
+    """What an experiment calls metrics, in their order; each with its function, if it is one.
+
+    Raises:
+        InputError: on `metric`, for something else, or two of one name.
+    """
+    if metrics is None:
+        return {}
+    listed = [metrics] if isinstance(metrics, str) or callable(metrics) else metrics
+    if not isinstance(listed, Sequence) or not listed:
+        raise InputError("metric", metrics, "must be a name, a function, or a list of these")
+    named: dict[str, Function | None] = {}
+    for metric in listed:
+        if not isinstance(metric, str) and not callable(metric):
+            raise InputError("metric", metric, "must be a name, a function, or a list of these")
+        function = None if isinstance(metric, str) else metric
+        name = metric if isinstance(metric, str) else _own_name(metric)
+        if name in named:
+            raise InputError("metric", name, "is given twice: functions need names of their own")
+        named[name] = function
+    return named
+
+
+def _own_name(function: Function) -> str:
+    """What an experiment calls a function that was passed as an object."""
+    name = getattr(function, "__name__", type(function).__name__)
+    if name in METRICS:
+        raise InputError("metric", name, "is a metric by name: call your function something else")
+    return f"{GIVEN_METRIC}{name}"
+
+
+def _found(name: str, functions: Mapping[str, Function]) -> Metric:
+    measure = measure_of(name)
+    if name in METRICS:
+        return Metric(measure, METRICS[name])
+    if name in functions:
+        return Metric(measure_of(name.removeprefix(GIVEN_METRIC)), functions[name])
+    if name.startswith(GIVEN_METRIC):
+        raise InputError("task.metric", name, "was passed as an object: pass it as metric= again")
+    return Metric(measure, import_function(name, "task.metric"))
+
+
+def score(metric: Metric, outputs: Tensor, targets: Tensor) -> float:
+    """The score of one model; not a number where an output of its is not finite.
+
+    Args:
+        metric: which.
+        outputs: `[r, ...]`, of one model.
+        targets: `[r, ...]`.
+
+    Raises:
+        InputError: on `task.metric`, where a user's function fails, or returns no number.
+    """
+    if metric.name in METRICS:
+        if not bool(torch.isfinite(outputs).all()):
+            return math.nan
+        return float(metric.function(outputs, targets))
+    try:
+        value = metric.function(outputs, targets)
+    except Exception as error:  # whatever the user's function raises
+        fault = f"{_EXPECTED}; {describe(error)}"
+        raise InputError("task.metric", metric.name, fault) from error
+    try:
+        return float(value)
+    except Exception as error:
+        shape = f"of shape {list(value.shape)}" if isinstance(value, Tensor) else ""
+        fault = f"{_EXPECTED}; it returned a {type(value).__name__} {shape}".rstrip()
+        raise InputError("task.metric", metric.name, fault) from error
+
+
+def score_on_the_way(metric: Metric, outputs: Tensor, targets: Tensor) -> float:
+    """As `score`, but a function that fails in the middle of a run does not end the run.
+
+    The score is not a number then, and the log says why: what was sent has been paid for.
+    """
+    try:
+        return score(metric, outputs, targets)
+    except InputError as error:
+        _log.warning("%s", error)
+        return math.nan
+
+
+def check_metrics(
+    metrics: Sequence[Metric], loss: Loss, example: Tensor, targets: Tensor, records: int
+) -> None:
+    """Refuse metrics that are not defined on the public test records, before a run begins.
+
+    Args:
+        metrics: of the task.
+        loss: of the task.
+        example: what the model gives for a few records, `[few, ...]`.
+        targets: of the public test records, `[r, ...]`.
+        records: how many of them are scored on the way.
+
+    Raises:
+        InputError: on `task.metric`, or on `train.evaluate_records`.
+    """
+    outputs = _repeated(example, len(targets))
+    for metric in metrics:
+        if metric.name in METRICS:
+            _check_kind(metric, loss, outputs, targets)
+            _check_defined(metric, targets, records)
+        score(metric, outputs, targets)
+
+
+def baselines(metrics: Sequence[Metric], loss: Loss, example: Tensor, targets: Tensor) -> Baselines:
+    """What a model that ignores its inputs scores; arguments as those of `check_metrics`."""
+    constant = _constant(loss, example, targets)
+    share = None if loss.accuracy is None else majority(loss, example, targets)
+    if constant is None:
+        return Baselines(share, None, (None,) * len(metrics))
+    own = tuple(
+        _baseline(metric, _mean(example, targets), targets)
+        if metric.name in _OF_NUMBERS
+        else _baseline(metric, constant, targets)
+        for metric in metrics
+    )
+    if loss.formula is None and loss.weights is None:
+        return Baselines(share, None, own)
+    least = _constant(loss, example, targets, weighted=True)
+    assert least is not None
+    value = float(loss.per_record(least, targets).mean())
+    return Baselines(share, value, own)
+
+
+def majority(loss: Loss, example: Tensor, targets: Tensor) -> float | None:
+    """The share of the most frequent class of public targets; None where they are no classes."""
+    if not _are_classes(loss, example, targets):
+        return None
+    shares = _frequencies(example, targets)
+    return float(shares.max())
+
+
+def _baseline(metric: Metric, constant: Tensor, targets: Tensor) -> float | None:
+    try:
+        value = score(metric, constant, targets)
+    except InputError:  # a function of the user's that does not take outputs that are all equal
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _repeated(example: Tensor, records: int) -> Tensor:
+    """Outputs of so many records, made of those of a few."""
+    return example.detach()[torch.arange(records, device=example.device) % len(example)]
+
+
+def _constant(
+    loss: Loss, example: Tensor, targets: Tensor, *, weighted: bool = False
+) -> Tensor | None:
+    """Outputs `[r, ...]` of a model that ignores its inputs, float64; None where none is known.
+
+    `weighted`: with the frequencies as the class weights of the loss count them.
+    """
+    shape = (len(targets), *example.shape[1:])
+    if _are_classes(loss, example, targets):
+        shares = _frequencies(example, targets)
+        if weighted and loss.weights is not None:
+            shares = shares * torch.tensor(loss.weights, dtype=shares.dtype, device=shares.device)
+        logarithms = shares.div(shares.sum()).clamp(min=_SMALLEST).log()
+        if _width(example) == 1:
+            logarithms = (logarithms[1] - logarithms[0]).reshape(1)
+        return logarithms.reshape(1, *shape[1:]).expand(shape)
+    if targets.is_floating_point() and _width(targets) == _width(example):
+        return _mean(example, targets)
+    return None
+
+
+def _mean(example: Tensor, targets: Tensor) -> Tensor:
+    """The mean of the targets, for every record, in the shape of the outputs."""
+    shape = (len(targets), *example.shape[1:])
+    return targets.double().mean(0).reshape(1, *shape[1:]).expand(shape)
+
+
+def _width(values: Tensor) -> int:
+    return math.prod(values.shape[1:])
+
+
+def _are_classes(loss: Loss, example: Tensor, targets: Tensor) -> bool:
+    """Whether public targets are classes beside such outputs."""
+    if loss.formula == "mse" or _width(targets) != 1:
+        return False
+    if _width(example) == 1:
+        flat = targets.reshape(-1)
+        low = {value: bool((flat == value).any()) for value in (-1, 0)}
+        known = (flat == 1) | (flat == 0) | (flat == -1)
+        return bool(known.all()) and not all(low.values())
+    return not targets.is_floating_point() and example.ndim == 2 and bool((targets >= 0).all())
+
+
+def _frequencies(example: Tensor, targets: Tensor) -> Tensor:
+    """The share of every class, `[classes]` float64."""
+    classes = max(2, _width(example))
+    flat = targets.reshape(-1)
+    labels = (flat > 0).long() if _width(example) == 1 else flat.long()
+    counts = torch.bincount(labels, minlength=classes)[:classes]
+    return counts.double() / max(1, len(flat))
+
+
+def _check_kind(metric: Metric, loss: Loss, outputs: Tensor, targets: Tensor) -> None:
+    """Refuse a metric of classes where there are none, and one of numbers where there are."""
+    if metric.name in _OF_NUMBERS:
+        numbers = targets.is_floating_point() and not loss.labels
+        if not numbers or _width(targets) != _width(outputs):
+            known = ", ".join(name for name in METRICS if name not in _OF_NUMBERS)
+            expected = f"needs targets that are numbers, as many as outputs; of classes: {known}"
+            raise InputError("task.metric", metric.name, expected)
+    elif not _are_classes(loss, outputs, targets):
+        known = ", ".join(_OF_NUMBERS)
+        expected = (
+            "needs classes: integer targets from 0 beside as many outputs, or targets 0 or 1, or "
+            f"-1 or 1, beside one output, and another loss than 'mse'; of numbers: {known}"
+        )
+        raise InputError("task.metric", metric.name, expected)
+
+
+def _check_defined(metric: Metric, targets: Tensor, records: int) -> None:
+    """Refuse a metric that compares what is the same for all the records it would be of."""
+    if metric.name not in _COMPARES:
+        return
+    noun = _COMPARES[metric.name]
+    if bool((targets == targets[:1]).all()):
+        raise InputError(
+            "task.metric",
+            metric.name,
+            f"is not defined on these public test records: all {len(targets):,} have the same "
+            f"{noun}; give others, or another metric",
+        )
+    if bool((targets[:records] == targets[:1]).all()):
+        first = int((targets != targets[:1]).reshape(len(targets), -1).any(1).nonzero()[0])
+        raise InputError(
+            "train.evaluate_records",
+            records,
+            f"{metric.name} is not defined on the first {records:,} public test records, which all "
+            f"have the same {noun}: give {first + 1} or more, or shuffle the test records",
+        )
+
+
+def _classes(outputs: Tensor, targets: Tensor) -> tuple[Array, Array]:
+    """The true and the predicted class of every record, `[r]` each."""
+    flat = targets.reshape(-1)
+    if _width(outputs) == 1:
+        return (flat > 0).long().cpu().numpy(), (outputs.reshape(-1) > 0).long().cpu().numpy()
+    return flat.cpu().numpy(), outputs.argmax(dim=1).cpu().numpy()
+
+
+def _ranked(outputs: Tensor, targets: Tensor) -> tuple[Array, Array]:
+    """Whether a record is of a class, and its score for it: `[r, columns]` float64 each.
+
+    A column for each class that has records; of two classes one, that of the second. There the
+    difference of the outputs stands for the probability, which would be 1 of many that differ.
+    """
+    flat = targets.reshape(-1)
+    if _width(outputs) <= 2:
+        whole = outputs.double().reshape(len(flat), -1)
+        scores = whole[:, -1:] if whole.shape[1] == 1 else whole[:, 1:] - whole[:, :1]
+        is_one = flat > 0
+        return is_one.double().unsqueeze(1).cpu().numpy(), scores.cpu().numpy()
+    present = torch.unique(flat)
+    scores = outputs.double().softmax(dim=1)[:, present]
+    return (flat[:, None] == present).double().cpu().numpy(), scores.cpu().numpy()
+
+
+def _numbers(outputs: Tensor, targets: Tensor) -> tuple[Array, Array]:
+    """True and predicted numbers, `[r, m]` float64 each."""
+    shape = (len(targets), -1)
+    return (
+        targets.double().reshape(shape).cpu().numpy(),
+        outputs.double().reshape(shape).cpu().numpy(),
+    )
+
+
+def _accuracy(outputs: Tensor, targets: Tensor) -> float:
+    from sklearn.metrics import accuracy_score
+
+    return float(accuracy_score(*_classes(outputs, targets)))
+
+
+def _balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
+    from sklearn.metrics import balanced_accuracy_score
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a class was predicted which no test record has
+        return float(balanced_accuracy_score(*_classes(outputs, targets)))
+
+
+def _auc(outputs: Tensor, targets: Tensor) -> float:
+    """By ranks: the share of pairs, one of the class and one not, that are in the right order."""
+    from scipy.stats import rankdata
+
+    of_class, scores = _ranked(outputs, targets)
+    inside = of_class.sum(axis=0)
+    outside = len(of_class) - inside
+    if not bool((inside * outside > 0).all()):
+        return math.nan
+    sums = (rankdata(scores, axis=0) * of_class).sum(axis=0)
+    areas: Array = (sums - inside * (inside + 1) / 2) / (inside * outside)
+    return float(areas.mean())
+
+
+def _average_precision(outputs: Tensor, targets: Tensor) -> float:
+    from sklearn.metrics import average_precision_score
+
+    return float(average_precision_score(*_ranked(outputs, targets), average="macro"))
+
+
+def _f1(outputs: Tensor, targets: Tensor) -> float:
+    from sklearn.metrics import f1_score
+
+    average = "binary" if _width(outputs) <= 2 else "macro"
+    return float(f1_score(*_classes(outputs, targets), average=average, zero_division=0.0))
+
+
+def _mae(outputs: Tensor, targets: Tensor) -> float:
+    from sklearn.metrics import mean_absolute_error
+
+    return float(mean_absolute_error(*_numbers(outputs, targets)))
+
+
+def _rmse(outputs: Tensor, targets: Tensor) -> float:
+    from sklearn.metrics import root_mean_squared_error
+
+    return float(root_mean_squared_error(*_numbers(outputs, targets)))
+
+
+def _r2(outputs: Tensor, targets: Tensor) -> float:
+    from sklearn.metrics import r2_score
+
+    return float(np.round(r2_score(*_numbers(outputs, targets)), 12))  # of the mean itself: 0
+
+
+METRICS: Mapping[str, Function] = {
+    "accuracy": _accuracy,
+    "balanced-accuracy": _balanced_accuracy,
+    "auc": _auc,
+    "average-precision": _average_precision,
+    "f1": _f1,
+    "mae": _mae,
+    "rmse": _rmse,
+    "r2": _r2,
+}
+"""The metrics that have a name; `MEASURES` says what they are called."""
+
+_OF_NUMBERS = ("mae", "rmse", "r2")
+_COMPARES = {"auc": "class", "average-precision": "class", "r2": "target"}
+assert METRICS.keys() == MEASURES.keys()

@@ -1,0 +1,78 @@
+"""What the scores of a run are called, how they are written, and which of two is better."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tacit.report.wording import number_text, percent_text
+
+__all__ = ["ACCURACY", "LOSS", "MEASURES", "Measure", "measure_of"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One score of a model on the public test records.
+
+    Args:
+        name: as `[task].metric` has it.
+        title: in words.
+        percent: whether it is a share that is written in per cent.
+        larger_is_better: whether the larger of two scores is the better one.
+    """
+
+    name: str
+    title: str
+    percent: bool = False
+    larger_is_better: bool = True
+
+    def text(self, score: float | None) -> str:
+        """The score for people."""
+        return percent_text(score) if self.percent else number_text(score)
+
+    def beside(self, score: float | None, baseline: float | None) -> str:
+        """The score with its baseline, where that is known: `AUC 0.831, baseline 0.500`.
+
+        >>> MEASURES["auc"].beside(0.8312, 0.5)
+        'AUC 0.831, baseline 0.500'
+        """
+        told = f"{self.title} {self.text(score)}"
+        return told if baseline is None else f"{told}, baseline {self.text(baseline)}"
+
+    def no_better(self, score: float | None, baseline: float | None) -> str:
+        """That a score is no better than its baseline, in a sentence; empty where it is better.
+
+        Empty as well where one of the two is not known.
+        """
+        if score is None or baseline is None or not math.isfinite(score):
+            return ""
+        if score > baseline if self.larger_is_better else score < baseline:
+            return ""
+        return (
+            f"the test {self.title} of {self.text(score)} is no better than the baseline: a model "
+            f"that ignores its inputs has {self.text(baseline)}"
+        )
+
+
+ACCURACY = Measure("accuracy", "accuracy", percent=True)
+LOSS = Measure("loss", "loss", larger_is_better=False)
+
+MEASURES: dict[str, Measure] = {
+    measure.name: measure
+    for measure in (
+        ACCURACY,
+        Measure("balanced-accuracy", "balanced accuracy", percent=True),
+        Measure("auc", "AUC"),
+        Measure("average-precision", "average precision"),
+        Measure("f1", "F1"),
+        Measure("mae", "mean absolute error", larger_is_better=False),
+        Measure("rmse", "root mean squared error", larger_is_better=False),
+        Measure("r2", "R2"),
+    )
+}
+"""The scores that `[task].metric` knows by name."""
+
+
+def measure_of(name: str) -> Measure:
+    """The score of this name; of a user's own, `module:function`, larger is better."""
+    return MEASURES.get(name) or Measure(name, name.rpartition(":")[2])

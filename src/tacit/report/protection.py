@@ -1,0 +1,89 @@
+"""How much an epsilon protects, in words that need no mathematics.
+
+The measure is how often someone is right who sees everything and has to guess, at even odds, which
+of two neighbouring data sets a node has. That is a proved bound; the words for its size are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tacit.report.wording import epsilon_text, guess_bound, lower_text, percent_up_text
+
+__all__ = [
+    "MOST_SHOWN",
+    "SIZE_NOTE",
+    "Protection",
+    "epsilon_words",
+    "lower_words",
+    "protection",
+    "size_note",
+]
+
+MOST_SHOWN = 1000.0
+_MORE = "more\u00a0than 1,000"
+SIZE_NOTE = f"An epsilon of {_MORE} is no protection"
+
+
+@dataclass(frozen=True)
+class Protection:
+    """The verdict on the weakest of some guarantees.
+
+    Args:
+        kind: of the banner that says it: `good`, `warn` or `bad`.
+        words: what to call it.
+        right_guess: how often the guess is right at most, as a percentage.
+    """
+
+    kind: str
+    words: str
+    right_guess: str
+
+    @property
+    def sentence(self) -> str:
+        """The verdict, for a reader who knows nothing of epsilon."""
+        return (
+            f"{self.words}: whoever sees everything guesses right with probability "
+            f"{self.right_guess} at most"
+        )
+
+
+# Up to which probability of a right guess which words are said. A blind guess is right with 0.5.
+_LEVELS = (
+    (0.75, "good", "Strong protection"),
+    (0.90, "good", "Moderate protection"),
+    (0.99, "warn", "Weak protection"),
+    (1.00, "bad", "Next to no protection"),
+)
+
+
+def protection(guarantees: Iterable[tuple[float, float]]) -> Protection:
+    """Say what the weakest of some guarantees is worth.
+
+    Args:
+        guarantees: pairs of an epsilon and its delta, at least one.
+    """
+    bound = max(guess_bound(epsilon, delta) for epsilon, delta in guarantees)
+    kind, words = next((kind, words) for most, kind, words in _LEVELS if bound <= most)
+    return Protection(kind, words, percent_up_text(bound))
+
+
+def epsilon_words(value: float | None) -> str:
+    """Write an epsilon, rounded up; one that is beyond all meaning is not written as a number.
+
+    >>> epsilon_words(2.9912), epsilon_words(4.1e289).replace(chr(0xA0), " ")
+    ('3.00', 'more than 1,000')
+    """
+    return _MORE if value is not None and value > MOST_SHOWN else epsilon_text(value)
+
+
+def lower_words(value: float | None) -> str:
+    """Write a lower bound of an epsilon, rounded down, likewise."""
+    return _MORE if value is not None and value > MOST_SHOWN else lower_text(value)
+
+
+def size_note(rows: Iterable[Sequence[str]]) -> str:
+    """What to say below a table some of whose cells are beyond all meaning; else nothing."""
+    beyond = any(cell.startswith(_MORE) for row in rows for cell in row)
+    return f"{SIZE_NOTE}." if beyond else ""

@@ -1,0 +1,86 @@
+"""Tables on a terminal: as a table where it fits, else as cards, in which no name is broken.
+
+A table whose columns would be narrower than the words in them breaks names and numbers, and one
+whose columns of prose are a few words wide is as long as it is hard to read. Then each row becomes
+a card: its first cell, and below it the others with their headings.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+__all__ = ["print_table"]
+
+_PROSE = 24  # characters a line that a column of several words needs at least
+_SHORT = 36  # of heading and cell, which then share a line with others
+_BETWEEN = 3  # spaces
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table of strings as wide as the console, or cards where it is too narrow.
+
+    Args:
+        console: where.
+        table: with a heading for each column; the first column names the row.
+    """
+    for column in table.columns:
+        column.min_width = max((len(word) for word in _words(column)), default=1)
+        column.overflow = "fold"
+    _, right, _, left = table.padding
+    borders = (left + right) * len(table.columns) + len(table.columns)
+    if borders + sum(map(_least, table.columns)) <= console.width:
+        console.print(table)
+        return
+    if table.title is not None:
+        console.print(Text.from_markup(str(table.title)), style="bold")
+    headings = [_plain(column.header) for column in table.columns]
+    for name, *cells in zip(*(column.cells for column in table.columns), strict=True):
+        console.print(Text(_plain(name)), style="bold", highlight=False)
+        for line in _card(headings[1:], map(_plain, cells), console.width):
+            console.print(Text(line), highlight=False)
+    console.print()
+
+
+def _least(column: Column) -> int:
+    """The width below which a column cannot be read."""
+    longest = max((len(_plain(cell)) for cell in column.cells), default=0)
+    return max(column.min_width or 1, min(longest, _PROSE))
+
+
+def _words(column: Column) -> Iterable[str]:
+    for cell in (column.header, *column.cells):
+        yield from _plain(cell).split()
+
+
+def _plain(cell: object) -> str:
+    return Text.from_markup(str(cell)).plain
+
+
+def _card(headings: Iterable[str], cells: Iterable[str], width: int) -> list[str]:
+    """The lines below a name: short cells side by side, then one of several words on its own."""
+    told = [(heading, cell) for heading, cell in zip(headings, cells, strict=True) if cell]
+    told = [(heading, cell) for heading, cell in told if cell not in ("-", "–")]
+    short = [f"{heading} {cell}" for heading, cell in told if len(heading + cell) < _SHORT]
+    long = [f"{heading}: {cell}" for heading, cell in told if len(heading + cell) >= _SHORT]
+    lines = [""]
+    for words in short:
+        gap = " " * (_BETWEEN if lines[-1] else 2)
+        if lines[-1] and len(lines[-1] + gap + words) > width:
+            lines.append("")
+            gap = "  "
+        lines[-1] += gap + words
+    for text in long:
+        lines += textwrap.wrap(
+            text,
+            max(width, 20),
+            initial_indent="  ",
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return [line for line in lines if line]

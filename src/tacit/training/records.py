@@ -1,0 +1,177 @@
+"""Which records this process trains on and which it tests on: loaded, divided and stacked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tacit import data
+from tacit.config import GIVEN, Config
+from tacit.data import Dataset, Schema, StackedData
+from tacit.data.tables import find_schema, is_frame, public_records
+from tacit.errors import InputError
+
+__all__ = ["TrainingRecords", "load_records", "node_records"]
+
+NO_TEST_RECORDS = (
+    "no test records: nothing will be scored. For a table name public records in task.test, or "
+    "declare a share of its records public with task.test_share; in Python pass test="
+)
+
+
+@dataclass(frozen=True)
+class TrainingRecords:
+    """What a run trains and tests on.
+
+    Args:
+        train: the records of this process's nodes.
+        test: public test records; None: there are none.
+        classes: as declared; None: nobody did, or there are none.
+        schema: by which they were read, if they are a table.
+        notes: what people should know of them, each one line; public.
+    """
+
+    train: StackedData
+    test: Dataset | None
+    classes: int | None
+    schema: Schema | None
+    notes: tuple[str, ...]
+
+
+def node_records(
+    nodes: Any, schema: str | Path | Mapping[str, Any] | Schema | None
+) -> tuple[Any, Schema | None]:
+    """What a user gives as the nodes' records: one frame is split by the schema's node column.
+
+    Args:
+        nodes: a frame of pandas or polars, or anything else, which is returned as it is.
+        schema: a path, a mapping or a `Schema`.
+
+    Raises:
+        InputError: the schema is wrong, or a frame has none.
+    """
+    declared = None if schema is None else Schema.of(schema)
+    if not is_frame(nodes):
+        return nodes, declared
+    if declared is None:
+        expected = "is a frame, and needs schema=, which says what its columns are"
+        raise InputError("nodes", type(nodes).__name__, expected)
+    return declared.split(nodes), declared
+
+
+def load_records(
+    config: Config,
+    nodes: Sequence[Any] | None,
+    test: Any,
+    schema: Schema | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    hosted: Sequence[int],
+) -> TrainingRecords:
+    """Load what this process needs: the records of its own nodes, and the public ones.
+
+    Args:
+        config: the experiment.
+        nodes: each node's records, of which those of `hosted` are read; None loads them.
+        test: public test records; None takes those that the experiment names.
+        schema: of tables; None takes that of `[task].schema`.
+        dtype: of the run.
+        device: of the run.
+        hosted: the nodes of this process.
+
+    Raises:
+        InputError: something is wrong with the data, the schema or their settings; what a schema
+            declares has not been confirmed to be public.
+    """
+    schema = _schema(config, schema)
+    own = nodes is not None or config.nodes.data == "by-rank"
+    if own and config.task.test_share is not None:
+        expected = "is a share of one data set, and here each node has its own: use task.test"
+        raise InputError("task.test_share", config.task.test_share, expected)
+    named = None if config.task.dataset == GIVEN else _load(config, schema)
+    if nodes is not None:
+        local = [_dataset(nodes[node], f"nodes[{node}]", schema) for node in hosted]
+        for node, records in zip(hosted, local, strict=True):
+            data.check_dataset(records, f"nodes[{node}]")
+        train = data.stack(local, dtype, device)
+    elif own:
+        assert config.nodes.source is not None
+        train = data.stack(data.load_own(config.nodes.source, hosted, schema), dtype, device)
+    else:
+        assert named is not None
+        train = _divided(config, named, dtype, device, hosted)
+    public = _public(config, test, named, schema)
+    declared = None if schema is None else schema.target.classes
+    notes = () if schema is None else schema.notes
+    if named is not None:
+        notes = (*notes, *named.notes)
+    return TrainingRecords(
+        train=train,
+        test=public,
+        classes=declared if named is None else named.classes,
+        schema=schema,
+        notes=notes if public is not None else (*notes, NO_TEST_RECORDS),
+    )
+
+
+def _schema(config: Config, given: Schema | None) -> Schema | None:
+    """The schema of the tables, whose facts are confirmed to be public."""
+    path = config.task.schema
+    if given is None and path is not None:
+        given = find_schema(path, Path(config.task.data_dir))
+    if given is not None:
+        given.check_confirmed("schema" if path is None else path)
+    return given
+
+
+def _load(config: Config, schema: Schema | None) -> data.TaskData:
+    task = config.task
+    return data.load(
+        task.dataset,
+        data_dir=Path(task.data_dir),
+        seed=config.train.seed,
+        schema=schema,
+        test=task.test,
+        test_share=task.test_share,
+    )
+
+
+def _divided(
+    config: Config,
+    loaded: data.TaskData,
+    dtype: torch.dtype,
+    device: torch.device,
+    hosted: Sequence[int],
+) -> StackedData:
+    wanted = config.nodes
+    parts = data.partition(
+        wanted.partition,
+        loaded,
+        wanted.count,
+        config.train.seed,
+        alpha=wanted.alpha,
+        per_node=wanted.per_node,
+    )
+    return data.stack_parts(loaded.train, [parts[node] for node in hosted], dtype, device)
+
+
+def _public(
+    config: Config, test: Any, named: data.TaskData | None, schema: Schema | None
+) -> Dataset | None:
+    """Public test records: as given, of the data set, or as the experiment names them."""
+    if test is not None:
+        return _dataset(test, "test", schema)
+    if named is not None or config.task.test is None:
+        return None if named is None else named.test
+    if schema is None:
+        expected = "is a table, and needs a schema: name it in task.schema"
+        raise InputError("task.test", config.task.test, expected)
+    return public_records(config.task.test, Path(config.task.data_dir), schema)
+
+
+def _dataset(value: Any, where: str, schema: Schema | None) -> Dataset:
+    return data.as_dataset(value, where) if schema is None else schema.dataset(value, where)

@@ -1,0 +1,120 @@
+"""A result for people: in a few lines of text, as a small table in a notebook, and as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from tacit.report.documents.base import as_dict
+from tacit.report.documents.metrics import PublicMeasurement, Scores
+from tacit.report.measures import measure_of
+from tacit.report.wording import epsilon_text, number_text, percent_text
+from tacit.training.plan import Plan
+
+__all__ = ["columns", "facts", "html_table", "text_table"]
+
+Facts = Sequence[tuple[str, str]]
+
+
+def facts(
+    plan: Plan,
+    *,
+    epsilon: Sequence[float | None],
+    accuracy: Mapping[str, float] | None,
+    loss: Mapping[str, float] | None,
+    metrics: Mapping[str, Scores],
+    steps: int,
+    seconds: float,
+    ended: str,
+) -> list[tuple[str, str]]:
+    """What there is to say of a result first, as names and values.
+
+    Args:
+        plan: of the run.
+        epsilon: certified, one a node.
+        accuracy: mean over nodes, worst node, consensus model; None: there is none.
+        loss: likewise.
+        metrics: those that were asked for, which come first.
+        steps: completed.
+        seconds: of training.
+        ended: how, in words.
+    """
+    rows = [("run", f"{_title(plan)}, {steps} of {plan.steps} steps in {seconds:.1f} s, {ended}")]
+    for name, scores in metrics.items():
+        measure = measure_of(name)
+        told = {key: measure.text(value) for key, value in as_dict(scores).items()}
+        rows.append((f"test {measure.title}", _scores(told)))
+    if accuracy is not None:
+        rows.append(("test accuracy", _scores({k: percent_text(v) for k, v in accuracy.items()})))
+    if loss is not None:
+        rows.append(("test loss", _scores({k: number_text(v) for k, v in loss.items()})))
+    rows.append(("privacy", _privacy(plan, [value for value in epsilon if value is not None])))
+    return rows
+
+
+def _title(plan: Plan) -> str:
+    config = plan.config
+    title = config.algorithm.definition.title
+    return f"{title} on {config.task.dataset}, {len(plan.nodes)} nodes"
+
+
+def _scores(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _privacy(plan: Plan, spent: Sequence[float]) -> str:
+    if plan.not_private_reason is not None:
+        return f"NOT PRIVATE: {plan.not_private_reason}"
+    deltas = {node.delta for node in plan.nodes}
+    at = f"delta {epsilon_text(max(delta or 0.0 for delta in deltas))}"
+    most, least = epsilon_text(max(spent)), epsilon_text(min(spent))
+    between = most if most == least else f"{most} (most) to {least} (least)"
+    return f"certified epsilon {between} at {at}{' or less' if len(deltas) > 1 else ''}"
+
+
+def text_table(rows: Facts) -> str:
+    """The rows below each other, names aligned."""
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def html_table(rows: Facts) -> str:
+    """The rows as an HTML table."""
+    cells = (
+        f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
+        for name, value in rows
+    )
+    return f"<table>{''.join(cells)}</table>"
+
+
+def columns(metrics: Mapping[str, Sequence[Any]], *, private: bool) -> dict[str, list[Any]]:
+    """The series of a run as flat columns, `test_accuracy.mean` and so on.
+
+    Args:
+        metrics: a list a name, of numbers, mappings or None.
+        private: whether those that were measured on private records are among them, as
+            `private.train_loss` and so on.
+    """
+    flat: dict[str, list[Any]] = {}
+    for name, series in metrics.items():
+        public = name in PublicMeasurement.model_fields
+        if not public and not private:
+            continue
+        label = name if public else f"private.{name}"
+        flat |= _flat(label, series)
+    return flat
+
+
+def _flat(label: str, series: Sequence[Any]) -> dict[str, list[Any]]:
+    """One column, or one for each key of its mappings; where there is nothing, None."""
+    parts = list(dict.fromkeys(key for value in series if isinstance(value, dict) for key in value))
+    if not parts:
+        return {label: list(series)}
+    return {
+        column: values
+        for part in parts
+        for column, values in _flat(
+            f"{label}.{part}", [None if value is None else value.get(part) for value in series]
+        ).items()
+    }

@@ -1,0 +1,170 @@
+"""`tacit init` writes an experiment that runs, and confirms nothing that private data told it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments import tacit
+from patient_tables import write_tables
+from tacit import Schema
+from tacit.config import load_config
+from tacit.data.tables.propose import Roles, propose
+
+TABLE = ("--csv", "patients.csv", "--target", "readmitted", "--node", "hospital")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_tables(tmp_path)
+    (tmp_path / "patients.schema.toml").unlink()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())  # no terminal
+    return tmp_path
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_without_arguments_it_offers_the_digits() -> None:
+    answer = tacit("init")
+    assert (answer.code, answer.err) == (0, "")
+    assert load_config("digits.toml").task.dataset == "digits"
+    assert tacit("plan", "digits.toml", "--json").json["nodes"] == 10
+
+
+def test_a_public_sample_makes_an_experiment_that_runs_as_it_is(folder: Path) -> None:
+    (folder / "patients.csv").rename(folder / "elsewhere")
+    answer = tacit("init", *TABLE, "--public-csv", "sample.csv", "--epsilon", "2")
+    assert answer.code == 0, answer.err  # the private file was not opened
+    (folder / "elsewhere").rename(folder / "patients.csv")
+    plan = tacit("plan", "patients.toml", "--json").json
+    assert (plan["nodes"], plan["per_node"][0]["budget"]) == (5, 2.0)
+    run = tacit("train", "patients.toml", "--set", "train.steps=2", "--out", "run", "--json").json
+    assert run["test_accuracy"]["mean"] > 0
+    schema, sample = Schema.of("patients.schema.toml"), pd.read_csv("sample.csv")
+    assert schema.unconfirmed == []
+    age = schema.columns["age"]
+    assert (age.low, age.high) == (sample["age"].min(), sample["age"].max())
+
+
+def test_what_is_proposed_from_private_records_is_not_confirmed(folder: Path) -> None:
+    answer = tacit("init", *TABLE)
+    assert answer.code == 0
+    for words in ("no epsilon covers", "age: the bounds 0 and ", "hospital: the list of 5 nodes"):
+        assert words in answer.out
+    refusal = tacit("train", "patients.toml").refusal
+    assert "confirmed_public = False" in refusal
+    path = folder / "patients.schema.toml"
+    path.write_text(path.read_text().replace("confirmed_public = false", "confirmed_public = true"))
+    assert tacit("plan", "patients.toml", "--json").json["nodes"] == 5
+
+
+def test_no_more_than_the_first_records_of_a_private_file_is_looked_at(folder: Path) -> None:
+    lines = (folder / "patients.csv").read_text().splitlines()
+    texts = []
+    for last in (lines[-1], 'Nowhere,999999,x,y,z,"1","2",3,4,5,maybe,perhaps'):
+        (folder / "patients.csv").write_text("\n".join([*lines[:-1], last, ""]))
+        assert tacit("init", *TABLE).code == 0
+        texts.append((folder / "patients.schema.toml").read_text())
+        (folder / "patients.schema.toml").unlink()
+        (folder / "patients.toml").unlink()
+    assert texts[0] == texts[1]
+
+
+def test_extremes_of_private_records_do_not_show() -> None:
+    roles = Roles("y", labels=("0", "1"))
+    for age, low, high in (("87", 0, 100), ("99.5", 0, 100), ("-3", -10, 10), ("0", 0, 1)):
+        declared = propose({"age": [age, "0"], "y": ["0", "1"]}, roles, public=False)
+        column = declared.columns["age"]
+        assert (column.low, column.high) == (low, high)
+        assert not declared.confirmed_public
+
+
+def test_kinds_are_told_by_the_fields() -> None:
+    table = {
+        "y": ["a", "b", "a"],
+        "patient_id": ["1", "2", "3"],
+        "ok": ["yes", "no", None],
+        "when": ["2020-01-02", "2021-05-05", "2020-07-07"],
+        "size": ["1", "2.5", "NA"],
+        "empty": [None, "", None],
+        "colour of eyes": ["b", "g", "b"],
+    }
+    schema = propose(table, Roles("y"), public=True)
+    kinds = {name: kind.kind for name, kind in schema.columns.items()}
+    assert kinds == {
+        "patient_id": "ignore",
+        "ok": "boolean",
+        "when": "date",
+        "size": "number",
+        "empty": "ignore",
+        "colour of eyes": "category",
+    }
+    assert schema.dataset(table).inputs.shape == (3, len(schema.features))
+
+
+def test_nothing_is_overwritten(folder: Path) -> None:
+    (folder / "patients.toml").write_text("mine")
+    assert "exists, and is not overwritten" in tacit("init", *TABLE).refusal
+    assert (folder / "patients.toml").read_text() == "mine"
+    assert not (folder / "patients.schema.toml").exists()
+    assert tacit("init", *TABLE, "--out", "other.toml").code == 0
+    assert load_config("other.toml").task.schema == "patients.schema.toml"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--csv", "patients.csv"), "name a column of the table: hospital, age"),
+        (("--csv", "no.csv", "--target", "x"), "there is no such file"),
+        (("--csv", "patients.csv", "--target", "readmited"), "did you mean 'readmitted'?"),
+        (("--csv", "a.csv", "--parquet", "b.parquet"), "give either this or --csv"),
+        (("--dataset", "digit"), "did you mean 'digits'?"),
+        (("--target", "x"), "--target = 'x': is of a table"),
+        ((*TABLE, "--nodes", "3"), "follows from the values of 'hospital'"),
+        ((*TABLE, "--epsilon", "-1"), "must be a positive number"),
+        (("--csv", "patients.csv", "--target", "hospital", "--node", "hospital"), "is the target"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(words: tuple[str, ...], said: str, folder: Path) -> None:
+    before = sorted(folder.iterdir())
+    answer = tacit("init", *words)
+    assert answer.code == 2
+    assert said in answer.refusal
+    assert sorted(folder.iterdir()) == before
+
+
+def test_it_asks_on_a_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = "patients.csv\nsample.csv\nreadmitted\nhospital\n1.5\n"
+    monkeypatch.setattr(sys, "stdin", Terminal(answers))
+    answer = tacit("init")
+    assert answer.code == 0, answer.err
+    assert "Which column is to be predicted?" in answer.err
+    config = load_config("patients.toml")
+    assert (config.nodes.partition, config.privacy.epsilon) == ("by:hospital", 1.5)
+    assert config.task.test == "csv:sample.csv"
+
+
+def test_a_file_with_semicolons_is_read_as_such(folder: Path) -> None:
+    pd.read_csv("patients.csv").to_csv("patients.csv", sep=";", index=False, quoting=csv.QUOTE_ALL)
+    assert tacit("init", *TABLE).code == 0
+    schema = Schema.of("patients.schema.toml")
+    assert schema.separator == ";"
+    assert len(schema.columns) == 10
+
+
+def test_labels_and_nodes_may_be_listed(folder: Path) -> None:
+    words = ("--labels", "no, yes", "--node-values", "Riverside,General,Lakeview")
+    assert tacit("init", *TABLE, *words).code == 0
+    schema = Schema.of("patients.schema.toml")
+    assert schema.node is not None
+    assert schema.node.values == ("Riverside", "General", "Lakeview")
+    assert schema.target.classes == 2

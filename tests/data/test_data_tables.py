@@ -1,0 +1,421 @@
+"""A table becomes numbers by its schema: bounds hold, records stay apart, nothing is quoted."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
+
+from tacit import Schema
+from tacit.data.formats.adult import CATEGORIES, COLUMNS, LABELS, NUMBERS, read_adult
+from tacit.data.tables.fields import canonical, field_text
+from tacit.data.tables.reading import read_header, read_table
+from tacit.data.tables.schema import default_schema
+from tacit.errors import InputError, RecordsError
+
+SECRET = "Vogelsang"
+DECLARED: dict[str, Any] = {
+    "confirmed_public": True,
+    "target": {"column": "ill", "kind": "class", "labels": ["no", "yes"]},
+    "node": {"column": "clinic", "values": ["north", "south"]},
+    "columns": {
+        "age": {"kind": "number", "low": 0, "high": 120},
+        "income": {
+            "kind": "number",
+            "low": 0,
+            "high": 1e6,
+            "scale": "log",
+            "missing": "indicator",
+            "fill": 2e4,
+        },
+        "sex": {"kind": "category", "values": ["f", "m"], "missing": "category"},
+        "grade": {"kind": "category", "values": [1, 2, 3], "unknown": "other"},
+        "smoker": {"kind": "boolean", "missing": "indicator"},
+        "admitted": {"kind": "date", "low": "2020-01-01", "high": "2021-01-01"},
+        "name": {"kind": "ignore"},
+    },
+}
+SCHEMA = Schema(**DECLARED)
+ROWS: dict[str, list[Any]] = {
+    "clinic": ["south", "north", "south"],
+    "name": ["a", "b", "c"],
+    "age": [60, 130, 0],
+    "income": [1e6, None, 0],
+    "sex": ["m", None, "f"],
+    "grade": [3, 4, 1],
+    "smoker": [True, None, False],
+    "admitted": ["2020-01-01", "2021-06-01", "2020-07-02"],
+    "ill": ["no", "yes", "yes"],
+}
+
+
+def changed(**columns: list[Any]) -> dict[str, list[Any]]:
+    return {**ROWS, **columns}
+
+
+def test_every_kind_of_column_by_hand() -> None:
+    assert SCHEMA.features == [
+        *("age", "income", "income is missing", "sex = f", "sex = m", "sex = (missing)"),
+        *("grade = 1", "grade = 2", "grade = 3", "grade = (other)"),
+        *("smoker", "smoker is missing", "admitted"),
+    ]
+    fill = 2 * math.log1p(2e4) / math.log1p(1e6) - 1
+    middle = 2 * 183 / 366 - 1  # 2 July is day 183 after 1 January of a leap year
+    wanted = [
+        [0, 1, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, -1],
+        [1, fill, 1, 0, 0, 1, 0, 0, 0, 1, 0, 1, 1],
+        [-1, -1, 0, 1, 0, 0, 1, 0, 0, 0, -1, 0, middle],
+    ]
+    data = SCHEMA.dataset(ROWS)
+    assert torch.allclose(data.inputs, torch.tensor(wanted))
+    assert data.targets.tolist() == [0, 1, 1]
+    assert SCHEMA.inputs(ROWS).equal(data.inputs)
+    assert max(data.inputs.norm(dim=1)) <= SCHEMA.norm_bound
+
+
+def test_a_number_is_predicted_between_its_bounds() -> None:
+    schema = Schema(
+        target={"column": "cost", "kind": "number", "low": 0, "high": 50},
+        columns={"age": {"kind": "number", "low": 0, "high": 1}},
+    )
+    targets = schema.dataset({"cost": [0, 50, 25, 900], "age": [0, 0, 0, 0]}).targets
+    assert targets.dtype == torch.float32
+    assert targets.tolist() == [-1, 1, 0, 1]
+    assert schema.target.note is not None
+    assert "an error of 0.1 is 2.5" in schema.target.note
+
+
+# Whatever the records are.
+
+NUMBERS_DRAWN = st.one_of(st.none(), st.floats(allow_nan=False), st.integers(-(10**12), 10**12))
+RECORD = st.fixed_dictionaries(
+    {
+        "clinic": st.sampled_from(["north", "south"]),
+        "name": st.text(max_size=3),
+        "age": st.one_of(st.floats(allow_nan=False), st.integers(-(10**9), 10**9)),
+        "income": NUMBERS_DRAWN,
+        "sex": st.sampled_from(["f", "m", None]),
+        "grade": st.integers(-2, 5),
+        "smoker": st.sampled_from([True, False, None]),
+        "admitted": st.dates().map(str),
+        "ill": st.sampled_from(["no", "yes"]),
+    }
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(RECORD, min_size=1, max_size=6))
+def test_the_encoding_never_leaves_its_bounds(records: list[dict[str, Any]]) -> None:
+    table = {name: [record[name] for record in records] for name in records[0]}
+    inputs = SCHEMA.dataset(table).inputs
+    assert inputs.shape == (len(records), len(SCHEMA.features))
+    assert float(inputs.abs().max()) <= 1
+    assert float(inputs.double().norm(dim=1).max()) <= SCHEMA.norm_bound * (1 + 1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(RECORD, min_size=2, max_size=6))
+def test_a_record_is_encoded_as_if_it_were_alone(records: list[dict[str, Any]]) -> None:
+    table = {name: [record[name] for record in records] for name in records[0]}
+    together = SCHEMA.dataset(table)
+    for row, record in enumerate(records):
+        alone = SCHEMA.dataset({name: [value] for name, value in record.items()})
+        assert alone.inputs.equal(together.inputs[row : row + 1])
+        assert alone.targets.equal(together.targets[row : row + 1])
+
+
+@settings(max_examples=40, deadline=None)
+@given(column=st.sampled_from(["age", "income", "sex", "smoker", "admitted", "clinic", "ill"]))
+def test_an_error_says_how_many_records_and_never_what_they_hold(column: str) -> None:
+    table = changed(**{column: [ROWS[column][0], SECRET, SECRET]})
+    read = SCHEMA.split if column == "clinic" else SCHEMA.dataset
+    words = rf"column '{column}' of .* = '2 of 3 records'"
+    with pytest.raises(RecordsError, match=words) as caught:
+        read(table)
+    assert SECRET not in str(caught.value)
+    assert SECRET not in caught.value.reported()
+    assert "2 of 3" not in caught.value.reported()
+
+
+@pytest.mark.parametrize(
+    ("column", "rule"),
+    [
+        ("age", 'missing = "indicator"'),
+        ("grade", 'missing = "category"'),
+        ("admitted", 'missing = "indicator"'),
+        ("ill", "none may be missing"),
+    ],
+)
+def test_a_missing_value_is_refused_or_declared(column: str, rule: str) -> None:
+    with pytest.raises(RecordsError, match=r"1 of 3 records") as caught:
+        SCHEMA.dataset(changed(**{column: [None, *ROWS[column][1:]]}))
+    assert rule in caught.value.expected
+
+
+def test_a_declared_value_is_no_missing_word() -> None:
+    declared = {"columns": {"size": {"kind": "category", "values": ["NA", "x"]}}}
+    schema = Schema(**{**DECLARED, "node": None, **declared})
+    table = {"size": ["NA", "x"], "ill": ["no", "no"]}
+    assert schema.inputs(table).tolist() == [[1, 0], [0, 1]]
+
+
+# Frames and files.
+
+
+def frames() -> dict[str, Any]:
+    plain = pd.DataFrame(ROWS)
+    typed = plain.astype(
+        {"grade": "Int64", "sex": "category", "smoker": "boolean", "age": "float32"}
+    )
+    dated = typed.assign(admitted=pd.to_datetime(typed["admitted"]))
+    polars = pl.DataFrame(ROWS, strict=False)
+    return {
+        "plain pandas": plain,
+        "typed pandas": dated,
+        "polars": polars.with_columns(pl.col("admitted").str.to_date()),
+        "arrow": polars.to_arrow(),
+    }
+
+
+@pytest.mark.parametrize("name", ["plain pandas", "typed pandas", "polars", "arrow"])
+def test_frames_are_the_table_that_they_hold(name: str) -> None:
+    data, wanted = SCHEMA.dataset(frames()[name]), SCHEMA.dataset(ROWS)
+    assert data.inputs.equal(wanted.inputs)
+    assert data.targets.equal(wanted.targets)
+    assert [len(part["age"]) for part in SCHEMA.split(frames()[name])] == [1, 2]
+
+
+def test_files_are_the_table_that_they_hold(tmp_path: Path) -> None:
+    frame = frames()["typed pandas"]
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_csv(tmp_path / "packed.csv.gz", index=False)
+    frame.to_csv(tmp_path / "marked.csv", index=False, encoding="utf-8-sig")
+    frame.to_parquet(tmp_path / "t.parquet")
+    wanted = SCHEMA.dataset(ROWS)
+    for name in ("t.csv", "packed.csv.gz", "marked.csv", "t.parquet"):
+        table = read_table(tmp_path / name, "here")
+        assert SCHEMA.dataset(table).inputs.equal(wanted.inputs), name
+        assert read_header(tmp_path / name, "here") == list(frame.columns)
+
+
+def test_quotes_and_separators_are_read_as_other_programs_write_them(tmp_path: Path) -> None:
+    path = tmp_path / "quoted.csv"
+    pd.DataFrame({"a": ['x;"y"\nz', "w"], "b": [1, 2]}).to_csv(path, sep=";", index=False)
+    assert read_table(path, "here", ";") == {"a": ['x;"y"\nz', "w"], "b": ["1", "2"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"a,b\n1,2\n{SECRET}\n", "1 of 2 records"),
+        ("a,a\n1,2\n", "has two columns of the name 'a'"),
+        ("a,,b\n1,2,3\n", "must begin with a line of names"),
+        ("", "must begin with a line of names"),
+        (f'a,b\n1,"{SECRET}\n', "must be CSV in UTF-8"),
+        (f"a,b\n1,{SECRET}\x00\xff\n", "must be CSV in UTF-8|records"),
+    ],
+)
+def test_damaged_csv_is_refused_and_not_quoted(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match=words) as caught:
+        read_table(path, "task.dataset")
+    assert SECRET not in str(caught.value)
+
+
+def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t.parquet").write_bytes(SECRET.encode())
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n")[:-9])
+    (tmp_path / "t.xlsx").touch()
+    cases = {"t.parquet": "as Parquet", "t.csv.gz": "as CSV", "t.xlsx": "end", "no.csv": "no such"}
+    for name, words in cases.items():
+        with pytest.raises(InputError, match=words) as caught:
+            read_table(tmp_path / name, "here")
+        assert SECRET not in str(caught.value)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError, match=r"pip install 'tacit\[tables\]'"):
+        read_table(tmp_path / "t.parquet", "here")
+
+
+def test_a_table_that_does_not_fit_in_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "long.csv.gz"
+    path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 10_000))
+    monkeypatch.setattr("tacit.data.tables.reading.host_bytes", lambda: 10**6)
+    with pytest.raises(InputError, match=r"holds more records than fit in 1 MB"):
+        read_table(path, "here")
+    assert len(read_table(path, "here", most=100)["a"]) == 100
+
+
+def test_what_is_no_table_is_refused() -> None:
+    for value in (torch.zeros(3, 2), [1, 2], 7, None, pd.Series([1, 2])):
+        with pytest.raises(InputError, match="must be a"):
+            SCHEMA.dataset(value)
+    with pytest.raises(InputError, match=r'does not declare this column.*kind = "ignore"'):
+        SCHEMA.dataset(changed(shoe=[1, 2, 3]))
+    with pytest.raises(InputError, match="lacks columns that the schema declares: sex"):
+        SCHEMA.dataset({name: values for name, values in ROWS.items() if name != "sex"})
+    with pytest.raises(InputError, match="no column 'ill', which is the target"):
+        SCHEMA.dataset({name: values for name, values in ROWS.items() if name != "ill"})
+    with pytest.raises(InputError, match="no records of the declared node 'north'"):
+        SCHEMA.split(changed(clinic=["south"] * 3))
+    with pytest.raises(InputError, match="pass a list with one table a node"):
+        SCHEMA.split({name: values for name, values in ROWS.items() if name != "clinic"})
+
+
+def test_columns_that_cannot_be_read_are_refused_and_not_quoted() -> None:
+    cases = [
+        (changed(age=[[SECRET], {}, 3]), "must be a table whose columns can be read"),
+        (changed(age=7), "must be a table whose columns can be read"),
+        (changed(age=[1, 2]), "must have columns of one length"),
+    ]
+    for table, words in cases:
+        with pytest.raises(InputError, match=words) as caught:
+            SCHEMA.dataset(table)
+        assert SECRET not in str(caught.value)
+
+
+def test_texts_of_one_value_are_one_text() -> None:
+    assert [field_text(value) for value in (3, 3.0, "3.0", " 3 ", True, "True", "x")] == [
+        *("3", "3", "3", "3", "true", "true", "x")
+    ]
+    assert field_text(float("nan")) is None
+    assert [canonical(text) for text in ("03.0", "1.50", "-2.000", "a.0")] == [
+        *("03", "1.50", "-2", "a.0")
+    ]
+
+
+# Schemas.
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"target": None}, r"schema\.target = None"),
+        ({"colums": {}}, r"schema\.colums = {}: unknown key"),
+        ({"columns": {}}, r"schema\.columns = {}"),
+        ({"columns": {"age": {"low": 1}}}, r"schema\.columns\.age = .*must have a kind"),
+        ({"columns": {"age": {"kind": "numbr"}}}, r"schema\.columns\.age"),
+        ({"columns": {"age": {"kind": "number", "low": 1}}}, r"schema\.columns\.age\.high = None"),
+        (
+            {"columns": {"age": {"kind": "number", "low": 2, "high": 1}}},
+            r"schema\.columns\.age = .*low that is below its high",
+        ),
+        (
+            {"columns": {"number": {"kind": "number", "low": "x", "high": 1}}},
+            r"schema\.columns\.number\.low = 'x'",
+        ),
+        ({"columns": {"sex": {"kind": "category", "values": ["a", "a"]}}}, "every value once"),
+        ({"columns": {"ill": {"kind": "boolean"}}}, "is the target's column"),
+        ({"columns": {"x": {"kind": "ignore"}}}, "leave no input"),
+        ({"separator": "ab"}, r"schema\.separator = 'ab': must be one character"),
+    ],
+)
+def test_a_wrong_schema_is_refused_by_its_key(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Schema.of({**DECLARED, **change})
+
+
+def test_a_schema_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.schema.toml"
+    path.write_text(
+        "confirmed_public = true\n"
+        'target = {column = "ill", kind = "class", labels = [false, true]}\n'
+        'columns.when = {kind = "date", low = 2020-01-01, high = 2020-12-31}\n'
+    )
+    schema = Schema.of(path)
+    assert schema.unconfirmed == []
+    assert schema.dataset({"ill": [True], "when": ["2020-12-31"]}).targets.tolist() == [1]
+    assert schema.digest != SCHEMA.digest
+    assert schema.digest == Schema.of(str(path)).digest
+    assert default_schema("a/t.parquet") == "a/t.schema.toml"
+    for wrong, words in (("x = ", "is not valid TOML"), (None, "No such file")):
+        path.unlink()
+        if wrong is not None:
+            path.write_text(wrong)
+        with pytest.raises(InputError, match=words):
+            Schema.of(path)
+    with pytest.raises(InputError, match="must be the path of a schema file"):
+        Schema.of(3)
+
+
+def test_what_nobody_has_confirmed_is_named() -> None:
+    columns = {**DECLARED["columns"]}
+    columns["age"] = {**columns["age"], "confirmed_public": True}
+    schema = Schema(**{**DECLARED, "confirmed_public": False, "columns": columns})
+    facts = "; ".join(schema.unconfirmed)
+    for words in ("[target] ill: the list of 2 labels", "[node] clinic: the list of 2 nodes"):
+        assert words in facts
+    assert "income: the bounds 0 and 1e+06" in facts
+    assert "age" not in facts
+    assert "smoker" not in facts  # true or false: there is nothing to confirm
+    with pytest.raises(InputError, match=r"confirmed_public = False: .* no epsilon covers"):
+        schema.check_confirmed("here")
+    SCHEMA.check_confirmed("here")
+
+
+# The real Adult, as CSV.
+
+
+def adult_schema() -> dict[str, Any]:
+    """What is publicly known of Adult, as a schema."""
+    columns: dict[str, Any] = {}
+    for name in COLUMNS[:-1]:
+        if name in NUMBERS:
+            low, high, logarithmic = NUMBERS[name]
+            scale = "log" if logarithmic else "linear"
+            columns[name] = {"kind": "number", "low": low, "high": high, "scale": scale}
+        else:
+            columns[name] = {
+                "kind": "category",
+                "values": list(CATEGORIES[name]),
+                "missing": "category",
+            }
+    target = {"column": COLUMNS[-1], "kind": "class", "labels": list(LABELS)}
+    return {
+        "confirmed_public": True,
+        "missing_words": ["?"],
+        "target": target,
+        "columns": columns,
+    }
+
+
+def test_adult_as_csv_is_what_scikit_learn_makes_of_it(adult_dir: Path, tmp_path: Path) -> None:
+    (source,) = (adult_dir / "adult").glob("adult.test*")
+    with gzip.open(source, "rt") as lines, (tmp_path / "adult.csv").open("w") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        kept = [line for line in lines if line.count(",") == len(COLUMNS) - 1][:4000]
+        writer.writerows([part.strip(" .\n") for part in line.split(",")] for line in kept)
+    schema = Schema(**adult_schema())
+    data = schema.dataset(read_table(tmp_path / "adult.csv", "here"))
+    oracle = {name: values[:4000] for name, values in read_adult(source).items()}
+    assert data.targets.tolist() == oracle["income"].tolist()
+    place = {name: number for number, name in enumerate(schema.features)}
+    for name, (low, high, logarithmic) in NUMBERS.items():
+        values, ends = oracle[name][:, None], np.array([[low], [high]])
+        if logarithmic:
+            values, ends = np.log1p(values), np.log1p(ends)
+        scaler = MinMaxScaler((-1, 1), clip=True).fit(ends)
+        ours = data.inputs[:, place[name]].numpy()
+        assert np.allclose(ours, scaler.transform(values)[:, 0], atol=1e-6), name
+    for name in ("education", "sex", "relationship"):  # none is missing
+        wanted = OneHotEncoder(categories=[list(CATEGORIES[name])], sparse_output=False)
+        first = place[f"{name} = {CATEGORIES[name][0]}"]
+        ours = data.inputs[:, first : first + len(CATEGORIES[name])].numpy()
+        assert np.array_equal(ours, wanted.fit_transform(oracle[name][:, None])), name
+    missing = data.inputs[:, place["occupation = (missing)"]].sum()
+    assert missing == sum(" ?, " in line and line.split(", ")[6] == "?" for line in kept)

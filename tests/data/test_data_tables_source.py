@@ -1,0 +1,156 @@
+"""Tables as data sets: found, divided by declared values, with public test records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from patient_tables import HOSPITALS, SCHEMA, write_tables
+from tacit import Schema
+from tacit.config import load_config
+from tacit.data import load, partition
+from tacit.errors import InputError
+
+TABLE = "csv:patients.csv"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_tables(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_table_is_divided_by_the_declared_nodes_in_their_order(folder: Path) -> None:
+    data = load(TABLE, data_dir=folder)
+    frame = pd.read_csv(folder / "patients.csv")
+    parts = partition("by:hospital", data, 5, 0)
+    for name, part in zip(HOSPITALS, parts, strict=True):
+        assert part.tolist() == np.flatnonzero(frame["hospital"] == name).tolist()
+    two = partition("by:hospital", data, 2, 0)  # round robin
+    assert two[1].tolist() == sorted([*parts[1], *parts[3]])
+    kinds = partition("by:admission", data, 3, 0)
+    assert [len(part) for part in kinds] == [
+        int((frame["admission"] == kind).sum()) for kind in ("planned", "emergency", "transfer")
+    ]
+    assert data.classes == 2
+    with pytest.raises(InputError, match=r"nodes\.count = 6: .* has 5 declared values"):
+        partition("by:hospital", data, 6, 0)
+
+
+def test_a_declared_node_without_records_is_named(folder: Path) -> None:
+    frame = pd.read_csv(folder / "patients.csv")
+    frame[frame["hospital"] != "General"].to_csv(folder / "patients.csv", index=False)
+    data = load(TABLE, data_dir=folder)
+    with pytest.raises(InputError, match=r"node 3 \(General\) has no records"):
+        partition("by:hospital", data, 5, 0)
+
+
+def test_files_are_looked_for_here_and_then_in_the_data_folder(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert len(load(TABLE, data_dir=folder).train) == 300
+    for wrong, words in (
+        ("csv:nobody.csv", r"there is no file nobody\.csv or .*nobody\.csv"),
+        ("csv:", "must name a file after the colon"),
+        ("parquet:patients.csv", r"must be a file that ends in \.parquet"),
+    ):
+        with pytest.raises(InputError, match=words):
+            load(wrong, data_dir=folder)
+    (folder / "patients.schema.toml").unlink()
+    with pytest.raises(InputError, match=r"task\.schema = 'patients\.schema\.toml': .*tacit init"):
+        load(TABLE, data_dir=folder)
+
+
+def test_test_records_are_another_table_or_a_share(folder: Path) -> None:
+    named = load(TABLE, data_dir=folder, test="csv:sample.csv")
+    assert named.test is not None
+    assert (len(named.train), len(named.test)) == (300, 100)
+    shared = load(TABLE, data_dir=folder, test_share=0.2, seed=3)
+    assert shared.test is not None
+    assert (len(shared.train), len(shared.test)) == (240, 60)
+    whole = load(TABLE, data_dir=folder)
+    rows = [*shared.train.inputs.tolist(), *shared.test.inputs.tolist()]
+    assert sorted(rows) == sorted(whole.train.inputs.tolist())
+    assert len(shared.columns["hospital"]) == 240
+    assert "60 of 300 records are held out and declared public" in shared.notes[-1]
+    again, other = (load(TABLE, data_dir=folder, test_share=0.2, seed=s) for s in (3, 4))
+    assert again.train.inputs.equal(shared.train.inputs)
+    assert not other.train.inputs.equal(shared.train.inputs)
+
+
+def test_test_records_that_do_not_go_with_the_data_are_refused(folder: Path) -> None:
+    cases = [
+        (TABLE, {"test": "sample.csv"}, "task.test", "must name a table of public records"),
+        (TABLE, {"test": "csv:no.csv"}, "task.test", "there is no file"),
+        ("digits", {"test": "csv:sample.csv"}, "task.test", "goes with a table"),
+        ("digits", {"test_share": 0.2}, "task.test_share", "has test records"),
+        (TABLE, {"test_share": 0.0001}, "task.test_share", "at least one"),
+    ]
+    for dataset, given, where, words in cases:
+        with pytest.raises(InputError, match=words) as caught:
+            load(dataset, data_dir=folder, **given)
+        assert caught.value.where == where
+
+
+def test_a_share_may_be_held_out_of_any_data_set_without_test_records(folder: Path) -> None:
+    (folder / "some.svm").write_text("".join(f"{k % 2} 1:{k}\n" for k in range(20)))
+    data = load("svmlight:some.svm", data_dir=folder, test_share=0.25)
+    assert data.test is not None
+    assert (len(data.train), len(data.test)) == (15, 5)
+
+
+# What the schema says of the experiment.
+
+
+def experiment(**task: object) -> dict[str, dict[str, object]]:
+    return {"task": {"dataset": TABLE, **task}}
+
+
+def test_nodes_loss_and_schema_follow_from_the_schema(folder: Path) -> None:
+    config = load_config(experiment())
+    assert (config.nodes.count, config.nodes.partition) == (5, "by:hospital")
+    assert (config.task.schema, config.task.loss) == ("patients.schema.toml", "cross-entropy")
+    given = load_config({**experiment(), "nodes": {"count": 2, "partition": "iid"}})
+    assert (given.nodes.count, given.nodes.partition) == (2, "iid")
+    kinds = load_config({**experiment(), "nodes": {"partition": "by:admission"}})
+    assert kinds.nodes.count == 3
+    assert load_config(config) == config
+    assert load_config({**experiment(), "nodes": {"partition": "iid"}}).nodes.count == 16
+
+
+def test_a_number_to_predict_goes_with_squared_errors(folder: Path) -> None:
+    columns = {key: kind for key, kind in SCHEMA["columns"].items() if key != "systolic"}
+    columns["readmitted"] = {"kind": "boolean"}
+    target = {"column": "systolic", "kind": "number", "low": 70, "high": 230}
+    write_tables(folder, target=target, columns=columns)
+    assert load_config(experiment()).task.loss == "mse"
+    assert load_config(experiment(loss="logistic")).task.loss == "logistic"
+
+
+def test_a_finished_run_is_read_without_its_schema(folder: Path) -> None:
+    config = load_config(experiment())
+    (folder / "patients.schema.toml").unlink()
+    assert load_config(config, saved=True) == config
+    with pytest.raises(InputError, match=r"task\.schema"):
+        load_config(experiment())
+
+
+def test_two_ways_to_test_are_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"task\.test_share .*give task\.test or"):
+        load_config(experiment(test="csv:sample.csv", test_share=0.1))
+    for share in (0, 1, "x"):
+        with pytest.raises(InputError, match=r"task\.test_share"):
+            load_config(experiment(test_share=share))
+
+
+def test_a_schema_object_reads_what_its_file_reads(folder: Path) -> None:
+    read = Schema.of("patients.schema.toml").dataset(pd.read_csv("patients.csv"))
+    loaded = load(TABLE, data_dir=folder).train
+    assert torch.equal(read.inputs, loaded.inputs)
+    assert torch.equal(read.targets, loaded.targets)

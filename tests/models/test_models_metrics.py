@@ -1,0 +1,304 @@
+"""Metrics of whole test sets against scikit-learn, their baselines, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import metrics as sklearn_metrics
+from torch import Tensor
+
+from tacit.errors import InputError
+from tacit.gradients import LOSSES, Loss, loss_from_mean, weighted
+from tacit.models.metrics import (
+    METRICS,
+    baselines,
+    check_metrics,
+    find_metrics,
+    majority,
+    named_metrics,
+    score,
+    score_on_the_way,
+)
+
+LABELS = [name for name in METRICS if name not in ("mae", "rmse", "r2")]
+NUMBERS = ["mae", "rmse", "r2"]
+
+
+def scored(name: str, outputs: Tensor, targets: Tensor) -> float:
+    (metric,) = find_metrics([name])
+    return score(metric, outputs, targets)
+
+
+def of_two_classes(name: str, scores: np.ndarray, labels: np.ndarray) -> float:
+    """By scikit-learn, of the scores of class 1."""
+    predicted = (scores > 0).astype(int)
+    return {
+        "accuracy": lambda: sklearn_metrics.accuracy_score(labels, predicted),
+        "balanced-accuracy": lambda: sklearn_metrics.balanced_accuracy_score(labels, predicted),
+        "auc": lambda: sklearn_metrics.roc_auc_score(labels, scores),
+        "average-precision": lambda: sklearn_metrics.average_precision_score(labels, scores),
+        "f1": lambda: sklearn_metrics.f1_score(labels, predicted),
+    }[name]()
+
+
+def of_many_classes(name: str, outputs: np.ndarray, labels: np.ndarray) -> float:
+    """By scikit-learn, of softmax probabilities."""
+    shares = np.exp(outputs - outputs.max(1, keepdims=True))
+    shares /= shares.sum(1, keepdims=True)
+    predicted = outputs.argmax(1)
+    hot = labels[:, None] == np.arange(outputs.shape[1])
+    return {
+        "accuracy": lambda: sklearn_metrics.accuracy_score(labels, predicted),
+        "balanced-accuracy": lambda: sklearn_metrics.balanced_accuracy_score(labels, predicted),
+        "auc": lambda: sklearn_metrics.roc_auc_score(labels, shares, multi_class="ovr"),
+        "average-precision": lambda: sklearn_metrics.average_precision_score(hot, shares),
+        "f1": lambda: sklearn_metrics.f1_score(labels, predicted, average="macro"),
+    }[name]()
+
+
+@pytest.mark.parametrize("name", LABELS)
+@pytest.mark.parametrize("writing", ["two outputs", "one output", "column", "signs"])
+@settings(max_examples=20)
+@given(
+    values=st.lists(st.sampled_from([-3.0, -0.5, 0.25, 0.5, 2.0, 9.0]), min_size=6, max_size=30),
+    seed=st.integers(0, 1000),
+)
+def test_scores_of_two_classes_are_scikit_learns(
+    name: str, writing: str, values: list[float], seed: int
+) -> None:
+    labels = np.random.default_rng(seed).integers(0, 2, len(values))
+    labels[:2] = 0, 1
+    scores, targets = torch.tensor(values), torch.from_numpy(labels)
+    outputs = {
+        "two outputs": torch.stack([scores / 3, scores * 4 / 3], 1),
+        "one output": scores,
+        "column": scores[:, None],
+        "signs": scores[:, None],
+    }[writing]
+    if writing == "signs":
+        targets = (2 * targets - 1).float()[:, None]
+    right = of_two_classes(name, scores.double().numpy(), labels)
+    assert scored(name, outputs, targets) == pytest.approx(right, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", LABELS)
+@settings(max_examples=20)
+@given(seed=st.integers(0, 1000), classes=st.integers(3, 6))
+def test_scores_of_many_classes_are_scikit_learns(name: str, seed: int, classes: int) -> None:
+    draw = np.random.default_rng(seed)
+    outputs = draw.normal(size=(40, classes))
+    labels = np.concatenate([np.arange(classes), draw.integers(0, classes, 40 - classes)])
+    found = scored(name, torch.from_numpy(outputs), torch.from_numpy(labels))
+    assert found == pytest.approx(of_many_classes(name, outputs, labels), abs=1e-12)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+@settings(max_examples=20)
+@given(seed=st.integers(0, 1000))
+def test_scores_of_numbers_are_scikit_learns(columns: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    wanted, found = draw.normal(size=(2, 17, columns))
+    pair = torch.from_numpy(found).squeeze(), torch.from_numpy(wanted)
+    mean_squares = ((wanted - found) ** 2).mean(0)
+    assert scored("mae", *pair) == pytest.approx(np.abs(wanted - found).mean())
+    assert scored("rmse", *pair) == pytest.approx(np.sqrt(mean_squares).mean())
+    assert scored("r2", *pair) == pytest.approx((1 - mean_squares / wanted.var(0)).mean())
+
+
+def test_classes_without_a_test_record_are_left_out_of_the_mean() -> None:
+    outputs = torch.randn(30, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    targets = torch.arange(30) % 3
+    shares = outputs.softmax(1).numpy()
+    for name, function in (
+        ("auc", sklearn_metrics.roc_auc_score),
+        ("average-precision", sklearn_metrics.average_precision_score),
+    ):
+        right = np.mean([function(targets.numpy() == k, shares[:, k]) for k in range(3)])
+        assert scored(name, outputs, targets) == pytest.approx(right)
+
+
+def test_records_that_a_probability_cannot_tell_apart_are_still_ranked() -> None:
+    far = torch.tensor([[0.0, 900.0], [0.0, 800.0], [0.0, 700.0], [0.0, 600.0]])
+    assert scored("auc", far, torch.tensor([1, 1, 0, 0])) == 1.0
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_outputs_that_are_not_finite_have_no_score(name: str, bad: float) -> None:
+    outputs = torch.tensor([[1.0], [bad], [0.5]])
+    assert math.isnan(scored(name, outputs, torch.tensor([[0.0], [1.0], [1.0]])))
+
+
+def checked(name: str, loss: Loss, outputs: Tensor, targets: Tensor, records: int = 1000) -> None:
+    check_metrics(find_metrics([name]), loss, outputs[:8], targets, records)
+
+
+OUTPUTS = torch.randn(40, 3, generator=torch.Generator().manual_seed(2))
+CLASSES = torch.arange(40) % 3
+LINEAR = torch.linspace(0, 1, 40)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "loss", "outputs", "targets", "records", "where", "text"),
+    [
+        ("auc", "cross-entropy", OUTPUTS, CLASSES * 0, 9, "task.metric", "all 40 .* same class"),
+        ("r2", "mse", LINEAR, LINEAR * 0, 9, "task.metric", "all 40 .* same target"),
+        (
+            "average-precision",
+            "cross-entropy",
+            OUTPUTS,
+            CLASSES.sort().values,
+            9,
+            "train.evaluate_records",
+            "first 9 .* give 15 or more",
+        ),
+        ("auc", "mse", LINEAR, LINEAR.round(), 9, "task.metric", "needs classes"),
+        ("f1", "mse", LINEAR, LINEAR, 9, "task.metric", "needs classes"),
+        ("mae", "cross-entropy", OUTPUTS, CLASSES, 9, "task.metric", "needs targets that are num"),
+        ("r2", "logistic", LINEAR, LINEAR.round(), 9, "task.metric", "needs targets that are num"),
+    ],
+)
+def test_a_metric_that_is_not_defined_is_refused(
+    name: str, loss: str, outputs: Tensor, targets: Tensor, records: int, where: str, text: str
+) -> None:
+    with pytest.raises(InputError, match=text) as caught:
+        checked(name, LOSSES[loss], outputs, targets, records)
+    assert caught.value.where == where
+    assert "\n" not in str(caught.value)
+
+
+def binary(outputs: Tensor, targets: Tensor) -> Tensor:
+    return torch.nn.functional.binary_cross_entropy_with_logits(outputs, targets)
+
+
+def test_a_users_loss_of_one_output_has_classes_where_targets_are_0_and_1() -> None:
+    own = loss_from_mean("mine", binary)
+    checked("auc", own, LINEAR, LINEAR.round())
+    with pytest.raises(InputError, match="needs classes"):
+        checked("auc", own, LINEAR, LINEAR)
+
+
+def mean_output(outputs: Tensor, targets: Tensor) -> Any:
+    return outputs.mean()
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda o, t: o, r"returned a Tensor of shape \[40, 3\]"),
+        (lambda o, t: "much", "returned a str"),
+        (lambda o, t: None, "returned a NoneType"),
+        (lambda o: 1.0, "TypeError"),
+        (lambda o, t: 1 / 0, "ZeroDivisionError"),
+    ],
+)
+def test_a_function_that_gives_no_number_is_one_line(
+    function: Callable[..., Any], text: str
+) -> None:
+    (metric,) = find_metrics(["given:mine"], {"given:mine": function})
+    with pytest.raises(InputError, match=text) as caught:
+        check_metrics([metric], LOSSES["cross-entropy"], OUTPUTS, CLASSES, 1000)
+    assert (caught.value.where, caught.value.value) == ("task.metric", "mine")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_function_that_fails_on_the_way_costs_its_score_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (metric,) = find_metrics(["given:mine"], {"given:mine": lambda o, t: 1 / 0})
+    with caplog.at_level(logging.WARNING, "tacit"):
+        assert math.isnan(score_on_the_way(metric, OUTPUTS, CLASSES))
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_names_and_functions_keep_their_order() -> None:
+    found = named_metrics(["f1", mean_output, "auc"])
+    assert list(found) == ["f1", "given:mean_output", "auc"]
+    metrics = find_metrics(list(found), {k: f for k, f in found.items() if f is not None})
+    assert [metric.name for metric in metrics] == ["f1", "mean_output", "auc"]
+    assert named_metrics(None) == {}
+    assert list(named_metrics(mean_output)) == ["given:mean_output"]
+    assert list(named_metrics("auc")) == ["auc"]
+
+
+def auc(outputs: Tensor, targets: Tensor) -> float:
+    return 0.0
+
+
+@pytest.mark.parametrize("wrong", [[], 3, ["auc", 3], ["auc", "auc"], [mean_output] * 2, auc])
+def test_what_is_no_metric_is_refused(wrong: Any) -> None:
+    with pytest.raises(InputError, match=r"^metric = "):
+        named_metrics(wrong)
+
+
+def test_a_metric_that_was_an_object_is_asked_for_again() -> None:
+    with pytest.raises(InputError, match="pass it as metric= again"):
+        find_metrics(["given:mine"])
+
+
+# Baselines.
+
+
+@settings(max_examples=20)
+@given(
+    counts=st.lists(st.integers(1, 40), min_size=2, max_size=5),
+    weight=st.floats(0.1, 10),
+)
+def test_baselines_of_classes(counts: list[int], weight: float) -> None:
+    targets = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    shares = np.array(counts) / sum(counts)
+    example = torch.zeros(3, len(counts))
+    names = find_metrics(["auc", "balanced-accuracy", "accuracy"])
+    plain = baselines(names, LOSSES["cross-entropy"], example, targets)
+    assert plain.accuracy == pytest.approx(shares.max())
+    assert plain.loss == pytest.approx(-(shares * np.log(shares)).sum())
+    assert plain.metrics == pytest.approx((0.5, 1 / len(counts), shares.max()))
+
+    weights = np.array([weight] + [1.0] * (len(counts) - 1))
+    found = baselines(names, weighted(LOSSES["cross-entropy"], weights), example, targets)
+    masses = shares * weights / weights.mean()  # no constant has a lower weighted loss
+    assert found.loss == pytest.approx(-(masses * np.log(masses / masses.sum())).sum())
+    assert (found.accuracy, found.metrics) == (plain.accuracy, plain.metrics)
+
+
+@pytest.mark.parametrize("low", [-1.0, 0.0])
+def test_baselines_of_one_output(low: float) -> None:
+    targets = torch.tensor([1.0] * 3 + [low] * 9)
+    found = baselines(
+        find_metrics(["average-precision", "f1"]), LOSSES["logistic"], LINEAR[:, 0], targets
+    )
+    assert found.accuracy == 0.75
+    assert found.loss == pytest.approx(-(0.25 * math.log(0.25) + 0.75 * math.log(0.75)))
+    assert found.metrics == (0.25, 0.0)
+
+
+def test_baselines_of_numbers_are_those_of_the_mean() -> None:
+    draw = torch.Generator().manual_seed(3)
+    targets = torch.randn(50, 2, generator=draw)
+    found = baselines(find_metrics(NUMBERS), LOSSES["mse"], OUTPUTS[:, :2], targets)
+    spread = (targets - targets.mean(0)).double().numpy()
+    assert found.accuracy is None
+    assert found.loss == pytest.approx((spread**2).mean(), rel=1e-6)
+    right = (np.abs(spread).mean(), np.sqrt((spread**2).mean(0)).mean(), 0.0)
+    assert found.metrics == pytest.approx(right, rel=1e-6)
+    assert found.metrics[2] == 0.0
+
+
+def test_what_is_not_known_has_no_baseline() -> None:
+    own = loss_from_mean("mine", binary)
+    given_metrics = {"given:mine": lambda o, t: 1 / 0, "given:nan": lambda o, t: math.nan}
+    metrics = find_metrics(list(given_metrics), given_metrics)
+    found = baselines(metrics, own, LINEAR, LINEAR.round())
+    assert (found.accuracy, found.loss, found.metrics) == (None, None, (None, None))
+    unfit = baselines(find_metrics(["given:mine"], given_metrics), own, OUTPUTS, LINEAR)
+    assert (unfit.loss, unfit.metrics) == (None, (None,))
+    assert majority(replace(own, formula="mse"), LINEAR, LINEAR.round()) is None

@@ -1,0 +1,213 @@
+"""Every kind of page, made from small real runs, as a browser shows and prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from playwright.sync_api import Browser, expect
+
+import tacit
+from browser import Findings, look_at, running_browser
+from tacit.analysis import compare, optimise
+from tacit.analysis.claims import claims_document
+from tacit.analysis.statement import write_statement
+from tacit.config import load_config
+from tacit.errors import NotPrivateWarning
+from tacit.report.claims_page import claims_page
+from tacit.report.compare_page import compare_page
+from tacit.report.documents.base import plain_json
+from tacit.report.optimise_page import optimise_page
+
+# The browser is a process, and so is each run of a comparison.
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+
+EXPERIMENT: Mapping[str, Mapping[str, Any]] = {
+    "task": {"dataset": "digits", "model": "logistic"},
+    "nodes": {"count": 4},
+    "topology": {"graph": "exponential"},
+    "algorithm": {"name": "privsgp", "learning_rate": 1.0, "clip": 0.5},
+    "privacy": {"epsilon": [0.5, 1.0, 2.0, 3.0], "delta": 1e-4},
+    "train": {"steps": 6, "batch": "all", "evaluate_every": 2},
+}
+
+
+def experiment(**changes: Mapping[str, Any]) -> dict[str, Any]:
+    return {**EXPERIMENT, **changes}
+
+
+def write_toml(path: Path, content: Mapping[str, Any]) -> Path:
+    path.write_text(tomli_w.dumps(content), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running_browser() as started:
+        yield started
+
+
+def a_run(folder: Path) -> Path:
+    tacit.train(experiment(), out=folder / "run")
+    return folder / "run" / "report.html"
+
+
+def a_run_that_is_not_private(folder: Path) -> Path:
+    """Of 21 nodes: its table is folded away."""
+    content = experiment(
+        nodes={"count": 21}, algorithm={"name": "sgp"}, privacy={"epsilon": "none"}
+    )
+    with pytest.warns(NotPrivateWarning):
+        tacit.train(content, out=folder / "run")
+    return folder / "run" / "report.html"
+
+
+def a_run_over_its_budget(folder: Path) -> Path:
+    """The formula of the paper gives less noise than the budgets need."""
+    content = experiment(
+        algorithm={"name": "const-d2p", "clip": 0.5},
+        privacy={"epsilon": 3.0, "delta": 1e-4, "accounting": "published"},
+        train={"steps": 6, "batch": 1},
+    )
+    tacit.train(content, out=folder / "run")
+    return folder / "run" / "report.html"
+
+
+def a_statement(folder: Path) -> Path:
+    tacit.train(experiment(), out=folder / "run")
+    return next(path for path in write_statement(folder / "run") if path.suffix == ".html")
+
+
+def claims(folder: Path) -> Path:
+    """Of a formula that promises too much, and of a claim that is beyond all meaning."""
+    files = [
+        write_toml(
+            folder / f"{name}.toml",
+            experiment(algorithm={"name": name}, privacy=privacy, train={"steps": 6, "batch": 1}),
+        )
+        for name, privacy in (
+            ("const-d2p", {"epsilon": 3.0, "delta": 1e-4, "accounting": "published"}),
+            ("dyn-d2p", {"epsilon": 3.0, "delta": 1e-4}),
+        )
+    ]
+    documents = [plain_json(claims_document(file)) for file in files]
+    rows = [row for document in documents for row in document["rows"]]
+    return page(folder, claims_page({**documents[0], "rows": rows}))
+
+
+def a_plan(folder: Path) -> Path:
+    options = optimise.OptimiseOptions(batch=True, most_steps=50)
+    config = load_config(experiment(privacy={"epsilon": 1.0, "delta": 1e-4}))
+    found = optimise.optimise(config, options)
+    return page(folder, optimise_page(plain_json(optimise.optimise_document(found))))
+
+
+def a_comparison(folder: Path) -> Path:
+    lines = [{"name": "one"}, {"name": "two", "set": {"algorithm.clip": 2.0}}]
+    figure = {"title": "Two clips", "x": ["steps", "epsilon"], "line": lines}
+    file = write_toml(folder / "clips.toml", {**experiment(), "figure": figure})
+    wanted = compare.load_figure([file], compare.FigureOptions((), False, None))
+    store = compare.Store.open(folder / "compared")
+    gathered = compare.gather(wanted, store)
+    return page(folder, compare_page(plain_json(compare.figure_document(gathered, store))))
+
+
+def page(folder: Path, html: str) -> Path:
+    (folder / "page.html").write_text(html, encoding="utf-8")
+    return folder / "page.html"
+
+
+PAGES: tuple[Callable[[Path], Path], ...] = (
+    a_run,
+    a_run_that_is_not_private,
+    a_run_over_its_budget,
+    a_statement,
+    claims,
+    a_plan,
+    a_comparison,
+)
+
+
+@pytest.mark.parametrize("make", PAGES, ids=lambda make: make.__name__)
+def test_nothing_is_cut_pale_lost_or_broken(
+    make: Callable[[Path], Path], browser: Browser, tmp_path: Path
+) -> None:
+    file = make(tmp_path)
+    assert file.stat().st_size < 1_200_000
+    assert look_at(browser, file) == Findings()
+
+
+def test_a_name_in_a_legend_hides_and_shows_its_line(browser: Browser, tmp_path: Path) -> None:
+    tab = browser.new_page()
+    tab.set_default_timeout(60_000)
+    tab.goto(a_run_over_its_budget(tmp_path).as_uri())
+    lines = tab.locator("#accuracy-steps .scatterlayer .trace")
+    entry = tab.locator("#accuracy-steps .legend button").nth(1)
+    names = tab.locator("#accuracy-steps .legend button").count()
+    for pressed, count in (("false", names - 1), ("true", names)):
+        entry.click()  # as soon as it can be clicked: when the charts are drawn
+        assert entry.get_attribute("aria-pressed") == pressed
+        expect(lines).to_have_count(count, timeout=60_000)
+    tab.close()
+
+
+def test_without_a_browser_tests_are_skipped_but_not_where_it_is_demanded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("TACIT_BROWSER", raising=False)
+    for demanded, outcome in (("", pytest.skip.Exception), ("true", pytest.fail.Exception)):
+        monkeypatch.setenv("CI", demanded)
+        with pytest.raises(outcome, match="TACIT_BROWSER"), running_browser():
+            pass
+
+
+DEFECTS = """
+<style>
+  .narrow { width: 60px; overflow: hidden; white-space: nowrap; }
+  .pale { color: #9a9a9a; }
+  @media (prefers-color-scheme: dark) { .dark-on-dark { color: #1b2027; } }
+  @media print { .not-printed { display: none; } }
+</style>
+<p class="narrow">words that are cut</p>
+<p style="white-space: nowrap; width: 100px">words that stick out of their own box</p>
+<p style="margin-left: -40px">words that begin before the page</p>
+<p class="pale">pale words</p>
+<p class="dark-on-dark">dark words</p>
+<p style="opacity: 0.5">faint words</p>
+<table><tr><th>first</th><th class="not-printed">secret</th></tr>
+<tr><td>1</td><td class="not-printed">777</td></tr></table>
+<div style="width: 120vw">a wide element</div>
+<script>console.error("a message on the console"); throw new Error("a fault");</script>
+"""
+
+
+def test_what_is_planted_is_found(browser: Browser, tmp_path: Path) -> None:
+    """The checks can fail: each of them names what it is there for."""
+    file = page(tmp_path, statement_with(DEFECTS, tmp_path))
+    found = look_at(browser, file)
+    for sentence in (
+        '1280 px, light: "words that are cut" is in a box that is cut: narrow',
+        '390 px, dark: "words that stick out of their own box" sticks out of its box',
+        '390 px, light: "words that begin before the page" leaves the page',
+        "390 px, light: the page is 480 px wide in 390",
+    ):
+        assert sentence in found.clipped, sentence
+    for where in ("390 px, light", "1280 px, light", "paper"):
+        assert any(f'{where}: "pale words" has' in said for said in found.pale)
+        assert any(f'{where}: "faint words" has' in said for said in found.pale)
+    dark = [said for said in found.pale if '"dark words"' in said]
+    assert [said.partition(":")[0] for said in dark] == ["390 px, dark", "1280 px, dark"]
+    assert 'paper: 1 of 2 columns: "1777"' in found.lost
+    assert "'777' is printed 0 times, not 1" in found.paper
+    assert "a message on the console" in found.console
+    assert "a fault" in found.console
+
+
+def statement_with(markup: str, folder: Path) -> str:
+    """A page without charts, and with something more."""
+    html = a_statement(folder).read_text(encoding="utf-8")
+    return html.replace("</main>", f"{markup}</main>")

@@ -1,0 +1,104 @@
+"""Tables on terminals of any width: no name is ever broken, and nothing is left out."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.table import Table
+
+from experiments import tacit, write_experiment
+from tacit.algorithms import ALGORITHMS
+from tacit.report.terminal import print_table
+
+WIDTHS = (60, 80, 100, 200)
+
+
+def printed(table: Table, width: int) -> str:
+    out = StringIO()
+    print_table(Console(file=out, width=width), table)
+    return out.getvalue()
+
+
+def table_of(headings: list[str], rows: list[list[str]]) -> Table:
+    table = Table(title="all of it")
+    for heading in headings:
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def test_a_table_that_fits_is_a_table_and_one_that_does_not_is_cards() -> None:
+    prose = "PrivSGP with a falling clipping bound and a growing budget a step"
+    table = table_of(["name", "private", "what it is"], [["dyn-d2p", "yes", prose]])
+    wide, narrow = printed(table, 100), printed(table, 40)
+    assert "┃" in wide
+    assert re.search(r"dyn-d2p +│ yes +│ PrivSGP with", wide)
+    assert narrow.splitlines() == [
+        "all of it",
+        "dyn-d2p",
+        "  private yes",
+        "  what it is: PrivSGP with a falling",
+        "    clipping bound and a growing budget",
+        "    a step",
+        "",
+    ]
+
+
+words = st.text(alphabet="abcde-1", min_size=1, max_size=12)
+cells = st.lists(words, min_size=1, max_size=8).map(" ".join)
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.lists(cells, min_size=4, max_size=4), min_size=1, max_size=4),
+    st.integers(40, 120),
+)
+def test_every_word_of_every_cell_stands_whole_in_its_order(
+    rows: list[list[str]], width: int
+) -> None:
+    """Whatever the width; a dash, which says that there is nothing, may be left out of a card."""
+    text = printed(table_of(["first", "second", "third", "fourth"], rows), width)
+    assert max(map(len, text.splitlines())) <= width
+    found = set(text.split())
+    for row in rows:
+        for cell in row:
+            assert cell == "-" or set(cell.split()) <= found
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("colour", [True, False])
+def test_the_algorithms_keep_their_names_at_any_width(
+    width: int, colour: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    if not colour:
+        monkeypatch.setenv("NO_COLOR", "1")
+    answer = tacit("algorithms")
+    assert (answer.code, answer.err) == (0, "")
+    assert "\x1b" not in answer.out
+    assert max(map(len, answer.out.splitlines())) <= width
+    assert set(ALGORITHMS) <= set(answer.out.split())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_claims_take_few_lines_a_node(
+    width: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    file = write_experiment(tmp_path_factory.mktemp("claims"), nodes={"count": 4})
+    answer = tacit("privacy", "claims", file)
+    lines = answer.out.splitlines()
+    assert answer.code == 0
+    assert max(map(len, lines)) <= width
+    starts = [place for place, line in enumerate(lines) if "digits" in line]
+    ends = next(place for place, line in enumerate(lines) if line.startswith("  reading: "))
+    assert len(starts) == 2  # nodes of one size together
+    assert ends - starts[-1] <= 6
+    for figure in ("claimed", "certified", "at least", "verdict", "violated"):
+        assert figure in " ".join(answer.out.split())

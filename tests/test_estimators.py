@@ -1,0 +1,149 @@
+"""The scikit-learn estimators: its own checks, and what they say of privacy."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_iris
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
+
+import tacit
+from tacit import TacitClassifier, TacitRegressor
+from tacit.errors import InputError, RecordsError
+
+IRIS = load_iris()
+X = (IRIS.data - [5.5, 3.0, 4.0, 1.0]) / 2  # by bounds that everyone knows
+LABELS = IRIS.target_names[IRIS.target]
+WIDTHS = X[:, 3]
+SEEDED: dict[str, Any] = {"noise_seed": 1, "delta": 1e-3, "learning_rate": 1.0, "steps": 20}
+CLASSES = ["setosa", "versicolor", "virginica"]
+
+# Seeded, so that two fits are equal; one node and a large budget, since some checks have few
+# records and ask for a good score of them. All checks pass.
+CHECKED = {"epsilon": 200.0, "delta": 1e-3, "steps": 5, "n_nodes": 1, "noise_seed": 0}
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
+        TacitClassifier(**CHECKED, learning_rate=2.0),
+        TacitRegressor(**CHECKED, learning_rate=0.5),
+    ]
+)
+def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of classes taken from y
+        check(estimator)
+
+
+def test_a_classifier_learns_within_its_budget() -> None:
+    model = TacitClassifier(epsilon=5.0, classes=CLASSES, n_nodes=2, **SEEDED).fit(X, LABELS)
+    assert model.score(X, LABELS) > 0.75
+    assert model.epsilon_ == max(model.result_.epsilon)
+    assert 4.9 < model.epsilon_ <= 5.0
+    assert list(model.classes_) == CLASSES
+    shares = model.predict_proba(X)
+    np.testing.assert_allclose(shares.sum(1), 1.0)
+    assert (model.classes_[shares.argmax(1)] == model.predict(X)).all()
+    # It is what the library itself gives for the same records.
+    inputs = torch.tensor(X)
+    outputs = model.result_.model().double()(inputs)
+    np.testing.assert_allclose(shares, outputs.softmax(1).detach().numpy())
+
+
+def test_a_regressor_learns_within_its_budget() -> None:
+    model = TacitRegressor(epsilon=5.0, n_nodes=2, **{**SEEDED, "learning_rate": 0.3})
+    assert model.fit(X[:, :3], WIDTHS).score(X[:, :3], WIDTHS) > 0.5
+    assert 4.9 < model.epsilon_ <= 5.0
+
+
+def test_nodes_are_named_record_by_record() -> None:
+    hospitals = np.array(["north", "south", "south"])[np.arange(len(X)) % 3]
+    model = TacitClassifier(epsilon=[1.0, 4.0], classes=CLASSES, **SEEDED)
+    model.fit(X, LABELS, nodes=hospitals)
+    assert list(model.nodes_) == ["north", "south"]
+    assert [node.records for node in model.result_.plan.nodes] == [50, 100]
+    assert model.result_.epsilon == pytest.approx((1.0, 4.0), rel=0.01)
+    with pytest.raises(InputError, match="must name the node of each of the 150 records"):
+        model.fit(X, LABELS, nodes=hospitals[:3])
+    with pytest.raises(InputError, match="n_nodes = 200"):
+        TacitClassifier(n_nodes=200, classes=CLASSES, **SEEDED).fit(X, LABELS)
+
+
+def test_classes_are_declared_or_the_fit_says_that_they_were_not() -> None:
+    declared = TacitClassifier(classes=[*CLASSES, "none of these"], **SEEDED)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.simplefilter("ignore", tacit.NotPrivateWarning)
+        declared.fit(X, LABELS)
+    assert len(declared.classes_) == 4
+    assert declared.predict_proba(X).shape == (150, 4)
+    with pytest.warns(UserWarning, match="the classes are taken from y"):
+        TacitClassifier(**SEEDED).fit(X, LABELS)
+    # How many records break the rule is said, and nothing of what they hold.
+    with pytest.raises(RecordsError) as caught:
+        TacitClassifier(classes=["setosa", "versicolor"], **SEEDED).fit(X, LABELS)
+    assert "50 of 150 records" in str(caught.value)
+    assert "virginica" not in str(caught.value)
+
+
+def test_nothing_is_fitted_to_the_inputs() -> None:
+    """One record more at one node changes nothing that is computed at the other: no scaler."""
+    nodes = np.arange(len(X)) % 2
+    changed = X.copy()
+    changed[nodes == 1] *= 100
+    settings = {**SEEDED, "algorithm": "privsgp", "steps": 1, "options": {"final_mixing": 0}}
+    first, second = (
+        TacitClassifier(classes=CLASSES, **settings).fit(inputs, LABELS, nodes=nodes)
+        for inputs in (X, changed)
+    )
+    batches = [model.result_.job.train.inputs[:75] for model in (first, second)]
+    assert torch.equal(*batches)
+    np.testing.assert_allclose(batches[0].numpy(), X[nodes == 0].astype("float32"))
+
+
+def test_in_a_pipeline_and_in_a_search_every_fit_spends_its_own_epsilon() -> None:
+    spent: list[float | None] = []
+
+    class Spends(tacit.callbacks.Callback):
+        def on_end(self, result: tacit.Result) -> None:
+            spent.append(result.epsilon[0])
+
+    estimator = TacitClassifier(
+        epsilon=5.0, classes=CLASSES, n_nodes=1, callbacks=[Spends()], **SEEDED
+    )
+    pipeline = make_pipeline(FunctionTransformer(lambda inputs: inputs / 2), estimator)
+    assert pipeline.fit(X, LABELS).score(X, LABELS) > 0.6
+    search = GridSearchCV(estimator, {"clip": [0.5, 1.0]}, cv=2, error_score="raise")
+    search.fit(X, LABELS)
+    assert search.best_estimator_.epsilon_ == spent[-1]
+    assert len(spent) == 1 + 2 * 2 + 1
+    assert spent == pytest.approx([5.0] * 6, rel=0.01)
+
+
+def test_a_module_of_ones_own_is_the_start() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    start = [parameter.clone() for parameter in module.parameters()]
+    model = TacitClassifier(model=module, classes=CLASSES, epsilon=10.0, **SEEDED).fit(X, LABELS)
+    assert isinstance(model.module_[1], nn.Tanh)
+    assert not model.module_.training
+    assert all(map(torch.equal, start, module.parameters()))
+
+
+def test_a_pickled_estimator_has_no_records() -> None:
+    model = TacitClassifier(classes=CLASSES, **SEEDED).fit(X, LABELS)
+    again = pickle.loads(pickle.dumps(model))
+    assert (again.predict(X) == model.predict(X)).all()
+    assert again.epsilon_ == model.epsilon_
+    assert not hasattr(again, "result_")
+    assert X.astype("float32").tobytes()[:64] not in pickle.dumps(model)

@@ -1,0 +1,253 @@
+"""Runs that are judged by what was asked for: from the argument to result, page and terminal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sklearn.metrics import balanced_accuracy_score, recall_score, roc_auc_score
+from torch import Tensor, nn
+
+import tacit
+from experiments import tacit as command_line
+from experiments import write_experiment, write_module
+from tacit.cli.tables import plan_document, plan_table, result_table
+from tacit.errors import InputError
+
+FEATURES = 4
+
+
+def patients(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """One in eight is ill, and the first feature tells it fairly well."""
+    inputs = torch.randn(count, FEATURES, generator=torch.Generator().manual_seed(seed))
+    noise = torch.randn(count, generator=torch.Generator().manual_seed(seed + 1))
+    return inputs, (inputs[:, 0] + 0.3 * noise > 1.2).long()
+
+
+NODES = [patients(count, 10 * count) for count in (60, 80, 100)]
+TEST = patients(300, 5)
+SHARE = float((TEST[1] == 0).double().mean())
+
+
+def settings(**task: Any) -> dict[str, Any]:
+    return {
+        "task": {"model": "logistic", "outputs": 2, **task},
+        "topology": {"graph": "ring"},
+        "algorithm": {"name": "dp2-sgd", "learning_rate": 2.0, "clip": 1.0},
+        "privacy": {"noise_std": 0.02, "noise_seed": 1},
+        "train": {"steps": 12, "batch": "all"},
+    }
+
+
+def trained(task: dict[str, Any] | None = None, **given: Any) -> tacit.Result:
+    arguments = {"nodes": NODES, "test": TEST, **given}
+    return tacit.train(settings(**(task or {})), **arguments)
+
+
+def found_ill(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Recall of class 1."""
+    return (outputs.argmax(1)[targets == 1] == 1).double().mean()
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::tacit.NotPrivateWarning")
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> tacit.Result:
+    out = tmp_path_factory.mktemp("judged") / "run"
+    return trained(metric=["auc", found_ill, "balanced-accuracy"], out=out)
+
+
+def test_each_metric_is_that_of_every_nodes_model(judged: tacit.Result) -> None:
+    inputs, targets = TEST
+    names = ["auc", "found_ill", "balanced-accuracy"]
+    assert list(judged.test_metrics) == names
+    rows = []
+    for node in (0, 1, 2, "consensus"):
+        with torch.no_grad():
+            outputs = judged.model(node)(inputs).double()
+        predicted = outputs.argmax(1)
+        rows.append(
+            (
+                roc_auc_score(targets, outputs.softmax(1)[:, 1]),
+                recall_score(targets, predicted),
+                balanced_accuracy_score(targets, predicted),
+            )
+        )
+    for place, (name, baseline) in enumerate(zip(names, (0.5, 0.0, 0.5), strict=True)):
+        scores = judged.test_metrics[name]
+        *own, consensus = [row[place] for row in rows]
+        assert scores.mean == pytest.approx(sum(own) / 3)
+        assert scores.worst == pytest.approx(min(own))
+        assert scores.consensus == pytest.approx(consensus)
+        assert scores.baseline == baseline
+    assert rows[0][0] > 0.9
+    assert judged.test_accuracy is not None
+    assert judged.test_accuracy["baseline"] == pytest.approx(SHARE)
+
+
+def test_files_page_and_terminal_lead_with_the_first_one(
+    judged: tacit.Result, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert judged.out is not None
+    document = json.loads((judged.out / "result.json").read_text())
+    lines = (judged.out / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    assert list(document["test_metrics"]) == list(judged.test_metrics)
+    assert document["test_metrics"] == last["test_metrics"]
+    assert document["test_metrics"]["auc"]["mean"] == judged.test_metrics["auc"].mean
+    assert len(document["test_metrics_by_node"]["auc"]) == 3
+    assert judged.metrics["test_metrics"][-1]["auc"]["mean"] == judged.test_metrics["auc"].mean
+    assert judged.leading == (judged.leading[0], judged.test_metrics["auc"])
+
+    page = (judged.out / "report.html").read_text()
+    assert "Test AUC, mean over nodes" in page
+    assert "baseline 0.500" in page
+    assert "Test AUC by steps" in page
+    assert "test AUC</th>" in page
+    assert "Test found_ill" in page
+
+    result_table(judged)
+    table = capsys.readouterr().out
+    assert table.index("test AUC, mean over nodes") < table.index("found_ill")
+    assert "test AUC, baseline" in table
+    plan_table(judged.job)
+    assert "AUC (baseline 0.500), found_ill, balanced accuracy" in " ".join(
+        capsys.readouterr().out.replace("│", " ").split()
+    )
+    planned = plan_document(judged.job)
+    assert planned.metrics == ("auc", "found_ill", "balanced-accuracy")
+    assert planned.baselines["auc"] == 0.5
+
+
+def test_on_the_way_the_first_test_records_are_scored(judged: tacit.Result) -> None:
+    few = {**settings(metric="auc"), "train": {"steps": 2, "batch": "all", "evaluate_records": 40}}
+    result = tacit.train(few, nodes=NODES, test=TEST)
+    outputs = torch.zeros(40, 2)
+    assert (
+        result.metrics["test_metrics"][0]["auc"]["mean"]
+        == 0.5
+        == roc_auc_score(TEST[1][:40], outputs[:, 1])
+    )
+    with torch.no_grad():
+        last = result.model()(TEST[0])
+    right = roc_auc_score(TEST[1], (last[:, 1] - last[:, 0]).double())
+    assert result.metrics["test_metrics"][-1]["auc"]["consensus"] == pytest.approx(right)
+
+
+def test_a_file_names_metrics_that_evaluate_scores_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = write_module(
+        tmp_path,
+        """
+        def top(outputs, targets):
+            return (outputs.argmax(1) == targets).double().mean()
+        """,
+    )
+    file = write_experiment(tmp_path, task={"metric": ["auc", f"{module}:top"]})
+    document = command_line("train", file, "--out", tmp_path / "run", "--json").json
+    scores = document["test_metrics"]
+    assert list(scores) == ["auc", f"{module}:top"]
+    assert scores[f"{module}:top"]["mean"] == pytest.approx(document["test_accuracy"]["mean"])
+    again = command_line("evaluate", tmp_path / "run", "--json").json
+    assert again["metrics"]["auc"] == pytest.approx(scores["auc"]["consensus"], rel=1e-5)
+    assert again["baselines"]["auc"] == 0.5
+    line = command_line("evaluate", tmp_path / "run").out
+    assert line.startswith("digits: AUC 0.")
+    assert ", baseline 0.500; top " in line
+    assert "AUC" in command_line("plan", file).out
+
+
+def test_a_loss_may_be_passed_as_an_object(tmp_path: Path) -> None:
+    own = trained(loss=nn.CrossEntropyLoss(), metric="auc", out=tmp_path / "run")
+    named = trained(loss="cross-entropy", metric="auc")
+    torch.testing.assert_close(own.parameters, named.parameters, rtol=1e-5, atol=1e-6)
+    assert own.test_metrics["auc"].mean == pytest.approx(named.test_metrics["auc"].mean)
+    assert own.test_accuracy is None
+    assert 'loss = "given"' in (tmp_path / "run" / "config.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"loss": 3}, "^loss = 3"),
+        ({"loss": nn.CrossEntropyLoss(weight=torch.ones(2))}, r"task\.class_weights"),
+        ({"metric": "aucc"}, "did you mean 'auc'"),
+        ({"metric": "r2"}, "needs targets that are numbers"),
+        ({"metric": "auc", "test": None}, "there are none"),
+        ({"metric": "auc", "test": (TEST[0], TEST[1] * 0)}, "all 300 have the same class"),
+        ({"task": {"class_weights": [1.0, 2.0, 3.0]}}, "one weight a class: there are 2"),
+        ({"task": {"class_weights": [1.0, -2.0]}}, r"task\.class_weights"),
+        ({"task": {"class_weights": [1.0]}}, r"task\.class_weights"),
+        ({"task": {"metric": []}}, r"task\.metric = \[\]"),
+        ({"task": {"metric": ["auc", "auc"]}}, "each metric once"),
+        ({"task": {"loss": "given"}}, "pass it as loss= again"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_training(
+    given: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=text) as caught:
+        trained(**given, out=tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def imbalanced(result: tacit.Result) -> list[str]:
+    return [text for text in result.plan.warnings if "of one class" in text]
+
+
+def test_accuracy_that_says_little_is_warned_of() -> None:
+    (warning,) = imbalanced(trained())
+    assert "metric = 'auc'" in warning
+    assert "task.class_weights" in warning
+    assert imbalanced(trained(metric="auc")) == []
+    even = torch.arange(300) % 2
+    assert imbalanced(trained(test=(TEST[0], even))) == []
+
+
+def test_a_score_no_better_than_its_baseline_is_said_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noisy = {**settings(), "privacy": {"noise_std": 1e4, "noise_seed": 1}}
+    result = tacit.train(noisy, nodes=NODES, test=TEST, out=tmp_path / "run")
+    result_table(result)
+    assert "is no better than the baseline" in " ".join(capsys.readouterr().out.split())
+    assert "is no better than the baseline" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_class_weights_find_the_rare_class(judged: tacit.Result) -> None:
+    weighted = trained({"class_weights": [1.0, 8.0]}, metric=found_ill)
+    assert weighted.test_metrics["found_ill"].mean > judged.test_metrics["found_ill"].mean + 0.1
+    assert weighted.job.model.path == "taps"
+    even = trained({"class_weights": [4.0, 4.0]})
+    torch.testing.assert_close(even.parameters, judged.parameters, rtol=1e-4, atol=1e-5)
+
+
+def test_a_weighted_loss_has_no_smoothness_that_is_proved() -> None:
+    federated: dict[str, Any] = {
+        "task": {"model": "logistic", "outputs": 1, "loss": "logistic"},
+        "algorithm": {"name": "fedspd-dp", "smoothness": 1.0},
+        "privacy": {"noise_std": 0.1, "accounting": "none"},
+        "train": {"steps": 2, "batch": "all"},
+    }
+    tacit.train(federated, nodes=NODES)
+    federated["task"] = {**federated["task"], "class_weights": [1.0, 8.0]}
+    with pytest.raises(InputError, match=r"algorithm\.smoothness"):
+        tacit.train(federated, nodes=NODES)
+
+
+def test_private_models_are_scored_by_the_common_one() -> None:
+    federated = {
+        "task": {"model": "logistic", "outputs": 2},
+        "algorithm": {"name": "fedspd-dp"},
+        "privacy": {"noise_std": 0.01, "noise_seed": 1},
+        "train": {"steps": 3, "batch": "all"},
+    }
+    scores = tacit.train(federated, nodes=NODES, test=TEST, metric="auc").test_metrics["auc"]
+    assert scores.mean == scores.worst == scores.consensus
