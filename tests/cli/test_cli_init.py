@@ -48,7 +48,8 @@ def test_a_public_sample_makes_an_experiment_that_runs_as_it_is(folder: Path) ->
     plan = tacit("plan", "patients.toml", "--json").json
     assert (plan["nodes"], plan["per_node"][0]["budget"]) == (5, 2.0)
     run = tacit("train", "patients.toml", "--set", "train.steps=2", "--out", "run", "--json").json
-    assert run["test_accuracy"]["mean"] > 0
+    assert list(run["test_metrics"]) == ["auc", "balanced-accuracy"]
+    assert run["test_metrics"]["auc"]["baseline"] == 0.5
     schema, sample = Schema.of("patients.schema.toml"), pd.read_csv("sample.csv")
     assert schema.unconfirmed == []
     age = schema.columns["age"]
@@ -65,6 +66,10 @@ def test_what_is_proposed_from_private_records_is_not_confirmed(folder: Path) ->
     path = folder / "patients.schema.toml"
     path.write_text(path.read_text().replace("confirmed_public = false", "confirmed_public = true"))
     assert tacit("plan", "patients.toml", "--json").json["nodes"] == 5
+    experiment = folder / "patients.toml"
+    for key in ("test_share", "metric"):
+        experiment.write_text(experiment.read_text().replace(f"# {key}", key))
+    assert tacit("plan", "patients.toml", "--json").code == 0
 
 
 def test_no_more_than_the_first_records_of_a_private_file_is_looked_at(folder: Path) -> None:
