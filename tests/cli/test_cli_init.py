@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import sys
+import tomllib
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from experiments import tacit
 from patient_tables import write_tables
 from tacit import Schema
 from tacit.config import load_config
-from tacit.data.tables.propose import Roles, propose
+from tacit.data.tables.propose import Roles, propose, schema_text
 
 TABLE = ("--csv", "patients.csv", "--target", "readmitted", "--node", "hospital")
 
@@ -114,6 +117,23 @@ def test_kinds_are_told_by_the_fields() -> None:
         "colour of eyes": "category",
     }
     assert schema.dataset(table).inputs.shape == (3, len(schema.features))
+
+
+NAMES = st.text(min_size=1, max_size=6).map(str.strip).filter(bool)
+
+
+@settings(max_examples=60, deadline=None)
+@given(names=st.lists(NAMES, min_size=3, max_size=3, unique=True), public=st.booleans())
+def test_a_schema_is_read_as_it_was_written(names: list[str], public: bool) -> None:
+    target, first, second = names
+    table = {
+        target: ['a "quoted" one', "b\nc"],
+        first: ["2020-01-02", "2021-01-02"],
+        second: ["1", "2.5"],
+    }
+    schema = propose(table, Roles(target), public=public, separator="\t")
+    text = schema_text(schema, "some.csv", "a test")
+    assert Schema.of(tomllib.loads(text)) == schema
 
 
 def test_nothing_is_overwritten(folder: Path) -> None:
