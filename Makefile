@@ -36,7 +36,7 @@ format: .venv/.installed-test  ## write the format that `make check` asks for
 	$(BIN)/ruff check --fix .
 
 docs: .venv/.installed-docs  ## the site of the documentation, into build/site; a lost link is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "open build/site/index.html in a browser"
 
 bench: .venv/.installed .venv-peers/.installed  ## how fast tacit is, beside its peers; leave the machine alone meanwhile

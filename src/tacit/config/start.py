@@ -1,7 +1,7 @@
 """The first experiment file of a user: what `tacit init` writes.
 
 The settings are those that were measured to work under epsilon 1 to 3, on tables and on the digits:
-docs/tables.md has the figures.
+docs/how-to/tables.md has the figures.
 """
 
 from __future__ import annotations

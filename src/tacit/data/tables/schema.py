@@ -62,7 +62,7 @@ def _complete(value: Any) -> Any:
 class Schema(BaseModel):
     """What is declared of a table.
 
-    Args:
+    Attributes:
         target: what is predicted: a class with `labels`, or a number with `low` and `high`.
         node: the column that says whose record it is, and its `values`, node 0 first.
         columns: every other column by name; the inputs of a record have their order.
