@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import sys
+import tomllib
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from experiments import tacit
 from patient_tables import write_tables
 from tacit import Schema
 from tacit.config import load_config
-from tacit.data.tables.propose import Roles, propose
+from tacit.data.tables.propose import Roles, propose, schema_text
 
 TABLE = ("--csv", "patients.csv", "--target", "readmitted", "--node", "hospital")
 
@@ -48,7 +51,8 @@ def test_a_public_sample_makes_an_experiment_that_runs_as_it_is(folder: Path) ->
     plan = tacit("plan", "patients.toml", "--json").json
     assert (plan["nodes"], plan["per_node"][0]["budget"]) == (5, 2.0)
     run = tacit("train", "patients.toml", "--set", "train.steps=2", "--out", "run", "--json").json
-    assert run["test_accuracy"]["mean"] > 0
+    assert list(run["test_metrics"]) == ["auc", "balanced-accuracy"]
+    assert run["test_metrics"]["auc"]["baseline"] == 0.5
     schema, sample = Schema.of("patients.schema.toml"), pd.read_csv("sample.csv")
     assert schema.unconfirmed == []
     age = schema.columns["age"]
@@ -65,6 +69,10 @@ def test_what_is_proposed_from_private_records_is_not_confirmed(folder: Path) ->
     path = folder / "patients.schema.toml"
     path.write_text(path.read_text().replace("confirmed_public = false", "confirmed_public = true"))
     assert tacit("plan", "patients.toml", "--json").json["nodes"] == 5
+    experiment = folder / "patients.toml"
+    for key in ("test_share", "metric"):
+        experiment.write_text(experiment.read_text().replace(f"# {key}", key))
+    assert tacit("plan", "patients.toml", "--json").code == 0
 
 
 def test_no_more_than_the_first_records_of_a_private_file_is_looked_at(folder: Path) -> None:
@@ -109,6 +117,23 @@ def test_kinds_are_told_by_the_fields() -> None:
         "colour of eyes": "category",
     }
     assert schema.dataset(table).inputs.shape == (3, len(schema.features))
+
+
+NAMES = st.text(min_size=1, max_size=6).map(str.strip).filter(bool)
+
+
+@settings(max_examples=60, deadline=None)
+@given(names=st.lists(NAMES, min_size=3, max_size=3, unique=True), public=st.booleans())
+def test_a_schema_is_read_as_it_was_written(names: list[str], public: bool) -> None:
+    target, first, second = names
+    table = {
+        target: ['a "quoted" one', "b\nc"],
+        first: ["2020-01-02", "2021-01-02"],
+        second: ["1", "2.5"],
+    }
+    schema = propose(table, Roles(target), public=public, separator="\t")
+    text = schema_text(schema, "some.csv", "a test")
+    assert Schema.of(tomllib.loads(text)) == schema
 
 
 def test_nothing_is_overwritten(folder: Path) -> None:

@@ -84,7 +84,7 @@ def init(
         name = dataset or _EXAMPLE
         _check_known(name)
         count = nodes or 10
-        start = Start(name, None, None, None, count, _asked_epsilon(epsilon), model)
+        start = Start(name, None, None, (), None, count, _asked_epsilon(epsilon), model)
         _write_all({_file(out, name.partition(":")[0]): start}, None, None)
         return
     if node is not None and nodes is not None:
@@ -133,6 +133,7 @@ def _propose_and_write(
         dataset=f"{kind}:{table}",
         schema=str(schema_file),
         test=None if public_csv is None else f"csv:{public_csv}",
+        metrics=schema.target.metrics,
         node=node,
         nodes=settings[0] or 10,
         epsilon=_asked_epsilon(settings[1]),

@@ -20,6 +20,7 @@ class Start:
         dataset: as `[task].dataset` names it.
         schema: the file of the schema, of a table.
         test: public test records of a table, as `[task].test` names them; None: there are none.
+        metrics: as `[task].metric` names them; empty: those of the loss.
         node: the column of a table that says whose record it is; None: nothing does.
         nodes: how many nodes, where no column says it.
         epsilon: of each node.
@@ -29,6 +30,7 @@ class Start:
     dataset: str
     schema: str | None
     test: str | None
+    metrics: tuple[str, ...]
     node: str | None
     nodes: int
     epsilon: float
@@ -45,7 +47,7 @@ def experiment_text(start: Start, file: str) -> str:
     task = [f"dataset = {_text(start.dataset)}", f"model = {_text(start.model)}"]
     if start.schema is not None:
         task.insert(1, f"schema = {_text(start.schema)}    # what is public of the table")
-        task += _test_lines(start.test)
+        task += _test_lines(start.test, ", ".join(map(_text, start.metrics)))
     nodes = [f"count = {start.nodes}"]
     if start.node is not None:
         column = _text(f"by:{start.node}")
@@ -80,14 +82,18 @@ def experiment_text(start: Start, file: str) -> str:
     )
 
 
-def _test_lines(test: str | None) -> list[str]:
+def _test_lines(test: str | None, metrics: str) -> list[str]:
     if test is not None:
-        return [f"test = {_text(test)}    # public records: epsilon does not cover them"]
+        return [
+            f"test = {_text(test)}    # public records: epsilon does not cover them",
+            f"metric = [{metrics}]    # the first one leads",
+        ]
     return [
         "# Without test records nothing is scored. Name a table of public ones, or declare a share",
         "# of the records public; no epsilon covers what is said of either.",
         '# test = "csv:public.csv"',
         "# test_share = 0.2",
+        f"# metric = [{metrics}]",
     ]
 
 

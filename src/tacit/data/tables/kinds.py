@@ -358,6 +358,11 @@ class ClassTarget(_Part):
         return "cross-entropy"
 
     @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics of `[task]` that go with it: none that a rare class makes useless."""
+        return ("auc", "balanced-accuracy") if len(self.labels) == 2 else ("balanced-accuracy",)
+
+    @property
     def note(self) -> str | None:
         """What is good to know of the targets that a model sees."""
         return None
@@ -400,6 +405,11 @@ class NumberTarget(_Part):
     def loss(self) -> str:
         """The loss of `[task]` that goes with it."""
         return "mse"
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics of `[task]` that go with it."""
+        return ("mae", "r2")
 
     @property
     def note(self) -> str | None:
