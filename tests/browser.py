@@ -68,6 +68,7 @@ def look_at(browser: Browser, file: Path) -> Findings:
     """Open a page at both widths, light and dark, and print it."""
     found = Findings()
     tab = browser.new_page()
+    tab.set_default_timeout(_LIMIT)
     tab.on(
         "console",
         lambda message: found.console.append(message.text) if message.type == "error" else None,
@@ -80,7 +81,7 @@ def look_at(browser: Browser, file: Path) -> Findings:
         _unfold(tab, True)
         for scheme in ("light", "dark"):
             tab.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-            tab.wait_for_function(_DRAWN, timeout=_LIMIT)
+            tab.wait_for_function(_DRAWN)
             # on a telephone a row is a card, whose names of columns stand in its cells
             found.add(
                 tab.evaluate(_CHECKS, 0), f"{width} px, {scheme}", but="lost" if width < 960 else ""

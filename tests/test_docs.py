@@ -4,8 +4,9 @@ How a page is run: in a folder of its own that holds a copy of `examples/`, its 
 another. A block under `<!-- file: NAME -->` is written to that file; ```python is executed, in one
 namespace a page (as doctest where it starts with >>>); ```toml is read as an experiment, of the
 digits where it names no data set, and planned where that is cheap; of ```console and ```sh the
-`tacit ...` lines are run, `make demo` as what the Makefile says it is, `train` and `launch` for 3
-steps.
+`tacit ...` and `python examples/...` lines are run, `make demo` as what the Makefile says it is,
+`train` and `launch` for 3 steps. A page that names image files is run where `TACIT_DATA_DIR` has
+them.
 Where output is printed below a command, the words of the real output must be the same; numbers
 may differ.
 """
@@ -15,7 +16,9 @@ from __future__ import annotations
 import doctest
 import importlib
 import json
+import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -26,6 +29,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -56,6 +60,7 @@ KEYS = DOCS / "reference" / "experiment-file.md"
 REPORT = DOCS / "reference" / "report.md"
 RUN_FOLDER = DOCS / "reference" / "run-folder.md"
 EXPERIMENTS = sorted([*ROOT.glob("examples/*.toml"), *ROOT.glob("papers/**/*.toml")])
+DATA = Path(os.environ.get("TACIT_DATA_DIR", ROOT.parent / "shared" / "data")).resolve()
 EXAMPLE = "falling_push"
 WIDTH = "110"
 
@@ -63,6 +68,7 @@ _BLOCK = re.compile(
     r"(?:^<!-- file: (?P<file>\S+) -->\n+)?^```(?P<language>\w+)\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+_IMAGES = re.compile(r'^dataset = "((?:fashion-)?mnist)"', re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (?P<text>.+)$", re.MULTILINE)
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
@@ -110,6 +116,7 @@ def one_thread() -> Iterator[None]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The current directory of a page, where its own modules can be imported."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    (tmp_path / "data").symlink_to(DATA)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", WIDTH)
     before = set(sys.modules)
@@ -138,6 +145,9 @@ def example(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Algorithm[Any, Any
 
 def run_page(page: Path, folder: Path) -> None:
     """Every block of a page, in order."""
+    for name in _IMAGES.findall(page.read_text(encoding="utf-8")):
+        if not (DATA / name).is_dir():
+            pytest.skip(f"no folder {DATA / name}: set TACIT_DATA_DIR to the real files")
     namespace: dict[str, Any] = {"__name__": page.stem}
     runners = {
         "python": partial(run_python, namespace=namespace, page=page),
@@ -177,6 +187,10 @@ def run_toml(block: Block) -> None:
 def run_console(block: Block) -> None:
     for command, printed in commands(block.code):
         words = shlex.split(command)
+        if words[0] == "python":
+            with patch.object(sys, "argv", words[1:]):
+                runpy.run_path(words[1], run_name="__main__")
+            continue
         if words[1] in ("train", "launch"):
             words += ["--set", "train.steps=3"]
         # What the processes of a launch print goes past `sys.stdout`.
@@ -193,7 +207,7 @@ def commands(code: str) -> list[tuple[str, str]]:
     for line in code.replace("\\\n", " ").splitlines():
         command = line.removeprefix("$ ").split(" # ")[0].strip()
         command = demo_command() if command == "make demo" else command
-        if command.startswith("tacit "):
+        if command.startswith(("tacit ", "python examples/")):
             found.append((command, ""))
         elif found and not line.startswith("$ "):
             found[-1] = (found[-1][0], found[-1][1] + line + "\n")

@@ -28,6 +28,14 @@ IN_THIS_PROCESS = {
 }
 # These leave files behind, which is what they are for; the same ones every time.
 WRITE = {"patients": r"patients\.csv: 5,000 patients, 525 of them readmitted\n"}
+# With packages that are no part of tacit, which take seconds to load.
+WITH_EXTRAS = {
+    "lora": (
+        ("transformers", "peft"),
+        r"trained and sent: 578 of [\d,]+ parameters\n(.*\n)*"
+        r"certified epsilon, most: [78]\.\d\d of 8\nfirst test text: class [01]\n",
+    )
+}
 IN_OTHERS = {"several_processes": r"node 3: certified epsilon [34]\.\d\d, by: rank 1\n"}
 
 
@@ -43,7 +51,12 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_every_example_is_run() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*IN_THIS_PROCESS, *WRITE, *IN_OTHERS}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+        *IN_THIS_PROCESS,
+        *WITH_EXTRAS,
+        *WRITE,
+        *IN_OTHERS,
+    }
 
 
 @pytest.mark.parametrize("name", IN_THIS_PROCESS)
@@ -64,6 +77,19 @@ def test_an_example_writes_the_same_files_again(
         written.append({path.name: path.read_bytes() for path in Path().iterdir()})
     assert written[0] == written[1]
     assert set(written[0]) == {"patients.csv", "patients-sample.csv"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_EXTRAS)
+def test_an_example_with_packages_of_others_runs(
+    name: str, alone: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packages, printed = WITH_EXTRAS[name]
+    for package in packages:
+        pytest.importorskip(package, reason=f"{package} is not installed (tacit[huggingface])")
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert re.search(printed, capsys.readouterr().out)
+    assert list(Path().iterdir()) == []  # what it writes, it removes
 
 
 @pytest.mark.slow

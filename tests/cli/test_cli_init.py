@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import sys
 from pathlib import Path
@@ -150,6 +151,14 @@ def test_it_asks_on_a_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     config = load_config("patients.toml")
     assert (config.nodes.partition, config.privacy.epsilon) == ("by:hospital", 1.5)
     assert config.task.test == "csv:sample.csv"
+
+
+def test_a_file_with_semicolons_is_read_as_such(folder: Path) -> None:
+    pd.read_csv("patients.csv").to_csv("patients.csv", sep=";", index=False, quoting=csv.QUOTE_ALL)
+    assert tacit("init", *TABLE).code == 0
+    schema = Schema.of("patients.schema.toml")
+    assert schema.separator == ";"
+    assert len(schema.columns) == 10
 
 
 def test_labels_and_nodes_may_be_listed(folder: Path) -> None:

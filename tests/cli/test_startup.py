@@ -77,6 +77,32 @@ def test_help_and_version_load_nothing_slow(arguments: tuple[str, ...]) -> None:
     assert loaded(*arguments).isdisjoint([*SLOW, "numpy", "scipy"])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["plan", "nope.toml"], "nope.toml"),
+        (["train", str(DIGITS), "--set", "task.dataset=csv:nope.csv"], "task.dataset"),
+        (["launch", str(DIGITS), "--processes", "2", "--set", "task.test=csv:no.csv"], "task.test"),
+        (["compare", str(DIGITS), "nope.toml"], "nope.toml"),
+    ],
+)
+def test_a_missing_file_is_said_before_anything_slow_is_loaded(
+    arguments: list[str], wanted: str
+) -> None:
+    told = MEASURE.replace("assert not done.code, done.code", "assert done.code == 2")
+    ended = subprocess.run(
+        [sys.executable, "-c", told, json.dumps(arguments)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    line, *_, modules = ended.stderr.splitlines()
+    assert line.startswith("tacit: ")
+    assert wanted in line
+    assert set(json.loads(modules)).isdisjoint([*SLOW, "numpy", "scipy"])
+
+
 def test_a_plan_loads_torch_and_nothing_else_that_is_slow() -> None:
     found = loaded("plan", str(DIGITS))
     assert "torch" in found

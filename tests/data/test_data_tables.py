@@ -276,9 +276,21 @@ def test_what_is_no_table_is_refused() -> None:
         SCHEMA.split({name: values for name, values in ROWS.items() if name != "clinic"})
 
 
+def test_columns_that_cannot_be_read_are_refused_and_not_quoted() -> None:
+    cases = [
+        (changed(age=[[SECRET], {}, 3]), "must be a table whose columns can be read"),
+        (changed(age=7), "must be a table whose columns can be read"),
+        (changed(age=[1, 2]), "must have columns of one length"),
+    ]
+    for table, words in cases:
+        with pytest.raises(InputError, match=words) as caught:
+            SCHEMA.dataset(table)
+        assert SECRET not in str(caught.value)
+
+
 def test_texts_of_one_value_are_one_text() -> None:
-    assert [field_text(value) for value in (3, 3.0, "3.0", " 3 ", True, 0.5, "x")] == [
-        *("3", "3", "3", "3", "true", "0.5", "x")
+    assert [field_text(value) for value in (3, 3.0, "3.0", " 3 ", True, "True", "x")] == [
+        *("3", "3", "3", "3", "true", "true", "x")
     ]
     assert field_text(float("nan")) is None
     assert [canonical(text) for text in ("03.0", "1.50", "-2.000", "a.0")] == [

@@ -114,6 +114,7 @@ def test_sums_are_those_of_plain_autograd(
     kind: str, clip: float | None, oracle: Callable[..., Any]
 ) -> None:
     case = problem(tagger(kind), (5, 3))
+    assert case.stacked.path == "taps"
     assert_equal(case.gradient(clip), case.expected(oracle, clip), clip)
 
 
@@ -122,3 +123,46 @@ def test_sums_of_two_layers_both_ways_are_those_of_plain_autograd(
 ) -> None:
     case = problem(tagger("LSTM", num_layers=2, bidirectional=True), (4, 3))
     assert_equal(case.gradient(0.3), case.expected(oracle, 0.3), 0.3)
+
+
+class Twice(nn.Module):
+    """Goes through a sequence twice, the second time from where the first one ended."""
+
+    def __init__(self, trained: bool = True) -> None:
+        super().__init__()
+        self.inner, self.head = Recurrent(nn.LSTM(3, 4, 1, batch_first=True)), nn.Linear(4, 3)
+        self.inner.weight_hh_l0.requires_grad_(trained)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        _, state = self.inner(inputs)
+        outputs: Tensor = self.head(self.inner(inputs.flip(1), state)[0].mean(1))
+        return outputs
+
+
+@pytest.mark.parametrize(("trained", "path"), [(True, "taps"), (False, "functional")])
+def test_a_layer_that_is_called_twice_or_trained_in_part(
+    trained: bool, path: str, oracle: Callable[..., Any]
+) -> None:
+    case = problem(lambda: Twice(trained), (4, 3))
+    assert case.stacked.path == path
+    assert_equal(case.gradient(0.2), case.expected(oracle, 0.2), 0.2)
+
+
+def test_projections_and_short_memory_give_the_same_sums(oracle: Callable[..., Any]) -> None:
+    def make() -> nn.Module:
+        return Last(Recurrent(nn.LSTM(3, 5, 2, batch_first=True, proj_size=2)), 2)
+
+    case = problem(make, (4, 3), memory_bytes=4_000)
+    assert case.stacked.path == "taps"
+    assert_equal(case.gradient(0.2), case.expected(oracle, 0.2), 0.2)
+
+
+def test_a_frozen_layer_is_used_and_not_trained(oracle: Callable[..., Any]) -> None:
+    def make() -> nn.Module:
+        module = tagger("GRU")()
+        module.inner.requires_grad_(False)  # type: ignore[union-attr]
+        return module
+
+    case = problem(make, (4, 3))
+    assert (case.stacked.path, case.stacked.parameters_count) == ("taps", 15)
+    assert_equal(case.gradient(0.2), case.expected(oracle, 0.2), 0.2)

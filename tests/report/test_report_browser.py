@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import tomli_w
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 import tacit
 from browser import Findings, look_at, running_browser
@@ -138,6 +138,31 @@ def test_nothing_is_cut_pale_lost_or_broken(
     file = make(tmp_path)
     assert file.stat().st_size < 1_200_000
     assert look_at(browser, file) == Findings()
+
+
+def test_a_name_in_a_legend_hides_and_shows_its_line(browser: Browser, tmp_path: Path) -> None:
+    tab = browser.new_page()
+    tab.set_default_timeout(60_000)
+    tab.goto(a_run_over_its_budget(tmp_path).as_uri())
+    lines = tab.locator("#accuracy-steps .scatterlayer .trace")
+    entry = tab.locator("#accuracy-steps .legend button").nth(1)
+    names = tab.locator("#accuracy-steps .legend button").count()
+    for pressed, count in (("false", names - 1), ("true", names)):
+        entry.click()  # as soon as it can be clicked: when the charts are drawn
+        assert entry.get_attribute("aria-pressed") == pressed
+        expect(lines).to_have_count(count, timeout=60_000)
+    tab.close()
+
+
+def test_without_a_browser_tests_are_skipped_but_not_where_it_is_demanded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("TACIT_BROWSER", raising=False)
+    for demanded, outcome in (("", pytest.skip.Exception), ("true", pytest.fail.Exception)):
+        monkeypatch.setenv("CI", demanded)
+        with pytest.raises(outcome, match="TACIT_BROWSER"), running_browser():
+            pass
 
 
 DEFECTS = """

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from tacit.cli.early import check_files
 from tacit.cli.options import Json, Page, Set, waiting, write_page
 from tacit.errors import InputError
 
@@ -46,6 +47,8 @@ def compare(
 
     What has run before is taken from the folder; what was cut off goes on.
     """
+    for file in files:
+        check_files(file, set_ or ())
     from tacit.analysis import compare as comparing
     from tacit.cli.tables import stop_signals
     from tacit.report.compare_page import compare_page, panels, picture_note

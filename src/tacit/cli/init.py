@@ -109,21 +109,25 @@ def _propose_and_write(
 ) -> None:
     from tacit.config.start import Start
     from tacit.data.tables.propose import FIRST_RECORDS, Roles, propose
-    from tacit.data.tables.reading import read_table
+    from tacit.data.tables.reading import found_separator, read_table
     from tacit.data.tables.schema import default_schema
 
     kind = "parquet" if table.suffix.lower() == ".parquet" else "csv"
     if public_csv is not None:
-        seen, source = read_table(public_csv, "--public-csv"), f"the public sample {public_csv}"
+        separator = found_separator(public_csv, "--public-csv")
+        seen = read_table(public_csv, "--public-csv", separator)
+        source = f"the public sample {public_csv}"
     else:
-        seen = read_table(table, f"--{kind}", most=FIRST_RECORDS)
+        separator = found_separator(table, f"--{kind}")
+        seen = read_table(table, f"--{kind}", separator, most=FIRST_RECORDS)
         source = f"the header and the first {FIRST_RECORDS} records of {table}, which is private"
     target, node, labels, values = roles
     interactive_node = node is None and settings[0] is None
     target = _asked_column("--target", target, seen, "Which column is to be predicted?")
     if interactive_node and _on_terminal():
         node = _asked_node(seen)
-    schema = propose(seen, Roles(target, node, labels, values), public=public_csv is not None)
+    chosen = Roles(target, node, labels, values)
+    schema = propose(seen, chosen, public=public_csv is not None, separator=separator)
     schema_file = Path(default_schema(str(table)))
     start = Start(
         dataset=f"{kind}:{table}",

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tacit.cli.early import check_files
 from tacit.cli.options import File, Json, Out, Quiet, Resume, Set
 from tacit.errors import InputError
 
@@ -31,6 +32,7 @@ def launch(
     ] = 0,
 ) -> None:
     """Train in several processes on this machine; the same run as of `tacit train`."""
+    check_files(file, set_ or ())
     from tacit.communication.cluster.launch import launch as launch_processes
     from tacit.config import load_config
 

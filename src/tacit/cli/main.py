@@ -23,6 +23,7 @@ import typer
 
 from tacit import __version__
 from tacit.cli.compare import compare
+from tacit.cli.early import check_files
 from tacit.cli.init import init
 from tacit.cli.interrupts import EXIT_CODE, INTERRUPTED, interrupted
 from tacit.cli.launch import launch
@@ -96,6 +97,7 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train, and write a run folder with models, metrics, ledger and report."""
+    check_files(file, set_ or ())
     from tacit.cli.tables import closing_line, progress_line, result_table, stop_signals
     from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config
@@ -177,6 +179,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Print what would happen and what it would cost, without training."""
+    check_files(file, set_ or ())
     from tacit.cli.tables import plan_document, plan_table
     from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config

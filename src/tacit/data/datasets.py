@@ -112,6 +112,11 @@ class TaskData:
             if values.shape != (len(self.train),):
                 expected = f"a column must have shape ({len(self.train)},): one value a record"
                 raise InputError(f"columns.{name}", values.shape, expected)
+        for name in columns.keys() & self.values.keys():
+            undeclared = int((~np.isin(columns[name], self.values[name])).sum())
+            if undeclared:
+                found = f"{undeclared:,} of {len(self.train):,} records"
+                raise RecordsError(f"columns.{name}", found, "must be values that are declared")
         if self.test is not None:
             for name in ("inputs", "targets"):
                 trained = list(getattr(self.train, name).shape[1:])

@@ -30,8 +30,10 @@ from tacit.gradients.clipping import Clip, ClipNorm, add_clipped, clip_records
 from tacit.gradients.contributions import Contribution, Dense, Layout, scale_and_add
 from tacit.gradients.dropout import dropping
 from tacit.gradients.layers.pooling import MaxPooling
+from tacit.gradients.layers.recurrent import Product, Products, RecurrentLayer
 from tacit.gradients.layers.rules import Layer, describe
 from tacit.gradients.losses import Loss
+from tacit.gradients.recurrent import Recurrent
 
 __all__ = ["FunctionalPath", "GradientPath", "TapsPath", "tapped_layers"]
 
@@ -197,7 +199,8 @@ def tapped_layers(
 ) -> tuple[Layer, ...] | str:
     """The layers that hold all trainable parameters, or the reason why taps cannot serve.
 
-    Every trainable parameter must belong to exactly one leaf of a known kind. `channels_last`:
+    Every trainable parameter must belong to exactly one leaf of a known kind, or to a `Recurrent`,
+    which is no part of what is returned: see `layers.recurrent`. `channels_last`:
     whether convolutions hand out images that lie so, which is faster, but not every module can
     take (one that calls `view`). `rectifying`: convolutions that rectify what they are given.
     """
@@ -208,7 +211,8 @@ def tapped_layers(
         return "a parameter is shared between layers"
     layers: list[Layer] = []
     for name, child in module.named_modules():
-        if any(p.requires_grad for p in child.parameters(recurse=False)):
+        mine = any(p.requires_grad for p in child.parameters(recurse=False))
+        if mine and type(child) is not Recurrent:
             if "forward" in vars(child):
                 return f"{name or 'the model'} has a forward of its own"
             layer = describe(name, child, layout, channels_last, name in rectifying)
@@ -236,7 +240,7 @@ class _Tap(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, anchor: Tensor, record: _Record) -> Tensor:
+    def forward(ctx: Any, output: Tensor, anchor: Tensor, record: _Record | Product) -> Tensor:
         ctx.record = record
         ctx.mark_dirty(output)
         return output
@@ -274,30 +278,42 @@ def _tapping(
     layers: Sequence[Layer],
     poolings: Sequence[MaxPooling],
     rectifiers: Iterable[str],
+    recurrent: Sequence[RecurrentLayer],
     parameters: Tensor,
     count: int,
-) -> Iterator[tuple[Tensor, list[_Record]]]:
+) -> Iterator[tuple[Tensor, list[_Record], list[Products]]]:
     """Within, a call of `module` on `[count, ...]` records fills the records of all layers.
 
-    Yields the anchor and one record a layer.
+    Yields the anchor, one record a layer, and the products of each recurrent layer.
     """
     anchor = torch.zeros((), device=parameters.device, requires_grad=True)
     records = [_Record() for _ in layers]
     forwards: dict[str, Callable[[Tensor], Tensor]] = {}
-    for layer, record in zip(layers, records, strict=True):
-        weight = layer.weight.view(parameters)
-        bias = layer.bias.view(parameters) if layer.bias else None
-        forwards[layer.name] = partial(_tapped_forward, layer, weight, bias, count, anchor, record)
+    for leaf, record in zip(layers, records, strict=True):
+        weight = leaf.weight.view(parameters)
+        bias = leaf.bias.view(parameters) if leaf.bias else None
+        forwards[leaf.name] = partial(_tapped_forward, leaf, weight, bias, count, anchor, record)
     forwards |= {pooling.name: pooling.forward for pooling in poolings}
     forwards |= dict.fromkeys(rectifiers, _unchanged)
     children = {name: module.get_submodule(name) for name in forwards}
+    recurring = [module.get_submodule(layer.name) for layer in recurrent]
+    products: list[Products] = [{} for _ in recurrent]
+
+    def tap(output: Tensor, product: Product) -> Tensor:
+        tapped: Tensor = _Tap.apply(output, anchor, product)  # type: ignore[no-untyped-call]
+        return tapped
+
     try:
         for name, child in children.items():
             vars(child)["forward"] = forwards[name]
-        yield anchor, records
+        for layer, child, own in zip(recurrent, recurring, products, strict=True):
+            vars(child)["project"] = layer.projection(parameters, count, tap, own)
+        yield anchor, records, products
     finally:
         for child in children.values():
             vars(child).pop("forward", None)
+        for child in recurring:
+            vars(child).pop("project", None)
 
 
 def _unchanged(inputs: Tensor) -> Tensor:
@@ -321,6 +337,7 @@ class TapsPath:
     layers: tuple[Layer, ...]
     poolings: tuple[MaxPooling, ...]
     rectifiers: tuple[str, ...]
+    recurrent: tuple[RecurrentLayer, ...] = ()
 
     def accumulate(
         self,
@@ -360,10 +377,10 @@ class TapsPath:
     ) -> tuple[list[Contribution], Tensor]:
         """The gradients of every layer in their cheapest form, and the masked losses."""
         nodes, count = mask.shape[0], mask.numel()
-        replaced = self.layers, self.poolings, self.rectifiers
+        replaced = self.layers, self.poolings, self.rectifiers, self.recurrent
         tapping = _tapping(self.module, *replaced, parameters, count)
         dropped = dropping(self.module, None if coins is None else coins.flatten())
-        with torch.enable_grad(), tapping as (anchor, records), dropped:
+        with torch.enable_grad(), tapping as (anchor, records, products), dropped:
             outputs = self.module(inputs.flatten(0, 1))
             losses = self.loss.per_record(outputs, targets.flatten(0, 1))
             losses = torch.where(mask, losses.view(mask.shape), 0.0)
@@ -381,6 +398,8 @@ class TapsPath:
                     gradient = parameters.new_zeros(record.output_shape)
                 gradient = gradient.view(record.output_shape)
                 parts += layer.contributions(record.kept, gradient, nodes, norms)
+            for recurring, own in zip(self.recurrent, products, strict=True):
+                parts += recurring.contributions(own, nodes, count, norms)
         return parts, losses.detach()
 
     def evaluate(self, module: nn.Module, weights: Weights, inputs: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 The kernels behind `nn.LSTM`, `nn.GRU` and `nn.RNN` cannot be differentiated one record at a time.
 `Recurrent` computes the same numbers from the same parameters, one step of the sequence after the
-other: weights of the one can be loaded into the other by `load_state_dict`, both ways.
+other: weights of the one can be loaded into the other by `load_state_dict`, both ways. Clipped sums
+come from taps (`layers.recurrent`).
 """
 
 from __future__ import annotations
@@ -155,18 +156,23 @@ class Recurrent(nn.Module):
         """One layer in one direction over `[records, steps, in]`."""
         step = _CELLS[self.mode].step
         steps = range(sequence.shape[1])
-        inputs = self._project("ih", suffix, sequence)
+        inputs = self.project("ih", suffix, sequence)
         outputs = {}
         for t in reversed(steps) if suffix.endswith("_reverse") else steps:
-            state = step(inputs[:, t], self._project("hh", suffix, state[0]), state)
+            state = step(inputs[:, t], self.project("hh", suffix, state[0]), state)
             if self.proj_size:
-                shown = functional.linear(state[0], getattr(self, f"weight_hr{suffix}"))
-                state = shown, *state[1:]
+                state = self.project("hr", suffix, state[0]), *state[1:]
             outputs[t] = state[0]
         return torch.stack([outputs[t] for t in steps], dim=1), state
 
-    def _project(self, kind: str, suffix: str, values: Tensor) -> Tensor:
+    def project(self, kind: str, suffix: str, values: Tensor) -> Tensor:
+        """`values` `[records, ..., in]` times the weight of this kind, plus its bias if it has one.
+
+        Args:
+            kind: `ih` for inputs, `hh` for the hidden state, `hr` for an LSTM's projection.
+            suffix: of the layer and direction, as in the names of the parameters.
+            values: what is multiplied.
+        """
         # Not `get_parameter`: in a functional call a weight is a tensor.
         weight = getattr(self, f"weight_{kind}{suffix}")
-        bias = getattr(self, f"bias_{kind}{suffix}") if self.bias else None
-        return functional.linear(values, weight, bias)
+        return functional.linear(values, weight, getattr(self, f"bias_{kind}{suffix}", None))

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,6 +46,7 @@ from tacit.gradients.contributions import CHUNK, Layout, all_known_true, layout_
 from tacit.gradients.dropout import drops
 from tacit.gradients.layers.pooling import poolings
 from tacit.gradients.layers.rectifiers import rectified
+from tacit.gradients.layers.recurrent import recurrent_layers
 from tacit.gradients.linear import (
     LOOP_NORMS,
     LinearLayer,
@@ -57,6 +58,7 @@ from tacit.gradients.losses import Loss
 from tacit.gradients.outputs import Output, with_output
 from tacit.gradients.paths import FunctionalPath, GradientPath, TapsPath, tapped_layers
 from tacit.gradients.probe import Probe, mismatch, probe_of, refuse_module, refuse_outputs
+from tacit.gradients.recurrent import Recurrent
 
 __all__ = ["BatchGradient", "PathName", "StackedModel", "build", "refuse_dropout"]
 
@@ -423,7 +425,8 @@ def build(
     inputs, targets = example_inputs.to(device), example_targets.to(device)
 
     def in_dtype(kind: torch.dtype) -> nn.Module:
-        found = copy.deepcopy(original).to(device=device, dtype=kind).requires_grad_(False).train()
+        found = _sharing(original, [p for p in original.parameters() if not p.requires_grad])
+        found = found.to(device=device, dtype=kind).requires_grad_(False).train()
         return with_output(found, output)
 
     working, exact = in_dtype(dtype), in_dtype(torch.float64)
@@ -447,7 +450,7 @@ def build(
         loss=loss,
         memory_bytes=memory_bytes,
         original=original,
-        evaluated=copy.deepcopy(working).eval(),
+        evaluated=_sharing(working, working.parameters()).eval(),
         engine=choice.engine,
         exact=choice.exact,
         examples=(examples[0][0], examples[1][0]),
@@ -474,6 +477,15 @@ def refuse_dropout(model: StackedModel) -> None:
             "an algorithm that keeps or subtracts the gradients of records needs them without "
             "dropout, whose masks change from step to step; use p=0, or another algorithm",
         )
+
+
+def _sharing(module: nn.Module, parameters: Iterable[nn.Parameter]) -> nn.Module:
+    """A copy of a module that shares the memory of some parameters, which nobody changes.
+
+    What is frozen is often most of a model, and should not be kept once for each copy.
+    """
+    shared = {id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in parameters}
+    return copy.deepcopy(module, shared)
 
 
 def _check_products(clip: Clip) -> None:
@@ -521,18 +533,19 @@ def _choose(
     """
     reason = ""
     found = rectified(original)
+    recurrent = recurrent_layers(original, layout)
     # The fastest first: some modules cannot take images that lie channels last, and some read what
     # a rectifier makes although a sequence seems to call it.
     ways: list[tuple[bool, Mapping[str, str]]] = [(True, found), (False, found)]
     for channels_last, rectifiers in [*ways, *([(True, {}), (False, {})] if found else [])]:
         pools = poolings(original, rectifiers)
         layers = tapped_layers(original, layout, channels_last, rectifiers)
-        if isinstance(layers, str):
-            reason = layers
+        if isinstance(layers, str) or isinstance(recurrent, str):
+            reason = layers if isinstance(layers, str) else str(recurrent)
             break
         names = [layer.name for layer in layers] + [pooling.name for pooling in pools]
         unneeded = tuple(rectifiers[name] for name in names if name in rectifiers)
-        candidate = TapsPath(exact, loss, layers, pools, unneeded)
+        candidate = TapsPath(exact, loss, layers, pools, unneeded, recurrent)
         reason = _disproof(candidate, probe) or _mixing(candidate, probe, _extremes(exact, probe))
         if not reason:
             inputs, targets, mask = (
@@ -546,7 +559,7 @@ def _choose(
             kept = sum((1 + 2 * (part.positions > 1)) * part.numel() for part in parts)
             kept //= probe.mask.shape[0]
             positions = max(part.positions for part in parts)
-            engine: GradientPath = TapsPath(working, loss, layers, pools, unneeded)
+            engine: GradientPath = TapsPath(working, loss, layers, pools, unneeded, recurrent)
             loop = linear_layer(original, exact, loss, layout, probe)
             return _Choice("taps", "", engine, candidate, kept, channels_last, positions, loop)
     proved = FunctionalPath(exact, loss, layout)
@@ -614,7 +627,13 @@ def _counted_outputs(module: nn.Module, inputs: Tensor) -> tuple[Tensor, int]:
         if isinstance(output, Tensor):
             counts.append(output.numel())
 
+    def count_steps(module: nn.Module, arguments: object, output: tuple[Tensor, object]) -> None:
+        # Autograd keeps gates and states of every step.
+        counts.append(12 * output[0].numel())
+
     hooks = [m.register_forward_hook(count) for m in module.modules() if not list(m.children())]
+    recurring = [m for m in module.modules() if isinstance(m, Recurrent)]
+    hooks += [m.register_forward_hook(count_steps) for m in recurring]
     try:
         outputs = refuse_outputs(module, inputs)
     finally:

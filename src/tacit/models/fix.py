@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -39,10 +40,11 @@ _LOG = logging.getLogger("tacit.fix")
 def fix(module: nn.Module) -> nn.Module:
     """A copy of a module in which the parts that keep it from being trained privately are replaced.
 
-    What was changed is logged (logger `tacit.fix`), and stands, one line each, in the attribute
-    `tacit_changes` of the copy. Weights are kept where they fit: a `GroupNorm` has the scale and
-    the shift of its `BatchNorm`, whose running statistics are dropped, so that a trained network
-    needs some training after it. An LSTM computes what it did before.
+    What was changed is logged (logger `tacit.fix`, a line for each kind of change), and stands, a
+    line for each part, in the attribute `tacit_changes` of the copy. Weights are kept where they
+    fit: a `GroupNorm` has the scale and the shift of its `BatchNorm`, whose running statistics are
+    dropped, so that a trained network needs some training after it. An LSTM computes what it did
+    before.
 
     Args:
         module: left as it is.
@@ -60,7 +62,7 @@ def fix(module: nn.Module) -> nn.Module:
             where = f"{name} ({_kind(part)})" if name else _kind(part)
             raise InputError("module", where, "has no shape yet: call it once on an example")
     fixed = copy.deepcopy(module)
-    changes: list[str] = []
+    changes: dict[str, str] = {}
     made: dict[int, nn.Module] = {}  # of a part that stands in two places, one replacement
     kept = []  # so that no number of `made` is given twice
     for name, part in list(fixed.named_modules(remove_duplicate=False)):
@@ -70,14 +72,16 @@ def fix(module: nn.Module) -> nn.Module:
                 continue
             kept.append(part)
             made[id(part)] = rule.replace(part).train(part.training)
-            changes.append(f"{name or 'the module'}: {_kind(part)} became {rule.became(part)}")
+            changes[name or "the module"] = f"{_kind(part)} became {rule.became(part)}"
         if name:
             fixed.set_submodule(name, made[id(part)])
         else:
             fixed = made[id(part)]
-    for change in changes:
-        _LOG.warning("%s", change)
-    fixed.tacit_changes = tuple(changes)  # type: ignore[assignment]
+    for change, count in Counter(changes.values()).items():
+        places = [name for name, found in changes.items() if found == change]
+        _LOG.warning("%s: %s%s", places[0], change, f" ({count} of them)" if count > 1 else "")
+    lines = (f"{name}: {change}" for name, change in changes.items())
+    fixed.tacit_changes = tuple(lines)  # type: ignore[assignment]
     return fixed
 
 

@@ -27,13 +27,13 @@ from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import compare, counts, identity, planned
 from tacit.training.records import load_records
+from tacit.training.slow_path import SlowPath, slow_path
 
 __all__ = ["DTYPES", "Function", "Job", "prepare"]
 
 Function = Callable[[Tensor, Tensor], Any]
 """Of outputs `[r, ...]` and targets `[r, ...]`: a loss or a metric."""
 
-_log = logging.getLogger(__name__)
 
 _EXAMPLES = 8  # records that the gradient engine tries itself on
 _EXAMPLE_SEED = 22
@@ -138,7 +138,7 @@ def prepare(
     hosted = placement.hosted(peers.rank)
     device = _device(config.train.device)
     dtype = DTYPES[config.train.dtype]
-    _log.info("reading the records of %d nodes", len(hosted))
+    _LOG.info("reading the records of %d nodes", len(hosted))
     records = load_records(config, nodes, test, schema, dtype, device, hosted)
     train, public, classes = records.train, records.test, records.classes
     first = train.first
@@ -169,7 +169,7 @@ def prepare(
     kind = models.input_dtype(model, example.inputs, dtype)
     kind = dtype if first.inputs.is_floating_point() else kind
     example = _on_device(example, kind, dtype, device)
-    _log.info("looking for the quickest way to the gradients of every record")
+    _LOG.info("looking for the quickest way to the gradients of every record")
     try:
         engine = gradients.build(
             model,
@@ -200,6 +200,9 @@ def prepare(
     cautions = _imbalance(config, loss, ignorant)
     plan = build_plan(config, counted, engine.parameters_count, notes, cautions)
     plan = replace(plan, schema=schema_digest)
+    slow = slow_path(engine, example.inputs, example.targets, dtype)
+    if slow is not None:
+        plan = _with_forecast(plan, slow, hosted)
     _LOG.info("plan made: %s", _words(plan))
     plans = peers.share("plan", planned(plan), IDENTITY)
     compare(plans)
@@ -279,6 +282,14 @@ def _table_notes(
             "mini-batches in place of records (algorithm.table_batch), or use state = 'public'",
         )
     return (need.describe(),)
+
+
+def _with_forecast(plan: Plan, slow: SlowPath, hosted: Sequence[int]) -> Plan:
+    """The plan with what is to be known of gradients that are computed the slow way."""
+    batches = [plan.nodes[node].expected_batch for node in hosted]
+    warning = slow.warning(batches, plan.release.local_steps)
+    cautions = plan.cautions if warning is None else (*plan.cautions, warning)
+    return replace(plan, cautions=cautions, notes=(*plan.notes, slow.note()))
 
 
 def _check_public(public: Dataset, first: Dataset, where: str, classes: int | None) -> None:

@@ -30,8 +30,10 @@ def rows(table: Table) -> int:
 
 
 def canonical(text: str) -> str:
-    """A text without space around it, and `3` for `3.0`."""
+    """A text without space around it, with `3` for `3.0` and `true` for `True`."""
     stripped = text.strip()
+    if stripped.lower() in ("true", "false"):
+        return stripped.lower()
     whole = _WHOLE.fullmatch(stripped)
     return whole[1] if whole else stripped
 

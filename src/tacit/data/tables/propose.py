@@ -49,7 +49,7 @@ class Roles:
     nodes: tuple[str, ...] = ()
 
 
-def propose(table: Table, roles: Roles, *, public: bool) -> Schema:
+def propose(table: Table, roles: Roles, *, public: bool, separator: str = ",") -> Schema:
     """A schema that fits some records.
 
     Args:
@@ -57,6 +57,7 @@ def propose(table: Table, roles: Roles, *, public: bool) -> Schema:
         roles: which columns are no inputs.
         public: whether the records are public: then their extremes are bounds, and all that is
             declared counts as confirmed.
+        separator: between the fields of a line of the file.
 
     Raises:
         InputError: on `--target` or `--node`, if there is no such column, or too little is found.
@@ -69,6 +70,7 @@ def propose(table: Table, roles: Roles, *, public: bool) -> Schema:
     others = [name for name in table if name not in (roles.target, roles.node)]
     declared: dict[str, Any] = {
         "confirmed_public": public,
+        "separator": separator,
         "target": _target(table[roles.target], roles, public),
         "columns": {name: _column(name, table[name], public) for name in others},
     }
@@ -188,6 +190,7 @@ def schema_text(schema: Schema, table: str, source: str) -> str:
         "# are the extremes of your private records, rounded or not, are a leak that no epsilon",
         "# covers. `confirmed_public = true` says that a person has checked all of this.",
         f"confirmed_public = {'true' if checked else 'false'}",
+        *([f"separator = {_toml(schema.separator)}"] if schema.separator != "," else []),
         "",
     ]
     parts = [_part("target", plain["target"], schema.target.kind)]

@@ -7,6 +7,7 @@ needs PyArrow. No error quotes a field.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import itertools
@@ -21,8 +22,9 @@ from tacit.data.tables.fields import Table, field_text
 from tacit.errors import InputError, RecordsError
 from tacit.free_memory import host_bytes, in_words
 
-__all__ = ["TABLE_READERS", "as_table", "is_frame", "read_header", "read_table"]
+__all__ = ["TABLE_READERS", "as_table", "found_separator", "is_frame", "read_header", "read_table"]
 
+SEPARATORS = (",", ";", "\t")
 _FIELD_BYTES = 80  # of a text without its characters, and of its places in lists
 _FRAMES = ("pandas", "polars", "pyarrow", "narwhals", "modin", "cudf", "dask")
 _NO_TABLE = (
@@ -46,33 +48,32 @@ def as_table(value: object, where: str) -> Table:
     Raises:
         InputError: on `where`, if it is no frame, or two of its columns have one name.
     """
-    if isinstance(value, Mapping):
-        return {str(name): _fields(column) for name, column in value.items()}
-    if not is_frame(value):
+    if not isinstance(value, Mapping) and not is_frame(value):
         raise InputError(where, type(value).__name__, _NO_TABLE)
+    try:
+        columns = value if isinstance(value, Mapping) else _frame_columns(value)
+        table = {str(name): _fields(column) for name, column in columns.items()}
+    except Exception as error:  # whatever the user's object raises; its text may quote a record
+        found = f"{type(value).__name__}: {type(error).__name__}"
+        raise RecordsError(where, found, "must be a table whose columns can be read") from error
+    if len(table) < len(columns):
+        raise InputError(where, list(columns), "must name every column once")
+    if len({len(texts) for texts in table.values()}) > 1:
+        raise InputError(where, list(columns), "must have columns of one length")
+    return table
+
+
+def _frame_columns(frame: object) -> Mapping[object, list[Any]]:
+    """The columns of a frame; narwhals knows what each kind of frame takes for missing."""
     import narwhals
 
-    try:
-        frame: Any = narwhals.from_native(value, eager_only=True)
-        columns = {str(name): frame[name] for name in frame.columns}
-        texts = {name: _texts(series) for name, series in columns.items()}
-    except Exception as error:  # whatever the user's frame raises; its text may quote a record
-        found = f"{type(value).__name__}: {type(error).__name__}"
-        raise RecordsError(where, found, "must be a frame whose columns can be read") from error
-    if len(texts) < len(frame.columns):
-        raise InputError(where, list(frame.columns), "must name every column once")
-    return texts
-
-
-def _texts(series: Any) -> list[str | None]:
-    """The fields of a column of narwhals, which knows what each kind of frame takes for missing."""
-    absent = series.is_null().to_list()
-    return _fields(
-        [
-            None if missing else value
-            for missing, value in zip(absent, series.to_list(), strict=True)
-        ]
-    )
+    opened: Any = narwhals.from_native(frame, eager_only=True)
+    found: dict[object, list[Any]] = {}
+    for name in opened.columns:
+        series = opened[name]
+        marks = zip(series.is_null().to_list(), series.to_list(), strict=True)
+        found[name] = [None if missing else value for missing, value in marks]
+    return found
 
 
 def _fields(values: Iterable[Any]) -> list[str | None]:
@@ -84,6 +85,21 @@ def _fields(values: Iterable[Any]) -> list[str | None]:
             known[key] = field_text(value)
         texts.append(known[key])
     return texts
+
+
+def found_separator(path: Path, where: str) -> str:
+    """What stands between the names of the columns of a file: a comma, a semicolon or a tab.
+
+    Raises:
+        InputError: on `where`, as `read_table`.
+    """
+    counts = {}
+    for sign in SEPARATORS:
+        with contextlib.suppress(InputError):  # with quotes, only the right one may be readable
+            counts[sign] = len(read_header(path, where, sign))
+    if not counts:
+        read_header(path, where)  # says why
+    return max(counts, key=lambda sign: counts[sign])
 
 
 def read_header(path: Path, where: str, separator: str = ",") -> list[str]:

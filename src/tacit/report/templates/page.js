@@ -75,6 +75,7 @@
       button.setAttribute("aria-pressed", String(shown));
       Plotly.restyle(chart, { visible: shown }, button.value.split(" ").map(Number));
     });
+    button.disabled = false;
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     charts.forEach((chart) => Plotly.relayout(chart, theme()));
