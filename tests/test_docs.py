@@ -68,6 +68,9 @@ _BLOCK = re.compile(
     r"(?:^<!-- file: (?P<file>\S+) -->\n+)?^```(?P<language>\w+)\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+_QUOTE = re.compile(
+    r"^<!-- from: (?P<file>\S+) -->\n+```text\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+)
 _IMAGES = re.compile(r'^dataset = "((?:fashion-)?mnist)"', re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (?P<text>.+)$", re.MULTILINE)
@@ -302,6 +305,17 @@ def test_the_shown_diff_is_that_of_the_repository() -> None:
             assert re.sub(r"^\+", "", run, flags=re.MULTILINE) in there, run
         for line in re.findall(r"^ (.*)$", body, re.MULTILINE):
             assert f"{line}\n" in there
+
+
+def test_what_is_quoted_from_a_file_stands_in_it() -> None:
+    quotes = [match for page in PAGES for match in _QUOTE.finditer(page.read_text("utf-8"))]
+    assert quotes
+    wrong = [
+        match["code"]
+        for match in quotes
+        if match["code"] not in (ROOT / match["file"]).read_text(encoding="utf-8")
+    ]
+    assert wrong == []
 
 
 # Every key, option and file is documented.
