@@ -1,4 +1,4 @@
-"""Notebooks are pages of the site, with the outputs that they hold; nothing is run to build it."""
+"""Notebooks are pages of the site, with the text that their cells printed; none is run for that."""
 
 from __future__ import annotations
 
@@ -29,13 +29,7 @@ def _parts(cell: Any) -> Iterator[str]:
         return
     yield _fenced("python", cell.source)
     for output in cell.outputs:
-        shown = output.get("data", {})
-        if "text/html" in shown:
-            yield f"<div>\n{shown['text/html']}\n</div>\n"
-        elif "image/png" in shown:
-            yield f"![](data:image/png;base64,{''.join(shown['image/png'].split())})\n"
-        else:
-            yield _fenced("text", output.get("text") or shown["text/plain"])
+        yield _fenced("text", output.get("text") or output.data["text/plain"])
 
 
 def _fenced(language: str, text: str) -> str:
