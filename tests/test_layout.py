@@ -23,6 +23,7 @@ LONGEST = 800
 # Who may import whom: each of these imports of tacit what stands before it, and itself.
 ORDER = (
     "errors",
+    "toml_text",
     "private_files",
     "free_memory",
     "kernels",
@@ -107,7 +108,7 @@ def test_no_modules_import_each_other() -> None:
 
 
 def test_few_files_stand_at_the_top() -> None:
-    assert len(list(SOURCE.glob("*.py"))) <= 7
+    assert len(list(SOURCE.glob("*.py"))) <= 8
 
 
 def test_modules_say_what_they_are_and_what_they_offer() -> None:

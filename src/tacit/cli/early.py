@@ -7,15 +7,16 @@ Only files are looked for: everything else of an experiment is read where it is 
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tacit.errors import InputError
+from tacit.toml_text import parse_toml
 
 __all__ = ["check_files"]
 
+_MOST_BYTES = 2**24  # more is refused where it is read
 _FILES = ("csv", "parquet", "svmlight")  # kinds of data sets that name a file after a colon
 
 
@@ -50,7 +51,8 @@ def _check(where: str, value: str, wanted: str, folders: Iterable[Path]) -> None
 def _task(file: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """The section `[task]` as far as it can be read here."""
     try:
-        experiment = tomllib.loads(file.read_text(encoding="utf-8"))
+        with file.open("rb") as content:
+            experiment = parse_toml(content.read(_MOST_BYTES).decode())
     except (OSError, ValueError, RecursionError):
         return {}
     task = experiment.get("task", {})

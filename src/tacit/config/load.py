@@ -8,7 +8,6 @@ out holds its default, so that writing it out (`to_toml`) tells the whole experi
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -30,6 +29,7 @@ from tacit.config.schema import (
 )
 from tacit.config.tables import complete_for_table
 from tacit.errors import InputError, nearest
+from tacit.toml_text import parse_toml
 
 __all__ = [
     "GIVEN",
@@ -46,8 +46,6 @@ __all__ = [
 ]
 
 _MOST_BYTES = 2**24
-# What tomllib takes for a dotted key grows with the square of its parts; no key here has three.
-_LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:"[^"\n]*"|'[^'\n]*'|[\w-]++)[ \t]*+\.[ \t]*+){30}""")
 DEFAULT_EPSILON = 3.0
 DEFAULT_GRAPH = {
     "column-stochastic": "exponential",
@@ -214,7 +212,7 @@ def _read(source: str | Path | Mapping[str, Any] | Config) -> dict[str, Any]:
     if len(content) > _MOST_BYTES:
         raise InputError("experiment file", str(path), f"must be at most {_MOST_BYTES:,} bytes")
     try:
-        return _read(_toml(text))
+        return _read(parse_toml(text))
     except tomllib.TOMLDecodeError as error:
         raise InputError("experiment file", str(path), f"is not valid TOML: {error}") from None
 
@@ -225,7 +223,7 @@ def _apply(raw: dict[str, Any], override: str) -> None:
     if not (equals and dot and section and name):
         raise InputError("--set", override, "must read section.key=value")
     try:
-        parsed = _toml(f"value = {value}")["value"]
+        parsed = parse_toml(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
     raw.setdefault(section, {})[name] = parsed
@@ -238,21 +236,3 @@ def _place_ledger(raw: dict[str, Any], folder: Path) -> None:
     if isinstance(ledger, str) and ledger:
         path = os.path.abspath(folder / os.path.expanduser(ledger))
         raw["privacy"] = {**raw["privacy"], "ledger": path}
-
-
-def _toml(text: str) -> dict[str, Any]:
-    """Read TOML.
-
-    Raises:
-        TOMLDecodeError: it is none, or none that is sensible here.
-    """
-    if _LONG_KEY.search(text):
-        raise tomllib.TOMLDecodeError("it has a key of too many parts")
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise tomllib.TOMLDecodeError("it is nested too deeply") from None
-    except tomllib.TOMLDecodeError:
-        raise
-    except ValueError:
-        raise tomllib.TOMLDecodeError("it has an integer of thousands of digits") from None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +34,7 @@ from tacit.data.tables.fields import Table, rows
 from tacit.data.tables.kinds import CategoryColumn, Column, NodeColumn, Target
 from tacit.data.tables.reading import as_table
 from tacit.errors import InputError, nearest
+from tacit.toml_text import parse_toml
 
 __all__ = ["ENDING", "MISSING_WORDS", "Schema", "default_schema", "find_schema"]
 
@@ -320,7 +320,7 @@ def _read(path: Path) -> dict[str, Any]:
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
             raise InputError(_WHERE, str(path), f"must be at most {_MOST_BYTES:,} bytes")
-        return tomllib.loads(content.decode("utf-8"))
+        return parse_toml(content.decode("utf-8"))
     except OSError as error:
         raise InputError(_WHERE, str(path), f"{error.strerror}: give a readable file") from None
     except (ValueError, RecursionError) as error:  # what TOML and UTF-8 raise are ValueErrors
