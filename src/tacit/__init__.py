@@ -77,6 +77,7 @@ _HOMES = {
     "load_model": "analysis.score",
     "train": "training.api",
 }
+_MODULES = ("callbacks", "privacy")  # that `import tacit` alone offers
 
 
 def __getattr__(name: str) -> Any:
