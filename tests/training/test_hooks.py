@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -313,11 +314,15 @@ def test_what_is_logged(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> Non
     assert "the run begins at step 0 of 6" in said
     assert "step 2: checkpoint written" in said
     assert said[-1] == "the run is stopped after step 2 of 6"
-    private = [loss for loss in result.metrics["train_loss"] if loss is not None]
-    private += [norms["median"] for norms in result.metrics["gradient_norm"] if norms is not None]
-    shown = {f"{value:.3f}"[:5] for value in private}
-    assert len(shown) > 2
-    assert not [line for line in said for value in shown if value in line]
+    # Every score that is logged is a public one.
+    rows = zip(*(result.metrics[name] for name in ("test_loss", "test_accuracy")), strict=True)
+    public = {f"{scores['mean']:.4f}" for row in rows for scores in row}
+    logged = [word.strip(",") for line in said for word in line.split() if line[:4] == "step"]
+    assert {word for word in logged if re.fullmatch(r"\d+\.\d{4}", word)} - public <= {
+        f"{spread['max']:.4g}" for spread in result.metrics["epsilon"]
+    }
+    assert {"loss", "accuracy"} < set(logged)
+    assert not [line for line in said if "train" in line or "gradient norm" in line]
 
 
 # Several processes.
