@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import tacit
 from tacit.errors import InputError
 from tacit.gradients import LOSSES, StackedModel, build
 
@@ -127,3 +128,96 @@ def test_random_forward_leaves_the_global_generator_alone() -> None:
     with pytest.raises(InputError, match="global generator"):
         built(model)
     assert torch.equal(before, torch.get_rng_state())
+
+
+# Padding: records of several lengths, which modules are tempted to look at together.
+
+SEQUENCES = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(1))
+
+
+def lengths(x: Tensor) -> Tensor:
+    return (x.abs().sum(2) > 0).sum(1)
+
+
+class Padded(nn.Module):
+    """A GRU on sequences that end in zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(3, 4, batch_first=True)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Each record by itself: what is padding weighs nothing."""
+        hidden, _ = self.gru(x)
+        inside = torch.arange(x.shape[1], device=x.device) < lengths(x).unsqueeze(1)
+        return self.head((hidden * inside.unsqueeze(2)).sum(1))
+
+
+class SortedByLength(Padded):
+    """Sorted for the recurrent layer, and put back: it mixes which record is whose."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = torch.argsort(lengths(x), descending=True)
+        return super().forward(x[order])[torch.argsort(order)]
+
+
+class CutToTheLongest(Padded):
+    """What a record is cut to depends on the longest of the batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden, _ = self.gru(x[:, : int(lengths(x).max())])
+        return self.head(hidden[:, -1])
+
+
+class WeighedByTheLongest(Padded):
+    """The same without reading a value: a mean over the longest length of the batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden, _ = self.gru(x)
+        return self.head(hidden.sum(1) / lengths(x).max())
+
+
+def test_a_module_that_masks_its_padding_is_computed_by_taps() -> None:
+    assert built(tacit.fix(Padded()), SEQUENCES).path == "taps"
+
+
+def test_records_that_are_sorted_by_length_are_computed_one_at_a_time() -> None:
+    engine = built(tacit.fix(SortedByLength()), SEQUENCES)
+    assert engine.path == "functional"
+    assert "other lengths" in engine.reason
+
+
+def test_what_is_cut_to_the_longest_of_a_batch_is_refused() -> None:
+    with pytest.raises(InputError, match="one record at a time"):
+        built(tacit.fix(CutToTheLongest()), SEQUENCES)
+
+
+def test_one_record_does_not_change_what_is_made_of_others() -> None:
+    """A mean over the longest length is computed record by record: never by taps that mix."""
+    torch.manual_seed(0)
+    engine = built(tacit.fix(WeighedByTheLongest()), SEQUENCES)
+    assert engine.path == "functional"
+    weights = engine.start(1, torch.float64, "cpu")
+    records = SEQUENCES.double().unsqueeze(0).clone()
+    records[:, :, 3:] = 0
+    changed = records.clone()
+    changed[0, 0] = SEQUENCES[0].double()
+    mask = torch.ones(1, 4, dtype=torch.bool)
+    before, after = (
+        engine.gradient(weights, x, TARGETS.unsqueeze(0), mask, 1.0).total
+        for x in (records, changed)
+    )
+    assert (after - before).norm() <= 2.0
+
+
+def test_values_that_decide_for_the_whole_batch_are_refused() -> None:
+    """Also where no record of the trial shows it."""
+
+    class Shifted(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            y = super().forward(x)
+            return y + 1 if bool((x > 1e6).any()) else y
+
+    with pytest.raises(InputError, match="one record at a time"):
+        built(Shifted(3, 2))

@@ -114,6 +114,9 @@ def _propose_and_write(
 
     kind = "parquet" if table.suffix.lower() == ".parquet" else "csv"
     if public_csv is not None:
+        if table.exists() and public_csv.exists() and table.samefile(public_csv):
+            expected = "is the table of private records itself: give public or made-up records"
+            raise InputError("--public-csv", str(public_csv), expected)
         separator = found_separator(public_csv, "--public-csv")
         seen = read_table(public_csv, "--public-csv", separator)
         source = f"the public sample {public_csv}"

@@ -67,7 +67,7 @@ def linear_layer(
     """
     if loss.formula is None or probe.inputs.device.type != "cpu":
         return None
-    parts = list(module.modules())
+    parts = [*module.modules(), *exact.modules()]  # which may have a hook for its output
     names = [name for name, part in module.named_modules() if type(part) is nn.Linear]
     plain = all(
         type(part) in _PARTS

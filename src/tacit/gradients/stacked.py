@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -546,7 +547,12 @@ def _choose(
         names = [layer.name for layer in layers] + [pooling.name for pooling in pools]
         unneeded = tuple(rectifiers[name] for name in names if name in rectifiers)
         candidate = TapsPath(exact, loss, layers, pools, unneeded, recurrent)
-        reason = _disproof(candidate, probe) or _mixing(candidate, probe, _extremes(exact, probe))
+        reason = (
+            _disproof(candidate, probe)
+            or _mixing(candidate, probe, _extremes(exact, probe))
+            or _joining(candidate, original, probe)
+            or _branching(exact, probe)
+        )
         if not reason:
             inputs, targets, mask = (
                 part[:, :1] for part in (probe.inputs, probe.targets, probe.mask)
@@ -607,6 +613,90 @@ def _mixing(path: GradientPath, probe: Probe, extremes: tuple[float, ...]) -> st
         if not all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(found, right, strict=True)):
             return "an extreme record changes what the module makes of other records"
     return ""
+
+
+def _joining(path: GradientPath, original: nn.Module, probe: Probe) -> str:
+    """Whether records of several lengths change each other; empty if they do not.
+
+    Sequences that end in padding are where modules look at all of a batch at once: at the longest,
+    or at the order of lengths. Dense records do not show that. What the path makes of each record
+    in a batch of records that end in zeros, or in the id of a padding, must be what it makes of the
+    record alone.
+    """
+    if probe.inputs.ndim < 3:
+        return ""
+    integers = not probe.inputs.is_floating_point()
+    pads = {0} | {
+        part.padding_idx
+        for part in original.modules()
+        if integers and isinstance(part, nn.Embedding) and part.padding_idx is not None
+    }
+    for pad in sorted(pads):
+        inputs = _padded(probe.inputs, pad)
+        try:
+            together = _told(path, probe, inputs, probe.mask)
+            alone = _told_alone(path, probe, inputs)
+        except Exception as error:
+            return f"records that end in zeros end its forward pass: {describe(error)}"
+        for found, right in zip(together, alone, strict=True):
+            least = 1e-9 * float(right.nan_to_num(posinf=0.0, neginf=0.0).abs().max())
+            if not torch.allclose(found, right, rtol=1e-6, atol=least, equal_nan=True):
+                return "records of other lengths change what the module makes of a record"
+    return ""
+
+
+def _padded(inputs: Tensor, pad: int) -> Tensor:
+    """Records `[nodes, b, positions, ...]` of several lengths, in no order, that end in `pad`."""
+    nodes, many, positions = inputs.shape[:3]
+    padded = inputs.clone()
+    for place in range(nodes * many):
+        # 2, 5, 1, 4, 0, 3 of six: neither rising nor falling, and no two the same.
+        share = (3 * place + 2) % (nodes * many + 1)
+        length = max(1, positions * (share + 1) // (nodes * many + 1))
+        padded[place // many, place % many, length:] = pad
+    return padded
+
+
+def _told_alone(path: GradientPath, probe: Probe, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """As `_told` of all records, each of which is a batch of its own."""
+    told = []
+    for node, record in probe.mask.nonzero().tolist():
+        row, slot = slice(node, node + 1), slice(record, record + 1)
+        parts, losses = path.contributions(
+            probe.parameters[row],
+            inputs[row, slot],
+            probe.targets[row, slot],
+            probe.mask[row, slot],
+            norms=True,
+            coins=probe.coins[row, slot],
+        )
+        told.append((losses.flatten(), torch.stack([p.sizes().bounds.flatten() for p in parts])))
+    return torch.cat([losses for losses, _ in told]), torch.cat([s for _, s in told], dim=1)
+
+
+def _branching(module: nn.Module, probe: Probe) -> str:
+    """Whether the values of records decide what is computed; empty if none do.
+
+    Such a decision is about the whole batch, so that each record may change it for all others.
+    `torch.func.vmap` refuses it.
+    """
+    records = probe.inputs[0]
+
+    def alone(record: Tensor) -> object:
+        return module(record.unsqueeze(0))
+
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.func.vmap(alone, randomness="different")(records)
+    except Exception as error:
+        if any(words in str(error) for words in _DECISIONS):
+            return "the values of records decide what it computes for the whole batch"
+    return ""
+
+
+# How torch.func.vmap says that a value is read, or that a shape depends on values.
+_DECISIONS = ("calling .item()", "data-dependent control flow", "output dynamic shape")
 
 
 def _told(

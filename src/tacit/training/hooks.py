@@ -1,7 +1,8 @@
 """Callbacks: what a user's own code may see of a run while it goes on, and how it may end it.
 
-Callbacks are told what is public or released, and nothing else: the plan, where the run stands,
-metrics on public test records, and the result. They run in the process of rank 0, which alone has
+Callbacks are told what is public or released while a run goes on, and nothing else: the plan, where
+the run stands, and metrics on public test records. When it has ended they get the result, which is
+for the eyes of this site. They run in the process of rank 0, which alone has
 the metrics of all nodes.
 
 **A stop that a callback asks for costs the whole plan.** Let Y_1, ..., Y_K be what the K planned
@@ -84,8 +85,9 @@ class Callback:
                 was not measured is None. The last step may come twice: the later one counts.
 
         Returns:
-            True ends the run cleanly. The certified epsilon is then still that of all planned
-            steps, since a stop that depends on released models is only covered by the whole plan.
+            What counts as true ends the run cleanly. The certified epsilon is then still that of
+            all planned steps, since a stop that depends on released models is only covered by the
+            whole plan.
         """
 
     def on_step(self, progress: Progress) -> None:
@@ -99,7 +101,9 @@ class Callback:
         """The run has ended, cleanly, and its result is written.
 
         Args:
-            result: what `tacit.train` returns. Its `parameters` may be private, see there.
+            result: what `tacit.train` returns. It is for the eyes of this site: `parameters` may
+                be private, and of `metrics`, `train_loss`, `gradient_norm`, `clip_rate` and
+                `records_left_out` are measured on private records.
         """
 
     def on_error(self, error: BaseException) -> None:
@@ -164,7 +168,7 @@ class Hooks:
         for row in rows:
             for callback in self._callbacks:
                 with self._guarded(callback, "on_metrics"):
-                    if callback.on_metrics(row) is True:
+                    if callback.on_metrics(row):
                         self.stopped_by = self.stopped_by or type(callback).__name__
 
     def step(self, progress: Progress) -> None:
@@ -203,6 +207,8 @@ class Hooks:
         """
         if self.failure is not None:
             failure = self.failure
+            if failure.__cause__ is not None and not isinstance(failure.__cause__, Exception):
+                raise failure.__cause__
             expected = f"{failure.expected}{more}"
             raise InputError(failure.where, failure.value, expected) from failure.__cause__
 
@@ -211,7 +217,7 @@ class Hooks:
         """Within, an exception is kept as the failure, unless there is one already."""
         try:
             yield
-        except Exception as error:  # whatever the user's code raises
+        except BaseException as error:  # whatever the user's code raises, also to end the program
             name = f"{type(callback).__name__}.{method}"
             failure = InputError("callbacks", name, f"must not fail: {describe(error)}")
             failure.__cause__ = error

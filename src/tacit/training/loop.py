@@ -29,7 +29,7 @@ import torch
 from tacit.communication.colours import Released
 from tacit.communication.peers import ALONE, Peers
 from tacit.communication.received import FLAG, RUN_ID, SESSION_ID, SUMMARY, RunId, Summary
-from tacit.errors import DivergenceError, InputError, PeerError
+from tacit.errors import BudgetError, DivergenceError, InputError, PeerError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.shared import SharedLedgers
 from tacit.private_files import lacks_room, make_private_folder, plain_errors
@@ -153,6 +153,10 @@ def _failed(run: RunState, error: BaseException) -> None:
         more = "; when there is room to write, go on with --resume"
         expected = f"cannot be written ({error.strerror}){_cut_short(run)}{more}"
         raise InputError("out", str(error.filename), expected) from error
+    unlike = isinstance(error, PeerError | BudgetError | KeyboardInterrupt)
+    if not unlike and run.ledger is not None and run.reserved > run.first:
+        # A model or loss that fails does so because of records and of what was released.
+        _reserve_all(run, run.ledger)
 
 
 def _folders(
@@ -287,7 +291,9 @@ def _train(
         asked = should_stop()
         stop = peers.agreed_stop(run.step, asked or _stop_wanted(run, hooks))
         last = stop or run.step == run.until
-        adaptive = stop and _any_callback(peers, hooks)
+        called = stop and _any_callback(peers, hooks)
+        # Who asks for a stop in another process may have looked at what was released.
+        adaptive = called or (stop and peers.processes > 1)
         saved = last or run.step % saves == 0
         if saved:
             _check_finite(run)
@@ -300,7 +306,7 @@ def _train(
                 _settle(run, run.ledger, adaptive)
         on_step(_progress(run))
         if stop and run.step < run.until:
-            run.status, run.message = "stopped", _stopped(run, hooks, asked, adaptive)
+            run.status, run.message = "stopped", _stopped(run, hooks, asked, called)
             break
     if run.status != "stopped":
         for extra in range(algorithm.final_rounds(options)):
@@ -329,8 +335,8 @@ def _settle(run: RunState, ledger: RunLedger, adaptive: bool) -> None:
     Args:
         run: at its last step.
         ledger: its ledger.
-        adaptive: whether a callback ended the run, or a model that left the finite numbers; see
-            `tacit.training.hooks` for the reason.
+        adaptive: whether what was released may have chosen the end: a callback, another process, or
+            a model that left the finite numbers; see `tacit.training.hooks` for the reason.
     """
     if adaptive:
         _reserve_all(run, ledger)
@@ -345,18 +351,18 @@ def _reserve_all(run: RunState, ledger: RunLedger) -> None:
     run.paid = max(run.paid, run.until)
 
 
-def _stopped(run: RunState, hooks: Hooks, asked: bool, adaptive: bool) -> str:
+def _stopped(run: RunState, hooks: Hooks, asked: bool, called: bool) -> str:
     """Who stopped the run, and what that means for its epsilon."""
-    if not adaptive:
-        by = "by the user" if asked else "by the user of another process"
-        earlier = f"; an earlier stop by a callback keeps all {run.charged} steps charged"
-        return by + (earlier if run.charged > run.step else "")
-    by = f"by a callback ({hooks.stopped_by})" if hooks.stopped_by else "by a callback"
-    if run.ledger is None:
+    by = "by the user" if asked else "by the user of another process"
+    if called:
+        by = f"by a callback ({hooks.stopped_by})" if hooks.stopped_by else "by a callback"
+    if run.ledger is None or run.charged == run.step:
         return by
+    if not called and run.peers.processes == 1:
+        return f"{by}; an earlier stop by a callback keeps all {run.charged} steps charged"
     return (
         f"{by}: such a stop may depend on what was released, so that all {run.charged} planned "
-        "steps are charged and epsilon is that of the whole plan"
+        "steps are charged and epsilon is that of the whole plan; going on costs no more"
     )
 
 
@@ -443,7 +449,10 @@ def _metric_scores(job: Job, summary: Summary) -> dict[str, Scores]:
     if found and len(found) != len(job.metrics):
         raise PeerError(f"rank 0 gave {len(found)} metrics, and the task has {len(job.metrics)}")
     rows = zip(job.metrics, map(_scores, found), strict=False)
-    return {metric.name: Scores(**(scores or {})) for metric, scores in rows}
+    try:
+        return {metric.name: Scores(**(scores or {})) for metric, scores in rows}
+    except ValueError as error:  # a field is missing, or there is one too many
+        raise PeerError("rank 0 gave metrics of another form") from error
 
 
 def _scores(summary: Mapping[str, float | None] | None) -> dict[str, float] | None:

@@ -163,8 +163,8 @@ def _setup(config: Config, mixing: Mixing, records: Sequence[int], parameters: i
         neighbours=tuple(map(tuple, neighbours)),
         records=records,
         parameters=parameters,
-        model=config.task.model,
-        # Of another loss than it is named, nothing may be taken for proved.
+        # Of another model or loss than it is named, nothing may be taken for proved.
+        model=config.task.model + ("" if config.task.output is None else " with an output"),
         loss=config.task.loss + (" with class weights" if config.task.class_weights else ""),
         accounted=config.privacy.noisy and config.privacy.accounting != "none",
         relation=config.privacy.relation,

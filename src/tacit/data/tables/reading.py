@@ -212,8 +212,10 @@ def _check_names(names: Sequence[str], where: str, path: Path, separator: str) -
         expected = f"must begin with a line of names, with {separator!r} between them"
         raise InputError(where, str(path), expected)
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(where, str(path), f"has two columns of the name {twice!r}")
+        # Its name is not said: where the line of names is missing, it is a field of a record.
+        places = [place for place, name in enumerate(names, 1) if names.count(name) > 1][:2]
+        found = f"has two columns of the same name, columns {places[0]} and {places[1]}"
+        raise InputError(where, str(path), found)
 
 
 def _reader(path: Path, where: str) -> _Csv | _Parquet:

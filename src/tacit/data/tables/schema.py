@@ -259,6 +259,9 @@ class Schema(BaseModel):
         roles = [self.target.column, *([] if self.node is None else [self.node.column])]
         declared = [*self.columns, *roles]
         unknown = [name for name in columns if name not in declared]
+        if columns and len(unknown) == len(columns):  # then its first line may be a record
+            expected = f"must begin with a line of names: {', '.join(declared)}"
+            raise InputError(where, f"{len(columns)} columns, none of which is declared", expected)
         if unknown:
             hint = nearest(unknown[0], declared)
             hint = f" ({hint})" if hint.startswith("did") else ""

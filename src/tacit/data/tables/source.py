@@ -46,6 +46,9 @@ def load_table(dataset: str, data_dir: Path, schema: Schema | None, test: str | 
     path = _find(dataset, data_dir, "task.dataset")
     if schema is None:
         schema = find_schema(table_schema(dataset), data_dir)
+    if test is not None and is_table(test) and path.samefile(_find(test, data_dir, "task.test")):
+        expected = "is the table that is trained on: name another one, of public records"
+        raise InputError("task.test", test, expected)
     table = read_table(path, "task.dataset", schema.separator)
     where = path.name
     return TaskData(
