@@ -136,6 +136,15 @@ def test_a_schema_is_read_as_it_was_written(names: list[str], public: bool) -> N
     assert Schema.of(tomllib.loads(text)) == schema
 
 
+def test_the_private_table_is_no_public_sample_of_itself(folder: Path) -> None:
+    (folder / "other.csv").symlink_to("patients.csv")
+    for name in ("patients.csv", "other.csv"):
+        answer = tacit("init", *TABLE, "--public-csv", name, "--epsilon", "2")
+        assert answer.code == 2
+        assert "is the table of private records itself" in answer.refusal
+    assert not (folder / "patients.schema.toml").exists()
+
+
 def test_nothing_is_overwritten(folder: Path) -> None:
     (folder / "patients.toml").write_text("mine")
     assert "exists, and is not overwritten" in tacit("init", *TABLE).refusal

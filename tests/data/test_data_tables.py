@@ -220,7 +220,7 @@ def test_quotes_and_separators_are_read_as_other_programs_write_them(tmp_path: P
     ("text", "words"),
     [
         (f"a,b\n1,2\n{SECRET}\n", "1 of 2 records"),
-        ("a,a\n1,2\n", "has two columns of the name 'a'"),
+        ("a,a\n1,2\n", "has two columns of the same name, columns 1 and 2"),
         ("a,,b\n1,2,3\n", "must begin with a line of names"),
         ("", "must begin with a line of names"),
         (f'a,b\n1,"{SECRET}\n', "must be CSV in UTF-8"),
@@ -419,3 +419,16 @@ def test_adult_as_csv_is_what_scikit_learn_makes_of_it(adult_dir: Path, tmp_path
         assert np.array_equal(ours, wanted.fit_transform(oracle[name][:, None])), name
     missing = data.inputs[:, place["occupation = (missing)"]].sum()
     assert missing == sum(" ?, " in line and line.split(", ")[6] == "?" for line in kept)
+
+
+def test_a_table_without_a_line_of_names_quotes_no_record(tmp_path: Path) -> None:
+    for lines, words in (
+        ("Alice Miller,34,f\nBob Stone,50,m\n", "none of which is declared"),
+        ("34,34,f\n50,51,m\n", "columns 1 and 2"),
+    ):
+        path = tmp_path / "patients.csv"
+        path.write_text(lines)
+        with pytest.raises(InputError, match=words) as caught:
+            SCHEMA.dataset(read_table(path, "task.dataset"))
+        assert "Alice" not in str(caught.value)
+        assert "34" not in str(caught.value)

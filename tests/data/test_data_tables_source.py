@@ -88,6 +88,7 @@ def test_test_records_that_do_not_go_with_the_data_are_refused(folder: Path) -> 
     cases = [
         (TABLE, {"test": "sample.csv"}, "task.test", "must name a table of public records"),
         (TABLE, {"test": "csv:no.csv"}, "task.test", "there is no file"),
+        (TABLE, {"test": TABLE}, "task.test", "is the table that is trained on"),
         ("digits", {"test": "csv:sample.csv"}, "task.test", "goes with a table"),
         ("digits", {"test_share": 0.2}, "task.test_share", "has test records"),
         (TABLE, {"test_share": 0.0001}, "task.test_share", "at least one"),

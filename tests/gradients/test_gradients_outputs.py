@@ -162,3 +162,38 @@ def test_a_wrong_output_is_refused_in_one_line(output: Any, text: str) -> None:
 def test_a_part_without_a_row_a_record_is_refused() -> None:
     with pytest.raises(InputError, match=r"a row a record, \[8, ...\]; it returned \[5, 8\]"):
         run(Network(), output=lambda returned: returned["hidden"].T)
+
+
+def test_a_linear_model_with_an_output_is_not_taken_for_a_linear_model() -> None:
+    """At weights of zero the output and its opposite are the same."""
+    generator = torch.Generator().manual_seed(3)
+    inputs = torch.randn(200, WIDTH, generator=generator)
+    targets = (inputs[:, 0] > 0).long()
+    result = tacit.train(
+        {
+            "task": {"model": "linear", "outputs": 2},
+            "algorithm": {"name": "d-psgd", "learning_rate": 0.5},
+            "train": {"steps": 20, "batch": "all"},
+        },
+        nodes=[(inputs[:100], targets[:100]), (inputs[100:], targets[100:])],
+        test=(inputs, targets),
+        output=torch.neg,
+    )
+    right = torch.neg(result.model(0)(inputs)).argmax(1) == targets
+    assert result.test_accuracy is not None
+    assert result.test_accuracy["mean"] == pytest.approx(float(right.float().mean()), abs=1e-6)
+    assert float(right.float().mean()) > 0.9
+
+
+def test_of_a_model_with_an_output_no_smoothness_is_proved() -> None:
+    generator = torch.Generator().manual_seed(4)
+    inputs = torch.randn(40, WIDTH, generator=generator)
+    nodes = [(inputs[:20], inputs[:20, :1].sign()), (inputs[20:], inputs[20:, :1].sign())]
+    sections = {
+        "task": {"model": "logistic", "loss": "logistic", "input_bound": 2.0, "outputs": 1},
+        "algorithm": {"name": "fedspd-dp", "smoothness": 6.4, "clients_per_round": 1},
+        "train": {"steps": 2, "batch": "all"},
+    }
+    assert tacit.train(sections, nodes=nodes).private
+    with pytest.raises(InputError, match=r"algorithm\.smoothness"):
+        tacit.train(sections, nodes=nodes, output=torch.sin)

@@ -170,6 +170,56 @@ def test_a_stop_by_a_callback_leaves_the_whole_plan_charged(tmp_path: Path) -> N
     assert "all 6 steps are charged" in " ".join(answer.out.split())
 
 
+class Leaving(Callback):
+    """Ends the program in the middle of a run, because of what it saw."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def on_metrics(self, metrics: PublicMeasurement) -> None:
+        if metrics.step >= 2:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_a_callback_that_ends_the_program_leaves_the_whole_plan_charged(
+    error: BaseException, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(type(error)):
+        tacit.train(sections(), out=run, callbacks=[Leaving(error)])
+    assert charged(run / "ledger.sqlite") == [(0, STEPS, 1)]
+    assert list(run.glob("checkpoint-*"))
+
+
+def test_a_number_that_counts_as_true_is_a_stop() -> None:
+    class Above(Callback):
+        def on_metrics(self, metrics: PublicMeasurement) -> Any:
+            return torch.tensor(metrics.step) >= 2
+
+    result = tacit.train(sections(), callbacks=[Above()])
+    assert (result.status, result.steps) == ("stopped", 2)
+
+
+def test_a_model_that_fails_in_the_middle_leaves_the_whole_plan_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether and when it fails depends on records and on what was released."""
+    job = loop_job(sections())
+    definition = job.config.algorithm.definition
+    step = definition.step
+
+    def failing(state: Any, k: int, *more: Any) -> Any:
+        if k == 2:
+            raise RuntimeError("a logarithm of a negative number")
+        return step(state, k, *more)
+
+    monkeypatch.setitem(vars(definition), "step", failing)
+    with pytest.raises(RuntimeError, match="logarithm"):
+        loop.execute(job, out=tmp_path / "run")
+    assert charged(tmp_path / "run" / "ledger.sqlite") == [(0, STEPS, 1)]
+
+
 def test_a_stop_by_the_user_is_charged_what_was_made(tmp_path: Path) -> None:
     job = loop_job(sections())
     asked = iter([False, False, True])

@@ -265,12 +265,15 @@ def test_one_rank_that_is_asked_to_stop_stops_all_at_the_same_step(
     assert codes(answers) == [0, 0, 0], answers
     content = result_of(run)
     steps = content["steps"]
-    told = "by the user of another process"  # as rank 0 writes it down
-    assert (content["status"], content["message"]) == ("stopped", told)
+    # As rank 0 writes it down: whoever asked may have looked at what was released.
+    told = "by the user of another process: such a stop may depend on what was released"
+    assert content["status"] == "stopped"
+    assert content["message"].startswith(told)
     assert 4 < steps < 60
     assert [max(own) for own in checkpoints(run)] == [steps] * 3
-    assert charged(run) == {node: Counter(range(steps)) for node in range(5)}
+    assert charged(run) == {node: Counter(range(60)) for node in range(5)}
     assert_epsilon_is_that_of_the_books(run)
+    # The rest is paid for.
     assert codes(train(tmp_path, file, run, 3, "--resume")) == [0, 0, 0]
     alone = simulated(file, tmp_path / "alone")
     assert_ends_as(run, alone, {steps})
