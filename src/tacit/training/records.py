@@ -92,7 +92,8 @@ def load_records(
     if own and config.task.test_share is not None:
         expected = "is a share of one data set, and here each node has its own: use task.test"
         raise InputError("task.test_share", config.task.test_share, expected)
-    named = None if config.task.dataset == GIVEN else _load(config, schema)
+    given = nodes is not None or config.task.dataset == GIVEN
+    named = None if given else _load(config, schema)
     if nodes is not None:
         local = [_dataset(nodes[node], f"nodes[{node}]", schema) for node in hosted]
         for node, records in zip(hosted, local, strict=True):

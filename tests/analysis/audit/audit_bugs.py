@@ -55,7 +55,7 @@ class ClippedAfterAveraging(StackedContext):
     """The mean over the batch is clipped, not each record's gradient."""
 
     def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
-        inputs, targets, mask = self._batch(k, 0, False, None, self._plan.nodes)
+        inputs, targets, mask, _ = self._batch(k, 0, False, None, self._plan.nodes)
         bound = self._plan.release.clip.bound(k)
         assert bound is not None
         gradients = self._model.gradient(at, inputs, targets, mask, None)
@@ -106,7 +106,7 @@ class Unclipped(StackedContext):
     """No clipping at all."""
 
     def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
-        inputs, targets, mask = self._batch(k, 0, False, None, self._plan.nodes)
+        inputs, targets, mask, _ = self._batch(k, 0, False, None, self._plan.nodes)
         gradients = self._model.gradient(at, inputs, targets, mask, None)
         self._seen.keep(gradients, mask)
         return gradients.total

@@ -99,7 +99,8 @@ class RunFolder:
         with plain_errors("out", self.metrics):
             before = self.metrics.read_bytes()
             whole = filter(None, map(read_measurement, before.splitlines()))
-            rows = [row for row in whole if row.step <= until]
+            # The step of a stop is measured twice: the later row counts.
+            rows = list({row.step: row for row in whole if row.step <= until}.values())
             content = "".join(dump(row, indent=None) + "\n" for row in rows).encode()
             if content != before:
                 write_private(self.metrics, content)
