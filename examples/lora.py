@@ -5,8 +5,8 @@
 
 Only the adapters and the classifier are trained, noised and sent; all other weights are frozen and
 must be public. Here the model starts from random weights, so that nothing is downloaded: in its
-place, `BertForSequenceClassification.from_pretrained(NAME, attention_probs_dropout_prob=0.0)` is a
-model that was trained on public texts.
+place, `BertForSequenceClassification.from_pretrained(NAME, attention_probs_dropout_prob=0.0,
+attn_implementation="eager")` is a model that was trained on public texts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class Texts(nn.Module):
 
     def forward(self, ids: Tensor) -> object:
         """What the model returns for ids `[records, words]`, padded with `PAD`."""
-        return self.model(input_ids=ids, attention_mask=(ids != PAD).long())
+        # Four axes, so that it is used as it is: of two, the library asks whether any text of the
+        # batch is padded, and what one text holds would decide for all.
+        mask = torch.where(ids != PAD, 0.0, -1e9)[:, None, None, :]
+        return self.model(input_ids=ids, attention_mask=mask.expand(-1, 1, ids.shape[1], -1))
 
 
 def adapted() -> nn.Module:
@@ -47,6 +50,7 @@ def adapted() -> nn.Module:
         pad_token_id=PAD,
         initializer_range=0.2,  # random weights as they come would tell texts apart too little
         attention_probs_dropout_prob=0.0,  # it is no module, so that `tacit.fix` cannot replace it
+        attn_implementation="eager",
     )
     lora = LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["query", "value"])
     return Texts(get_peft_model(BertForSequenceClassification(config), lora))

@@ -27,6 +27,12 @@ class Texts(nn.Module):
         self.model = model
 
     def forward(self, ids: Tensor) -> Any:
+        mask = torch.where(ids != PAD, 0.0, -1e9)[:, None, None, :]
+        return self.model(input_ids=ids, attention_mask=mask.expand(-1, 1, ids.shape[1], -1))
+
+
+class CausalTexts(Texts):
+    def forward(self, ids: Tensor) -> Any:
         return self.model(input_ids=ids, attention_mask=(ids != PAD).long())
 
 
@@ -34,7 +40,7 @@ def bert() -> nn.Module:
     config = transformers.BertConfig(
         vocab_size=WORDS, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=24, max_position_embeddings=LENGTH, pad_token_id=PAD,
-        attention_probs_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0, attn_implementation="eager",
     )  # fmt: skip
     return adapted(transformers.BertForSequenceClassification(config), "query", "value")
 
@@ -43,13 +49,16 @@ def gpt2() -> nn.Module:
     config = transformers.GPT2Config(
         vocab_size=WORDS, n_embd=16, n_layer=2, n_head=2, n_positions=LENGTH, num_labels=2,
         pad_token_id=PAD, bos_token_id=1, eos_token_id=1, attn_pdrop=0.0,
+        attn_implementation="eager",
     )  # fmt: skip
-    return adapted(transformers.GPT2ForSequenceClassification(config), "c_attn")
+    return adapted(
+        transformers.GPT2ForSequenceClassification(config), "c_attn", wrapper=CausalTexts
+    )
 
 
-def adapted(model: Any, *targets: str) -> nn.Module:
+def adapted(model: Any, *targets: str, wrapper: type[Texts] = Texts) -> nn.Module:
     lora = peft.LoraConfig(task_type="SEQ_CLS", r=2, lora_dropout=0.1, target_modules=[*targets])
-    return Texts(peft.get_peft_model(model, lora))
+    return wrapper(peft.get_peft_model(model, lora))
 
 
 def texts(count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -85,7 +94,7 @@ def test_adapters_are_trained_and_all_else_is_frozen(make: Any) -> None:
     assert size < sum(p.numel() for p in model.parameters()) / 4
 
     found = result.model(0)
-    assert type(found) is Texts
+    assert isinstance(found, Texts)
     for name, values in found.state_dict().items():
         assert values.equal(before[name]) == (name not in trained)
     # Weights go into the user's own module, and into one that is loaded anew.
