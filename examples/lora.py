@@ -50,7 +50,7 @@ def adapted() -> nn.Module:
         pad_token_id=PAD,
         initializer_range=0.2,  # random weights as they come would tell texts apart too little
         attention_probs_dropout_prob=0.0,  # it is no module, so that `tacit.fix` cannot replace it
-        attn_implementation="eager",
+        attn_implementation="eager",  # type: ignore[call-arg]
     )
     lora = LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["query", "value"])
     return Texts(get_peft_model(BertForSequenceClassification(config), lora))
