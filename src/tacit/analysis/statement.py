@@ -86,7 +86,8 @@ _ASSUMPTIONS = (
     "What is released is rounded to a public lattice, and what finite arithmetic adds to epsilon "
     "is part of the figures, as the documentation of tacit.privacy.noise.slack proves and assumes. "
     "That no record moves a sum by more than its bound, rounding included, is proved in "
-    "docs/proofs/clipped-sums.md, for batches of the same records but one.",
+    "docs/proofs/clipped-sums.md, for batches of the same records but one, and for a model that "
+    "computes each record by itself. Of a module of one's own that was tried out, and not proved.",
     "Which records joined a step stays secret; the rates, batch sizes, clipping bounds, noise "
     "levels and the number of records J are public and were chosen without looking at the private "
     "records.",
@@ -112,7 +113,8 @@ _ONE_PROCESS = (
 _PROCESSES = (
     "The nodes ran in {processes} processes. Who runs a process can see everything of its nodes: "
     "the trust model holds for those who see their messages. The ledgers of all processes were "
-    "brought to one place for this statement."
+    "brought to one place for this statement. If a process was lost, nobody had let it be lost at "
+    "a step that they chose by what they had seen."
 )
 _ALL_RUNS = (
     "The figure for all runs on the same data is that of their composition with settings that do "
