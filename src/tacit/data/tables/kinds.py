@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -102,17 +103,17 @@ class _Scaled(_Feature):
 
     missing: Literal["refuse", "indicator"] = "refuse"
 
+    @abstractmethod
     def _read(self, text: str) -> float | None:
         """The number of a field; None if it has none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _unit(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Numbers that were read, within [-1, 1]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _filled(self) -> float:
         """What stands for a missing value, within [-1, 1]."""
-        raise NotImplementedError
 
     @property
     def norm(self) -> float:
@@ -134,12 +135,12 @@ class _Scaled(_Feature):
         return np.stack([unit, absent.astype(np.float64)], axis=1)
 
     @property
-    def _middle(self) -> float:
-        raise NotImplementedError
+    @abstractmethod
+    def _middle(self) -> float: ...
 
     @property
-    def _rule(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _rule(self) -> str: ...
 
 
 class NumberColumn(_Scaled):
