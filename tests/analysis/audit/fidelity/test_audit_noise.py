@@ -1,4 +1,4 @@
-"""Tests of the noise find each planted defect, at the size that they state, and no correct noise."""
+"""Tests of the noise find each planted defect, of the size that they state, and accuse no other."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 
-from tacit.analysis.audit.fidelity.finding import LEVEL, Finding
+from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.analysis.audit.fidelity.noise import NoiseSample, noise_findings, sample_of
 from tacit.analysis.audit.fidelity.noise_sample import NoiseKind, ReleasePlace
 from tacit.privacy.noise.draws import seeded_keys

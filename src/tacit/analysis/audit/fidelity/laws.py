@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 from scipy.optimize import brentq
-from scipy.special import gammaln
+from scipy.special import gammaln, ndtri
 
 from tacit.analysis.audit.fidelity.finding import POWER
 
 __all__ = [
     "Extreme",
+    "Look",
     "correlation_found",
     "expected_length",
     "extreme_counts",
@@ -28,11 +29,31 @@ __all__ = [
     "lowest_factor",
     "pair_correlation",
     "shift_found",
+    "shift_of_score",
     "two_sided",
 ]
 
 Array = NDArray[np.float64]
 _MISSED = 1 - POWER
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one test saw in one sample.
+
+    Args:
+        statistic: its value.
+        p_value: exact, or at most.
+        saw: one sentence, without its end.
+        least: the smallest defect that it finds, in the test's own measure.
+        exact: whether the p-value is.
+    """
+
+    statistic: float
+    p_value: float
+    saw: str
+    least: float
+    exact: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,6 +150,24 @@ def correlation_found(width: int, pairs: int, level: float) -> float:
     # across / (t first + along) <= critical, t = r / sqrt(1 - r^2)
     t = (across / critical - along) / first
     return t / math.sqrt(1.0 + t * t)
+
+
+def shift_of_score(kind: str, score: float) -> float:
+    """The shift of noise, in deviations or scales, that moves its mean score as far.
+
+    Scores of Gaussian noise move as the noise does. Scores of Laplace noise move less, the less the
+    farther; so where a shift is spread over coordinates, less of it does.
+    """
+    if kind == "gaussian":
+        return score
+    chances = (np.arange(4000) + 0.5) / 4000
+    noise = stats.laplace.ppf(chances)
+
+    def beyond(shift: float) -> float:
+        chance = stats.laplace.sf(noise + shift)
+        return float(-ndtri(np.maximum(chance, 1e-300)).mean()) - score
+
+    return float(brentq(beyond, 0.0, score * (2 + score)))
 
 
 def least_share(found: Callable[[float], float]) -> float:
