@@ -57,12 +57,14 @@ class Sent:
         step: the number that it gave for the step.
         values: copies, `[nodes, ...]`; the first less the descent that went with it.
         coding: how they are written, where that is not all of their numbers.
+        colours: of each value, `Public` or `Released`.
     """
 
     verb: Verb
     step: int
     values: tuple[Tensor, ...]
     coding: Coding | None = None
+    colours: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,23 +186,33 @@ class TracedExchange:
     ) -> tuple[Tensor, ...]:
         """Copies the message, then mixes; see `Exchange.mix`."""
         sent, first = message_values("mix", k, values), descent_of(k, descent)
-        self._keep("mix", k, sent if first is None else (first.of(sent[0]), *sent[1:]), coding)
+        moved = sent if first is None else (first.of(sent[0]), *sent[1:])
+        self._keep("mix", k, moved, coding, values)
         return self.inner.mix(k, *values, coding=coding, descent=descent)
 
     def swap(self, k: int, partner: Tensor, *values: Message) -> tuple[Tensor, ...]:
         """Copies the message, then swaps; see `Exchange.swap`."""
-        self._keep("swap", k, message_values("swap", k, values), None)
+        self._keep("swap", k, message_values("swap", k, values), None, values)
         return self.inner.swap(k, partner, *values)
 
     def average(
         self, k: int, *values: Message, latest: bool = False, coding: Coding | None = None
     ) -> tuple[Tensor, ...]:
         """Copies the message, then averages; see `Exchange.average`."""
-        self._keep("average", k, message_values("average", k, values), coding)
+        self._keep("average", k, message_values("average", k, values), coding, values)
         return self.inner.average(k, *values, latest=latest, coding=coding)
 
-    def _keep(self, verb: Verb, k: int, values: tuple[Tensor, ...], coding: Coding | None) -> None:
-        self.sent.append(Sent(verb, k, tuple(value.clone() for value in values), coding))
+    def _keep(
+        self,
+        verb: Verb,
+        k: int,
+        values: tuple[Tensor, ...],
+        coding: Coding | None,
+        given: Sequence[Message],
+    ) -> None:
+        copies = tuple(value.clone() for value in values)
+        colours = tuple(type(value).__name__ for value in given)
+        self.sent.append(Sent(verb, k, copies, coding, colours))
 
 
 class _TracedModel:
