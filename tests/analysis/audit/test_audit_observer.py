@@ -273,3 +273,20 @@ def test_an_observation_says_which_copy_a_node_is_of() -> None:
     assert isinstance(observed, Observed)
     assert observed.y.shape == (3, 40, WIDTH)
     assert observed.copies == 10
+
+
+def test_the_trace_of_the_same_run_says_who_was_drawn() -> None:
+    """A record's target is its number in the stack; the record that D' lacks is never drawn."""
+    lab = harness(records=7, batch=3, steps=4)
+    observed = lab.observe(ALONE, 2)
+    canaries_of = 7 * np.arange(40) + 6
+    drawn = np.concatenate([call.targets.numpy() for call in observed.trace.drawn])
+    rows = np.concatenate([call.rows.numpy() for call in observed.trace.drawn])
+    assert np.array_equal(drawn // 7, rows)
+    met = np.isin(canaries_of, drawn)
+    assert not met[~observed.inserted].any()
+    assert met[observed.inserted].any()
+    # What is noised is the sum over who was drawn: the others' gradients lie along one direction.
+    for release, call in zip(observed.trace.releases, observed.trace.drawn, strict=True):
+        others = np.bincount(call.rows[call.targets % 7 != 6], minlength=40)
+        np.testing.assert_allclose(release.before[observed.inserted, 1], others[observed.inserted])

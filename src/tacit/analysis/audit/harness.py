@@ -23,21 +23,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.algorithms import Algorithm, StepContext
+from tacit.algorithms import Algorithm
 from tacit.algorithms import do_adp as compressed_gossip
 from tacit.algorithms import dp2_sgd as gossip
 from tacit.algorithms import privsgp as push_sum
 from tacit.algorithms.base import step_size
 from tacit.analysis.audit.canaries import Problem, linear_model, stack_records
+from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
 from tacit.communication.colours import Public, Released
 from tacit.communication.compression import Coding
 from tacit.communication.exchange import Exchange, InProcessExchange
 from tacit.communication.exchange.protocol import Message, descent_of, message_values
-from tacit.data import StackedData
 from tacit.errors import InputError
 from tacit.gradients import StackedModel
-from tacit.privacy.noise.draws import NodeKeys
-from tacit.training.budget import node_keys
 from tacit.training.plan import Plan
 from tacit.training.prepare import DTYPES
 
@@ -217,9 +215,6 @@ def noised_gradients(algorithm: Algorithm[Any, Any], transcript: Transcript) -> 
     return OBSERVERS[algorithm.step](transcript)
 
 
-ContextFactory = Callable[[Plan, StackedModel, StackedData, NodeKeys, Exchange], StepContext]
-"""What `StackedContext` is called with; an audit of other code puts its own here."""
-
 Array = NDArray[np.float64]
 MOST_NODES = 1024
 MOST_NUMBERS = 1_000_000  # of node-steps, or of records, in one stack
@@ -233,11 +228,13 @@ class Observed:
         y: `[steps, nodes, width]`, noised sums over the batch over the noise's deviation.
         inserted: bool `[nodes]`, whether a node held D.
         copies: of the graph; node i of copy c is number `c * (nodes / copies) + i`.
+        trace: of the same run, from inside; no attack reads it.
     """
 
     y: Array
     inserted: NDArray[np.bool_]
     copies: int
+    trace: Trace
 
 
 @dataclass(frozen=True)
@@ -280,16 +277,18 @@ class Harness:
             device,
         )
 
-        recorder = RecordingExchange(self.exchange)
-        context = self.context(plan, self.model, data, node_keys(plan), recorder)
-        start = self.model.start(count, dtype, device)
-        state = algorithm.start(start.clone(), options, context)
-        for k in range(self.steps):
-            state = algorithm.step(state, k, options, context)
-        algorithm.mix(state, self.steps, context)  # the last models are released too
-        transcript = Transcript(start, recorder.sent, options, self.plan.steps, self.exchange)
+        trace = run_traced(
+            plan, self.model, data, self.exchange, context=self.context, steps=self.steps
+        )
+        transcript = Transcript(
+            trace.start,
+            [(sent.step, sent.values) for sent in trace.sent],
+            options,
+            self.plan.steps,
+            self.exchange,
+        )
         means = noised_gradients(algorithm, transcript).cpu().numpy()
-        return Observed(means / self._mean_noise()[:, :, None], inserted, self.copies)
+        return Observed(means / self._mean_noise()[:, :, None], inserted, self.copies, trace)
 
     def _stacked(self, problem: Problem, inserted: NDArray[np.bool_], seed: int) -> Plan:
         """The plan of all copies under seeded noise, without the record that D' lacks."""
