@@ -371,18 +371,21 @@ def _attack(design: _Design, scores: dict[str, Array], inserted: Bools, target: 
             "FPR at most": fpr,
             **more,
         },
+        alarm=hardest.violated,
     )
 
 
 def _one_run_attack(one_run: OneRun, target: _Target) -> Attack:
     epsilon = one_run.epsilon(delta=target.delta, confidence=target.confidence)
+    hardest = _at_delta(target, epsilon)
     return Attack(
         name="one training, mislabelled records",
         statistic="gradient alignment",
         method="one-run",
         epsilon=epsilon,
-        hardest=_at_delta(target, epsilon),
+        hardest=hardest,
         confidence=target.confidence,
         repetitions=one_run.canaries,
         guesses={"guessed": one_run.guesses, "correct": one_run.correct},
+        alarm=hardest.violated,
     )

@@ -35,6 +35,7 @@ from tacit.report.measures import Measure
 
 __all__ = [
     "AlgorithmNames",
+    "AuditFailure",
     "ClaimCondition",
     "CommunicationGraph",
     "ModelShape",
@@ -92,8 +93,31 @@ class PublishedClaim(RunDocument):
     infinite: Flag
 
 
+class AuditFailure(RunDocument):
+    """What accuses the program: a test of fidelity or an attack, and what it saw."""
+
+    name: Text
+    saw: Text
+
+
 class RunAudit(RunDocument):
-    """What goes with an audited epsilon."""
+    """What goes with an audited epsilon.
+
+    Args:
+        delta: at which all epsilons here are stated.
+        confidence: that all lower bounds hold together.
+        certified_epsilon: the upper bound of what was attacked.
+        claimed_epsilon: by the paper's formula.
+        verdict: in one line.
+        claim_verdict: of the published formula, in one line.
+        fidelity_tests: how many were made.
+        fidelity_passed: how many of them a correct program may well show.
+        failures: what accuses the program; nothing does where this is empty.
+        alarm_rate: the chance, at most, that an audit accuses a correct program.
+        smallest_excess: the epsilon from which weaker noise would have been found; None: unknown.
+        tested: what was audited, a line each.
+        earlier_alarms: how many earlier audits of the run accused the program.
+    """
 
     delta: Number
     confidence: OptionalNumber = None
@@ -101,6 +125,13 @@ class RunAudit(RunDocument):
     claimed_epsilon: OptionalNumber = None
     verdict: Text
     claim_verdict: Text
+    fidelity_tests: Count = 0
+    fidelity_passed: Count = 0
+    failures: Items[AuditFailure] = ()
+    alarm_rate: OptionalNumber = None
+    smallest_excess: OptionalNumber = None
+    tested: Items[Text] = ()
+    earlier_alarms: Count = 0
 
 
 class NoiseMultipliers(RunDocument):
