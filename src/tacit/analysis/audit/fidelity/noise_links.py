@@ -39,6 +39,7 @@ MOST_PAIRED = 4096
 """Coordinates with which two noises are compared."""
 
 _MOST_HANDED = 8
+_LOOKED_AT = 1e-4
 _NARROW = 24
 _MISSED = 1 - POWER
 
@@ -215,7 +216,7 @@ def _closest_narrow(unit: Array, pairs: int) -> tuple[float, int, int, int]:
     Only pairs that are close enough to count are searched for; -1 where none is.
     """
     width = unit.shape[1]
-    missing = float(stats.beta.ppf(min(0.5, 0.01 / pairs), (width - 1) / 2, 0.5))
+    missing = float(stats.beta.ppf(min(0.5, _LOOKED_AT / pairs), (width - 1) / 2, 0.5))
     bound = math.sqrt(1 - missing)
     reach = math.sqrt(2 * (1 - bound))
     tree = cKDTree(unit)
@@ -257,14 +258,15 @@ def coordinates(sample: NoiseSample, level: float) -> Look | None:
         return None
     sums = sample.scores.sum(1) / math.sqrt(width)
     lags = min(width // 2, MOST_LAGS)
-    column = np.arange(width)
     scores = []
     for lag in range(1, lags + 1):
-        first = column[(column // lag) % 2 == 0]
-        first = first[first + lag < width]
-        given = sample.scores[:, first]
-        products = np.einsum("rj,rj->", given, sample.scores[:, first + lag])
-        scores.append(float(products) / float(np.linalg.norm(given)))
+        # Blocks of `lag` coordinates: every second one is given, and its follower is looked at.
+        count = width // (2 * lag)
+        blocks = sample.scores[:, : 2 * lag * count].reshape(releases, count, 2, lag)
+        given = blocks[:, :, 0]
+        products = np.einsum("rbj,rbj->", given, blocks[:, :, 1])
+        length = math.sqrt(float(np.einsum("rbj,rbj->", given, given)))
+        scores.append(float(products) / length)
     size = extreme_sizes(np.array([(sums**2).sum()]), np.array([float(releases)]))
     apart = two_sided(np.array(scores))
     share = ((sums**2).mean() - 1) / (width - 1)
