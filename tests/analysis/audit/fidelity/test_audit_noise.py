@@ -171,6 +171,14 @@ def _alternating(m: Made) -> NoiseSample:
     return m.with_noise(noise)
 
 
+def _moved_on(m: Made) -> NoiseSample:
+    """Every step's stretch begins four coordinates after that of the step before."""
+    noise = m.noise.copy()
+    for step in range(1, noise.shape[1]):
+        noise[:, step, :, :-4] = noise[:, step - 1, :, 4:]
+    return m.with_noise(noise)
+
+
 def _repeated(m: Made) -> NoiseSample:
     noise = m.noise.copy()
     noise[3, 4, 5] = noise[2, 1, 0]
@@ -248,6 +256,7 @@ DEFECTS: dict[str, tuple[Callable[[Made], NoiseSample], str]] = {
     "half common to all runs": (_shared(0), "noise common to runs"),
     "minus that of the step before": (_opposite, "noise some steps apart"),
     "a part of the step before": (_alternating, "noise some steps apart"),
+    "a stretch used twice": (_moved_on, "noise moved on"),
     "one noise used twice": (_repeated, "noise met twice"),
     "one normal for all coordinates": (_one_normal, "noise of coordinates"),
     "coordinates in pairs": (_neighbouring_coordinates, "noise of coordinates"),

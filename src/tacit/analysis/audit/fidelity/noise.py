@@ -188,6 +188,13 @@ _TESTS: tuple[_Test, ...] = (
         ),
     ),
     _Test(
+        "noise moved on",
+        "Does every step draw its noise from a stretch of its own?",
+        "correlation of a step's noise with the noise before it, moved by some coordinates",
+        links.shifted,
+        lambda least: f"Finds a correlation of {least:.2g} with a step before, moved by up to 32.",
+    ),
+    _Test(
         "noise met twice",
         "Is every noise used once?",
         "correlation of the two noises that are most alike",

@@ -25,7 +25,7 @@ from tacit.analysis.audit.fidelity.laws import (
 )
 from tacit.analysis.audit.fidelity.noise_sample import NoiseSample
 
-__all__ = ["along_handed", "common", "coordinates", "directions", "pairs", "steps_apart"]
+__all__ = ["along_handed", "common", "coordinates", "directions", "pairs", "shifted", "steps_apart"]
 
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -40,6 +40,7 @@ MOST_PAIRED = 4096
 
 _MOST_HANDED = 8
 _LOOKED_AT = 1e-4
+_MOST_SHIFTED = 1 << 16
 _NARROW = 24
 _MISSED = 1 - POWER
 
@@ -155,6 +156,35 @@ def steps_apart(sample: NoiseSample, level: float) -> Look | None:
         scores,
         lambda i: f"noises that are {_steps(i + 1)} apart",
         expected_length(sample.width),
+        level,
+    )
+    return replace(seen, least=min(1.0, seen.least))
+
+
+def shifted(sample: NoiseSample, level: float) -> Look | None:
+    """Noise that is that of the step before, moved by some coordinates: a stretch used twice."""
+    ordered = _ordered(sample.run, sample.node, sample.part)
+    ends = np.flatnonzero(ordered.position > 0)
+    most = min(sample.width // 2, MOST_LAGS)
+    if not len(ends) or most < 1:
+        return None
+    noises = sample.scores[ordered.order, :_MOST_SHIFTED]
+    later, before = noises[ends], noises[ends - 1]
+    width = noises.shape[1]
+    whole = np.einsum("rj,rj->r", before, before)
+    scores = []
+    shifts = [shift for size in range(1, most + 1) for shift in (size, -size)]
+    for shift in shifts:
+        # A shift to the left is one to the right of what is read backwards.
+        moved, left = (before, later) if shift > 0 else (before[:, ::-1], later[:, ::-1])
+        kept = width - abs(shift)
+        products = np.einsum("rj,rj->r", left[:, -kept:], moved[:, :kept])
+        lost = np.einsum("rj,rj->r", moved[:, kept:], moved[:, kept:])
+        scores.append(products / np.sqrt(whole - lost))
+    seen = _along(
+        scores,
+        lambda i: f"noises one step apart, one of them moved by {shifts[i]:+d} coordinates",
+        expected_length(width - most),
         level,
     )
     return replace(seen, least=min(1.0, seen.least))
