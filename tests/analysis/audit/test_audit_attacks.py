@@ -187,7 +187,7 @@ def test_an_experiment_file_is_audited_with_overrides(tmp_path: Path) -> None:
     # Each attack gets its share of what the confidence leaves.
     assert [attack.confidence for attack in report.attacks] == [pytest.approx(0.99)] * 5
     assert ("one training", 3, 3) in reports
-    assert reports[-1] == ("worst-case gradient", 1, 1)
+    assert ("worst-case gradient", 1, 1) in reports
     assert not report.defect
 
 

