@@ -36,13 +36,13 @@ from tacit.training.prepare import Job
 
 __all__ = ["GUESSED_SHARE", "Canary", "OneRun", "guess", "mislabel", "run_once", "unlike"]
 
-GUESSED_SHARE = 0.2
-"""Of the canaries that are guessed; the least certain others are abstained from."""
-
 Canary = Literal["mislabelled", "unlike"]
 """What a canary is: a record with a wrong label; or one of a wrong label whose inputs are random
 numbers ten times as large as those of any record, so that its gradient is clipped, and nobody
 else's points the same way."""
+
+GUESSED_SHARE = 0.2
+"""Of the canaries that are guessed; the least certain others are abstained from."""
 
 MOST_SCORED = 200  # steps that are looked at, evenly spread
 MOST_PRODUCTS = 10**11  # for canaries to be told apart together: half a minute
@@ -62,6 +62,7 @@ class OneRun:
         included: bool `[m]`, the coins.
         scores: `[m]`, larger where the releases speak for the canary.
         times: neighbouring steps between a canary that is in and one that is out, see `TradeOff`.
+        kind: what a canary was.
     """
 
     canaries: int
@@ -70,6 +71,7 @@ class OneRun:
     included: NDArray[np.bool_]
     scores: NDArray[np.float64]
     times: int = 1
+    kind: Canary = "mislabelled"
 
     @property
     def guessed(self) -> Guessed:
@@ -206,6 +208,7 @@ def run_once(
         included=selection.included,
         scores=scores,
         times=2 if relation == ADD_OR_REMOVE_ONE and not zero_out else 1,
+        kind=canary,
     )
 
 
