@@ -9,9 +9,9 @@ import pytest
 import torch
 from audit_bugs import job_of
 
-from tacit.analysis.audit.procedure import audit_job
 from tacit.analysis.audit.canaries import ALONE
 from tacit.analysis.audit.harness import set_up
+from tacit.analysis.audit.procedure import audit_job
 from tacit.analysis.audit.report import AuditOptions
 from tacit.training.stacked_context import StackedContext
 
