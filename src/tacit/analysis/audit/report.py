@@ -219,6 +219,7 @@ def audit_document(report: AuditReport) -> AuditDocument:
         certified_epsilon=report.certified,
         claimed_epsilon=report.claimed,
         smallest_excess=report.smallest_excess,
+        power=POWER,
         delta=report.delta,
         confidence=report.confidence,
         certified_violated=report.certified_violated,
@@ -285,7 +286,9 @@ def _summary_table(report: AuditReport) -> Table:
     table.add_row(
         "fidelity tests",
         f"{passed} of {len(report.fidelity)} passed" if report.fidelity else "none made",
-        f"a correct program is accused in {one_in_text(report.alarm_rate)} at most",
+        "whether the code does in a run what the plan states"
+        if report.fidelity
+        else "the program was attacked, but not looked into",
     )
     if report.smallest_excess is not None:
         table.add_row(
@@ -294,6 +297,9 @@ def _summary_table(report: AuditReport) -> Table:
             "weaker noise that allows this epsilon or more is found with a chance of "
             f"{100 * POWER:g} %",
         )
+    table.add_row(
+        "false alarm", one_in_text(report.alarm_rate), "of a correct program raises one, at most"
+    )
     for model in report.tested:
         table.add_row(
             escape(model.place),
