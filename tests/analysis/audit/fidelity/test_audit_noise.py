@@ -18,8 +18,9 @@ from scipy import stats
 from torch import Tensor, nn
 
 from tacit.analysis.audit.canaries import ALONE
+from tacit.analysis.audit.fidelity import noise_links as links
 from tacit.analysis.audit.fidelity import noise_sample as of_samples
-from tacit.analysis.audit.fidelity.finding import Finding
+from tacit.analysis.audit.fidelity.finding import LEVEL, Finding
 from tacit.analysis.audit.fidelity.noise import (
     NoiseSample,
     noise_findings,
@@ -474,11 +475,41 @@ def test_a_table_of_findings_in_words() -> None:
     assert {each.name for each in found if each.noise_factor is not None} >= {"noise variance"}
 
 
-def test_nothing_to_look_at_and_noise_of_another_kind_are_refused() -> None:
-    with pytest.raises(InputError, match="releases"):
-        sample_of(torch.zeros(0, 3), torch.zeros(0, 3), np.zeros(0), [])
+def test_a_program_that_releases_nothing_fails_and_noise_of_another_kind_is_refused() -> None:
     planned = job()
     plan = planned.plan
+    bare = Trace(plan, np.zeros(4, np.int64), torch.zeros(4, 21))
+    (nothing,) = noise_findings([noise_sample([bare], plan)])
+    assert not nothing.passed
+    assert nothing.saw.startswith("20 releases were not made, first that of node 0 at step 0")
     other = replace(plan.release.algorithm, noise=IndependentNoise("pairs", add_normal))
     with pytest.raises(InputError, match="gaussian"):
         noise_sample([], replace(plan, release=replace(plan.release, algorithm=other)))
+
+
+def test_of_many_copies_the_first_are_taken_from_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = job()
+    harness = set_up(planned.plan, 5, 40, StackedContext)
+    traces = [harness.observe(ALONE, seed).trace for seed in range(2)]
+    every = noise_sample(traces, planned.plan, copies=harness.copies)
+    monkeypatch.setattr(of_samples, "MOST_RELEASES", 2 * 3 * 5 * 4 + 1)
+    some = noise_sample(traces, planned.plan, copies=harness.copies)
+    assert (every.releases, some.releases) == (2 * 10 * 5 * 4, 2 * 3 * 5 * 4)
+    assert set(some.run) == set(range(6))
+    assert some.missing == ()
+    taken = (every.run % 10 < 3) & (every.step < 5)
+    assert every.drawn is not None
+    assert some.drawn is not None
+    assert np.array_equal(every.drawn[taken], some.drawn)
+    assert np.array_equal(every.handed[taken], some.handed)
+
+
+def test_of_very_many_releases_those_that_are_the_same_are_still_found() -> None:
+    sample = made(runs=1, steps=3, nodes=5, width=200).sample()
+    scores = np.random.default_rng(3).standard_normal((30_000, 200))
+    scores[20_000] = -scores[11]
+    numbers = np.zeros(30_000, np.int64)
+    many = replace(sample, scores=scores, run=numbers, node=numbers, step=numbers, part=numbers)
+    seen = links.pairs(many, LEVEL)
+    assert seen is not None
+    assert seen.p_value < LEVEL

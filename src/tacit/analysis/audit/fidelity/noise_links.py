@@ -41,7 +41,8 @@ MOST_PAIRED = 4096
 _MOST_HANDED = 8
 _LOOKED_AT = 1e-4
 _MOST_SHIFTED = 1 << 16
-_NARROW = 24
+_NARROW = 16
+_MOST_PRODUCTS = 1 << 33
 _MISSED = 1 - POWER
 
 
@@ -221,6 +222,8 @@ def pairs(sample: NoiseSample, level: float) -> Look | None:
     width, releases = min(sample.width, MOST_PAIRED), sample.releases
     if width < 4 or releases < 2:
         return None
+    # Of very many releases, few coordinates are compared: enough to see that two are the same.
+    width = min(width, max(_NARROW, _MOST_PRODUCTS // releases**2))
     pairs = releases * (releases - 1) // 2
     chosen = np.linspace(0, sample.width - 1, width).astype(np.int64)
     noises = sample.scores[:, chosen]
