@@ -48,7 +48,7 @@ class AuditOptions:
         confidence: of all bounds together.
         delta: at which epsilon is stated; None takes 1e-3, or the plan's if that is larger. A
             smaller delta needs more repetitions than 1 / delta to show.
-        canaries: mislabelled records in the one full training; 0 leaves it out.
+        canaries: records that are planted in the one full training; 0 leaves it out.
         seed: of the auditor's coins, and of noise and sampling.
         seconds: that the searches for worst-case records may take in all; None takes what an audit
             of a model of 100,000 parameters has, so that it ends within two minutes on two cores.
@@ -294,7 +294,7 @@ def _summary_table(report: AuditReport) -> Table:
         table.add_row(
             "smallest excess",
             epsilon_words(report.smallest_excess),
-            "weaker noise that allows this epsilon or more is found with a chance of "
+            "noise that is weaker at every step and allows this epsilon is found with a chance of "
             f"{100 * POWER:g} %",
         )
     table.add_row(
