@@ -11,6 +11,8 @@ import drawing_lab as lab
 import numpy as np
 import pytest
 
+from algorithms.battery_table import ROWS
+from tacit.algorithms import ALGORITHMS
 from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.analysis.audit.trace import Trace
 from tacit.training import sampling
@@ -22,6 +24,7 @@ AGAIN: Mapping[str, Any] = {**TWO_PARTS, "sampling": "with-replacement"}
 PRIMAL: Mapping[str, Any] = {"name": "fedspd-dp", "local_steps": 2, "clients_per_round": 3}
 ANCHORS: Mapping[str, Any] = {"name": "privsgp-vr", "anchor_every": 4}
 TABLE: Mapping[str, Any] = {"name": "privsgp-vr", "state": "private", "table_batch": 3}
+PRIVATE = [case for case, row in ROWS.items() if ALGORITHMS[row.name].private]
 BOTH = pytest.mark.parametrize("setting", [POISSON, lab.FIXED], ids=["poisson", "fixed"])
 
 
@@ -245,3 +248,22 @@ def test_how_often_a_correct_program_is_accused() -> None:
     # More than 8 of 60 have a chance below 0.005 where each has 1/20.
     assert max(low.values()) <= 8
     assert np.mean(list(low.values())) <= 3
+
+
+# Every private algorithm.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case", [case for case, row in ROWS.items() if ALGORITHMS[row.name].private]
+)
+def test_no_private_algorithm_is_accused(case: str) -> None:
+    row = ROWS[case]
+    options = {"name": row.name, **row.options, **row.resumed}
+    # Sampled Laplace noise has no bound for batches of a fixed size.
+    laplace = ALGORITHMS[row.name].noise.norm == "l1"
+    for setting in (POISSON,) if laplace else (POISSON, lab.FIXED):
+        job = lab.drawing_job(options, records=(20, 16, 18, 20), **setting)
+        findings = lab.findings_of(lab.observe(job, nodes=16, steps=4))
+        assert not failed(findings)
+        assert {"batches", "favoured records", "coins of runs"} <= set(findings)
