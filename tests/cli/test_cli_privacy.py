@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 from experiments import Answer, strict_json, tacit, write_experiment
+from tacit.errors import InputError
+from tacit.report.documents.base import load
+from tacit.report.documents.claims import AuditDocument
+from tacit.report.documents.run import AuditFailure, read_result
 
 
 @pytest.fixture
@@ -95,6 +99,25 @@ def test_an_audit_is_put_beside_a_run(run: Path) -> None:
     assert strict_json((run / "audit-2.json").read_text(encoding="utf-8")) == second
     refused(tacit("audit", run, "--steps", 2), "--steps")
     refused(tacit("audit", "."), "config.toml")
+
+
+def test_an_alarm_is_not_undone_by_another_audit(run: Path) -> None:
+    from tacit.analysis.audit import record_audit
+
+    tacit("audit", run, "--repetitions", 100, "--canaries", 0)
+    innocent = load(AuditDocument, (run / "audit.json").read_bytes(), "audit.json")
+    seen = AuditFailure(name="noise variance", saw="The noise is half as large as planned.")
+    guilty = innocent.model_copy(update={"defect": True, "failures": (seen,)})
+    shown = []
+    for document in (guilty, innocent):
+        record_audit(run, document)
+        recorded = read_result(run / "result.json").audit
+        assert recorded is not None
+        shown.append((recorded.failures, recorded.earlier_alarms))
+    assert shown == [((seen,), 0), ((), 1)]
+    (run / "audit-2.json").write_text("no JSON")
+    with pytest.raises(InputError, match="cannot be read"):
+        record_audit(run, innocent)
 
 
 @pytest.mark.parametrize(

@@ -253,9 +253,9 @@ def audit(
     set_: Set = None,
     repetitions: Annotated[
         int, typer.Option("--repetitions", help="Nodes run on each pair of worst-case data.")
-    ] = 10_000,
+    ] = 2000,
     steps: Annotated[
-        int | None, typer.Option("--steps", help="Attack only the first so many steps.")
+        int | None, typer.Option("--steps", help="Audit only the first so many steps.")
     ] = None,
     delta: Annotated[
         float | None,
@@ -265,19 +265,27 @@ def audit(
         float, typer.Option("--confidence", help="Of all bounds together.")
     ] = 0.95,
     canaries: Annotated[
-        int, typer.Option("--canaries", help="Mislabelled records in one training; 0: none.")
+        int, typer.Option("--canaries", help="Canaries planted in one training; 0: none.")
     ] = 1000,
     seed: Annotated[int, typer.Option("--seed", help="Of coins, noise and sampling.")] = 0,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", help="For the search for worst-case records; default: short."),
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print every test and every attack, too.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Attack what an experiment sends, and print the epsilon that was really extracted.
+    """Test and attack the code that trains, and say what it leaks.
 
-    Of a run folder, the figure is put into its result and report.
+    The exit code is 1 where a test or an attack accuses the code. Of a run folder, the result is
+    put beside the run: into result.json, the report and audit.json.
     """
     from tacit.analysis import audit as auditing
     from tacit.report.documents.base import dump
 
-    options = auditing.AuditOptions(repetitions, steps, confidence, delta, canaries, seed)
+    options = auditing.AuditOptions(repetitions, steps, confidence, delta, canaries, seed, seconds)
     run = file if file.is_dir() else None
     if run is not None and (set_ or steps is not None):
         raise InputError("--set" if set_ else "--steps", set_ or steps, "a run is audited as it is")
@@ -290,7 +298,7 @@ def audit(
     if as_json:
         typer.echo(dump(document))
     else:
-        auditing.audit_table(report)
+        auditing.audit_table(report, details=verbose)
     if report.defect:
         raise typer.Exit(1)
 

@@ -14,6 +14,7 @@ __all__ = [
     "guess_bound",
     "lower_text",
     "number_text",
+    "one_in_text",
     "percent_text",
     "percent_up_text",
     "range_text",
@@ -70,6 +71,16 @@ def count_text(count: int, noun: str) -> str:
     ('1 node', '1,234 nodes')
     """
     return f"{count:,} {noun if count == 1 else f'{noun}s'}"
+
+
+def one_in_text(rate: float) -> str:
+    """Write a small chance as one audit in so many, rounded to the safe side: fewer.
+
+    >>> one_in_text(1e-6), one_in_text(1 - 0.95)
+    ('1 audit in 1,000,000', '1 audit in 20')
+    """
+    # A hair, so that 1 - 0.95, which is a little more than 1/20, is 1 in 20.
+    return f"1 audit in {math.floor(1 / rate * (1 + 1e-9)):,}"
 
 
 def percent_text(share: float | None) -> str:

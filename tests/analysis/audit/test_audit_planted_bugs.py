@@ -45,7 +45,7 @@ def test_the_code_without_bugs_is_not_accused(setting: str) -> None:
     report = audited(StackedContext, setting)
     assert not report.defect
     assert report.repeated_noises == 0
-    assert report.verdict == "certified not exceeded at 95 % confidence"
+    assert report.verdict.startswith("no alarm")
     assert 0.0 < report.epsilon <= report.certified
 
 
@@ -53,7 +53,7 @@ def test_the_code_without_bugs_is_not_accused(setting: str) -> None:
 def test_half_the_noise(setting: str) -> None:
     report = audited(planted.NoiseHalved, setting)
     assert report.certified_violated
-    assert report.verdict.startswith("certified VIOLATED at 95 % confidence: a defect")
+    assert report.verdict.startswith("ALARM, a defect")
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -74,7 +74,7 @@ def test_noise_reused_across_steps(bug: type[StackedContext]) -> None:
     assert report.epsilon > report.certified
     assert {attack.statistic for attack in report.attacks} >= {"noise met twice"}
     assert report.repeated_noises > 0
-    assert report.verdict.startswith("NOISE USED TWICE")
+    assert "NOISE USED TWICE" in report.verdict
 
 
 def test_noise_reused_where_no_canary_can_show_it() -> None:

@@ -1,12 +1,13 @@
-"""Attacks on what a run really sends, and the lower bounds on epsilon that they prove.
+"""Tests and attacks on the code that trains, and what they show of its privacy.
 
-`audit` runs the product's own code (plan, sampler, clip, noise, exchange) on neighbouring data
-sets, attacks the full transcript, and states an epsilon that is exceeded with a stated
-confidence: statistics, not proof. It stands beside `certified`, which is an upper bound with a
-proof, and `claimed`, which is what a paper's formula says.
+`audit` runs the product's own code (plan, sampler, clip, noise, exchange). Tests of fidelity ask
+whether it does what the plan states, and say how small a defect they find. Attacks run it on
+neighbouring data sets, look at the full transcript, and state an epsilon that is exceeded with a
+stated confidence: statistics, not proof. It stands beside `certified`, which is an upper bound with
+a proof, and `claimed`, which is what a paper's formula says.
 """
 
-from tacit.analysis.audit.attacks import audit, audit_file, audit_job
+from tacit.analysis.audit.procedure import audit, audit_file, audit_job
 from tacit.analysis.audit.record import record_audit, run_experiment
 from tacit.analysis.audit.report import (
     AuditOptions,
@@ -15,13 +16,15 @@ from tacit.analysis.audit.report import (
     audit_progress,
     audit_table,
 )
-from tacit.report.documents.claims import Attack, Comparison
+from tacit.report.documents.claims import Attack, AuditedModel, Comparison, FidelityTest
 
 __all__ = [
     "Attack",
     "AuditOptions",
     "AuditReport",
+    "AuditedModel",
     "Comparison",
+    "FidelityTest",
     "audit",
     "audit_document",
     "audit_file",

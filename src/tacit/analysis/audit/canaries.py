@@ -111,8 +111,9 @@ def stack_records(
         dtype: of the records.
         device: of the records.
 
-    In a node that holds D' of a zero-out problem the last row is still there, but the node's plan
-    must not count it: it is never drawn.
+    A record's target, which the loss does not read, is its number in the stack: it says who was
+    drawn. In a node that holds D' of a zero-out problem the last row is still in the stack, but is
+    none of the node's records, and the node's plan must not count it either.
     """
     sizes = torch.tensor(records, dtype=torch.int64, device=device)
     ends = sizes.cumsum(0)
@@ -122,4 +123,7 @@ def stack_records(
     choice = torch.tensor([instead, problem.canary], dtype=dtype, device=device)
     inputs[ends - 1, : BARE.start] = choice[inserted.to(device).long()]
     inputs *= clip
-    return StackedData(inputs, inputs.new_zeros(len(inputs), 1), ends - sizes, sizes)
+    absent = torch.zeros_like(sizes)
+    if problem.instead is None:
+        absent = (~inserted.to(device)).long()
+    return StackedData(inputs, torch.arange(len(inputs)).to(device), ends - sizes, sizes - absent)

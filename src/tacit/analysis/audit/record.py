@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tacit.errors import InputError
 from tacit.report import write_report
-from tacit.report.documents.claims import AuditDocument
+from tacit.report.documents.base import parse
+from tacit.report.documents.claims import AuditDocument, AuditedModel
 from tacit.report.documents.run import RunAudit, read_result
 from tacit.training.run_folder.folder import RESULT, RunFolder
 
@@ -26,26 +27,39 @@ def run_experiment(run: Path) -> Path:
 
 
 def record_audit(run: Path, document: AuditDocument) -> Path:
-    """Write an audit's document into a run folder, its figure into result.json and the report.
+    """Write an audit's document into a run folder, its figures into result.json and the report.
 
     An audit is of an experiment's mechanism, at a delta of its own. Earlier audits are kept:
-    `audit.json`, then `audit-2.json` and so on; the result shows the last.
+    `audit.json`, then `audit-2.json` and so on. The result shows the last, and how many of the
+    earlier ones accused the program: another audit does not undo that.
 
     Raises:
-        InputError: the run's result cannot be read.
+        InputError: the run's result, or an earlier audit, cannot be read.
     """
     names = ["audit.json", *(f"audit-{number}.json" for number in range(2, 1000))]
+    earlier = [run / name for name in names if (run / name).exists()]
     name = next(name for name in names if not (run / name).exists())
     try:
         result = read_result(run / RESULT)
-    except InputError as error:
+        alarms = sum(bool(parse(file.read_bytes(), str(file))["defect"]) for file in earlier)
+    except (InputError, KeyError, OSError) as error:
         raise InputError(
-            "FILE", str(run), f"has a result.json that cannot be read: {error}"
+            "FILE", str(run), f"has a result.json or an audit.json that cannot be read: {error}"
         ) from None
-    audit = RunAudit.model_validate(document, from_attributes=True)
+    own = {
+        "questions": [test.question for test in document.fidelity],
+        "tested": [_tested(model) for model in document.tested],
+        "earlier_alarms": alarms,
+    }
+    same = {name: getattr(document, name) for name in RunAudit.model_fields if name not in own}
+    audit = RunAudit.model_validate(same | own)
     shown = {"audited_epsilon": document.audited_epsilon, "audit": audit}
     folder = RunFolder(run)
     folder.write_document(name, document)
     folder.write_document(RESULT, result.model_copy(update=shown))
     write_report(run)
     return run / name
+
+
+def _tested(model: AuditedModel) -> str:
+    return f"{model.place} ({model.model}, {model.parameters:,} parameters, {model.gradient_path})"

@@ -5,18 +5,28 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
+from tacit.analysis.audit.fidelity.finding import ALARM_RATE, POWER, Finding
 from tacit.errors import InputError
-from tacit.report.documents.claims import Attack, AuditDocument
+from tacit.report.documents.claims import (
+    Attack,
+    AuditDocument,
+    AuditedModel,
+    Comparison,
+    FidelityTest,
+)
+from tacit.report.documents.run import AuditFailure
+from tacit.report.protection import epsilon_words, lower_words
 from tacit.report.terminal import print_table
-from tacit.report.wording import epsilon_text, lower_text
+from tacit.report.wording import count_text, lower_text, one_in_text
 
 __all__ = [
     "AuditOptions",
@@ -38,19 +48,22 @@ class AuditOptions:
         confidence: of all bounds together.
         delta: at which epsilon is stated; None takes 1e-3, or the plan's if that is larger. A
             smaller delta needs more repetitions than 1 / delta to show.
-        canaries: mislabelled records in the one full training; 0 leaves it out.
+        canaries: records that are planted in the one full training; 0 leaves it out.
         seed: of the auditor's coins, and of noise and sampling.
+        seconds: that the searches for worst-case records may take in all; None takes what an audit
+            of a model of 100,000 parameters has, so that it ends within two minutes on two cores.
 
     Raises:
         InputError: a number is outside its range.
     """
 
-    repetitions: int = 10_000
+    repetitions: int = 2000
     steps: int | None = None
     confidence: float = 0.95
     delta: float | None = None
     canaries: int = 1000
     seed: int = 0
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         checks: dict[str, tuple[bool, str]] = {
@@ -63,6 +76,7 @@ class AuditOptions:
             ),
             "canaries": (self.canaries >= 0, "must be 0 or more"),
             "seed": (0 <= self.seed < 2**31, "must lie in 0..2^31 - 1"),
+            "seconds": (self.seconds is None or self.seconds > 0, "must be positive"),
         }
         for name, (right, expected) in checks.items():
             if not right:
@@ -87,6 +101,12 @@ class AuditReport:
         repeated_noises: messages whose noise was met before, in another step or node; a correct
             run has none.
         seconds: it took.
+        fidelity: what the tests of fidelity found.
+        smallest_excess: the epsilon from which weaker noise would have been found, with the chance
+            `fidelity.finding.POWER`; None if no test says so.
+        tested: the models whose training was audited.
+        alarm_rate: the chance, at most, that all tests and attacks together accuse a correct
+            program.
     """
 
     algorithm: str
@@ -101,6 +121,10 @@ class AuditReport:
     attacks: tuple[Attack, ...]
     repeated_noises: int
     seconds: float
+    fidelity: tuple[Finding, ...] = ()
+    smallest_excess: float | None = None
+    tested: tuple[AuditedModel, ...] = ()
+    alarm_rate: float = ALARM_RATE
 
     @property
     def epsilon(self) -> float:
@@ -109,13 +133,34 @@ class AuditReport:
 
     @property
     def certified_violated(self) -> bool:
-        """Whether more was extracted than is certified, at any delta: then there is a defect."""
+        """Whether a lower bound lies above the certificate, at any delta, at `confidence`.
+
+        Of a correct program that happens in a share 1 - `confidence` of all audits, at most.
+        """
         return any(attack.hardest.violated for attack in self.attacks)
 
     @property
+    def failures(self) -> tuple[AuditFailure, ...]:
+        """What accuses the program, and what it saw: tests, repeated noise, then attacks."""
+        failed = [
+            AuditFailure(name=finding.name, saw=finding.saw)
+            for finding in sorted(self.fidelity, key=lambda finding: finding.p_value)
+            if not finding.passed
+        ]
+        if self.repeated_noises:
+            saw = f"{self.repeated_noises:,} messages carry the noise of another message."
+            failed.append(AuditFailure(name="NOISE USED TWICE", saw=saw))
+        failed.extend(
+            AuditFailure(name=f"attack: {attack.name}", saw=_violation(attack.hardest))
+            for attack in self.attacks
+            if attack.alarm
+        )
+        return tuple(failed)
+
+    @property
     def defect(self) -> bool:
-        """Whether what runs is not what was certified."""
-        return self.certified_violated or self.repeated_noises > 0
+        """Whether what runs is not what was certified: an alarm, but for `alarm_rate`."""
+        return bool(self.failures)
 
     @property
     def claim_violated(self) -> bool | None:
@@ -126,19 +171,21 @@ class AuditReport:
     def verdict(self) -> str:
         """In one line."""
         level = f"{100 * self.confidence:g} % confidence"
-        if self.repeated_noises:
-            return f"NOISE USED TWICE, in {self.repeated_noises} messages: a defect"
-        worst = max(
-            (attack.hardest for attack in self.attacks),
-            key=lambda comparison: comparison.epsilon - comparison.certified,
-            default=None,
-        )
-        if worst is not None and worst.violated:
+        passed = f"all {len(self.fidelity)} fidelity tests passed; " if self.fidelity else ""
+        failures = self.failures
+        if failures:
+            first, *others = failures
+            more = f" (so do: {', '.join(failure.name for failure in others)})" if others else ""
+            return f"ALARM, a defect: '{first.name}' accuses the program{more}. {first.saw}"
+        hardest = [attack.hardest for attack in self.attacks if attack.hardest.violated]
+        if hardest:
+            worst = max(hardest, key=lambda comparison: comparison.epsilon - comparison.certified)
             return (
-                f"certified VIOLATED at {level}: a defect. At delta {worst.delta:g} epsilon is at "
-                f"least {worst.epsilon:.4g} where {worst.certified:.4g} is certified"
+                f"no alarm; {passed}within chance. {_violation(worst)} Of a correct program, "
+                f"{one_in_text(1 - self.confidence)} shows as much, at {level}: audit again with "
+                "another seed and more repetitions"
             )
-        return f"certified not exceeded at {level}"
+        return f"no alarm; {passed}certified not exceeded at {level}"
 
     @property
     def claim_verdict(self) -> str:
@@ -149,81 +196,183 @@ class AuditReport:
         return f"claim VIOLATED at {level}" if self.claim_violated else "claim not exceeded"
 
 
+def _violation(comparison: Comparison) -> str:
+    """What an attack shows that extracts more than is certified."""
+    return (
+        f"At delta {comparison.delta:g} epsilon is at least {lower_text(comparison.epsilon)}, and "
+        f"{comparison.certified:.4g} is certified."
+    )
+
+
 def audit_document(report: AuditReport) -> AuditDocument:
     """The report as a document; a bound that is infinite is null in its JSON."""
+    failures = report.failures
     return AuditDocument(
         format_version=1,
+        verdict=report.verdict,
+        claim_verdict=report.claim_verdict,
+        defect=report.defect,
+        alarms=tuple(failure.name for failure in failures),
+        alarm_rate=report.alarm_rate,
+        failures=failures,
         audited_epsilon=report.epsilon,
         certified_epsilon=report.certified,
         claimed_epsilon=report.claimed,
+        smallest_excess=report.smallest_excess,
+        power=POWER,
         delta=report.delta,
         confidence=report.confidence,
         certified_violated=report.certified_violated,
-        repeated_noises=report.repeated_noises,
-        defect=report.defect,
         claim_violated=report.claim_violated,
-        verdict=report.verdict,
-        claim_verdict=report.claim_verdict,
+        repeated_noises=report.repeated_noises,
+        fidelity_tests=len(report.fidelity),
+        fidelity_passed=sum(finding.passed for finding in report.fidelity),
         algorithm=report.algorithm,
         relation=report.relation,
         mechanism=report.mechanism,
         trust_model="all-messages",
         nodes=report.nodes,
         steps=report.steps,
+        tested=report.tested,
+        fidelity=tuple(_fidelity_test(finding) for finding in report.fidelity),
         attacks=report.attacks,
         seconds=report.seconds,
     )
 
 
-def audit_table(report: AuditReport) -> None:
-    """The report for people, on standard output."""
-    table = Table(box=SIMPLE_HEAD)
-    for heading in ("attack", "by", "bound"):
-        table.add_column(heading)
-    for heading in ("counted", "right", "epsilon"):
-        table.add_column(heading, justify="right")
-    for attack in report.attacks:
+def _fidelity_test(finding: Finding) -> FidelityTest:
+    values = {field.name: getattr(finding, field.name) for field in fields(finding)}
+    return FidelityTest(passed=finding.passed, **values)
+
+
+def audit_table(report: AuditReport, *, details: bool = False) -> None:
+    """The report for people, on standard output: one table, its verdict below it.
+
+    Args:
+        report: what was found.
+        details: whether every test and every attack is shown above the table.
+    """
+    console = Console(highlight=False)
+    console.print(f"{report.algorithm}, {report.steps} steps, {report.relation}")
+    console.print(report.mechanism, markup=False)
+    if details:
+        if report.fidelity:
+            print_table(console, _test_table(report.fidelity))
+        print_table(console, _attack_table(report.attacks))
+    print_table(console, _summary_table(report))
+    style = "bold red" if report.defect else None
+    console.print(report.verdict, style=style, markup=False)
+
+
+def _summary_table(report: AuditReport) -> Table:
+    """What everybody should know of an audit; what accuses the program comes first."""
+    table = _table(f"at delta {report.delta:g}", "result", "how sure, and of what")
+    for failure in report.failures:
+        table.add_row(escape(failure.name), "ALARM", escape(failure.saw))
+    table.add_row(
+        "certified epsilon", f"at most {epsilon_words(report.certified)}", "proved for the plan"
+    )
+    best = max(report.attacks, key=lambda attack: attack.epsilon, default=None)
+    by = "no attack" if best is None else f"{best.name}, by {best.statistic}"
+    table.add_row(
+        "audited epsilon",
+        f"at least {lower_words(report.epsilon)}",
+        f"{100 * report.confidence:g} % confidence; the best of "
+        f"{count_text(len(report.attacks), 'attack')}: {escape(by)}",
+    )
+    claimed = "none" if report.claimed is None else epsilon_words(report.claimed)
+    table.add_row("claimed epsilon", claimed, report.claim_verdict)
+    passed = sum(finding.passed for finding in report.fidelity)
+    table.add_row(
+        "fidelity tests",
+        f"{passed} of {len(report.fidelity)} passed" if report.fidelity else "none made",
+        "whether the code does in a run what the plan states"
+        if report.fidelity
+        else "the program was attacked, but not looked into",
+    )
+    if report.smallest_excess is not None:
         table.add_row(
-            attack.name,
-            attack.statistic,
+            "smallest excess",
+            epsilon_words(report.smallest_excess),
+            "noise that is weaker at every step and allows this epsilon is found with a chance of "
+            f"{100 * POWER:g} %",
+        )
+    table.add_row(
+        "false alarm", one_in_text(report.alarm_rate), "of a correct program raises one, at most"
+    )
+    for model in report.tested:
+        table.add_row(
+            escape(model.place),
+            escape(f"{model.model}, {model.parameters:,} parameters"),
+            escape(model.gradient_path),
+        )
+    return table
+
+
+def _test_table(findings: tuple[Finding, ...]) -> Table:
+    table = _table("fidelity test", "result", "p", "what was seen", "what would be found")
+    for finding in findings:
+        table.add_row(
+            escape(finding.name),
+            "passed" if finding.passed else "FAILED",
+            f"{'' if finding.exact else '<= '}{finding.p_value:.3g}",
+            escape(finding.saw),
+            escape(finding.power),
+        )
+    return table
+
+
+def _attack_table(attacks: tuple[Attack, ...]) -> Table:
+    table = _table("attack", "by", "bound", "counted", "right", "epsilon")
+    for column in table.columns[3:]:
+        column.justify = "right"
+    for attack in attacks:
+        table.add_row(
+            escape(attack.name),
+            escape(attack.statistic),
             attack.method,
             f"{attack.repetitions:,}",
             _right(attack.guesses),
             f">= {lower_text(attack.epsilon)}",
         )
-    console = Console(highlight=False)
-    console.print(f"{report.algorithm}, {report.steps} steps, {report.relation}")
-    console.print(report.mechanism)
-    print_table(console, table)
-    claimed = "no claim" if report.claimed is None else f"{report.claimed:.4g}"
-    console.print(
-        f"epsilon at delta {report.delta:g}: audited at least {lower_text(report.epsilon)}, "
-        f"certified at most {epsilon_text(report.certified)}, claimed {claimed}"
-    )
-    console.print(f"{report.verdict}; {report.claim_verdict}")
+    return table
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=SIMPLE_HEAD)
+    for heading in headings:
+        table.add_column(heading)
+    return table
 
 
 def _right(guesses: dict[str, float]) -> str:
     """Rates of true and false positives, or right guesses of all."""
     if "TPR" in guesses:
         return f"TPR {guesses['TPR']:.4g}, FPR {guesses['FPR']:.4g}"
-    return f"{guesses['correct']:g} of {guesses['guessed']:g}"
+    if "correct" in guesses:
+        return f"{guesses['correct']:g} of {guesses['guessed']:g}"
+    return ", ".join(f"{name} {value:.4g}" for name, value in guesses.items())
 
 
 @contextmanager
 def audit_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A progress line on standard error, if that is a terminal: yields what `audit` tells.
+    """What is being done, on standard error: yields what `audit` tells.
+
+    A terminal shows a bar; anything else gets a line whenever something new is begun.
 
     Example:
         `with audit_progress() as progress: audit_file(file, progress=progress)`
     """
+    if not sys.stderr.isatty():
+        yield _line_a_stage()
+        return
     bar = ProgressBar(
         TextColumn("{task.description}"),
         BarColumn(),
-        TimeRemainingColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
-        disable=not sys.stderr.isatty(),
     )
     with bar:
         task = bar.add_task("preparing", total=None)
@@ -232,3 +381,15 @@ def audit_progress() -> Iterator[Callable[[str, int, int], None]]:
             bar.update(task, description=what, completed=done, total=total)
 
         yield tell
+
+
+def _line_a_stage() -> Callable[[str, int, int], None]:
+    """Writes a line on standard error when another thing is begun."""
+    begun: list[str] = []
+
+    def tell(what: str, done: int, total: int) -> None:
+        if what not in begun[-1:]:
+            begun.append(what)
+            print(f"audit: {what}", file=sys.stderr, flush=True)
+
+    return tell

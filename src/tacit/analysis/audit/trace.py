@@ -137,6 +137,8 @@ class Trace:
     """What one run showed, in the order in which it happened.
 
     Args:
+        plan: what was to run.
+        offsets: where each node's records begin in the stack, int64 `[nodes]`.
         start: `[nodes, d]`, x^0.
         sent: messages, those of the gossip-only round after the last step included.
         releases: calls for noise.
@@ -147,6 +149,8 @@ class Trace:
         common: the common model of the end, `[d]`.
     """
 
+    plan: Plan
+    offsets: NDArray[np.int64]
     start: Tensor
     sent: list[Sent] = field(default_factory=list)
     releases: list[Release] = field(default_factory=list)
@@ -370,7 +374,7 @@ def run_traced(
     algorithm = plan.config.algorithm.definition
     options: Any = plan.config.algorithm.options
     origin = model.start(len(plan.nodes), DTYPES[plan.config.train.dtype], data.targets.device)
-    trace = Trace(start=origin.clone())
+    trace = Trace(plan, data.offsets.cpu().numpy(), origin.clone())
     traced_model = cast(StackedModel, _TracedModel(model, trace.drawn))
     inner = context(plan, traced_model, data, node_keys(plan), TracedExchange(exchange, trace.sent))
     traced = cast(StepContext, _TracedContext(inner, plan, trace, replay))

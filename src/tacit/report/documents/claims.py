@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from tacit.report.documents.base import Count, Document, Flag, Items, Number, OptionalNumber, Text
-from tacit.report.documents.run import ClaimCondition
+from tacit.report.documents.run import AuditFailure, ClaimCondition
 
-__all__ = ["Attack", "AuditDocument", "ClaimRow", "ClaimsDocument", "Comparison"]
+__all__ = [
+    "Attack",
+    "AuditDocument",
+    "AuditedModel",
+    "ClaimRow",
+    "ClaimsDocument",
+    "Comparison",
+    "FidelityTest",
+]
 
 
 class ClaimRow(Document):
@@ -70,6 +78,8 @@ class Attack(Document):
         confidence: of these bounds alone; the report's holds for all attacks together.
         repetitions: that were counted; for `one-run` canaries.
         guesses: what was counted, by name.
+        alarm: whether the bound lies above the certificate even at a confidence that a correct
+            program spoils in fewer than one audit of a million, all attacks and tests together.
     """
 
     name: Text
@@ -80,28 +90,77 @@ class Attack(Document):
     confidence: Number
     repetitions: Count
     guesses: dict[str, Number]
+    alarm: Flag
+
+
+class FidelityTest(Document):
+    """What one test of fidelity found; see `tacit.analysis.audit.fidelity.finding.Finding`.
+
+    `statistic` is null where it is no number, `noise_factor` where the defect is of another kind.
+    """
+
+    name: Text
+    question: Text
+    passed: Flag
+    statistic: OptionalNumber
+    meaning: Text
+    p_value: Number
+    exact: Flag
+    saw: Text
+    power: Text
+    noise_factor: OptionalNumber
+
+
+class AuditedModel(Document):
+    """A model whose training was audited.
+
+    Args:
+        place: `laboratory`, where worst-case gradients are made, or `own model`.
+        model: its name.
+        parameters: how many it has.
+        gradient_path: how the clipped sums of its records are computed, in words.
+    """
+
+    place: Text
+    model: Text
+    parameters: Count
+    gradient_path: Text
 
 
 class AuditDocument(Document):
-    """What an audit found; see `tacit.analysis.audit.report.AuditReport`."""
+    """What an audit found; see `tacit.analysis.audit.report.AuditReport`.
+
+    `fidelity_tests` and `fidelity_passed` count them; `failures` tells of each test that failed
+    and of each attack that accuses what it saw, and `alarms` has their names. `power` is the chance
+    with which what a test says it finds is found.
+    """
 
     format_version: Count
+    verdict: Text
+    claim_verdict: Text
+    defect: Flag
+    alarms: Items[Text]
+    alarm_rate: Number
+    failures: Items[AuditFailure]
     audited_epsilon: OptionalNumber
     certified_epsilon: OptionalNumber
     claimed_epsilon: OptionalNumber
+    smallest_excess: OptionalNumber
+    power: Number
     delta: Number
     confidence: Number
     certified_violated: Flag
-    repeated_noises: Count
-    defect: Flag
     claim_violated: Flag | None
-    verdict: Text
-    claim_verdict: Text
+    repeated_noises: Count
+    fidelity_tests: Count
+    fidelity_passed: Count
     algorithm: Text
     relation: Text
     mechanism: Text
     trust_model: Text
     nodes: Items[Count]
     steps: Count
+    tested: Items[AuditedModel]
+    fidelity: Items[FidelityTest]
     attacks: Items[Attack]
     seconds: Number

@@ -1,0 +1,337 @@
+"""Lower bounds on epsilon from one run, by the trade-off function that a mechanism is held to.
+
+A trade-off function says how often a test of one record can be right at each rate of being wrong.
+Here it is held from the safe side, by finitely many pairs (epsilon, delta): the mechanism that is
+put to the test is (epsilon, delta)-DP for each of them, in both orders of two neighbours. Each pair
+bounds the power of a test at a false positive rate x, and the least of these bounds is g:
+
+    g(x) = min(e^epsilon x + delta, 1 - e^-epsilon (1 - delta - x)).
+
+The bound on right guesses is that of Mahloujifar, Melis and Chaudhuri, *Auditing f-Differential
+Privacy in One Run* (arXiv 2410.22235), proved for this code in `docs/proofs/audits.md`, *One
+training run*; that of Steinke, Nasr and Jagielski (2023), Theorem 5.2, holds for every pair. Both
+bound the same chance, so that the smaller of the two is one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit import privacy
+from tacit.analysis.audit.bounds import MOST_EPSILON, one_run_p_value
+from tacit.errors import InputError
+from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+
+__all__ = [
+    "FamilyBound",
+    "Guessed",
+    "TradeOff",
+    "epsilon_of_any",
+    "epsilon_of_family",
+    "gaussian",
+    "of_mechanisms",
+    "p_value",
+    "quietest_not_refuted",
+    "refutes",
+]
+
+Array = NDArray[np.float64]
+
+ROUNDING = 1e-9  # of a sum of chances: far more than a thousand additions can lose
+POINTS = 24  # pairs that an accountant is asked for
+GAUSSIAN_POINTS = 64
+FAMILY_POINTS = 12  # for each amount of noise that is tried
+SMALLEST_DELTA = 1e-9
+MOST_FACTOR = 1e6  # of noise, up and down, that is searched
+
+
+@dataclass(frozen=True)
+class Guessed:
+    """What was guessed in one run.
+
+    Args:
+        canaries: m, each in by a fair coin of its own.
+        guesses: r, fixed before the coins are looked at; the others are abstained from.
+        correct: v.
+
+    Raises:
+        InputError: not 0 <= correct <= guesses <= canaries, or no canary at all.
+    """
+
+    canaries: int
+    guesses: int
+    correct: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.correct <= self.guesses <= self.canaries and self.canaries):
+            found = (self.correct, self.guesses, self.canaries)
+            raise InputError("guesses", found, "needs correct <= guesses <= canaries, one or more")
+
+
+@dataclass(frozen=True)
+class TradeOff:
+    """What a test of one canary can achieve, from above.
+
+    Args:
+        epsilons: ascending, each 0 or more.
+        deltas: for which the mechanism is (epsilon, delta)-DP, in [0, 1] each; rounded up.
+        times: how many neighbouring steps lie between a canary that is in and one that is out: 1,
+            or 2 where one record stands in another's place and the guarantee is for adding or
+            removing one.
+
+    Raises:
+        InputError: the numbers of both differ or are 0, or one is out of range.
+    """
+
+    epsilons: tuple[float, ...]
+    deltas: tuple[float, ...]
+    times: int = 1
+
+    def __post_init__(self) -> None:
+        pairs = list(zip(self.epsilons, self.deltas, strict=False))
+        right = len(self.epsilons) == len(self.deltas) > 0 and self.times in (1, 2)
+        if not (right and all(e >= 0 and 0 <= d <= 1 for e, d in pairs)):
+            raise InputError(
+                "trade-off", pairs, "needs epsilons of 0 or more, and a delta in [0, 1] for each"
+            )
+
+    @cached_property
+    def _lines(self) -> tuple[Array, Array]:
+        """Slopes and intercepts of the lines above g, those of the opposite test last."""
+        epsilons = np.minimum(np.asarray(self.epsilons), MOST_EPSILON)
+        deltas = np.where(np.asarray(self.epsilons) > MOST_EPSILON, 1.0, np.asarray(self.deltas))
+        opposite = np.exp(-epsilons)
+        slopes = np.concatenate([np.exp(epsilons), opposite])
+        return slopes, np.concatenate([deltas, 1 - opposite * (1 - deltas)])
+
+    def needed(self, power: float) -> float:
+        """The least false positive rate at this power, from below; infinite above power 1."""
+        slopes, intercepts = self._lines
+        for _ in range(self.times):
+            if power > 1:
+                return math.inf
+            rate = float(((power - intercepts) / slopes).max())
+            power = max(0.0, rate * (1 - 1e-12) - 1e-15)
+        return power
+
+    def pairs(self) -> list[tuple[float, float]]:
+        """Its (epsilon, delta), of `times` steps: e^epsilon (e^epsilon x + delta) + delta."""
+        single = zip(self.epsilons, self.deltas, strict=True)
+        if self.times == 1:
+            return list(single)
+        return [
+            (2 * epsilon, min(1.0, delta * (1 + math.exp(epsilon)) * (1 + 1e-15)))
+            for epsilon, delta in single
+            if epsilon < MOST_EPSILON
+        ]
+
+
+def gaussian(mu: float, *, times: int = 1) -> TradeOff:
+    """That of a Gaussian mechanism of sensitivity / standard deviation `mu` > 0, by tangents."""
+    most = gaussian_epsilon(mu, SMALLEST_DELTA)
+    epsilons = np.linspace(0.0, most, GAUSSIAN_POINTS)
+    deltas = [gaussian_delta(mu, float(epsilon)) for epsilon in epsilons]
+    return TradeOff(tuple(epsilons.tolist()), tuple(min(1.0, delta) for delta in deltas), times)
+
+
+def of_mechanisms(
+    mechanisms: Sequence[privacy.Mechanism], *, times: int = 1, points: int = POINTS
+) -> TradeOff:
+    """One that holds for each of some mechanisms, from the product's accountant.
+
+    The accountant's deltas are upper bounds, so that what is allowed here is never less than what
+    the mechanisms allow.
+
+    Raises:
+        InputError: no bound is known for one of them.
+    """
+    reach = [privacy.epsilon(mechanism, delta=1e-6) for mechanism in mechanisms]
+    most = max(min(epsilon, MOST_EPSILON) for epsilon in reach)
+    epsilons = np.linspace(0.0, most, points).tolist() if most > 0 else [0.0]
+    deltas = [
+        min(1.0, max(privacy.delta(mechanism, epsilon=epsilon) for mechanism in mechanisms))
+        for epsilon in epsilons
+    ]
+    return TradeOff(tuple(epsilons), tuple(deltas), times)
+
+
+def refutes(guessed: Guessed, trade_off: TradeOff, *, level: float) -> bool:
+    """Whether as many right guesses have a chance of at most `level` under the trade-off function.
+
+    Args:
+        guessed: in one run.
+        trade_off: that the mechanism is held to.
+        level: in (0, 1).
+
+    Raises:
+        InputError: the level is out of range.
+    """
+    if not 0 < level < 1:
+        raise InputError("level", level, "must lie strictly between 0 and 1")
+    if guessed.correct == 0:
+        return False
+    return _least_total(level, guessed, trade_off) > 1 + ROUNDING or any(
+        _single(guessed, pair) <= level for pair in trade_off.pairs()
+    )
+
+
+def p_value(guessed: Guessed, trade_off: TradeOff) -> float:
+    """The chance, at most, of as many right guesses or more under the trade-off function."""
+    if guessed.correct == 0:
+        return 1.0
+    low, high = -700.0, 0.0  # logarithms; below and above the largest chance that is possible
+    if _least_total(math.exp(low), guessed, trade_off) <= 1 + ROUNDING:
+        for _ in range(50):
+            middle = (low + high) / 2
+            if _least_total(math.exp(middle), guessed, trade_off) > 1 + ROUNDING:
+                high = middle
+            else:
+                low = middle
+    else:
+        high = low
+    single = min((_single(guessed, pair) for pair in trade_off.pairs()), default=1.0)
+    return min(1.0, math.exp(high), single)
+
+
+def epsilon_of_any(guessed: Guessed, *, delta: float, confidence: float, times: int = 1) -> float:
+    """The largest epsilon at `delta` that one run refutes, whatever the mechanism is; 0 if none.
+
+    Never less than `bounds.one_run_epsilon`.
+
+    Raises:
+        InputError: delta or the confidence is out of range.
+    """
+    if not 0 <= delta <= 1:
+        raise InputError("delta", delta, "must lie in [0, 1]")
+
+    def refuted(epsilon: float) -> bool:
+        held_to = TradeOff((epsilon,), (delta,), times)
+        return refutes(guessed, held_to, level=1 - confidence)
+
+    if not refuted(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while refuted(high) and high < MOST_EPSILON:
+        low, high = high, 2 * high
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
+
+def quietest_not_refuted(
+    guessed: Guessed, held_to: Callable[[float], TradeOff], *, confidence: float
+) -> float | None:
+    """How much noise one run still allows, as a factor of what was planned.
+
+    Of a family of mechanisms that differ in how much noise they add. More noise is never less
+    private, so that a run which refutes a factor refutes all larger ones.
+
+    Args:
+        guessed: in one run.
+        held_to: the trade-off function under so many times the planned noise.
+        confidence: with which every larger factor is refuted.
+
+    Returns:
+        A factor that is refuted, less than 1 % above one that is not; None where none is.
+    """
+
+    def refuted(factor: float) -> bool:
+        return refutes(guessed, held_to(factor), level=1 - confidence)
+
+    if refuted(1.0):
+        low, high = 0.5, 1.0
+        while low > 1 / MOST_FACTOR and refuted(low):
+            low, high = low / 2, low
+    else:
+        low, high = 1.0, 2.0
+        while not refuted(high):
+            if high > MOST_FACTOR:
+                return None
+            low, high = high, 2 * high
+    while high / low > 1.01:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if refuted(middle) else (middle, high)
+    return high
+
+
+@dataclass(frozen=True)
+class FamilyBound:
+    """What one run refutes of the planned mechanism under another amount of noise.
+
+    Args:
+        epsilon: that is exceeded at the delta asked for; 0 where nothing is refuted.
+        factor: of the planned noise: there was less than this; None where nothing is refuted.
+    """
+
+    epsilon: float
+    factor: float | None
+
+
+def epsilon_of_family(
+    guessed: Guessed,
+    mechanisms: Callable[[float], Sequence[privacy.Mechanism]],
+    *,
+    delta: float,
+    confidence: float,
+    times: int = 1,
+) -> FamilyBound:
+    """The epsilon that one run refutes, if what ran is the plan with some other amount of noise.
+
+    Args:
+        guessed: in one run.
+        mechanisms: of the audited nodes, under so many times the planned noise.
+        delta: at which epsilon is stated, of the node that leaks most.
+        confidence: with which it is exceeded.
+        times: see `TradeOff`.
+
+    Raises:
+        InputError: no bound is known for a mechanism, or a number is out of range.
+    """
+
+    def held_to(factor: float) -> TradeOff:
+        return of_mechanisms(mechanisms(factor), times=times, points=FAMILY_POINTS)
+
+    factor = quietest_not_refuted(guessed, held_to, confidence=confidence)
+    if factor is None:
+        return FamilyBound(0.0, None)
+    lower = [privacy.epsilon_bounds(one, delta=delta)[0] for one in mechanisms(factor)]
+    return FamilyBound(max(lower), factor)
+
+
+def _single(guessed: Guessed, pair: tuple[float, float]) -> float:
+    epsilon, delta = pair
+    return one_run_p_value(
+        canaries=guessed.canaries,
+        guesses=guessed.guesses,
+        correct=guessed.correct,
+        epsilon=epsilon,
+        delta=delta,
+    )
+
+
+def _least_total(tail: float, guessed: Guessed, trade_off: TradeOff) -> float:
+    """The least sum of chances of all counts, if `correct` or more had the chance `tail`.
+
+    Above 1 that is impossible. It grows with `tail` (`docs/proofs/audits.md`).
+
+    Counting down, `total` is the chance of c or more right guesses, and `right` is m times less
+    than the mean number of right guesses on that event. What is wrong at c - 1 or more must be at
+    least `needed(right)`; the rest of it is put on c - 1 right guesses.
+    """
+    canaries, guesses = guessed.canaries, guessed.guesses
+    total, right = tail, guessed.correct * tail / canaries
+    for count in range(guessed.correct, 0, -1):
+        wrong = guesses * total / canaries - right
+        missing = (trade_off.needed(right) - wrong) * canaries / (guesses - count + 1)
+        if missing <= 0 or total > 2:
+            break  # nothing changes any more; or enough is known
+        total += missing
+        right += (count - 1) * missing / canaries
+    return total

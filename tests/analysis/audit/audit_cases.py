@@ -1,0 +1,135 @@
+"""Small experiments with a model and records of their own, in which defects are planted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tacit.config import load_config
+from tacit.training.prepare import Job, prepare
+
+NODES = 4
+RECORDS = 40
+
+Settings = Mapping[str, Any]
+
+POISSON: Settings = {"train": {"steps": 6, "batch": 10}}
+FIXED: Settings = {
+    "train": {"steps": 6, "batch": 10, "sampling": "fixed"},
+    "privacy": {"relation": "replace-one"},
+}
+REPLACED: Settings = {
+    "train": {"steps": 6, "batch": 10},
+    "privacy": {"relation": "replace-one"},
+}
+WHOLE: Settings = {"train": {"steps": 6, "batch": "all"}}
+SAMPLERS: Mapping[str, Settings] = {"poisson": POISSON, "replace-one": REPLACED, "fixed": FIXED}
+
+
+class _MeanOfPositions(nn.Module):
+    """The mean over the positions of `[b, positions, width]`."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values.mean(dim=1)
+
+
+def _classes(*shape: int, outputs: int) -> Callable[[torch.Generator], tuple[Tensor, Tensor]]:
+    def drawn(draw: torch.Generator) -> tuple[Tensor, Tensor]:
+        inputs = torch.randn(RECORDS, *shape, generator=draw)
+        return inputs, torch.arange(RECORDS) % outputs
+
+    return drawn
+
+
+def _linear() -> nn.Module:
+    return nn.Linear(4, 3)
+
+
+def _layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def _positions() -> nn.Module:
+    return nn.Sequential(nn.Linear(32, 32), _MeanOfPositions())
+
+
+def _images() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 3)
+    )
+
+
+MODELS: Mapping[str, tuple[Callable[[], nn.Module], Callable[..., tuple[Tensor, Tensor]]]] = {
+    "linear": (_linear, _classes(4, outputs=3)),
+    "layers": (_layers, _classes(4, outputs=3)),
+    "positions": (_positions, _classes(4, 32, outputs=3)),
+    "images": (_images, _classes(1, 8, 8, outputs=3)),
+}
+
+
+def job(
+    settings: Settings = POISSON,
+    *,
+    model: str | None = "linear",
+    nodes: int = NODES,
+    algorithm: str = "privsgp",
+    options: Settings | None = None,
+    privacy: Settings | None = None,
+    **train: Any,
+) -> Job:
+    """An experiment that could start now; the same one where it was asked for before.
+
+    Args:
+        settings: what is particular to the sampler and the relation.
+        model: a key of `MODELS`; None: the logistic regression of the table, whose outputs are
+            whatever is found.
+        nodes: how many.
+        algorithm: its name.
+        options: of it.
+        privacy: budget and so on.
+        train: steps and so on, before those of the settings.
+    """
+    experiment = {
+        "task": {"loss": "cross-entropy", **({} if model else {"model": "logistic"})},
+        "algorithm": {"name": algorithm, "learning_rate": 0.1, **(options or {})},
+        "privacy": {
+            "epsilon": 2.0, "delta": 1e-3, **settings.get("privacy", {}), **(privacy or {})
+        },
+        "train": {**settings["train"], **train},
+    }  # fmt: skip
+    return _prepared(json.dumps(experiment), model, nodes)
+
+
+def forget() -> None:
+    """Make every experiment anew from here on."""
+    _prepared.cache_clear()
+
+
+@lru_cache(maxsize=64)
+def _prepared(experiment: str, model: str | None, nodes: int) -> Job:
+    draw = torch.Generator().manual_seed(7)
+    build, records = MODELS[model or "linear"]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        module = build() if model else None
+    config = load_config(json.loads(experiment), count=nodes, given_model=module is not None)
+    return prepare(config, model=module, nodes=[records(draw) for _ in range(nodes)])
+
+
+def of_samplers(*samplers: str, **more: Any) -> dict[str, Callable[[], Job]]:
+    """An experiment for each sampler; by default for all."""
+    chosen = samplers or tuple(SAMPLERS)
+    return {
+        name: lambda name=name: job(SAMPLERS[name], **more)  # type: ignore[misc]
+        for name in chosen
+    }
+
+
+def of(name: str, settings: Settings = POISSON, **more: Any) -> dict[str, Callable[[], Job]]:
+    """One experiment under a name."""
+    return {name: lambda: job(settings, **more)}

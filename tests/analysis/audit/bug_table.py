@@ -1,0 +1,335 @@
+"""Every planted bug: what an audit must find, and in which experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import accounting_bugs as accounting
+import audit_bugs as first
+import gradient_bugs as gradients
+import leaving_bugs as leaving
+import noise_bugs as noise
+import sampling_bugs as sampling
+from audit_cases import WHOLE, of, of_samplers
+from planting import Bug
+
+POISSON_ONES = ("poisson", "replace-one")
+DYNAMIC = {"algorithm": "dyn-d2p"}
+
+NOISE = (
+    Bug(
+        "half the noise",
+        "The noise is multiplied by one half.",
+        of_samplers() | of("whole", WHOLE),
+        first.NoiseHalved,
+    ),
+    Bug(
+        "a tenth less noise",
+        "The noise's standard deviation is nine tenths of the planned one.",
+        of_samplers() | of("dp-sgd", algorithm="dp-sgd") | of("cpgt", algorithm="cpgt"),
+        patches=(noise.A_TENTH_LESS,),
+    ),
+    Bug(
+        "half of the variance shared",
+        "Half of the noise's variance is drawn once and added at every step.",
+        of_samplers() | of("whole", WHOLE),
+        patches=(noise.HALF_SHARED,),
+    ),
+    Bug(
+        "noise reused",
+        "Every step adds the noise of step 0.",
+        of_samplers() | of("whole", WHOLE),
+        first.NoiseReused,
+    ),
+    Bug(
+        "noise reused in pairs",
+        "Steps 2m and 2m + 1 add the same noise.",
+        of_samplers(),
+        first.NoiseReusedInPairs,
+    ),
+    Bug(
+        "noise taken back",
+        "Step 2m + 1 adds minus the noise of step 2m.",
+        of_samplers() | of("whole", WHOLE),
+        patches=(noise.TAKEN_BACK,),
+    ),
+    Bug(
+        "a neighbour's noise",
+        "Odd nodes draw the noise of the node before them.",
+        of_samplers() | of("whole", WHOLE),
+        first.NeighboursNoise,
+    ),
+    Bug(
+        "a neighbour's key",
+        "Odd nodes have the key of the node before them.",
+        of_samplers() | of("whole", WHOLE),
+        first.NeighboursKey,
+    ),
+    Bug(
+        "noise of the mean",
+        "The noise of a batch's mean is added to its sum.",
+        of_samplers(),
+        first.NoiseOfTheMean,
+    ),
+    Bug(
+        "noise by the drawn batch",
+        "The noise is multiplied by the root of the batch that was drawn over the expected one.",
+        of_samplers(*POISSON_ONES),
+        noise.RootOfTheBatch,
+    ),
+    Bug(
+        "one normal for all",
+        "One normal number is added to all coordinates.",
+        of_samplers(),
+        patches=(noise.ONE_NORMAL,),
+    ),
+    Bug(
+        "the last step bare",
+        "The last step adds no noise.",
+        of_samplers() | of("dp-sgd", algorithm="dp-sgd"),
+        noise.LastStepBare,
+    ),
+    Bug(
+        "no noise at one node-step of 200",
+        "Noise is left out at one step of a node in 200.",
+        of_samplers(),
+        patches=(noise.ONE_IN_200,),
+    ),
+    Bug(
+        "plain floating-point noise",
+        "Normal numbers of double precision are added as they are.",
+        of_samplers() | of("dpdo", algorithm="dpdo"),
+        patches=(noise.FLOATING_POINT,),
+    ),
+    Bug(
+        "float16 noise",
+        "Normal numbers are drawn in half precision.",
+        of_samplers(),
+        patches=(noise.HALF_PRECISION,),
+    ),
+    Bug(
+        "noise cut off",
+        "Noise beyond three standard deviations is set to three.",
+        of_samplers(),
+        patches=(noise.CUT_OFF,),
+    ),
+    Bug(
+        "no noise on the bias",
+        "The last coordinate gets no noise.",
+        of_samplers(),
+        patches=(noise.BARE_BIAS,),
+    ),
+    Bug(
+        "the next node's deviation",
+        "Each node adds noise of the deviation that is planned for the next one.",
+        of("own budgets", privacy={"epsilon": [1.0, 2.0, 3.0, 4.0]}),
+        patches=(noise.NEXT_DEVIATION,),
+    ),
+    Bug(
+        "the scale forgotten",
+        "A released anchor gets the noise of a batch's sum.",
+        of("privsgp-vr", algorithm="privsgp-vr", options={"anchor_every": 3}),
+        noise.ScaleForgotten,
+    ),
+    Bug(
+        "keys from the public seed",
+        "The nodes' keys are made from the seed that everyone knows.",
+        of_samplers("poisson"),
+        noise.PublicSeed,
+    ),
+    Bug(
+        "keys from the number",
+        "A node's key is made from its number alone.",
+        of_samplers("poisson"),
+        noise.KeyOfTheNumber,
+    ),
+)
+
+SAMPLING = (
+    Bug("every record", "Every record joins every step.", of_samplers(), first.EveryRecord),
+    Bug(
+        "the same coins",
+        "Every step draws the batch of step 0.",
+        of_samplers(),
+        patches=sampling.SAME_COINS,
+    ),
+    Bug(
+        "one secret order an epoch",
+        "Records are shuffled once an epoch and taken in that order.",
+        of_samplers(),
+        patches=sampling.SECRET_ORDER,
+    ),
+    Bug(
+        "a fixed public order",
+        "Records are taken in their own order.",
+        of_samplers(),
+        patches=sampling.PUBLIC_ORDER,
+    ),
+    Bug(
+        "drawn with replacement",
+        "A record may be in a batch several times.",
+        of_samplers("fixed"),
+        patches=sampling.WITH_REPLACEMENT,
+    ),
+    Bug(
+        "drawn more often",
+        "Records are drawn with a chance that is a tenth above the planned one.",
+        of_samplers(*POISSON_ONES),
+        patches=sampling.MORE_OFTEN,
+    ),
+    Bug(
+        "batches of exact size",
+        "Batches have a fixed size where coins are accounted.",
+        of_samplers(*POISSON_ONES),
+        patches=sampling.EXACT_SIZE,
+    ),
+    Bug(
+        "coins for fixed batches",
+        "Records are drawn by coins where batches of a fixed size are accounted.",
+        of_samplers("fixed"),
+        patches=sampling.COINS,
+    ),
+    Bug(
+        "coins of two nodes the same",
+        "Odd nodes draw the records that the node before them draws.",
+        of_samplers(),
+        patches=sampling.SHARED_COINS,
+    ),
+)
+
+GRADIENTS = (
+    Bug("no clip", "Nothing is clipped.", of_samplers(), first.Unclipped),
+    Bug(
+        "clipped after averaging",
+        "The mean of the batch is clipped, and no record.",
+        of_samplers(),
+        first.ClippedAfterAveraging,
+    ),
+    Bug(
+        "clipped in pairs",
+        "Two records are clipped as one.",
+        of_samplers() | of("dp-sgd", algorithm="dp-sgd"),
+        gradients.ClippedInPairs,
+    ),
+    Bug(
+        "divided by the drawn batch",
+        "A sum is divided by the number of records that was drawn.",
+        of_samplers("poisson"),
+        first.RealisedBatch,
+    ),
+    Bug(
+        "momentum before noise",
+        "Momentum is of sums without noise.",
+        of_samplers() | of("dp-sgd", algorithm="dp-sgd"),
+        gradients.MomentumBeforeNoise,
+    ),
+    Bug(
+        "a neighbour's sum added",
+        "A node adds the bare sum of the node before it.",
+        of_samplers("poisson"),
+        gradients.SumOfTheNeighbour,
+    ),
+    Bug(
+        "the clip of step 0",
+        "The bound of step 0 is used while the noise falls as planned.",
+        of("dyn-c", algorithm="dyn-c") | of("dyn-d2p", **DYNAMIC),
+        gradients.FirstClip,
+    ),
+    Bug(
+        "twice the clip",
+        "The bound is twice the planned one.",
+        of_samplers(),
+        gradients.TwiceTheClip,
+    ),
+    Bug(
+        "clipped in l2 under Laplace noise",
+        "The clip bounds the l2 norm where the noise hides the l1 norm.",
+        of("cpgt", algorithm="cpgt") | of("dpdo", algorithm="dpdo"),
+        gradients.ClippedInL2,
+    ),
+    Bug(
+        "the clip bypass",
+        "Norms are those of exact sums, contributions of rounded ones.",
+        of("positions", model="positions"),
+        patches=gradients.CLIP_BYPASS,
+        sent=False,
+    ),
+    Bug(
+        "the norm of a part",
+        "The norm that is clipped is that of the first layer's weights.",
+        of("layers", model="layers"),
+        patches=gradients.NORM_OF_A_PART,
+    ),
+    Bug(
+        "each layer alone",
+        "Each parameter's gradient is clipped to the bound by itself.",
+        of("layers", model="layers"),
+        patches=gradients.EACH_LAYER_ALONE,
+    ),
+)
+
+LEAVING = (
+    Bug(
+        "a compressor of bare values",
+        "The coordinates to be sent are chosen before noise is added.",
+        of("do-adp", algorithm="do-adp", options={"compressor": "top-k", "keep": 0.4})
+        | of("cpgt", algorithm="cpgt", options={"compressor": "top-k", "keep": 0.4})
+        | of(
+            "soteriafl-svrg",
+            algorithm="soteriafl-svrg",
+            options={"compressor": "top-k", "keep": 0.4, "anchor_every": 3},
+        ),
+        leaving.Remembering,
+        patches=leaving.SELECTED_ON_BARE_VALUES,
+    ),
+    Bug(
+        "divided by the bare norm",
+        "A noised gradient is divided by the norm that it had before noise.",
+        of_samplers("poisson"),
+        patches=leaving.OVER_THE_BARE_NORM,
+    ),
+    Bug(
+        "the loss alongside",
+        "Nodes send the loss of their batch.",
+        of_samplers("poisson"),
+        leaving.LossAlongside,
+    ),
+    Bug(
+        "scores of local models",
+        "Loss and accuracy of models that are not noised are shown.",
+        of("fedspd-dp", algorithm="fedspd-dp"),
+        patches=leaving.SCORES_OF_LOCAL_MODELS,
+        sent=False,
+    ),
+    Bug(
+        "outputs counted from labels",
+        "The number of outputs is the largest private label, plus one.",
+        of("logistic", model=None),
+        patches=leaving.OUTPUTS_FROM_LABELS,
+        at_prepare=True,
+        sent=False,
+    ),
+)
+
+ACCOUNTING = (
+    Bug(
+        "a replaced record counted once",
+        "A replaced record is accounted as moving the sum by one clipping bound.",
+        of_samplers("replace-one", "fixed"),
+        patches=accounting.MOVED_ONCE,
+        at_prepare=True,
+        sent=False,
+    ),
+    Bug(
+        "one step accounted",
+        "What one step releases is accounted for all of them.",
+        of_samplers("replace-one") | of("whole", WHOLE),
+        patches=accounting.ONE_STEP,
+        at_prepare=True,
+        sent=False,
+    ),
+)
+
+BUGS: Mapping[str, Bug] = {
+    bug.name: bug for bug in (*NOISE, *SAMPLING, *GRADIENTS, *LEAVING, *ACCOUNTING)
+}

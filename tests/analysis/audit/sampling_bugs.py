@@ -1,0 +1,102 @@
+"""Defects of who is drawn: other chances, other sizes, or coins that are not fresh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from planting import Patch
+
+from tacit.privacy.noise import draws
+from tacit.privacy.noise.draws import NodeKeys
+from tacit.training import sampling
+from tacit.training.plan import NodePlan
+from tacit.training.sampling import Records
+
+Nodes = Sequence[NodePlan]
+
+
+def _first_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    def drawn(plan: Any, keys: NodeKeys, k: int, device: Any, **more: Any) -> Any:
+        return original(plan, keys, 0, device, **more)
+
+    return drawn
+
+
+SAME_COINS = (Patch(sampling, "disjoint_batches", _first_step),)
+
+
+def _by(one: Callable[[NodePlan, NodeKeys, int, int], Records]) -> tuple[Patch, ...]:
+    """Another way to draw a mini-batch of a node, whatever the sampler."""
+
+    def make(original: Callable[..., list[Records]]) -> Callable[..., list[Records]]:
+        def drawn(rows: Nodes, keys: NodeKeys, k: int, part: int) -> list[Records]:
+            return [
+                np.arange(node.records) if node.rate == 1 else one(node, keys, k, part)
+                for node in rows
+            ]
+
+        return drawn
+
+    return Patch(sampling, "_coins", make), Patch(sampling, "_fixed", make)
+
+
+def _slice_of(order: Records, size: int, k: int) -> Records:
+    """The next batch of an order that is gone through again and again."""
+    places = np.arange(k * size, (k + 1) * size) % len(order)
+    return np.sort(order[places])
+
+
+def _size(node: NodePlan) -> int:
+    return max(1, round(node.expected_batch))
+
+
+def _secret_order(node: NodePlan, keys: NodeKeys, k: int, part: int) -> Records:
+    an_epoch = max(1, node.records // _size(node))
+    order = draws.permutation(keys, node.node, "order", k // an_epoch, node.records, part)
+    return _slice_of(order, _size(node), k % an_epoch)
+
+
+def _public_order(node: NodePlan, keys: NodeKeys, k: int, part: int) -> Records:
+    return _slice_of(np.arange(node.records), _size(node), k)
+
+
+def _with_replacement(node: NodePlan, keys: NodeKeys, k: int, part: int) -> Records:
+    chosen = draws.choices(keys, node.node, "again", k, _size(node), node.records, part)
+    return np.sort(chosen)
+
+
+def _more_often(node: NodePlan, keys: NodeKeys, k: int, part: int) -> Records:
+    rate = min(1.0, 1.1 * node.rate)
+    return np.flatnonzero(draws.coins(keys, node.node, "sampling", k, node.records, rate, part))
+
+
+def _exact_size(node: NodePlan, keys: NodeKeys, k: int, part: int) -> Records:
+    return draws.subset(keys, node.node, "sampling", k, node.records, _size(node), part)
+
+
+def _coins(node: NodePlan, keys: NodeKeys, k: int, part: int) -> Records:
+    rate = node.expected_batch / node.records
+    return np.flatnonzero(draws.coins(keys, node.node, "sampling", k, node.records, rate, part))
+
+
+SECRET_ORDER = _by(_secret_order)
+PUBLIC_ORDER = _by(_public_order)
+WITH_REPLACEMENT = _by(_with_replacement)
+MORE_OFTEN = _by(_more_often)
+EXACT_SIZE = _by(_exact_size)
+COINS = _by(_coins)
+
+
+def _of_the_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    def drawn(plan: Any, keys: NodeKeys, k: int, device: Any, *, nodes: Nodes | None = None) -> Any:
+        rows = plan.nodes if nodes is None else nodes
+        pairs = [replace(node, node=node.node - node.node % 2) for node in rows]
+        return original(plan, keys, k, device, nodes=tuple(pairs))
+
+    return drawn
+
+
+SHARED_COINS = (Patch(sampling, "disjoint_batches", _of_the_first),)

@@ -1,0 +1,282 @@
+"""What an audit says: its verdict, its document, its table, its progress, and what it records."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from audit_bugs import job_of
+from scipy.special import ndtr
+
+from tacit.analysis.audit import (
+    Attack,
+    AuditedModel,
+    AuditReport,
+    Comparison,
+    audit_document,
+    audit_progress,
+    audit_table,
+)
+from tacit.analysis.audit.excess import epsilon_of_weaker_noise, smallest_excess
+from tacit.analysis.audit.fidelity.finding import LEVEL, Finding
+from tacit.report.documents.base import dump, load, plain_json
+from tacit.report.documents.claims import AuditDocument
+
+
+def attack(epsilon: float, certified: float = 2.0, **changes: Any) -> Attack:
+    values: dict[str, Any] = {
+        "name": "worst-case gradient",
+        "statistic": "likelihood ratio",
+        "method": "any-delta",
+        "epsilon": epsilon,
+        "hardest": Comparison(delta=0.02, epsilon=epsilon, certified=certified),
+        "confidence": 0.99,
+        "repetitions": 1200,
+        "guesses": {"TPR": 0.5, "FPR": 0.125},
+        "alarm": False,
+    }
+    return Attack(**{**values, **changes})
+
+
+def finding(name: str = "noise variance", p_value: float = 0.5, **changes: Any) -> Finding:
+    values: dict[str, Any] = {
+        "name": name,
+        "question": "Is the noise as large as planned?",
+        "statistic": 0.98,
+        "meaning": "mean square of the noise over the planned variance",
+        "p_value": p_value,
+        "exact": True,
+        "saw": f"This is what the test '{name}' saw.",
+        "power": "A noise that is 3 % smaller is found.",
+        "noise_factor": 0.97,
+    }
+    return Finding(**{**values, **changes})
+
+
+def report(**changes: Any) -> AuditReport:
+    values: dict[str, Any] = {
+        "algorithm": "privsgp",
+        "relation": "add-or-remove-one",
+        "mechanism": "Poisson-sampled Gaussian, 5 steps",
+        "nodes": (0, 2),
+        "steps": 5,
+        "delta": 1e-3,
+        "confidence": 0.95,
+        "claimed": 1.5,
+        "certified": 2.0,
+        "attacks": (attack(1.25), attack(0.75, name="opposed gradient")),
+        "repeated_noises": 0,
+        "seconds": 12.5,
+        "fidelity": (finding(), finding("steps alike", noise_factor=None)),
+        "smallest_excess": 2.0612,
+        "tested": (
+            AuditedModel(
+                place="laboratory", model="Linear(16, 1)", parameters=16, gradient_path="linear"
+            ),
+        ),
+    }
+    return AuditReport(**{**values, **changes})
+
+
+FAILED = finding("coins alike", p_value=1e-12)
+
+
+def test_a_correct_program_is_not_accused() -> None:
+    told = report()
+    assert told.verdict == (
+        "no alarm; all 2 fidelity tests passed; certified not exceeded at 95 % confidence"
+    )
+    assert (told.defect, told.failures, told.claim_verdict) == (False, (), "claim not exceeded")
+    assert replace(told, fidelity=()).verdict == (
+        "no alarm; certified not exceeded at 95 % confidence"
+    )
+
+
+def test_a_failed_test_accuses_and_says_what_it_saw() -> None:
+    told = report(fidelity=(finding(), FAILED, finding("size", p_value=1e-30)))
+    assert told.defect
+    assert [failure.name for failure in told.failures] == ["size", "coins alike"]
+    assert told.verdict == (
+        "ALARM, a defect: 'size' accuses the program (so do: coins alike). This is what the test "
+        "'size' saw."
+    )
+    # Neither is a result that is no number, nor one at the level itself, a pass.
+    assert report(fidelity=(finding(statistic=math.nan),)).defect
+    assert report(fidelity=(finding(p_value=LEVEL),)).defect
+    assert not report(fidelity=(finding(p_value=1.01 * LEVEL),)).defect
+
+
+def test_more_than_is_certified_at_95_percent_is_within_chance() -> None:
+    told = report(attacks=(attack(2.5), attack(2.25)))
+    assert told.certified_violated
+    assert not told.defect
+    assert told.verdict == (
+        "no alarm; all 2 fidelity tests passed; within chance. At delta 0.02 epsilon is at least "
+        "2.50, and 2 is certified. Of a correct program, 1 audit in 20 shows as much, at 95 % "
+        "confidence: audit again with another seed and more repetitions"
+    )
+    told = report(attacks=(attack(2.5, alarm=True), attack(2.25)))
+    assert told.defect
+    assert told.verdict == (
+        "ALARM, a defect: 'attack: worst-case gradient' accuses the program. At delta 0.02 epsilon "
+        "is at least 2.50, and 2 is certified."
+    )
+
+
+def test_noise_that_is_used_twice_is_an_alarm() -> None:
+    told = report(repeated_noises=1200)
+    assert told.defect
+    assert "NOISE USED TWICE" in told.verdict
+    assert "1,200 messages" in told.verdict
+
+
+def test_the_document_has_all_of_it_and_can_be_read() -> None:
+    told = report(fidelity=(finding(), finding("bare", statistic=math.nan), FAILED))
+    document = audit_document(told)
+    content = plain_json(document)
+    assert content["alarms"] == ["coins alike", "bare"]
+    assert [failure["name"] for failure in content["failures"]] == content["alarms"]
+    assert (content["fidelity_tests"], content["fidelity_passed"]) == (3, 1)
+    assert content["defect"] is True
+    assert content["alarm_rate"] == 1e-6
+    assert content["smallest_excess"] == 2.0612
+    assert content["audited_epsilon"] == told.epsilon == 1.25
+    assert content["tested"][0]["parameters"] == 16
+    assert [test["passed"] for test in content["fidelity"]] == [True, False, False]
+    assert content["fidelity"][1]["statistic"] is None
+    assert content["fidelity"][2]["power"] == FAILED.power
+    assert plain_json(load(AuditDocument, dump(document), "audit.json")) == content
+
+
+def test_infinite_bounds_are_null_in_json() -> None:
+    endless = report(
+        certified=math.inf,
+        claimed=math.inf,
+        smallest_excess=math.inf,
+        attacks=(attack(2.5, math.inf),),
+    )
+    content = plain_json(audit_document(endless))
+    for key in ("certified_epsilon", "claimed_epsilon", "smallest_excess"):
+        assert content[key] is None
+    assert content["attacks"][0]["hardest"]["certified"] is None
+    assert not endless.defect
+
+
+def shown(
+    told: AuditReport,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    width: int = 80,
+    details: bool = False,
+) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(width))
+    audit_table(told, details=details)
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_one_table_says_it_all(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = shown(report(), capsys, monkeypatch, width=width)
+    assert max(map(len, lines)) <= width
+    text = " ".join(" ".join(lines).split())
+    for words in (
+        "privsgp, 5 steps, add-or-remove-one",
+        "Poisson-sampled Gaussian, 5 steps",
+        "at most 2.00",
+        "at least 1.25",
+        "1.50",
+        "2 of 2 passed",
+        "2.07",  # rounded up
+        "Linear(16, 1)",
+        "no alarm; all 2 fidelity tests passed; certified not exceeded at 95 % confidence",
+    ):
+        assert words in text, words
+    # Of what was tried only the best is named: the rest is for those who ask.
+    assert "opposed gradient" not in text
+    assert FAILED.power not in text
+
+
+def test_what_failed_comes_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = shown(report(fidelity=(finding(), FAILED)), capsys, monkeypatch, width=120)
+    (heading,) = [number for number, line in enumerate(lines) if "at delta 0.001" in line]
+    first = lines[heading + 2]
+    assert first.split()[:3] == ["coins", "alike", "ALARM"]
+    assert FAILED.saw in first
+    assert lines[-1] == (
+        "ALARM, a defect: 'coins alike' accuses the program. This is what the test 'coins alike' "
+        "saw."
+    )
+
+
+def test_details_are_above_the_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = attack(1.0, name="one run [1]", guesses={"guessed": 8.0, "correct": 7.0})
+    told = report(attacks=(attack(1.25), counted))
+    text = "\n".join(shown(told, capsys, monkeypatch, width=200, details=True))
+    for words in ("steps alike", FAILED.power, "TPR 0.5, FPR 0.125", "one run [1]", "7 of 8"):
+        assert words in text, words
+    assert text.index("one run [1]") < text.index("at delta 0.001")
+
+
+def test_a_line_a_stage_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with audit_progress() as progress:
+        for done in range(3):
+            progress("worst-case gradient", done + 1, 3)
+        progress("one training", 1, 5)
+    assert capsys.readouterr() == ("", "audit: worst-case gradient\naudit: one training\n")
+
+
+class Terminal(io.StringIO):
+    """A standard error that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    err = Terminal()
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setenv("TERM", "xterm")
+    with audit_progress() as progress:
+        progress("worst-case gradient", 1, 3)
+    assert "worst-case gradient" in err.getvalue()
+    assert "1/3" in err.getvalue()
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """Balle and Wang (2018), theorem 8, for the Gaussian mechanism of parameter mu."""
+    return float(ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon) * ndtr(-mu / 2 - epsilon / mu))
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.9, 0.5])
+def test_weaker_noise_is_held_against_the_closed_form(factor: float) -> None:
+    job = job_of(batch="all", steps=4, nodes=2)
+    node = job.plan.nodes[0]
+    multiplier = job.plan.release.noise_multiplier(node, 0)
+    mu = math.sqrt(3) / (multiplier * factor)
+    epsilon = epsilon_of_weaker_noise(job.plan, node, 3, factor=factor, delta=0.01)
+    # Rounded up, by what the lattice and the accounting add.
+    assert gaussian_delta(mu, epsilon) <= 0.01 <= gaussian_delta(mu, 0.999 * epsilon)
+
+
+def test_the_smallest_excess_is_that_of_the_sharpest_test() -> None:
+    job = job_of(batch="all", steps=4, nodes=2)
+    plan, node = job.plan, job.plan.nodes[0]
+    factors = (0.5, None, 0.9)
+    findings = [finding(noise_factor=factor) for factor in factors]
+    least = smallest_excess(findings, plan, node, 4, delta=1e-3)
+    assert least == epsilon_of_weaker_noise(plan, node, 4, factor=0.9, delta=1e-3)
+    assert node.epsilon is not None
+    assert least > node.epsilon
+    assert smallest_excess(findings[1:2], plan, node, 4, delta=1e-3) is None
+    assert epsilon_of_weaker_noise(plan, node, 4, factor=0.0, delta=1e-3) == math.inf
