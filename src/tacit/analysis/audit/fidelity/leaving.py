@@ -210,7 +210,7 @@ def _run(job: Job, data: StackedData, pin: _Pin) -> _Left:
     noise = pinned(job.plan.release.algorithm.noise, pin.kept or None)
     plan = with_noise(_with_fresh_keys(job.plan), noise)
     job = replace(job, plan=plan, train=data, loaded=data, test=_few(job.test))
-    heard, seen = _Heard(), _Seen()
+    heard, seen = _Heard(), _CallbackWatch()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         shown: list[tuple[str, str]] = []
@@ -268,7 +268,7 @@ class _Heard(Alone):
 
 
 @dataclass
-class _Seen(Callback):
+class _CallbackWatch(Callback):
     """A callback that keeps what callbacks are told."""
 
     metrics: list[PublicMeasurement] = field(default_factory=list)
