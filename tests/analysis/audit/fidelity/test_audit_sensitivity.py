@@ -118,10 +118,13 @@ def failed(job: Job, context: ContextFactory = StackedContext) -> set[str]:
 @pytest.mark.parametrize("model", MODELS)
 def test_a_correct_program_passes(model: str, dtype: str) -> None:
     job = job_of(model, dtype=dtype)
-    moved, still = findings_of(job)
+    moved, still, sums, divisions = findings_of(job)
     assert moved.passed
     assert 0.9 < moved.statistic <= 1
     assert still.passed
+    assert sums.passed
+    assert 0 < sums.statistic < 0.2
+    assert divisions.passed
     assert "proves nothing about records" in moved.power
 
 
@@ -174,14 +177,33 @@ class MomentumInTheSum(StackedContext):
         return self.buffer.clone()
 
 
+class RealisedSum(StackedContext):
+    """A sum over the realised size times the expected one."""
+
+    def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
+        total = super().batch_gradient(at, k, **options)
+        assert self.last_mask is not None
+        return total * self.batch_size / self.last_mask.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+class RealisedMean(StackedContext):
+    """What is noised is divided by how many records were drawn."""
+
+    def divide(self, total: Tensor) -> Tensor:
+        assert self.last_mask is not None
+        return total.div_(self.last_mask.sum(dim=1, keepdim=True).clamp(min=1))
+
+
 @pytest.mark.parametrize(
     ("bug", "names"),
     [
-        (Unclipped, {"sensitivity"}),
+        (Unclipped, {"sensitivity", "clipped sums"}),
         (ClippedTooFar, {"sensitivity"}),
-        (MeanClipped, {"sensitivity"}),
-        (ClippedInPairs, {"sensitivity"}),
-        (MomentumInTheSum, {"records that are not drawn"}),
+        (MeanClipped, {"sensitivity", "clipped sums"}),
+        (ClippedInPairs, {"sensitivity", "clipped sums"}),
+        (MomentumInTheSum, {"records that are not drawn", "clipped sums"}),
+        (RealisedSum, {"clipped sums"}),
+        (RealisedMean, {"division by the batch"}),
     ],
 )
 def test_a_planted_hole_is_found(bug: type[StackedContext], names: set[str]) -> None:
@@ -189,7 +211,7 @@ def test_a_planted_hole_is_found(bug: type[StackedContext], names: set[str]) -> 
 
 
 def test_what_moves_too_far_is_named() -> None:
-    moved, _ = findings_of(job_of("mlp"), Unclipped)
+    moved, *_ = findings_of(job_of("mlp"), Unclipped)
     assert not moved.passed
     assert moved.p_value == 0
     assert math.isinf(moved.statistic) or moved.statistic > 100
