@@ -61,7 +61,7 @@ from tacit.communication.colours import Released
 Subgradient = Literal["none", "l1", "l2", "elastic-net"]
 
 # Of R as `parts.prox` defines it, without its factor lambda_R.
-_SUBGRADIENTS: Mapping[Subgradient, Callable[[Tensor], Tensor]] = MappingProxyType(
+SUBGRADIENTS: Mapping[Subgradient, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
         "none": torch.zeros_like,
         "l1": torch.sign,
@@ -101,7 +101,7 @@ def step(state: AdmmState, k: int, options: AdmmOptions, context: StepContext) -
     inverse = 1 / step_size(options, k, context.steps)
     last, dual = here.take(state.x), here.take(state.dual)
     g = noised_gradient(last, k, here)
-    g = g.add_(_SUBGRADIENTS[options.regulariser](last), alpha=options.regularisation)
+    g = g.add_(SUBGRADIENTS[options.regulariser](last), alpha=options.regularisation)
     x = (rho * state.server + dual - g + inverse * last) / (rho + inverse)
     dual = dual + rho * (state.server - x)
     models, duals = here.put(state.x, x), here.put(state.dual, dual)

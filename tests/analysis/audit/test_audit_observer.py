@@ -43,49 +43,9 @@ from tacit.topology import Weights
 from tacit.training.stacked_context import StackedContext
 
 
-class Watched(StackedContext):
-    """Keeps the noised means that the nodes compute, which the observer has to work out."""
-
-    seen: list[torch.Tensor]
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        Watched.seen = []
-
-    def divide(self, total: torch.Tensor) -> torch.Tensor:
-        mean = super().divide(total)
-        Watched.seen.append(mean.clone())
-        return mean
-
-
 def harness(context: type[StackedContext] = StackedContext, **settings: Any) -> Harness:
     job = job_of(**{"nodes": 4, "steps": 3, "dtype": "float64", **settings})
     return set_up(job.plan, job.plan.steps, 40, context)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "graph"),
-    [
-        ({"name": "privsgp"}, "exponential"),
-        ({"name": "privsgp", "momentum": 0.9}, "directed-ring"),
-        ({"name": "dyn-d2p", "clip_decay": 5.0}, "exponential"),
-        ({"name": "dp2-sgd", "learning_rate": 0.3}, "ring"),
-    ],
-)
-def test_the_observer_works_out_every_noised_gradient(
-    algorithm: dict[str, Any], graph: str
-) -> None:
-    lab = harness(Watched, algorithm=algorithm, topology={"graph": graph})
-    observed = lab.observe(ALONE, 5)
-    truth = torch.stack(Watched.seen).numpy()
-    plan = lab.plan
-    for k in range(3):
-        for number in range(observed.y.shape[1]):
-            node = plan.nodes[number % 4]
-            unit = plan.release.noise_std(node, k) / node.expected_batch
-            np.testing.assert_allclose(
-                observed.y[k, number], truth[k, number] / unit, rtol=1e-9, atol=1e-9
-            )
 
 
 def test_bare_directions_show_noise_of_the_planned_size() -> None:

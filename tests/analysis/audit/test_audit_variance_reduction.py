@@ -1,16 +1,13 @@
-"""PrivSGP-VR under audit: what its observer sees, and that nothing contradicts its certificate."""
+"""PrivSGP-VR under audit: nothing contradicts its certificate, and missing noise is found."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from audit_bugs import job_of
 
-from tacit.analysis.audit.canaries import ALONE
-from tacit.analysis.audit.harness import set_up
 from tacit.analysis.audit.procedure import audit_job
 from tacit.analysis.audit.report import AuditOptions
 from tacit.training.stacked_context import StackedContext
@@ -20,35 +17,6 @@ STATES: list[dict[str, Any]] = [
     {"state": "private", "momentum": 0.5, "clip_difference": 0.2},
     {"state": "public", "anchor_every": 2},
 ]
-
-
-class Watched(StackedContext):
-    """Keeps the noised means that the nodes compute."""
-
-    seen: list[torch.Tensor]
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        Watched.seen = []
-
-    def divide(self, total: torch.Tensor) -> torch.Tensor:
-        mean = super().divide(total)
-        Watched.seen.append(mean.clone())
-        return mean
-
-
-@pytest.mark.parametrize("options", STATES)
-def test_the_observer_works_out_what_was_noised(options: dict[str, Any]) -> None:
-    algorithm = {"name": "privsgp-vr", "learning_rate": 0.3, **options}
-    plan = job_of(algorithm=algorithm, nodes=4, steps=4, dtype="float64").plan
-    observed = set_up(plan, 4, 40, Watched).observe(ALONE, 5)
-    truth = torch.stack(Watched.seen).numpy()
-    for k in range(4):
-        for number in range(observed.y.shape[1]):
-            node = plan.nodes[number % 4]
-            unit = plan.release.noise_std(node, k) / node.expected_batch
-            right = truth[k, number] / unit
-            np.testing.assert_allclose(observed.y[k, number], right, rtol=1e-8, atol=1e-8)
 
 
 class Forgetful(StackedContext):

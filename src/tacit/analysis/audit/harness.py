@@ -16,24 +16,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.algorithms import Algorithm
+from tacit.algorithms import Activity, Algorithm, StepContext
 from tacit.algorithms import do_adp as compressed_gossip
 from tacit.algorithms import dp2_sgd as gossip
 from tacit.algorithms import privsgp as push_sum
 from tacit.algorithms.base import step_size
 from tacit.analysis.audit.canaries import Problem, linear_model, stack_records
+from tacit.analysis.audit.observers import Overheard, Seen, seen
 from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
 from tacit.communication.colours import Public, Released
 from tacit.communication.compression import Coding
 from tacit.communication.exchange import Exchange, InProcessExchange
-from tacit.communication.exchange.protocol import Message, descent_of, message_values
+from tacit.communication.exchange.protocol import (
+    Message,
+    descent_of,
+    everybody,
+    message_values,
+)
 from tacit.errors import InputError
 from tacit.gradients import StackedModel
 from tacit.training.plan import Plan
@@ -225,16 +231,21 @@ class Observed:
     """What an observer worked out of one run.
 
     Args:
-        y: `[steps, nodes, width]`, noised sums over the batch over the noise's deviation.
+        seen: the readings of every node, in units of the noise.
         inserted: bool `[nodes]`, whether a node held D.
         copies: of the graph; node i of copy c is number `c * (nodes / copies) + i`.
         trace: of the same run, from inside; no attack reads it.
     """
 
-    y: Array
+    seen: Seen
     inserted: NDArray[np.bool_]
     copies: int
     trace: Trace
+
+    @property
+    def y(self) -> Array:
+        """`[steps, nodes, width]`, releases in units of their noise; NaN where nothing is known."""
+        return self.seen.y
 
 
 @dataclass(frozen=True)
@@ -262,11 +273,9 @@ class Harness:
 
         The coins are independent, so that what the other nodes hold says nothing of a node.
         """
-        config, rng = self.plan.config, np.random.default_rng(seed)
-        algorithm, options = config.algorithm.definition, config.algorithm.options
-        dtype, device = DTYPES[config.train.dtype], torch.device(config.train.device)
-        count = self.copies * len(self.plan.nodes)
-        inserted = rng.random(count) < 0.5
+        train, rng = self.plan.config.train, np.random.default_rng(seed)
+        dtype, device = DTYPES[train.dtype], torch.device(train.device)
+        inserted = rng.random(self.copies * len(self.plan.nodes)) < 0.5
         plan = self._stacked(problem, inserted, seed)
         data = stack_records(
             problem,
@@ -276,40 +285,51 @@ class Harness:
             dtype,
             device,
         )
-
         trace = run_traced(
-            plan, self.model, data, self.exchange, context=self.context, steps=self.steps
+            plan, self.model, data, self.exchange, context=self._side_by_side, steps=self.steps
         )
-        transcript = Transcript(
-            trace.start,
-            [(sent.step, sent.values) for sent in trace.sent],
-            options,
-            self.plan.steps,
-            self.exchange,
-        )
-        means = noised_gradients(algorithm, transcript).cpu().numpy()
-        return Observed(means / self._mean_noise()[:, :, None], inserted, self.copies, trace)
+        heard = Overheard(plan, trace.start, trace.sent, self.exchange, self.steps)
+        return Observed(seen(heard), inserted, self.copies, trace)
+
+    def _side_by_side(self, *arguments: Any) -> StepContext:
+        """The context of all copies, each of which is a run of its own: they are not counted."""
+        context: Any = self.context(*arguments)
+        context.count = len(self.plan.nodes)
+        return cast(StepContext, context)
 
     def _stacked(self, problem: Problem, inserted: NDArray[np.bool_], seed: int) -> Plan:
         """The plan of all copies under seeded noise, without the record that D' lacks."""
-        absent = ~inserted if problem.instead is None else np.zeros_like(inserted)
+        whole, absent = self.copied(), np.zeros_like(inserted)
+        if problem.instead is None:
+            absent = ~inserted
         nodes = tuple(
-            replace(
-                self.plan.nodes[number % len(self.plan.nodes)],
-                node=number,
-                records=self.plan.nodes[number % len(self.plan.nodes)].records - int(gone),
-            )
-            for number, gone in enumerate(absent)
+            replace(node, records=node.records - int(gone))
+            for node, gone in zip(whole.nodes, absent, strict=True)
         )
-        return replace(seeded(self.plan, seed), nodes=nodes)
+        return replace(seeded(whole, seed), nodes=nodes)
 
-    def _mean_noise(self) -> Array:
-        """Standard deviation of the noise in the batch mean, `[steps, nodes]`."""
-        deviations = [
-            [self.plan.release.noise_std(node, k) / node.expected_batch for node in self.plan.nodes]
-            for k in range(self.steps)
-        ]
-        return np.tile(np.asarray(deviations, np.float64), (1, self.copies))
+    def copied(self) -> Plan:
+        """The plan of all copies; node i of copy c is number `c * nodes + i`."""
+        nodes = tuple(
+            replace(node, node=node.node + copy * len(self.plan.nodes))
+            for copy in range(self.copies)
+            for node in self.plan.nodes
+        )
+        activity = _copied(self.plan.release.activity, self.copies)
+        return replace(
+            self.plan, nodes=nodes, release=replace(self.plan.release, activity=activity)
+        )
+
+
+def _copied(activity: Activity | None, copies: int) -> Activity | None:
+    """Who takes part in all copies of the graph; pairs stay within theirs."""
+    if activity is None:
+        return None
+    partner = activity.partner
+    if partner is not None:
+        nodes = partner.shape[1]
+        partner = np.concatenate([partner + copy * nodes for copy in range(copies)], axis=1)
+    return replace(activity, active=np.tile(activity.active, (1, copies)), partner=partner)
 
 
 def seeded(plan: Plan, seed: int) -> Plan:
@@ -335,11 +355,17 @@ def set_up(plan: Plan, steps: int, repetitions: int, context: ContextFactory) ->
     train = plan.config.train
     dtype, device = DTYPES[train.dtype], torch.device(train.device)
     together = [weights.repeated(copies) for weights in plan.mixing.weights]
+    activity = _copied(plan.release.activity, copies)
     return Harness(
         plan=plan,
         steps=steps,
         copies=copies,
         model=linear_model(dtype, device),
-        exchange=InProcessExchange(together, dtype=dtype, device=device),
+        exchange=InProcessExchange(
+            together,
+            dtype=dtype,
+            device=device,
+            active=everybody if activity is None else lambda k: activity.active[k],
+        ),
         context=context,
     )

@@ -1,0 +1,593 @@
+"""What an observer works out from messages: the noised sums of every private algorithm.
+
+Trust model `all-messages` (for methods with a server: `server`): the observer knows the start, the
+graph and its weights, the options, who is active, all public masks, and every message. For each
+algorithm's step a function says what follows from these alone about what each node released. What
+the algorithm does with a release later is post-processing, which is undone here.
+
+Where a compressor keeps a part of a message back, a coordinate is known only when it is sent:
+
+- a method that never sends what it left out shows nothing of it (SoteriaFL);
+- in CPGT a sum is known when its coordinate of either of the two messages shows it;
+- in DO-ADP what is left out is sent later, together with what came after it. The messages of a
+  coordinate are then linear in the releases, with weights that are public, so that a Kalman filter
+  turns them into independent readings of unit variance. Where everything is sent it returns the
+  releases themselves. That a coordinate was among the largest (`top-k`) is not made use of.
+
+An observer that knows less than is possible makes an audit weaker, never wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacit.algorithms import (
+    Algorithm,
+    adp2_sgd,
+    cpgt,
+    do_adp,
+    dp2_sgd,
+    dp_admm,
+    dp_dda,
+    dp_fedavg,
+    dp_sgd,
+    dpdo,
+    fedspd_dp,
+    privsgp,
+    soteriafl,
+    variance_reduction,
+)
+from tacit.algorithms.base import step_size
+from tacit.analysis.audit.trace import Sent
+from tacit.communication.colours import Public, Released
+from tacit.communication.compression import compress
+from tacit.communication.exchange import Exchange
+from tacit.errors import InputError
+from tacit.training.plan import Plan
+
+__all__ = [
+    "OBSERVERS",
+    "Law",
+    "Observer",
+    "Overheard",
+    "Reading",
+    "Seen",
+    "observer_of",
+    "readings",
+    "seen",
+]
+
+ROUNDING = 1e-12
+"""Of a variance: what is left below it is none."""
+
+Law = Literal["sum", "table", "snapshot", "anchors", "change", "iterates", "carried"]
+"""How a release depends on one record.
+
+`sum`: by its clipped gradient where it is drawn. `table`, `snapshot`, `anchors`: see
+`algorithms.variance_reduction`. `change`: by the clipped change of a whole model. `iterates`: by
+local steps of one round. `carried`: by those, and by what un-noised state carries on.
+"""
+
+
+@dataclass(frozen=True)
+class Overheard:
+    """Public values of a run.
+
+    Args:
+        plan: of all nodes, copies included; what is read of it is public.
+        start: `[nodes, d]`, x^0.
+        sent: every message, in order; the round of gossip after the last step included.
+        exchange: the public mixing matrices and the server, to follow what becomes of messages.
+        steps: how many were run.
+    """
+
+    plan: Plan
+    start: Tensor
+    sent: Sequence[Sent]
+    exchange: Exchange
+    steps: int
+
+    @property
+    def options(self) -> Any:
+        """The algorithm's options."""
+        return self.plan.config.algorithm.options
+
+    @property
+    def batch(self) -> Tensor:
+        """Q J of each node, float64 `[nodes, 1]`."""
+        return self._column(node.expected_batch for node in self.plan.nodes)
+
+    @property
+    def rate(self) -> Tensor:
+        """Q of each node, float64 `[nodes, 1]`."""
+        return self._column(node.rate for node in self.plan.nodes)
+
+    def step_size(self, k: int) -> float:
+        """The learning rate of step k."""
+        return step_size(self.options, k, self.plan.steps)
+
+    def noise_std(self, k: int) -> Tensor:
+        """Planned deviation of step k's noise in a sum, float64 `[nodes, 1]`."""
+        return self._column(self.plan.release.noise_std(node, k) for node in self.plan.nodes)
+
+    def active(self, k: int) -> Tensor:
+        """Who takes part in step k, bool `[nodes, 1]`."""
+        flags = self.plan.release.active(k)
+        if flags is None:
+            return torch.ones(len(self.start), 1, dtype=torch.bool, device=self.start.device)
+        return torch.from_numpy(flags).to(self.start.device).unsqueeze(1)
+
+    def of_active(self, k: int, values: Tensor) -> Tensor:
+        """`values` `[nodes, d]` of those that take part in step k, NaN in other rows."""
+        return torch.where(self.active(k), values, math.nan)
+
+    def message(self, k: int, number: int = 0, of: int = 1) -> Sent:
+        """A message of step k, where each step sends `of` of them."""
+        return self.sent[k * of + number]
+
+    def shown(self, sent: Sent) -> Tensor:
+        """Which coordinates of a message carry a value, bool `[nodes, d]`."""
+        values, coding = sent.values[0], sent.coding
+        if coding is None or coding.compressor == "none":
+            return torch.ones_like(values, dtype=torch.bool)
+        if coding.compressor == "top-k":
+            return values != 0
+        nodes = range(len(values))
+        public = compress(
+            torch.ones_like(values),
+            compressor=coding.compressor,
+            keep=coding.keep,
+            seed=coding.seed,
+            step=coding.step,
+            nodes=nodes,
+            part=coding.part,
+        )
+        return public.values != 0
+
+    def _column(self, values: Iterable[float]) -> Tensor:
+        column = torch.tensor(list(values), dtype=torch.float64, device=self.start.device)
+        return column.unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is known of the releases of one step once all messages are there.
+
+    Args:
+        release: float64 `[nodes, d]`, as it came out of the noise, with the sign of the gradients;
+            NaN where nothing is known. Where `spans` is above 1 it is what stands for it: a sum of
+            several releases, scaled so that its noise has the deviation of one.
+        public: the part of it that no record of this step moves: a number, or `[nodes, d]`.
+        spans: of how many releases it is a sum, `[nodes, d]`.
+        gains: how far it moves, in deviations, if every release since the first one moves by one
+            deviation, `[nodes, d]`; 1 where it is a release itself.
+    """
+
+    release: Tensor
+    public: Tensor | float = 0.0
+    spans: Tensor | int = 1
+    gains: Tensor | float = 1.0
+
+
+def _one(heard: Overheard, k: int) -> Tensor:
+    return torch.ones_like(heard.batch)
+
+
+def _always_sums(options: Any) -> Law:
+    return "sum"
+
+
+@dataclass(frozen=True)
+class Observer:
+    """One row of the table of observers.
+
+    Args:
+        readings: one a step, in order.
+        scale: how far what is noised moves when the sum over a batch does by one: the deviation of
+            the noise over the planned one of a sum, float64 `[nodes, 1]` of step k.
+        law: how a release depends on one record, from the options.
+    """
+
+    readings: Callable[[Overheard], Iterator[Reading]]
+    scale: Callable[[Overheard, int], Tensor] = _one
+    law: Callable[[Any], Law] = _always_sums
+
+
+# Gossip.
+
+
+def _push_sum(heard: Overheard) -> Iterator[Reading]:
+    """x_i^k is what node i received, so (x_i^k - x_i^{k+1/2}) / gamma is its direction."""
+    x, batch = heard.start, heard.batch
+    before = torch.zeros_like(x, dtype=torch.float64)
+    for k in range(heard.steps):
+        x_half, w = heard.message(k).values
+        direction = (x.double() - x_half.double()) / heard.step_size(k)
+        yield Reading((direction - heard.options.momentum * before) * batch)
+        before = direction
+        x, _ = heard.exchange.mix(k, Released(x_half), Public(w))
+
+
+def _gossip(heard: Overheard) -> Iterator[Reading]:
+    """x^{k+1} is W x^k less the step, and is sent in its turn."""
+    for k in range(heard.steps):
+        (x,), (following,) = heard.message(k).values, heard.message(k + 1).values
+        (mixed,) = heard.exchange.mix(k, Released(x))
+        yield Reading((mixed.double() - following.double()) / heard.step_size(k) * heard.batch)
+
+
+def _in_pairs(heard: Overheard) -> Iterator[Reading]:
+    """x^{k+1} is the mean of the pair less the step of who has finished."""
+    activity = heard.plan.release.activity
+    assert activity is not None
+    assert activity.partner is not None
+    for k in range(heard.steps):
+        (x,), (following,) = heard.message(k).values, heard.message(k + 1).values
+        partner = torch.from_numpy(activity.partner[k]).to(x.device)
+        (other,) = heard.exchange.swap(k, partner, Released(x))
+        averaged = x.add(other).div_(2).double()
+        moved = (averaged - following.double()) / heard.step_size(k) * heard.batch
+        yield Reading(heard.of_active(k, moved))
+
+
+def _dual_averaging(heard: Overheard) -> Iterator[Reading]:
+    """z^{k+1} is W z^k and the gradient of an active node, and is sent in its turn."""
+    for k in range(heard.steps):
+        (z,), (following,) = heard.message(k).values, heard.message(k + 1).values
+        (mixed,) = heard.exchange.mix(k, Released(z))
+        yield Reading(heard.of_active(k, (following.double() - mixed.double()) * heard.batch))
+
+
+def _laplace_step(heard: Overheard) -> Iterator[Reading]:
+    """Y is z less the noised step, which is what the noise was added to, in a unit of its own."""
+    z = heard.start
+    for k in range(heard.steps):
+        (y,) = heard.message(k).values
+        unit = heard.step_size(k) * heard.options.rate_decay**k / heard.batch
+        yield Reading((z.double() - y.double()) / unit)
+        (z,) = heard.exchange.mix(k, Released(y))
+
+
+def _tracking(heard: Overheard) -> Iterator[Reading]:
+    """Y is the last noised gradient and public gossip; x moves along y.
+
+    y_k = g_k + sum of the gossip of y before k, since it adds g_k - g_{k-1} at every step. It is
+    known where its own message shows it, and where the messages of x show x before and after.
+    """
+    options = heard.options
+    copies = [torch.zeros_like(heard.start) for _ in range(2)]
+    near = [torch.zeros_like(heard.start) for _ in range(2)]
+    gossip = torch.zeros_like(heard.start, dtype=torch.float64)
+    before = torch.ones_like(gossip, dtype=torch.bool)  # where x is known
+    x = heard.start.double()
+    for k in range(heard.steps):
+        shown = []
+        for part in range(2):
+            sent = heard.message(k, part, of=2)
+            (moved,) = heard.exchange.mix(k, Released(sent.values[0]))
+            copies[part] = copies[part] + sent.values[0]
+            near[part] = near[part] + moved
+            shown.append(heard.shown(sent))
+        before = before | shown[0]
+        x = torch.where(shown[0], copies[0].double(), x)
+        pulled = x + options.consensus_step * (near[0].double() - copies[0].double())
+        if k + 1 < heard.steps:
+            following = heard.message(k + 1, of=2)
+            after, arrived = copies[0] + following.values[0], heard.shown(following)
+        else:  # the round of gossip shows the last models whole
+            after = heard.message(k + 1, of=2).values[0]
+            arrived = torch.ones_like(before)
+        along = (pulled - after.double()) / heard.step_size(k)
+        y = torch.where(before & arrived, along, math.nan)
+        y = torch.where(shown[1], copies[1].double(), y)
+        yield Reading((y - gossip) * heard.batch)
+        gossip = gossip + options.tracking_step * (near[1].double() - copies[1].double())
+        before = torch.zeros_like(before)
+
+
+def _compressed_gossip(heard: Overheard) -> Iterator[Reading]:
+    """A Kalman filter of every coordinate's momentum, from what its messages show.
+
+    Let a be what noised gradients have moved x by since the coordinate was sent last. Active steps
+    add alpha m to it, where m = beta m + g, and x less public gossip shows a when it is sent. The
+    difference of a to what was expected, over its deviation, is the reading: independent of the
+    earlier ones, of unit variance. Deviations depend on public masks, on activity and on the plan.
+    """
+    options, batch = heard.options, heard.batch
+    copy, near = torch.zeros_like(heard.start), torch.zeros_like(heard.start)
+    x = heard.start.double()
+    zero = torch.zeros_like(x)
+    m, a, shift_m, shift_a = zero, zero, zero, zero  # expected; and what a shift adds to the error
+    var_m, var_a, covariance, spans = zero, zero, zero, zero
+    for k in range(heard.steps):
+        sent = heard.message(k)
+        alpha, beta, active = heard.step_size(k), options.momentum, heard.active(k)
+        sigma = torch.where(active, heard.noise_std(k) / batch, 0.0)
+        weight = alpha * active.double()
+        x = x + options.consensus_step * (near.double() - copy.double())
+        m, shift_m = beta * m, beta * shift_m + sigma
+        var_m, covariance = beta**2 * var_m + sigma**2, beta * covariance
+        a, shift_a = a + weight * m, shift_a + weight * shift_m
+        var_a = var_a + 2 * weight * covariance + weight**2 * var_m
+        covariance = covariance + weight * var_m
+        spans = spans + active
+
+        copy = copy + sent.values[0]
+        (moved,) = heard.exchange.mix(k, Released(sent.values[0]))
+        near = near + moved
+        shown = heard.shown(sent) & active & (var_a > 0)
+        after = copy.double()
+        deviation = var_a.sqrt().where(shown, 1.0)
+        surprise = (x - after - a) / deviation
+        std = heard.noise_std(k)
+        yield Reading(
+            torch.where(shown, surprise * std, math.nan),
+            spans=torch.where(shown, spans, 0.0).long(),
+            gains=torch.where(shown, shift_a / deviation, 0.0),
+        )
+        learnt = torch.where(shown, covariance / deviation, 0.0)
+        m, shift_m = m + learnt * surprise, shift_m - learnt * (shift_a / deviation)
+        left = var_m - learnt**2
+        var_m = torch.where(left > ROUNDING * var_m, left, 0.0)
+        x = torch.where(shown, after, x)
+        a, shift_a, var_a, covariance, spans = (
+            torch.where(shown, 0.0, value) for value in (a, shift_a, var_a, covariance, spans)
+        )
+
+
+# Variance reduction.
+
+
+def _relative_to_anchors(heard: Overheard, whole: Iterator[Reading]) -> Iterator[Reading]:
+    """Other steps' releases are taken relative to the released anchor."""
+    anchor = torch.zeros_like(heard.start, dtype=torch.float64)
+    for k, reading in enumerate(whole):
+        if k % heard.options.anchor_every == 0:
+            anchor = reading.release
+            yield Reading(anchor / heard.rate)
+        else:
+            yield Reading(reading.release - anchor)
+
+
+def _push_sum_reduced(heard: Overheard) -> Iterator[Reading]:
+    whole = _push_sum(heard)
+    return whole if heard.options.state == "private" else _relative_to_anchors(heard, whole)
+
+
+def _shifted(heard: Overheard) -> Iterator[Reading]:
+    """A message is the kept part of the gradient less the public shift."""
+    options = heard.options
+    shift = torch.zeros_like(heard.start, dtype=torch.float64)
+    factor, omega = soteriafl.scaling(options, heard.start.shape[1])
+    gamma = soteriafl.shift_rate(options, omega)
+    for k in range(heard.steps):
+        sent = heard.message(k)
+        kept = sent.values[0].double()
+        yield Reading(torch.where(heard.shown(sent), shift + kept, math.nan) * heard.batch)
+        shift = shift + gamma * factor * kept
+
+
+def _shifted_snapshots(heard: Overheard) -> Iterator[Reading]:
+    whole = _shifted(heard)
+    return whole if heard.options.state == "private" else _relative_to_anchors(heard, whole)
+
+
+def _anchor_scale(heard: Overheard, k: int) -> Tensor:
+    options, release = heard.options, heard.plan.release
+    if options.state == "private" or k % options.anchor_every:
+        return _one(heard, k)
+    ratio = variance_reduction.anchor_ratio(options, heard.plan.steps, release.clip.bound(k))
+    return ratio / heard.rate
+
+
+def _table_law(options: Any) -> Law:
+    return "anchors" if options.state == "public" else "table"
+
+
+def _snapshot_law(options: Any) -> Law:
+    return "anchors" if options.state == "public" else "snapshot"
+
+
+# Servers.
+
+
+def _spread_out(heard: Overheard, k: int, rows: Tensor) -> Tensor:
+    """Rows of the active nodes among those of all, float64 `[nodes, d]`; NaN elsewhere."""
+    whole = torch.full((len(heard.start), rows.shape[1]), math.nan, dtype=torch.float64)
+    whole = whole.to(rows.device)
+    whole[heard.active(k)[:, 0]] = rows.double()
+    return whole
+
+
+def _to_server(heard: Overheard) -> Iterator[Reading]:
+    """Each active client sends its noised gradient."""
+    for k in range(heard.steps):
+        yield Reading(_spread_out(heard, k, heard.message(k).values[0]) * heard.batch)
+
+
+def _changes(heard: Overheard) -> Iterator[Reading]:
+    """Each active client sends its noised change, which goes against the gradient."""
+    for k in range(heard.steps):
+        yield Reading(-_spread_out(heard, k, heard.message(k).values[0]))
+
+
+def _change_scale(heard: Overheard, k: int) -> Tensor:
+    return 1 / heard.batch
+
+
+def _admm(heard: Overheard) -> Iterator[Reading]:
+    """Y = 2 x - x_0 - lambda / rho with public x_0 and lambda, and x is affine in the gradient."""
+    options, rho = heard.options, heard.options.penalty
+    last, dual = heard.start.double(), torch.zeros_like(heard.start, dtype=torch.float64)
+    server = last[:1]
+    for k in range(heard.steps):
+        active, inverse = heard.active(k), 1 / heard.step_size(k)
+        (y,) = heard.message(k).values
+        x = (y.double() + server + dual / rho) / 2
+        slope = options.regularisation * dp_admm.SUBGRADIENTS[options.regulariser](last)
+        g = rho * server + dual + inverse * last - (rho + inverse) * x - slope
+        yield Reading(heard.of_active(k, g * heard.batch))
+        dual = torch.where(active, dual + rho * (server - x), dual)
+        last = torch.where(active, x, last)
+        (mean,) = heard.exchange.average(k, Released(y), latest=True)
+        server = mean.double()
+
+
+def _primal_dual(heard: Overheard) -> Iterator[Reading]:
+    """What is noised, as a change around x_0; without gradients it would be `public`.
+
+    With a public state lambda is a function of what was released. With a private one both x and
+    lambda are followed as they would be without gradients, and what records did to them is part of
+    what is left.
+    """
+    options, rho = heard.options, heard.options.penalty
+    public = options.state == "public"
+    x_0 = heard.start[:1].double()
+    dual = torch.zeros_like(heard.start, dtype=torch.float64)
+    x = heard.start.double()
+    for k in range(heard.steps):
+        active = heard.active(k)
+        gamma, radius = _local(heard, k, x_0)
+        divisor = gamma + rho
+        dual_now = fedspd_dp.within(dual, radius * divisor)
+        at = torch.zeros_like(x) if public else fedspd_dp.within(x - x_0, radius)
+        change = fedspd_dp.proximal_change(options.regulariser, 1 / divisor, options.regularisation)
+        average = torch.zeros_like(x)
+        for _ in range(options.local_steps):
+            at = change(x_0, (dual_now + gamma * at) / divisor)
+            average = average + at / options.local_steps
+        (message,) = heard.message(k).values
+        sent = message.double() - x_0
+        if public:
+            release, quiet = (sent + dual_now / rho) / 2, average
+            renewed = dual_now - rho * release
+        else:
+            release, quiet = sent, 2 * average - dual_now / rho
+            renewed = dual_now - rho * average
+        yield Reading(-heard.of_active(k, release), public=-quiet)
+        dual = torch.where(active, renewed, dual)
+        x = torch.where(active, x_0 + at, x)
+        (mean,) = heard.exchange.average(k, Released(message), latest=True)
+        x_0 = mean.double()
+
+
+def _local(heard: Overheard, k: int, x_0: Tensor) -> tuple[Tensor, Tensor]:
+    """Gamma of a round, and how long its changes may be, `[nodes, 1]`."""
+    options, gamma = heard.options, _gamma(heard, k)
+    unit = 1 / (heard.batch * (gamma + options.penalty))
+    clip = heard.plan.release.clip.bound(k)
+    return gamma, fedspd_dp.resolved_radius(unit, gamma, heard.plan.steps, clip, x_0, options)
+
+
+def _gamma(heard: Overheard, k: int) -> Tensor:
+    gamma: Tensor = fedspd_dp.inverse_step(
+        heard.options,
+        k,
+        heard.plan.steps,
+        noise_std=heard.noise_std(k),
+        batch=heard.batch,
+        coordinates=heard.start.shape[1],
+        clients=heard.plan.release.setup.nodes,
+    )
+    return gamma
+
+
+def _iterate_scale(heard: Overheard, k: int) -> Tensor:
+    unit: Tensor = 1 / (heard.batch * (_gamma(heard, k) + heard.options.penalty))
+    return unit if heard.options.state == "public" else 2 * unit
+
+
+def _iterate_law(options: Any) -> Law:
+    return "iterates" if options.state == "public" else "carried"
+
+
+OBSERVERS: dict[Callable[..., Any], Observer] = {
+    privsgp.step: Observer(_push_sum),
+    privsgp.reduced_step: Observer(_push_sum_reduced, _anchor_scale, _table_law),
+    dp2_sgd.step: Observer(_gossip),
+    adp2_sgd.step: Observer(_in_pairs),
+    do_adp.step: Observer(_compressed_gossip),
+    dp_dda.step: Observer(_dual_averaging),
+    dpdo.step: Observer(_laplace_step),
+    cpgt.step: Observer(_tracking),
+    dp_sgd.step: Observer(_to_server),
+    dp_fedavg.step: Observer(_changes, _change_scale, lambda options: "change"),
+    dp_admm.step: Observer(_admm),
+    fedspd_dp.step: Observer(_primal_dual, _iterate_scale, _iterate_law),
+    soteriafl.saga_step: Observer(_shifted, law=lambda options: "table"),
+    soteriafl.svrg_step: Observer(_shifted_snapshots, _anchor_scale, _snapshot_law),
+}
+"""A row for every step of an algorithm; an algorithm with a step of its own needs one."""
+
+
+def observer_of(algorithm: Algorithm[Any, Any]) -> Observer:
+    """The observer of an algorithm.
+
+    Raises:
+        InputError: nothing is known of what an observer learns from this algorithm.
+    """
+    if algorithm.step not in OBSERVERS:
+        raise InputError(
+            "algorithm.name",
+            algorithm.name,
+            "cannot be audited yet: add an Observer for its step to OBSERVERS of "
+            "tacit.analysis.audit.observers, which says what follows from its messages",
+        )
+    return OBSERVERS[algorithm.step]
+
+
+def readings(heard: Overheard) -> Iterator[tuple[Reading, Tensor]]:
+    """Every step's reading, and the planned deviation of its noise, float64 `[nodes, 1]`.
+
+    Raises:
+        InputError: as `observer_of`.
+    """
+    observer = observer_of(heard.plan.config.algorithm.definition)
+    for k, reading in enumerate(observer.readings(heard)):
+        yield reading, observer.scale(heard, k) * heard.noise_std(k)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All readings in units of their noise.
+
+    Args:
+        y: float64 `[steps, nodes, d]`, less what is public; NaN where nothing is known.
+        spans: of how many releases each is a sum, `[steps, nodes, d]`; see `Reading`.
+        gains: how far each moves by a move of one of every release, `[steps, nodes, d]`.
+    """
+
+    y: NDArray[np.float64]
+    spans: NDArray[np.int64]
+    gains: NDArray[np.float64]
+
+    def of(self, nodes: NDArray[np.int64] | NDArray[np.bool_]) -> Seen:
+        """The same of some nodes."""
+        return Seen(self.y[:, nodes], self.spans[:, nodes], self.gains[:, nodes])
+
+
+def seen(heard: Overheard) -> Seen:
+    """All that an observer works out of a run.
+
+    Raises:
+        InputError: as `observer_of`.
+    """
+    shape = (heard.steps, *heard.start.shape)
+    y = np.empty(shape)
+    spans: NDArray[np.int64] = np.broadcast_to(np.int64(1), shape)
+    gains: NDArray[np.float64] = np.broadcast_to(np.float64(1.0), shape)
+    for k, (reading, deviation) in enumerate(readings(heard)):
+        y[k] = ((reading.release - reading.public) / deviation).cpu().numpy()
+        if isinstance(reading.spans, Tensor) and isinstance(reading.gains, Tensor):
+            if not spans.flags.writeable:
+                spans, gains = spans.copy(), gains.copy()
+            spans[k], gains[k] = reading.spans.cpu().numpy(), reading.gains.cpu().numpy()
+    return Seen(y, spans, gains)
