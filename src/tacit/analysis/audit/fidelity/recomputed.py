@@ -40,6 +40,7 @@ _JUDGED = 2.0**-14
 _CHUNK = 128
 _ROUNDINGS = 16
 _FEWEST = 4
+_RECORDS = 32  # whose gradients are held at once
 
 
 @dataclass
@@ -121,11 +122,17 @@ def _compare(
     if bound is None or not count:
         return
     coins = None if call.coins is None else call.coins[row][present]
-    batch = call.inputs[row][present], call.targets[row][present], coins
-    found = clipped(exact.gradients(call.at[row], *batch), bound, clip.norm)
-    other = clipped(rough.gradients(call.at[row], *batch).double(), bound, clip.norm)
-    unjudged = int(((found - other).norm(dim=1) > _JUDGED * bound).sum())
-    distance = float((total.double() - found.sum(dim=0)).norm()) / bound
+    batch = call.inputs[row][present], call.targets[row][present]
+    whole, unjudged = torch.zeros_like(total, dtype=torch.float64), 0
+    for part in torch.split(torch.arange(count, device=present.device), _RECORDS):
+        few = batch[0][part], batch[1][part], None if coins is None else coins[part]
+        found, other = (
+            clipped(model.gradients(call.at[row], *few).double(), bound, clip.norm)
+            for model in (exact, rough)
+        )
+        unjudged += int(((found - other).norm(dim=1) > _JUDGED * bound).sum())
+        whole += found.sum(dim=0)
+    distance = float((total.double() - whole).norm()) / bound
     lowered = _rounding_share(count, bench.job.dtype, bench.job.model.positions)
     allowed = count * (SHARE + lowered) + 2 * unjudged
     share = distance / allowed
