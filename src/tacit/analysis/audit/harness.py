@@ -28,7 +28,15 @@ from tacit.algorithms import do_adp as compressed_gossip
 from tacit.algorithms import dp2_sgd as gossip
 from tacit.algorithms import privsgp as push_sum
 from tacit.algorithms.base import step_size
-from tacit.analysis.audit.canaries import Problem, linear_model, stack_records
+from tacit.analysis.audit.canaries import (
+    Problem,
+    Slope,
+    directions,
+    law_of,
+    linear_model,
+    sign_schedule,
+    stack_records,
+)
 from tacit.analysis.audit.observers import Overheard, Seen, seen
 from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
 from tacit.communication.colours import Public, Released
@@ -276,7 +284,7 @@ class Harness:
         train, rng = self.plan.config.train, np.random.default_rng(seed)
         dtype, device = DTYPES[train.dtype], torch.device(train.device)
         inserted = rng.random(self.copies * len(self.plan.nodes)) < 0.5
-        plan = self._stacked(problem, inserted, seed)
+        plan, basis = self._stacked(problem, inserted, seed), directions(self.plan)
         data = stack_records(
             problem,
             [node.records for node in self.plan.nodes] * self.copies,
@@ -284,12 +292,25 @@ class Harness:
             max(self.plan.release.clip.bounds or (1.0,)),
             dtype,
             device,
+            basis,
         )
+        slope, model = Slope(), self.model
+        if problem.flips:
+            signs, kept = sign_schedule(self.plan, self.steps), law_of(self.plan) != "table"
+            slope = Slope(signs.tolist(), remembers=kept)
+            model = linear_model(dtype, device, slope)
+            slope.begin(data)
         trace = run_traced(
-            plan, self.model, data, self.exchange, context=self._side_by_side, steps=self.steps
+            plan,
+            model,
+            data,
+            self.exchange,
+            context=self._side_by_side,
+            steps=self.steps,
+            on_step=slope.after,
         )
         heard = Overheard(plan, trace.start, trace.sent, self.exchange, self.steps)
-        return Observed(seen(heard), inserted, self.copies, trace)
+        return Observed(seen(heard).along(basis), inserted, self.copies, trace)
 
     def _side_by_side(self, *arguments: Any) -> StepContext:
         """The context of all copies, each of which is a run of its own: they are not counted."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -103,12 +103,12 @@ class Overheard:
     @property
     def batch(self) -> Tensor:
         """Q J of each node, float64 `[nodes, 1]`."""
-        return self._column(node.expected_batch for node in self.plan.nodes)
+        return batch_of(self.plan).to(self.start.device)
 
     @property
     def rate(self) -> Tensor:
         """Q of each node, float64 `[nodes, 1]`."""
-        return self._column(node.rate for node in self.plan.nodes)
+        return rate_of(self.plan).to(self.start.device)
 
     def step_size(self, k: int) -> float:
         """The learning rate of step k."""
@@ -116,7 +116,7 @@ class Overheard:
 
     def noise_std(self, k: int) -> Tensor:
         """Planned deviation of step k's noise in a sum, float64 `[nodes, 1]`."""
-        return self._column(self.plan.release.noise_std(node, k) for node in self.plan.nodes)
+        return noise_of(self.plan, k).to(self.start.device)
 
     def active(self, k: int) -> Tensor:
         """Who takes part in step k, bool `[nodes, 1]`."""
@@ -152,9 +152,24 @@ class Overheard:
         )
         return public.values != 0
 
-    def _column(self, values: Iterable[float]) -> Tensor:
-        column = torch.tensor(list(values), dtype=torch.float64, device=self.start.device)
-        return column.unsqueeze(1)
+
+def batch_of(plan: Plan) -> Tensor:
+    """Q J of each node, float64 `[nodes, 1]`."""
+    return _column(node.expected_batch for node in plan.nodes)
+
+
+def rate_of(plan: Plan) -> Tensor:
+    """Q of each node, float64 `[nodes, 1]`."""
+    return _column(node.rate for node in plan.nodes)
+
+
+def noise_of(plan: Plan, k: int) -> Tensor:
+    """Planned deviation of step k's noise in a sum, float64 `[nodes, 1]`."""
+    return _column(plan.release.noise_std(node, k) for node in plan.nodes)
+
+
+def _column(values: Iterable[float]) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.float64).unsqueeze(1)
 
 
 @dataclass(frozen=True)
@@ -177,8 +192,8 @@ class Reading:
     gains: Tensor | float = 1.0
 
 
-def _one(heard: Overheard, k: int) -> Tensor:
-    return torch.ones_like(heard.batch)
+def _one(plan: Plan, k: int, coordinates: int) -> Tensor:
+    return torch.ones(len(plan.nodes), 1, dtype=torch.float64)
 
 
 def _always_sums(options: Any) -> Law:
@@ -192,12 +207,13 @@ class Observer:
     Args:
         readings: one a step, in order.
         scale: how far what is noised moves when the sum over a batch does by one: the deviation of
-            the noise over the planned one of a sum, float64 `[nodes, 1]` of step k.
+            the noise over the planned one of a sum, float64 `[nodes, 1]`; of the plan, step k and
+            the number of coordinates.
         law: how a release depends on one record, from the options.
     """
 
     readings: Callable[[Overheard], Iterator[Reading]]
-    scale: Callable[[Overheard, int], Tensor] = _one
+    scale: Callable[[Plan, int, int], Tensor] = _one
     law: Callable[[Any], Law] = _always_sums
 
 
@@ -380,12 +396,12 @@ def _shifted_snapshots(heard: Overheard) -> Iterator[Reading]:
     return whole if heard.options.state == "private" else _relative_to_anchors(heard, whole)
 
 
-def _anchor_scale(heard: Overheard, k: int) -> Tensor:
-    options, release = heard.options, heard.plan.release
+def _anchor_scale(plan: Plan, k: int, coordinates: int) -> Tensor:
+    options: Any = plan.config.algorithm.options
     if options.state == "private" or k % options.anchor_every:
-        return _one(heard, k)
-    ratio = variance_reduction.anchor_ratio(options, heard.plan.steps, release.clip.bound(k))
-    return ratio / heard.rate
+        return _one(plan, k, coordinates)
+    clip = plan.release.clip.bound(k)
+    return variance_reduction.anchor_ratio(options, plan.steps, clip) / rate_of(plan)
 
 
 def _table_law(options: Any) -> Law:
@@ -419,8 +435,8 @@ def _changes(heard: Overheard) -> Iterator[Reading]:
         yield Reading(-_spread_out(heard, k, heard.message(k).values[0]))
 
 
-def _change_scale(heard: Overheard, k: int) -> Tensor:
-    return 1 / heard.batch
+def _change_scale(plan: Plan, k: int, coordinates: int) -> Tensor:
+    return 1 / batch_of(plan)
 
 
 def _admm(heard: Overheard) -> Iterator[Reading]:
@@ -455,7 +471,10 @@ def _primal_dual(heard: Overheard) -> Iterator[Reading]:
     x = heard.start.double()
     for k in range(heard.steps):
         active = heard.active(k)
-        gamma, radius = _local(heard, k, x_0)
+        gamma = inverse_steps(heard.plan, k, x.shape[1]).to(x.device)
+        unit = 1 / (heard.batch * (gamma + rho))
+        clip = heard.plan.release.clip.bound(k)
+        radius = fedspd_dp.resolved_radius(unit, gamma, heard.plan.steps, clip, x_0, options)
         divisor = gamma + rho
         dual_now = fedspd_dp.within(dual, radius * divisor)
         at = torch.zeros_like(x) if public else fedspd_dp.within(x - x_0, radius)
@@ -479,30 +498,24 @@ def _primal_dual(heard: Overheard) -> Iterator[Reading]:
         x_0 = mean.double()
 
 
-def _local(heard: Overheard, k: int, x_0: Tensor) -> tuple[Tensor, Tensor]:
-    """Gamma of a round, and how long its changes may be, `[nodes, 1]`."""
-    options, gamma = heard.options, _gamma(heard, k)
-    unit = 1 / (heard.batch * (gamma + options.penalty))
-    clip = heard.plan.release.clip.bound(k)
-    return gamma, fedspd_dp.resolved_radius(unit, gamma, heard.plan.steps, clip, x_0, options)
-
-
-def _gamma(heard: Overheard, k: int) -> Tensor:
+def inverse_steps(plan: Plan, k: int, coordinates: int) -> Tensor:
+    """FedSPD-DP's gamma of round k, float64 `[nodes, 1]`, for a model of so many coordinates."""
     gamma: Tensor = fedspd_dp.inverse_step(
-        heard.options,
+        plan.config.algorithm.options,  # type: ignore[arg-type]
         k,
-        heard.plan.steps,
-        noise_std=heard.noise_std(k),
-        batch=heard.batch,
-        coordinates=heard.start.shape[1],
-        clients=heard.plan.release.setup.nodes,
+        plan.steps,
+        noise_std=noise_of(plan, k),
+        batch=batch_of(plan),
+        coordinates=coordinates,
+        clients=plan.release.setup.nodes,
     )
     return gamma
 
 
-def _iterate_scale(heard: Overheard, k: int) -> Tensor:
-    unit: Tensor = 1 / (heard.batch * (_gamma(heard, k) + heard.options.penalty))
-    return unit if heard.options.state == "public" else 2 * unit
+def _iterate_scale(plan: Plan, k: int, coordinates: int) -> Tensor:
+    options: Any = plan.config.algorithm.options
+    unit: Tensor = 1 / (batch_of(plan) * (inverse_steps(plan, k, coordinates) + options.penalty))
+    return unit if options.state == "public" else 2 * unit
 
 
 def _iterate_law(options: Any) -> Law:
@@ -552,7 +565,8 @@ def readings(heard: Overheard) -> Iterator[tuple[Reading, Tensor]]:
     """
     observer = observer_of(heard.plan.config.algorithm.definition)
     for k, reading in enumerate(observer.readings(heard)):
-        yield reading, observer.scale(heard, k) * heard.noise_std(k)
+        scale = observer.scale(heard.plan, k, heard.start.shape[1])
+        yield reading, scale.to(heard.start.device) * heard.noise_std(k)
 
 
 @dataclass(frozen=True)
@@ -572,6 +586,12 @@ class Seen:
     def of(self, nodes: NDArray[np.int64] | NDArray[np.bool_]) -> Seen:
         """The same of some nodes."""
         return Seen(self.y[:, nodes], self.spans[:, nodes], self.gains[:, nodes])
+
+    def along(self, directions: NDArray[np.float64]) -> Seen:
+        """The same along orthonormal directions, one a row; of whole readings only."""
+        if np.array_equal(directions, np.eye(len(directions))):
+            return self
+        return replace(self, y=self.y @ directions.T)
 
 
 def seen(heard: Overheard) -> Seen:
