@@ -42,6 +42,7 @@ def document(**changes: Any) -> dict[str, Any]:
         "trust_model": {"name": "all-messages", "meaning": "the observer's meaning"},
         "epsilon_meaning": "the meaning of epsilon",
         "claim": {"formula": "eps = 1", "infinite": False},
+        "audit": None,
         "nodes": nodes,
         "mechanisms_in_words": ["the first mechanism", "the second mechanism"],
         "ledger": {

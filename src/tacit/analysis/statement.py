@@ -7,10 +7,10 @@ it does not tell who wrote the statement: a signature does. The heads of the led
 whoever keeps it can tell whether a ledger that is shown later is an older copy.
 
 Its parts (`tacit.report.documents.ledger.Statement`): `run`, `algorithm`, `task`, `relation`,
-`unit` and `trust_model` each with its meaning, `nodes` (certified, claimed and audited epsilon, one
-a node), `ledger` (`tacit.analysis.ledger_report`), `mechanisms_in_words` in its order,
-`data_ledger` (of all runs on the same data; null without `[privacy].ledger`), `assumptions`,
-`not_covered`, `digest`.
+`unit` and `trust_model` each with its meaning, `audit` (what the last one found; null without one),
+`nodes` (certified, claimed and audited epsilon, one a node), `ledger`
+(`tacit.analysis.ledger_report`), `mechanisms_in_words` in its order, `data_ledger` (of all runs on
+the same data; null without `[privacy].ledger`), `assumptions`, `not_covered`, `digest`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from tacit.report.documents.ledger import (
     StatementRun,
     StatementTask,
 )
-from tacit.report.documents.run import ResultDocument
+from tacit.report.documents.run import ResultDocument, RunAudit
 from tacit.report.statement_page import statement_page
-from tacit.report.wording import number_text
+from tacit.report.wording import count_text, number_text
 from tacit.training.run_folder.folder import read_config
 
 __all__ = ["check_statement", "statement_document", "write_statement"]
@@ -220,6 +220,7 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
         trust_model=DefinedName(name=first.trust_model, meaning=TRUST_MODELS[first.trust_model]),
         epsilon_meaning=EPSILON_MEANING,
         claim=result.claim,
+        audit=result.audit,
         nodes=nodes,
         mechanisms_in_words=tuple(
             from_statement(statement).explain(number_text) for statement in ledger.mechanisms
@@ -408,7 +409,16 @@ def _confirmed(
         tacit_version=statement.tacit_version,
         checked_by=__version__,
         ledgers=None if ledger is None else tuple(_contained(statement, ledger)),
+        audit_alarms=_audit_alarms(statement.audit),
     )
+
+
+def _audit_alarms(audit: RunAudit | None) -> tuple[str, ...]:
+    """What accused the program: of the last audit by name, of earlier ones how many."""
+    if audit is None:
+        return ()
+    earlier = [count_text(audit.earlier_alarms, "earlier audit")] if audit.earlier_alarms else []
+    return (*(failure.name for failure in audit.failures), *earlier)
 
 
 def _contained(statement: Statement, ledger: Path) -> list[str]:

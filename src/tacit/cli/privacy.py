@@ -152,3 +152,5 @@ def check(
         typer.echo(f"{file}: every epsilon in it is confirmed")
         for path in confirmed.ledgers or ():
             typer.echo(f"{path}: contains what the statement saw of it")
+        for name in confirmed.audit_alarms:
+            typer.echo(f"{file}: AUDIT ALARM, do not rely on these figures: {name}")

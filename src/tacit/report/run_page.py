@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tacit.report.audit_words import AuditWords, audit_words, in_doubt
 from tacit.report.documents.metrics import Scores
 from tacit.report.documents.run import NodeRow, RecordedRun, ResultDocument
 from tacit.report.measures import ACCURACY, LOSS, Measure, measure_of
@@ -57,14 +58,17 @@ def run_page(run: RecordedRun) -> str:
     """Give the page of a run as HTML."""
     result = run.result
     count = len(result.nodes)
+    audit = None
+    if result.audit is not None:
+        audit = audit_words(result.audit, result.audited_epsilon)
     return render(
         "run",
         title=f"{result.title} on {result.dataset}, {count_text(count, 'node')}",
         result=result,
-        banners=_banners(result),
+        banners=_banners(result, None if audit is None else audit.alarm),
         tiles=[
             _score_tile(result),
-            _epsilon_tile(result),
+            _epsilon_tile(result, audit),
             _claim_tile(result),
             _audit_tile(result),
             _bytes_tile(result),
@@ -73,6 +77,7 @@ def run_page(run: RecordedRun) -> str:
         has_epsilon=any(row.epsilon is not None for row in result.nodes),
         meaning=_meaning(result),
         comparison=_comparison(result),
+        audit=audit,
         chart_sections=[
             ("How well the models learned", model_charts(run)),
             ("What was spent", privacy_charts(run)),
@@ -96,8 +101,8 @@ def _why_not_private(result: ResultDocument) -> str | None:
     return None
 
 
-def _banners(result: ResultDocument) -> list[_Banner]:
-    """The verdict on privacy, how the run ended, and which budgets are exceeded."""
+def _banners(result: ResultDocument, alarm: tuple[str, str] | None) -> list[_Banner]:
+    """An audit's alarm, the verdict on privacy, how the run ended, which budgets are exceeded."""
     mechanism, nodes = result.mechanism or "", len(result.nodes)
     reason = _why_not_private(result)
     if reason is not None:
@@ -111,7 +116,9 @@ def _banners(result: ResultDocument) -> list[_Banner]:
             f"with 50{_NARROW}%. {mechanism}"
         )
         verdict = _Banner(strength.kind, strength.sentence, detail)
-    banners = [verdict]
+        if alarm is not None:
+            verdict = _Banner("warn", in_doubt(strength.sentence), detail)
+    banners = [verdict] if alarm is None else [_Banner("bad", *alarm), verdict]
     if result.status in _STATUS_BANNERS:
         kind, words = _STATUS_BANNERS[result.status]
         headline = f"{words}: {result.steps:,} of {result.planned_steps:,} steps were completed"
@@ -149,13 +156,15 @@ def _score_tile(result: ResultDocument) -> Tile:
     return Tile(label, measure.text(scores.mean), " · ".join(others))
 
 
-def _epsilon_tile(result: ResultDocument) -> Tile:
+def _epsilon_tile(result: ResultDocument, audit: AuditWords | None) -> Tile:
     known = [row.epsilon for row in result.nodes if row.epsilon is not None]
     if not known:
         return Tile("Certified epsilon", "none", "nothing bounds what was leaked")
     value = epsilon_words(max(known))
     if _why_not_private(result) is not None:
         return Tile("Certified epsilon", value, "does not hold: this run is not private", "void")
+    if audit is not None and audit.alarm is not None:
+        return Tile("Certified epsilon", value, "in doubt: an audit raised an alarm", "void")
     note = f"lowest node {epsilon_words(min(known))} · {_delta_text(result)}"
     if max(known) > MOST_SHOWN:
         note += " · this is no protection"
@@ -181,6 +190,8 @@ def _audit_tile(result: ResultDocument) -> Tile:
     audit = result.audit
     value = f"at least {lower_words(result.audited_epsilon)}"
     at = f"at delta {audit.delta:g}"
+    if audit.failures:
+        return Tile("Audited epsilon", value, f"{at}: ALARM, see above; {audit.claim_verdict}")
     return Tile("Audited epsilon", value, f"{at}: {audit.verdict}; {audit.claim_verdict}")
 
 

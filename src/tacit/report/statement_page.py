@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tacit.report.audit_words import AuditWords, audit_words, in_doubt
+from tacit.report.documents.base import read
+from tacit.report.documents.run import RunAudit
 from tacit.report.protection import epsilon_words, lower_words, protection, size_note
 from tacit.report.rendering import Table, render
 from tacit.report.wording import (
@@ -51,14 +54,16 @@ def statement_page(document: Mapping[str, Any]) -> str:
     over = ", the highest of all nodes" if len(rows) > 1 else ""
     strength = protection((row["epsilon"], row["delta"]) for row in rows)
     infinite = claim.get("infinite", False)
+    audit = _audit(document)
+    alarmed = audit is not None and audit.alarm is not None
     return render(
         "statement",
         title=f"Statement of privacy: {subject}",
         subject=subject,
         subtitle=f"Run {run['run']}, stated on {_day(document['date'])} by tacit "
         f"{document['tacit_version']}",
-        kind=strength.kind,
-        verdict=strength.sentence,
+        kind="warn" if alarmed else strength.kind,
+        verdict=in_doubt(strength.sentence) if alarmed else strength.sentence,
         certified=f"Certified: epsilon {epsilon} at delta {delta}{over}",
         relation=document["relation"],
         unit=document["unit"],
@@ -67,6 +72,7 @@ def statement_page(document: Mapping[str, Any]) -> str:
         epsilon_meaning=document["epsilon_meaning"],
         nodes=_table(_NODE_COLUMNS, ((row["node"], _node_cells(row, infinite)) for row in rows)),
         formula=claim.get("formula") or "no claim",
+        audit=audit,
         data=_data(document),
         releases=_table(
             ("nodes", "mechanism"),
@@ -125,6 +131,14 @@ def _node_cells(row: Mapping[str, Any], infinite: bool) -> tuple[str, ...]:
         claimed,
         "not run" if row["audited"] is None else lower_words(row["audited"]),
     )
+
+
+def _audit(document: Mapping[str, Any]) -> AuditWords | None:
+    """What the audit of the run found; None where none was recorded."""
+    if document["audit"] is None:
+        return None
+    audit = read(RunAudit, document["audit"], "audit")
+    return audit_words(audit, document["nodes"][0]["audited"])
 
 
 def _data(document: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plain_noise import normals
 from tacit.config import load_config
 from tacit.privacy.noise.draws import NodeKeys
 from tacit.training.prepare import Job, prepare
@@ -46,9 +45,8 @@ def job_of(
 class NoiseHalved(StackedContext):
     """Half of the noise that the plan says."""
 
-    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
-        quiet = super().add_noise(torch.zeros_like(total), k)
-        return total.add_(quiet, alpha=0.5)
+    def add_noise(self, total: Tensor, k: int, *, scale: Any = 1.0, part: int = 0) -> Tensor:
+        return super().add_noise(total, k, scale=0.5 * scale, part=part)
 
 
 class ClippedAfterAveraging(StackedContext):
@@ -76,22 +74,22 @@ class RealisedBatch(StackedContext):
 class NoiseReused(StackedContext):
     """Every step adds the normals of step 0."""
 
-    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
-        return _with_noise(self, total, k, step=0, shift=0)
+    def add_noise(self, total: Tensor, k: int, *, scale: Any = 1.0, part: int = 0) -> Tensor:
+        return _with_noise(self, total, k, step=0, shift=0, scale=scale)
 
 
 class NoiseReusedInPairs(StackedContext):
     """Steps 2 m and 2 m + 1 add the same normals."""
 
-    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
-        return _with_noise(self, total, k, step=k - k % 2, shift=0)
+    def add_noise(self, total: Tensor, k: int, *, scale: Any = 1.0, part: int = 0) -> Tensor:
+        return _with_noise(self, total, k, step=k - k % 2, shift=0, scale=scale)
 
 
 class NeighboursNoise(StackedContext):
     """Every node with an odd number draws the noise of the node before it."""
 
-    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
-        return _with_noise(self, total, k, step=k, shift=1)
+    def add_noise(self, total: Tensor, k: int, *, scale: Any = 1.0, part: int = 0) -> Tensor:
+        return _with_noise(self, total, k, step=k, shift=1, scale=scale)
 
 
 class NeighboursKey(StackedContext):
@@ -123,19 +121,19 @@ class EveryRecord(StackedContext):
 class NoiseOfTheMean(StackedContext):
     """A batch mean's noise, added to the sum: too little by the size of the batch."""
 
-    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
-        quiet = super().add_noise(torch.zeros_like(total), k)
-        return total.add_(quiet / self.batch_size)
+    def add_noise(self, total: Tensor, k: int, *, scale: Any = 1.0, part: int = 0) -> Tensor:
+        return super().add_noise(total, k, scale=scale / self.batch_size.double(), part=part)
 
 
-def _with_noise(context: StackedContext, total: Tensor, k: int, *, step: int, shift: int) -> Tensor:
+def _with_noise(
+    context: StackedContext, total: Tensor, k: int, *, step: int, shift: int, scale: Any
+) -> Tensor:
+    """The planned noise from other coins; for experiments in which everyone takes part."""
     plan = context._plan
     sources = [node.node - shift * (node.node % 2) for node in plan.nodes]
-    rows = [
-        torch.from_numpy(normals(context._keys, source, "noise", step, total.shape[1]))
-        for source in sources
+    factors = torch.as_tensor(scale, dtype=torch.float64).expand(len(total), 1)[:, 0].tolist()
+    stds = [
+        plan.release.noise_std(node, k) * factor
+        for node, factor in zip(plan.nodes, factors, strict=True)
     ]
-    stds = torch.tensor(
-        [[plan.release.noise_std(node, k)] for node in plan.nodes], dtype=total.dtype
-    )
-    return total.add_(torch.stack(rows).to(total.dtype) * stds)
+    return context._noise.add(total, stds, context._keys, sources, step, part=0)

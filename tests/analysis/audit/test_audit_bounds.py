@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import bisect, brentq
+from scipy.special import ndtri
+from scipy.stats import binom
 
 from tacit.analysis.audit import bounds
 from tacit.analysis.audit.bounds import Counts
@@ -56,14 +60,75 @@ def test_both_error_rates_hold_jointly_at_the_stated_confidence() -> None:
     assert missed / draws >= 0.05  # and not by being wide of the mark
 
 
+def least_over_region(counts: Counts, confidence: float, of: Callable[..., float]) -> float:
+    """The least value over the region of the proof, on a grid of rates: by definition."""
+    alpha = 1 - confidence
+    a = 0.45 * alpha
+    c = bisect(lambda c: 2 * a + c * (math.log(c / a**2) - 1) - alpha, a * a, a)
+    best = math.inf
+    for p in np.linspace(0.4, 0.99, 120):
+        one = binom.sf(counts.true_positives - 1, counts.positives, p)
+        if one <= a:
+            continue
+        q = brentq(
+            lambda q, one=one: (
+                binom.cdf(counts.false_positives, counts.negatives, q) - max(a, c / one)
+            ),
+            0.0,
+            1.0,
+        )
+        best = min(best, of(p, q))
+    return best
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.999])
+@pytest.mark.parametrize("counts", [Counts(300, 200, 300, 40), Counts(500, 450, 100, 0)])
+def test_epsilon_is_the_least_over_the_region(counts: Counts, confidence: float) -> None:
+    right = least_over_region(counts, confidence, lambda p, q: math.log((p - 1e-3) / q))
+    bound = bounds.epsilon_lower(counts, delta=1e-3, confidence=confidence)
+    opposite = least_over_region(
+        counts, confidence, lambda p, q: math.log((1 - q - 1e-3) / (1 - p))
+    )
+    assert bound <= max(right, opposite) + 1e-2
+    assert bound >= max(right, opposite) - 0.03
+    mu = least_over_region(counts, confidence, lambda p, q: float(ndtri(p) - ndtri(q)))
+    assert mu - 0.02 <= bounds.mu_lower(counts, confidence=confidence) <= mu + 1e-2
+
+
 def test_epsilon_takes_the_better_direction() -> None:
-    counts = Counts(1000, 400, 1000, 10)
-    tpr, fpr = bounds.error_rates(counts, 0.95)
-    forward = math.log((tpr - 1e-3) / fpr)
-    assert bounds.epsilon_lower(counts, delta=1e-3, confidence=0.95) == pytest.approx(forward)
-    mirrored = Counts(1000, 990, 1000, 600)
+    counts, mirrored = Counts(1000, 400, 1000, 10), Counts(1000, 990, 1000, 600)
+    forward = bounds.epsilon_lower(counts, delta=1e-3, confidence=0.95)
     backward = bounds.epsilon_lower(mirrored, delta=1e-3, confidence=0.95)
-    assert backward == pytest.approx(forward, rel=1e-6)
+    assert forward > 2.5
+    assert backward == pytest.approx(forward, rel=0.01)
+
+
+def test_the_region_is_better_than_two_halves_where_both_rates_are_uncertain() -> None:
+    def halves(counts: Counts) -> float:
+        return float(bounds.epsilon_bounds_of(*bounds.error_rates(counts, 0.95), 1e-3))
+
+    both = Counts(200, 120, 200, 40)
+    assert bounds.epsilon_lower(both, delta=1e-3, confidence=0.95) > halves(both) + 0.05
+    alone = Counts(1000, 900, 1000, 0)
+    assert bounds.epsilon_lower(alone, delta=1e-3, confidence=0.95) > halves(alone) - 0.03
+
+
+@pytest.mark.parametrize(("tpr", "fpr"), [(0.5, 0.2), (0.9, 0.01), (0.3, 0.3)])
+def test_the_bounds_at_all_deltas_hold_together(tpr: float, fpr: float) -> None:
+    rng, trials, confidence = np.random.default_rng(9), 80, 0.8
+    truth = {delta: float(bounds.epsilon_bounds_of(tpr, fpr, delta)) for delta in (0.0, 0.05, 0.3)}
+    drawn = zip(rng.binomial(trials, tpr, 1500), rng.binomial(trials, fpr, 1500), strict=True)
+    wrong = 0
+    known: dict[Counts, bool] = {}
+    for hits, false in drawn:
+        counts = Counts(trials, int(hits), trials, int(false))
+        if counts not in known:
+            known[counts] = any(
+                bounds.epsilon_lower(counts, delta=delta, confidence=confidence) > epsilon
+                for delta, epsilon in truth.items()
+            )
+        wrong += known[counts]
+    assert wrong / 1500 <= 1 - confidence
 
 
 @pytest.mark.parametrize(
@@ -92,10 +157,11 @@ def test_delta_and_epsilon_are_inverse(
 ) -> None:
     counts = Counts(500, hits, 500, false)
     epsilon = bounds.epsilon_lower(counts, delta=delta, confidence=confidence)
-    rates = bounds.error_rates(counts, confidence)
+    corners = list(zip(*bounds._corners(counts, confidence), strict=True))
+    least = min(delta_lower(*rates, epsilon + 0.01) for rates in corners)
+    assert least <= delta  # at a corner, more than epsilon is not needed
     if epsilon > 0:
-        assert delta_lower(*rates, epsilon) == pytest.approx(delta, abs=1e-9)
-    assert delta_lower(*rates, epsilon + 0.01) <= delta
+        assert all(delta_lower(*rates, epsilon - 1e-6) >= delta - 1e-9 for rates in corners)
 
 
 def test_the_gaussian_fit_covers_a_gaussian() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,6 @@ from tacit.analysis.audit.canaries import (
 from tacit.analysis.audit.harness import (
     Harness,
     Observed,
-    RecordingExchange,
-    noised_gradients,
     set_up,
 )
 from tacit.analysis.audit.likelihood import Known, likelihood_ratio
@@ -39,8 +36,6 @@ from tacit.analysis.audit.statistics import (
 )
 from tacit.communication.colours import Released
 from tacit.communication.exchange import InProcessExchange
-from tacit.errors import InputError
-from tacit.topology import Weights
 from tacit.training.stacked_context import StackedContext
 
 
@@ -106,26 +101,6 @@ def test_nodes_do_not_mix_across_copies() -> None:
         lab.plan.mixing.weights, dtype=torch.float64, device=torch.device("cpu")
     ).mix(0, Released(values[3:6]))
     torch.testing.assert_close(mixed[3:6], alone)
-
-
-def test_a_message_is_recorded_as_it_was() -> None:
-    exchange = InProcessExchange(
-        [Weights.of_matrix(np.eye(2))], dtype=torch.float64, device=torch.device("cpu")
-    )
-    recorder = RecordingExchange(exchange)
-    value = torch.ones(2, 3, dtype=torch.float64)
-    (mixed,) = recorder.mix(4, Released(value))
-    value.zero_()
-    assert recorder.sent[0][0] == 4
-    assert torch.equal(recorder.sent[0][1][0], torch.ones(2, 3, dtype=torch.float64))
-    assert torch.equal(mixed, torch.ones(2, 3, dtype=torch.float64))
-
-
-def test_an_algorithm_without_an_observer_is_refused() -> None:
-    algorithm = job_of().config.algorithm.definition
-    unknown = replace(algorithm, step=lambda *arguments: None)
-    with pytest.raises(InputError, match="cannot be audited yet"):
-        noised_gradients(unknown, None)  # type: ignore[arg-type]
 
 
 def test_the_linear_model_has_constant_gradients_clipped_to_the_bound() -> None:

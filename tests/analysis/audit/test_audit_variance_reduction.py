@@ -8,7 +8,7 @@ import pytest
 import torch
 from audit_bugs import job_of
 
-from tacit.analysis.audit.attacks import audit_job
+from tacit.analysis.audit.procedure import audit_job
 from tacit.analysis.audit.report import AuditOptions
 from tacit.training.stacked_context import StackedContext
 

@@ -7,7 +7,7 @@ stated confidence: statistics, not proof. It stands beside `certified`, which is
 a proof, and `claimed`, which is what a paper's formula says.
 """
 
-from tacit.analysis.audit.attacks import audit, audit_file, audit_job
+from tacit.analysis.audit.procedure import audit, audit_file, audit_job
 from tacit.analysis.audit.record import record_audit, run_experiment
 from tacit.analysis.audit.report import (
     AuditOptions,

@@ -1,25 +1,34 @@
-"""The audit: every attack on an experiment's own code, and what each of them proves."""
+"""Attacks on what an experiment's own code sends, and the lower bound that each of them proves.
+
+Every attack counts guesses, and states two things with them. At the confidence of the report the
+counts bound epsilon from below. At the confidence of an alarm, which leaves all attacks of an audit
+together half of `ALARM_RATE`, they may contradict the certificate: no correct program does that
+more often.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from tacit import privacy
-from tacit.analysis.audit.bounds import epsilon_lower, epsilon_of_mu, error_rates, mu_lower
+from tacit.analysis.audit.bounds import (
+    Counts,
+    epsilon_lower,
+    epsilon_of_mu,
+    error_rates,
+    mu_lower,
+)
 from tacit.analysis.audit.canaries import OPPOSED, Problem, law_of, problem_of
-from tacit.analysis.audit.harness import ContextFactory, Observed, set_up
+from tacit.analysis.audit.fidelity.finding import ALARM_RATE
+from tacit.analysis.audit.harness import Observed, set_up
 from tacit.analysis.audit.likelihood import Known, known_of
-from tacit.analysis.audit.one_run import OneRun, run_once
-from tacit.analysis.audit.report import AuditOptions, AuditReport
+from tacit.analysis.audit.one_run import Canary, OneRun
+from tacit.analysis.audit.report import AuditOptions
 from tacit.analysis.audit.statistics import (
     LIKELIHOOD_RATIO,
     balance_merit,
@@ -30,16 +39,14 @@ from tacit.analysis.audit.statistics import (
     repeated_noises,
     statistics_of,
 )
-from tacit.config import Config, load_config
+from tacit.analysis.audit.trace import ContextFactory, Trace
+from tacit.analysis.audit.trade_off import epsilon_of_family, of_mechanisms, refutes
 from tacit.errors import InputError
 from tacit.privacy import Relation
 from tacit.report.documents.claims import Attack, Comparison
 from tacit.training.plan import NodePlan, Plan
-from tacit.training.prepare import Job, prepare
-from tacit.training.run_folder.result import mechanism_line
-from tacit.training.stacked_context import StackedContext
 
-__all__ = ["DEFAULT_OPTIONS", "audit", "audit_file", "audit_job"]
+__all__ = ["Progress", "Target", "choose_target", "one_run_attacks", "seed_of", "worst_cases"]
 
 RUNS = 2**24  # seeds that one problem may use
 SMALLEST_DELTA = 1e-3  # by default: a smaller one takes more repetitions than people wait for
@@ -48,116 +55,21 @@ DELTAS = (0.02, 0.1, 0.3)  # where the certificate is put to the test as well
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Progress = Callable[[str, int, int], None]
+"""(what, done, of how many)."""
 Scores = tuple[dict[str, Array], Bools]
 """The value of each statistic, and whether D was there, of every repetition."""
-"""(what, done, of how many)."""
 
-DEFAULT_OPTIONS = AuditOptions()
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    """No progress line."""
-
-
-def audit_file(
-    file: Path,
-    overrides: Sequence[str] = (),
-    options: AuditOptions = DEFAULT_OPTIONS,
-    *,
-    progress: Progress = _silent,
-) -> AuditReport:
-    """Audit an experiment file.
-
-    Args:
-        file: the experiment.
-        overrides: `section.key=value` strings.
-        options: how hard to look.
-        progress: hears what is done.
-
-    Raises:
-        InputError: as `audit`.
-    """
-    return audit(load_config(file, overrides=overrides), options=options, progress=progress)
-
-
-def audit(
-    config: Config,
-    *,
-    options: AuditOptions = DEFAULT_OPTIONS,
-    model: nn.Module | None = None,
-    nodes: Sequence[Any] | None = None,
-    progress: Progress = _silent,
-) -> AuditReport:
-    """Attack what an experiment sends, and bound its epsilon from below.
-
-    Args:
-        config: the experiment.
-        options: how hard to look.
-        model: as `tacit.train` takes it.
-        nodes: as `tacit.train` takes them.
-        progress: hears what is done.
-
-    Raises:
-        InputError: the experiment is wrong, adds no noise, does not clip, or its algorithm cannot
-            be audited yet.
-        BudgetError: a node's budget cannot be met.
-    """
-    job = prepare(config, model=model, nodes=nodes)
-    return audit_job(job, options=options, progress=progress)
-
-
-def audit_job(
-    job: Job,
-    *,
-    options: AuditOptions = DEFAULT_OPTIONS,
-    context: ContextFactory = StackedContext,
-    progress: Progress = _silent,
-) -> AuditReport:
-    """`audit` of a prepared experiment, with the code that executes a step as an argument."""
-    if job.config.faults.simulated:
-        raise InputError(
-            "faults", "simulated", "leave them out in an audit: what is lost tells an observer less"
-        )
-    began = time.perf_counter()
-    plan = job.plan
-    target = _choose_target(plan, options)
-    designs = _designs(plan, target)
-    each = len(designs) + int(options.canaries > 0)
-    confidence = 1 - (1 - options.confidence) / each  # Bonferroni: all of them hold together
-    target = replace(target, confidence=confidence)
-    one_run = None
-    if options.canaries:
-        one_run = run_once(
-            job,
-            nodes=target.nodes,
-            steps=target.steps,
-            relation=target.relation,
-            canaries=options.canaries,
-            seed=_seed(options, 0, 0),
-            context=context,
-            on_step=lambda k: progress("one training", k, target.steps),
-        )
-    attacks, repeated = _worst_cases(plan, target, designs, options, context, progress)
-    if one_run is not None:
-        attacks.append(_one_run_attack(one_run, target))
-    return AuditReport(
-        algorithm=plan.config.algorithm.name,
-        relation=target.relation,
-        mechanism=mechanism_line(plan) or "",
-        nodes=target.nodes,
-        steps=target.steps,
-        delta=target.delta,
-        confidence=options.confidence,
-        claimed=target.claimed,
-        certified=target.certificate[target.delta],
-        attacks=tuple(attacks),
-        repeated_noises=repeated,
-        seconds=time.perf_counter() - began,
-    )
+MOST_ATTACKS = 8  # of one audit, among which confidence and alarm rate are divided
+ALARM_CONFIDENCE = 1 - ALARM_RATE / 2 / MOST_ATTACKS
+KINDS: Mapping[Canary, str] = {
+    "mislabelled": "mislabelled records",
+    "unlike": "records unlike any other",
+}
+KEPT_RUNS = 2  # of the laboratory, whose traces the tests of fidelity read
 
 
 @dataclass(frozen=True)
-class _Target:
+class Target:
     """What is audited, and against what.
 
     Args:
@@ -181,7 +93,7 @@ class _Target:
     confidence: float
 
 
-def _choose_target(plan: Plan, options: AuditOptions) -> _Target:
+def choose_target(plan: Plan, options: AuditOptions) -> Target:
     """The nodes that leak most: of the highest certified epsilon, or the least noise.
 
     Raises:
@@ -211,7 +123,7 @@ def _choose_target(plan: Plan, options: AuditOptions) -> _Target:
     for other in DELTAS:
         with suppress(InputError):  # without a certificate nothing is contradicted
             certificate[other] = privacy.epsilon(mechanism, delta=other)
-    return _Target(
+    target = Target(
         node=worst,
         nodes=tuple(same),
         relation=mechanism.relation,
@@ -221,6 +133,10 @@ def _choose_target(plan: Plan, options: AuditOptions) -> _Target:
         claimed=plan.release.claimed(worst, steps, delta),
         confidence=options.confidence,
     )
+    each = len(_designs(plan, target)) + int(options.canaries > 0)
+    assert each <= MOST_ATTACKS
+    # Bonferroni: all of them hold together.
+    return replace(target, confidence=1 - (1 - options.confidence) / each)
 
 
 @dataclass(frozen=True)
@@ -229,17 +145,17 @@ class _Design:
 
     name: str
     problem: Problem
-    look: Callable[[Observed, Known, _Target, int], Scores]
+    look: Callable[[Observed, Known, Target, int], Scores]
     method: str = "clopper-pearson"
 
 
 def _every_node(
     problem: Problem,
-) -> Callable[[Observed, Known, _Target, int], Scores]:
+) -> Callable[[Observed, Known, Target, int], Scores]:
     """Every audited node of every copy is a repetition; it is judged by its own messages."""
     statistics = statistics_of(problem)
 
-    def look(observed: Observed, known: Known, target: _Target, seed: int) -> Scores:
+    def look(observed: Observed, known: Known, target: Target, seed: int) -> Scores:
         # The stacked numbers of the audited nodes.
         starts = len(observed.inserted) // observed.copies * np.arange(observed.copies)[:, None]
         chosen = (starts + np.asarray(target.nodes)).reshape(-1)
@@ -249,7 +165,7 @@ def _every_node(
     return look
 
 
-def _one_of_a_graph(observed: Observed, known: Known, target: _Target, seed: int) -> Scores:
+def _one_of_a_graph(observed: Observed, known: Known, target: Target, seed: int) -> Scores:
     """One audited node of each copy is a repetition; it is compared with the others' messages.
 
     One only, so that no two repetitions share a message. The attacker knows all records but the
@@ -263,7 +179,7 @@ def _one_of_a_graph(observed: Observed, known: Known, target: _Target, seed: int
     return {"noise met twice": scores}, inserted[np.arange(observed.copies), targets]
 
 
-def _designs(plan: Plan, target: _Target) -> tuple[_Design, ...]:
+def _designs(plan: Plan, target: Target) -> tuple[_Design, ...]:
     """The attacks that suit the mechanism, the relation and the sampler."""
     zero_out = target.relation == privacy.ADD_OR_REMOVE_ONE
     whole, law = target.node.rate == 1, law_of(plan)
@@ -281,33 +197,42 @@ def _designs(plan: Plan, target: _Target) -> tuple[_Design, ...]:
     return tuple(designs)
 
 
-def _worst_cases(
+def worst_cases(
     plan: Plan,
-    target: _Target,
-    designs: Sequence[_Design],
+    target: Target,
     options: AuditOptions,
     context: ContextFactory,
     progress: Progress,
-) -> tuple[list[Attack], int]:
-    """What every attack with worst-case data achieves, and how many noises were met twice."""
+) -> tuple[list[Attack], list[Trace], int, int]:
+    """Attack the laboratory with all designs that suit the plan.
+
+    Returns:
+        What every attack achieves; traces of the first runs; and how many copies of the graph are
+        in each of them.
+    """
+    designs = _designs(plan, target)
     repetitions = -(-options.repetitions * len(plan.nodes) // len(target.nodes))
     harness = set_up(plan, target.steps, repetitions, context)
     known = known_of(plan, target.node, target.steps)
     runs = -(-options.repetitions // (harness.copies * len(target.nodes)))
-    attacks, repeated = [], 0
+    attacks: list[Attack] = []
+    traces: list[Trace] = []
+    repeated = 0
     for number, problem in enumerate(dict.fromkeys(design.problem for design in designs), 1):
         own = [design for design in designs if design.problem == problem]
         observations: list[list[Scores]] = [[] for _ in own]
         for run in range(runs):
-            seed = _seed(options, number, run)
+            seed = seed_of(options, number, run)
             observed = harness.observe(problem, seed)
             repeated += repeated_noises(observed.y, observed.copies)
+            if len(traces) < KEPT_RUNS:
+                traces.append(observed.trace)
             for design, parts in zip(own, observations, strict=True):
                 parts.append(design.look(observed, known, target, seed))
             progress(own[0].name, run + 1, runs)
         for design, parts in zip(own, observations, strict=True):
             attacks.append(_attack(design, *_joined(parts), target))
-    return attacks, repeated
+    return attacks, traces, harness.copies, repeated
 
 
 def _joined(parts: Sequence[Scores]) -> Scores:
@@ -318,16 +243,17 @@ def _joined(parts: Sequence[Scores]) -> Scores:
     )
 
 
-def _seed(options: AuditOptions, problem: int, run: int) -> int:
+def seed_of(options: AuditOptions, problem: int, run: int) -> int:
+    """Of noise and coins of one run: another one for every run of every audit."""
     return (options.seed * 16 + problem) * RUNS + run
 
 
-def _at_delta(target: _Target, epsilon: float) -> Comparison:
+def _at_delta(target: Target, epsilon: float) -> Comparison:
     certified = target.certificate[target.delta]
     return Comparison(delta=target.delta, epsilon=epsilon, certified=certified)
 
 
-def _attack(design: _Design, scores: dict[str, Array], inserted: Bools, target: _Target) -> Attack:
+def _attack(design: _Design, scores: dict[str, Array], inserted: Bools, target: Target) -> Attack:
     """The guesses of one attack on all repetitions, and the bound that they prove."""
     confidence, more = target.confidence, {}
     if design.method == "gaussian-dp":
@@ -337,20 +263,16 @@ def _attack(design: _Design, scores: dict[str, Array], inserted: Bools, target: 
         more = {"mu": mu_lower(fixed.counts, confidence=confidence)}
         epsilon = epsilon_of_mu(more["mu"], target.delta)
         hardest = _at_delta(target, epsilon)
+        surely = epsilon_of_mu(mu_lower(fixed.counts, confidence=ALARM_CONFIDENCE), target.delta)
+        alarm = _at_delta(target, surely).violated
     else:
         at_one_delta = design.method == "clopper-pearson"
         merit = epsilon_merit(target.delta) if at_one_delta else excess_merit(target.certificate)
         fixed = fix_and_count(scores, inserted, merit=merit, confidence=confidence)
-        # The same two error rates bound epsilon at every delta.
-        compared = [
-            Comparison(
-                delta=delta,
-                epsilon=epsilon_lower(fixed.counts, delta=delta, confidence=confidence),
-                certified=certified,
-            )
-            for delta, certified in target.certificate.items()
-        ]
+        compared = _compared(fixed.counts, target, confidence)
         epsilon = compared[0].epsilon
+        surely_compared = _compared(fixed.counts, target, ALARM_CONFIDENCE)
+        alarm = any(comparison.violated for comparison in surely_compared)
         hardest = max(compared, key=lambda comparison: comparison.epsilon - comparison.certified)
     counts = fixed.counts
     tpr, fpr = error_rates(counts, confidence)
@@ -369,21 +291,54 @@ def _attack(design: _Design, scores: dict[str, Array], inserted: Bools, target: 
             "FPR at most": fpr,
             **more,
         },
-        alarm=hardest.violated,
+        alarm=alarm,
     )
 
 
-def _one_run_attack(one_run: OneRun, target: _Target) -> Attack:
-    epsilon = one_run.epsilon(delta=target.delta, confidence=target.confidence)
-    hardest = _at_delta(target, epsilon)
-    return Attack(
-        name="one training, mislabelled records",
-        statistic="gradient alignment",
-        method="one-run",
-        epsilon=epsilon,
-        hardest=hardest,
-        confidence=target.confidence,
-        repetitions=one_run.canaries,
-        guesses={"guessed": one_run.guesses, "correct": one_run.correct},
-        alarm=hardest.violated,
+def _compared(counts: Counts, target: Target, confidence: float) -> list[Comparison]:
+    """Lower bounds beside the certificate; the same two error rates hold at every delta."""
+    return [
+        Comparison(
+            delta=delta,
+            epsilon=epsilon_lower(counts, delta=delta, confidence=confidence),
+            certified=certified,
+        )
+        for delta, certified in target.certificate.items()
+    ]
+
+
+def one_run_attacks(one_run: OneRun, plan: Plan, target: Target) -> list[Attack]:
+    """What one training with canaries proves: whatever ran, and of the plan with other noise.
+
+    Both bounds come from one count, and each refutes from some count on: with the same confidence
+    they hold together.
+    """
+    guessed, times = one_run.guessed, one_run.times
+
+    def mechanisms(factor: float) -> list[privacy.Mechanism]:
+        node = replace(target.node, noise_scale=target.node.noise_scale * factor)
+        return [plan.release.mechanism(node, [(0, target.steps)])]
+
+    family = epsilon_of_family(
+        guessed, mechanisms, delta=target.delta, confidence=target.confidence, times=times
     )
+    own = of_mechanisms(mechanisms(1.0), times=times)
+    alarm = refutes(guessed, own, level=1 - ALARM_CONFIDENCE)
+    counted = {"guessed": float(guessed.guesses), "correct": float(guessed.correct)}
+    less = {} if family.factor is None else {"noise less than": family.factor}
+    any_epsilon = one_run.epsilon(delta=target.delta, confidence=target.confidence)
+    found = (("one-run", any_epsilon, counted), ("one-run-f-dp", family.epsilon, counted | less))
+    return [
+        Attack(
+            name=f"one training, {KINDS[one_run.kind]}",
+            statistic="gradient alignment",
+            method=method,
+            epsilon=epsilon,
+            hardest=_at_delta(target, epsilon),
+            confidence=target.confidence,
+            repetitions=guessed.canaries,
+            guesses=guesses,
+            alarm=alarm,
+        )
+        for method, epsilon, guesses in found
+    ]

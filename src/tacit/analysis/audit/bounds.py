@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
 from scipy.special import ndtri
 from scipy.stats import beta, binom
 
@@ -37,6 +39,8 @@ __all__ = [
 
 Array = NDArray[np.float64]
 ROUNDING = 1e-9  # of the quantiles, to the safe side
+STRIP = 0.45  # of the error: what one tail alone may take of it
+CORNERS = 64  # of the region that holds both rates
 MOST_EPSILON = 500.0
 
 
@@ -70,17 +74,17 @@ def _check_confidence(confidence: float) -> None:
         raise InputError("confidence", confidence, "must lie strictly between 0 and 1")
 
 
-def rate_below(hits: ArrayLike, trials: ArrayLike, alpha: float) -> Array:
+def rate_below(hits: ArrayLike, trials: ArrayLike, alpha: ArrayLike) -> Array:
     """A rate that the true one exceeds, but for a chance `alpha`: Clopper and Pearson (1934)."""
     successes, total = np.asarray(hits, np.float64), np.asarray(trials, np.float64)
     low = beta.ppf(alpha, np.maximum(successes, 0.5), total - successes + 1)
     return np.where(successes > 0, low * (1 - ROUNDING), 0.0)
 
 
-def rate_above(hits: ArrayLike, trials: ArrayLike, alpha: float) -> Array:
+def rate_above(hits: ArrayLike, trials: ArrayLike, alpha: ArrayLike) -> Array:
     """A rate that the true one stays below, but for a chance `alpha`: Clopper and Pearson."""
     successes, total = np.asarray(hits, np.float64), np.asarray(trials, np.float64)
-    high = beta.ppf(1 - alpha, successes + 1, np.maximum(total - successes, 0.5))
+    high = beta.isf(alpha, successes + 1, np.maximum(total - successes, 0.5))
     return np.where(successes < total, np.minimum(high * (1 + ROUNDING), 1.0), 1.0)
 
 
@@ -95,6 +99,35 @@ def error_rates(counts: Counts, confidence: float) -> tuple[float, float]:
         float(rate_below(counts.true_positives, counts.positives, alpha)),
         float(rate_above(counts.false_positives, counts.negatives, alpha)),
     )
+
+
+def _corners(counts: Counts, confidence: float) -> tuple[Array, Array]:
+    """(true positive rates from below, false positive rates from above): one pair holds, jointly.
+
+    The corners of a region that holds the true rates with this confidence: neither tail is below
+    `share`, and their product is not below `product` (`docs/proofs/audits.md`, *Lower bounds from
+    guesses*).
+    """
+    _check_confidence(confidence)
+    alpha = 1 - confidence
+    share = STRIP * alpha
+    product = _least_product(share, alpha)
+    levels = np.geomspace(share, product / share, CORNERS + 1)
+    return (
+        rate_below(counts.true_positives, counts.positives, levels[:-1]),
+        rate_above(counts.false_positives, counts.negatives, product / levels[1:]),
+    )
+
+
+@lru_cache(maxsize=64)
+def _least_product(share: float, alpha: float) -> float:
+    """The c with 2 a + c (log(c / a^2) - 1) = alpha, rounded down."""
+
+    def excess(log: float) -> float:
+        return 2 * share + math.exp(log) * (log - 2 * math.log(share) - 1) - alpha
+
+    root = brentq(excess, 2 * math.log(share), math.log(share), xtol=1e-13)
+    return math.exp(float(root)) * (1 - ROUNDING)
 
 
 def epsilon_bounds_of(tpr: ArrayLike, fpr: ArrayLike, delta: float) -> Array:
@@ -117,14 +150,15 @@ def epsilon_lower(counts: Counts, *, delta: float, confidence: float) -> float:
     Args:
         counts: of guesses whose threshold was fixed beforehand.
         delta: in [0, 1).
-        confidence: that both error rates lie in their Clopper-Pearson intervals.
+        confidence: that the two rates lie in their joint region. It is the same region for every
+            delta, so that the bounds at several deltas hold together.
 
     Raises:
         InputError: a number is outside its range.
     """
     if not 0 <= delta < 1:
         raise InputError("delta", delta, "must lie in [0, 1)")
-    return float(epsilon_bounds_of(*error_rates(counts, confidence), delta))
+    return float(epsilon_bounds_of(*_corners(counts, confidence), delta).min())
 
 
 def mu_lower(counts: Counts, *, confidence: float) -> float:
@@ -134,10 +168,10 @@ def mu_lower(counts: Counts, *, confidence: float) -> float:
     differential privacy*, Def. 2.6), so that a larger difference contradicts mu-GDP whatever the
     mechanism is. To turn mu into an epsilon, `epsilon_of_mu`, the mechanism must be Gaussian.
     """
-    tpr, fpr = error_rates(counts, confidence)
-    if tpr <= 0 or fpr >= 1:
+    tpr, fpr = _corners(counts, confidence)
+    if tpr.min() <= 0 or fpr.max() >= 1:
         return 0.0
-    return max(0.0, float(ndtri(tpr) - ndtri(fpr)) * (1 - ROUNDING))
+    return max(0.0, float((ndtri(tpr) - ndtri(fpr)).min()) * (1 - ROUNDING))
 
 
 def epsilon_of_mu(mu: float, delta: float) -> float:

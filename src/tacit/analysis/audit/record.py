@@ -46,17 +46,13 @@ def record_audit(run: Path, document: AuditDocument) -> Path:
         raise InputError(
             "FILE", str(run), f"has a result.json or an audit.json that cannot be read: {error}"
         ) from None
-    audit = RunAudit.model_validate(
-        {
-            "tested": [_tested(model) for model in document.tested],
-            "earlier_alarms": alarms,
-            **{
-                field: getattr(document, field)
-                for field in RunAudit.model_fields
-                if field not in ("tested", "earlier_alarms")
-            },
-        }
-    )
+    own = {
+        "questions": [test.question for test in document.fidelity],
+        "tested": [_tested(model) for model in document.tested],
+        "earlier_alarms": alarms,
+    }
+    same = {name: getattr(document, name) for name in RunAudit.model_fields if name not in own}
+    audit = RunAudit.model_validate(same | own)
     shown = {"audited_epsilon": document.audited_epsilon, "audit": audit}
     folder = RunFolder(run)
     folder.write_document(name, document)
@@ -66,4 +62,4 @@ def record_audit(run: Path, document: AuditDocument) -> Path:
 
 
 def _tested(model: AuditedModel) -> str:
-    return f"{model.place}: {model.model}, {model.parameters:,} parameters, {model.gradient_path}"
+    return f"{model.place} ({model.model}, {model.parameters:,} parameters, {model.gradient_path})"

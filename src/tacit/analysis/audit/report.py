@@ -48,7 +48,7 @@ class AuditOptions:
         confidence: of all bounds together.
         delta: at which epsilon is stated; None takes 1e-3, or the plan's if that is larger. A
             smaller delta needs more repetitions than 1 / delta to show.
-        canaries: mislabelled records in the one full training; 0 leaves it out.
+        canaries: records that are planted in the one full training; 0 leaves it out.
         seed: of the auditor's coins, and of noise and sampling.
         seconds: that the searches for worst-case records may take in all; None takes what an audit
             of a model of 100,000 parameters has, so that it ends within two minutes on two cores.
@@ -219,6 +219,7 @@ def audit_document(report: AuditReport) -> AuditDocument:
         certified_epsilon=report.certified,
         claimed_epsilon=report.claimed,
         smallest_excess=report.smallest_excess,
+        power=POWER,
         delta=report.delta,
         confidence=report.confidence,
         certified_violated=report.certified_violated,
@@ -285,15 +286,20 @@ def _summary_table(report: AuditReport) -> Table:
     table.add_row(
         "fidelity tests",
         f"{passed} of {len(report.fidelity)} passed" if report.fidelity else "none made",
-        f"a correct program is accused in {one_in_text(report.alarm_rate)} at most",
+        "whether the code does in a run what the plan states"
+        if report.fidelity
+        else "the program was attacked, but not looked into",
     )
     if report.smallest_excess is not None:
         table.add_row(
             "smallest excess",
             epsilon_words(report.smallest_excess),
-            "weaker noise that allows this epsilon or more is found with a chance of "
+            "noise that is weaker at every step and allows this epsilon is found with a chance of "
             f"{100 * POWER:g} %",
         )
+    table.add_row(
+        "false alarm", one_in_text(report.alarm_rate), "of a correct program raises one, at most"
+    )
     for model in report.tested:
         table.add_row(
             escape(model.place),

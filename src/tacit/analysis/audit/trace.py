@@ -57,12 +57,14 @@ class Sent:
         step: the number that it gave for the step.
         values: copies, `[nodes, ...]`; the first less the descent that went with it.
         coding: how they are written, where that is not all of their numbers.
+        colours: of each value, `Public` or `Released`.
     """
 
     verb: Verb
     step: int
     values: tuple[Tensor, ...]
     coding: Coding | None = None
+    colours: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +137,8 @@ class Trace:
     """What one run showed, in the order in which it happened.
 
     Args:
+        plan: what was to run.
+        offsets: where each node's records begin in the stack, int64 `[nodes]`.
         start: `[nodes, d]`, x^0.
         sent: messages, those of the gossip-only round after the last step included.
         releases: calls for noise.
@@ -145,6 +149,8 @@ class Trace:
         common: the common model of the end, `[d]`.
     """
 
+    plan: Plan
+    offsets: NDArray[np.int64]
     start: Tensor
     sent: list[Sent] = field(default_factory=list)
     releases: list[Release] = field(default_factory=list)
@@ -180,23 +186,33 @@ class TracedExchange:
     ) -> tuple[Tensor, ...]:
         """Copies the message, then mixes; see `Exchange.mix`."""
         sent, first = message_values("mix", k, values), descent_of(k, descent)
-        self._keep("mix", k, sent if first is None else (first.of(sent[0]), *sent[1:]), coding)
+        moved = sent if first is None else (first.of(sent[0]), *sent[1:])
+        self._keep("mix", k, moved, coding, values)
         return self.inner.mix(k, *values, coding=coding, descent=descent)
 
     def swap(self, k: int, partner: Tensor, *values: Message) -> tuple[Tensor, ...]:
         """Copies the message, then swaps; see `Exchange.swap`."""
-        self._keep("swap", k, message_values("swap", k, values), None)
+        self._keep("swap", k, message_values("swap", k, values), None, values)
         return self.inner.swap(k, partner, *values)
 
     def average(
         self, k: int, *values: Message, latest: bool = False, coding: Coding | None = None
     ) -> tuple[Tensor, ...]:
         """Copies the message, then averages; see `Exchange.average`."""
-        self._keep("average", k, message_values("average", k, values), coding)
+        self._keep("average", k, message_values("average", k, values), coding, values)
         return self.inner.average(k, *values, latest=latest, coding=coding)
 
-    def _keep(self, verb: Verb, k: int, values: tuple[Tensor, ...], coding: Coding | None) -> None:
-        self.sent.append(Sent(verb, k, tuple(value.clone() for value in values), coding))
+    def _keep(
+        self,
+        verb: Verb,
+        k: int,
+        values: tuple[Tensor, ...],
+        coding: Coding | None,
+        given: Sequence[Message],
+    ) -> None:
+        copies = tuple(value.clone() for value in values)
+        colours = tuple(type(value).__name__ for value in given)
+        self.sent.append(Sent(verb, k, copies, coding, colours))
 
 
 class _TracedModel:
@@ -358,7 +374,7 @@ def run_traced(
     algorithm = plan.config.algorithm.definition
     options: Any = plan.config.algorithm.options
     origin = model.start(len(plan.nodes), DTYPES[plan.config.train.dtype], data.targets.device)
-    trace = Trace(start=origin.clone())
+    trace = Trace(plan, data.offsets.cpu().numpy(), origin.clone())
     traced_model = cast(StackedModel, _TracedModel(model, trace.drawn))
     inner = context(plan, traced_model, data, node_keys(plan), TracedExchange(exchange, trace.sent))
     traced = cast(StepContext, _TracedContext(inner, plan, trace, replay))

@@ -131,7 +131,8 @@ class AuditDocument(Document):
     """What an audit found; see `tacit.analysis.audit.report.AuditReport`.
 
     `fidelity_tests` and `fidelity_passed` count them; `failures` tells of each test that failed
-    and of each attack that accuses what it saw, and `alarms` has their names.
+    and of each attack that accuses what it saw, and `alarms` has their names. `power` is the chance
+    with which what a test says it finds is found.
     """
 
     format_version: Count
@@ -145,6 +146,7 @@ class AuditDocument(Document):
     certified_epsilon: OptionalNumber
     claimed_epsilon: OptionalNumber
     smallest_excess: OptionalNumber
+    power: Number
     delta: Number
     confidence: Number
     certified_violated: Flag

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from tacit.report.documents.base import Count, Document, Items, Number, OptionalNumber, Text
-from tacit.report.documents.run import AlgorithmNames, PublishedClaim, TaskNames
+from tacit.report.documents.run import AlgorithmNames, PublishedClaim, RunAudit, TaskNames
 
 __all__ = [
     "ConfirmedStatement",
@@ -136,7 +136,7 @@ class StatementNode(Document):
 class Statement(Document):
     """What a run guarantees; see `tacit.analysis.statement`. The digest is of all the rest."""
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     kind: Text
     format_version: Count
     date: Text
@@ -150,6 +150,7 @@ class Statement(Document):
     trust_model: DefinedName
     epsilon_meaning: Text
     claim: PublishedClaim
+    audit: RunAudit | None
     nodes: Items[StatementNode]
     mechanisms_in_words: Items[Text]
     ledger: LedgerReport
@@ -163,7 +164,8 @@ class ConfirmedStatement(Document):
     """What was confirmed of a statement: `nodes` counts them, epsilon and delta are the highest.
 
     `data_epsilon` is that of all runs on the data; None without their ledger. `ledgers` are the
-    files that contain what the statement saw; None where none was given.
+    files that contain what the statement saw; None where none was given. `audit_alarms` names what
+    accused the program in an audit.
     """
 
     run: Text
@@ -175,3 +177,4 @@ class ConfirmedStatement(Document):
     tacit_version: Text
     checked_by: Text
     ledgers: Items[Text] | None
+    audit_alarms: Items[Text]

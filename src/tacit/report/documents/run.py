@@ -108,13 +108,17 @@ class RunAudit(RunDocument):
         confidence: that all lower bounds hold together.
         certified_epsilon: the upper bound of what was attacked.
         claimed_epsilon: by the paper's formula.
+        certified_violated: whether an attack exceeds the certificate at `confidence`: without a
+            failure, that is within chance.
         verdict: in one line.
         claim_verdict: of the published formula, in one line.
         fidelity_tests: how many were made.
-        fidelity_passed: how many of them a correct program may well show.
+        fidelity_passed: how many of them found nothing.
+        questions: that they asked.
         failures: what accuses the program; nothing does where this is empty.
         alarm_rate: the chance, at most, that an audit accuses a correct program.
         smallest_excess: the epsilon from which weaker noise would have been found; None: unknown.
+        power: with which chance.
         tested: what was audited, a line each.
         earlier_alarms: how many earlier audits of the run accused the program.
     """
@@ -123,13 +127,16 @@ class RunAudit(RunDocument):
     confidence: OptionalNumber = None
     certified_epsilon: OptionalNumber = None
     claimed_epsilon: OptionalNumber = None
+    certified_violated: Flag = False
     verdict: Text
     claim_verdict: Text
     fidelity_tests: Count = 0
     fidelity_passed: Count = 0
+    questions: Items[Text] = ()
     failures: Items[AuditFailure] = ()
     alarm_rate: OptionalNumber = None
     smallest_excess: OptionalNumber = None
+    power: OptionalNumber = None
     tested: Items[Text] = ()
     earlier_alarms: Count = 0
 

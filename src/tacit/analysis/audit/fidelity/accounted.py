@@ -1,0 +1,122 @@
+"""How far one record may move what is noised, by the mechanism that is accounted for the node.
+
+A mechanism states its noise multiplier z, the noise over the clipping bound, so that a release with
+noise of deviation s may be moved by s / z. Everything here is in units of s, so that nothing of
+what is under audit is needed: neither what a step calls its clipping bound, nor in which units it
+adds noise.
+
+| mechanism | at a step that draws the record | at any other step |
+|---|---|---|
+| `Gaussian`, `SampledGaussian`, `FixedBatchGaussian`, `Laplace` | 1 / z | 0 |
+| `PrivateState` | `drawn_norm` / z | `undrawn_norm` / z |
+
+Of `PersistentState`, all releases up to a step, taken together as one vector, are moved by at most
+the sum of 1 / z_j over the steps j up to it that drew the record.
+
+This is what the record moves by being there. That it is *replaced* moves twice as much, under
+either relation: one record goes and another comes. Where the bound is of replaced records alone
+(`replace-one` with batches of fixed size, or of all records), a record that is *left out* may move
+as much; where it is drawn by a coin, or under `add-or-remove-one`, half of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tacit.privacy import ADD_OR_REMOVE_ONE, Mechanism
+from tacit.privacy.mechanisms.composed import (
+    FixedBatchGaussian,
+    Gaussian,
+    Laplace,
+    PersistentState,
+    PrivateState,
+    SampledGaussian,
+    schedule,
+)
+from tacit.training.plan import NodePlan, Plan
+
+__all__ = ["Accounted", "accounted"]
+
+_Pair = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Accounted:
+    """What one record may move one release of a node, over the deviation of the noise in it.
+
+    Args:
+        drawn: where the step draws the record.
+        undrawn: where it does not.
+        alone: what a record that is left out may move, over the above; a replaced one may move 2.
+        carried: whether `drawn` is what a draw adds to the bound of all releases from that step on,
+            taken together as one vector.
+        keeps: whether the node keeps gradients of every record, so that a sum over all of them
+            draws none.
+    """
+
+    drawn: float
+    undrawn: float
+    alone: float
+    carried: bool
+    keeps: bool
+
+
+def accounted(plan: Plan, node: NodePlan, steps: Sequence[int]) -> dict[int, Accounted]:
+    """What the mechanism of the plan lets one record of a node move, at each of some steps.
+
+    Args:
+        plan: of the experiment.
+        node: which adds noise, and takes part in the steps.
+        steps: their numbers.
+    """
+    found = {}
+    for step in steps:
+        mechanism = plan.release.mechanism(node, [(step, step + 1)])
+        drawn, undrawn = _SHIFTS[type(mechanism)](mechanism)
+        once = mechanism.relation == ADD_OR_REMOVE_ONE or _by_coins(mechanism)
+        found[step] = Accounted(
+            drawn=drawn,
+            undrawn=undrawn,
+            alone=1.0 if once else 2.0,
+            carried=False,
+            keeps=type(mechanism) is PrivateState,
+        )
+        if type(mechanism) is PersistentState:
+            return _carried(plan, node, steps, found[step])
+    return found
+
+
+def _by_coins(mechanism: Mechanism) -> bool:
+    """Whether its bound is of two records around a run that has neither of them."""
+    return type(mechanism) is SampledGaussian or getattr(mechanism, "sampling", "") == "poisson"
+
+
+def _carried(
+    plan: Plan, node: NodePlan, steps: Sequence[int], like: Accounted
+) -> dict[int, Accounted]:
+    """What a draw may do depends on all rounds that follow, hence on the whole mechanism."""
+    multipliers: Any = plan.release.mechanism(node)
+    active = plan.release.active_steps(node)
+    z = dict(zip(active, schedule(multipliers), strict=True))
+    return {step: replace(like, drawn=1 / z[step], undrawn=0.0, carried=True) for step in steps}
+
+
+def _plain(mechanism: Any) -> _Pair:
+    return 1 / schedule(mechanism)[0], 0.0
+
+
+def _kept(mechanism: PrivateState) -> _Pair:
+    (multiplier,) = schedule(mechanism)
+    return mechanism.drawn_norm / multiplier, mechanism.undrawn_norm / multiplier
+
+
+_SHIFTS: Mapping[type[Mechanism], Callable[[Any], _Pair]] = {
+    Gaussian: _plain,
+    SampledGaussian: _plain,
+    FixedBatchGaussian: _plain,
+    Laplace: _plain,
+    PersistentState: _plain,
+    PrivateState: _kept,
+}

@@ -1,0 +1,299 @@
+"""Who was drawn, read from traces of a laboratory, where a record's target is its number.
+
+What no correct program does is found here: a record of another node, or twice, a batch of another
+size than the plan fixes, parts of a step that share a record although the plan says that they do
+not. All else is a matter of chance: `Coins` holds which coins were tossed and how they fell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.analysis.audit.trace import Drawn, Sum, Trace
+from tacit.training.plan import NodePlan, Plan
+
+__all__ = ["Coins", "Drawings", "View", "read_drawings"]
+
+Bools = NDArray[np.bool_]
+Numbers = NDArray[np.int64]
+
+_MOST = 1 << 25  # coins that are kept: those of the first nodes
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """All coins of a run, in one of the ways in which the mini-batches of a step can be taken.
+
+    Args:
+        which: `each` mini-batch for itself; where those of a step share no record: `all` of them as
+            one batch, the `first` or the `last` alone.
+        tossed: whether there is a coin, bool `[runs, nodes, slots, records]`. A slot is a
+            mini-batch: a step's, or one of its parts.
+        drawn: whether the record was drawn, likewise.
+        rates: the planned chance of it, `[runs, nodes]`; of batches of fixed size, their share of
+            the records.
+    """
+
+    which: str
+    tossed: Bools
+    drawn: Bools
+    rates: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Coins:
+    """The coins of those nodes of a view that are drawn alike.
+
+    Args:
+        which: see `View`.
+        tossed: see `View`.
+        drawn: see `View`.
+        rate: q, below 1.
+        size: of batches of fixed size; None: each coin is tossed alone.
+        records: of a node with batches of fixed size; None: of any number.
+    """
+
+    which: str
+    tossed: Bools
+    drawn: Bools
+    rate: float
+    size: int | None
+    records: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Drawings:
+    """What traces show of who was drawn.
+
+    Args:
+        views: the coins that were kept; none where every batch holds all records.
+        coins: the same, by how they are drawn.
+        batches: how many batches were read.
+        wrong: what is wrong with single batches, without doubt; each one sentence.
+        shared: of the parts of a step that must share no record, those that do; likewise.
+        steps_with_parts: how many steps of nodes were read that have such parts.
+    """
+
+    views: tuple[View, ...]
+    coins: tuple[Coins, ...]
+    batches: int
+    wrong: tuple[str, ...]
+    shared: tuple[str, ...]
+    steps_with_parts: int
+
+
+def read_drawings(
+    traces: Sequence[Trace], plans: Sequence[Plan], offsets: NDArray[np.int64]
+) -> Drawings:
+    """Read who was drawn.
+
+    Args:
+        traces: of runs of one laboratory, in which a record's target is its number in the stack.
+        plans: what should happen in each of them: nodes are those of the stack.
+        offsets: where each node's records begin in the stack, `[nodes]`.
+    """
+    first = plans[0]
+    unit = _records_of_a_coin(first)
+    sizes = np.array([[-(-node.records // unit) for node in plan.nodes] for plan in plans])
+    parts = first.release.local_steps
+    slots = parts * (1 + max((each.step for trace in traces for each in trace.sums), default=0))
+    shape = (len(plans), slots, int(sizes.max()))
+    nodes = max(1, min(sizes.shape[1], _MOST // (shape[0] * shape[1] * shape[2])))
+    drawn = np.zeros((shape[0], nodes, *shape[1:]), np.bool_)
+    present = np.zeros(drawn.shape[:3], np.bool_)
+    wrong: list[str] = []
+    batches = 0
+    for run, (trace, plan) in enumerate(zip(traces, plans, strict=True)):
+        for asked in trace.sums:
+            found, rows = _read(asked, trace, plan, offsets, wrong)
+            batches += len(rows)
+            units = _units(found, plan, rows, unit, asked, wrong)
+            kept = [at for at, row in enumerate(rows) if row < nodes and _sampled(plan, row, asked)]
+            own = [rows[at] for at in kept]
+            slot = asked.step * parts + asked.part
+            again = present[run, own, slot]
+            if (drawn[run, own, slot][again] != units[kept][again]).any():
+                wrong.append(f"step {asked.step} drew twice, and not the same records")
+            drawn[run, own, slot], present[run, own, slot] = units[kept], True
+    views, coins = _by_law(plans, drawn, present, sizes[:, :nodes])
+    shared, steps = _shared(first, drawn, present)
+    return Drawings(views, coins, batches, tuple(wrong), shared, steps)
+
+
+def _records_of_a_coin(plan: Plan) -> int:
+    """How many records one coin draws: those of a mini-batch of a table, or one."""
+    chosen = plan.config.algorithm
+    table = chosen.definition.table(chosen.options)
+    return 1 if table is None or table.mini_batch is None else table.mini_batch
+
+
+def _sampled(plan: Plan, row: int, asked: Sum) -> bool:
+    return not asked.whole and plan.nodes[row].rate < 1
+
+
+def _read(
+    asked: Sum, trace: Trace, plan: Plan, offsets: NDArray[np.int64], wrong: list[str]
+) -> tuple[Bools, list[int]]:
+    """Which records each node of a sum was drawn, `[nodes of the sum, most records]`."""
+    rows = _taking_part(plan, asked)
+    most = max(node.records for node in plan.nodes)
+    batches = [
+        _counted(calls, rows, plan, offsets, most, asked, wrong)
+        for calls in _calls(asked, trace.drawn[asked.draws])
+    ]
+    counts = batches[0] if batches else np.zeros((len(rows), most), np.int64)
+    if any((counts != other).any() for other in batches[1:]):
+        wrong.append(f"step {asked.step} subtracted gradients of other records than it added")
+    if (counts > 1).any():
+        wrong.append(f"step {asked.step} drew a record twice in one batch")
+    return counts > 0, rows
+
+
+def _taking_part(plan: Plan, asked: Sum) -> list[int]:
+    """Whose records a sum is over, in the order of the rows of a call."""
+    every, active = range(len(plan.nodes)), plan.release.active(asked.step)
+    if active is None or asked.kind != "gradient":
+        return list(every)
+    return [node for node in every if active[node % len(active)]]
+
+
+def _calls(asked: Sum, calls: Sequence[Drawn]) -> list[Sequence[Drawn]]:
+    """The calls that a batch was read in; of a difference there are two, at either point.
+
+    The first difference of a run is preceded by a call that finds out what form gradients have,
+    on records that are nobody's.
+    """
+    if asked.kind != "difference":
+        return [calls]
+    own = calls[len(calls) % 2 :]
+    return [own[0::2], own[1::2]]
+
+
+def _counted(
+    calls: Sequence[Drawn],
+    rows: list[int],
+    plan: Plan,
+    offsets: NDArray[np.int64],
+    most: int,
+    asked: Sum,
+    wrong: list[str],
+) -> NDArray[np.int64]:
+    """How often each record of each node was given to the model."""
+    places = np.concatenate([np.zeros(0, np.int64), *(call.rows.cpu().numpy() for call in calls)])
+    numbers = np.concatenate(
+        [
+            np.zeros(0, np.int64),
+            *(call.targets.reshape(-1).round().long().cpu().numpy() for call in calls),
+        ]
+    )
+    sizes = np.array([node.records for node in plan.nodes])
+    nodes = np.asarray(rows, np.int64)
+    known = places < len(nodes)
+    own = nodes[np.where(known, places, 0)] if len(nodes) else places
+    local = numbers - offsets[own]
+    known &= (local >= 0) & (local < sizes[own])
+    if not known.all():
+        wrong.append(f"step {asked.step} drew a record that its node does not have")
+    counts = np.bincount(places[known] * most + local[known], minlength=len(nodes) * most)
+    return counts.reshape(len(nodes), most)
+
+
+def _units(
+    found: Bools, plan: Plan, rows: list[int], unit: int, asked: Sum, wrong: list[str]
+) -> Bools:
+    """Which coins fell on heads, `[nodes of the sum, most coins]`; sizes are checked."""
+    coins = -(-found.shape[1] // unit)
+    padded = np.zeros((len(rows), coins * unit), np.bool_)
+    padded[:, : found.shape[1]] = found
+    grouped = padded.reshape(len(rows), coins, unit)
+    drawn: Bools = np.any(grouped, axis=2)
+    sizes = np.array([plan.nodes[row].records for row in rows], np.int64)
+    real = (np.arange(coins * unit) < sizes[:, None]).reshape(grouped.shape)
+    if (drawn[:, :, None] & real & ~grouped).any():
+        wrong.append(f"step {asked.step} drew a part of a mini-batch that is drawn whole")
+    fixed = plan.config.train.sampling == "fixed"
+    for row, size in zip(rows, found.sum(axis=1).tolist(), strict=True):
+        wanted = _wanted(plan.nodes[row], asked, fixed)
+        if wanted is not None and wanted != size:
+            wrong.append(f"step {asked.step} drew {size} records where {wanted} are planned")
+    return drawn
+
+
+def _wanted(node: NodePlan, asked: Sum, fixed: bool) -> int | None:
+    """How many records a batch must have; None: that is left to chance."""
+    if asked.whole or node.rate == 1:
+        return node.records
+    return int(node.expected_batch) if fixed else None
+
+
+def _shared(plan: Plan, drawn: Bools, present: Bools) -> tuple[tuple[str, ...], int]:
+    """Steps whose parts share a record and must not, and how many steps were looked at."""
+    parts = plan.release.local_steps
+    if parts == 1 or not plan.release.disjoint:
+        return (), 0
+    split = (*drawn.shape[:2], -1, parts)
+    times = drawn.reshape(*split, drawn.shape[3]).sum(axis=3)
+    twice: Bools = np.any(times > 1, axis=3)
+    told = [
+        f"in run {run}, two parts of step {step} of node {node} share a record"
+        for run, node, step in np.argwhere(twice).tolist()
+    ]
+    return tuple(told), int(present.reshape(split).any(axis=3).sum())
+
+
+def _by_law(
+    plans: Sequence[Plan], drawn: Bools, present: Bools, counts: NDArray[np.int64]
+) -> tuple[tuple[View, ...], tuple[Coins, ...]]:
+    """The views of a run's coins, and these divided among the nodes that are drawn alike."""
+    release, nodes = plans[0].release, drawn.shape[1]
+    # Mini-batches of a table are drawn by coins, whatever the sampling.
+    fixed = plans[0].config.train.sampling == "fixed" and _records_of_a_coin(plans[0]) == 1
+    planned = [[node.rate for node in plan.nodes[:nodes]] for plan in plans]
+    sizes = np.array([[int(node.expected_batch) for node in plan.nodes[:nodes]] for plan in plans])
+    rates = np.where(np.array(planned) < 1, sizes / counts if fixed else planned, 1.0)
+    real = (np.arange(drawn.shape[3]) < counts[:, :, None])[:, :, None, :]
+    tossed: Bools = present[:, :, :, None] & real & (rates < 1)[:, :, None, None]
+    parts = release.local_steps if release.disjoint else 1
+    each = View("each", tossed, drawn, rates)
+    views = [each] if parts == 1 else _split(each, parts)
+    views = [view for view in views if view.tossed.any()]
+    coins = []
+    for view in views:
+        together = parts if view.which == "all" else 1
+        laws = np.stack([together * sizes, counts], axis=2) * fixed
+        for rate in np.unique(view.rates[view.tossed.any(axis=(2, 3))]).tolist():
+            coins += _of_rate(view, rate, laws)
+    return tuple(views), tuple(coins)
+
+
+def _of_rate(view: View, rate: float, laws: NDArray[np.int64]) -> list[Coins]:
+    """The coins of one rate, by size of batch and number of records, `[runs, nodes, 2]`."""
+    member = view.rates == rate
+    found = []
+    for size, records in np.unique(laws[member], axis=0).tolist():
+        own = member & (laws == (size, records)).all(axis=2)
+        nodes = own.any(axis=0)
+        tossed = view.tossed[:, nodes] & own[:, nodes, None, None]
+        if tossed.any():
+            drawn = view.drawn[:, nodes] & tossed
+            found.append(Coins(view.which, tossed, drawn, rate, size or None, records or None))
+    return found
+
+
+def _split(each: View, parts: int) -> list[View]:
+    """Parts of a step that share no record: all of them as one batch, the first, the last."""
+    shape = (*each.tossed.shape[:2], -1, parts, each.tossed.shape[3])
+    tossed, drawn = each.tossed.reshape(shape), each.drawn.reshape(shape)
+    together = np.minimum(1.0, parts * each.rates)
+    left = (together < 1)[:, :, None, None]
+    there: Bools = np.any(tossed, axis=3)
+    fell: Bools = np.any(drawn, axis=3)
+    return [
+        View("all", there & left, fell, together),
+        View("first", tossed[:, :, :, 0], drawn[:, :, :, 0], each.rates),
+        View("last", tossed[:, :, :, -1], drawn[:, :, :, -1], each.rates),
+    ]

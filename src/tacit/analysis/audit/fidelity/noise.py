@@ -1,0 +1,260 @@
+"""Whether the noise is what the plan says: its size, its law, and what it depends on.
+
+Mechanism: Gaussian or Laplace noise of the planned size, independent in every coordinate, step,
+part and node, released on a public lattice. Relation and trust model do not matter: the tests look
+at the noise from inside. A `NoiseSample` turns it into numbers that are independent and standard
+normal if the program is correct, with the laws that stand at each test. All p-values are exact for
+ideal noise or upper bounds; noise in finite arithmetic changes a probability by a factor within
+1 +- 1e-4 (`tacit.privacy.noise.slack`). Proofs: `docs/proofs/audits.md`, section Noise.
+
+*Predictable directions.* Many tests rest on one theorem. Let z_1, z_2, ... be the noises of a
+sample in their order, and u_r a vector of length 1 that is a function of what was known before
+z_r: of earlier noises, of records and coins, of what was handed in together with z_r. Then the
+scores <z_r, u_r> are independent and standard normal. So their weighted sums are normal and their
+sums of squares are chi-square, exactly, in any number and width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tacit.analysis.audit.fidelity import noise_law as law
+from tacit.analysis.audit.fidelity import noise_links as links
+from tacit.analysis.audit.fidelity import noise_size as size
+from tacit.analysis.audit.fidelity.finding import LEVEL, Finding
+from tacit.analysis.audit.fidelity.laws import Look
+from tacit.analysis.audit.fidelity.noise_sample import NoiseSample, noise_sample, sample_of
+
+__all__ = ["NoiseSample", "noise_findings", "noise_sample", "sample_of"]
+
+
+@dataclass(frozen=True)
+class _Test:
+    """One test: in words, and what looks.
+
+    Args:
+        name: a few words.
+        question: for people.
+        meaning: of the statistic.
+        look: at a sample, at a level; None where the sample cannot say anything.
+        power: the words for the smallest defect.
+        factor: whether that defect is a factor of the noise's deviation.
+    """
+
+    name: str
+    question: str
+    meaning: str
+    look: Callable[[NoiseSample, float], Look | None]
+    power: Callable[[float], str]
+    factor: bool = False
+
+
+def noise_findings(samples: Sequence[NoiseSample]) -> list[Finding]:
+    """All tests of the noise, each over all samples together.
+
+    Each test is made in every sample that allows it, at its share of `LEVEL`; the finding is that
+    of the least likely sample, its p-value times their number.
+
+    Args:
+        samples: of noise, say of a laboratory and of the user's own model.
+    """
+    return [finding for test in _TESTS for finding in _found(test, samples)]
+
+
+def _found(test: _Test, samples: Sequence[NoiseSample]) -> list[Finding]:
+    looks = [(sample.where, test.look(sample, LEVEL / len(samples))) for sample in samples]
+    seen = [(where, look) for where, look in looks if look is not None]
+    if not seen:
+        return []
+    where, worst = min(seen, key=lambda each: each[1].p_value)
+    # A program has one defect in all samples: what the best of them finds is found.
+    best = min(look.least for _, look in seen)
+    at = f" in {where}" if len(samples) > 1 else ""
+    return [
+        Finding(
+            name=test.name,
+            question=test.question,
+            statistic=worst.statistic,
+            meaning=test.meaning,
+            p_value=min(1.0, worst.p_value * len(samples)) if worst.p_value > 0 else 0.0,
+            exact=worst.exact and len(samples) == 1,
+            saw=f"{worst.saw}{at}.",
+            power=test.power(best),
+            noise_factor=1 - best if test.factor and best < 1 else None,
+        )
+    ]
+
+
+def _lower(what: str) -> Callable[[float], str]:
+    return lambda least: f"Finds {what} that is {100 * least:.2g} % too small."
+
+
+def _share(what: str) -> Callable[[float], str]:
+    return lambda least: f"Finds {100 * least:.2g} % of the noise's variance that {what} share."
+
+
+_TESTS: tuple[_Test, ...] = (
+    _Test(
+        "noise variance",
+        "Is the noise as large as planned?",
+        "standard deviation of the noise over the planned one",
+        size.of_all,
+        _lower("noise"),
+        factor=True,
+    ),
+    _Test(
+        "noise of each coordinate",
+        "Is the noise of every coordinate as large as planned?",
+        "deviation of the coordinate that is farthest off, over the planned one",
+        size.of_coordinates,
+        _lower("noise of one coordinate"),
+        factor=True,
+    ),
+    _Test(
+        "noise of each release",
+        "Does every single release have its noise?",
+        "deviation of the release that is farthest off, over the planned one",
+        size.of_releases,
+        _lower("noise of one release"),
+        factor=True,
+    ),
+    _Test(
+        "noise of each node",
+        "Is the noise of every node as large as planned?",
+        "deviation of the node that is farthest off, over the planned one",
+        size.of_groups(lambda sample: sample.node, "node"),
+        _lower("noise of one node"),
+        factor=True,
+    ),
+    _Test(
+        "noise of each step",
+        "Is the noise of every step as large as planned?",
+        "deviation of the step that is farthest off, over the planned one",
+        size.of_groups(lambda sample: sample.step, "step"),
+        _lower("noise of one step"),
+        factor=True,
+    ),
+    _Test(
+        "noise of each part",
+        "Is the noise of every part of a step's releases as large as planned?",
+        "deviation of the part that is farthest off, over the planned one",
+        size.of_groups(lambda sample: sample.part, "part"),
+        _lower("noise of one part"),
+        factor=True,
+    ),
+    _Test(
+        "noise and batch size",
+        "Is the noise the same however many records were drawn?",
+        "deviation where most records were drawn over that where fewest were",
+        size.by_batch,
+        lambda least: f"Finds noise that is {100 * least:.2g} % larger where more are drawn.",
+    ),
+    _Test(
+        "noise common to steps",
+        "Does every step have noise of its own?",
+        "standard score of the part that all steps share",
+        links.common(lambda sample: (sample.run, sample.node, sample.part), "steps"),
+        _share("all steps"),
+    ),
+    _Test(
+        "noise common to nodes",
+        "Does every node have noise of its own?",
+        "standard score of the part that all nodes share",
+        links.common(lambda sample: (sample.run, sample.step, sample.part), "nodes"),
+        _share("all nodes"),
+    ),
+    _Test(
+        "noise common to runs",
+        "Does every run have noise of its own?",
+        "standard score of the part that all runs share",
+        links.common(lambda sample: (sample.node, sample.step, sample.part), "runs"),
+        _share("all runs"),
+    ),
+    _Test(
+        "noise common to parts",
+        "Does every part of a step's releases have noise of its own?",
+        "standard score of the part that all parts of a step share",
+        links.common(lambda sample: (sample.run, sample.node, sample.step), "parts of a step"),
+        _share("all parts of a step"),
+    ),
+    _Test(
+        "noise some steps apart",
+        "Is the noise of a step independent of the steps before it?",
+        "correlation of noises that are some steps apart, the largest",
+        links.steps_apart,
+        lambda least: (
+            f"Finds a correlation of {least:.2g} between steps that are one or two apart."
+        ),
+    ),
+    _Test(
+        "noise met twice",
+        "Is every noise used once?",
+        "correlation of the two noises that are most alike",
+        links.pairs,
+        lambda least: f"Finds one pair of noises with a correlation of {least:.2g}.",
+    ),
+    _Test(
+        "noise of coordinates",
+        "Does every coordinate have noise of its own?",
+        "share of the variance, or correlation, that coordinates have in common",
+        links.coordinates,
+        _share("all coordinates"),
+    ),
+    _Test(
+        "noise in any direction",
+        "Is the noise alike in all directions?",
+        "largest deviation over all directions, over what chance alone explains",
+        links.directions,
+        lambda least: (
+            f"Finds {100 * least:.2g} % too much noise in a mixture of coordinates, or of releases."
+        ),
+    ),
+    _Test(
+        "mean of the noise",
+        "Is the noise around zero?",
+        "mean farthest from zero, in deviations",
+        law.mean,
+        lambda least: f"Finds a mean of {least:.2g} deviations in one coordinate.",
+    ),
+    _Test(
+        "noise and what it hides",
+        "Is what is released centred on what was to be released?",
+        "part of the noise along what was handed in, in deviations",
+        links.along_handed,
+        lambda least: (
+            f"Finds {least:.2g} deviations in each release along what was handed in with it, or a "
+            "step before."
+        ),
+    ),
+    _Test(
+        "low bits",
+        "Does every released number lie on its public lattice?",
+        "numbers off the lattice",
+        law.lattice,
+        lambda least: "Finds a single number that is off.",
+    ),
+    _Test(
+        "lowest bit",
+        "Is the lowest bit of what is released a fair coin?",
+        "share of released numbers whose lowest bit is 1",
+        law.lowest_bit,
+        lambda least: f"Finds noise on a coarser lattice in {100 * least:.2g} % of all numbers.",
+    ),
+    _Test(
+        "shape of the noise",
+        "Does the noise follow its law, out to its tails?",
+        "share of the noise beyond a point over the share that belongs there",
+        law.shape,
+        lambda least: (
+            f"Finds that the highest or lowest one in {1 / least:,.0f} values is missing."
+        ),
+    ),
+    _Test(
+        "releases",
+        "Is every planned release made with noise, and once?",
+        "releases that were not made, or made again",
+        law.missing,
+        lambda least: "Finds a single one.",
+    ),
+)

@@ -1,0 +1,620 @@
+"""Whether records are drawn as the plan says: by secret coins of the planned rate, new ones for
+every node, step, part and run.
+
+Under Poisson sampling each record has a coin of its own. A batch of fixed size is a uniformly
+random subset of that size: its records are negatively associated (Joag-Dev and Proschan, *Negative
+Association of Random Variables*, 1983, section 3.2), and its overlap with any given set is
+hypergeometric, whose moment generating function is at most the binomial one (Hoeffding,
+*Probability Inequalities for Sums of Bounded Random Variables*, 1963, Theorem 4). So the evidence
+of `fidelity/evidence.py`, which asks for no more than a bound of that function, holds for both.
+Proof, with whose coins are counted and in which order they fall: `docs/proofs/audits.md`, Who is
+drawn.
+
+A record of another node, a batch of another size than is fixed, and two disjoint parts that share a
+record need no chance: no correct program shows one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from tacit.analysis.audit.fidelity.batches import Coins, Drawings, View, read_drawings
+from tacit.analysis.audit.fidelity.evidence import (
+    TILTS,
+    Cells,
+    Verdict,
+    counted,
+    least_chance,
+    least_hits,
+    merged,
+    p_value,
+    weigh,
+)
+from tacit.analysis.audit.fidelity.finding import LEVEL, POWER, Finding
+from tacit.analysis.audit.trace import Trace
+from tacit.training.plan import Plan
+
+__all__ = ["sampling_findings"]
+
+Array = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+_MOST_PAIRS = 1 << 24
+_MOST_PLACES = 1024  # records whose pairs are looked at, and batches for that: the first ones
+_MOST_LAGS = 16  # over which sizes of batches are compared
+
+
+def sampling_findings(
+    traces: Sequence[Trace], plans: Sequence[Plan], offsets: NDArray[np.int64]
+) -> list[Finding]:
+    """What traces of a laboratory say about who is drawn.
+
+    Args:
+        traces: of runs, each with noise seeds of its own, in which a record's target is its number
+            in the stack.
+        plans: of these runs; their nodes are those of the stack.
+        offsets: where each node's records begin in the stack, `[nodes]`.
+
+    Returns:
+        The findings of all tests that this plan allows: at rate 1, only that of the batches.
+    """
+    drawings = read_drawings(traces, plans, offsets)
+    findings = [_contents(drawings)]
+    if drawings.steps_with_parts:
+        findings.append(_parts(drawings))
+    if not drawings.coins:
+        return findings
+    slack = _slack(drawings.coins)
+    poisson = [coins for coins in drawings.coins if coins.size is None]
+    tests = [
+        _rate(poisson, slack) if poisson else None,
+        _sizes(poisson, slack) if poisson else None,
+        _favoured(drawings.coins, slack),
+        _together(drawings.coins, slack),
+        *(_repeated(again, drawings.views, slack) for again in _AGAIN),
+    ]
+    return findings + [finding for finding in tests if finding is not None]
+
+
+def _slack(coins: Sequence[Coins]) -> float:
+    """The logarithm of how much likelier the machine's coins make any event, at most.
+
+    A coin's rate is rounded to 64 bits, a product of rates to 53; words that are equal are ordered
+    by their numbers.
+    """
+    each = [
+        float(some.tossed.sum()) * (2.0**-49 / (1 - some.rate) + some.tossed.shape[3] * 2.0**-65)
+        for some in coins
+    ]
+    return math.fsum(each)
+
+
+# What needs no chance.
+
+
+def _contents(drawings: Drawings) -> Finding:
+    wrong = drawings.wrong
+    return Finding(
+        name="batches",
+        question="Does every batch hold records of its own node, each once, as many as planned?",
+        statistic=float(len(wrong)),
+        meaning="contradictions between batches and plan",
+        p_value=0.0 if wrong else 1.0,
+        exact=True,
+        saw=f"{_sentence(wrong[0])} There are {len(wrong)} such contradictions."
+        if wrong
+        else f"All {drawings.batches} batches are as the plan says.",
+        power="It finds every single batch that the plan rules out.",
+    )
+
+
+def _parts(drawings: Drawings) -> Finding:
+    shared = drawings.shared
+    return Finding(
+        name="parts of a step",
+        question="Do the mini-batches of a step share no record?",
+        statistic=float(len(shared)),
+        meaning="steps of a node with mini-batches that share a record",
+        p_value=0.0 if shared else 1.0,
+        exact=True,
+        saw=_sentence(shared[0])
+        if shared
+        else f"In all {drawings.steps_with_parts} steps of nodes they share none.",
+        power="It finds every single step with mini-batches that share a record.",
+    )
+
+
+# How many are drawn.
+
+
+def _rate(coins: Sequence[Coins], slack: float) -> Finding | None:
+    kinds = merged([cells for some in coins for cells in _totals(some)])
+    verdict = weigh(kinds)
+    whole = kinds[0]
+    share = float(whole.hits.sum() / whole.planned.sum())
+    least, planned = _found_chance(kinds, slack), float(whole.planned[0] / whole.tries[0])
+    return _judged(
+        "sampling rate",
+        "Do batches hold as many records as the sampling rate says?",
+        share,
+        "records that were drawn, over those that are expected",
+        verdict,
+        slack,
+        _seen(verdict, "records were drawn"),
+        f"It finds a sampling rate of {_up(least)} in place of {planned:.4g}."
+        if least is not None
+        else "There are too few coins to find any other sampling rate.",
+    )
+
+
+def _totals(some: Coins) -> list[Cells]:
+    """Records drawn: in all, in each slot, of each node, in each batch."""
+    drawn, tossed, where = some.drawn.sum(axis=3), some.tossed.sum(axis=3), _WHERE[some.which]
+    return [
+        counted(name + where, drawn.sum(axis=axes), tossed.sum(axis=axes), some.rate, own=own)
+        for name, axes, own in (
+            ("all batches", (0, 1, 2), False),
+            ("all nodes' batches number {}", (0, 1), False),
+            ("all batches of one node", (0, 2), True),
+            ("one batch", (), True),
+        )
+    ]
+
+
+_WHERE = {
+    "each": "",
+    "all": " (all parts of a step together)",
+    "first": " (first part of a step)",
+    "last": " (last part of a step)",
+}
+
+
+def _sizes(coins: Sequence[Coins], slack: float) -> Finding | None:
+    """How sizes of batches are spread, and whether one follows from an earlier one."""
+    some = [own for own in coins if own.which in ("each", "all")]
+    if not some:
+        return None
+    each = [_spread(own) for own in some]
+    kinds = merged([*each, *(cells for own in some for cells in _successive(own))])
+    spread, verdict = kinds[0], weigh(kinds)
+    batches = float(spread.tries[0])
+    ratio = 1 + float(spread.hits[0]) / batches
+    share = _fixed_share(spread, max(map(_still, some)), len(kinds), slack)
+    follow = verdict.what != spread.what
+    return _judged(
+        "batch sizes",
+        "Do the sizes of batches vary as those of independent coins do?",
+        ratio,
+        "variance of the batches' sizes, over the planned one",
+        verdict,
+        slack,
+        (
+            f"Sizes follow those of batches {verdict.number + 1} places before them."
+            if follow and p_value(verdict.log_evidence, slack) <= LEVEL
+            else f"The sizes of {batches:.0f} batches have {ratio:.3f} times the planned variance."
+        ),
+        f"It finds batches of one fixed size if they are {_percent(share)} of all."
+        if share is not None
+        else "There are too few batches to tell sizes that are fixed from those of coins.",
+    )
+
+
+def _spread(some: Coins) -> Cells:
+    """The squared distances of sizes from their mean, over their variance, less 1."""
+    counts, sizes = some.tossed.sum(axis=3), some.drawn.sum(axis=3)
+    hits, costs, batches = 0.0, np.zeros(len(TILTS)), 0
+    for records in np.unique(counts[counts > 0]).tolist():
+        law = stats.binom(records, some.rate)
+        every = np.arange(records + 1)
+        away = (every - law.mean()) ** 2 / law.var() - 1
+        own = sizes[counts == records]
+        hits += float(away[own].sum())
+        exponents = TILTS[:, None] * away + law.logpmf(every)
+        costs += len(own) * special.logsumexp(exponents, axis=1)
+        batches += len(own)
+    ones = np.array([float(batches)])
+    numbers = np.zeros(1, np.int64)
+    return Cells("spread", np.array([hits]), ones, 0 * ones, costs[:, None], numbers, 1, False)
+
+
+def _successive(some: Coins) -> list[Cells]:
+    """Products of the distances of two sizes from their means; the first is given, one lag each."""
+    counts = some.tossed.sum(axis=3).astype(np.float64)
+    away = np.where(counts > 0, some.drawn.sum(axis=3) - counts * some.rate, 0.0)
+    largest = max(1.0, counts.max() * some.rate * (1 - some.rate))
+    lags = range(1, min(counts.shape[2], _MOST_LAGS + 1))
+    if not lags:
+        return []
+    hits, costs = np.zeros(len(lags)), np.zeros((len(TILTS), len(lags)))
+    for at, lag in enumerate(lags):
+        before = np.where(counts[:, :, lag:] > 0, away[:, :, :-lag], 0.0) / largest
+        after = counts[:, :, lag:]
+        hits[at] = (before * away[:, :, lag:]).sum()
+        for row, tilt in enumerate(TILTS.tolist()):
+            with np.errstate(over="ignore"):  # an infinite cost gives no evidence
+                each = np.log1p(some.rate * np.expm1(tilt * before)) - tilt * before * some.rate
+            costs[row, at] = (after * each).sum()
+    numbers = np.arange(len(lags))
+    ones = np.ones(len(lags))
+    return [Cells("succession", hits, ones, 0 * ones, costs, numbers, len(lags), False)]
+
+
+def _still(some: Coins) -> float:
+    """What a batch of the expected size, rounded, has for its term of `_spread`, at most."""
+    records = np.unique(some.tossed.sum(axis=3))
+    law = stats.binom(records[records > 0], some.rate)
+    mean = law.mean()
+    return float(((np.rint(mean) - mean) ** 2 / law.var() - 1).max())
+
+
+def _fixed_share(spread: Cells, still: float, kinds: int, slack: float) -> float | None:
+    """The least share of batches of one size, the expected one, that is found; None: not even all.
+
+    The sizes of the others are binomial, and the sum of their terms is bounded by Chernoff.
+    """
+    batches, costs = float(spread.tries[0]), spread.costs[:, 0]
+    wanted = slack - math.log(LEVEL) + math.log(kinds * len(TILTS))
+    above = TILTS > 0
+
+    def found(share: float) -> bool:
+        fixed = math.floor(share * batches)
+        rest = (1 - fixed / batches) * costs[above] - math.log(1 - POWER)
+        hits = fixed * still + float((rest / TILTS[above]).min())
+        return hits < 0 and float(special.logsumexp(TILTS * hits - costs)) > wanted
+
+    return _least_share(found)
+
+
+# Who is drawn.
+
+
+def _favoured(coins: Sequence[Coins], slack: float) -> Finding | None:
+    kinds = merged([cells for some in coins for cells in _places(some)])
+    verdict = weigh(kinds)
+    first = kinds[0]
+    cell = int(np.argsort(first.tries)[len(first.tries) // 2])
+    hits = least_hits(first, cell, len(kinds), slack)
+    least = None if hits is None else least_chance(hits, float(first.tries[cell]))
+    planned = float(first.planned[cell] / first.tries[cell])
+    return _judged(
+        "favoured records",
+        "Is every record as likely to be drawn as every other, whatever its place?",
+        _ratio(verdict),
+        "records drawn where that speaks most against the plan, over those that are expected",
+        verdict,
+        slack,
+        _seen(verdict, "records were drawn"),
+        f"It finds a place whose records are drawn with the chance {_up(least)} in place of "
+        f"{planned:.4g}."
+        if least is not None
+        else "There are too few batches to find one place whose records are always drawn.",
+    )
+
+
+def _places(some: Coins) -> list[Cells]:
+    """How often the records of a place are drawn: of all nodes, of one node, in one slot."""
+    where = _WHERE[some.which]
+    drawn, tossed = some.drawn, some.tossed
+    return [
+        counted(name + where, drawn.sum(axis=axes), tossed.sum(axis=axes), some.rate, own=own)
+        for name, axes, own in (
+            ("all batches at place {}", (0, 1, 2), False),
+            ("all batches of one node at one place", (0, 2), True),
+            ("all nodes' batches of one number at one place", (0, 1), True),
+        )
+    ]
+
+
+def _together(coins: Sequence[Coins], slack: float) -> Finding | None:
+    kinds = merged([cells for some in coins for cells in _pairs(some)])
+    if not kinds:
+        return None
+    verdict = weigh(kinds)
+    pairs = next(cells for cells in kinds if cells.own)
+    cell = int(np.argsort(pairs.tries)[len(pairs.tries) // 2])
+    hits = least_hits(pairs, cell, len(kinds), slack)
+    least = None if hits is None else least_chance(hits, float(pairs.tries[cell]))
+    planned = float(pairs.planned[cell] / pairs.tries[cell])
+    return _judged(
+        "records drawn together",
+        "Are two records drawn together no more and no less often than independent coins do it?",
+        _ratio(verdict),
+        "pairs drawn where that speaks most against the plan, over those that are expected",
+        verdict,
+        slack,
+        _seen(verdict, "pairs of records were drawn together"),
+        f"It finds two places whose records are in one batch with the chance {_up(least)} in "
+        f"place of {planned:.4g}."
+        if least is not None
+        else "There are too few batches to find two places that are always drawn together.",
+    )
+
+
+def _pairs(some: Coins) -> list[Cells]:
+    """Two records of one batch: of every two places, and of all places of one distance.
+
+    The pairs (j, j + d) with an even j // d share no record, nor do those with an odd one.
+    """
+    places = min(some.drawn.shape[3], _MOST_PLACES)
+    if places < 2:
+        return []
+    # A chance of its own for both: q^2, or that of a subset.
+    chance = some.rate**2
+    if some.size is not None and some.records is not None:
+        chance *= (1 - 1 / some.size) / (1 - 1 / some.records)
+    if not 0 < chance < 1:
+        return []
+    batches = max(1, _MOST_PAIRS * 64 // places**2)
+    drawn, tossed = (
+        values[..., :places].reshape(-1, places)[:batches].astype(np.float32)
+        for values in (some.drawn, some.tossed)
+    )
+    hits, tries = drawn.T @ drawn, tossed.T @ tossed
+    upper = np.triu_indices(places, 1)
+    distance = upper[1] - upper[0]
+    number = 2 * distance + upper[0] // distance % 2
+    sums = [np.bincount(number, values[upper].astype(np.float64)) for values in (hits, tries)]
+    where = _WHERE[some.which]
+    return [
+        counted("all batches" + where, sums[0], sums[1], chance, own=False),
+        counted("all batches at two places" + where, hits[upper], tries[upper], chance, own=True),
+    ]
+
+
+# Whether coins are used again.
+
+
+@dataclass(frozen=True)
+class _Again:
+    """Batches that must not follow from each other.
+
+    Args:
+        name, question: of the finding.
+        whose: of the batches that are compared.
+        follows: what a batch does that uses coins again, and
+        unit: who does it.
+        apart: batches of one distance, in words, and
+        chain: those of one chain.
+        arranged: bool `[runs, nodes, slots, records]` as `[chains, places, coins]`: in a chain,
+            each place is compared with every later one.
+        ranked: rates `[runs, nodes]`, and how many slots, as `[chains, places]`.
+    """
+
+    name: str
+    question: str
+    whose: str
+    follows: str
+    unit: str
+    apart: str
+    chain: str
+    arranged: Callable[[Bools], Bools]
+    ranked: Callable[[Array, int], Array]
+
+
+_AGAIN = (
+    _Again(
+        "coins of steps",
+        "Does every step of a node toss coins of its own?",
+        "two steps of a node",
+        "use the coins of the batch before them",
+        "the batches",
+        "batches of a node, {} places apart",
+        "batches of one single node, at one distance",
+        lambda values: values.reshape(-1, *values.shape[2:]),
+        lambda rates, slots: np.repeat(rates.reshape(-1, 1), slots, axis=1),
+    ),
+    _Again(
+        "coins of nodes",
+        "Does every node toss coins of its own?",
+        "two nodes",
+        "use the coins of the node before them",
+        "the nodes",
+        "batches of nodes whose numbers differ by {}",
+        "batches of one run, of nodes whose numbers differ alike",
+        lambda values: values.reshape(*values.shape[:2], -1),
+        lambda rates, slots: rates,
+    ),
+    _Again(
+        "coins of runs",
+        "Are the coins secret, so that a run with other keys tosses others?",
+        "two runs",
+        "draw the same records in two runs",
+        "the nodes",
+        "batches of a node in two runs, {} runs apart",
+        "batches of one single node, in runs of one distance",
+        lambda values: values.swapaxes(0, 1).reshape(values.shape[1], values.shape[0], -1),
+        lambda rates, slots: rates.T,
+    ),
+)
+
+
+def _repeated(again: _Again, views: Sequence[View], slack: float) -> Finding | None:
+    """Whether batches share more, or fewer, records than independent ones do."""
+    compared = [_compared(again, view) for view in views]
+    kinds = merged([cells for each, _ in compared for cells in each])
+    if not kinds:
+        return None
+    verdict = weigh(kinds)
+    lags = kinds[0]
+    share = _repeated_share(lags, np.concatenate([sizes for _, sizes in compared]), kinds, slack)
+    return _judged(
+        again.name,
+        again.question,
+        _ratio(verdict),
+        f"records that batches of {again.whose} share, where that speaks most against the plan, "
+        "over those that are expected",
+        verdict,
+        slack,
+        _seen(verdict, "records are in both"),
+        f"It finds coins that are used again if {_percent(share)} of {again.unit} {again.follows}."
+        if share is not None
+        else f"There are too few coins to find that {again.unit} {again.follows}.",
+    )
+
+
+def _compared(again: _Again, view: View) -> tuple[list[Cells], Array]:
+    """Overlaps of batches, and how many records each batch with a next one has.
+
+    A place's coins are tossed after those of the places before it; the records that were drawn
+    there say which coins are counted here.
+    """
+    drawn, tossed = again.arranged(view.drawn & view.tossed), again.arranged(view.tossed)
+    rates = again.ranked(view.rates, view.tossed.shape[2])
+    chains, places, coins = drawn.shape
+    if places < 2:
+        return [], np.zeros(0)
+    earlier, later = np.triu_indices(places, 1)
+    lag = later - earlier
+    few = chains * len(lag) <= _MOST_PAIRS
+    kind: Any = np.float32 if coins < 1 << 24 else np.float64
+    at_once = max(1, _MOST_PAIRS // places**2)
+    found: list[Cells] = []
+    sizes = []
+    for first in range(0, chains, at_once):
+        chosen = slice(first, first + at_once)
+        before, there = drawn[chosen].astype(kind), tossed[chosen].astype(kind)
+        hits, tries = (
+            np.matmul(before, side.swapaxes(1, 2))[:, earlier, later].astype(np.float64)
+            for side in (before, there)
+        )
+        sizes.append(tries[:, lag == 1].reshape(-1))
+        coin: Bools = np.any(tossed[chosen], axis=2)
+        public = coin[:, earlier] & coin[:, later]
+        pairs = _Pairs(hits, tries, rates[chosen][:, later], public, lag)
+        found += _overlaps(again, pairs, _WHERE[view.which], few)
+    return merged(found), np.concatenate(sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """Pairs of batches of some chains, `[chains, pairs]` each.
+
+    Args:
+        hits: records that a later batch shares with an earlier one.
+        tries: records of the earlier batch that the later one has coins for.
+        rates: of the later batch.
+        public: whether both batches have coins.
+        lag: distance of the two, `[pairs]`.
+    """
+
+    hits: Array
+    tries: Array
+    rates: Array
+    public: Bools
+    lag: NDArray[np.int64]
+
+
+def _overlaps(again: _Again, pairs: _Pairs, where: str, few: bool) -> list[Cells]:
+    """Overlaps by distance, by chain and distance, and by pair if these are few."""
+    chains, distances = len(pairs.hits), int(pairs.lag.max()) + 1
+    cell = np.arange(chains)[:, None] * distances + pairs.lag
+    found = []
+    for rate in np.unique(pairs.rates[pairs.public]).tolist():
+        own = (pairs.rates == rate) & pairs.public
+        hits, tries, count = (
+            np.bincount(cell[own], values[own], chains * distances).reshape(chains, distances)
+            for values in (pairs.hits, pairs.tries, np.ones(own.shape))
+        )
+        some, summed = count > 0, count.sum(axis=0) > 0
+        apart, chain = again.apart + where, again.chain + where
+        found += [
+            counted(apart, hits.sum(axis=0), tries.sum(axis=0), rate, own=False, public=summed),
+            counted(chain, hits, tries, rate, own=True, public=some),
+        ]
+        if few:
+            every = np.ones(int(own.sum()), np.bool_)
+            single = pairs.hits[own], pairs.tries[own]
+            found.append(counted("two batches" + where, *single, rate, own=True, public=every))
+    return found
+
+
+def _repeated_share(
+    lags: Cells, sizes: Array, kinds: Sequence[Cells], slack: float
+) -> float | None:
+    """The least chance of a repeat, each batch for itself, that is found; None: not even 1.
+
+    A batch that is a repeat shares all its records with the one before it. How few are shared in
+    all is bounded by Chernoff, from the exact generating function.
+    """
+    values, counts = np.unique(sizes[sizes > 0], return_counts=True)
+    if not len(lags.hits) or not len(values):
+        return None
+    least = least_hits(lags, 0, len(kinds), slack)
+    if least is None:
+        return None
+    needed, tilts = least - 1, -TILTS[TILTS < 0]
+    rate = float(lags.planned[0] / lags.tries[0])
+    alone = np.outer(np.log1p(rate * np.expm1(-tilts)), values)
+    copied = -np.outer(tilts, values)
+
+    def found(share: float) -> bool:
+        with np.errstate(divide="ignore"):
+            each = np.logaddexp(np.log(share) + copied, np.log1p(-share) + alone)
+        return float((tilts * needed + each @ counts).min()) <= math.log(1 - POWER)
+
+    return _least_share(found)
+
+
+# Words.
+
+
+def _found_chance(kinds: Sequence[Cells], slack: float) -> float | None:
+    """The least mean chance that is found, by the first cell of the first kind."""
+    hits = least_hits(kinds[0], 0, len(kinds), slack)
+    return None if hits is None else least_chance(hits, float(kinds[0].tries[0]))
+
+
+def _least_share(found: Callable[[float], bool]) -> float | None:
+    """The least share at which a defect is found, rounded up to a 1024th; None: not even all."""
+    if not found(1.0):
+        return None
+    low, high = 0, 1024
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if found(middle / 1024) else (middle, high)
+    return high / 1024
+
+
+def _judged(
+    name: str,
+    question: str,
+    statistic: float,
+    meaning: str,
+    verdict: Verdict,
+    slack: float,
+    saw: str,
+    power: str,
+) -> Finding:
+    chance = p_value(verdict.log_evidence, slack)
+    return Finding(name, question, statistic, meaning, chance, False, saw, power)
+
+
+def _seen(verdict: Verdict, what: str) -> str:
+    place = verdict.what.format(verdict.number)
+    return f"In {place}, {verdict.hits:.0f} {what}, and {verdict.planned:.1f} are expected."
+
+
+def _ratio(verdict: Verdict) -> float:
+    return verdict.hits / verdict.planned if verdict.planned else 1.0
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _up(value: float) -> str:
+    """Four significant digits, never below the value."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+    return f"{min(1.0, math.ceil(value / unit) * unit):.4g}"
+
+
+def _percent(share: float) -> str:
+    """A share as a percentage, rounded up."""
+    return f"{math.ceil(share * 1000) / 10:.1f} %"

@@ -1,0 +1,558 @@
+"""What one record moves, in the arithmetic that runs: in the user's model, data and gradient path.
+
+The experiment runs once on its own data. Then it runs again, with the same coins and with every
+release as it came out before, so that all nodes are at the same points. One record of each node is
+another one; the releases being what they were, no node sees what happens at others. What is handed
+to the noise is compared, release by release, with what the plan's mechanism lets one record move
+(`accounted`). That is the sensitivity on which the certificate rests, rounding included.
+
+*No statistics.* A distance is computed so that it is never more than the true one: differences of
+machine numbers in float64, of relative error 2^-53, and a sum of d squares or of absolute values,
+of relative error (d + 8) 2^-52 at most. A correct program cannot fail on any record
+(`docs/proofs/audits.md`, *What one record moves*), so the p-value is 0 or 1. That nothing was found
+proves nothing about records that were not tried.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacit.algorithms import StepContext
+from tacit.analysis.audit.fidelity.accounted import Accounted, accounted
+from tacit.analysis.audit.fidelity.finding import Finding
+from tacit.analysis.audit.harness import seeded
+from tacit.analysis.audit.trace import ContextFactory, Release, Trace, run_traced
+from tacit.analysis.audit.worst_case import Candidate, candidates, marker
+from tacit.communication.exchange import Exchange, InProcessExchange
+from tacit.data import StackedData
+from tacit.gradients import StackedModel
+from tacit.privacy.noise.draws import NodeKeys
+from tacit.training.plan import Plan
+from tacit.training.prepare import Job
+from tacit.training.stacked_context import StackedContext
+
+__all__ = ["sensitivity_findings"]
+
+_TOLERANCE = 1e-12
+"""Of comparing a distance with a product of the plan's numbers, each rounded once."""
+
+_ROUNDING = {torch.float32: 2.0**-11, torch.float64: 2.0**-40}
+"""What a step may be moved by a record that it does not draw, over what one that it draws may.
+
+Nothing, but that a kernel may round the other records in another way, as memory lies, or as a batch
+is full. For 128 of them some 64 roundings each.
+"""
+
+_STEPS = (2, 8)  # that are run, at least and at most
+_RUNS = 40  # that a choice of steps leaves time for
+_FEWEST = 4  # runs that are made however long they take
+_KEPT = 3  # variants that all later ones are compared with
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """One call of the model by what is under audit: `[rows, records, ...]` each."""
+
+    at: Tensor
+    inputs: Tensor
+    targets: Tensor
+    mask: Tensor
+
+
+class _NotingModel:
+    """A model that keeps what it was asked, in `calls`; in all else the model itself.
+
+    Args:
+        inner: that model.
+        calls: what is added to.
+        absent: the inputs of records that are masked, as if they were not there; the others are
+            clipped as they are with them. None: nothing is masked.
+    """
+
+    def __init__(self, inner: StackedModel, calls: list[_Call], absent: Tensor | None) -> None:
+        self._inner, self._calls, self._absent = inner, calls, absent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def gradient(
+        self, at: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, *rest: Any, **more: Any
+    ) -> Any:
+        self._calls.append(_Call(at.detach().clone(), inputs, targets, mask))
+        if self._absent is not None:
+            more.setdefault("counts", mask.sum(dim=1))
+        return self._inner.gradient(at, inputs, targets, self._present(inputs, mask), *rest, **more)
+
+    def record_gradients(
+        self, at: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, *rest: Any, **more: Any
+    ) -> Any:
+        self._calls.append(_Call(at.detach().clone(), inputs, targets, mask))
+        present = self._present(inputs, mask)
+        return self._inner.record_gradients(at, inputs, targets, present, *rest, **more)
+
+    def _present(self, inputs: Tensor, mask: Tensor) -> Tensor:
+        if self._absent is None or not mask.numel():
+            return mask
+        same = inputs == self._absent
+        return mask & ~same.flatten(2).all(dim=2)
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """One run: what it showed, and what the model was asked."""
+
+    trace: Trace
+    calls: list[_Call]
+
+    @property
+    def handed(self) -> list[Tensor]:
+        """What was handed to the noise, one release after the other, `[rows, d]`."""
+        return [release.before for release in self.trace.releases]
+
+
+@dataclass(eq=False)
+class _Bench:
+    """An experiment that can be run over and over with some records exchanged.
+
+    Args:
+        job: the experiment.
+        plan: its plan under seeded noise.
+        data: its records, as numbers in memory of their own.
+        context: what executes a step.
+        steps: how many are run.
+    """
+
+    job: Job
+    plan: Plan
+    data: StackedData
+    context: ContextFactory
+    steps: int
+
+    def run(self, replay: Sequence[Release] | None = None, absent: Tensor | None = None) -> _Run:
+        """The run, its releases as they were in another one, without the records `absent`."""
+        calls: list[_Call] = []
+
+        def noted(
+            plan: Plan, model: StackedModel, data: StackedData, keys: NodeKeys, exchange: Exchange
+        ) -> StepContext:
+            noting = cast(StackedModel, _NotingModel(model, calls, absent))
+            return self.context(plan, noting, data, keys, exchange)
+
+        exchange = InProcessExchange(
+            self.plan.mixing.weights,
+            dtype=self.job.dtype,
+            device=self.job.device,
+            active=self.plan.release.active,
+        )
+        trace = run_traced(
+            self.plan,
+            self.job.model,
+            self.data,
+            exchange,
+            context=noted,
+            steps=self.steps,
+            replay=replay,
+        )
+        return _Run(trace, calls)
+
+    def with_records(
+        self, rows: Tensor, candidate: Candidate, base: _Run, *, absent: bool = False
+    ) -> _Run:
+        """The run in which these rows of the data are other records, all releases as in `base`.
+
+        With `absent` the records are not there: they are marked by the candidate, and masked.
+        """
+        inputs, targets = self.data.stored[rows].clone(), self.data.targets[rows].clone()
+        self.data.stored[rows], self.data.targets[rows] = candidate.inputs, candidate.targets
+        try:
+            return self.run(base.trace.releases, candidate.inputs if absent else None)
+        finally:
+            self.data.stored[rows], self.data.targets[rows] = inputs, targets
+
+
+def _bench(job: Job, context: ContextFactory, seed: int, steps: int) -> _Bench:
+    train = job.train
+    data = replace(train, stored=train.inputs.clone(), targets=train.targets.clone(), bytes=False)
+    plan = _without_files(seeded(job.plan, seed))
+    return _Bench(job, plan, data, context, min(steps, plan.steps))
+
+
+def _without_files(plan: Plan) -> Plan:
+    """The plan whose gradient table, if there is one, is in memory: that on disk is a run's."""
+    options: Any = plan.config.algorithm.options
+    if getattr(options, "table_directory", None) is None:
+        return plan
+    chosen = plan.config.algorithm.model_copy(
+        update={"options": options.model_copy(update={"table_directory": None})}
+    )
+    return replace(plan, config=plan.config.model_copy(update={"algorithm": chosen}))
+
+
+def _acting(plan: Plan, step: int, rows: int) -> Sequence[int]:
+    """Numbers of the nodes that the rows of a call of the model at a step are.
+
+    None where they are those of no batch: the engine tries its layers out on an example.
+    """
+    if rows == len(plan.nodes):
+        return range(rows)
+    flags = plan.release.active(step)
+    active = [] if flags is None else [n.node for n in plan.nodes if flags[n.node % len(flags)]]
+    return active if len(active) == rows else []
+
+
+def _choose(bench: _Bench, base: _Run, turn: int) -> tuple[Tensor, Tensor]:
+    """Of each node a record that is drawn early, and another one of its batch: rows of the data.
+
+    A node that draws nothing is represented by its first records.
+    """
+    data = bench.data
+    chosen = {node: (turn % int(size), 0) for node, size in enumerate(data.sizes.tolist())}
+    found: set[int] = set()
+    for called in base.trace.sums:
+        if called.whole:
+            continue
+        for call in base.calls[called.draws]:
+            nodes = _acting(bench.plan, called.step, len(call.mask))
+            for row, node in enumerate(nodes):
+                slots = call.mask[row].nonzero().flatten().tolist()
+                if node in found or not slots:
+                    continue
+                own = _number(data, node, call, row, slots[turn % len(slots)])
+                other = _number(data, node, call, row, slots[(turn + 1) % len(slots)])
+                if own is not None and other is not None:
+                    chosen[node] = own, other
+                    found.add(node)
+    rows = torch.tensor([chosen[node] for node in range(len(data.sizes))], device=data.sizes.device)
+    rows = rows + data.offsets.unsqueeze(1)
+    return rows[:, 0], rows[:, 1]
+
+
+def _number(data: StackedData, node: int, call: _Call, row: int, slot: int) -> int | None:
+    """The first number at its node of a record like the one in a slot of a call, if any."""
+    start, size = int(data.offsets[node]), int(data.sizes[node])
+    part = slice(start, start + size)
+    same = (data.stored[part] == call.inputs[row, slot].to(data.stored)).flatten(1).all(dim=1)
+    targets = data.targets[part] == call.targets[row, slot]
+    same &= targets.flatten(1).all(dim=1) if targets.ndim > 1 else targets
+    places = same.nonzero()
+    return int(places[0, 0]) if len(places) else None
+
+
+Drawn = list[set[int]]
+"""Of each release, the nodes whose changed record a sum before it drew."""
+
+
+def _drawn(bench: _Bench, base: _Run, other: _Run, keeps: Callable[[int, int], bool]) -> Drawn:
+    """Where the batches of two runs differ, which is where a changed record is in them."""
+    changed: list[set[int]] = []
+    known: dict[tuple[int, int], NDArray[np.bool_]] = {}
+    for release in base.trace.releases:
+        nodes: set[int] = set()
+        for called in base.trace.sums[release.sums]:
+            for place in range(*called.draws.indices(len(base.calls))):
+                one, two = base.calls[place], other.calls[place]
+                key = id(one.inputs), id(two.inputs)
+                if key not in known:
+                    known[key] = _differ(one, two)
+                acting = _acting(bench.plan, called.step, len(one.mask))
+                nodes |= {
+                    node
+                    for node, differs in zip(acting, known[key], strict=bool(acting))
+                    if differs and not (called.whole and keeps(node, release.step))
+                }
+        changed.append(nodes)
+    return changed
+
+
+def _differ(one: _Call, two: _Call) -> NDArray[np.bool_]:
+    """Which rows of two calls hold other records, `[rows]`."""
+    if one.inputs.shape != two.inputs.shape:
+        return np.ones(len(one.mask), np.bool_)
+    flags = (one.mask != two.mask).any(dim=1)
+    for left, right in ((one.inputs, two.inputs), (one.targets, two.targets)):
+        seen = (left != right).flatten(2).any(dim=2) if left.ndim > 2 else left != right
+        flags |= (seen & one.mask).any(dim=1)
+    return np.asarray(flags.cpu().numpy(), np.bool_)
+
+
+@dataclass
+class _Worst:
+    """The largest share of what is accounted that was seen, and where.
+
+    Args:
+        share: moved over accounted; infinite where something moved that must not.
+        node: whose.
+        step: when.
+        name: of the record.
+        how: `replaced` or `left out`.
+    """
+
+    share: float = 0.0
+    node: int = 0
+    step: int = 0
+    name: str = ""
+    how: str = ""
+
+
+@dataclass
+class _Seen:
+    """What all comparisons found.
+
+    Args:
+        drawn: of records that a step may move by something.
+        undrawn: of records that it must not move by anything.
+        comparisons: of a record of a node at a step, where something is accounted,
+        still: and where nothing is.
+        records: that were tried.
+        runs: that were made, the first one included.
+    """
+
+    drawn: _Worst = field(default_factory=_Worst)
+    undrawn: _Worst = field(default_factory=_Worst)
+    comparisons: int = 0
+    still: int = 0
+    records: int = 0
+    runs: int = 1
+
+    def add(self, share: float, nothing: bool, node: int, step: int, name: str, how: str) -> None:
+        """Take note of one comparison."""
+        self.still += nothing
+        self.comparisons += not nothing
+        best = self.undrawn if nothing else self.drawn
+        if not share <= best.share:  # also where it is no number
+            found = _Worst(share if share == share else math.inf, node, step, name, how)
+            if nothing:
+                self.undrawn = found
+            else:
+                self.drawn = found
+
+
+def _lengths(one: Tensor, other: Tensor, l1: bool) -> Array:
+    """Distances of rows, never above the true ones; infinite where a number is not finite."""
+    apart = one.double() - other.double()
+    lengths = apart.abs().sum(dim=1) if l1 else apart.square().sum(dim=1).sqrt()
+    lengths = lengths * (1 - (apart.shape[1] + 8) * 2.0**-52)
+    lengths = torch.where(torch.isfinite(apart).all(dim=1), lengths, math.inf)
+    return np.asarray(lengths.cpu().numpy(), np.float64)
+
+
+class _Judge:
+    """Compares what two runs handed to the noise with what the plan's mechanisms let it move."""
+
+    def __init__(self, bench: _Bench, releases: Sequence[Release]) -> None:
+        self._rounding = _ROUNDING[bench.job.dtype]
+        self._l1 = bench.plan.release.algorithm.noise.norm == "l1"
+        self._releases = releases
+        steps: dict[int, list[int]] = {}
+        for release in releases:
+            for node in release.nodes:
+                if not steps.setdefault(node, []) or steps[node][-1] != release.step:
+                    steps[node].append(release.step)
+        self._allowed = {
+            node: accounted(bench.plan, bench.plan.nodes[node], own) for node, own in steps.items()
+        }
+
+    def keeps(self, node: int, step: int) -> bool:
+        """Whether a sum over all records draws none, as the node keeps gradients of each."""
+        return self._allowed[node][step].keeps
+
+    def compare(
+        self,
+        one: Sequence[Tensor],
+        other: Sequence[Tensor],
+        drawn: Drawn,
+        seen: _Seen,
+        *,
+        name: str,
+        left_out: bool,
+    ) -> float:
+        """Add what was moved to `seen`; the largest share of what is accounted."""
+        moved: dict[int, dict[int, float]] = {}
+        hit: dict[int, set[int]] = {}
+        for release, left, right, nodes in zip(self._releases, one, other, drawn, strict=True):
+            lengths = _lengths(left, right, self._l1) / release.deviations
+            for node, length in zip(release.nodes, lengths.tolist(), strict=True):
+                own = moved.setdefault(node, {})
+                before = own.get(release.step, 0.0)
+                own[release.step] = before + length if self._l1 else math.hypot(before, length)
+                if node in nodes:
+                    hit.setdefault(node, set()).add(release.step)
+        how, largest = "left out" if left_out else "replaced", 0.0
+        for node, own in moved.items():
+            limits = self._limited(node, own, hit.get(node, set()), left_out)
+            for step, length, limit, nothing in limits:
+                share = length / limit / (1 + _TOLERANCE)
+                seen.add(share, nothing, node, step, name, how)
+                largest = max(largest, 0.0 if nothing else share)
+        return largest
+
+    def _limited(
+        self, node: int, moved: dict[int, float], hit: set[int], left_out: bool
+    ) -> Iterator[tuple[int, float, float, bool]]:
+        """Of each step of a node: how far it was moved, how far it may be, whether not at all."""
+        together, reach = 0.0, 0.0
+        for step, length in moved.items():
+            allowed: Accounted = self._allowed[node][step]
+            limit = allowed.drawn if step in hit else allowed.undrawn
+            if allowed.carried:
+                together, reach = math.hypot(together, length), reach + limit
+                length, limit = together, reach
+            nothing = limit == 0
+            times = allowed.alone if left_out else 2.0
+            yield step, length, times * (limit or self._rounding * allowed.drawn), nothing
+
+
+def sensitivity_findings(
+    job: Job,
+    *,
+    context: ContextFactory = StackedContext,
+    seed: int = 0,
+    seconds: float = 20.0,
+    steps: int | None = None,
+    fewest: int = _FEWEST,
+) -> list[Finding]:
+    """Replace records of the experiment by others, and measure what that moves.
+
+    Records are tried in a fixed order, the most telling first, until the time is used; a few runs
+    are made however long they take.
+
+    Args:
+        job: the experiment; it adds noise, and clips.
+        context: what executes a step.
+        seed: of noise, coins and records.
+        seconds: about how long to look.
+        steps: how many are run; by default as many as there is time for.
+        fewest: runs that are made however long they take.
+    """
+    began = time.perf_counter()
+    bench = _bench(job, context, seed, _STEPS[0] if steps is None else steps)
+    base = bench.run()
+    if steps is None:
+        again = time.perf_counter()
+        bench.run()  # nothing is compiled any more
+        each = (time.perf_counter() - again) / bench.steps
+        most = int(min(_STEPS[1], max(_STEPS[0], seconds / _RUNS / max(each, 1e-9))))
+        if min(most, bench.plan.steps) > bench.steps:
+            bench.steps = min(most, bench.plan.steps)
+            base = bench.run()
+    seen = _try_records(bench, base, seed, began + seconds, fewest)
+    return [_moved_finding(seen), _still_finding(seen, _ROUNDING[job.dtype])]
+
+
+def _try_records(bench: _Bench, base: _Run, seed: int, until: float, fewest: int) -> _Seen:
+    """Put record after record in the place of others, and compare."""
+    judge, seen = _Judge(bench, base.trace.releases), _Seen()
+    start = bench.job.model.start(1, bench.job.dtype, bench.job.device)[0]
+    handed = base.handed
+    for turn in range(int(bench.data.sizes.max())):
+        rows, others = _choose(bench, base, turn)
+        own = bench.data.stored[rows].clone(), bench.data.targets[rows].clone()
+        place = (*own, bench.data.stored[others].clone(), bench.data.targets[others].clone())
+        tried: list[tuple[float, str, list[Tensor]]] = []
+        drawn: Drawn | None = None
+        without: list[Tensor] | None = None
+        gone = marker(bench.job, bench.data.stored, bench.data.targets, seed)
+        variants = candidates(bench.job, place, None if turn else start, seed + turn)
+        for candidate in chain([] if gone is None else [gone], variants):
+            if seen.runs >= fewest and time.perf_counter() > until:
+                return seen
+            run = bench.with_records(rows, candidate, base, absent=candidate is gone)
+            seen.runs += 1
+            if drawn is None:
+                drawn = _drawn(bench, base, run, judge.keeps)
+            found, name = run.handed, candidate.name
+            if candidate is gone:
+                without, name = found, "of its own"
+                judge.compare(found, handed, drawn, seen, name=name, left_out=True)
+                continue
+            seen.records += len(rows)
+            share = judge.compare(found, handed, drawn, seen, name=name, left_out=False)
+            if without is not None:
+                judge.compare(found, without, drawn, seen, name=name, left_out=True)
+            for _, other, kept in tried:
+                pair = f"{name}, in the place of one {other},"
+                judge.compare(found, kept, drawn, seen, name=pair, left_out=False)
+            tried = sorted([*tried, (share, name, found)], key=lambda one: -one[0])[:_KEPT]
+    return seen
+
+
+_TRIED_ONLY = (
+    "A search proves nothing about records that it did not try: the proof is in docs/proofs."
+)
+
+
+def _moved_finding(seen: _Seen) -> Finding:
+    best = seen.drawn
+    if best.share > 1:
+        saw = (
+            f"A record {best.name} that was {best.how} at node {best.node} moved what is noised in "
+            f"step {best.step} by {best.share:.6g} times what is accounted."
+        )
+    elif best.share > 0:
+        saw = (
+            f"{seen.records:,} records were tried in {seen.runs} runs. None moved what is noised "
+            f"by more than {best.share:.6g} times what is accounted; the one that moved it most "
+            f"was {best.how}: a record {best.name} at node {best.node}, step {best.step}."
+        )
+    else:
+        saw = f"{seen.records:,} records were tried in {seen.runs} runs. None was drawn."
+    power = (
+        "Any record that moves more than is accounted is found if it is tried, by however little"
+    )
+    if 0 < best.share < 1:
+        power += (
+            f"; a program in which every record moves {1 / best.share:.6g} times as much or more "
+            "is found by the records that were tried"
+        )
+    return Finding(
+        name="sensitivity",
+        question="Does one record move what is noised by no more than is accounted?",
+        statistic=best.share,
+        meaning="how far a record moved a release, over what the mechanism allows",
+        p_value=0.0 if best.share > 1 else 1.0,
+        exact=True,
+        saw=saw,
+        power=f"{power}. {_TRIED_ONLY}",
+    )
+
+
+def _still_finding(seen: _Seen, rounding: float) -> Finding:
+    best = seen.undrawn
+    moved = best.share > 1
+    saw = (
+        f"In {seen.still:,} comparisons, what a step noised that did not draw a record was the "
+        "same without it, but for rounding."
+    )
+    if moved:
+        saw = (
+            f"A record {best.name} that was {best.how} at node {best.node} moved what is noised in "
+            f"step {best.step}, which did not draw it, by {best.share * rounding:.3g} times what "
+            "it might if it were drawn."
+        )
+    elif not seen.still:
+        saw = "Every step that was run drew the records that were tried, or may be moved by all."
+    return Finding(
+        name="records that are not drawn",
+        question="Does a step leave out the records that it did not draw?",
+        statistic=best.share * rounding,
+        meaning="how far a record that was not drawn moved a release, over what a drawn one may",
+        p_value=0.0 if moved else 1.0,
+        exact=True,
+        saw=saw,
+        power=(
+            f"A change of {rounding:.2g} of what a drawn record may move is found, if the record "
+            f"is tried; what is smaller may be rounding. {_TRIED_ONLY}"
+        ),
+    )

@@ -1,0 +1,218 @@
+"""An audit from beginning to end: attacks, one training with canaries, and tests of fidelity.
+
+Attacks and tests of noise and sampling look at the *laboratory*, where records have worst-case
+gradients and node-steps are cheap. Everything else looks at the experiment's own model and records.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from tacit.analysis.audit.attacks import (
+    Progress,
+    Target,
+    choose_target,
+    one_run_attacks,
+    seed_of,
+    worst_cases,
+)
+from tacit.analysis.audit.canaries import WIDTH
+from tacit.analysis.audit.excess import smallest_excess
+from tacit.analysis.audit.fidelity.finding import MOST_TESTS, Finding
+from tacit.analysis.audit.fidelity.interference import interference_findings
+from tacit.analysis.audit.fidelity.noise import noise_findings
+from tacit.analysis.audit.fidelity.noise_sample import noise_sample
+from tacit.analysis.audit.fidelity.sampling import sampling_findings
+from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
+from tacit.analysis.audit.harness import seeded
+from tacit.analysis.audit.one_run import run_once
+from tacit.analysis.audit.report import AuditOptions, AuditReport
+from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
+from tacit.config import Config, load_config
+from tacit.errors import InputError
+from tacit.report.documents.claims import AuditedModel
+from tacit.training.prepare import Job, prepare
+from tacit.training.processes.communication import local_exchange
+from tacit.training.run_folder.result import mechanism_line
+from tacit.training.stacked_context import StackedContext
+
+__all__ = ["DEFAULT_OPTIONS", "audit", "audit_file", "audit_job"]
+
+DEFAULT_OPTIONS = AuditOptions()
+
+LEAST_STEPS, MOST_NUMBERS = 4, 2**23  # of all nodes' noise in the own model's run
+COMPARED_STEPS = 8  # of runs on other records
+RESERVED = 64  # seeds that the runs on other records may use
+SECONDS = 20.0  # that the search for worst-case records takes, by default
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """No progress line."""
+
+
+def audit_file(
+    file: Path,
+    overrides: Sequence[str] = (),
+    options: AuditOptions = DEFAULT_OPTIONS,
+    *,
+    progress: Progress = _silent,
+) -> AuditReport:
+    """Audit an experiment file.
+
+    Args:
+        file: the experiment.
+        overrides: `section.key=value` strings.
+        options: how hard to look.
+        progress: hears what is done.
+
+    Raises:
+        InputError: as `audit`.
+    """
+    return audit(load_config(file, overrides=overrides), options=options, progress=progress)
+
+
+def audit(
+    config: Config,
+    *,
+    options: AuditOptions = DEFAULT_OPTIONS,
+    model: nn.Module | None = None,
+    nodes: Sequence[Any] | None = None,
+    progress: Progress = _silent,
+) -> AuditReport:
+    """Attack what an experiment sends, and test whether what runs is what was certified.
+
+    Args:
+        config: the experiment.
+        options: how hard to look.
+        model: as `tacit.train` takes it.
+        nodes: as `tacit.train` takes them.
+        progress: hears what is done.
+
+    Raises:
+        InputError: the experiment is wrong, adds no noise or does not clip.
+        BudgetError: a node's budget cannot be met.
+    """
+    job = prepare(config, model=model, nodes=nodes)
+    return audit_job(job, options=options, progress=progress)
+
+
+def audit_job(
+    job: Job,
+    *,
+    options: AuditOptions = DEFAULT_OPTIONS,
+    context: ContextFactory = StackedContext,
+    progress: Progress = _silent,
+) -> AuditReport:
+    """`audit` of a prepared experiment, with the code that executes a step as an argument."""
+    if job.config.faults.simulated:
+        raise InputError(
+            "faults", "simulated", "leave them out in an audit: what is lost tells an observer less"
+        )
+    began = time.perf_counter()
+    plan = job.plan
+    target = choose_target(plan, options)
+    attacks, traces, copies, repeated = worst_cases(plan, target, options, context, progress)
+    findings = _fidelity(job, target, traces, copies, options, context, progress)
+    if options.canaries:
+        one_run = run_once(
+            job,
+            nodes=target.nodes,
+            steps=target.steps,
+            relation=target.relation,
+            canaries=options.canaries,
+            seed=seed_of(options, 0, 0),
+            context=context,
+            canary="unlike",
+            on_step=lambda k: progress("one training", k, target.steps),
+        )
+        attacks.extend(one_run_attacks(one_run, plan, target))
+    return AuditReport(
+        algorithm=plan.config.algorithm.name,
+        relation=target.relation,
+        mechanism=mechanism_line(plan) or "",
+        nodes=target.nodes,
+        steps=target.steps,
+        delta=target.delta,
+        confidence=options.confidence,
+        claimed=target.claimed,
+        certified=target.certificate[target.delta],
+        attacks=tuple(attacks),
+        repeated_noises=repeated,
+        seconds=time.perf_counter() - began,
+        fidelity=findings,
+        smallest_excess=smallest_excess(
+            findings, plan, target.node, target.steps, delta=target.delta
+        ),
+        tested=_tested(job),
+    )
+
+
+def _fidelity(
+    job: Job,
+    target: Target,
+    traces: Sequence[Trace],
+    copies: int,
+    options: AuditOptions,
+    context: ContextFactory,
+    progress: Progress,
+) -> tuple[Finding, ...]:
+    """What all tests of fidelity found, in the laboratory and in the experiment's own run."""
+    plan, seed = job.plan, seed_of(options, 15, 0)
+    own = _own_trace(job, seed, context, progress)
+    steps = len(own.models) - 1
+    seconds = SECONDS if options.seconds is None else options.seconds
+    progress("tests of the noise", 0, 1)
+    samples = [
+        noise_sample(traces, plan, steps=target.steps, copies=copies, where="the laboratory"),
+        noise_sample([own], plan, steps=steps, where="the run of your own model"),
+    ]
+    findings = noise_findings(samples)
+    progress("tests of who is drawn", 0, 1)
+    findings += sampling_findings(traces, [trace.plan for trace in traces], traces[0].offsets)
+    progress("runs on other records", 0, 1)
+    findings += interference_findings(
+        job, context=context, seed=seed + 1, steps=min(steps, COMPARED_STEPS)
+    )
+    progress("search for worst-case records", 0, 1)
+    findings += sensitivity_findings(job, context=context, seed=seed + RESERVED, seconds=seconds)
+    assert len(findings) <= MOST_TESTS
+    return tuple(findings)
+
+
+def _own_trace(job: Job, seed: int, context: ContextFactory, progress: Progress) -> Trace:
+    """A run of the experiment's own model on its own records, of as many steps as are worth it."""
+    plan = job.plan
+    numbers = len(plan.nodes) * plan.parameters
+    steps = min(plan.steps, max(LEAST_STEPS, MOST_NUMBERS // numbers))
+    return run_traced(
+        seeded(plan, seed),
+        job.model,
+        job.train,
+        local_exchange(job),
+        context=context,
+        steps=steps,
+        models=True,
+        on_step=lambda done: progress("noise of the own model", done, steps),
+    )
+
+
+def _tested(job: Job) -> tuple[AuditedModel, ...]:
+    """The models whose training was looked at."""
+    own = AuditedModel(
+        place="own model",
+        model=job.config.task.model,
+        parameters=job.plan.parameters,
+        gradient_path=job.model.path,
+    )
+    laboratory = AuditedModel(
+        place="laboratory",
+        model="linear, with worst-case gradients",
+        parameters=WIDTH,
+        gradient_path="closed form",
+    )
+    return own, laboratory

@@ -1,0 +1,360 @@
+"""Records that move a clipped sum furthest: known kinds, and a search by gradient ascent.
+
+Everything here is a record that a user could have: of the kind and shape of the data, finite,
+within `task.input_bound` if there is one, with ids that have a row in every embedding and targets
+that the loss takes. What is looked for is a record at which clipping is put to the test:
+
+- *huge* and *tiny* ones, whose gradients are far above the clipping bound, or lost beside others;
+- ones that *cancel*: positions of a sequence, or rows of an image, that are opposite but for a
+  rest, so that the terms of a gradient are far longer than their sum;
+- ones that *oppose* others: the negative of another record, wrong labels;
+- what *ascent* finds: on the distance of the clipped gradient from that of the record whose place
+  it takes, through plain autograd (`plain_gradients`), differentiated once more; of ids and labels,
+  the best of those that were tried.
+
+A search proves nothing about records that it did not try.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tacit.analysis.audit.one_run import mislabel
+from tacit.analysis.audit.plain_gradients import PlainModel, clipped, plain_model
+from tacit.data.datasets import bounded_inputs
+from tacit.errors import InputError
+from tacit.models.architectures import failures
+from tacit.training.prepare import Job
+
+__all__ = ["Candidate", "WorstRecords", "ascend", "candidates", "marker", "worst_records"]
+
+HUGE = 1e6
+ASCENT_STEPS = 12
+_LABELS_TRIED = 8
+_IDS_TRIED = 4
+_MARKERS = 100
+_SIZES = (1e8, 1e12, 1e4, 1e18)  # of positions that cancel
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """Records of one kind, each in place of another one.
+
+    Args:
+        name: the kind, for people, after *a record*: `that is huge`.
+        inputs: `[records, ...]`, one in place of each that was given.
+        targets: `[records]` or `[records, m]`.
+    """
+
+    name: str
+    inputs: Tensor
+    targets: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class WorstRecords:
+    """The records that move a node's clipped sum furthest, of all that were tried.
+
+    Args:
+        names: the kind of each, `[k]`.
+        inputs: `[k, ...]`.
+        targets: `[k]` or `[k, m]`.
+        reaches: how far each moves the sum that the product's own code returns, over the clipping
+            bound, `[k]`, falling.
+        directions: in which direction, float64 `[k, d]`, of length 1 (0 where it moves nothing).
+    """
+
+    names: tuple[str, ...]
+    inputs: Tensor
+    targets: Tensor
+    reaches: tuple[float, ...]
+    directions: Tensor
+
+
+Place = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Records and targets whose place is taken, and those of another record of each node's batch."""
+
+
+def marker(job: Job, inputs: Tensor, targets: Tensor, seed: int) -> Candidate | None:
+    """A record that is like none of those given, to be told from them; None if none is found.
+
+    Args:
+        job: the experiment.
+        inputs: `[records, ...]`.
+        targets: `[records, ...]`; the marker has the first of them.
+        seed: of what is drawn.
+    """
+    draws = torch.Generator().manual_seed(seed)
+    shape = inputs.shape[1:]
+    for _ in range(_MARKERS):
+        if inputs.is_floating_point():
+            made = torch.randn(shape, generator=draws, dtype=torch.float64).to(inputs)
+        else:
+            made = torch.randint(_rows(job), shape, generator=draws).to(inputs)
+        if not bool((inputs == made).flatten(1).all(dim=1).any()):
+            return Candidate("left out", made, targets[0].clone())
+    return None
+
+
+def candidates(job: Job, place: Place, at: Tensor | None, seed: int) -> Iterator[Candidate]:
+    """Records to put in the place of others, the most telling kinds first; a fixed order.
+
+    Args:
+        job: the experiment.
+        place: inputs and targets `[records, ...]` whose place they take, and those of other records
+            of the same batches, likewise.
+        at: where the first of them is evaluated, `[d]`, for the search; None searches nothing.
+        seed: of what is drawn.
+    """
+    inputs, targets, _, _ = place
+    draws = torch.Generator().manual_seed(seed)
+    kinds = _of_numbers if inputs.is_floating_point() else _of_ids
+    yield Candidate("with a wrong target", inputs, _wrong(job, targets))
+    made = kinds(job, place, draws)
+    for number, candidate in enumerate(made):
+        if number == 3 and at is not None:
+            yield from _searched(job, place, at)
+        fitting = _declared(job, candidate)
+        if fitting is not None:
+            yield fitting
+
+
+def _of_numbers(job: Job, place: Place, draws: torch.Generator) -> Iterator[Candidate]:
+    inputs, targets, others, other_targets = place
+    wrong = _wrong(job, targets)
+    yield Candidate("that opposes another one", -others, other_targets)
+    yield Candidate("that is huge", HUGE * inputs, wrong)
+    yield Candidate("that is huge and opposite", -HUGE * inputs, wrong)
+    for size in _SIZES:
+        yield Candidate(f"whose parts of {size:g} cancel", _cancelling(inputs, size, draws), wrong)
+    yield Candidate("of zeros", torch.zeros_like(inputs), wrong)
+    yield Candidate("that is tiny", 1e-40 * inputs, targets)
+    for size in (1e15, 1e30):
+        yield Candidate(f"that is {size:g} times as large", size * inputs, wrong)
+    if targets.is_floating_point() and not job.loss.labels:
+        yield Candidate("with a huge target", inputs, HUGE * (1 + targets.abs()))
+
+
+def _of_ids(job: Job, place: Place, draws: torch.Generator) -> Iterator[Candidate]:
+    inputs, targets, others, other_targets = place
+    rows, wrong = _rows(job), _wrong(job, targets)
+    yield Candidate("with the label of another one", inputs, other_targets)
+    for id_ in (rows - 1, 0):
+        yield Candidate(f"of id {id_} alone", torch.full_like(inputs, id_), wrong)
+    flat = inputs.reshape(len(inputs), -1)
+    first = flat[:, :1].expand_as(flat).reshape(inputs.shape)
+    yield Candidate("of its first id alone", first, wrong)
+    halves = flat.clone()
+    halves[:, : flat.shape[1] // 2], halves[:, flat.shape[1] // 2 :] = 0, rows - 1
+    yield Candidate("of two ids, a half each", halves.reshape(inputs.shape), wrong)
+    yield Candidate("whose ids are those of another one", others, _wrong(job, other_targets))
+    for number in range(_IDS_TRIED):
+        drawn = torch.randint(rows, inputs.shape, generator=draws).to(inputs)
+        yield Candidate(f"of ids that were drawn ({number + 1})", drawn, wrong)
+
+
+def _cancelling(inputs: Tensor, size: float, draws: torch.Generator) -> Tensor:
+    """Positions in pairs that are opposite but for a rest of ordinary size."""
+    axis = 2 if inputs.ndim > 3 else 1
+    length = inputs.shape[axis]
+    rest = torch.randn(inputs.shape, generator=draws, dtype=torch.float64)
+    halves = torch.randn(inputs.shape, generator=draws, dtype=torch.float64)
+    pairs = torch.arange(length) // 2
+    signs = torch.where(torch.arange(length) % 2 == 0, 1.0, -1.0).double()
+    if length % 2:
+        signs[-1] = 0.0
+    shape = [1] * inputs.ndim
+    shape[axis] = length
+    made = size * halves.index_select(axis, pairs) * signs.view(shape) + rest
+    return made.to(inputs)
+
+
+def _wrong(job: Job, targets: Tensor) -> Tensor:
+    return mislabel(targets, job.loss.name, job.outputs)
+
+
+def _rows(job: Job) -> int:
+    """How many ids every embedding of the model takes; 2 where it has none."""
+    parts = [part for part in job.model.original.modules() if isinstance(part, nn.Embedding)]
+    return min((part.num_embeddings for part in parts), default=2)
+
+
+def _declared(job: Job, candidate: Candidate) -> Candidate | None:
+    """The same within what is declared; None where a target or an id does not fit."""
+    inputs, targets = candidate.inputs, candidate.targets
+    if inputs.is_floating_point():
+        most = torch.finfo(inputs.dtype).max
+        inputs = inputs.clamp(-most, most)
+        if job.config.input_bound is not None:
+            inputs = bounded_inputs(inputs, job.config.input_bound)
+    elif failures(job.model.original, inputs):
+        return None
+    outputs = torch.zeros(1, job.outputs, dtype=job.dtype, device=job.device)
+    try:
+        job.loss.check_records(outputs, targets)
+    except InputError:
+        return None
+    return Candidate(candidate.name, inputs, targets)
+
+
+def _labels(job: Job, target: Tensor) -> list[Tensor]:
+    """Targets that are tried for one record, its own first."""
+    tried = [target]
+    while len(tried) < min(_LABELS_TRIED, max(2, job.outputs)):
+        following = _wrong(job, tried[-1].unsqueeze(0))[0]
+        if any(torch.equal(following, one) for one in tried):
+            break
+        tried.append(following)
+    return tried
+
+
+def _searched(job: Job, place: Place, at: Tensor) -> Iterator[Candidate]:
+    """What ascent finds from the first record, in the place of all."""
+    inputs, targets, _, _ = place
+    if job.model.drops:  # the masks are those of a batch
+        return
+    plain = plain_model(job.model, job.dtype, job.device)
+    bound = job.plan.release.clip.bound(0) or 1.0
+    norm = job.plan.release.clip.norm
+    own = clipped(plain.gradients(at, inputs[:1], targets[:1]), bound, norm)[0]
+    found = ascend(plain, at, inputs[0], _labels(job, targets[0]), own, bound)
+    if found is None:
+        return
+    everyone = Candidate(
+        "found by ascent",
+        found[0].expand_as(inputs).clone(),
+        found[1].expand_as(targets).clone(),
+    )
+    fitting = _declared(job, everyone)
+    if fitting is not None:
+        yield fitting
+
+
+def ascend(
+    plain: PlainModel,
+    at: Tensor,
+    record: Tensor,
+    labels: Sequence[Tensor],
+    own: Tensor,
+    bound: float,
+    steps: int = ASCENT_STEPS,
+) -> tuple[Tensor, Tensor] | None:
+    """A record and a target whose clipped gradient is far from a given one; None if none is found.
+
+    Ascent with steps of a share of the record's length, which falls, from the best of the labels.
+    Ids stay as they are: only labels are tried then.
+
+    Args:
+        plain: the model.
+        at: the parameters, `[d]`.
+        record: from where to start.
+        labels: targets to try.
+        own: the clipped gradient of the record whose place is taken, `[d]`.
+        bound: C; the clip is that of the l2 norm.
+        steps: how many.
+    """
+
+    def distance(inputs: Tensor, target: Tensor) -> Tensor:
+        gradient = plain.gradient(at, inputs, target)
+        length = gradient.norm()
+        apart: Tensor = (gradient * (bound / length.clamp(min=bound)) - own).norm()
+        return apart
+
+    tried = [(float(distance(record, target).detach()), n) for n, target in enumerate(labels)]
+    usable = [(value, -n) for value, n in tried if math.isfinite(value)]
+    if not usable:
+        return None
+    best, chosen = max(usable)
+    target, place, kept = labels[-chosen], record, record
+    if not record.is_floating_point():
+        return record, target
+    scale = float(record.norm()) or 1.0
+    for number in range(steps):
+        leaf = place.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            value = distance(leaf, target)
+            (slope,) = torch.autograd.grad(value, leaf, allow_unused=True, materialize_grads=True)
+        length = float(slope.norm())
+        if not 0 < length < math.inf:
+            break
+        place = place + slope * (scale * 0.5 * (1 - number / steps) / length)
+        reached = float(distance(place, target).detach())
+        if math.isfinite(reached) and reached > best:
+            best, kept = reached, place
+    return kept.detach(), target
+
+
+def worst_records(
+    job: Job,
+    node: int,
+    *,
+    count: int = 8,
+    at: Tensor | None = None,
+    seed: int = 0,
+    step: int = 0,
+    context_records: int = 16,
+) -> WorstRecords:
+    """The records that move the clipped sum of a node furthest, through the product's own code.
+
+    The sum is that of `job.model.gradient` over a few of the node's records, the last of which is
+    replaced by each candidate, and then masked. Nothing is proved of records that were not tried.
+
+    Args:
+        job: the experiment.
+        node: a row of `job.train`.
+        count: k, how many are wanted at most.
+        at: where, `[d]`; by default the start.
+        seed: of what is drawn.
+        step: whose clipping bound counts.
+        context_records: how many of the node's records the sum is over, at most.
+
+    Raises:
+        InputError: on `algorithm.clip`, where nothing is clipped; on `task.model`, for a model with
+            dropout, whose masks belong to a step.
+    """
+    bound = job.plan.release.clip.bound(step)
+    if bound is None:
+        raise InputError("algorithm.clip", None, "needs a bound: no record is worst without one")
+    if job.model.drops:
+        raise InputError("task.model", "Dropout", "has masks that belong to a step: none is tried")
+    size, offset = int(job.train.sizes[node]), int(job.train.offsets[node])
+    rows = torch.arange(offset, offset + min(size, context_records), device=job.device)
+    inputs, targets = job.train.inputs_of(rows), job.train.targets[rows]
+    where = job.model.start(1, job.dtype, job.device) if at is None else at.unsqueeze(0)
+    place = inputs[-1:], targets[-1:], inputs[:1], targets[:1]
+    tried: list[tuple[float, int, Candidate, Tensor]] = []
+    for number, candidate in enumerate(candidates(job, place, where[0], seed)):
+        moved = _moved(job, where, (inputs, targets), candidate, bound)
+        reach = float(moved.norm()) / bound
+        tried.append((reach, -number, candidate, moved / (float(moved.norm()) or 1.0)))
+    tried.sort(key=lambda one: one[:2], reverse=True)
+    kept = tried[:count]
+    return WorstRecords(
+        names=tuple(candidate.name for _, _, candidate, _ in kept),
+        inputs=torch.cat([candidate.inputs for _, _, candidate, _ in kept]),
+        targets=torch.cat([candidate.targets for _, _, candidate, _ in kept]),
+        reaches=tuple(reach for reach, _, _, _ in kept),
+        directions=torch.stack([direction for _, _, _, direction in kept]),
+    )
+
+
+def _moved(
+    job: Job, at: Tensor, batch: tuple[Tensor, Tensor], candidate: Candidate, bound: float
+) -> Tensor:
+    """The sum with the candidate in the last place less that without, float64 `[d]`."""
+    inputs = torch.cat([batch[0][:-1], candidate.inputs]).unsqueeze(0)
+    targets = torch.cat([batch[1][:-1], candidate.targets]).unsqueeze(0)
+    mask = torch.ones(1, inputs.shape[1], dtype=torch.bool, device=job.device)
+    counts = torch.tensor([inputs.shape[1]], device=job.device)
+    norm = job.plan.release.clip.norm
+    sums: list[Tensor] = []
+    for present in (True, False):
+        mask[:, -1] = present
+        found = job.model.gradient(at, inputs, targets, mask, bound, norm=norm, counts=counts)
+        sums.append(found.total[0].double())
+    return sums[0] - sums[1]

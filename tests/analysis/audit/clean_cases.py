@@ -1,0 +1,78 @@
+"""Every private algorithm, with each sampler and relation that it takes: correct programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from audit_cases import SAMPLERS, WHOLE, job
+
+from tacit.algorithms import ALGORITHMS
+from tacit.training.prepare import Job
+
+PRIVATE = tuple(name for name, row in ALGORITHMS.items() if row.private)
+
+SETTINGS = {**SAMPLERS, "whole": WHOLE}
+
+COMPRESSED: Mapping[str, Any] = {"compressor": "top-k", "keep": 0.4}
+VARIANTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "privsgp": {"momentum": {"momentum": 0.9, "final_mixing": 2}},
+    "privsgp-vr": {
+        "anchors": {"anchor_every": 3},
+        "table": {"state": "private"},
+        "mini-batches": {"state": "private", "table_batch": 2},
+    },
+    "dyn-general": {
+        "schedules": {
+            "clip_schedule": [2.0 / (1 + k) for k in range(6)],
+            "noise_schedule": [1.0 + k % 3 for k in range(6)],
+        }
+    },
+    "adp2-sgd": {"stragglers": {"stragglers": 0.3}},
+    "do-adp": {"compressed": {**COMPRESSED, "activation": 0.6, "momentum": 0.5}},
+    "cpgt": {"compressed": COMPRESSED},
+    "dp-dda": {"some": {"activation": 0.6, "regulariser": "l1"}},
+    "dp-sgd": {"some": {"clients_per_round": 2}},
+    "dp-fedavg": {
+        "local": {"local_steps": 2},
+        "replaced": {"local_steps": 2, "sampling": "with-replacement"},
+    },
+    "dp-admm": {"some": {"clients_per_round": 2}},
+    "fedspd-dp": {
+        "local": {"local_steps": 2, "clients_per_round": 2},
+        "private": {"state": "private"},
+    },
+    "soteriafl-saga": {"compressed": {"compressor": "rand-k", "keep": 0.5}},
+    "soteriafl-svrg": {
+        "compressed": {**COMPRESSED, "anchor_every": 3},
+        "private": {"state": "private"},
+    },
+}
+"""Options under which an algorithm does something else, beside those that it has by itself."""
+
+SAMPLED_LAPLACE = ("replace-one", "fixed")
+REFUSED: Mapping[str, tuple[str, ...]] = {
+    "privsgp-vr, mini-batches": ("fixed",),
+    "dpdo": SAMPLED_LAPLACE,
+    "cpgt": SAMPLED_LAPLACE,
+    "cpgt, compressed": SAMPLED_LAPLACE,
+}
+"""What is refused when it is planned, as `algorithm` or `algorithm, variant`, by setting."""
+
+
+def _case(name: str, setting: str, options: Mapping[str, Any]) -> Callable[[], Job]:
+    return lambda: job(SETTINGS[setting], algorithm=name, options=options)
+
+
+def _named() -> dict[str, Callable[[], Job]]:
+    found = {}
+    for name in PRIVATE:
+        for variant, options in {"": {}, **VARIANTS.get(name, {})}.items():
+            shown = f"{name}, {variant}" if variant else name
+            for setting in SETTINGS:
+                if setting not in REFUSED.get(shown, ()):
+                    found[f"{shown}, {setting}"] = _case(name, setting, options)
+    return found
+
+
+CLEAN: Mapping[str, Callable[[], Job]] = _named()

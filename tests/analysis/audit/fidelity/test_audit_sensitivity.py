@@ -1,0 +1,196 @@
+"""What one record moves, in the user's own model: clean programs pass, planted holes are found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tacit.analysis.audit.fidelity.finding import Finding
+from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
+from tacit.analysis.audit.trace import ContextFactory
+from tacit.config import load_config
+from tacit.gradients import Recurrent
+from tacit.training.prepare import Job, prepare
+from tacit.training.stacked_context import StackedContext
+
+NODES, RECORDS, CLASSES = 3, 9, 3
+
+
+class Positions(nn.Module):
+    """A layer over a sequence, whose positions are added up."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.inner(inputs).sum(dim=1)
+        return outputs[:, :CLASSES]
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.value = nn.Linear(8, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        weights = torch.softmax(self.query(inputs) @ inputs.transpose(1, 2) / 3, dim=2)
+        return (weights @ self.value(inputs)).mean(dim=1)
+
+
+class Texts(nn.Module):
+    """Embedding, LSTM, and the mean over positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 5)
+        self.memory = Recurrent(nn.LSTM(5, 4, batch_first=True))
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.head(self.memory(self.words(inputs))[0].mean(dim=1))
+        return outputs
+
+
+MODELS: Mapping[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(6, CLASSES), (6,)),
+    "mlp": (lambda: nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, CLASSES)), (6,)),
+    "sequences": (lambda: Positions(nn.Linear(24, 20)), (4, 24)),
+    "attention": (Attention, (4, 8)),
+    "texts": (Texts, (7,)),
+}
+
+
+def job_of(
+    model: str = "linear",
+    *,
+    algorithm: Mapping[str, Any] | None = None,
+    relation: str = "add-or-remove-one",
+    **train: Any,
+) -> Job:
+    make, shape = MODELS[model]
+    draws = torch.Generator().manual_seed(7)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        module = make()
+    nodes = []
+    for _ in range(NODES):
+        inputs = torch.randn(RECORDS, *shape, generator=draws)
+        if model == "texts":
+            inputs = torch.randint(11, (RECORDS, *shape), generator=draws)
+        nodes.append((inputs, torch.randint(CLASSES, (RECORDS,), generator=draws)))
+    config = load_config(
+        {
+            "task": {"loss": "cross-entropy", "outputs": CLASSES},
+            "algorithm": {
+                "name": "privsgp",
+                "learning_rate": 0.1,
+                "clip": 0.3,
+                **(algorithm or {}),
+            },
+            "privacy": {"epsilon": 8.0, "delta": 1e-3, "relation": relation},
+            "train": {"steps": 6, "batch": 4, **train},
+        },
+        count=NODES,
+        given_model=True,
+    )
+    return prepare(config, model=module, nodes=nodes)
+
+
+def findings_of(job: Job, context: ContextFactory = StackedContext, runs: int = 9) -> list[Finding]:
+    """What so many runs find, however long they take."""
+    return sensitivity_findings(job, context=context, seed=1, seconds=0, steps=4, fewest=runs)
+
+
+def failed(job: Job, context: ContextFactory = StackedContext) -> set[str]:
+    """The names of the tests that fail."""
+    findings = findings_of(job, context)
+    assert all(finding.p_value in (0.0, 1.0) for finding in findings)
+    return {finding.name for finding in findings if not finding.passed}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("model", MODELS)
+def test_a_correct_program_passes(model: str, dtype: str) -> None:
+    job = job_of(model, dtype=dtype)
+    moved, still = findings_of(job)
+    assert moved.passed
+    assert 0.9 < moved.statistic <= 1
+    assert still.passed
+    assert "proves nothing about records" in moved.power
+
+
+class Unclipped(StackedContext):
+    def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
+        return super().batch_gradient(at, k, **{**options, "clipped": False})
+
+
+class ClippedTooFar(StackedContext):
+    """Clipped to a hundredth more than planned."""
+
+    def clip(self, k: int) -> float | None:
+        bound = super().clip(k)
+        return None if bound is None else 1.01 * bound
+
+
+class MeanClipped(StackedContext):
+    """The mean over the batch is clipped, and not each record's gradient."""
+
+    def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
+        total = super().batch_gradient(at, k, **{**options, "clipped": False})
+        mean, bound = total / self.batch_size, self.clip(k)
+        assert bound is not None
+        return mean * (bound / mean.norm(dim=1, keepdim=True)).clamp(max=1) * self.batch_size
+
+
+class ClippedInPairs(StackedContext):
+    """Two records share a clipping bound of twice the size: one may take it all."""
+
+    def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
+        inputs, targets, mask, _ = self._batch(k, 0, False, None, self._members)
+        bound, total = self.clip(k), torch.zeros_like(at)
+        assert bound is not None
+        for first in range(0, mask.shape[1], 2):
+            part = slice(first, first + 2)
+            pair = self._model.gradient(at, inputs[:, part], targets[:, part], mask[:, part], None)
+            length = pair.total.norm(dim=1, keepdim=True)
+            total += pair.total * (2 * bound / length).clamp(max=1).nan_to_num(1.0)
+        return total
+
+
+class MomentumInTheSum(StackedContext):
+    """Un-noised momentum: a part of the sum before is in the next one."""
+
+    buffer: Tensor | None = None
+
+    def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
+        total = super().batch_gradient(at, k, **options)
+        self.buffer = total if self.buffer is None else total + 0.5 * self.buffer
+        return self.buffer.clone()
+
+
+@pytest.mark.parametrize(
+    ("bug", "names"),
+    [
+        (Unclipped, {"sensitivity"}),
+        (ClippedTooFar, {"sensitivity"}),
+        (MeanClipped, {"sensitivity"}),
+        (ClippedInPairs, {"sensitivity"}),
+        (MomentumInTheSum, {"records that are not drawn"}),
+    ],
+)
+def test_a_planted_hole_is_found(bug: type[StackedContext], names: set[str]) -> None:
+    assert names <= failed(job_of("mlp"), bug)
+
+
+def test_what_moves_too_far_is_named() -> None:
+    moved, _ = findings_of(job_of("mlp"), Unclipped)
+    assert not moved.passed
+    assert moved.p_value == 0
+    assert math.isinf(moved.statistic) or moved.statistic > 100
+    assert "times what is accounted" in moved.saw
