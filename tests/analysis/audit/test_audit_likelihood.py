@@ -26,7 +26,7 @@ from tacit.analysis.audit.canaries import (
 )
 from tacit.analysis.audit.harness import set_up
 from tacit.analysis.audit.likelihood import Known, known_of, likelihood_ratio
-from tacit.analysis.audit.observers import Seen
+from tacit.analysis.audit.observers import Readings
 from tacit.training.stacked_context import StackedContext
 
 STEPS, NODES = 4, 6
@@ -38,10 +38,10 @@ Outcomes = Iterator[tuple[float, np.ndarray]]
 """(chance, what is added to the releases `[steps]`) of every outcome of the coins."""
 
 
-def seen_of(y: np.ndarray, spans: int = 1, gains: float = 1.0) -> Seen:
+def seen_of(y: np.ndarray, spans: int = 1, gains: float = 1.0) -> Readings:
     whole = np.zeros((*y.shape, WIDTH))
     whole[:, :, 0] = y
-    return Seen(whole, np.full(whole.shape, spans), np.full(whole.shape, gains))
+    return Readings(whole, np.full(whole.shape, spans), np.full(whole.shape, gains))
 
 
 def coins(count: int = STEPS, rate: float = RATE) -> Iterator[tuple[float, tuple[int, ...]]]:

@@ -27,7 +27,7 @@ from tacit.analysis.audit.harness import (
     set_up,
 )
 from tacit.analysis.audit.likelihood import Known, likelihood_ratio
-from tacit.analysis.audit.observers import Seen
+from tacit.analysis.audit.observers import Readings
 from tacit.analysis.audit.statistics import (
     LEARNING_SHARE,
     epsilon_merit,
@@ -115,9 +115,9 @@ def test_the_linear_model_has_constant_gradients_clipped_to_the_bound() -> None:
         np.testing.assert_allclose(sums[1, :3], [0, 4, 0], atol=1e-12)
 
 
-def whole(y: np.ndarray) -> Seen:
+def whole(y: np.ndarray) -> Readings:
     """Releases that were seen whole, `[steps, nodes, width]`."""
-    return Seen(y, np.ones(y.shape, np.int64), np.ones(y.shape))
+    return Readings(y, np.ones(y.shape, np.int64), np.ones(y.shape))
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.3, 1e-3])

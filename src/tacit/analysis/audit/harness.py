@@ -30,7 +30,7 @@ from tacit.analysis.audit.canaries import (
     sign_schedule,
     stack_records,
 )
-from tacit.analysis.audit.observers import Overheard, Seen, seen
+from tacit.analysis.audit.observers import Overheard, Readings, seen
 from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
 from tacit.communication.exchange import InProcessExchange
 from tacit.communication.exchange.protocol import everybody
@@ -61,7 +61,7 @@ class Observed:
         trace: of the same run, from inside; no attack reads it.
     """
 
-    seen: Seen
+    seen: Readings
     inserted: NDArray[np.bool_]
     copies: int
     trace: Trace

@@ -12,8 +12,8 @@ step, and `mu` is the clipping bound in the same unit.
 | `table` | what is kept of the record, and its change where drawn | by a forward recursion |
 | `carried` | a linear function of all earlier coins | over the likeliest patterns |
 
-A reading that sums several releases (`Reading.spans`) counts its hits by the binomial law, as if
-every hit moved it alike. Of the patterns, `MOST_PATTERNS` are kept: all of them in few rounds.
+A reading that sums several releases (`StepReading.spans`) counts its hits by the binomial law, as
+if every hit moved it alike. Of the patterns, `MOST_PATTERNS` are kept: all of them in few rounds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tacit.analysis.audit.canaries import (
     law_of,
     sign_schedule,
 )
-from tacit.analysis.audit.observers import Law, Seen, inverse_steps, observer_of
+from tacit.analysis.audit.observers import Law, Readings, inverse_steps, observer_of
 from tacit.training.plan import NodePlan, Plan
 
 __all__ = ["Known", "known_of", "likelihood_ratio", "opposed_ratio"]
@@ -177,10 +177,10 @@ Side = Sequence[tuple[Any, Any]]
 """Pairs of a chance and a place in units of the noise, each a number or `[steps, 1]`."""
 
 
-def likelihood_ratio(problem: Problem) -> Callable[[Seen, Known], Array]:
+def likelihood_ratio(problem: Problem) -> Callable[[Readings, Known], Array]:
     """Log of the likelihood of D over that of D', `[nodes]`, along the canary's direction."""
 
-    def ratio(seen: Seen, known: Known) -> Array:
+    def ratio(seen: Readings, known: Known) -> Array:
         if known.law == "table":
             return _by_recursion(problem, seen.y[:, :, CANARY], known)
         if known.law == "carried":
@@ -190,7 +190,7 @@ def likelihood_ratio(problem: Problem) -> Callable[[Seen, Known], Array]:
     return ratio
 
 
-def opposed_ratio(seen: Seen, known: Known) -> Array:
+def opposed_ratio(seen: Readings, known: Known) -> Array:
     """How far the sum falls short of the batch that was expected."""
 
     def sides(hits: Side) -> tuple[Side, Side]:
@@ -201,7 +201,7 @@ def opposed_ratio(seen: Seen, known: Known) -> Array:
 
 
 def _by_mixtures(
-    seen: Seen, known: Known, direction: int, sides: Callable[[Side], tuple[Side, Side]]
+    seen: Readings, known: Known, direction: int, sides: Callable[[Side], tuple[Side, Side]]
 ) -> Array:
     """The sum over readings of the log-ratio of the two mixtures."""
     y, spans = seen.y[:, :, direction], seen.spans[:, :, direction]

@@ -28,7 +28,7 @@ from tacit.analysis.audit.bounds import (
 )
 from tacit.analysis.audit.canaries import BARE, CANARY, CROWD, OPPOSED, Problem
 from tacit.analysis.audit.likelihood import Known, likelihood_ratio, opposed_ratio
-from tacit.analysis.audit.observers import Seen
+from tacit.analysis.audit.observers import Readings
 
 __all__ = [
     "LEARNING_SHARE",
@@ -59,22 +59,22 @@ noises have one coordinate in common with a chance below 0.003, and all 14 below
 _PROJECTION = np.sqrt(np.arange(2.0, 2 + BARE.stop - BARE.start))
 
 
-Statistic = Callable[[Seen, Known], Array]
+Statistic = Callable[[Readings, Known], Array]
 """(what was seen, what is known beforehand) -> scores `[nodes]`."""
 
 
-def _shortest(seen: Seen, known: Known) -> Array:
+def _shortest(seen: Readings, known: Known) -> Array:
     """How far the sum falls short of the batch that was expected, at most."""
     y, gains = seen.y[:, :, CROWD], seen.gains[:, :, CROWD]
     return _highest(known.batch * known.mu[:, None] * gains - y)
 
 
-def _largest(seen: Seen, known: Known) -> Array:
+def _largest(seen: Readings, known: Known) -> Array:
     """The largest value at any step: what outgrows the clipping bound."""
     return _highest(seen.y[:, :, CANARY])
 
 
-def _farthest(seen: Seen, known: Known) -> Array:
+def _farthest(seen: Readings, known: Known) -> Array:
     """The same where the sign of gradients changes."""
     return _highest(np.abs(seen.y[:, :, CANARY]))
 
@@ -84,7 +84,7 @@ def _highest(values: Array) -> Array:
     return np.asarray(np.where(np.isfinite(values), values, -np.inf).max(0), np.float64)
 
 
-def _between_steps(seen: Seen, known: Known) -> Array:
+def _between_steps(seen: Readings, known: Known) -> Array:
     """Where the bare noise of two steps is the same, their difference is free of noise."""
     y = seen.y
     order = np.argsort(y[:, :, BARE] @ _PROJECTION, axis=0)
