@@ -52,10 +52,11 @@ def audit_words(audit: RunAudit, epsilon: float | None) -> AuditWords:
     texts = [_what_was_done(audit), _tests(audit), _attacks(audit, epsilon)]
     if audit.smallest_excess is not None and audit.power is not None:
         texts.append(
-            "The tests would have found noise that is weaker than planned with a probability of "
-            f"{percent_text(audit.power)}, if it were so weak that epsilon is "
+            "The tests would have found noise that is weaker than planned at every step with a "
+            f"probability of {percent_text(audit.power)}, if it were so weak that epsilon is "
             f"{epsilon_words(audit.smallest_excess)} or more in place of the certified "
-            f"{epsilon_words(audit.certified_epsilon)}."
+            f"{epsilon_words(audit.certified_epsilon)}. Other defects have other sizes at which "
+            "they are found: audit.json has them, test by test."
         )
     return AuditWords(_alarm(audit), audit.failures, texts, tuple(dict.fromkeys(audit.questions)))
 

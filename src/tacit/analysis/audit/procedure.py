@@ -23,16 +23,21 @@ from tacit.analysis.audit.attacks import (
 )
 from tacit.analysis.audit.canaries import WIDTH
 from tacit.analysis.audit.excess import smallest_excess
-from tacit.analysis.audit.fidelity.finding import Finding
+from tacit.analysis.audit.fidelity.finding import MOST_TESTS, Finding
+from tacit.analysis.audit.fidelity.interference import interference_findings
+from tacit.analysis.audit.fidelity.noise import noise_findings
+from tacit.analysis.audit.fidelity.noise_sample import noise_sample
+from tacit.analysis.audit.fidelity.sampling import sampling_findings
+from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
 from tacit.analysis.audit.harness import seeded
 from tacit.analysis.audit.one_run import run_once
 from tacit.analysis.audit.report import AuditOptions, AuditReport
 from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
-from tacit.communication.exchange import InProcessExchange
 from tacit.config import Config, load_config
 from tacit.errors import InputError
 from tacit.report.documents.claims import AuditedModel
 from tacit.training.prepare import Job, prepare
+from tacit.training.processes.communication import local_exchange
 from tacit.training.run_folder.result import mechanism_line
 from tacit.training.stacked_context import StackedContext
 
@@ -41,6 +46,9 @@ __all__ = ["DEFAULT_OPTIONS", "audit", "audit_file", "audit_job"]
 DEFAULT_OPTIONS = AuditOptions()
 
 LEAST_STEPS, MOST_NUMBERS = 4, 2**23  # of all nodes' noise in the own model's run
+COMPARED_STEPS = 8  # of runs on other records
+RESERVED = 64  # seeds that the runs on other records may use
+SECONDS = 20.0  # that the search for worst-case records takes, by default
 
 
 def _silent(what: str, done: int, total: int) -> None:
@@ -154,7 +162,26 @@ def _fidelity(
     progress: Progress,
 ) -> tuple[Finding, ...]:
     """What all tests of fidelity found, in the laboratory and in the experiment's own run."""
-    return ()
+    plan, seed = job.plan, seed_of(options, 15, 0)
+    own = _own_trace(job, seed, context, progress)
+    steps = len(own.models) - 1
+    seconds = SECONDS if options.seconds is None else options.seconds
+    progress("tests of the noise", 0, 1)
+    samples = [
+        noise_sample(traces, plan, steps=target.steps, copies=copies, where="the laboratory"),
+        noise_sample([own], plan, steps=steps, where="the run of your own model"),
+    ]
+    findings = noise_findings(samples)
+    progress("tests of who is drawn", 0, 1)
+    findings += sampling_findings(traces, [trace.plan for trace in traces], traces[0].offsets)
+    progress("runs on other records", 0, 1)
+    findings += interference_findings(
+        job, context=context, seed=seed + 1, steps=min(steps, COMPARED_STEPS)
+    )
+    progress("search for worst-case records", 0, 1)
+    findings += sensitivity_findings(job, context=context, seed=seed + RESERVED, seconds=seconds)
+    assert len(findings) <= MOST_TESTS
+    return tuple(findings)
 
 
 def _own_trace(job: Job, seed: int, context: ContextFactory, progress: Progress) -> Trace:
@@ -162,16 +189,14 @@ def _own_trace(job: Job, seed: int, context: ContextFactory, progress: Progress)
     plan = job.plan
     numbers = len(plan.nodes) * plan.parameters
     steps = min(plan.steps, max(LEAST_STEPS, MOST_NUMBERS // numbers))
-    exchange = InProcessExchange(
-        plan.mixing.weights, dtype=job.dtype, device=job.device, active=plan.release.active
-    )
     return run_traced(
         seeded(plan, seed),
         job.model,
         job.train,
-        exchange,
+        local_exchange(job),
         context=context,
         steps=steps,
+        models=True,
         on_step=lambda done: progress("noise of the own model", done, steps),
     )
 

@@ -294,7 +294,7 @@ def _summary_table(report: AuditReport) -> Table:
         table.add_row(
             "smallest excess",
             epsilon_words(report.smallest_excess),
-            "weaker noise that allows this epsilon or more is found with a chance of "
+            "noise that is weaker at every step and allows this epsilon is found with a chance of "
             f"{100 * POWER:g} %",
         )
     table.add_row(
