@@ -80,9 +80,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("bugs", nargs="*", metavar="BUG", help="by default all")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--repetitions", type=int, default=AuditOptions().repetitions)
+    parser.add_argument("--canaries", type=int, default=AuditOptions().canaries)
     parser.add_argument("--seconds", type=float, help="of the search for worst-case records")
     given = parser.parse_args(arguments)
-    options = AuditOptions(repetitions=given.repetitions, seconds=given.seconds)
+    options = AuditOptions(
+        repetitions=given.repetitions, seconds=given.seconds, canaries=given.canaries
+    )
     names = given.bugs or list(BUGS)
     pairs = [(name, case) for name in names for case in BUGS[name].cases]
     found: dict[str, list[Found]] = {name: [] for name in names}
