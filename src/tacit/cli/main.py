@@ -265,7 +265,7 @@ def audit(
         float, typer.Option("--confidence", help="Of all bounds together.")
     ] = 0.95,
     canaries: Annotated[
-        int, typer.Option("--canaries", help="Mislabelled records in one training; 0: none.")
+        int, typer.Option("--canaries", help="Canaries planted in one training; 0: none.")
     ] = 1000,
     seed: Annotated[int, typer.Option("--seed", help="Of coins, noise and sampling.")] = 0,
     seconds: Annotated[

@@ -82,6 +82,7 @@ def execute(
     should_stop: Callable[[], bool] = _never,
     callbacks: Sequence[Callback] = (),
     cluster: Cluster | None = None,
+    alone: Peers = ALONE,
 ) -> Result:
     """Run a prepared job to its end, to a clean stop, or to the end of its budget.
 
@@ -96,6 +97,7 @@ def execute(
         callbacks: told of the run in the process of rank 0; they may look, see
             `tacit.training.hooks`.
         cluster: the other processes, for which the job was prepared; None: there are none.
+        alone: stands for them where there are none; what they would be told, an audit hears here.
 
     Raises:
         InputError: `out` exists (without `resume`), or holds another run (with it); a callback
@@ -107,7 +109,7 @@ def execute(
     """
     if resume and out is None:
         raise InputError("out", None, "name the run folder that is to be continued")
-    peers: Peers = ALONE if cluster is None else cluster
+    peers: Peers = alone if cluster is None else cluster
     with ExitStack() as stack:
         stack.enter_context(retain_allocations())
         # All processes look through the ledgers before one is made or locked: below, they wait

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from tacit.models.metrics import Baselines, Metric, baselines, check_metrics, fi
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import compare, counts, identity, planned
-from tacit.training.records import load_records
+from tacit.training.records import TrainingRecords, load_records
 from tacit.training.slow_path import SlowPath, slow_path
 
 __all__ = ["DTYPES", "Function", "Job", "prepare"]
@@ -57,6 +57,8 @@ class Job:
         hosted: the nodes of this process, whose records `train` holds, ascending.
         loaded: `train` as it was before `input_bound`: what ledgers tell records by, so that no
             other bound makes other records of them. Without a ledger it is `train`.
+        again: prepares the same experiment with other records of all its nodes in one process,
+            whose public facts should be the same; raises as `prepare` does.
     """
 
     plan: Plan
@@ -70,6 +72,7 @@ class Job:
     placement: Placement
     hosted: tuple[int, ...]
     loaded: StackedData
+    again: Callable[[StackedData, Peers], Job] = field(repr=False, compare=False)
 
     @property
     def config(self) -> Config:
@@ -140,21 +143,49 @@ def prepare(
     dtype = DTYPES[config.train.dtype]
     _LOG.info("reading the records of %d nodes", len(hosted))
     records = load_records(config, nodes, test, schema, dtype, device, hosted)
+    task = _GivenTask(
+        model, given_loss, given_metrics, output, "task.dataset" if test is None else "test"
+    )
+    return _prepared(config, records, task, placement, peers)
+
+
+@dataclass(frozen=True)
+class _GivenTask:
+    """What a user gives as objects; see `prepare`.
+
+    Args:
+        model, given_loss, given_metrics, output: as there.
+        shown: where public test records are from.
+    """
+
+    model: nn.Module | None
+    given_loss: Function | None
+    given_metrics: Mapping[str, Function] | None
+    output: Output | None
+    shown: str
+
+
+def _prepared(
+    config: Config, records: TrainingRecords, task: _GivenTask, placement: Placement, peers: Peers
+) -> Job:
+    """All that follows once the records are read; see `prepare`."""
+    hosted = placement.hosted(peers.rank)
+    device, dtype = _device(config.train.device), DTYPES[config.train.dtype]
+    model, shown, output = task.model, task.shown, task.output
     train, public, classes = records.train, records.test, records.classes
     first = train.first
     own_loss = None
-    if config.task.loss == GIVEN and given_loss is None:
+    if config.task.loss == GIVEN and task.given_loss is None:
         own_loss = lightning_loss(model)
-    loss = own_loss or find_loss(config.task.loss, given_loss)
+    loss = own_loss or find_loss(config.task.loss, task.given_loss)
     if config.task.class_weights is not None:
         loss = gradients.weighted(loss, config.task.class_weights)
-    metrics = find_metrics(config.task.metric, given_metrics)
+    metrics = find_metrics(config.task.metric, task.given_metrics)
     if metrics and public is None:
         expected = (
             "is a score of public test records, and there are none: give some, or leave it out"
         )
         raise InputError("task.metric", metrics[0].name, expected)
-    shown = "task.dataset" if test is None else "test"
     if public is not None:
         declared = config.task.outputs if loss.name == "cross-entropy" else None
         _check_public(public, first, shown, declared or classes)
@@ -206,6 +237,13 @@ def prepare(
     _LOG.info("plan made: %s", _words(plan))
     plans = peers.share("plan", planned(plan), IDENTITY)
     compare(plans)
+    # What the job keeps in any case, and nothing beside it.
+    kept = replace(records, train=train, test=held_out)
+
+    def again(changed: StackedData, listening: Peers) -> Job:
+        alone = place(config.nodes.count, 1)
+        return _prepared(config, replace(kept, train=changed), task, alone, listening)
+
     return Job(
         plan=plan,
         model=engine,
@@ -218,6 +256,7 @@ def prepare(
         placement=placement,
         hosted=hosted,
         loaded=train if config.privacy.ledger is None else loaded,
+        again=again,
     )
 
 

@@ -87,7 +87,7 @@ def job(
     Args:
         settings: what is particular to the sampler and the relation.
         model: a key of `MODELS`; None: the logistic regression of the table, whose outputs are
-            whatever is found, made anew.
+            whatever is found.
         nodes: how many.
         algorithm: its name.
         options: of it.
@@ -102,8 +102,12 @@ def job(
         },
         "train": {**settings["train"], **train},
     }  # fmt: skip
-    made = _prepared if model else _prepared.__wrapped__
-    return made(json.dumps(experiment), model, nodes)
+    return _prepared(json.dumps(experiment), model, nodes)
+
+
+def forget() -> None:
+    """Make every experiment anew from here on."""
+    _prepared.cache_clear()
 
 
 @lru_cache(maxsize=64)

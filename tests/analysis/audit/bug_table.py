@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import accounting_bugs as accounting
 import audit_bugs as first
 import gradient_bugs as gradients
 import leaving_bugs as leaving
@@ -310,4 +311,25 @@ LEAVING = (
     ),
 )
 
-BUGS: Mapping[str, Bug] = {bug.name: bug for bug in (*NOISE, *SAMPLING, *GRADIENTS, *LEAVING)}
+ACCOUNTING = (
+    Bug(
+        "a replaced record counted once",
+        "A replaced record is accounted as moving the sum by one clipping bound.",
+        of_samplers("replace-one", "fixed"),
+        patches=accounting.MOVED_ONCE,
+        at_prepare=True,
+        sent=False,
+    ),
+    Bug(
+        "one step accounted",
+        "What one step releases is accounted for all of them.",
+        of_samplers("replace-one") | of("whole", WHOLE),
+        patches=accounting.ONE_STEP,
+        at_prepare=True,
+        sent=False,
+    ),
+)
+
+BUGS: Mapping[str, Bug] = {
+    bug.name: bug for bug in (*NOISE, *SAMPLING, *GRADIENTS, *LEAVING, *ACCOUNTING)
+}

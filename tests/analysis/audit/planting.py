@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+from audit_cases import forget
+
 from tacit.training.prepare import Job
 from tacit.training.stacked_context import StackedContext
 
@@ -59,6 +61,9 @@ def planted(bug: Bug, case: str) -> Iterator[Job]:
     """An experiment, and the product with a bug's patches as long as this lasts."""
     before = None if bug.at_prepare else bug.cases[case]()
     with ExitStack() as stack:
+        if bug.at_prepare:  # it must not be that of another time, nor be kept for one
+            forget()
+            stack.callback(forget)
         for change in bug.patches:
             original = change.owner.__dict__[change.name]
             stack.enter_context(patch.object(change.owner, change.name, change.make(original)))

@@ -79,3 +79,13 @@ def test_the_largest_label_decides_how_many_outputs_there_are() -> None:
         audit_cases.job(model=None)
     with planted(BUGS["outputs counted from labels"], "logistic") as job:
         assert job.outputs == 3
+
+
+@pytest.mark.parametrize("name", ["a replaced record counted once", "one step accounted"])
+def test_less_noise_is_certified_to_hold_the_same_epsilon(name: str) -> None:
+    right = BUGS[name].cases["replace-one"]().plan.nodes[0]
+    with planted(BUGS[name], "replace-one") as job:
+        wrong = job.plan.nodes[0]
+    assert wrong.noise_scale < 0.85 * right.noise_scale
+    assert wrong.epsilon == pytest.approx(right.epsilon, rel=1e-2)
+    assert BUGS[name].cases["replace-one"]().plan.nodes[0].noise_scale == right.noise_scale

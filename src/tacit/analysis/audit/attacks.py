@@ -26,7 +26,7 @@ from tacit.analysis.audit.bounds import (
 from tacit.analysis.audit.canaries import ALONE, OPPOSED, REPLACED, REPLACED_IN_BATCH, Problem
 from tacit.analysis.audit.fidelity.finding import ALARM_RATE
 from tacit.analysis.audit.harness import Observed, set_up
-from tacit.analysis.audit.one_run import OneRun
+from tacit.analysis.audit.one_run import Canary, OneRun
 from tacit.analysis.audit.report import AuditOptions
 from tacit.analysis.audit.statistics import (
     LIKELIHOOD_RATIO,
@@ -40,12 +40,13 @@ from tacit.analysis.audit.statistics import (
     statistics_of,
 )
 from tacit.analysis.audit.trace import ContextFactory, Trace
+from tacit.analysis.audit.trade_off import epsilon_of_family, of_mechanisms, refutes
 from tacit.errors import InputError
 from tacit.privacy import Relation
 from tacit.report.documents.claims import Attack, Comparison
 from tacit.training.plan import NodePlan, Plan
 
-__all__ = ["Progress", "Target", "choose_target", "one_run_attack", "seed_of", "worst_cases"]
+__all__ = ["Progress", "Target", "choose_target", "one_run_attacks", "seed_of", "worst_cases"]
 
 RUNS = 2**24  # seeds that one problem may use
 SMALLEST_DELTA = 1e-3  # by default: a smaller one takes more repetitions than people wait for
@@ -60,6 +61,10 @@ Scores = tuple[dict[str, Array], Bools]
 
 MOST_ATTACKS = 8  # of one audit, among which confidence and alarm rate are divided
 ALARM_CONFIDENCE = 1 - ALARM_RATE / 2 / MOST_ATTACKS
+KINDS: Mapping[Canary, str] = {
+    "mislabelled": "mislabelled records",
+    "unlike": "records unlike any other",
+}
 KEPT_RUNS = 2  # of the laboratory, whose traces the tests of fidelity read
 
 
@@ -304,19 +309,38 @@ def _compared(counts: Counts, target: Target, confidence: float) -> list[Compari
     ]
 
 
-def one_run_attack(one_run: OneRun, target: Target) -> Attack:
-    """What one training with canaries proves."""
-    epsilon = one_run.epsilon(delta=target.delta, confidence=target.confidence)
-    hardest = _at_delta(target, epsilon)
-    surely = one_run.epsilon(delta=target.delta, confidence=ALARM_CONFIDENCE)
-    return Attack(
-        name="one training, mislabelled records",
-        statistic="gradient alignment",
-        method="one-run",
-        epsilon=epsilon,
-        hardest=hardest,
-        confidence=target.confidence,
-        repetitions=one_run.canaries,
-        guesses={"guessed": one_run.guesses, "correct": one_run.correct},
-        alarm=_at_delta(target, surely).violated,
+def one_run_attacks(one_run: OneRun, plan: Plan, target: Target) -> list[Attack]:
+    """What one training with canaries proves: whatever ran, and of the plan with other noise.
+
+    Both bounds come from one count, and each refutes from some count on: with the same confidence
+    they hold together.
+    """
+    guessed, times = one_run.guessed, one_run.times
+
+    def mechanisms(factor: float) -> list[privacy.Mechanism]:
+        node = replace(target.node, noise_scale=target.node.noise_scale * factor)
+        return [plan.release.mechanism(node, [(0, target.steps)])]
+
+    family = epsilon_of_family(
+        guessed, mechanisms, delta=target.delta, confidence=target.confidence, times=times
     )
+    own = of_mechanisms(mechanisms(1.0), times=times)
+    alarm = refutes(guessed, own, level=1 - ALARM_CONFIDENCE)
+    counted = {"guessed": float(guessed.guesses), "correct": float(guessed.correct)}
+    less = {} if family.factor is None else {"noise less than": family.factor}
+    any_epsilon = one_run.epsilon(delta=target.delta, confidence=target.confidence)
+    found = (("one-run", any_epsilon, counted), ("one-run-f-dp", family.epsilon, counted | less))
+    return [
+        Attack(
+            name=f"one training, {KINDS[one_run.kind]}",
+            statistic="gradient alignment",
+            method=method,
+            epsilon=epsilon,
+            hardest=_at_delta(target, epsilon),
+            confidence=target.confidence,
+            repetitions=guessed.canaries,
+            guesses=guesses,
+            alarm=alarm,
+        )
+        for method, epsilon, guesses in found
+    ]

@@ -1,44 +1,54 @@
-"""One full training with many canaries: real records with a wrong label, each in by a fair coin.
+"""One full training with many canaries: records in the user's own model and gradient path, each in
+by a fair coin.
 
 Steinke, Nasr and Jagielski (2023): the coins are independent, so that a single run tests as many
 guesses as it has canaries, on the experiment's own task, model and data. Every node's canaries
-are guessed from all that is sent; the transcript of all nodes together is as private for each
+are guessed from all that is released; the releases of all nodes together are as private for each
 record as that record's node is.
+
+What is looked at are the releases themselves, as they come back from the noise: every message is a
+function of them, so that no observer of any trust model can know more. This way every algorithm
+that adds noise can be audited, whatever it does with what it releases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.analysis.audit.bounds import one_run_epsilon
-from tacit.analysis.audit.harness import (
-    ContextFactory,
-    RecordingExchange,
-    Transcript,
-    noised_gradients,
-    seeded,
-)
+from tacit.algorithms import StepContext, dp_fedavg, dpdo, fedspd_dp
+from tacit.analysis.audit.alignment import Alignment, Forms
+from tacit.analysis.audit.harness import seeded
+from tacit.analysis.audit.trace import ContextFactory
+from tacit.analysis.audit.trade_off import Guessed, epsilon_of_any
 from tacit.communication.exchange import InProcessExchange
 from tacit.data import StackedData
-from tacit.errors import InputError
 from tacit.privacy import ADD_OR_REMOVE_ONE, Relation
 from tacit.training.budget import node_keys
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 
-__all__ = ["GUESSED_SHARE", "OneRun", "mislabel", "run_once"]
+__all__ = ["GUESSED_SHARE", "Canary", "OneRun", "guess", "mislabel", "run_once", "unlike"]
+
+Canary = Literal["mislabelled", "unlike"]
+"""What a canary is: a record with a wrong label; or one of a wrong label whose inputs are random
+numbers ten times as large as those of any record, so that its gradient is clipped, and nobody
+else's points the same way."""
 
 GUESSED_SHARE = 0.2
 """Of the canaries that are guessed; the least certain others are abstained from."""
 
-CHUNK = 2_000_000  # numbers of the canaries' gradients that are taken at a time
-MOST_NUMBERS = 2**28  # of all nodes' models at all steps: kept four times, once in float64
+MOST_SCORED = 200  # steps that are looked at, evenly spread
+MOST_PRODUCTS = 10**11  # for canaries to be told apart together: half a minute
+LARGE = 10.0  # times the largest norm of a record's inputs
+_FALLING = (dp_fedavg.step, fedspd_dp.step, dpdo.step)  # what they release falls with gradients
+_UNCLIPPED = (dp_fedavg.step,)  # a client's whole change is clipped, not records' gradients
 
 
 @dataclass(frozen=True)
@@ -50,7 +60,9 @@ class OneRun:
         guesses: r, fixed beforehand.
         correct: v.
         included: bool `[m]`, the coins.
-        scores: `[m]`, larger where the transcript speaks for the canary.
+        scores: `[m]`, larger where the releases speak for the canary.
+        times: neighbouring steps between a canary that is in and one that is out, see `TradeOff`.
+        kind: what a canary was.
     """
 
     canaries: int
@@ -58,16 +70,17 @@ class OneRun:
     correct: int
     included: NDArray[np.bool_]
     scores: NDArray[np.float64]
+    times: int = 1
+    kind: Canary = "mislabelled"
+
+    @property
+    def guessed(self) -> Guessed:
+        """The counts alone."""
+        return Guessed(self.canaries, self.guesses, self.correct)
 
     def epsilon(self, *, delta: float, confidence: float) -> float:
-        """The epsilon that this run refutes; see `bounds.one_run_epsilon`."""
-        return one_run_epsilon(
-            canaries=self.canaries,
-            guesses=self.guesses,
-            correct=self.correct,
-            delta=delta,
-            confidence=confidence,
-        )
+        """The epsilon that this run refutes, whatever the mechanism is."""
+        return epsilon_of_any(self.guessed, delta=delta, confidence=confidence, times=self.times)
 
 
 @dataclass(frozen=True)
@@ -95,6 +108,43 @@ def mislabel(targets: Tensor, loss: str, outputs: int) -> Tensor:
     return (targets + 1) % max(2, outputs)
 
 
+def unlike(inputs: Tensor, rng: np.random.Generator, bound: float | None) -> Tensor:
+    """Inputs that no record has: random, and large; of whole numbers, random ones of those seen.
+
+    Args:
+        inputs: `[m, ...]`, of records whose place they take.
+        rng: where they come from.
+        bound: the public norm that no record's inputs exceed; None: there is none.
+    """
+    if not inputs.is_floating_point():
+        flat = inputs.reshape(-1)
+        picked = torch.from_numpy(rng.integers(0, len(flat), len(flat))).to(flat.device)
+        return flat[picked].reshape(inputs.shape)
+    made = torch.from_numpy(rng.normal(size=tuple(inputs.shape))).to(inputs)
+    axes = tuple(range(1, inputs.dim()))
+    norms = inputs.double().square().sum(axes).sqrt()
+    size = LARGE * max(float(norms.max()), 1.0) if bound is None else bound * (1 - 1e-3)
+    own = made.double().square().sum(axes, keepdim=True).sqrt()
+    return (made * (size / own)).to(inputs.dtype)
+
+
+def guess(
+    scores: NDArray[np.float64], included: NDArray[np.bool_], share: float = GUESSED_SHARE
+) -> Guessed:
+    """Guess the coins of the highest and the lowest scores, as many of each; count the right ones.
+
+    Args:
+        scores: `[m]`, made without the coins.
+        included: bool `[m]`, the coins.
+        share: of the canaries that are guessed; fixed before the coins are looked at.
+    """
+    guesses = max(1, int(share * len(scores)))
+    order = np.argsort(scores, kind="stable")
+    lowest, highest = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
+    correct = int((~included[lowest]).sum() + included[highest].sum())
+    return Guessed(len(scores), guesses, correct)
+
+
 def run_once(
     job: Job,
     *,
@@ -104,12 +154,15 @@ def run_once(
     canaries: int,
     seed: int,
     context: ContextFactory,
+    canary: Canary = "mislabelled",
     on_step: Callable[[int], None] = lambda k: None,
 ) -> OneRun:
     """Train once with canaries, and guess the coins.
 
     Under add-or-remove-one a canary that is out is not there, with J, rate and denominator as
-    they were; under replace-one the record has its own, right label instead.
+    they were; under replace-one the record is as it was instead. So it is for a model with dropout
+    too, whose masks go by the numbers of the records: there two neighbouring steps lie between a
+    canary that is in and one that is out.
 
     Args:
         job: the experiment.
@@ -119,54 +172,59 @@ def run_once(
         canaries: at most so many in all, and at most half of a node's records.
         seed: of coins and noise.
         context: what executes a step.
+        canary: what a canary is.
         on_step: called with every step done.
-
-    Raises:
-        InputError: all that is sent in so many steps would not fit the memory; the model has
-            dropout.
     """
-    if job.model.drops:
-        raise InputError(
-            "canaries",
-            canaries,
-            "must be 0 for a model with dropout: its masks go by the numbers of the records, which "
-            "a training without some of them changes",
-        )
-    numbers = steps * len(job.plan.nodes) * job.plan.parameters
-    if numbers > MOST_NUMBERS:
-        raise InputError(
-            "canaries",
-            canaries,
-            f"one training of {steps} steps keeps {numbers:.3g} numbers four times over, and "
-            f"{MOST_NUMBERS:.3g} is the most: run fewer steps, or 0 canaries",
-        )
     rng = np.random.default_rng(seed)
     selection = _choose_canaries(job, nodes, canaries, rng)
-    wrong = mislabel(job.train.targets[selection.rows], job.loss.name, job.outputs)
-    zero_out = relation == ADD_OR_REMOVE_ONE
-    out = torch.from_numpy(~selection.included).to(job.device)
-    targets = job.train.targets.clone()
-    targets[selection.rows] = wrong
-    if not zero_out:
-        targets[selection.rows[out]] = job.train.targets[selection.rows[out]]
-    gone = selection.rows[out] if zero_out else selection.rows[:0]
-    plan, train = _without(job.plan, replace(job.train, targets=targets), gone)
-    models, noised = _train(job, seeded(plan, seed), train, steps, context, on_step)
-    known = torch.ones(len(targets), dtype=torch.bool, device=job.device)
-    known[selection.rows] = False
-    scores = _scores(job, selection, wrong, known, models, noised, replaced=not zero_out)
-    guesses = max(1, int(GUESSED_SHARE * len(scores)))
-    # The highest are guessed in and the lowest out, half of them each.
-    order = np.argsort(scores, kind="stable")
-    lowest, highest = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
-    included = selection.included
-    return OneRun(
-        canaries=len(scores),
-        guesses=guesses,
-        correct=int((~included[lowest]).sum() + included[highest].sum()),
-        included=included,
-        scores=scores,
+    zero_out = relation == ADD_OR_REMOVE_ONE and not job.model.drops
+    right, was = job.train.targets[selection.rows], job.train.inputs_of(selection.rows)
+    forms = Forms(
+        rows=selection.rows,
+        owners=selection.owners,
+        inputs=was if canary == "mislabelled" else unlike(was, rng, job.config.input_bound),
+        targets=mislabel(right, job.loss.name, job.outputs),
+        other_inputs=None if zero_out else was,
+        other_targets=None if zero_out else right,
     )
+    out = torch.from_numpy(~selection.included).to(job.device)
+    plan, train = planted(job.plan, job.train, forms, out)
+    alignment = Alignment(
+        job.model,
+        job.train,
+        forms,
+        clip_norm=plan.release.clip.norm,
+        sign=-1 if job.config.algorithm.definition.step in _FALLING else 1,
+        seed=job.config.train.seed,
+        joint=len(selection.rows) ** 2 * plan.parameters * min(steps, MOST_SCORED) < MOST_PRODUCTS,
+    )
+    _train(job, seeded(plan, seed), train, steps, context, alignment, on_step)
+    scores = alignment.scores()
+    counts = guess(scores, selection.included)
+    return OneRun(
+        canaries=counts.canaries,
+        guesses=counts.guesses,
+        correct=counts.correct,
+        included=selection.included,
+        scores=scores,
+        times=2 if relation == ADD_OR_REMOVE_ONE and not zero_out else 1,
+        kind=canary,
+    )
+
+
+def planted(plan: Plan, train: StackedData, forms: Forms, out: Tensor) -> tuple[Plan, StackedData]:
+    """Plan and records with the canaries, those that are `out` (bool `[m]`) in their other form.
+
+    Where there is no other form they are gone; J, rate and denominators stay.
+    """
+    targets, inputs = train.targets.clone(), train.inputs.clone()
+    targets[forms.rows], inputs[forms.rows] = forms.targets, forms.inputs.to(inputs.dtype)
+    changed = StackedData(inputs, targets, train.offsets, train.sizes)
+    if forms.other_inputs is None or forms.other_targets is None:
+        return _without(plan, changed, forms.rows[out])
+    targets[forms.rows[out]] = forms.other_targets[out]
+    inputs[forms.rows[out]] = forms.other_inputs[out]
+    return plan, changed
 
 
 def _choose_canaries(
@@ -200,87 +258,79 @@ def _without(plan: Plan, train: StackedData, gone: Tensor) -> tuple[Plan, Stacke
     return replace(plan, nodes=nodes), fewer
 
 
+class _Watched:
+    """A context that does what another one does, and keeps what it releases."""
+
+    def __init__(self, inner: StepContext, seen: list[_Seen]) -> None:
+        self._inner, self._seen = inner, seen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def among(self, k: int) -> StepContext:
+        return cast(StepContext, _Watched(self._inner.among(k), self._seen))
+
+    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
+        released = self._inner.add_noise(total, k, **options)
+        scale = torch.as_tensor(options.get("scale", 1.0), dtype=torch.float64)
+        factors = scale.expand(len(released), 1)[:, 0]
+        self._seen.append(_Seen(tuple(self._inner.nodes), released.clone(), factors))
+        return released
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """One release: whose, what `[rows, d]`, and the factors of the planned noise `[rows]`."""
+
+    nodes: tuple[int, ...]
+    released: Tensor
+    factors: Tensor
+
+
 def _train(
     job: Job,
     plan: Plan,
     train: StackedData,
     steps: int,
     context: ContextFactory,
+    alignment: Alignment,
     on_step: Callable[[int], None],
-) -> tuple[list[Tensor], Tensor]:
-    """Public values of the training: models z_k and noised means, `[steps, nodes, d]` each."""
-    algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
-
-    def exchange() -> InProcessExchange:
-        return InProcessExchange(
-            plan.mixing.weights, dtype=job.dtype, device=job.device, active=plan.release.active
-        )
-
-    recorder = RecordingExchange(exchange())
-    step_context = context(plan, job.model, train, node_keys(plan), recorder)
-    start = job.model.start(len(plan.nodes), job.dtype, job.device)
-    state, models = algorithm.start(start.clone(), options, step_context), []
+) -> None:
+    """Train, and hand every release on with the public points at which its step began."""
+    definition, options = job.config.algorithm.definition, job.config.algorithm.options
+    exchange = InProcessExchange(
+        plan.mixing.weights, dtype=job.dtype, device=job.device, active=plan.release.active
+    )
+    seen: list[_Seen] = []
+    inner = context(plan, job.model, train, node_keys(plan), exchange)
+    watched = cast(StepContext, _Watched(inner, seen))
+    state = definition.start(
+        job.model.start(len(plan.nodes), job.dtype, job.device), options, watched
+    )
+    scored = set(np.linspace(0, steps - 1, min(steps, MOST_SCORED)).astype(int).tolist())
     for k in range(steps):
-        models.append(algorithm.models(state).clone())
-        state = algorithm.step(state, k, options, step_context)
+        points = definition.models(state)
+        if not definition.released_models:  # un-noised: a node's own
+            points = definition.consensus(points, state)[None]
+        points = points.expand(len(plan.nodes), -1).clone()
+        seen.clear()
+        state = definition.step(state, k, options, watched)
+        for release in seen if k in scored else ():
+            nodes = torch.tensor(release.nodes, device=job.device)
+            whole = torch.zeros_like(points, dtype=torch.float64)
+            whole[nodes] = release.released.double()
+            precision = _precision(plan, release, k).to(job.device)
+            clip = None if definition.step in _UNCLIPPED else plan.release.clip.bound(k)
+            alignment.add(points, whole, precision, clip, step=k)
         on_step(k + 1)
-    algorithm.mix(state, steps, step_context)
-    transcript = Transcript(start, recorder.sent, options, plan.steps, exchange())
-    return models, noised_gradients(algorithm, transcript)
 
 
-def _scores(
-    job: Job,
-    selection: _Canaries,
-    wrong: Tensor,
-    known: Tensor,
-    models: Sequence[Tensor],
-    noised: Tensor,
-    *,
-    replaced: bool,
-) -> NDArray[np.float64]:
-    """Log-likelihood slope of each canary, what all other records are expected to add removed.
-
-    Under replace-one the canary's alternative is the same record with its right label.
-    """
-    plan, owners = job.plan, selection.owners
-    inputs, right = job.train.inputs_of(selection.rows), job.train.targets[selection.rows]
-    scores = torch.zeros(len(owners), dtype=torch.float64, device=job.device)
-    rates = scores.new_tensor([node.rate for node in plan.nodes])[:, None]
-    batches = scores.new_tensor([node.expected_batch for node in plan.nodes])[:, None]
-    parts = torch.split(torch.arange(len(owners), device=job.device), 1 + CHUNK // plan.parameters)
-    for k, at in enumerate(models):
-        clip = plan.release.clip.bound(k)
-        stds = scores.new_tensor([plan.release.noise_std(node, k) for node in plan.nodes])[:, None]
-        rest = noised[k] * batches - rates * _crowd(job, known, at, clip)
-        for part in parts:
-            node = owners[part]
-            own = _each(job, at[node], inputs[part], wrong[part], clip)
-            other = torch.zeros_like(own)
-            if replaced:
-                other = _each(job, at[node], inputs[part], right[part], clip)
-            centred = rest[node] - rates[node] * 0.5 * (own + other)
-            weight = (rates / stds**2)[node]
-            scores[part] += (weight * centred * (own - other)).sum(1)
-    return scores.cpu().numpy()
-
-
-def _each(job: Job, models: Tensor, inputs: Tensor, targets: Tensor, clip: float | None) -> Tensor:
-    """The clipped gradient of each record at its own model, float64 `[records, d]`."""
-    mask = torch.ones(len(models), 1, dtype=torch.bool, device=job.device)
-    norm = job.plan.release.clip.norm
-    gradient = job.model.gradient(models, inputs[:, None], targets[:, None], mask, clip, norm=norm)
-    return gradient.total.double()
-
-
-def _crowd(job: Job, known: Tensor, models: Tensor, clip: float | None) -> Tensor:
-    """Every node's sum of the clipped gradients of the records that are no canaries."""
-    data = job.train
-    width = int(data.sizes.max())
-    columns = torch.arange(width, device=job.device)
-    present = columns < data.sizes[:, None]
-    indices = columns.expand(len(data.sizes), width).where(present, columns.new_zeros(()))
-    mask = present & known[data.offsets[:, None] + indices]
-    inputs, targets = data.gather(indices)
-    norm = job.plan.release.clip.norm
-    return job.model.gradient(models, inputs, targets, mask, clip, norm=norm).total
+def _precision(plan: Plan, release: _Seen, k: int) -> Tensor:
+    """One over the variance of the noise in what each node of the plan released, `[nodes]`."""
+    active = plan.release.active(k)
+    precision = torch.zeros(len(plan.nodes), dtype=torch.float64)
+    for number, factor in zip(release.nodes, release.factors.tolist(), strict=True):
+        deviation = plan.release.noise_std(plan.nodes[number], k) * factor
+        if deviation > 0 and (active is None or active[number]):
+            precision[number] = deviation**-2
+    return precision

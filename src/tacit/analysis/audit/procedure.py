@@ -17,7 +17,7 @@ from tacit.analysis.audit.attacks import (
     Progress,
     Target,
     choose_target,
-    one_run_attack,
+    one_run_attacks,
     seed_of,
     worst_cases,
 )
@@ -127,9 +127,10 @@ def audit_job(
             canaries=options.canaries,
             seed=seed_of(options, 0, 0),
             context=context,
+            canary="unlike",
             on_step=lambda k: progress("one training", k, target.steps),
         )
-        attacks.append(one_run_attack(one_run, target))
+        attacks.extend(one_run_attacks(one_run, plan, target))
     return AuditReport(
         algorithm=plan.config.algorithm.name,
         relation=target.relation,

@@ -51,7 +51,7 @@ class AuditOptions:
         confidence: of all bounds together.
         delta: at which epsilon is stated; None takes 1e-3, or the plan's if that is larger. A
             smaller delta needs more repetitions than 1 / delta to show.
-        canaries: mislabelled records in the one full training; 0 leaves it out.
+        canaries: records that are planted in the one full training; 0 leaves it out.
         seed: of the auditor's coins, and of noise and sampling.
         seconds: that the search for worst-case records may take, but for its last run; None takes
             20, with which an audit of a model of 100,000 parameters ends within two minutes on two

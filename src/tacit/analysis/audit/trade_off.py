@@ -29,9 +29,11 @@ from tacit.errors import InputError
 from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 
 __all__ = [
+    "FamilyBound",
     "Guessed",
     "TradeOff",
     "epsilon_of_any",
+    "epsilon_of_family",
     "gaussian",
     "of_mechanisms",
     "p_value",
@@ -44,6 +46,7 @@ Array = NDArray[np.float64]
 ROUNDING = 1e-9  # of a sum of chances: far more than a thousand additions can lose
 POINTS = 24  # pairs that an accountant is asked for
 GAUSSIAN_POINTS = 64
+FAMILY_POINTS = 12  # for each amount of noise that is tried
 SMALLEST_DELTA = 1e-9
 MOST_FACTOR = 1e6  # of noise, up and down, that is searched
 
@@ -256,6 +259,50 @@ def quietest_not_refuted(
         middle = math.sqrt(low * high)
         low, high = (low, middle) if refuted(middle) else (middle, high)
     return high
+
+
+@dataclass(frozen=True)
+class FamilyBound:
+    """What one run refutes of the planned mechanism under another amount of noise.
+
+    Args:
+        epsilon: that is exceeded at the delta asked for; 0 where nothing is refuted.
+        factor: of the planned noise: there was less than this; None where nothing is refuted.
+    """
+
+    epsilon: float
+    factor: float | None
+
+
+def epsilon_of_family(
+    guessed: Guessed,
+    mechanisms: Callable[[float], Sequence[privacy.Mechanism]],
+    *,
+    delta: float,
+    confidence: float,
+    times: int = 1,
+) -> FamilyBound:
+    """The epsilon that one run refutes, if what ran is the plan with some other amount of noise.
+
+    Args:
+        guessed: in one run.
+        mechanisms: of the audited nodes, under so many times the planned noise.
+        delta: at which epsilon is stated, of the node that leaks most.
+        confidence: with which it is exceeded.
+        times: see `TradeOff`.
+
+    Raises:
+        InputError: no bound is known for a mechanism, or a number is out of range.
+    """
+
+    def held_to(factor: float) -> TradeOff:
+        return of_mechanisms(mechanisms(factor), times=times, points=FAMILY_POINTS)
+
+    factor = quietest_not_refuted(guessed, held_to, confidence=confidence)
+    if factor is None:
+        return FamilyBound(0.0, None)
+    lower = [privacy.epsilon_bounds(one, delta=delta)[0] for one in mechanisms(factor)]
+    return FamilyBound(max(lower), factor)
 
 
 def _single(guessed: Guessed, pair: tuple[float, float]) -> float:

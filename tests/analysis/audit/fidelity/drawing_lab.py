@@ -208,3 +208,100 @@ class RecordTwice(Redrawn):
 
     def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
         return [*fair[1:], fair[1]] if (node.node, k) == (3, 2) else fair
+
+
+class SharedParts(Redrawn):
+    """A record of the first part of a step is put into the second, once."""
+
+    def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
+        if (node.node, k) != (3, 2):
+            return fair
+        if part == 0:
+            self.first = fair
+        return [*fair[1:], self.first[0]] if part else fair
+
+
+class NotDealt(Redrawn):
+    """The records of a step are divided among its parts in their order, and not at random."""
+
+    def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
+        if part == 0:
+            batches = sampling.disjoint_batches(
+                self._plan, self._keys, k, self._device, nodes=[node]
+            )
+            parts = range(self._plan.release.local_steps)
+            every = [own.indices[own.mask] for own in map(batches.batch, parts)]
+            self.left = getattr(self, "left", {}) | {node.node: torch.cat(every).sort()[0].tolist()}
+        own, self.left[node.node] = (
+            self.left[node.node][: len(fair)],
+            self.left[node.node][len(fair) :],
+        )
+        return own
+
+
+class WithoutTheLast(StackedContext):
+    """A sum over every record leaves out the last one of the longest nodes."""
+
+    def _batch(
+        self, k: int, part: int, whole: bool, *rest: Any
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        inputs, targets, mask, indices = super()._batch(k, part, whole, *rest)
+        if whole:
+            mask = mask.clone()
+            mask[:, -1] = False
+        return inputs, targets, mask, indices
+
+
+class AtRate(StackedContext):
+    """Coins of another rate than the planned one, `rate`."""
+
+    rate_of_coins: float
+
+    def __init__(self, plan: Any, *others: Any) -> None:
+        other = tuple(replace(node, rate=self.rate_of_coins) for node in plan.nodes)
+        super().__init__(replace(plan, nodes=other), *others)
+
+
+class Sometimes(Redrawn):
+    """A defect that befalls each batch with the chance `share`, of coins of its own."""
+
+    share: float
+
+    def befalls(self, k: int, node: NodePlan, number: int = 0) -> bool:
+        """Whether this batch, or this record of it."""
+        fell = draws.coins(self._keys, node.node, "defect", k, number + 1, self.share)
+        return bool(fell[number])
+
+    def fair_at(self, k: int, node: NodePlan) -> list[int]:
+        """What should have been drawn at another step."""
+        batch = sampling.draw(self._plan, self._keys, k, self._device, nodes=[node])
+        own: list[int] = batch.indices[batch.mask].tolist()
+        return own
+
+
+class StepsRepeated(Sometimes):
+    """Some batches use the coins of the step before."""
+
+    def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
+        source = k
+        while source and self.befalls(source, node):
+            source -= 1
+        return self.fair_at(source, node)
+
+
+class SometimesFixed(Sometimes):
+    """Some batches are of one size, where coins are planned."""
+
+    def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
+        if not self.befalls(k, node):
+            return fair
+        size = int(node.expected_batch)
+        return draws.subset(self._keys, node.node, "other", k, node.records, size).tolist()
+
+
+class OneFavoured(Sometimes):
+    """Record 4 of every node is drawn with the chance `share`."""
+
+    def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
+        rest = [record for record in fair if record != 4]
+        return [*rest, 4] if self.befalls(k, node) else rest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -12,13 +12,26 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
+from tacit.analysis.audit.canaries import ALONE
 from tacit.analysis.audit.fidelity.finding import Finding
-from tacit.analysis.audit.fidelity.noise import NoiseSample, noise_findings, sample_of
+from tacit.analysis.audit.fidelity.noise import (
+    NoiseSample,
+    noise_findings,
+    noise_sample,
+    sample_of,
+)
 from tacit.analysis.audit.fidelity.noise_sample import NoiseKind, ReleasePlace
+from tacit.analysis.audit.harness import set_up
+from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
+from tacit.communication.exchange import InProcessExchange
+from tacit.config import load_config
 from tacit.privacy.noise.draws import seeded_keys
 from tacit.privacy.noise.gaussian import add_normal, spacing
 from tacit.privacy.noise.laplace import add_laplace
+from tacit.training.prepare import Job, prepare
+from tacit.training.stacked_context import StackedContext
 
 Array = NDArray[np.float64]
 STD = 3.0
@@ -260,3 +273,118 @@ def test_releases_that_were_not_made_or_made_again() -> None:
     again = replace(m, places=(m.places[1], *m.places[1:]))
     assert "made again" in finding(again.sample(), "releases").saw
     assert failed(m.sample()) == set()
+
+
+def job(
+    algorithm: Mapping[str, Any] | None = None, *, nodes: int = 4, steps: int = 5, **train: Any
+) -> Job:
+    """A linear model of 20 inputs on random records."""
+    config = load_config(
+        {
+            "task": {"loss": "mse"},
+            "algorithm": {"name": "privsgp", **(algorithm or {})},
+            "privacy": {"epsilon": 2.0, "delta": 1e-3, "noise_seed": 3},
+            "train": {"steps": steps, "batch": 10, **train},
+        },
+        count=nodes,
+        given_model=True,
+    )
+    draw = torch.Generator().manual_seed(1)
+    data = [
+        (torch.randn(30, 20, generator=draw), torch.randn(30, 1, generator=draw))
+        for _ in range(nodes)
+    ]
+    return prepare(config, model=nn.Linear(20, 1), nodes=data)
+
+
+def in_laboratory(
+    planned: Job, context: ContextFactory = StackedContext, repetitions: int = 100
+) -> NoiseSample:
+    harness = set_up(planned.plan, planned.plan.steps, repetitions, context)
+    seen = [harness.observe(ALONE, seed) for seed in range(2)]
+    return noise_sample([one.trace for one in seen], planned.plan, copies=harness.copies)
+
+
+def traced(planned: Job, context: ContextFactory = StackedContext) -> Trace:
+    """A run on the job's own model and data."""
+    plan = planned.plan
+    exchange = InProcessExchange(
+        plan.mixing.weights,
+        dtype=getattr(torch, plan.config.train.dtype),
+        device=torch.device("cpu"),
+    )
+    model, data = planned.model, planned.train
+    return run_traced(plan, model, data, exchange, context=context, steps=plan.steps)
+
+
+@pytest.mark.parametrize("train", [{}, {"batch": "all"}, {"dtype": "float64"}])
+def test_a_run_of_the_program_passes_in_the_laboratory_and_on_its_own_model(
+    train: Mapping[str, Any],
+) -> None:
+    planned = job(**train)
+    laboratory, own = in_laboratory(planned), noise_sample([traced(planned)], planned.plan)
+    assert (laboratory.releases, laboratory.width) == (2 * 25 * 4 * 5, 16)
+    assert set(laboratory.run) == set(range(50))
+    assert set(laboratory.node) == set(range(4))
+    assert (own.releases, own.width) == (4 * 5, 21)
+    found = noise_findings([laboratory, own])
+    assert all(each.p_value > 1e-3 for each in found)
+
+
+class Quieter(StackedContext):
+    """A tenth less noise."""
+
+    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
+        quiet = super().add_noise(torch.zeros_like(total), k, **options)
+        return total.add_(quiet, alpha=0.9)
+
+
+class FollowingBatch(StackedContext):
+    """Noise times the root of the batch that was drawn, over the one that was expected."""
+
+    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
+        assert self.last_mask is not None
+        scale = (self.last_mask.sum(1, keepdim=True) / self.batch_size).sqrt()
+        return super().add_noise(total, k, scale=scale.clamp(min=0.1))
+
+
+class LastStepBare(StackedContext):
+    """No noise in the last step."""
+
+    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
+        return total if k == self.steps - 1 else super().add_noise(total, k, **options)
+
+
+@pytest.mark.parametrize(
+    ("context", "name"),
+    [
+        (Quieter, "noise variance"),
+        (FollowingBatch, "noise and batch size"),
+        (LastStepBare, "noise of each step"),
+    ],
+)
+def test_defects_of_the_program_are_found_in_the_laboratory(
+    context: ContextFactory, name: str
+) -> None:
+    assert name in failed(in_laboratory(job(), context))
+
+
+def test_what_was_drawn_is_counted_by_the_node() -> None:
+    planned = job()
+    trace = traced(planned)
+    sample, call = noise_sample([trace], planned.plan), trace.drawn[0]
+    expected = [int((call.rows == node).sum()) / 10 for node in range(4)]
+    assert sample.drawn is not None
+    assert sample.drawn[:4].tolist() == expected
+
+
+def test_nodes_that_rest_have_nothing_missing_and_lost_releases_are_named() -> None:
+    planned = job({"name": "dp-dda", "activation": 0.5})
+    trace = traced(planned)
+    sample = noise_sample([trace], planned.plan)
+    assert 0 < sample.releases < 20
+    assert failed(sample) == set()
+    lost = trace.releases.pop(2)
+    assert {str(place) for place in noise_sample([trace], planned.plan).missing} == {
+        f"node {node} at step {lost.step} (run 0)" for node in lost.nodes
+    }

@@ -1,35 +1,238 @@
-"""Tests of who is drawn: each defect is found by the test that is for it, and nothing else is."""
+"""Tests of who is drawn: a correct program passes, and each defect is found by the test for it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import drawing_lab as lab
+import numpy as np
 import pytest
 
 from tacit.analysis.audit.fidelity.finding import Finding
+from tacit.training import sampling
+from tacit.training.stacked_context import StackedContext
 
-COINS: Mapping[str, Any] = {}
-FEDAVG = {"name": "dp-fedavg", "local_steps": 2}
-AGAIN = {**FEDAVG, "sampling": "with-replacement"}
+POISSON: Mapping[str, Any] = {}
+TWO_PARTS: Mapping[str, Any] = {"name": "dp-fedavg", "local_steps": 2}
+AGAIN: Mapping[str, Any] = {**TWO_PARTS, "sampling": "with-replacement"}
+PRIMAL: Mapping[str, Any] = {"name": "fedspd-dp", "local_steps": 2, "clients_per_round": 3}
+ANCHORS: Mapping[str, Any] = {"name": "privsgp-vr", "anchor_every": 4}
+TABLE: Mapping[str, Any] = {"name": "privsgp-vr", "state": "private", "table_batch": 3}
+BOTH = pytest.mark.parametrize("setting", [POISSON, lab.FIXED], ids=["poisson", "fixed"])
 
 
 def failed(findings: Mapping[str, Finding]) -> set[str]:
+    """Names of the tests that did not pass."""
     return {name for name, finding in findings.items() if not finding.passed}
 
 
-@pytest.mark.parametrize("setting", [COINS, lab.FIXED], ids=["poisson", "fixed"])
-def test_coins_of_one_step_in_all(setting: Mapping[str, Any]) -> None:
-    found = lab.observe(lab.drawing_job(**setting), lab.SameCoins).findings()
-    assert "coins of steps" in failed(found)
-    assert found["coins of steps"].statistic > 3
+def found(
+    context: type[StackedContext],
+    setting: Mapping[str, Any],
+    algorithm: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> dict[str, Finding]:
+    """The findings about a defect."""
+    return lab.observe(lab.drawing_job(algorithm, **setting), context, **options).findings()
 
 
-@pytest.mark.parametrize("setting", [COINS, lab.FIXED], ids=["poisson", "fixed"])
-def test_a_correct_program(setting: Mapping[str, Any]) -> None:
-    found = lab.observe(lab.drawing_job(**setting)).findings()
-    assert not failed(found)
-    assert {"batches", "favoured records", "records drawn together"} <= set(found)
-    assert {"coins of steps", "coins of nodes", "coins of runs"} <= set(found)
-    assert ("sampling rate" in found) == ("batch sizes" in found) == (setting is COINS)
+# Correct programs.
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "algorithm",
+    [None, TWO_PARTS, AGAIN, PRIMAL, ANCHORS],
+    ids=["one", "disjoint", "independent", "partial", "anchors"],
+)
+def test_a_correct_program(setting: Mapping[str, Any], algorithm: Mapping[str, Any] | None) -> None:
+    findings = found(StackedContext, setting, algorithm)
+    assert not failed(findings)
+    assert {"batches", "favoured records", "records drawn together"} <= set(findings)
+    assert {"coins of steps", "coins of nodes", "coins of runs"} <= set(findings)
+    assert ("sampling rate" in findings) == ("batch sizes" in findings) == (setting is POISSON)
+    assert ("parts of a step" in findings) == (algorithm in (TWO_PARTS, PRIMAL))
+
+
+def test_nodes_of_several_sizes_and_nodes_that_lack_a_record() -> None:
+    runs = lab.observe(lab.drawing_job(records=(20, 12, 17, 5)), absent=True)
+    assert not failed(runs.findings())
+
+
+def test_where_every_batch_holds_everything_only_that_is_asked() -> None:
+    job = lab.drawing_job(train={"batch": "all"})
+    assert set(lab.observe(job).findings()) == {"batches"}
+    assert failed(lab.observe(job, lab.ForeignRecords).findings()) == {"batches"}
+
+
+def test_a_table_of_mini_batches() -> None:
+    runs = lab.observe(lab.drawing_job(TABLE))
+    findings = runs.findings()
+    assert not failed(findings)
+    assert "sampling rate" in findings
+
+
+# What needs no chance.
+
+
+@pytest.mark.parametrize(
+    ("context", "setting", "saw"),
+    [
+        (lab.ForeignRecords, POISSON, "Step 2 drew a record that its node does not have."),
+        (lab.RecordTwice, POISSON, "Step 2 drew a record twice in one batch."),
+        (lab.LastIsDropped, POISSON, None),
+        (lab.InPairs, lab.FIXED, r"Step \d drew \d records where 5 are planned."),
+    ],
+)
+def test_what_a_batch_holds(
+    context: type[StackedContext], setting: Mapping[str, Any], saw: str | None
+) -> None:
+    finding = found(context, setting)["batches"]
+    assert finding.passed == (saw is None)
+    assert saw is None or re.match(saw, finding.saw)
+
+
+def test_the_record_that_is_not_there_is_never_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = lab.drawing_job()
+    assert lab.observe(job, absent=True).findings()["batches"].passed
+    runs = lab.observe(job)
+    plans = lab.observe(job, absent=True, steps=1).plans
+    seen = lab.Runs(runs.traces, plans, runs.offsets).findings()["batches"]
+    assert seen.p_value == 0
+    assert "does not have" in seen.saw
+
+
+def test_a_sum_over_every_record_that_leaves_one_out() -> None:
+    finding = found(lab.WithoutTheLast, POISSON, ANCHORS)["batches"]
+    assert finding.p_value == 0
+    assert "Step 0 drew 19 records where 20 are planned." in finding.saw
+
+
+def test_a_mini_batch_of_a_table_that_is_drawn_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sampler numbers records in place of mini-batches of one record more than the table's."""
+    runs = lab.observe(lab.drawing_job({**TABLE, "table_batch": 2}))
+    plans = lab.observe(lab.drawing_job(TABLE), steps=1).plans
+    assert "drawn whole" in lab.Runs(runs.traces, plans, runs.offsets).findings()["batches"].saw
+
+
+@BOTH
+def test_parts_that_share_a_record(setting: Mapping[str, Any]) -> None:
+    finding = found(lab.SharedParts, setting, TWO_PARTS)["parts of a step"]
+    assert (finding.statistic, finding.p_value) == (2.0, 0.0)  # once in each of two runs
+    assert finding.saw == "In run 0, two parts of step 2 of node 3 share a record."
+
+
+# Chance.
+
+
+@pytest.mark.parametrize(
+    ("context", "name", "settings", "algorithm"),
+    [
+        (lab.SameCoins, "coins of steps", (POISSON, lab.FIXED), None),
+        (lab.SameCoins, "coins of steps", (POISSON, lab.FIXED), TWO_PARTS),
+        (lab.SameCoins, "coins of steps", (POISSON, lab.FIXED), PRIMAL),
+        (lab.SameParts, "coins of steps", (POISSON, lab.FIXED), AGAIN),
+        (lab.OrderAnEpoch, "coins of steps", (lab.FIXED,), None),
+        (lab.PublicOrder, "coins of steps", (lab.FIXED,), None),
+        (lab.PublicOrder, "coins of nodes", (lab.FIXED,), None),
+        (lab.PublicOrder, "coins of runs", (lab.FIXED,), None),
+        (lab.PublicOrder, "favoured records", (lab.FIXED,), None),
+        (lab.PublicCoins, "coins of runs", (POISSON, lab.FIXED), None),
+        (lab.PublicCoins, "coins of runs", (POISSON, lab.FIXED), TWO_PARTS),
+        (lab.NeighboursCoins, "coins of nodes", (POISSON, lab.FIXED), None),
+        (lab.NeighboursCoins, "coins of nodes", (POISSON, lab.FIXED), TWO_PARTS),
+        (lab.InPairs, "records drawn together", (POISSON,), None),
+        (lab.InPairs, "batch sizes", (POISSON,), None),
+        (lab.SizesAreFixed, "batch sizes", (POISSON,), None),
+        (lab.LastIsDropped, "favoured records", (POISSON, lab.FIXED), None),
+        (lab.NotDealt, "favoured records", (POISSON, lab.FIXED), TWO_PARTS),
+    ],
+)
+def test_a_defect(
+    context: type[StackedContext],
+    name: str,
+    settings: tuple[Mapping[str, Any], ...],
+    algorithm: Mapping[str, Any] | None,
+) -> None:
+    for setting in settings:
+        assert name in failed(found(context, setting, algorithm))
+
+
+def test_a_key_that_two_nodes_of_several_sizes_share() -> None:
+    job = lab.drawing_job(records=(20, 12, 17, 10))
+    assert "coins of nodes" in failed(lab.observe(job, lab.NeighboursCoins).findings())
+
+
+def test_a_sampler_that_ignores_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is under audit is not only the context: the sampler that it calls is replaced here."""
+    drawn = sampling.disjoint_batches
+    monkeypatch.setattr(
+        sampling, "disjoint_batches", lambda plan, keys, k, *rest, **more: drawn(
+            plan, keys, k - k % 2, *rest, **more
+        )
+    )  # fmt: skip
+    assert "coins of steps" in failed(found(StackedContext, POISSON))
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.25])
+def test_another_rate(factor: float) -> None:
+    context = type("Other", (lab.AtRate,), {"rate_of_coins": 0.25 * factor})
+    finding = found(context, POISSON)["sampling rate"]
+    assert not finding.passed
+    assert finding.statistic == pytest.approx(factor, rel=0.03)
+
+
+# Power: what a test says that it finds, it finds.
+
+
+def stated(finding: Finding) -> float:
+    """The smallest defect that a finding states: a chance, or a percentage as a share."""
+    number = re.search(r"(\d[\d.]*)( %)?", finding.power)
+    assert number is not None
+    return float(number[1]) / (100 if number[2] else 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("context", "key", "name", "smaller"),
+    [
+        (lab.AtRate, "rate_of_coins", "sampling rate", None),
+        (lab.StepsRepeated, "share", "coins of steps", 0.4),
+        (lab.SometimesFixed, "share", "batch sizes", 0.4),
+        (lab.OneFavoured, "share", "favoured records", None),
+    ],
+)
+def test_power(context: type[StackedContext], key: str, name: str, smaller: float | None) -> None:
+    """And one that is much smaller is missed: the figure is not merely large."""
+    least = stated(found(StackedContext, POISSON)[name])
+    seen = [
+        found(type("Least", (context,), {key: least}), POISSON, seed=10 * seed)[name].passed
+        for seed in range(1, 6)
+    ]
+    assert seen.count(False) >= 4
+    if smaller is not None:
+        small = type("Small", (context,), {key: least * smaller})
+        assert found(small, POISSON, seed=100)[name].passed
+
+
+def test_too_little_says_so() -> None:
+    findings = lab.observe(lab.drawing_job(), nodes=4, runs=1, steps=1).findings()
+    assert "coins of runs" not in findings
+    assert "coins of steps" not in findings
+    assert findings["batch sizes"].power.startswith("There are too few batches")
+    assert not failed(findings)
+
+
+@pytest.mark.slow
+def test_how_often_a_correct_program_is_accused() -> None:
+    """A p-value of 1/20 or less comes up in at most one run of twenty: bounds are seldom near."""
+    job = lab.drawing_job()
+    low = dict[str, int]()
+    for seed in range(60):
+        for name, finding in lab.observe(job, nodes=4, steps=4, seed=10 * seed).findings().items():
+            low[name] = low.get(name, 0) + (finding.p_value <= 0.05)
+    # More than 8 of 60 have a chance below 0.005 where each has 1/20.
+    assert max(low.values()) <= 8
+    assert np.mean(list(low.values())) <= 3

@@ -90,7 +90,15 @@ class Verdict:
     planned: float
 
 
-def counted(what: str, hits: NDArray[Any], tries: NDArray[Any], rate: float, *, own: bool) -> Cells:
+def counted(
+    what: str,
+    hits: NDArray[Any],
+    tries: NDArray[Any],
+    rate: float,
+    *,
+    own: bool,
+    public: NDArray[np.bool_] | None = None,
+) -> Cells:
     """Cells of coins of one rate.
 
     Args:
@@ -100,16 +108,18 @@ def counted(what: str, hits: NDArray[Any], tries: NDArray[Any], rate: float, *, 
         rate: the planned chance of a hit.
         own: whether these cells are met with this rate only. Of many such cells only those that
             are furthest from the plan are kept.
+        public: which cells there are, of the same shape, where coins that fell decide about tries;
+            None: those with tries.
     """
     found, tossed = (np.asarray(values, np.float64).reshape(-1) for values in (hits, tries))
-    numbers = np.flatnonzero(tossed)
+    numbers = np.flatnonzero(tossed if public is None else public)
     count = len(numbers)
     if own and count > _MOST:
         away = np.abs(found - tossed * rate)[numbers]
         scale = np.sqrt(tossed[numbers] * rate * (1 - rate)) + 1
         numbers = np.sort(numbers[np.argpartition(away / scale, -_MOST)[-_MOST:]])
-    costs = np.outer(costs_of(rate), tossed[numbers])
     kept = tossed[numbers]
+    costs = np.outer(costs_of(rate), kept)
     return Cells(what, found[numbers], kept, kept * rate, costs, numbers, count, own)
 
 
@@ -160,7 +170,7 @@ def weigh(kinds: Sequence[Cells]) -> Verdict:
     Args:
         kinds: with at least one cell among them all.
     """
-    some = [cells for cells in kinds if len(cells.hits)]
+    some = [cells for cells in kinds if cells.count]
     each = [
         special.logsumexp(TILTS[:, None] * cells.hits - cells.costs, axis=0)
         - math.log(len(TILTS) * cells.count * len(some))

@@ -16,14 +16,13 @@ added to: other tests look at these. Noise that nodes share in pairs does not ex
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from operator import ne
 
 from torch import Tensor
 
+from tacit.analysis.audit.fidelity.compared import Items, changed, exact_finding, fingerprint
 from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.analysis.audit.fidelity.other_records import CHANGES, other_records
 from tacit.analysis.audit.fidelity.pinned import Place, pinned, with_noise
@@ -35,10 +34,7 @@ from tacit.errors import describe
 from tacit.training.prepare import Job
 from tacit.training.processes.communication import local_exchange
 
-__all__ = ["Shown", "fingerprint", "interference_findings", "show"]
-
-Items = tuple[tuple[str, str], ...]
-"""What each thing is, for people, and a digest of it, in the order in which they came."""
+__all__ = ["Shown", "interference_findings", "show"]
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,7 @@ def interference_findings(
     everything = {**others, "the same, under other noise": free}
     reach = f"in the first {steps} steps for other records ({_tried(others, first)})"
     return [
-        _finding(
+        exact_finding(
             "the same run twice",
             "Does a run on the same records, with the same coins and noise, send the same?",
             _differences({"the same": again}, first, _all),
@@ -99,7 +95,7 @@ def interference_findings(
             "It finds every such value that another source of randomness changes. All other "
             "comparisons of runs rest on this one.",
         ),
-        _finding(
+        exact_finding(
             "what is sent",
             "Do messages depend on the records in any other way than through what was noised?",
             _differences(others, first, lambda shown: shown.messages),
@@ -107,7 +103,7 @@ def interference_findings(
             len(first.messages),
             f"It finds every value, size or number of messages that changes {reach}.",
         ),
-        _finding(
+        exact_finding(
             "what is released",
             "Is the noise asked for at the same places and in the same amount whatever the records "
             "are, and is what comes out noised?",
@@ -117,7 +113,7 @@ def interference_findings(
             "It finds every step that leaves out the noise, adds to what was noised, or asks for "
             f"noise by private values, where that changes anything {reach}.",
         ),
-        _finding(
+        exact_finding(
             "models that count as released",
             "Are the models that others may see functions of what was noised?",
             _differences(others, first, lambda shown: shown.models),
@@ -125,7 +121,7 @@ def interference_findings(
             len(first.models),
             f"It finds every such model that changes {reach}.",
         ),
-        _finding(
+        exact_finding(
             "what counts as public",
             "Is what is sent as known to everyone the same, whatever the records and the noise?",
             _differences(everything, first, lambda shown: shown.public),
@@ -194,15 +190,6 @@ def show(
     return shown, noise.kept
 
 
-def fingerprint(value: Tensor, *more: str) -> str:
-    """A digest of a tensor's type, shape and bits, and of texts that go with it."""
-    digest = hashlib.blake2b(digest_size=16)
-    plain = value.detach().contiguous().cpu()
-    digest.update(repr((str(plain.dtype), tuple(plain.shape), more)).encode())
-    digest.update(plain.numpy().tobytes())
-    return digest.hexdigest()
-
-
 def _released(trace: Trace) -> Items:
     return tuple(
         (
@@ -256,30 +243,5 @@ def _differences(
         if shown.error is not None:
             found.append(f"{records} the run ended with an error: {shown.error}")
             continue
-        for own, other in zip_longest(pick(first), pick(shown)):
-            if own != other:
-                what, _ = own or other or ("", "")
-                found.append(f"{records} {what}")
+        found += [f"{records} {what}" for what in changed(pick(first), pick(shown))]
     return found
-
-
-def _finding(
-    name: str, question: str, differences: Sequence[str], things: str, count: int, power: str
-) -> Finding:
-    """A test that no correct program fails."""
-    saw = f"None of the {count} {things} changed." if count else f"There were no {things}."
-    if differences:
-        saw = (
-            f"{len(differences)} {things} changed, of {count} that were compared in each run; the "
-            f"first: {differences[0]}."
-        )
-    return Finding(
-        name=name,
-        question=question,
-        statistic=float(len(differences)),
-        meaning="how many of them changed between runs that must agree to the last bit",
-        p_value=0.0 if differences else 1.0,
-        exact=True,
-        saw=saw,
-        power=power,
-    )

@@ -183,7 +183,9 @@ _TESTS: tuple[_Test, ...] = (
         "Is the noise of a step independent of the steps before it?",
         "correlation of noises that are some steps apart, the largest",
         links.steps_apart,
-        lambda least: f"Finds a correlation of {least:.2g} between steps.",
+        lambda least: (
+            f"Finds a correlation of {least:.2g} between steps that are one or two apart."
+        ),
     ),
     _Test(
         "noise met twice",
@@ -221,7 +223,8 @@ _TESTS: tuple[_Test, ...] = (
         "part of the noise along what was handed in, in deviations",
         links.along_handed,
         lambda least: (
-            f"Finds {least:.2g} deviations in each release along what was handed in, now or before."
+            f"Finds {least:.2g} deviations in each release along what was handed in with it, or a "
+            "step before."
         ),
     ),
     _Test(
@@ -243,7 +246,9 @@ _TESTS: tuple[_Test, ...] = (
         "Does the noise follow its law, out to its tails?",
         "share of the noise beyond a point over the share that belongs there",
         law.shape,
-        lambda least: f"Finds that the highest or lowest {least:.2%} of the noise is missing.",
+        lambda least: (
+            f"Finds that the highest or lowest one in {1 / least:,.0f} values is missing."
+        ),
     ),
     _Test(
         "releases",

@@ -38,6 +38,7 @@ MOST_DIRECTIONS = 512
 MOST_PAIRED = 4096
 """Coordinates with which two noises are compared."""
 
+_MOST_HANDED = 8
 _NARROW = 24
 _MISSED = 1 - POWER
 
@@ -95,8 +96,8 @@ def common(
             statistic=statistic,
             p_value=two_sided(np.array([statistic])).p_value,
             saw=(
-                f"About {max(0.0, share(statistic)):.2g} of the noise's variance is common to all "
-                f"{word}, where chance alone explains {share(float(stats.norm.isf(level / 2))):.2g}"
+                f"The {word} share {max(0.0, share(statistic)):.3%} of the noise's variance, where "
+                f"chance alone explains {share(float(stats.norm.isf(level / 2))):.3%}"
             ),
             least=_common_found(count, sample.width, level),
             exact=True,
@@ -180,7 +181,7 @@ def _along(
             f"The clearest link is between {names(index)}: {by_sum:+.2g} on average and "
             f"{by_square:.2g} whatever its sign, where 0 is none and 1 is full"
         ),
-        least=shift_found(2 * len(scores), level) / math.sqrt(counts.min()) / length,
+        least=shift_found(2 * len(scores), level) / math.sqrt(counts[:2].min()) / length,
     )
 
 
@@ -195,7 +196,8 @@ def pairs(sample: NoiseSample, level: float) -> Look | None:
     unit = noises / np.linalg.norm(noises, axis=1, keepdims=True)
     closest = _closest_narrow if width <= _NARROW else _closest_wide
     cosine, one, other, twins = closest(unit, pairs)
-    p_value = pair_correlation(cosine, width, pairs)
+    # Where none is close enough to be looked at, all that is known is that nothing was seen.
+    p_value = pair_correlation(cosine, width, pairs) if one >= 0 else 1.0
     saw = f"No two noises are more alike than {cosine:.3g}, where 1 is the same"
     if one >= 0:
         saw = (
@@ -273,8 +275,8 @@ def coordinates(sample: NoiseSample, level: float) -> Look | None:
         statistic=max(abs(share), abs(link)),
         p_value=min(1.0, 2 * min(size.p_value, apart.p_value)),
         saw=(
-            f"About {max(0.0, share):.2g} of the noise's variance is common to all coordinates, "
-            f"and the clearest link between coordinates is {link:+.2g}, {lag} apart"
+            f"All coordinates share {max(0.0, share):.3%} of the noise's variance; the clearest "
+            f"correlation is {link:+.2g}, between coordinates that are {lag} apart"
         ),
         least=min(1.0, (grown - 1) / (width - 1)),
     )
@@ -312,7 +314,7 @@ def along_handed(sample: NoiseSample, level: float) -> Look:
     """The noise along what was handed in: with it, and some steps before."""
     ordered = _ordered(sample.run, sample.node, sample.part)
     noises, handed = sample.scores[ordered.order], sample.handed[ordered.order]
-    lags = min(ordered.longest, MOST_LAGS)
+    lags = min(ordered.longest, _MOST_HANDED)
     scores = [_lag_scores(noises, handed, ordered, lag) for lag in range(lags)]
     seen = _along(
         scores,

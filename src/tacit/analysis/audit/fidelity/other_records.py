@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.data import StackedData, bounded_inputs
+from tacit.errors import RecordsError
 from tacit.models.architectures import failures
 from tacit.training.prepare import Job
 
@@ -22,6 +23,7 @@ __all__ = ["CHANGES", "Change", "other_records"]
 LARGER = 1e3
 OUTLIER = 1e10
 _TRIED = 1024  # records on which a changed data set is tried
+_AT_ONCE = 4096  # records that are changed at once
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ CHANGES: Mapping[str, Change] = {
 
 
 def other_records(job: Job, change: Change) -> StackedData | None:
-    """The job's records, changed; None where its model fails on such records.
+    """The job's records, changed; None where its model fails on them, or a rule forbids them.
 
     Args:
         job: whose records, and what is declared of them.
@@ -124,9 +126,20 @@ def other_records(job: Job, change: Change) -> StackedData | None:
     if bound is not None and not train.bytes and stored.is_floating_point():
         stored = bounded_inputs(stored, bound)
     changed = replace(train, stored=stored, targets=targets)
-    rows = torch.arange(min(_TRIED, len(targets)), device=targets.device)
-    fails = failures(_module(job), changed.inputs_of(rows).to(train.first.inputs.dtype))
-    return None if fails else changed
+    return changed if _fits(job, changed) else None
+
+
+def _fits(job: Job, data: StackedData) -> bool:
+    """Whether records keep the public rules, and the first of them pass through the model."""
+    outputs = job.model.outputs(job.model.start(1, job.dtype, job.device), job.train.first.inputs)
+    ends = zip(data.offsets.tolist(), data.sizes.tolist(), strict=True)
+    try:
+        for start, size in ends:
+            job.loss.check_records(outputs[0], data.targets[start : start + size])
+    except RecordsError:
+        return False
+    rows = torch.arange(min(_TRIED, len(data.targets)), device=data.targets.device)
+    return not failures(_module(job), data.inputs_of(rows).to(job.train.first.inputs.dtype))
 
 
 def _kinds(job: Job) -> _Kinds:
@@ -154,13 +167,20 @@ def _module(job: Job) -> nn.Module:
 
 
 def _inputs(train: StackedData, kinds: _Kinds, change: Change) -> Tensor:
-    stored = train.stored
-    if train.bytes:
-        shares = change.inputs(stored.float() / 255).nan_to_num().abs().clamp(0, 1)
-        return (255 * shares).round().to(stored.dtype)
     if kinds.ids is not None:
-        return change.labels(stored, kinds.ids)
+        return change.labels(train.stored, kinds.ids)
+    changed = _changed_bytes if train.bytes else _changed_numbers
+    parts = torch.split(train.stored, _AT_ONCE)  # as numbers, bytes take four times the memory
+    return torch.cat([changed(part, change) for part in parts])
+
+
+def _changed_numbers(stored: Tensor, change: Change) -> Tensor:
     return _finite(change.inputs(stored))
+
+
+def _changed_bytes(stored: Tensor, change: Change) -> Tensor:
+    shares = change.inputs(stored.float() / 255).abs().clamp(0, 1)
+    return (255 * shares).round().to(stored.dtype)
 
 
 def _targets(targets: Tensor, kinds: _Kinds, change: Change) -> Tensor:

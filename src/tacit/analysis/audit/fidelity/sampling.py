@@ -286,7 +286,7 @@ def _favoured(coins: Sequence[Coins], slack: float) -> Finding | None:
     return _judged(
         "favoured records",
         "Is every record as likely to be drawn as every other, whatever its place?",
-        verdict.hits / verdict.planned,
+        _ratio(verdict),
         "records drawn where that speaks most against the plan, over those that are expected",
         verdict,
         slack,
@@ -314,7 +314,7 @@ def _places(some: Coins) -> list[Cells]:
 
 def _together(coins: Sequence[Coins], slack: float) -> Finding | None:
     kinds = merged([cells for some in coins for cells in _pairs(some)])
-    if not any(len(cells.hits) for cells in kinds):
+    if not kinds:
         return None
     verdict = weigh(kinds)
     pairs = next(cells for cells in kinds if cells.own)
@@ -325,7 +325,7 @@ def _together(coins: Sequence[Coins], slack: float) -> Finding | None:
     return _judged(
         "records drawn together",
         "Are two records drawn together no more and no less often than independent coins do it?",
-        verdict.hits / verdict.planned,
+        _ratio(verdict),
         "pairs drawn where that speaks most against the plan, over those that are expected",
         verdict,
         slack,
@@ -380,6 +380,8 @@ class _Again:
         whose: of the batches that are compared.
         follows: what a batch does that uses coins again, and
         unit: who does it.
+        apart: batches of one distance, in words, and
+        chain: those of one chain.
         arranged: bool `[runs, nodes, slots, records]` as `[chains, places, coins]`: in a chain,
             each place is compared with every later one.
         ranked: rates `[runs, nodes]`, and how many slots, as `[chains, places]`.
@@ -390,6 +392,8 @@ class _Again:
     whose: str
     follows: str
     unit: str
+    apart: str
+    chain: str
     arranged: Callable[[Bools], Bools]
     ranked: Callable[[Array, int], Array]
 
@@ -401,6 +405,8 @@ _AGAIN = (
         "two steps of a node",
         "use the coins of the batch before them",
         "the batches",
+        "batches of a node, {} places apart",
+        "batches of one single node, at one distance",
         lambda values: values.reshape(-1, *values.shape[2:]),
         lambda rates, slots: np.repeat(rates.reshape(-1, 1), slots, axis=1),
     ),
@@ -410,6 +416,8 @@ _AGAIN = (
         "two nodes",
         "use the coins of the node before them",
         "the nodes",
+        "batches of nodes whose numbers differ by {}",
+        "batches of one run, of nodes whose numbers differ alike",
         lambda values: values.reshape(*values.shape[:2], -1),
         lambda rates, slots: rates,
     ),
@@ -419,6 +427,8 @@ _AGAIN = (
         "two runs",
         "draw the same records in two runs",
         "the nodes",
+        "batches of a node in two runs, {} runs apart",
+        "batches of one single node, in runs of one distance",
         lambda values: values.swapaxes(0, 1).reshape(values.shape[1], values.shape[0], -1),
         lambda rates, slots: rates.T,
     ),
@@ -429,7 +439,7 @@ def _repeated(again: _Again, views: Sequence[View], slack: float) -> Finding | N
     """Whether batches share more, or fewer, records than independent ones do."""
     compared = [_compared(again, view) for view in views]
     kinds = merged([cells for each, _ in compared for cells in each])
-    if not any(len(cells.hits) for cells in kinds):
+    if not kinds:
         return None
     verdict = weigh(kinds)
     lags = kinds[0]
@@ -437,12 +447,12 @@ def _repeated(again: _Again, views: Sequence[View], slack: float) -> Finding | N
     return _judged(
         again.name,
         again.question,
-        verdict.hits / verdict.planned,
+        _ratio(verdict),
         f"records that batches of {again.whose} share, where that speaks most against the plan, "
         "over those that are expected",
         verdict,
         slack,
-        _seen(verdict, "records were drawn again"),
+        _seen(verdict, "records are in both"),
         f"It finds coins that are used again if {_percent(share)} of {again.unit} {again.follows}."
         if share is not None
         else f"There are too few coins to find that {again.unit} {again.follows}.",
@@ -475,45 +485,53 @@ def _compared(again: _Again, view: View) -> tuple[list[Cells], Array]:
             for side in (before, there)
         )
         sizes.append(tries[:, lag == 1].reshape(-1))
-        found += _overlaps(hits, tries, rates[chosen][:, later], lag, view.which, few)
+        coin: Bools = np.any(tossed[chosen], axis=2)
+        public = coin[:, earlier] & coin[:, later]
+        pairs = _Pairs(hits, tries, rates[chosen][:, later], public, lag)
+        found += _overlaps(again, pairs, _WHERE[view.which], few)
     return merged(found), np.concatenate(sizes)
 
 
-def _overlaps(
-    hits: Array, tries: Array, rates: Array, lag: NDArray[np.int64], which: str, few: bool
-) -> list[Cells]:
-    """Overlaps `[chains, pairs]` by distance, by chain and distance, and by pair if these are few.
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """Pairs of batches of some chains, `[chains, pairs]` each.
 
     Args:
         hits: records that a later batch shares with an earlier one.
         tries: records of the earlier batch that the later one has coins for.
         rates: of the later batch.
+        public: whether both batches have coins.
         lag: distance of the two, `[pairs]`.
-        which: the view.
-        few: whether all pairs of all chains can be held at once.
     """
-    chains, distances = len(hits), int(lag.max()) + 1
-    cell = np.arange(chains)[:, None] * distances + lag
+
+    hits: Array
+    tries: Array
+    rates: Array
+    public: Bools
+    lag: NDArray[np.int64]
+
+
+def _overlaps(again: _Again, pairs: _Pairs, where: str, few: bool) -> list[Cells]:
+    """Overlaps by distance, by chain and distance, and by pair if these are few."""
+    chains, distances = len(pairs.hits), int(pairs.lag.max()) + 1
+    cell = np.arange(chains)[:, None] * distances + pairs.lag
     found = []
-    for rate in np.unique(rates[tries > 0]).tolist():
-        own = rates == rate
-        shared, there = (
+    for rate in np.unique(pairs.rates[pairs.public]).tolist():
+        own = (pairs.rates == rate) & pairs.public
+        hits, tries, count = (
             np.bincount(cell[own], values[own], chains * distances).reshape(chains, distances)
-            for values in (hits, tries)
+            for values in (pairs.hits, pairs.tries, np.ones(own.shape))
         )
-        where = _WHERE[which]
+        some, summed = count > 0, count.sum(axis=0) > 0
+        apart, chain = again.apart + where, again.chain + where
         found += [
-            counted(
-                "all batches at distance {}" + where,
-                shared.sum(axis=0),
-                there.sum(axis=0),
-                rate,
-                own=False,
-            ),
-            counted("batches of a chain at one distance" + where, shared, there, rate, own=True),
+            counted(apart, hits.sum(axis=0), tries.sum(axis=0), rate, own=False, public=summed),
+            counted(chain, hits, tries, rate, own=True, public=some),
         ]
         if few:
-            found.append(counted("two batches" + where, hits[own], tries[own], rate, own=True))
+            every = np.ones(int(own.sum()), np.bool_)
+            single = pairs.hits[own], pairs.tries[own]
+            found.append(counted("two batches" + where, *single, rate, own=True, public=every))
     return found
 
 
@@ -522,23 +540,24 @@ def _repeated_share(
 ) -> float | None:
     """The least chance of a repeat, each batch for itself, that is found; None: not even 1.
 
-    The fewest repeats that are likely, of the smallest batches; the coins of the other batches, as
-    few hits as are likely. Each of the two fails with half of what `POWER` leaves.
+    A batch that is a repeat shares all its records with the one before it. How few are shared in
+    all is bounded by Chernoff, from the exact generating function.
     """
-    sizes = np.sort(sizes[sizes > 0])
-    if not len(lags.hits) or not len(sizes):
+    values, counts = np.unique(sizes[sizes > 0], return_counts=True)
+    if not len(lags.hits) or not len(values):
         return None
-    needed = least_hits(lags, 0, len(kinds), slack)
-    if needed is None:
+    least = least_hits(lags, 0, len(kinds), slack)
+    if least is None:
         return None
-    tries, unlikely = float(lags.tries[0]), (1 - POWER) / 2
-    rate, before = float(lags.planned[0]) / tries, np.concatenate([[0.0], np.cumsum(sizes)])
+    needed, tilts = least - 1, -TILTS[TILTS < 0]
+    rate = float(lags.planned[0] / lags.tries[0])
+    alone = np.outer(np.log1p(rate * np.expm1(-tilts)), values)
+    copied = -np.outer(tilts, values)
 
     def found(share: float) -> bool:
-        repeats = int(stats.binom.ppf(unlikely, len(sizes), share))
-        again = float(before[repeats])
-        rest = max(0.0, float(stats.binom.ppf(unlikely, round(tries - again), rate)))
-        return again + rest >= needed
+        with np.errstate(divide="ignore"):
+            each = np.logaddexp(np.log(share) + copied, np.log1p(-share) + alone)
+        return float((tilts * needed + each @ counts).min()) <= math.log(1 - POWER)
 
     return _least_share(found)
 
@@ -580,6 +599,10 @@ def _judged(
 def _seen(verdict: Verdict, what: str) -> str:
     place = verdict.what.format(verdict.number)
     return f"In {place}, {verdict.hits:.0f} {what}, and {verdict.planned:.1f} are expected."
+
+
+def _ratio(verdict: Verdict) -> float:
+    return verdict.hits / verdict.planned if verdict.planned else 1.0
 
 
 def _sentence(text: str) -> str:

@@ -1,0 +1,354 @@
+"""Whether what leaves a process is what was noised, and what was public before.
+
+The real `tacit.training.loop.execute` runs the job's first steps with a run folder, and runs again
+on other records while the noise releases what it did before. All that others may see must then be
+the same: metrics, result, report, statement, the common model, the names and forms of files, and
+what other processes would be told. Left out is what is marked as measured on private records, and
+clocks. Then the experiment is prepared again with other records: what is public of it (parameters,
+outputs, plan, and what other processes would be told) must be the same, and none may be refused.
+
+Keys are from the operating system, as in a run, so that the same statement is made; ledgers of data
+are left alone. The argument is in `docs/proofs/audits.md`, "What leaves a node".
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from tacit.analysis.audit.fidelity.compared import Items, changed, digest, exact_finding
+from tacit.analysis.audit.fidelity.compared import fingerprint as bits
+from tacit.analysis.audit.fidelity.finding import Finding
+from tacit.analysis.audit.fidelity.other_records import CHANGES, other_records
+from tacit.analysis.audit.fidelity.pinned import Place, pinned, with_noise
+from tacit.analysis.statement import statement_document
+from tacit.communication.peers import Alone
+from tacit.communication.received import SESSION_ID, Form
+from tacit.data import Dataset, StackedData
+from tacit.errors import DivergenceError, describe
+from tacit.privacy.ledger.ledger import read_ledger
+from tacit.report.documents.base import as_dict, plain_json
+from tacit.report.documents.metrics import PrivateMeasurement, PublicMeasurement
+from tacit.report.documents.run import RecordedRun, read_run_folder
+from tacit.report.run_page import run_page
+from tacit.training.hooks import Callback, Progress
+from tacit.training.loop import execute
+from tacit.training.plan import Plan
+from tacit.training.prepare import Job
+from tacit.training.run_folder.folder import MODEL, NODES, REPORT, RESULT
+from tacit.training.run_folder.result import Result
+
+__all__ = ["leaving_findings"]
+
+T = TypeVar("T")
+
+STEPS = 3
+SCORED = 64  # public test records that are scored
+RERUN = ("all others", "one extreme")  # data sets on which the run is made again
+CLOCKS = ("seconds", "steps_per_second")
+PRIVATE = tuple(key for key in PrivateMeasurement.model_fields if key != "step")
+OF_THIS_RUN = ("date", "run", "ledger")  # a statement's: when, and the random names of its ledger
+
+
+@dataclass(frozen=True)
+class _Left:
+    """What one run, or one preparation, showed, as digests.
+
+    Args:
+        shown: to whoever gets the run's results.
+        told: to other processes.
+        error: what ended it; None: nothing did.
+    """
+
+    shown: Items = ()
+    told: Items = ()
+    error: str | None = None
+
+    @property
+    def said(self) -> Items:
+        """All of it."""
+        return self.shown + self.told
+
+
+def leaving_findings(job: Job, *, steps: int = STEPS) -> list[Finding]:
+    """Run and prepare a job again on other records, and compare all that others may see.
+
+    Args:
+        job: what to run, in one process; it adds noise.
+        steps: how many steps are run before the run is stopped.
+    """
+    steps = min(steps, job.plan.steps)
+    kept: dict[Place, Tensor] = {}
+    first = _run(job, job.train, steps, kept)
+    runs = {name: _run_on(job, name, steps, kept) for name in RERUN}
+    again = {**_made(runs), "the same records": _run(job, job.train, steps, kept)}
+    own = _prepared(job, job.train)
+    facts = _made({name: _facts(job, name) for name in CHANGES})
+    return [
+        exact_finding(
+            "what a run shows",
+            "Does anything that others may see of a run depend on the records in any other way "
+            "than through what was noised?",
+            _differences(again, first, "shown"),
+            "metrics, files and documents",
+            len(first.shown),
+            f"It finds everything that differs after {steps} steps between runs on the job's "
+            f"records and on others ({_names(again)}): names and forms of files, rows of metrics, "
+            "the result, the report, the statement and the common model. It does not look at what "
+            "is marked as measured on private records, nor at clocks.",
+        ),
+        exact_finding(
+            "what other processes are told",
+            "Is what a run shares with other processes the same, whatever the records are?",
+            _differences(again, first, "told"),
+            "things told",
+            len(first.told),
+            f"It finds everything that differs in {steps} steps on other records ({_names(again)}) "
+            "as one process would tell it to others beside its messages, which have tests of "
+            "their own.",
+        ),
+        exact_finding(
+            "what is public beforehand",
+            "Is what is said of an experiment before it starts the same, whatever the records are?",
+            _differences(facts, own, "said"),
+            "facts",
+            len(own.said),
+            "It finds every number of parameters or outputs, every shape, noise, plan, and "
+            f"refusal that is another one with other records ({_names(facts)}). It does not read "
+            "files anew: what the reading of files makes public of records is not seen.",
+        ),
+    ]
+
+
+def _names(runs: Mapping[str, _Left]) -> str:
+    return ", ".join(name for name in runs if name in CHANGES) or "none that the model takes"
+
+
+def _made(runs: Mapping[str, _Left | None]) -> dict[str, _Left]:
+    return {name: left for name, left in runs.items() if left is not None}
+
+
+def _differences(runs: Mapping[str, _Left], first: _Left, of: str) -> list[str]:
+    found = []
+    for name, left in runs.items():
+        records = f"with other records ({name})," if name in CHANGES else f"with {name},"
+        if left.error is not None:
+            found.append(f"{records} {left.error}")
+            continue
+        found += [f"{records} {what}" for what in changed(getattr(first, of), getattr(left, of))]
+    return found
+
+
+# A run.
+
+
+def _run_on(job: Job, name: str, steps: int, kept: dict[Place, Tensor]) -> _Left | None:
+    data = other_records(job, CHANGES[name])
+    try:
+        return None if data is None else _run(job, data, steps, kept)
+    except Exception as error:  # whatever the code under audit raises
+        return _Left(error=f"the run ended with an error: {describe(error)}")
+
+
+def _run(job: Job, data: StackedData, steps: int, kept: dict[Place, Tensor]) -> _Left:
+    """Run the first steps in a folder that is deleted, and keep digests of what others may see.
+
+    Args:
+        job: what to run.
+        data: the nodes' records.
+        steps: how many are run.
+        kept: what the noise is to release; where nothing is kept yet, what it released is put here.
+    """
+    noise = pinned(job.plan.release.algorithm.noise, kept or None)
+    plan = with_noise(_with_fresh_keys(job.plan), noise)
+    job = replace(job, plan=plan, train=data, loaded=data, test=_few(job.test))
+    heard, seen = _Heard(), _Seen()
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        try:
+            result = execute(
+                job,
+                out=out,
+                callbacks=[seen],
+                should_stop=lambda: len(seen.progress) >= steps,
+                alone=heard,
+            )
+            shown = [*_results(job, result), *_files(out, job), *_documents(out, result)]
+        except DivergenceError as error:  # of what was released
+            shown = [("the error that ended the run", digest(str(error).replace(folder, "")))]
+    if not kept:
+        kept |= noise.kept
+    return _Left(shown=(*seen.items(), *shown), told=tuple(heard.told))
+
+
+def _with_fresh_keys(plan: Plan) -> Plan:
+    """The same plan with keys from the operating system, and without ledgers of the data."""
+    free = dict.fromkeys(("ledger", "ledger_epsilon", "ledger_delta", "noise_seed"))
+    settings = plan.config.privacy.model_copy(update=free)
+    return replace(plan, config=plan.config.model_copy(update={"privacy": settings}))
+
+
+def _few(test: Dataset | None) -> Dataset | None:
+    """Some public test records, from all over."""
+    if test is None or len(test) <= SCORED:
+        return test
+    rows = torch.linspace(0, len(test) - 1, SCORED).long().to(test.targets.device)
+    return replace(test, inputs=test.inputs[rows], targets=test.targets[rows])
+
+
+@dataclass
+class _Heard(Alone):
+    """Nobody, who keeps what other processes would be told but for names of runs drawn anew."""
+
+    told: list[tuple[str, str]] = field(default_factory=list)
+
+    def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
+        """Keep and answer; see `Peers.share`."""
+        written = "" if schema is SESSION_ID else schema.write(value)
+        self.told.append((f"the {what} that other processes are told", digest(written)))
+        return super().share(what, value, schema)
+
+
+@dataclass
+class _Seen(Callback):
+    """A callback that keeps what callbacks are told."""
+
+    metrics: list[PublicMeasurement] = field(default_factory=list)
+    progress: list[Progress] = field(default_factory=list)
+
+    def on_metrics(self, metrics: PublicMeasurement) -> None:
+        """See `Callback`."""
+        self.metrics.append(metrics)
+
+    def on_step(self, progress: Progress) -> None:
+        """See `Callback`."""
+        self.progress.append(progress)
+
+    def items(self) -> Items:
+        """Both, without clocks."""
+        rows = [
+            (f"what callbacks get of the metrics of step {row.step}", _row(row))
+            for row in self.metrics
+        ]
+        steps = [
+            (
+                f"what callbacks get of the progress of step {progress.step}",
+                digest(repr(replace(progress, steps_per_second=0.0))),
+            )
+            for progress in self.progress
+        ]
+        return (*rows, *steps)
+
+
+def _row(row: PublicMeasurement) -> str:
+    return _json(as_dict(row), CLOCKS, PRIVATE)
+
+
+def _json(document: Mapping[str, Any], *left_out: Sequence[str]) -> str:
+    """A digest of a document without some of its keys."""
+    without = {key for keys in left_out for key in keys}
+    kept = {key: value for key, value in document.items() if key not in without}
+    return digest(json.dumps(plain_json(kept), sort_keys=True, default=repr))
+
+
+def _results(job: Job, result: Result) -> Iterator[tuple[str, str]]:
+    """What a program that trains gets, but for what is its site's own."""
+    yield "the common model", bits(result.consensus)
+    if job.config.algorithm.definition.released_models:
+        yield "the nodes' models", bits(result.parameters)
+    for name in ("epsilon", "claims", "bytes_sent", "steps", "status", "message", "notes"):
+        yield f"the result's {name}", digest(repr(getattr(result, name)))
+    yield "whether the result is private", digest(repr(result.private))
+
+
+def _files(out: Path, job: Job) -> Iterator[tuple[str, str]]:
+    """Names of all files; the content of those that are public, and the form of the others."""
+    for path in sorted(out.rglob("*")):
+        name = path.relative_to(out).as_posix()
+        public = name == MODEL or (
+            name == NODES and job.config.algorithm.definition.released_models
+        )
+        if path.suffix == ".safetensors":
+            form = _tensors(path)
+            yield f"the form of {name}", digest(form, path.read_bytes() if public else b"")
+        elif path.suffix == ".toml":
+            yield f"the settings in {name}", digest("", path.read_bytes())
+        else:
+            yield f"the file {name}", digest(name)
+
+
+def _tensors(path: Path) -> str:
+    """Names, types and shapes of the tensors of a file."""
+    with safe_open(str(path), framework="pt") as file:
+        slices = {name: file.get_slice(name) for name in sorted(file.keys())}
+        return repr([(name, one.get_dtype(), one.get_shape()) for name, one in slices.items()])
+
+
+def _documents(out: Path, result: Result) -> Iterator[tuple[str, str]]:
+    """What files say, without clocks and what is marked as private."""
+    run = read_run_folder(out)
+    yield RESULT, _json(as_dict(run.result), CLOCKS)
+    for row in run.measurements:
+        yield f"the metrics of step {row.step}", _row(row)
+    yield f"what {REPORT} shows to others", digest(_page(run).replace(str(out), ""))
+    if (out / "ledger.sqlite").exists():
+        ledger = read_ledger(out / "ledger.sqlite")
+        (entered,) = ledger.runs
+        said = (entered.digest, entered.statements, entered.charged, entered.unsent)
+        yield "what the ledger says", digest(repr((*said, ledger.accounts)))
+    if result.private:
+        statement = as_dict(statement_document(out))
+        yield "the statement", _json(statement, OF_THIS_RUN)
+
+
+def _page(run: RecordedRun) -> str:
+    """The page as other parties have it."""
+    hidden = {**dict.fromkeys(PRIVATE), "seconds": 1.0}
+    rows = tuple(row.model_copy(update=hidden) for row in run.measurements)
+    result = run.result.model_copy(update=dict.fromkeys(CLOCKS, 1.0))
+    return run_page(replace(run, measurements=rows, result=result))
+
+
+# What is said before a run.
+
+
+def _facts(job: Job, name: str) -> _Left | None:
+    data = other_records(job, CHANGES[name])
+    try:
+        return None if data is None else _prepared(job, data)
+    except Exception as error:  # whatever the code under audit raises
+        return _Left(error=f"the experiment was refused: {describe(error)}")
+
+
+def _prepared(job: Job, data: StackedData) -> _Left:
+    """What is said of the job once it is prepared with some records.
+
+    Lines of a plan that say what was timed differ between two preparations of the same records,
+    and are left out.
+    """
+    heard = _Heard()
+    other = job.again(data, heard)
+    plan, slots = other.plan, other.model.layout.slots
+    shown = {
+        "the number of parameters": plan.parameters,
+        "the number of outputs": other.outputs,
+        "the shapes of the parameters": [(slot.name, slot.shape) for slot in slots],
+        "the path to the gradients": other.model.path,
+        "the epsilon of the nodes": [node.epsilon for node in plan.nodes],
+        "the plan": plan.digest(),
+        "the mechanisms": [repr(plan.release.mechanism(node)) for node in plan.nodes],
+        "the warnings": [line for line in plan.warnings if line in job.plan.warnings],
+        "the notes": [line for line in plan.notes if line in job.plan.notes],
+    }
+    return _Left(
+        shown=tuple((what, digest(repr(value))) for what, value in shown.items()),
+        told=tuple(heard.told),
+    )

@@ -1,0 +1,139 @@
+"""Other records of the same public kind: as many, shaped alike, and each of them another one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from fidelity_jobs import CLASSES, SIZES, job_of
+from torch import Tensor, nn
+
+from tacit.analysis.audit.fidelity import other_records as changing
+from tacit.analysis.audit.fidelity.other_records import CHANGES, other_records
+from tacit.config import load_config
+from tacit.data import StackedData
+from tacit.training.prepare import Job, prepare
+
+
+def made(job: Job, name: str) -> StackedData:
+    data = other_records(job, CHANGES[name])
+    assert data is not None
+    assert (data.stored.shape, data.stored.dtype) == (
+        job.train.stored.shape,
+        job.train.stored.dtype,
+    )
+    assert (data.targets.shape, data.targets.dtype) == (
+        job.train.targets.shape,
+        job.train.targets.dtype,
+    )
+    assert data.sizes.equal(job.train.sizes)
+    return data
+
+
+def given(model: nn.Module, records: Any, loss: str = "mse", **more: Any) -> Job:
+    config = load_config(
+        {
+            "task": {"loss": loss},
+            "algorithm": {"name": "dp2-sgd"},
+            "privacy": {"noise_std": 5.0, "delta": 1e-3},
+            "train": {"steps": 2, "batch": 2},
+        },
+        count=2,
+        given_model=True,
+    )
+    return prepare(config, model=model, nodes=[records] * 2, **more)
+
+
+def differs(one: Tensor, other: Tensor) -> Tensor:
+    """Of each record, whether anything is another number."""
+    return (one != other).reshape(len(one), -1).any(1)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_numbers_and_labels(name: str) -> None:
+    job = job_of("privsgp")
+    data = made(job, name)
+    moved = differs(data.stored, job.train.stored)
+    first = torch.zeros(sum(SIZES), dtype=torch.bool)
+    first[job.train.offsets] = True
+    assert moved.equal(first) if name == "one extreme" else bool(moved.all())
+    assert int(data.targets.min()) >= 0
+    assert int(data.targets.max()) < CLASSES
+    if name == "all others":
+        assert bool((data.targets != job.train.targets.flip(0)).all())
+    if name == "all zeros":  # the largest label is not among them
+        assert int(data.targets.max()) == 0
+    job.loss.check_records(torch.zeros(1, CLASSES), data.targets)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_inputs_stay_within_the_public_bound(name: str) -> None:
+    job = job_of("privsgp", task={"input_bound": 1.0})
+    norms = made(job, name).inputs.double().norm(dim=1)
+    assert bool((norms <= 1.0).all())
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_bytes_stay_bytes(name: str) -> None:
+    job = job_of("privsgp")
+    pixels = torch.arange(6 * sum(SIZES)).reshape(-1, 6).byte()
+    job = replace(job, train=replace(job.train, stored=pixels, bytes=True))
+    data = made(job, name)
+    wanted = {"all zeros": 0, "all large": 255}.get(name)
+    assert wanted is None or bool((data.stored == wanted).all())
+    assert bool(differs(data.stored, job.train.stored).any())
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_ids_have_a_row_in_every_embedding(name: str) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.many, self.few, self.last = nn.Embedding(9, 2), nn.Embedding(4, 2), nn.Linear(4, 1)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            pair = torch.cat([self.many(ids[:, 0]), self.few(ids[:, 1])], dim=1)
+            out: Tensor = self.last(pair)
+            return out
+
+    ids = torch.stack([torch.arange(6) % 4, torch.arange(6) % 3], dim=1)
+    job = given(Two(), (ids, torch.rand(6, 1)))
+    data = made(job, name)
+    assert int(data.stored.max()) < 4
+    assert bool(differs(data.stored, job.train.stored).any())
+
+
+@pytest.mark.parametrize(
+    ("values", "allowed"), [((0.0, 1.0), {0.0, 1.0}), ((-1.0, 1.0), {-1.0, 1.0})]
+)
+@pytest.mark.parametrize("name", CHANGES)
+def test_two_classes_keep_their_two_numbers(
+    name: str, values: tuple[float, float], allowed: set[float]
+) -> None:
+    targets = torch.tensor(values).repeat(3)
+    job = given(nn.Linear(3, 1), (torch.randn(6, 3), targets), loss="logistic")
+    data = made(job, name)
+    assert set(data.targets.tolist()) <= allowed
+    job.loss.check_records(torch.zeros(1, 1), data.targets)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_targets_of_a_users_own_loss_are_those_of_other_records(name: str) -> None:
+    targets = torch.rand(6, 2)
+    job = given(nn.Linear(3, 2), (torch.randn(6, 3), targets), "given", given_loss=nn.HuberLoss())
+    known = {tuple(row) for row in job.train.targets.tolist()}
+    assert {tuple(row) for row in made(job, name).targets.tolist()} <= known
+
+
+def test_records_that_a_model_fails_on_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(model: nn.Module, inputs: Tensor) -> int:
+        return int((inputs.abs().amax(dim=1) > 100).sum())
+
+    monkeypatch.setattr(changing, "failures", failing)
+    job = job_of("privsgp")
+    assert {name for name, change in CHANGES.items() if other_records(job, change) is None} == {
+        "all large",
+        "one extreme",
+    }
