@@ -270,7 +270,7 @@ def audit(
     seed: Annotated[int, typer.Option("--seed", help="Of coins, noise and sampling.")] = 0,
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", help="For the search for worst-case records; default: short."),
+        typer.Option("--seconds", help="For the search for worst-case records; default: 20."),
     ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print every test and every attack, too.")

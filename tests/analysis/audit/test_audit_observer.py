@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,21 +24,18 @@ from tacit.analysis.audit.canaries import (
 from tacit.analysis.audit.harness import (
     Harness,
     Observed,
-    RecordingExchange,
-    noised_gradients,
     set_up,
 )
+from tacit.analysis.audit.likelihood import Known, likelihood_ratio
+from tacit.analysis.audit.observers import Readings
 from tacit.analysis.audit.statistics import (
     LEARNING_SHARE,
-    Known,
     epsilon_merit,
     excess_merit,
     fix_and_count,
 )
 from tacit.communication.colours import Released
 from tacit.communication.exchange import InProcessExchange
-from tacit.errors import InputError
-from tacit.topology import Weights
 from tacit.training.stacked_context import StackedContext
 
 
@@ -107,26 +103,6 @@ def test_nodes_do_not_mix_across_copies() -> None:
     torch.testing.assert_close(mixed[3:6], alone)
 
 
-def test_a_message_is_recorded_as_it_was() -> None:
-    exchange = InProcessExchange(
-        [Weights.of_matrix(np.eye(2))], dtype=torch.float64, device=torch.device("cpu")
-    )
-    recorder = RecordingExchange(exchange)
-    value = torch.ones(2, 3, dtype=torch.float64)
-    (mixed,) = recorder.mix(4, Released(value))
-    value.zero_()
-    assert recorder.sent[0][0] == 4
-    assert torch.equal(recorder.sent[0][1][0], torch.ones(2, 3, dtype=torch.float64))
-    assert torch.equal(mixed, torch.ones(2, 3, dtype=torch.float64))
-
-
-def test_an_algorithm_without_an_observer_is_refused() -> None:
-    algorithm = job_of().config.algorithm.definition
-    unknown = replace(algorithm, step=lambda *arguments: None)
-    with pytest.raises(InputError, match="cannot be audited yet"):
-        noised_gradients(unknown, None)  # type: ignore[arg-type]
-
-
 def test_the_linear_model_has_constant_gradients_clipped_to_the_bound() -> None:
     model = canaries.linear_model(torch.float64, torch.device("cpu"))
     inserted = torch.tensor([True, False])
@@ -139,12 +115,19 @@ def test_the_linear_model_has_constant_gradients_clipped_to_the_bound() -> None:
         np.testing.assert_allclose(sums[1, :3], [0, 4, 0], atol=1e-12)
 
 
+def whole(y: np.ndarray) -> Readings:
+    """Releases that were seen whole, `[steps, nodes, width]`."""
+    return Readings(y, np.ones(y.shape, np.int64), np.ones(y.shape))
+
+
 @pytest.mark.parametrize("rate", [1.0, 0.3, 1e-3])
 def test_the_likelihood_ratio_is_that_of_the_densities(rate: float) -> None:
-    y, mu = np.random.default_rng(0).normal(size=(4, 5)), np.array([0.5, 1.0, 2.0, 9.0])
-    on = (1 - rate) * norm.pdf(y) + rate * norm.pdf(y - mu[:, None])
-    right = np.log(on / norm.pdf(y)).sum(0)
-    np.testing.assert_allclose(statistics.mixture_ratio(y, rate, mu), right, rtol=1e-9, atol=1e-12)
+    y, mu = np.random.default_rng(0).normal(size=(4, 5, WIDTH)), np.array([0.5, 1.0, 2.0, 9.0])
+    along = y[:, :, 0]
+    on = (1 - rate) * norm.pdf(along) + rate * norm.pdf(along - mu[:, None])
+    right = np.log(on / norm.pdf(along)).sum(0)
+    found = likelihood_ratio(ALONE)(whole(y), Known(rate, 2.0, mu))
+    np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-12)
 
 
 def test_every_statistic_is_larger_where_the_canary_is_hit() -> None:
@@ -155,13 +138,13 @@ def test_every_statistic_is_larger_where_the_canary_is_hit() -> None:
         y[:, :, 0] = centre
         y[1, 0, 0] += 3.0
         for name, statistic in statistics.statistics_of(problem).items():
-            hit, missed = statistic(y, known)
+            hit, missed = statistic(whole(y), known)
             assert hit > missed, name
     y = np.zeros((2, 2, WIDTH))
     y[:, :, 1] = 6.0
     y[1, 0, 1] -= 3.0
     for name, statistic in statistics.statistics_of(OPPOSED).items():
-        hit, missed = statistic(y, known)
+        hit, missed = statistic(whole(y), known)
         assert hit > missed, name
 
 

@@ -173,7 +173,7 @@ def _fidelity(
     ]
     findings = noise_findings(samples)
     progress("tests of who is drawn", 0, 1)
-    findings += sampling_findings(traces, [trace.plan for trace in traces], traces[0].offsets)
+    findings += sampling_findings(traces)
     progress("runs on other records", 0, 1)
     findings += interference_findings(
         job, context=context, seed=seed + 1, steps=min(steps, COMPARED_STEPS)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 import torch
+from fidelity_jobs import FIXED, PRIVATE, UNDER_REPLACEMENT
+from fidelity_jobs import job_of as small_job
 from torch import Tensor, nn
 
 from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
 from tacit.analysis.audit.trace import ContextFactory
 from tacit.config import load_config
-from tacit.gradients import Recurrent
+from tacit.gradients import Recurrent, clipping, contributions
+from tacit.gradients.contributions import Outer, Sizes
 from tacit.training.prepare import Job, prepare
 from tacit.training.stacked_context import StackedContext
 
@@ -34,13 +37,15 @@ class Positions(nn.Module):
 
 
 class Attention(nn.Module):
+    """So wide that norms come from Gram matrices of its positions."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.query, self.value = nn.Linear(8, 8), nn.Linear(8, CLASSES)
+        self.query, self.value = nn.Linear(32, 32), nn.Linear(32, 20)
 
     def forward(self, inputs: Tensor) -> Tensor:
         weights = torch.softmax(self.query(inputs) @ inputs.transpose(1, 2) / 3, dim=2)
-        return (weights @ self.value(inputs)).mean(dim=1)
+        return (weights @ self.value(inputs)).mean(dim=1)[:, :CLASSES]
 
 
 class Texts(nn.Module):
@@ -61,7 +66,7 @@ MODELS: Mapping[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(6, CLASSES), (6,)),
     "mlp": (lambda: nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, CLASSES)), (6,)),
     "sequences": (lambda: Positions(nn.Linear(24, 20)), (4, 24)),
-    "attention": (Attention, (4, 8)),
+    "attention": (Attention, (4, 32)),
     "texts": (Texts, (7,)),
 }
 
@@ -107,9 +112,9 @@ def findings_of(job: Job, context: ContextFactory = StackedContext, runs: int = 
     return sensitivity_findings(job, context=context, seed=1, seconds=0, steps=4, fewest=runs)
 
 
-def failed(job: Job, context: ContextFactory = StackedContext) -> set[str]:
+def failed(job: Job, context: ContextFactory = StackedContext, runs: int = 9) -> set[str]:
     """The names of the tests that fail."""
-    findings = findings_of(job, context)
+    findings = findings_of(job, context, runs)
     assert all(finding.p_value in (0.0, 1.0) for finding in findings)
     return {finding.name for finding in findings if not finding.passed}
 
@@ -118,10 +123,13 @@ def failed(job: Job, context: ContextFactory = StackedContext) -> set[str]:
 @pytest.mark.parametrize("model", MODELS)
 def test_a_correct_program_passes(model: str, dtype: str) -> None:
     job = job_of(model, dtype=dtype)
-    moved, still = findings_of(job)
+    moved, still, sums, divisions = findings_of(job)
     assert moved.passed
     assert 0.9 < moved.statistic <= 1
     assert still.passed
+    assert sums.passed
+    assert 0 < sums.statistic < 0.2
+    assert divisions.passed
     assert "proves nothing about records" in moved.power
 
 
@@ -174,22 +182,116 @@ class MomentumInTheSum(StackedContext):
         return self.buffer.clone()
 
 
+class RealisedSum(StackedContext):
+    """A sum over the realised size times the expected one."""
+
+    def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
+        total = super().batch_gradient(at, k, **options)
+        assert self.last_mask is not None
+        return total * self.batch_size / self.last_mask.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+class RealisedMean(StackedContext):
+    """What is noised is divided by how many records were drawn."""
+
+    def divide(self, total: Tensor) -> Tensor:
+        assert self.last_mask is not None
+        return total.div_(self.last_mask.sum(dim=1, keepdim=True).clamp(min=1))
+
+
 @pytest.mark.parametrize(
     ("bug", "names"),
     [
-        (Unclipped, {"sensitivity"}),
+        (Unclipped, {"sensitivity", "clipped sums"}),
         (ClippedTooFar, {"sensitivity"}),
-        (MeanClipped, {"sensitivity"}),
-        (ClippedInPairs, {"sensitivity"}),
-        (MomentumInTheSum, {"records that are not drawn"}),
+        (MeanClipped, {"sensitivity", "clipped sums"}),
+        (ClippedInPairs, {"sensitivity", "clipped sums"}),
+        (MomentumInTheSum, {"records that are not drawn", "clipped sums"}),
+        (RealisedSum, {"clipped sums"}),
+        (RealisedMean, {"division by the batch"}),
     ],
 )
 def test_a_planted_hole_is_found(bug: type[StackedContext], names: set[str]) -> None:
     assert names <= failed(job_of("mlp"), bug)
 
 
+def _inexact_terms(outer: Outer) -> Sizes:
+    left, right = outer.inputs.double(), outer.gradients.double()
+    products = (left @ left.transpose(3, 4)) * (right @ right.transpose(3, 4))
+    return Sizes(products.sum(dim=(2, 3, 4)).clamp(min=0.0))
+
+
+def _plain_norms(sizes: Sequence[Sizes], dtype: torch.dtype) -> Tensor:
+    return torch.stack([size.bounds for size in sizes]).sum(dim=0).sqrt()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("model", ["sequences", "attention"])
+def test_the_clip_bypass_is_found(model: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norms are those of exact sums over positions, and contributions rounded products."""
+    job = job_of(model, dtype=dtype)
+    assert job.model.positions > 1
+    assert failed(job, runs=14) == set()
+    monkeypatch.setattr(contributions, "_terms", _inexact_terms)
+    monkeypatch.setattr(Outer, "exact", lambda outer: outer)
+    monkeypatch.setattr(clipping, "norm_bounds", _plain_norms)
+    assert failed(job, runs=14) == {"sensitivity"}
+
+
+@pytest.mark.parametrize("case", PRIVATE)
+def test_every_private_algorithm_passes(case: str) -> None:
+    """Where its mechanism is tight, some record moves a release by nearly all that is accounted."""
+    findings = findings_of(small_job(case), runs=5)
+    assert [finding.name for finding in findings if not finding.passed] == []
+    assert findings[0].statistic > 0
+
+
+@pytest.mark.parametrize("case", UNDER_REPLACEMENT)
+def test_every_private_algorithm_passes_with_fixed_batches(case: str) -> None:
+    findings = findings_of(small_job(case, **FIXED), runs=5)
+    assert [finding.name for finding in findings if not finding.passed] == []
+    assert findings[0].statistic > 0
+
+
+def test_the_users_records_are_left_as_they_are() -> None:
+    job = job_of("mlp")
+    inputs, targets = job.train.inputs.clone(), job.train.targets.clone()
+    findings_of(job)
+    assert torch.equal(job.train.inputs, inputs)
+    assert torch.equal(job.train.targets, targets)
+
+
+def test_the_same_seed_finds_the_same() -> None:
+    first, second = (findings_of(job_of("mlp")) for _ in range(2))
+    assert first == second
+
+
+def test_a_convolution_passes() -> None:
+    """Positions that are added up behind others that are not."""
+    draws = torch.Generator().manual_seed(5)
+    nodes = [
+        (
+            torch.rand(RECORDS, 1, 8, 8, generator=draws),
+            torch.randint(CLASSES, (RECORDS,), generator=draws),
+        )
+        for _ in range(NODES)
+    ]
+    config = load_config(
+        {
+            "task": {"model": "cnn3", "outputs": CLASSES},
+            "algorithm": {"name": "privsgp"},
+            "privacy": {"epsilon": 8.0, "delta": 1e-3},
+            "train": {"steps": 4, "batch": 3},
+        },
+        count=NODES,
+    )
+    job = prepare(config, nodes=nodes)
+    assert job.model.positions > 1
+    assert failed(job, runs=12) == set()
+
+
 def test_what_moves_too_far_is_named() -> None:
-    moved, _ = findings_of(job_of("mlp"), Unclipped)
+    moved, *_ = findings_of(job_of("mlp"), Unclipped)
     assert not moved.passed
     assert moved.p_value == 0
     assert math.isinf(moved.statistic) or moved.statistic > 100

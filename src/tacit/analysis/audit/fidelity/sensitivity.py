@@ -18,26 +18,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.algorithms import StepContext
 from tacit.analysis.audit.fidelity.accounted import Accounted, accounted
+from tacit.analysis.audit.fidelity.bench import Bench, NotedCall, NotedRun, acting, make_bench
 from tacit.analysis.audit.fidelity.finding import Finding
-from tacit.analysis.audit.harness import seeded
-from tacit.analysis.audit.trace import ContextFactory, Release, Trace, run_traced
-from tacit.analysis.audit.worst_case import Candidate, candidates, marker
-from tacit.communication.exchange import Exchange, InProcessExchange
+from tacit.analysis.audit.fidelity.recomputed import division_finding, sum_finding
+from tacit.analysis.audit.trace import ContextFactory, Release
+from tacit.analysis.audit.worst_case import candidates, marker
 from tacit.data import StackedData
-from tacit.gradients import StackedModel
-from tacit.privacy.noise.draws import NodeKeys
-from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 from tacit.training.stacked_context import StackedContext
 
@@ -56,163 +51,13 @@ is full. For 128 of them some 64 roundings each.
 _STEPS = (2, 8)  # that are run, at least and at most
 _RUNS = 40  # that a choice of steps leaves time for
 _FEWEST = 4  # runs that are made however long they take
-_KEPT = 3  # variants that all later ones are compared with
+_RECOMPUTING = 0.25  # of the time, at most
+_KEPT = 2  # variants that all later ones are compared with
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
-class _Call:
-    """One call of the model by what is under audit: `[rows, records, ...]` each."""
-
-    at: Tensor
-    inputs: Tensor
-    targets: Tensor
-    mask: Tensor
-
-
-class _NotingModel:
-    """A model that keeps what it was asked, in `calls`; in all else the model itself.
-
-    Args:
-        inner: that model.
-        calls: what is added to.
-        absent: the inputs of records that are masked, as if they were not there; the others are
-            clipped as they are with them. None: nothing is masked.
-    """
-
-    def __init__(self, inner: StackedModel, calls: list[_Call], absent: Tensor | None) -> None:
-        self._inner, self._calls, self._absent = inner, calls, absent
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def gradient(
-        self, at: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, *rest: Any, **more: Any
-    ) -> Any:
-        self._calls.append(_Call(at.detach().clone(), inputs, targets, mask))
-        if self._absent is not None:
-            more.setdefault("counts", mask.sum(dim=1))
-        return self._inner.gradient(at, inputs, targets, self._present(inputs, mask), *rest, **more)
-
-    def record_gradients(
-        self, at: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, *rest: Any, **more: Any
-    ) -> Any:
-        self._calls.append(_Call(at.detach().clone(), inputs, targets, mask))
-        present = self._present(inputs, mask)
-        return self._inner.record_gradients(at, inputs, targets, present, *rest, **more)
-
-    def _present(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        if self._absent is None or not mask.numel():
-            return mask
-        same = inputs == self._absent
-        return mask & ~same.flatten(2).all(dim=2)
-
-
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """One run: what it showed, and what the model was asked."""
-
-    trace: Trace
-    calls: list[_Call]
-
-    @property
-    def handed(self) -> list[Tensor]:
-        """What was handed to the noise, one release after the other, `[rows, d]`."""
-        return [release.before for release in self.trace.releases]
-
-
-@dataclass(eq=False)
-class _Bench:
-    """An experiment that can be run over and over with some records exchanged.
-
-    Args:
-        job: the experiment.
-        plan: its plan under seeded noise.
-        data: its records, as numbers in memory of their own.
-        context: what executes a step.
-        steps: how many are run.
-    """
-
-    job: Job
-    plan: Plan
-    data: StackedData
-    context: ContextFactory
-    steps: int
-
-    def run(self, replay: Sequence[Release] | None = None, absent: Tensor | None = None) -> _Run:
-        """The run, its releases as they were in another one, without the records `absent`."""
-        calls: list[_Call] = []
-
-        def noted(
-            plan: Plan, model: StackedModel, data: StackedData, keys: NodeKeys, exchange: Exchange
-        ) -> StepContext:
-            noting = cast(StackedModel, _NotingModel(model, calls, absent))
-            return self.context(plan, noting, data, keys, exchange)
-
-        exchange = InProcessExchange(
-            self.plan.mixing.weights,
-            dtype=self.job.dtype,
-            device=self.job.device,
-            active=self.plan.release.active,
-        )
-        trace = run_traced(
-            self.plan,
-            self.job.model,
-            self.data,
-            exchange,
-            context=noted,
-            steps=self.steps,
-            replay=replay,
-        )
-        return _Run(trace, calls)
-
-    def with_records(
-        self, rows: Tensor, candidate: Candidate, base: _Run, *, absent: bool = False
-    ) -> _Run:
-        """The run in which these rows of the data are other records, all releases as in `base`.
-
-        With `absent` the records are not there: they are marked by the candidate, and masked.
-        """
-        inputs, targets = self.data.stored[rows].clone(), self.data.targets[rows].clone()
-        self.data.stored[rows], self.data.targets[rows] = candidate.inputs, candidate.targets
-        try:
-            return self.run(base.trace.releases, candidate.inputs if absent else None)
-        finally:
-            self.data.stored[rows], self.data.targets[rows] = inputs, targets
-
-
-def _bench(job: Job, context: ContextFactory, seed: int, steps: int) -> _Bench:
-    train = job.train
-    data = replace(train, stored=train.inputs.clone(), targets=train.targets.clone(), bytes=False)
-    plan = _without_files(seeded(job.plan, seed))
-    return _Bench(job, plan, data, context, min(steps, plan.steps))
-
-
-def _without_files(plan: Plan) -> Plan:
-    """The plan whose gradient table, if there is one, is in memory: that on disk is a run's."""
-    options: Any = plan.config.algorithm.options
-    if getattr(options, "table_directory", None) is None:
-        return plan
-    chosen = plan.config.algorithm.model_copy(
-        update={"options": options.model_copy(update={"table_directory": None})}
-    )
-    return replace(plan, config=plan.config.model_copy(update={"algorithm": chosen}))
-
-
-def _acting(plan: Plan, step: int, rows: int) -> Sequence[int]:
-    """Numbers of the nodes that the rows of a call of the model at a step are.
-
-    None where they are those of no batch: the engine tries its layers out on an example.
-    """
-    if rows == len(plan.nodes):
-        return range(rows)
-    flags = plan.release.active(step)
-    active = [] if flags is None else [n.node for n in plan.nodes if flags[n.node % len(flags)]]
-    return active if len(active) == rows else []
-
-
-def _choose(bench: _Bench, base: _Run, turn: int) -> tuple[Tensor, Tensor]:
+def _choose(bench: Bench, base: NotedRun, turn: int) -> tuple[Tensor, Tensor]:
     """Of each node a record that is drawn early, and another one of its batch: rows of the data.
 
     A node that draws nothing is represented by its first records.
@@ -224,7 +69,7 @@ def _choose(bench: _Bench, base: _Run, turn: int) -> tuple[Tensor, Tensor]:
         if called.whole:
             continue
         for call in base.calls[called.draws]:
-            nodes = _acting(bench.plan, called.step, len(call.mask))
+            nodes = acting(bench.plan, called.step, len(call.mask))
             for row, node in enumerate(nodes):
                 slots = call.mask[row].nonzero().flatten().tolist()
                 if node in found or not slots:
@@ -239,7 +84,7 @@ def _choose(bench: _Bench, base: _Run, turn: int) -> tuple[Tensor, Tensor]:
     return rows[:, 0], rows[:, 1]
 
 
-def _number(data: StackedData, node: int, call: _Call, row: int, slot: int) -> int | None:
+def _number(data: StackedData, node: int, call: NotedCall, row: int, slot: int) -> int | None:
     """The first number at its node of a record like the one in a slot of a call, if any."""
     start, size = int(data.offsets[node]), int(data.sizes[node])
     part = slice(start, start + size)
@@ -254,7 +99,9 @@ Drawn = list[set[int]]
 """Of each release, the nodes whose changed record a sum before it drew."""
 
 
-def _drawn(bench: _Bench, base: _Run, other: _Run, keeps: Callable[[int, int], bool]) -> Drawn:
+def _drawn(
+    bench: Bench, base: NotedRun, other: NotedRun, keeps: Callable[[int, int], bool]
+) -> Drawn:
     """Where the batches of two runs differ, which is where a changed record is in them."""
     changed: list[set[int]] = []
     known: dict[tuple[int, int], NDArray[np.bool_]] = {}
@@ -266,17 +113,17 @@ def _drawn(bench: _Bench, base: _Run, other: _Run, keeps: Callable[[int, int], b
                 key = id(one.inputs), id(two.inputs)
                 if key not in known:
                     known[key] = _differ(one, two)
-                acting = _acting(bench.plan, called.step, len(one.mask))
+                rows = acting(bench.plan, called.step, len(one.mask))
                 nodes |= {
                     node
-                    for node, differs in zip(acting, known[key], strict=bool(acting))
+                    for node, differs in zip(rows, known[key], strict=bool(rows))
                     if differs and not (called.whole and keeps(node, release.step))
                 }
         changed.append(nodes)
     return changed
 
 
-def _differ(one: _Call, two: _Call) -> NDArray[np.bool_]:
+def _differ(one: NotedCall, two: NotedCall) -> NDArray[np.bool_]:
     """Which rows of two calls hold other records, `[rows]`."""
     if one.inputs.shape != two.inputs.shape:
         return np.ones(len(one.mask), np.bool_)
@@ -341,17 +188,18 @@ class _Seen:
 
 def _lengths(one: Tensor, other: Tensor, l1: bool) -> Array:
     """Distances of rows, never above the true ones; infinite where a number is not finite."""
-    apart = one.double() - other.double()
-    lengths = apart.abs().sum(dim=1) if l1 else apart.square().sum(dim=1).sqrt()
+    apart = one.double() if one.dtype != torch.float64 else one.clone()
+    apart -= other
+    lengths: Tensor = torch.linalg.vector_norm(apart, ord=1 if l1 else 2, dim=1)
     lengths = lengths * (1 - (apart.shape[1] + 8) * 2.0**-52)
-    lengths = torch.where(torch.isfinite(apart).all(dim=1), lengths, math.inf)
+    lengths = torch.where(torch.isfinite(lengths), lengths, math.inf)
     return np.asarray(lengths.cpu().numpy(), np.float64)
 
 
 class _Judge:
     """Compares what two runs handed to the noise with what the plan's mechanisms let it move."""
 
-    def __init__(self, bench: _Bench, releases: Sequence[Release]) -> None:
+    def __init__(self, bench: Bench, releases: Sequence[Release]) -> None:
         self._rounding = _ROUNDING[bench.job.dtype]
         self._l1 = bench.plan.release.algorithm.noise.norm == "l1"
         self._releases = releases
@@ -437,7 +285,7 @@ def sensitivity_findings(
         fewest: runs that are made however long they take.
     """
     began = time.perf_counter()
-    bench = _bench(job, context, seed, _STEPS[0] if steps is None else steps)
+    bench = make_bench(job, context, seed, _STEPS[0] if steps is None else steps)
     base = bench.run()
     if steps is None:
         again = time.perf_counter()
@@ -447,11 +295,17 @@ def sensitivity_findings(
         if min(most, bench.plan.steps) > bench.steps:
             bench.steps = min(most, bench.plan.steps)
             base = bench.run()
+    recomputed = sum_finding(bench, base, time.perf_counter() + seconds * _RECOMPUTING)
     seen = _try_records(bench, base, seed, began + seconds, fewest)
-    return [_moved_finding(seen), _still_finding(seen, _ROUNDING[job.dtype])]
+    return [
+        _moved_finding(seen),
+        _still_finding(seen, _ROUNDING[job.dtype]),
+        recomputed,
+        division_finding(bench, base),
+    ]
 
 
-def _try_records(bench: _Bench, base: _Run, seed: int, until: float, fewest: int) -> _Seen:
+def _try_records(bench: Bench, base: NotedRun, seed: int, until: float, fewest: int) -> _Seen:
     """Put record after record in the place of others, and compare."""
     judge, seen = _Judge(bench, base.trace.releases), _Seen()
     start = bench.job.model.start(1, bench.job.dtype, bench.job.device)[0]

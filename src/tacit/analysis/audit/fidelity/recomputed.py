@@ -1,0 +1,208 @@
+"""Whether what is noised is the sum of clipped gradients, record by record, over the planned size.
+
+*Sums.* Every sum of clipped gradients of a run is computed once more: for each record that was in
+the batch its gradient alone, in float64, by plain autograd (`plain_gradients`), clipped as the plan
+says. With n records and clipping bound C, the two sums may differ by
+
+    C (n (2^-6 + theta_n) + 2 m),
+
+where theta_n is by how much each record is clipped to less than C, for what a sum of n may lose to
+rounding (`docs/proofs/clipped-sums.md`), and m is how many of the records are *not judged*: those
+whose clipped gradient in float32 is further than 2^-14 C from that in float64, so that neither way
+of computing it tells the other's. 2^-6 of C a record covers what else rounding does: it is 256
+times what a record that is judged loses to single precision, and leaves room for a rectifier that
+rounding switches. It is *measured and not proved* that no correct program needs more. A sum that is
+something else (not clipped, clipped together, of other records, with something added) is off by a
+share of C for each record.
+
+*Divisions.* A noised sum is divided by the expected size of the batch, a public number: each
+quotient must be that of the plan, to a few roundings.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tacit.analysis.audit.fidelity.bench import Bench, NotedCall, NotedRun, acting
+from tacit.analysis.audit.fidelity.finding import Finding
+from tacit.analysis.audit.plain_gradients import PlainModel, clipped, plain_model
+from tacit.analysis.audit.trace import Sum
+
+__all__ = ["division_finding", "sum_finding"]
+
+SHARE = 2.0**-6
+_JUDGED = 2.0**-14
+_CHUNK = 128
+_ROUNDINGS = 16
+_FEWEST = 4
+_RECORDS = 32  # whose gradients are held at once
+
+
+@dataclass
+class _Compared:
+    """What sums were compared, and which was off most.
+
+    Args:
+        share: the largest distance over what is allowed.
+        distance: in clipping bounds, of that one.
+        node: whose.
+        step: when.
+        sums: how many were compared.
+        records: over how many.
+        unjudged: of which so many could not be judged.
+        smallest: the smallest distance that would have been found, in clipping bounds a record.
+    """
+
+    share: float = 0.0
+    distance: float = 0.0
+    node: int = 0
+    step: int = 0
+    sums: int = 0
+    records: int = 0
+    unjudged: int = 0
+    smallest: float = math.inf
+
+
+def _rounding_share(count: int, dtype: torch.dtype, positions: int) -> float:
+    """theta_n of the proof: what a record is clipped below C, as a share of C."""
+    unit, chunk = torch.finfo(dtype).eps / 2, min(count, _CHUNK)
+    share = 2 * chunk * (chunk + 8) * unit + 8 * count * (unit + 2.0**-53)
+    share += 2 * count**2 * 2.0**-53
+    if positions > 1:
+        share += 2.0**14 * chunk * (chunk * positions + 16) * 2.0**-53
+    return share
+
+
+def sum_finding(bench: Bench, run: NotedRun, until: float) -> Finding:
+    """Compare every sum of clipped gradients of a run with its records' own, while there is time.
+
+    Args:
+        bench: of the experiment.
+        run: on its own data.
+        until: when to stop, by `time.perf_counter`; a few sums are compared however late it is,
+            the last ones first, in which more can have been carried.
+    """
+    device = bench.job.device
+    exact = plain_model(bench.job.model, torch.float64, device)
+    rough = plain_model(bench.job.model, torch.float32, device)
+    seen = _Compared()
+    for called in reversed(run.trace.sums):
+        if called.kind != "gradient" or not called.clipped:
+            continue
+        for call in run.calls[called.draws]:
+            nodes = acting(bench.plan, called.step, len(call.mask))
+            for row, node in enumerate(nodes):
+                if seen.sums >= _FEWEST and time.perf_counter() > until:
+                    return _sum_finding(seen)
+                place = node if len(called.total) == len(bench.plan.nodes) else row
+                _compare(bench, called, called.total[place], call, row, node, exact, rough, seen)
+    return _sum_finding(seen)
+
+
+def _compare(
+    bench: Bench,
+    called: Sum,
+    total: Tensor,
+    call: NotedCall,
+    row: int,
+    node: int,
+    exact: PlainModel,
+    rough: PlainModel,
+    seen: _Compared,
+) -> None:
+    """Add the comparison of one node's sum."""
+    clip = bench.plan.release.clip
+    bound, present = clip.bound(called.step), call.mask[row]
+    count = int(present.sum())
+    if bound is None or not count:
+        return
+    coins = None if call.coins is None else call.coins[row][present]
+    batch = call.inputs[row][present], call.targets[row][present]
+    whole, unjudged = torch.zeros_like(total, dtype=torch.float64), 0
+    for part in torch.split(torch.arange(count, device=present.device), _RECORDS):
+        few = batch[0][part], batch[1][part], None if coins is None else coins[part]
+        found, other = (
+            clipped(model.gradients(call.at[row], *few).double(), bound, clip.norm)
+            for model in (exact, rough)
+        )
+        unjudged += int(((found - other).norm(dim=1) > _JUDGED * bound).sum())
+        whole += found.sum(dim=0)
+    distance = float((total.double() - whole).norm()) / bound
+    lowered = _rounding_share(count, bench.job.dtype, bench.job.model.positions)
+    allowed = count * (SHARE + lowered) + 2 * unjudged
+    share = distance / allowed
+    seen.sums, seen.records = seen.sums + 1, seen.records + count
+    seen.unjudged += unjudged
+    seen.smallest = min(seen.smallest, allowed / count)
+    if not share <= seen.share:
+        seen.share = share if share == share else math.inf
+        seen.distance, seen.node, seen.step = distance, node, called.step
+
+
+def _sum_finding(seen: _Compared) -> Finding:
+    wrong = seen.share > 1
+    where = f"at node {seen.node} in step {seen.step}"
+    if not seen.sums:
+        saw = "No step asked for a sum of clipped gradients; there is nothing to compare."
+        power = "Nothing is found by this test in this experiment"
+    else:
+        saw = (
+            f"{seen.sums:,} sums over {seen.records:,} records were computed again, record by "
+            f"record. The furthest was off by {seen.distance:.3g} clipping bounds, {where}."
+        )
+        if seen.unjudged:
+            saw += f" {seen.unjudged:,} records were too ill-conditioned to be judged."
+        power = (
+            f"A sum that is off by {seen.smallest:.3g} clipping bounds a record is found; what is "
+            "closer may be rounding"
+        )
+    return Finding(
+        name="clipped sums",
+        question="Is what is noised the sum of the records' own clipped gradients?",
+        statistic=seen.share,
+        meaning="how far a sum was from its records' own, over what rounding may do",
+        p_value=0.0 if wrong else 1.0,
+        exact=True,
+        saw=saw,
+        power=f"{power}.",
+    )
+
+
+def division_finding(bench: Bench, run: NotedRun) -> Finding:
+    """Whether every division was by the expected size of the batch, which is public.
+
+    Args:
+        bench: of the experiment.
+        run: on its own data.
+    """
+    worst, node, share = 0.0, 0, 0.0
+    for division in run.divisions:
+        unit = _ROUNDINGS * torch.finfo(division.after.dtype).eps
+        sizes = [bench.plan.nodes[number].expected_batch for number in division.nodes]
+        size = torch.tensor(sizes, dtype=torch.float64, device=division.before.device).unsqueeze(1)
+        before = division.before.double()
+        apart = (division.after.double() * size - before).norm(dim=1)
+        shares = apart / (before.norm(dim=1) * unit + torch.finfo(torch.float32).tiny)
+        for place, value in enumerate(shares.tolist()):
+            if not value <= worst:
+                worst, node = (value if value == value else math.inf), division.nodes[place]
+                share = value * unit
+    wrong = worst > 1
+    saw = f"{len(run.divisions):,} divisions of noised sums were by the size that is planned."
+    if wrong:
+        saw = f"At node {node} a noised sum was divided by another size: off by {share:.2%}."
+    return Finding(
+        name="division by the batch",
+        question="Is a sum divided by the expected size of its batch, and not by the drawn one?",
+        statistic=worst,
+        meaning="how far a quotient was from that of the plan, over what rounding may do",
+        p_value=0.0 if wrong else 1.0,
+        exact=True,
+        saw=saw,
+        power="Any other divisor is found that differs by more than a few roundings.",
+    )

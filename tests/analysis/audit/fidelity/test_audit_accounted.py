@@ -1,0 +1,68 @@
+"""What a record may move, against the closed forms of each kind of mechanism."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from fidelity_jobs import FIXED, job_of
+
+from tacit.analysis.audit.fidelity.accounted import Accounted, accounted
+
+
+def of(case: str, step: int = 1, **sections: Any) -> tuple[Accounted, float, float]:
+    """What is accounted for node 0; its planned noise over the clipping bound, and its rate."""
+    plan = job_of(case, **sections).plan
+    node = plan.nodes[0]
+    found = accounted(plan, node, [step])[step]
+    return found, plan.release.noise_multiplier(node, step), node.rate
+
+
+def test_a_sampled_sum() -> None:
+    found, z, _ = of("privsgp")
+    assert found == Accounted(1 / z, 0.0, 1.0, carried=False, keeps=False)
+
+
+def test_a_sampled_sum_under_replacement_is_around_a_run_without_the_record() -> None:
+    found, z, _ = of("privsgp", privacy={"relation": "replace-one"})
+    assert found == Accounted(1 / z, 0.0, 1.0, carried=False, keeps=False)
+
+
+def test_a_batch_of_fixed_size_bounds_replaced_records_alone() -> None:
+    found, z, _ = of("privsgp", **FIXED)
+    assert found == Accounted(1 / z, 0.0, 2.0, carried=False, keeps=False)
+
+
+def test_laplace_noise() -> None:
+    found, z, _ = of("dpdo")
+    assert found == Accounted(1 / z, 0.0, 1.0, carried=False, keeps=False)
+
+
+def test_kept_gradients_move_every_step() -> None:
+    found, z, rate = of("privsgp-vr, private")
+    assert found.drawn == pytest.approx((2 - rate) / z, rel=1e-12)
+    assert found.undrawn == pytest.approx(rate / z, rel=1e-12)
+    assert found.keeps
+
+
+def test_a_clipped_change_is_that_of_the_mean() -> None:
+    plan = job_of("dp-fedavg").plan
+    node = plan.nodes[0]
+    step = plan.release.active_steps(node)[0]
+    found = accounted(plan, node, [step])[step]
+    # The change is a sum over its expected size, and two of them are 2 C apart.
+    z = plan.release.noise_multiplier(node, step) / node.expected_batch
+    assert found.drawn == pytest.approx(2 / z, rel=1e-12)
+
+
+def test_carried_state_is_bounded_over_all_rounds() -> None:
+    plan = job_of("fedspd-dp, private").plan
+    node = plan.nodes[0]
+    steps = plan.release.active_steps(node)
+    found = accounted(plan, node, steps)
+    assert sorted(found) == steps
+    assert all(one.carried and one.undrawn == 0 for one in found.values())
+    multipliers: Any = plan.release.mechanism(node)
+    for step, z in zip(steps, multipliers.noise_multiplier, strict=True):
+        assert math.isclose(found[step].drawn, 1 / z)
