@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from audit_bugs import job_of
+from bug_table import BUGS
 from scipy.special import ndtr
 
 from tacit.analysis.audit import (
@@ -289,6 +290,13 @@ def test_every_key_of_the_document_is_documented() -> None:
     models = (AuditDocument, Attack, FidelityTest, AuditedModel)
     keys = {name for model in models for name in model.model_fields}
     assert keys - names == set()
+
+
+def test_every_planted_defect_is_documented_with_what_was_done() -> None:
+    told = PAGE.read_text(encoding="utf-8").partition("## Which defects are found")[2]
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \|", told, re.MULTILINE)
+    found = {name: slip for name, slip, _ in rows}
+    assert {bug.name: bug.slip.rstrip(".") for bug in BUGS.values()}.items() <= found.items()
 
 
 @pytest.mark.slow
