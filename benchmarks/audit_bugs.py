@@ -45,11 +45,10 @@ class Found:
     seconds: float
 
 
-def audited(bug: str, case: str, repetitions: int) -> Found:
+def audited(bug: str, case: str, options: AuditOptions) -> Found:
     """Audit one experiment with one bug."""
     torch.set_num_threads(1)
     began = time.perf_counter()
-    options = AuditOptions(repetitions=repetitions)
     try:
         with planted(BUGS[bug], case) as job:
             report = audit_job(job, options=options, context=BUGS[bug].context)
@@ -81,17 +80,24 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("bugs", nargs="*", metavar="BUG", help="by default all")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--repetitions", type=int, default=AuditOptions().repetitions)
+    parser.add_argument("--canaries", type=int, default=AuditOptions().canaries)
+    parser.add_argument("--seconds", type=float, help="of the search for worst-case records")
     given = parser.parse_args(arguments)
+    options = AuditOptions(
+        repetitions=given.repetitions, seconds=given.seconds, canaries=given.canaries
+    )
     names = given.bugs or list(BUGS)
     pairs = [(name, case) for name in names for case in BUGS[name].cases]
     found: dict[str, list[Found]] = {name: [] for name in names}
     with ProcessPoolExecutor(given.jobs) as pool:
-        waiting = [pool.submit(audited, *pair, given.repetitions) for pair in pairs]
+        waiting = [pool.submit(audited, *pair, options) for pair in pairs]
         for done in waiting:
             one = done.result()
             found[one.bug].append(one)
             told = one.refused or "; ".join(one.alarms) or "MISSED"
-            print(f"{one.bug}, {one.case}: {told} ({one.seconds:.1f} s)", file=sys.stderr)
+            print(
+                f"{one.bug}, {one.case}: {told} ({one.seconds:.1f} s)", file=sys.stderr, flush=True
+            )
     print("| bug | what was done | in | found by (in how many, if not in all) | missed in |")
     print("|---|---|---|---|---|")
     for name in names:

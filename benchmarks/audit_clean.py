@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import cycle, islice
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -24,14 +24,15 @@ sys.path[:0] = [str(TESTS), str(TESTS / "analysis" / "audit")]
 
 from clean_cases import CLEAN  # noqa: E402
 
+_STRIDE = 37  # a prime that does not divide how many there are
 
-def audited(case: str, seed: int, repetitions: int) -> tuple[str, float]:
+
+def audited(case: str, seed: int, options: AuditOptions) -> tuple[str, float]:
     """What accuses a correct program (nothing should) or was refused, and how long it took."""
     torch.set_num_threads(1)
     began = time.perf_counter()
     try:
-        options = AuditOptions(repetitions=repetitions, seed=seed)
-        report = audit_job(CLEAN[case](), options=options)
+        report = audit_job(CLEAN[case](), options=replace(options, seed=seed))
     except Exception as error:  # the others are audited all the same
         return f"REFUSED: {type(error).__name__}: {error}", time.perf_counter() - began
     alarms = [f"ALARM: {failure.name}: {failure.saw}" for failure in report.failures]
@@ -44,13 +45,20 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--audits", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--repetitions", type=int, default=AuditOptions().repetitions)
+    parser.add_argument("--canaries", type=int, default=AuditOptions().canaries)
+    parser.add_argument("--seconds", type=float, help="of the search for worst-case records")
     parser.add_argument("--seed", type=int, default=1000, help="of the first audit")
     given = parser.parse_args(arguments)
-    cases = list(islice(cycle(CLEAN), given.audits))
+    options = AuditOptions(
+        repetitions=given.repetitions, seconds=given.seconds, canaries=given.canaries
+    )
+    names = list(CLEAN)
+    # Spread, so that a part of them has something of every algorithm.
+    cases = [names[number * _STRIDE % len(names)] for number in range(given.audits)]
     told, longest = [], 0.0
     with ProcessPoolExecutor(given.jobs) as pool:
         waiting = [
-            pool.submit(audited, case, given.seed + number, given.repetitions)
+            pool.submit(audited, case, given.seed + number, options)
             for number, case in enumerate(cases)
         ]
         for number, (case, done) in enumerate(zip(cases, waiting, strict=True)):
@@ -59,8 +67,7 @@ def main(arguments: Sequence[str]) -> int:
             longest = max(longest, seconds)
             if accused:
                 print(f"{case}, seed {given.seed + number}: {accused}", flush=True)
-            elif number % 20 == 19:
-                print(f"{number + 1} audits", file=sys.stderr, flush=True)
+            print(f"{number + 1}: {case}, {seconds:.0f} s", file=sys.stderr, flush=True)
     alarms = sum(accused.startswith("ALARM") for accused in told)
     refused = sum(accused.startswith("REFUSED") for accused in told)
     print(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from experiments import Answer, strict_json, tacit, write_experiment
 from tacit.errors import InputError
 from tacit.report.documents.base import load
 from tacit.report.documents.claims import AuditDocument
 from tacit.report.documents.run import AuditFailure, read_result
+from tacit.training.stacked_context import StackedContext
 
 
 @pytest.fixture
@@ -85,8 +89,9 @@ def test_a_statement_is_written_and_checked(run: Path) -> None:
     refused(tacit("privacy", "statement", "."), "RUN")
 
 
+@pytest.mark.slow
 def test_an_audit_is_put_beside_a_run(run: Path) -> None:
-    options = ("--repetitions", 300, "--canaries", 0)
+    options = ("--repetitions", 300, "--canaries", 0, "--seconds", 0.5)
     first = strict_json(tacit("audit", run, *options, "--json").out)
     result = strict_json((run / "result.json").read_text(encoding="utf-8"))
     assert result["audited_epsilon"] == first["audited_epsilon"] <= first["certified_epsilon"]
@@ -101,10 +106,11 @@ def test_an_audit_is_put_beside_a_run(run: Path) -> None:
     refused(tacit("audit", "."), "config.toml")
 
 
+@pytest.mark.slow
 def test_an_alarm_is_not_undone_by_another_audit(run: Path) -> None:
     from tacit.analysis.audit import record_audit
 
-    tacit("audit", run, "--repetitions", 100, "--canaries", 0)
+    tacit("audit", run, "--repetitions", 100, "--canaries", 0, "--seconds", 0.5)
     innocent = load(AuditDocument, (run / "audit.json").read_bytes(), "audit.json")
     seen = AuditFailure(name="noise variance", saw="The noise is half as large as planned.")
     guilty = innocent.model_copy(update={"defect": True, "failures": (seen,)})
@@ -118,6 +124,28 @@ def test_an_alarm_is_not_undone_by_another_audit(run: Path) -> None:
     (run / "audit-2.json").write_text("no JSON")
     with pytest.raises(InputError, match="cannot be read"):
         record_audit(run, innocent)
+
+
+@pytest.mark.slow
+def test_a_defect_ends_with_an_alarm(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = StackedContext.add_noise
+
+    def too_little(self: StackedContext, total: Tensor, k: int, **options: Any) -> Tensor:
+        noise = right(self, torch.zeros_like(total), k, **options)
+        return total.add_(noise, alpha=0.9)
+
+    monkeypatch.setattr(StackedContext, "add_noise", too_little)
+    options = ("--repetitions", 500, "--canaries", 0, "--seconds", 0.5)
+    answer = tacit("audit", run, *options)
+    assert answer.code == 1
+    assert "ALARM, a defect" in answer.out
+    assert "noise variance" in answer.out
+    assert "AUDIT ALARM" in (run / "report.html").read_text(encoding="utf-8")
+    assert tacit("privacy", "statement", run).code == 0
+    assert "AUDIT ALARM" in (run / "statement.html").read_text(encoding="utf-8")
+    checked = tacit("privacy", "check", run / "statement.json")
+    assert checked.code == 0
+    assert "AUDIT ALARM, do not rely on these figures: noise variance" in checked.out
 
 
 @pytest.mark.parametrize(

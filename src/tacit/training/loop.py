@@ -49,7 +49,17 @@ from tacit.training.run_folder import metrics as measured
 from tacit.training.run_folder.folder import RunFolder
 from tacit.training.run_folder.result import Claim, Result, result_document
 from tacit.training.shared_budgets import check_shared, open_shared
-from tacit.training.state import RunState, begin, record, save, share_of, take_rows, together
+from tacit.training.stacked_context import StackedContext
+from tacit.training.state import (
+    MakeContext,
+    RunState,
+    begin,
+    record,
+    save,
+    share_of,
+    take_rows,
+    together,
+)
 
 if TYPE_CHECKING:
     from tacit.communication.cluster import Cluster
@@ -83,6 +93,7 @@ def execute(
     callbacks: Sequence[Callback] = (),
     cluster: Cluster | None = None,
     alone: Peers = ALONE,
+    make_context: MakeContext = StackedContext,
 ) -> Result:
     """Run a prepared job to its end, to a clean stop, or to the end of its budget.
 
@@ -98,6 +109,7 @@ def execute(
             `tacit.training.hooks`.
         cluster: the other processes, for which the job was prepared; None: there are none.
         alone: stands for them where there are none; what they would be told, an audit hears here.
+        make_context: makes what executes the steps; an audit of other code puts its own here.
 
     Raises:
         InputError: `out` exists (without `resume`), or holds another run (with it); a callback
@@ -125,7 +137,14 @@ def execute(
             stack.enter_context(ledger)
         communication = stack.enter_context(open_communication(job, cluster))
         run = begin(
-            job, peers, communication, (own, common_folder), ledger, resume=resume, is_new=is_new
+            job,
+            peers,
+            communication,
+            (own, common_folder),
+            ledger,
+            resume=resume,
+            is_new=is_new,
+            make_context=make_context,
         )
         hooks = Hooks(callbacks if peers.rank == 0 else ())
         try:

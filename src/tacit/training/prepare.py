@@ -26,7 +26,7 @@ from tacit.models.metrics import Baselines, Metric, baselines, check_metrics, fi
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import compare, counts, identity, planned
-from tacit.training.records import TrainingRecords, load_records
+from tacit.training.records import load_records
 from tacit.training.slow_path import SlowPath, slow_path
 
 __all__ = ["DTYPES", "Function", "Job", "prepare"]
@@ -57,8 +57,8 @@ class Job:
         hosted: the nodes of this process, whose records `train` holds, ascending.
         loaded: `train` as it was before `input_bound`: what ledgers tell records by, so that no
             other bound makes other records of them. Without a ledger it is `train`.
-        again: prepares the same experiment with other records of all its nodes in one process,
-            whose public facts should be the same; raises as `prepare` does.
+        again: prepares the same experiment as `prepare` did, with other records in the place of
+            those that are read; what is public of it must be the same.
     """
 
     plan: Plan
@@ -113,6 +113,7 @@ def prepare(
     output: Output | None = None,
     schema: Schema | None = None,
     peers: Peers = ALONE,
+    instead: StackedData | None = None,
 ) -> Job:
     """Load and split the data, build the model, make the plan; agree on it with other processes.
 
@@ -128,6 +129,7 @@ def prepare(
         output: takes the prediction from what the model returns; None takes `[task].output`.
         schema: of frames; None takes that of `[task].schema`, if any.
         peers: the other processes.
+        instead: records in the place of those that are read; an audit puts others there.
 
     Raises:
         InputError: something is wrong with the settings, the data or the model, or processes do
@@ -142,53 +144,26 @@ def prepare(
     device = _device(config.train.device)
     dtype = DTYPES[config.train.dtype]
     _LOG.info("reading the records of %d nodes", len(hosted))
-    records = load_records(config, nodes, test, schema, dtype, device, hosted)
-    task = _GivenTask(
-        model, given_loss, given_metrics, output, "task.dataset" if test is None else "test"
-    )
-    return _prepared(config, records, task, placement, peers)
-
-
-@dataclass(frozen=True)
-class _GivenTask:
-    """What a user gives as objects; see `prepare`.
-
-    Args:
-        model, given_loss, given_metrics, output: as there.
-        shown: where public test records are from.
-    """
-
-    model: nn.Module | None
-    given_loss: Function | None
-    given_metrics: Mapping[str, Function] | None
-    output: Output | None
-    shown: str
-
-
-def _prepared(
-    config: Config, records: TrainingRecords, task: _GivenTask, placement: Placement, peers: Peers
-) -> Job:
-    """All that follows once the records are read; see `prepare`."""
-    hosted = placement.hosted(peers.rank)
-    device, dtype = _device(config.train.device), DTYPES[config.train.dtype]
-    model, shown, output = task.model, task.shown, task.output
+    records = load_records(config, nodes, test, schema, dtype, device, hosted, instead)
     train, public, classes = records.train, records.test, records.classes
     first = train.first
     own_loss = None
-    if config.task.loss == GIVEN and task.given_loss is None:
+    if config.task.loss == GIVEN and given_loss is None:
         own_loss = lightning_loss(model)
-    loss = own_loss or find_loss(config.task.loss, task.given_loss)
+    loss = own_loss or find_loss(config.task.loss, given_loss)
     if config.task.class_weights is not None:
         loss = gradients.weighted(loss, config.task.class_weights)
-    metrics = find_metrics(config.task.metric, task.given_metrics)
+    metrics = find_metrics(config.task.metric, given_metrics)
     if metrics and public is None:
         expected = (
             "is a score of public test records, and there are none: give some, or leave it out"
         )
         raise InputError("task.metric", metrics[0].name, expected)
+    shown = "task.dataset" if test is None else "test"
     if public is not None:
         declared = config.task.outputs if loss.name == "cross-entropy" else None
         _check_public(public, first, shown, declared or classes)
+    given_model = model
     if model is None:
         model = _build_model(config, loss, public, first, classes)
     layout = data.record_layout(first)
@@ -237,12 +212,20 @@ def _prepared(
     _LOG.info("plan made: %s", _words(plan))
     plans = peers.share("plan", planned(plan), IDENTITY)
     compare(plans)
-    # What the job keeps in any case, and nothing beside it.
-    kept = replace(records, train=train, test=held_out)
 
-    def again(changed: StackedData, listening: Peers) -> Job:
-        alone = place(config.nodes.count, 1)
-        return _prepared(config, replace(kept, train=changed), task, alone, listening)
+    def again(other: StackedData, listening: Peers) -> Job:
+        return prepare(
+            config,
+            model=given_model,
+            nodes=nodes,
+            test=test,
+            given_loss=given_loss,
+            given_metrics=given_metrics,
+            output=output,
+            schema=schema,
+            peers=listening,
+            instead=other,
+        )
 
     return Job(
         plan=plan,

@@ -71,6 +71,7 @@ def load_records(
     dtype: torch.dtype,
     device: torch.device,
     hosted: Sequence[int],
+    instead: StackedData | None = None,
 ) -> TrainingRecords:
     """Load what this process needs: the records of its own nodes, and the public ones.
 
@@ -82,6 +83,7 @@ def load_records(
         dtype: of the run.
         device: of the run.
         hosted: the nodes of this process.
+        instead: records of these nodes in the place of those that are read.
 
     Raises:
         InputError: something is wrong with the data, the schema or their settings; what a schema
@@ -111,7 +113,7 @@ def load_records(
     if named is not None:
         notes = (*notes, *named.notes)
     return TrainingRecords(
-        train=train,
+        train=train if instead is None else instead,
         test=public,
         classes=declared if named is None else named.classes,
         schema=schema,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,11 +36,22 @@ from tacit.training.run_folder.checkpoint import Checkpoint
 from tacit.training.run_folder.folder import RunFolder
 from tacit.training.stacked_context import StackedContext
 
-__all__ = ["RunState", "begin", "record", "save", "share_of", "take_rows", "together"]
+__all__ = [
+    "MakeContext",
+    "RunState",
+    "begin",
+    "record",
+    "save",
+    "share_of",
+    "take_rows",
+    "together",
+]
 
 EVALUATIONS = 20  # by default, over a run
 _MOST_LISTED = 1000  # checkpoints, of which there are few unless a process writes none
 _MOST_REPEATS = 100  # of all steps of a run: more than that no resumed run has reserved
+MakeContext = Callable[..., StackedContext]
+"""What `StackedContext` is called with."""
 _CONTEXT = "context."  # of what a checkpoint holds beside the algorithm's state
 
 
@@ -117,6 +128,7 @@ def begin(
     *,
     resume: bool,
     is_new: bool = False,
+    make_context: MakeContext = StackedContext,
 ) -> RunState:
     """Start, or pick up at the last step of which every process has a checkpoint.
 
@@ -128,6 +140,7 @@ def begin(
         ledger: the ledger of this process's nodes.
         resume: whether the run goes on.
         is_new: whether it does, and this process had no folder of it, or nothing in it.
+        make_context: makes what executes its steps.
 
     Raises:
         InputError: a process had no folder, and steps were made: its ledger is missing; or they
@@ -137,7 +150,7 @@ def begin(
     algorithm, options = config.algorithm.definition, config.algorithm.options
     folder, common_folder = folders
     keys = node_keys(plan, job.hosted)
-    context = StackedContext(plan, job.model, job.train, keys, communication.exchange, job.hosted)
+    context = make_context(plan, job.model, job.train, keys, communication.exchange, job.hosted)
     origin = job.model.start(len(job.hosted), job.dtype, job.device)
     state = algorithm.start(origin.clone(), options, context)
     first, seconds = 0, 0.0

@@ -17,9 +17,9 @@ from tacit.errors import InputError
 
 pytestmark = pytest.mark.slow
 
-QUICK = AuditOptions(repetitions=1000, canaries=0)
+QUICK = AuditOptions(repetitions=1000, canaries=0, seconds=0.5)
 # Of which no seed finds nothing; of the quick ones, a fifth does.
-STRONG = AuditOptions(repetitions=8000, canaries=0)
+STRONG = AuditOptions(repetitions=8000, canaries=0, seconds=0.5)
 RING = {"graph": "ring"}
 
 
@@ -64,7 +64,7 @@ def test_what_is_certified_is_never_exceeded(
 def test_a_gaussian_is_found_out_almost_entirely() -> None:
     """Rate 1: with many repetitions the Gaussian-DP fit comes close to what is certified."""
     job = job_of(batch="all", steps=1, privacy={"epsilon": 3.0}, nodes=4)
-    report = audit_job(job, options=AuditOptions(repetitions=20_000, canaries=0))
+    report = audit_job(job, options=AuditOptions(repetitions=20_000, canaries=0, seconds=0.5))
     by_method = {attack.method: attack for attack in report.attacks}
     assert report.epsilon == by_method["gaussian-dp"].epsilon
     assert 0.8 * report.certified < report.epsilon <= report.certified
@@ -80,7 +80,7 @@ def test_the_published_noise_of_privsgp_breaks_its_claim() -> None:
         steps=8,
         privacy={"epsilon": 1.0, "delta": 1e-3, "accounting": "published"},
     )
-    report = audit_job(job, options=AuditOptions(repetitions=3000, canaries=0))
+    report = audit_job(job, options=AuditOptions(repetitions=3000, canaries=0, seconds=0.5))
     assert report.claimed == pytest.approx(1.0)
     assert report.claim_violated
     assert report.claim_verdict == "claim VIOLATED at 95 % confidence"
@@ -103,7 +103,7 @@ def test_the_published_noise_of_dyn_d2p_breaks_its_claim() -> None:
             "relation": "replace-one",
         },
     )
-    report = audit_job(job, options=AuditOptions(repetitions=4000, canaries=0))
+    report = audit_job(job, options=AuditOptions(repetitions=4000, canaries=0, seconds=0.5))
     assert report.claimed == pytest.approx(1.0)
     assert report.claim_violated
     assert 1.0 < report.epsilon <= report.certified
@@ -112,7 +112,7 @@ def test_the_published_noise_of_dyn_d2p_breaks_its_claim() -> None:
 
 def test_without_a_formula_there_is_no_claim() -> None:
     job = job_of(algorithm={"name": "dp2-sgd"}, topology=RING, batch="all", steps=1)
-    report = audit_job(job, options=AuditOptions(repetitions=200, canaries=0))
+    report = audit_job(job, options=AuditOptions(repetitions=200, canaries=0, seconds=0.5))
     assert report.claimed is None
     assert report.claim_violated is None
     assert report.claim_verdict == "no claim"
@@ -120,7 +120,7 @@ def test_without_a_formula_there_is_no_claim() -> None:
 
 def test_fewer_steps_are_held_against_their_own_certificate() -> None:
     job = job_of(batch="all", steps=8, algorithm={"name": "dyn-d2p"})
-    options = AuditOptions(repetitions=200, canaries=0, steps=3, delta=0.01)
+    options = AuditOptions(repetitions=200, canaries=0, seconds=0.5, steps=3, delta=0.01)
     report = audit_job(job, options=options)
     mechanism = job.plan.release.mechanism(job.plan.nodes[0], [(0, 3)])
     assert report.steps == 3
@@ -140,7 +140,7 @@ def test_the_most_exposed_nodes_are_attacked() -> None:
 def test_an_audit_can_be_repeated_and_another_seed_is_another_audit() -> None:
     job = job_of(batch="all", steps=2, nodes=3)
     first, again, other = (
-        audit_job(job, options=AuditOptions(repetitions=300, canaries=0, seed=seed))
+        audit_job(job, options=AuditOptions(repetitions=300, canaries=0, seconds=0.5, seed=seed))
         for seed in (0, 0, 1)
     )
     assert first.attacks == again.attacks
@@ -149,7 +149,7 @@ def test_an_audit_can_be_repeated_and_another_seed_is_another_audit() -> None:
 
 def test_few_repetitions_of_a_large_graph_prove_little_but_are_counted() -> None:
     job = job_of(nodes=64, batch="all", steps=1, records=4)
-    report = audit_job(job, options=AuditOptions(repetitions=100, canaries=0))
+    report = audit_job(job, options=AuditOptions(repetitions=100, canaries=0, seconds=0.5))
     assert not report.defect
     assert [attack.repetitions for attack in report.attacks] == [77, 77, 77, 2]
 
@@ -159,7 +159,7 @@ def test_one_node_alone_can_be_audited() -> None:
     assert 0.5 < report.epsilon <= report.certified
     assert {attack.name for attack in report.attacks} == {
         "worst-case gradient",
-        "one training, mislabelled records",
+        "one training, records unlike any other",
     }
 
 
@@ -173,7 +173,7 @@ def test_an_experiment_file_is_audited_with_overrides(tmp_path: Path) -> None:
     report = auditing.audit_file(
         small(tmp_path),
         ["train.steps=3", "nodes.count=2"],
-        AuditOptions(repetitions=500, canaries=100),
+        AuditOptions(repetitions=500, canaries=100, seconds=0.5),
         progress=lambda *what: reports.append(what),
     )
     assert report.steps == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,21 +24,18 @@ from tacit.analysis.audit.canaries import (
 from tacit.analysis.audit.harness import (
     Harness,
     Observed,
-    RecordingExchange,
-    noised_gradients,
     set_up,
 )
+from tacit.analysis.audit.likelihood import Known, likelihood_ratio
+from tacit.analysis.audit.observers import Readings
 from tacit.analysis.audit.statistics import (
     LEARNING_SHARE,
-    Known,
     epsilon_merit,
     excess_merit,
     fix_and_count,
 )
 from tacit.communication.colours import Released
 from tacit.communication.exchange import InProcessExchange
-from tacit.errors import InputError
-from tacit.topology import Weights
 from tacit.training.stacked_context import StackedContext
 
 
@@ -90,11 +86,24 @@ def test_a_fair_coin_decides_which_nodes_hold_the_canary() -> None:
 
 def test_the_graph_is_copied_and_the_stack_kept_within_bounds() -> None:
     plan = job_of(nodes=4, steps=2, batch="all").plan
-    # 1024 nodes at most, and a million steps of nodes.
+    # 1024 nodes at most, a million steps of nodes, and 2^24 records in all batches.
     assert set_up(plan, 2, 40, StackedContext).copies == 10
     assert set_up(plan, 2, 10**6, StackedContext).copies == 256
     assert set_up(plan, 2, 1, StackedContext).copies == 1
-    assert set_up(plan, 100_000, 10**6, StackedContext).copies == 2
+    assert set_up(plan, 10_000, 10**6, StackedContext).copies == 10
+    few = job_of(nodes=4, steps=2, batch=1).plan
+    assert set_up(few, 100_000, 10**6, StackedContext).copies == 2
+
+
+def test_pairs_stay_within_their_copy() -> None:
+    lab = harness(algorithm={"name": "adp2-sgd"}, topology={"graph": "ring"}, steps=12)
+    activity = lab.copied().release.activity
+    assert activity is not None
+    assert activity.partner is not None
+    assert activity.active.shape == (12, 40)
+    assert np.array_equal(activity.partner // 4, np.tile(np.arange(40) // 4, (12, 1)))
+    assert np.array_equal(activity.partner[:, 8:12] - 8, activity.partner[:, :4])
+    assert np.array_equal(activity.active[:, 36:], activity.active[:, :4])
 
 
 def test_nodes_do_not_mix_across_copies() -> None:
@@ -105,26 +114,6 @@ def test_nodes_do_not_mix_across_copies() -> None:
         lab.plan.mixing.weights, dtype=torch.float64, device=torch.device("cpu")
     ).mix(0, Released(values[3:6]))
     torch.testing.assert_close(mixed[3:6], alone)
-
-
-def test_a_message_is_recorded_as_it_was() -> None:
-    exchange = InProcessExchange(
-        [Weights.of_matrix(np.eye(2))], dtype=torch.float64, device=torch.device("cpu")
-    )
-    recorder = RecordingExchange(exchange)
-    value = torch.ones(2, 3, dtype=torch.float64)
-    (mixed,) = recorder.mix(4, Released(value))
-    value.zero_()
-    assert recorder.sent[0][0] == 4
-    assert torch.equal(recorder.sent[0][1][0], torch.ones(2, 3, dtype=torch.float64))
-    assert torch.equal(mixed, torch.ones(2, 3, dtype=torch.float64))
-
-
-def test_an_algorithm_without_an_observer_is_refused() -> None:
-    algorithm = job_of().config.algorithm.definition
-    unknown = replace(algorithm, step=lambda *arguments: None)
-    with pytest.raises(InputError, match="cannot be audited yet"):
-        noised_gradients(unknown, None)  # type: ignore[arg-type]
 
 
 def test_the_linear_model_has_constant_gradients_clipped_to_the_bound() -> None:
@@ -139,12 +128,19 @@ def test_the_linear_model_has_constant_gradients_clipped_to_the_bound() -> None:
         np.testing.assert_allclose(sums[1, :3], [0, 4, 0], atol=1e-12)
 
 
+def whole(y: np.ndarray) -> Readings:
+    """Releases that were seen whole, `[steps, nodes, width]`."""
+    return Readings(y, np.ones(y.shape, np.int64), np.ones(y.shape))
+
+
 @pytest.mark.parametrize("rate", [1.0, 0.3, 1e-3])
 def test_the_likelihood_ratio_is_that_of_the_densities(rate: float) -> None:
-    y, mu = np.random.default_rng(0).normal(size=(4, 5)), np.array([0.5, 1.0, 2.0, 9.0])
-    on = (1 - rate) * norm.pdf(y) + rate * norm.pdf(y - mu[:, None])
-    right = np.log(on / norm.pdf(y)).sum(0)
-    np.testing.assert_allclose(statistics.mixture_ratio(y, rate, mu), right, rtol=1e-9, atol=1e-12)
+    y, mu = np.random.default_rng(0).normal(size=(4, 5, WIDTH)), np.array([0.5, 1.0, 2.0, 9.0])
+    along = y[:, :, 0]
+    on = (1 - rate) * norm.pdf(along) + rate * norm.pdf(along - mu[:, None])
+    right = np.log(on / norm.pdf(along)).sum(0)
+    found = likelihood_ratio(ALONE)(whole(y), Known(rate, 2.0, mu))
+    np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-12)
 
 
 def test_every_statistic_is_larger_where_the_canary_is_hit() -> None:
@@ -155,13 +151,13 @@ def test_every_statistic_is_larger_where_the_canary_is_hit() -> None:
         y[:, :, 0] = centre
         y[1, 0, 0] += 3.0
         for name, statistic in statistics.statistics_of(problem).items():
-            hit, missed = statistic(y, known)
+            hit, missed = statistic(whole(y), known)
             assert hit > missed, name
     y = np.zeros((2, 2, WIDTH))
     y[:, :, 1] = 6.0
     y[1, 0, 1] -= 3.0
     for name, statistic in statistics.statistics_of(OPPOSED).items():
-        hit, missed = statistic(y, known)
+        hit, missed = statistic(whole(y), known)
         assert hit > missed, name
 
 

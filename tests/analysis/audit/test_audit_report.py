@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +17,12 @@ from scipy.special import ndtr
 from tacit.analysis.audit import (
     Attack,
     AuditedModel,
+    AuditOptions,
     AuditReport,
     Comparison,
+    FidelityTest,
     audit_document,
+    audit_job,
     audit_progress,
     audit_table,
 )
@@ -25,6 +30,8 @@ from tacit.analysis.audit.excess import epsilon_of_weaker_noise, smallest_excess
 from tacit.analysis.audit.fidelity.finding import LEVEL, Finding
 from tacit.report.documents.base import dump, load, plain_json
 from tacit.report.documents.claims import AuditDocument
+
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "audit.md"
 
 
 def attack(epsilon: float, certified: float = 2.0, **changes: Any) -> Attack:
@@ -104,6 +111,8 @@ def test_a_failed_test_accuses_and_says_what_it_saw() -> None:
         "ALARM, a defect: 'size' accuses the program (so do: coins alike). This is what the test "
         "'size' saw."
     )
+    many = [finding(f"test {number}", p_value=1e-12) for number in range(7)]
+    assert "(so do: test 1, test 2, test 3, 3 more)" in report(fidelity=tuple(many)).verdict
     # Neither is a result that is no number, nor one at the level itself, a pass.
     assert report(fidelity=(finding(statistic=math.nan),)).defect
     assert report(fidelity=(finding(p_value=LEVEL),)).defect
@@ -122,8 +131,8 @@ def test_more_than_is_certified_at_95_percent_is_within_chance() -> None:
     told = report(attacks=(attack(2.5, alarm=True), attack(2.25)))
     assert told.defect
     assert told.verdict == (
-        "ALARM, a defect: 'attack: worst-case gradient' accuses the program. At delta 0.02 epsilon "
-        "is at least 2.50, and 2 is certified."
+        "ALARM, a defect: 'attack: worst-case gradient (any-delta)' accuses the program. At delta "
+        "0.02 epsilon is at least 2.50, and 2 is certified."
     )
 
 
@@ -280,3 +289,35 @@ def test_the_smallest_excess_is_that_of_the_sharpest_test() -> None:
     assert least > node.epsilon
     assert smallest_excess(findings[1:2], plan, node, 4, delta=1e-3) is None
     assert epsilon_of_weaker_noise(plan, node, 4, factor=0.0, delta=1e-3) == math.inf
+
+
+def test_every_key_of_the_document_is_documented() -> None:
+    told = PAGE.read_text(encoding="utf-8").partition("## The report as JSON")[2]
+    names = set(re.findall(r"`([a-z_]+)`", told))
+    models = (AuditDocument, Attack, FidelityTest, AuditedModel)
+    keys = {name for model in models for name in model.model_fields}
+    assert keys - names == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"sampling": "fixed", "privacy": {"relation": "replace-one"}},
+        {"algorithm": {"name": "privsgp-vr", "anchor_every": 2}},
+    ],
+    ids=["fixed", "poisson, anchors"],
+)
+def test_every_test_is_documented_with_its_question(settings: dict[str, Any]) -> None:
+    """On the page, and with a sentence each of what was seen and what would be found."""
+    rows = re.findall(
+        r"^\| ([^|]+) \| ([^|]+\?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    job = job_of(nodes=4, **{"steps": 4, **settings})
+    made = audit_job(job, options=AuditOptions(repetitions=200, canaries=0, seconds=1.0)).fidelity
+    assert len(made) > 20
+    assert {(test.name, test.question) for test in made} <= set(rows)
+    for test in made:
+        assert not test.saw[0].islower()
+        assert test.saw.endswith(".")
+        assert test.power.endswith(".")

@@ -23,14 +23,14 @@ from tacit.analysis.audit.bounds import (
     error_rates,
     mu_lower,
 )
-from tacit.analysis.audit.canaries import ALONE, OPPOSED, REPLACED, REPLACED_IN_BATCH, Problem
+from tacit.analysis.audit.canaries import OPPOSED, Problem, law_of, problem_of
 from tacit.analysis.audit.fidelity.finding import ALARM_RATE
 from tacit.analysis.audit.harness import Observed, set_up
+from tacit.analysis.audit.likelihood import Known, known_of
 from tacit.analysis.audit.one_run import Canary, OneRun
 from tacit.analysis.audit.report import AuditOptions
 from tacit.analysis.audit.statistics import (
     LIKELIHOOD_RATIO,
-    Known,
     balance_merit,
     between_nodes,
     epsilon_merit,
@@ -159,8 +159,8 @@ def _every_node(
         # The stacked numbers of the audited nodes.
         starts = len(observed.inserted) // observed.copies * np.arange(observed.copies)[:, None]
         chosen = (starts + np.asarray(target.nodes)).reshape(-1)
-        y = observed.y[:, chosen]
-        return {name: of(y, known) for name, of in statistics.items()}, observed.inserted[chosen]
+        seen = observed.seen.of(chosen)
+        return {name: of(seen, known) for name, of in statistics.items()}, observed.inserted[chosen]
 
     return look
 
@@ -180,18 +180,19 @@ def _one_of_a_graph(observed: Observed, known: Known, target: Target, seed: int)
 
 
 def _designs(plan: Plan, target: Target) -> tuple[_Design, ...]:
-    """The attacks that suit the relation and the sampler."""
+    """The attacks that suit the mechanism, the relation and the sampler."""
     zero_out = target.relation == privacy.ADD_OR_REMOVE_ONE
-    whole = target.node.rate == 1
+    whole, law = target.node.rate == 1, law_of(plan)
     in_batch = plan.config.train.sampling == "fixed" and not whole
-    problem = ALONE if zero_out else REPLACED_IN_BATCH if in_batch else REPLACED
+    problem = problem_of(law, zero_out=zero_out, in_batch=in_batch)
     name, look = "worst-case gradient", _every_node(problem)
     designs = [_Design(name, problem, look), _Design(name, problem, look, "any-delta")]
-    if whole:
+    mechanism = plan.release.mechanism(target.node, [(0, target.steps)])
+    if mechanism.kind == "gaussian":
         designs.append(_Design(name, problem, look, "gaussian-dp"))
     if len(plan.nodes) > 1:
         designs.append(_Design("compared with other nodes", problem, _one_of_a_graph, "any-delta"))
-    if zero_out and not whole:
+    if zero_out and not whole and law == "sum":
         designs.append(_Design("opposed gradient", OPPOSED, _every_node(OPPOSED), "any-delta"))
     return tuple(designs)
 
@@ -212,10 +213,7 @@ def worst_cases(
     designs = _designs(plan, target)
     repetitions = -(-options.repetitions * len(plan.nodes) // len(target.nodes))
     harness = set_up(plan, target.steps, repetitions, context)
-    multipliers = [plan.release.noise_multiplier(target.node, k) for k in range(target.steps)]
-    known = Known(
-        target.node.rate, target.node.expected_batch, 1 / np.asarray(multipliers, np.float64)
-    )
+    known = known_of(plan, target.node, target.steps)
     runs = -(-options.repetitions // (harness.copies * len(target.nodes)))
     attacks: list[Attack] = []
     traces: list[Trace] = []

@@ -6,31 +6,55 @@ canary, `CROWD` by the other records, those of `BARE` by nobody: there an observ
 alone.
 
 The canary's feature is a million times the clipping bound, so that clipping is put to the test.
+
+Where old gradients are kept, or subtracted from new ones, a gradient that never changes shows
+little. There all gradients change their sign between steps, on a schedule that everybody knows
+(`sign_schedule`). The certificates hold for gradients that depend on the step in any way, since
+they hold for every history. The schedule is not one of the model's positions, because nodes that
+share a model would then depend on each other's messages, and would not be independent repetitions.
+
+Where a model's change is clipped in place of gradients, the other records push the change to one
+end, and the canary, who outweighs all of them, to the other (`OUTVOTED`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.linalg import hadamard
 from torch import Tensor, nn
 
 from tacit import gradients
+from tacit.analysis.audit.observers import Law, observer_of
 from tacit.data import StackedData
 from tacit.gradients import Loss, StackedModel
+from tacit.training.plan import Plan
 
 __all__ = [
     "ALONE",
     "BARE",
     "CANARY",
     "CROWD",
+    "FLIPPED",
+    "FLIPPED_REPLACED",
     "HUGE",
     "OPPOSED",
+    "OUTVOTED",
+    "OUTVOTED_REPLACED",
     "REPLACED",
     "REPLACED_IN_BATCH",
     "WIDTH",
     "Problem",
+    "Slope",
+    "directions",
+    "law_of",
     "linear_model",
+    "problem_of",
+    "sign_schedule",
     "stack_records",
 ]
 
@@ -38,6 +62,8 @@ CANARY, CROWD = 0, 1
 BARE = slice(2, 16)
 WIDTH = 16
 HUGE = 1e6
+SAME_POINT = 1e-5
+"""Outputs of one record that differ by less, as a share, are outputs at the same point."""
 
 Vector = tuple[float, float]
 
@@ -53,11 +79,13 @@ class Problem:
         canary: the gradient of the canary in D.
         instead: what stands in its place in D'; None: nothing does, and J, the sampling rate and
             the denominator stay as they were (zero-out).
+        flips: whether all gradients change their sign between steps, see `sign_schedule`.
     """
 
     others: Vector
     canary: Vector
     instead: Vector | None
+    flips: bool = False
 
 
 ALONE = Problem(others=(0, 1), canary=(HUGE, 0), instead=None)
@@ -73,23 +101,126 @@ REPLACED_IN_BATCH = Problem(others=(-1, 0), canary=(HUGE, 0), instead=(-1, 0))
 """Replace-one with a batch of fixed size: whoever the canary displaces is its opposite."""
 
 
-def _output(outputs: Tensor, targets: Tensor) -> Tensor:
-    return outputs.reshape(-1)
+FLIPPED = Problem(others=(0, 1), canary=(HUGE, 0), instead=None, flips=True)
+"""Add-or-remove-one: old gradients are the opposite of new ones."""
+
+FLIPPED_REPLACED = Problem(others=(0, 1), canary=(HUGE, 0), instead=(-HUGE, 0), flips=True)
+"""Replace-one: the same, with opposite contributions."""
+
+OUTVOTED = Problem(others=(-HUGE, 0), canary=(HUGE**2, 0), instead=None)
+"""Add-or-remove-one: one change of the model becomes its opposite, 2 C apart."""
+
+OUTVOTED_REPLACED = Problem(others=(-HUGE, 0), canary=(HUGE**2, 0), instead=(-HUGE, 0))
+"""Replace-one: the same, with one more of the others in D'."""
+
+
+def problem_of(law: Law, *, zero_out: bool, in_batch: bool) -> Problem:
+    """The pair of data sets that an observer can tell apart best.
+
+    Args:
+        law: how a release depends on one record.
+        zero_out: whether the relation is add-or-remove-one.
+        in_batch: whether batches are drawn of a fixed size.
+    """
+    if law == "change":
+        return OUTVOTED if zero_out else OUTVOTED_REPLACED
+    if law in ("table", "snapshot", "anchors"):
+        return FLIPPED if zero_out else FLIPPED_REPLACED
+    if zero_out:
+        return ALONE
+    return REPLACED_IN_BATCH if in_batch and law != "carried" else REPLACED
+
+
+def law_of(plan: Plan) -> Law:
+    """How a release of the plan's algorithm depends on one record.
+
+    Raises:
+        InputError: the algorithm has no observer.
+    """
+    chosen = plan.config.algorithm
+    return observer_of(chosen.definition).law(chosen.options)
+
+
+def sign_schedule(plan: Plan, steps: int) -> NDArray[np.float64]:
+    """What a flipping problem's gradients are multiplied by at each step, `[steps]`; public.
+
+    Anchors and snapshots are taken at one sign, and all other gradients have the other. A table is
+    filled at the sign of step 0; then the sign changes as often as a record is drawn, about.
+    """
+    options = plan.config.algorithm.options
+    if law_of(plan) == "table":
+        often = max(1, round(1 / max(node.rate for node in plan.nodes)))
+        blocks = (np.arange(steps) - 1) // often
+        return np.where((np.arange(steps) > 0) & (blocks % 2 == 0), -1.0, 1.0)
+    every = getattr(options, "anchor_every", 1)
+    return np.where(np.arange(steps) % every == 0, 1.0, -1.0)
+
+
+def directions(plan: Plan) -> NDArray[np.float64]:
+    """The orthonormal directions of a lab's gradients, one a row, `[WIDTH, WIDTH]`: `CANARY` first.
+
+    They are the coordinates, but for a clip that bounds each coordinate: there a gradient is
+    longest that has all of them. What a compressor sends are coordinates again.
+    """
+    options = plan.config.algorithm.options
+    whole = getattr(options, "compressor", "none") == "none"
+    if plan.release.clip.norm == "coordinate" and whole:
+        return np.asarray(hadamard(WIDTH) / np.sqrt(WIDTH), np.float64)
+    return np.eye(WIDTH)
+
+
+class Slope:
+    """The sign of gradients, which changes on a schedule.
+
+    Where differences to a gradient at an older point are taken (`remembers`), the loss of every
+    record has one sign at that point and the other one elsewhere. The point is told by the record's
+    output there, which is kept at every step with a positive sign.
+
+    Args:
+        signs: one a step; a run says how many steps are done.
+        remembers: whether gradients at an older point keep their sign.
+    """
+
+    def __init__(self, signs: Sequence[float] = (1.0,), *, remembers: bool = False) -> None:
+        self._signs, self._now, self._remembers = signs, signs[0], remembers
+        self._kept: Tensor | None = None
+
+    def begin(self, data: StackedData) -> None:
+        """A run on these records starts, whose targets are their numbers."""
+        if self._remembers:
+            self._kept = torch.zeros_like(data.stored[:, 0])
+
+    def after(self, steps: int) -> None:
+        """So many steps are done."""
+        self._now = self._signs[min(steps, len(self._signs) - 1)]
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """A loss whose gradient is the feature vector times the sign."""
+        values = outputs.reshape(-1)
+        if self._kept is None:
+            return values * self._now
+        rows, now = targets.reshape(-1).long(), values.detach().to(self._kept.dtype)
+        if self._now > 0:
+            self._kept[rows] = now
+            return values
+        kept = self._kept[rows]
+        same = (now - kept).abs() <= SAME_POINT * (now.abs() + kept.abs())
+        return values * torch.where(same, 1.0, self._now).to(values.dtype)
 
 
 def _anything(outputs: Tensor, targets: Tensor) -> None:
     """Any targets will do: the loss does not read them."""
 
 
-LINEAR = Loss("linear", _output, None, _anything)
-
-
-def linear_model(dtype: torch.dtype, device: torch.device) -> StackedModel:
+def linear_model(
+    dtype: torch.dtype, device: torch.device, slope: Slope | None = None
+) -> StackedModel:
     """The linear model, its weights at 0, under the product's own gradient engine."""
     module = nn.Linear(WIDTH, 1, bias=False)
     nn.init.zeros_(module.weight)
+    loss = Loss("linear", (slope or Slope()).losses, None, _anything)
     return gradients.build(
-        module, LINEAR, torch.eye(WIDTH), torch.zeros(WIDTH, 1), dtype=dtype, device=device
+        module, loss, torch.eye(WIDTH), torch.zeros(WIDTH, 1), dtype=dtype, device=device
     )
 
 
@@ -100,6 +231,7 @@ def stack_records(
     clip: float,
     dtype: torch.dtype,
     device: torch.device,
+    basis: NDArray[np.float64] | None = None,
 ) -> StackedData:
     """The records of all nodes; the canary, or what stands for it, is a node's last one.
 
@@ -110,6 +242,7 @@ def stack_records(
         clip: the unit of the problem's gradients.
         dtype: of the records.
         device: of the records.
+        basis: directions of the gradients, one a row; see `directions`. None: the coordinates.
 
     A record's target, which the loss does not read, is its number in the stack: it says who was
     drawn. In a node that holds D' of a zero-out problem the last row is still in the stack, but is
@@ -123,6 +256,8 @@ def stack_records(
     choice = torch.tensor([instead, problem.canary], dtype=dtype, device=device)
     inputs[ends - 1, : BARE.start] = choice[inserted.to(device).long()]
     inputs *= clip
+    if basis is not None:
+        inputs = inputs @ torch.from_numpy(basis).to(inputs)
     absent = torch.zeros_like(sizes)
     if problem.instead is None:
         absent = (~inserted.to(device)).long()

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -58,8 +58,8 @@ __all__ = [
     "Law",
     "Observer",
     "Overheard",
-    "Reading",
-    "Seen",
+    "Readings",
+    "StepReading",
     "observer_of",
     "readings",
     "seen",
@@ -103,12 +103,12 @@ class Overheard:
     @property
     def batch(self) -> Tensor:
         """Q J of each node, float64 `[nodes, 1]`."""
-        return self._column(node.expected_batch for node in self.plan.nodes)
+        return batch_of(self.plan).to(self.start.device)
 
     @property
     def rate(self) -> Tensor:
         """Q of each node, float64 `[nodes, 1]`."""
-        return self._column(node.rate for node in self.plan.nodes)
+        return rate_of(self.plan).to(self.start.device)
 
     def step_size(self, k: int) -> float:
         """The learning rate of step k."""
@@ -116,7 +116,7 @@ class Overheard:
 
     def noise_std(self, k: int) -> Tensor:
         """Planned deviation of step k's noise in a sum, float64 `[nodes, 1]`."""
-        return self._column(self.plan.release.noise_std(node, k) for node in self.plan.nodes)
+        return noise_of(self.plan, k).to(self.start.device)
 
     def active(self, k: int) -> Tensor:
         """Who takes part in step k, bool `[nodes, 1]`."""
@@ -152,13 +152,28 @@ class Overheard:
         )
         return public.values != 0
 
-    def _column(self, values: Iterable[float]) -> Tensor:
-        column = torch.tensor(list(values), dtype=torch.float64, device=self.start.device)
-        return column.unsqueeze(1)
+
+def batch_of(plan: Plan) -> Tensor:
+    """Q J of each node, float64 `[nodes, 1]`."""
+    return _column(node.expected_batch for node in plan.nodes)
+
+
+def rate_of(plan: Plan) -> Tensor:
+    """Q of each node, float64 `[nodes, 1]`."""
+    return _column(node.rate for node in plan.nodes)
+
+
+def noise_of(plan: Plan, k: int) -> Tensor:
+    """Planned deviation of step k's noise in a sum, float64 `[nodes, 1]`."""
+    return _column(plan.release.noise_std(node, k) for node in plan.nodes)
+
+
+def _column(values: Iterable[float]) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.float64).unsqueeze(1)
 
 
 @dataclass(frozen=True)
-class Reading:
+class StepReading:
     """What is known of the releases of one step once all messages are there.
 
     Args:
@@ -177,8 +192,8 @@ class Reading:
     gains: Tensor | float = 1.0
 
 
-def _one(heard: Overheard, k: int) -> Tensor:
-    return torch.ones_like(heard.batch)
+def _one(plan: Plan, k: int, coordinates: int) -> Tensor:
+    return torch.ones(len(plan.nodes), 1, dtype=torch.float64)
 
 
 def _always_sums(options: Any) -> Law:
@@ -192,39 +207,40 @@ class Observer:
     Args:
         readings: one a step, in order.
         scale: how far what is noised moves when the sum over a batch does by one: the deviation of
-            the noise over the planned one of a sum, float64 `[nodes, 1]` of step k.
+            the noise over the planned one of a sum, float64 `[nodes, 1]`; of the plan, step k and
+            the number of coordinates.
         law: how a release depends on one record, from the options.
     """
 
-    readings: Callable[[Overheard], Iterator[Reading]]
-    scale: Callable[[Overheard, int], Tensor] = _one
+    readings: Callable[[Overheard], Iterator[StepReading]]
+    scale: Callable[[Plan, int, int], Tensor] = _one
     law: Callable[[Any], Law] = _always_sums
 
 
 # Gossip.
 
 
-def _push_sum(heard: Overheard) -> Iterator[Reading]:
+def _push_sum(heard: Overheard) -> Iterator[StepReading]:
     """x_i^k is what node i received, so (x_i^k - x_i^{k+1/2}) / gamma is its direction."""
     x, batch = heard.start, heard.batch
     before = torch.zeros_like(x, dtype=torch.float64)
     for k in range(heard.steps):
         x_half, w = heard.message(k).values
         direction = (x.double() - x_half.double()) / heard.step_size(k)
-        yield Reading((direction - heard.options.momentum * before) * batch)
+        yield StepReading((direction - heard.options.momentum * before) * batch)
         before = direction
         x, _ = heard.exchange.mix(k, Released(x_half), Public(w))
 
 
-def _gossip(heard: Overheard) -> Iterator[Reading]:
+def _gossip(heard: Overheard) -> Iterator[StepReading]:
     """x^{k+1} is W x^k less the step, and is sent in its turn."""
     for k in range(heard.steps):
         (x,), (following,) = heard.message(k).values, heard.message(k + 1).values
         (mixed,) = heard.exchange.mix(k, Released(x))
-        yield Reading((mixed.double() - following.double()) / heard.step_size(k) * heard.batch)
+        yield StepReading((mixed.double() - following.double()) / heard.step_size(k) * heard.batch)
 
 
-def _in_pairs(heard: Overheard) -> Iterator[Reading]:
+def _in_pairs(heard: Overheard) -> Iterator[StepReading]:
     """x^{k+1} is the mean of the pair less the step of who has finished."""
     activity = heard.plan.release.activity
     assert activity is not None
@@ -235,28 +251,28 @@ def _in_pairs(heard: Overheard) -> Iterator[Reading]:
         (other,) = heard.exchange.swap(k, partner, Released(x))
         averaged = x.add(other).div_(2).double()
         moved = (averaged - following.double()) / heard.step_size(k) * heard.batch
-        yield Reading(heard.of_active(k, moved))
+        yield StepReading(heard.of_active(k, moved))
 
 
-def _dual_averaging(heard: Overheard) -> Iterator[Reading]:
+def _dual_averaging(heard: Overheard) -> Iterator[StepReading]:
     """z^{k+1} is W z^k and the gradient of an active node, and is sent in its turn."""
     for k in range(heard.steps):
         (z,), (following,) = heard.message(k).values, heard.message(k + 1).values
         (mixed,) = heard.exchange.mix(k, Released(z))
-        yield Reading(heard.of_active(k, (following.double() - mixed.double()) * heard.batch))
+        yield StepReading(heard.of_active(k, (following.double() - mixed.double()) * heard.batch))
 
 
-def _laplace_step(heard: Overheard) -> Iterator[Reading]:
+def _laplace_step(heard: Overheard) -> Iterator[StepReading]:
     """Y is z less the noised step, which is what the noise was added to, in a unit of its own."""
     z = heard.start
     for k in range(heard.steps):
         (y,) = heard.message(k).values
         unit = heard.step_size(k) * heard.options.rate_decay**k / heard.batch
-        yield Reading((z.double() - y.double()) / unit)
+        yield StepReading((z.double() - y.double()) / unit)
         (z,) = heard.exchange.mix(k, Released(y))
 
 
-def _tracking(heard: Overheard) -> Iterator[Reading]:
+def _tracking(heard: Overheard) -> Iterator[StepReading]:
     """Y is the last noised gradient and public gossip; x moves along y.
 
     y_k = g_k + sum of the gossip of y before k, since it adds g_k - g_{k-1} at every step. It is
@@ -288,12 +304,12 @@ def _tracking(heard: Overheard) -> Iterator[Reading]:
         along = (pulled - after.double()) / heard.step_size(k)
         y = torch.where(before & arrived, along, math.nan)
         y = torch.where(shown[1], copies[1].double(), y)
-        yield Reading((y - gossip) * heard.batch)
+        yield StepReading((y - gossip) * heard.batch)
         gossip = gossip + options.tracking_step * (near[1].double() - copies[1].double())
         before = torch.zeros_like(before)
 
 
-def _compressed_gossip(heard: Overheard) -> Iterator[Reading]:
+def _compressed_gossip(heard: Overheard) -> Iterator[StepReading]:
     """A Kalman filter of every coordinate's momentum, from what its messages show.
 
     Let a be what noised gradients have moved x by since the coordinate was sent last. Active steps
@@ -328,7 +344,7 @@ def _compressed_gossip(heard: Overheard) -> Iterator[Reading]:
         deviation = var_a.sqrt().where(shown, 1.0)
         surprise = (x - after - a) / deviation
         std = heard.noise_std(k)
-        yield Reading(
+        yield StepReading(
             torch.where(shown, surprise * std, math.nan),
             spans=torch.where(shown, spans, 0.0).long(),
             gains=torch.where(shown, shift_a / deviation, 0.0),
@@ -346,23 +362,23 @@ def _compressed_gossip(heard: Overheard) -> Iterator[Reading]:
 # Variance reduction.
 
 
-def _relative_to_anchors(heard: Overheard, whole: Iterator[Reading]) -> Iterator[Reading]:
+def _relative_to_anchors(heard: Overheard, whole: Iterator[StepReading]) -> Iterator[StepReading]:
     """Other steps' releases are taken relative to the released anchor."""
     anchor = torch.zeros_like(heard.start, dtype=torch.float64)
     for k, reading in enumerate(whole):
         if k % heard.options.anchor_every == 0:
             anchor = reading.release
-            yield Reading(anchor / heard.rate)
+            yield StepReading(anchor / heard.rate)
         else:
-            yield Reading(reading.release - anchor)
+            yield StepReading(reading.release - anchor)
 
 
-def _push_sum_reduced(heard: Overheard) -> Iterator[Reading]:
+def _push_sum_reduced(heard: Overheard) -> Iterator[StepReading]:
     whole = _push_sum(heard)
     return whole if heard.options.state == "private" else _relative_to_anchors(heard, whole)
 
 
-def _shifted(heard: Overheard) -> Iterator[Reading]:
+def _shifted(heard: Overheard) -> Iterator[StepReading]:
     """A message is the kept part of the gradient less the public shift."""
     options = heard.options
     shift = torch.zeros_like(heard.start, dtype=torch.float64)
@@ -371,21 +387,21 @@ def _shifted(heard: Overheard) -> Iterator[Reading]:
     for k in range(heard.steps):
         sent = heard.message(k)
         kept = sent.values[0].double()
-        yield Reading(torch.where(heard.shown(sent), shift + kept, math.nan) * heard.batch)
+        yield StepReading(torch.where(heard.shown(sent), shift + kept, math.nan) * heard.batch)
         shift = shift + gamma * factor * kept
 
 
-def _shifted_snapshots(heard: Overheard) -> Iterator[Reading]:
+def _shifted_snapshots(heard: Overheard) -> Iterator[StepReading]:
     whole = _shifted(heard)
     return whole if heard.options.state == "private" else _relative_to_anchors(heard, whole)
 
 
-def _anchor_scale(heard: Overheard, k: int) -> Tensor:
-    options, release = heard.options, heard.plan.release
+def _anchor_scale(plan: Plan, k: int, coordinates: int) -> Tensor:
+    options: Any = plan.config.algorithm.options
     if options.state == "private" or k % options.anchor_every:
-        return _one(heard, k)
-    ratio = variance_reduction.anchor_ratio(options, heard.plan.steps, release.clip.bound(k))
-    return ratio / heard.rate
+        return _one(plan, k, coordinates)
+    clip = plan.release.clip.bound(k)
+    return variance_reduction.anchor_ratio(options, plan.steps, clip) / rate_of(plan)
 
 
 def _table_law(options: Any) -> Law:
@@ -407,23 +423,23 @@ def _spread_out(heard: Overheard, k: int, rows: Tensor) -> Tensor:
     return whole
 
 
-def _to_server(heard: Overheard) -> Iterator[Reading]:
+def _to_server(heard: Overheard) -> Iterator[StepReading]:
     """Each active client sends its noised gradient."""
     for k in range(heard.steps):
-        yield Reading(_spread_out(heard, k, heard.message(k).values[0]) * heard.batch)
+        yield StepReading(_spread_out(heard, k, heard.message(k).values[0]) * heard.batch)
 
 
-def _changes(heard: Overheard) -> Iterator[Reading]:
+def _changes(heard: Overheard) -> Iterator[StepReading]:
     """Each active client sends its noised change, which goes against the gradient."""
     for k in range(heard.steps):
-        yield Reading(-_spread_out(heard, k, heard.message(k).values[0]))
+        yield StepReading(-_spread_out(heard, k, heard.message(k).values[0]))
 
 
-def _change_scale(heard: Overheard, k: int) -> Tensor:
-    return 1 / heard.batch
+def _change_scale(plan: Plan, k: int, coordinates: int) -> Tensor:
+    return 1 / batch_of(plan)
 
 
-def _admm(heard: Overheard) -> Iterator[Reading]:
+def _admm(heard: Overheard) -> Iterator[StepReading]:
     """Y = 2 x - x_0 - lambda / rho with public x_0 and lambda, and x is affine in the gradient."""
     options, rho = heard.options, heard.options.penalty
     last, dual = heard.start.double(), torch.zeros_like(heard.start, dtype=torch.float64)
@@ -434,14 +450,14 @@ def _admm(heard: Overheard) -> Iterator[Reading]:
         x = (y.double() + server + dual / rho) / 2
         slope = options.regularisation * dp_admm.SUBGRADIENTS[options.regulariser](last)
         g = rho * server + dual + inverse * last - (rho + inverse) * x - slope
-        yield Reading(heard.of_active(k, g * heard.batch))
+        yield StepReading(heard.of_active(k, g * heard.batch))
         dual = torch.where(active, dual + rho * (server - x), dual)
         last = torch.where(active, x, last)
         (mean,) = heard.exchange.average(k, Released(y), latest=True)
         server = mean.double()
 
 
-def _primal_dual(heard: Overheard) -> Iterator[Reading]:
+def _primal_dual(heard: Overheard) -> Iterator[StepReading]:
     """What is noised, as a change around x_0; without gradients it would be `public`.
 
     With a public state lambda is a function of what was released. With a private one both x and
@@ -455,7 +471,10 @@ def _primal_dual(heard: Overheard) -> Iterator[Reading]:
     x = heard.start.double()
     for k in range(heard.steps):
         active = heard.active(k)
-        gamma, radius = _local(heard, k, x_0)
+        gamma = inverse_steps(heard.plan, k, x.shape[1]).to(x.device)
+        unit = 1 / (heard.batch * (gamma + rho))
+        clip = heard.plan.release.clip.bound(k)
+        radius = fedspd_dp.resolved_radius(unit, gamma, heard.plan.steps, clip, x_0, options)
         divisor = gamma + rho
         dual_now = fedspd_dp.within(dual, radius * divisor)
         at = torch.zeros_like(x) if public else fedspd_dp.within(x - x_0, radius)
@@ -472,37 +491,31 @@ def _primal_dual(heard: Overheard) -> Iterator[Reading]:
         else:
             release, quiet = sent, 2 * average - dual_now / rho
             renewed = dual_now - rho * average
-        yield Reading(-heard.of_active(k, release), public=-quiet)
+        yield StepReading(-heard.of_active(k, release), public=-quiet)
         dual = torch.where(active, renewed, dual)
         x = torch.where(active, x_0 + at, x)
         (mean,) = heard.exchange.average(k, Released(message), latest=True)
         x_0 = mean.double()
 
 
-def _local(heard: Overheard, k: int, x_0: Tensor) -> tuple[Tensor, Tensor]:
-    """Gamma of a round, and how long its changes may be, `[nodes, 1]`."""
-    options, gamma = heard.options, _gamma(heard, k)
-    unit = 1 / (heard.batch * (gamma + options.penalty))
-    clip = heard.plan.release.clip.bound(k)
-    return gamma, fedspd_dp.resolved_radius(unit, gamma, heard.plan.steps, clip, x_0, options)
-
-
-def _gamma(heard: Overheard, k: int) -> Tensor:
+def inverse_steps(plan: Plan, k: int, coordinates: int) -> Tensor:
+    """FedSPD-DP's gamma of round k, float64 `[nodes, 1]`, for a model of so many coordinates."""
     gamma: Tensor = fedspd_dp.inverse_step(
-        heard.options,
+        plan.config.algorithm.options,  # type: ignore[arg-type]
         k,
-        heard.plan.steps,
-        noise_std=heard.noise_std(k),
-        batch=heard.batch,
-        coordinates=heard.start.shape[1],
-        clients=heard.plan.release.setup.nodes,
+        plan.steps,
+        noise_std=noise_of(plan, k),
+        batch=batch_of(plan),
+        coordinates=coordinates,
+        clients=plan.release.setup.nodes,
     )
     return gamma
 
 
-def _iterate_scale(heard: Overheard, k: int) -> Tensor:
-    unit: Tensor = 1 / (heard.batch * (_gamma(heard, k) + heard.options.penalty))
-    return unit if heard.options.state == "public" else 2 * unit
+def _iterate_scale(plan: Plan, k: int, coordinates: int) -> Tensor:
+    options: Any = plan.config.algorithm.options
+    unit: Tensor = 1 / (batch_of(plan) * (inverse_steps(plan, k, coordinates) + options.penalty))
+    return unit if options.state == "public" else 2 * unit
 
 
 def _iterate_law(options: Any) -> Law:
@@ -544,7 +557,7 @@ def observer_of(algorithm: Algorithm[Any, Any]) -> Observer:
     return OBSERVERS[algorithm.step]
 
 
-def readings(heard: Overheard) -> Iterator[tuple[Reading, Tensor]]:
+def readings(heard: Overheard) -> Iterator[tuple[StepReading, Tensor]]:
     """Every step's reading, and the planned deviation of its noise, float64 `[nodes, 1]`.
 
     Raises:
@@ -552,16 +565,17 @@ def readings(heard: Overheard) -> Iterator[tuple[Reading, Tensor]]:
     """
     observer = observer_of(heard.plan.config.algorithm.definition)
     for k, reading in enumerate(observer.readings(heard)):
-        yield reading, observer.scale(heard, k) * heard.noise_std(k)
+        scale = observer.scale(heard.plan, k, heard.start.shape[1])
+        yield reading, scale.to(heard.start.device) * heard.noise_std(k)
 
 
 @dataclass(frozen=True)
-class Seen:
+class Readings:
     """All readings in units of their noise.
 
     Args:
         y: float64 `[steps, nodes, d]`, less what is public; NaN where nothing is known.
-        spans: of how many releases each is a sum, `[steps, nodes, d]`; see `Reading`.
+        spans: of how many releases each is a sum, `[steps, nodes, d]`; see `StepReading`.
         gains: how far each moves by a move of one of every release, `[steps, nodes, d]`.
     """
 
@@ -569,12 +583,18 @@ class Seen:
     spans: NDArray[np.int64]
     gains: NDArray[np.float64]
 
-    def of(self, nodes: NDArray[np.int64] | NDArray[np.bool_]) -> Seen:
+    def of(self, nodes: NDArray[np.int64] | NDArray[np.bool_]) -> Readings:
         """The same of some nodes."""
-        return Seen(self.y[:, nodes], self.spans[:, nodes], self.gains[:, nodes])
+        return Readings(self.y[:, nodes], self.spans[:, nodes], self.gains[:, nodes])
+
+    def along(self, directions: NDArray[np.float64]) -> Readings:
+        """The same along orthonormal directions, one a row; of whole readings only."""
+        if np.array_equal(directions, np.eye(len(directions))):
+            return self
+        return replace(self, y=self.y @ directions.T)
 
 
-def seen(heard: Overheard) -> Seen:
+def seen(heard: Overheard) -> Readings:
     """All that an observer works out of a run.
 
     Raises:
@@ -590,4 +610,4 @@ def seen(heard: Overheard) -> Seen:
             if not spans.flags.writeable:
                 spans, gains = spans.copy(), gains.copy()
             spans[k], gains[k] = reading.spans.cpu().numpy(), reading.gains.cpu().numpy()
-    return Seen(y, spans, gains)
+    return Readings(y, spans, gains)

@@ -37,6 +37,9 @@ __all__ = [
 ]
 
 
+_NAMED = 3  # of what accuses the program, in one line besides the first
+
+
 @dataclass(frozen=True)
 class AuditOptions:
     """How hard to look.
@@ -50,8 +53,9 @@ class AuditOptions:
             smaller delta needs more repetitions than 1 / delta to show.
         canaries: records that are planted in the one full training; 0 leaves it out.
         seed: of the auditor's coins, and of noise and sampling.
-        seconds: that the searches for worst-case records may take in all; None takes what an audit
-            of a model of 100,000 parameters has, so that it ends within two minutes on two cores.
+        seconds: that the search for worst-case records may take, but for its last run; None takes
+            20, with which an audit of a model of 100,000 parameters ends within two minutes on two
+            cores.
 
     Raises:
         InputError: a number is outside its range.
@@ -151,7 +155,9 @@ class AuditReport:
             saw = f"{self.repeated_noises:,} messages carry the noise of another message."
             failed.append(AuditFailure(name="NOISE USED TWICE", saw=saw))
         failed.extend(
-            AuditFailure(name=f"attack: {attack.name}", saw=_violation(attack.hardest))
+            AuditFailure(
+                name=f"attack: {attack.name} ({attack.method})", saw=_violation(attack.hardest)
+            )
             for attack in self.attacks
             if attack.alarm
         )
@@ -175,7 +181,10 @@ class AuditReport:
         failures = self.failures
         if failures:
             first, *others = failures
-            more = f" (so do: {', '.join(failure.name for failure in others)})" if others else ""
+            names = [failure.name for failure in others[:_NAMED]]
+            if len(others) > _NAMED:
+                names.append(f"{len(others) - _NAMED} more")
+            more = f" (so do: {', '.join(names)})" if others else ""
             return f"ALARM, a defect: '{first.name}' accuses the program{more}. {first.saw}"
         hardest = [attack.hardest for attack in self.attacks if attack.hardest.violated]
         if hardest:
@@ -294,8 +303,7 @@ def _summary_table(report: AuditReport) -> Table:
         table.add_row(
             "smallest excess",
             epsilon_words(report.smallest_excess),
-            "noise that is weaker at every step and allows this epsilon is found with a chance of "
-            f"{100 * POWER:g} %",
+            f"{100 * POWER:g} % chance to find noise that is weaker at every step and allows this",
         )
     table.add_row(
         "false alarm", one_in_text(report.alarm_rate), "of a correct program raises one, at most"
@@ -303,8 +311,8 @@ def _summary_table(report: AuditReport) -> Table:
     for model in report.tested:
         table.add_row(
             escape(model.place),
-            escape(f"{model.model}, {model.parameters:,} parameters"),
-            escape(model.gradient_path),
+            count_text(model.parameters, "parameter"),
+            escape(f"{model.model}; gradients by {model.gradient_path}"),
         )
     return table
 

@@ -4,8 +4,7 @@ None of them needs to be right for a bound to hold: each is one attack, and what
 counted. The likelihood ratio is the best there is where the code does what the plan says; the
 others look for what a defect would leave.
 
-`y` is `[steps, nodes, width]` in units of the noise's standard deviation, `mu` `[steps]` the
-clipping bound in the same unit, `rate` q.
+What was seen is in units of the noise of its step.
 
 An attack is fixed on one part of the repetitions, and its guesses are counted on the rest
 (`fix_and_count`). Statistic and threshold are chosen on the first part; the second part is counted
@@ -27,22 +26,14 @@ from tacit.analysis.audit.bounds import (
     rate_above,
     rate_below,
 )
-from tacit.analysis.audit.canaries import (
-    ALONE,
-    BARE,
-    CANARY,
-    CROWD,
-    OPPOSED,
-    REPLACED,
-    REPLACED_IN_BATCH,
-    Problem,
-)
+from tacit.analysis.audit.canaries import BARE, CANARY, CROWD, OPPOSED, Problem
+from tacit.analysis.audit.likelihood import Known, likelihood_ratio, opposed_ratio
+from tacit.analysis.audit.observers import Readings
 
 __all__ = [
     "LEARNING_SHARE",
     "LIKELIHOOD_RATIO",
     "Guesses",
-    "Known",
     "Merit",
     "Statistic",
     "balance_merit",
@@ -50,7 +41,6 @@ __all__ = [
     "epsilon_merit",
     "excess_merit",
     "fix_and_count",
-    "mixture_ratio",
     "repeated_noises",
     "statistics_of",
 ]
@@ -69,67 +59,34 @@ noises have one coordinate in common with a chance below 0.003, and all 14 below
 _PROJECTION = np.sqrt(np.arange(2.0, 2 + BARE.stop - BARE.start))
 
 
-@dataclass(frozen=True)
-class Known:
-    """What the attacker knows of the audited nodes beforehand: the plan.
-
-    Args:
-        rate: q.
-        batch: q J.
-        mu: `[steps]`, clipping bound over the standard deviation of the noise in the sum.
-    """
-
-    rate: float
-    batch: float
-    mu: Array
+Statistic = Callable[[Readings, Known], Array]
+"""(what was seen, what is known beforehand) -> scores `[nodes]`."""
 
 
-Statistic = Callable[[Array, Known], Array]
-"""(y `[steps, nodes, width]`, known) -> scores `[nodes]`."""
+def _shortest(seen: Readings, known: Known) -> Array:
+    """How far the sum falls short of the batch that was expected, at most."""
+    y, gains = seen.y[:, :, CROWD], seen.gains[:, :, CROWD]
+    return _highest(known.batch * known.mu[:, None] * gains - y)
 
 
-def mixture_ratio(y: Array, rate: float, mu: Array) -> Array:
-    """The sum over steps of log [((1 - q) N(y; 0, 1) + q N(y; mu, 1)) / N(y; 0, 1)], `[nodes]`."""
-    exponents = y * mu[:, None] - (mu**2 / 2)[:, None]
-    if rate == 1:
-        return np.asarray(exponents.sum(0), np.float64)
-    mixed = np.logaddexp(np.log1p(-rate), np.log(rate) + exponents)
-    return np.asarray(mixed.sum(0), np.float64)
-
-
-def _alone(y: Array, known: Known) -> Array:
-    return mixture_ratio(y[:, :, CANARY], known.rate, known.mu)
-
-
-def _replaced(y: Array, known: Known) -> Array:
-    along = y[:, :, CANARY]
-    return mixture_ratio(along, known.rate, known.mu) - mixture_ratio(-along, known.rate, known.mu)
-
-
-def _replaced_in_batch(y: Array, known: Known) -> Array:
-    """Of its batch all but the canary contribute -C: a hit moves the sum by 2 C."""
-    along = y[:, :, CANARY] + known.batch * known.mu[:, None]
-    return mixture_ratio(along, known.rate, 2 * known.mu)
-
-
-def _opposed(y: Array, known: Known) -> Array:
-    """How far the sum falls short of the batch that was expected."""
-    short = known.batch * known.mu[:, None] - y[:, :, CROWD]
-    return mixture_ratio(short, known.rate, 2 * known.mu)
-
-
-def _shortest(y: Array, known: Known) -> Array:
-    short = known.batch * known.mu[:, None] - y[:, :, CROWD]
-    return np.asarray(short.max(0), np.float64)
-
-
-def _largest(y: Array, known: Known) -> Array:
+def _largest(seen: Readings, known: Known) -> Array:
     """The largest value at any step: what outgrows the clipping bound."""
-    return np.asarray(y[:, :, CANARY].max(0), np.float64)
+    return _highest(seen.y[:, :, CANARY])
 
 
-def _between_steps(y: Array, known: Known) -> Array:
+def _farthest(seen: Readings, known: Known) -> Array:
+    """The same where the sign of gradients changes."""
+    return _highest(np.abs(seen.y[:, :, CANARY]))
+
+
+def _highest(values: Array) -> Array:
+    """The largest of all steps, `[nodes]`, of those that are known."""
+    return np.asarray(np.where(np.isfinite(values), values, -np.inf).max(0), np.float64)
+
+
+def _between_steps(seen: Readings, known: Known) -> Array:
     """Where the bare noise of two steps is the same, their difference is free of noise."""
+    y = seen.y
     order = np.argsort(y[:, :, BARE] @ _PROJECTION, axis=0)
     moved = np.abs(np.diff(np.take_along_axis(y, order[:, :, None], axis=0), axis=0))
     same = (moved[:, :, BARE] < EQUAL).all(2)
@@ -174,29 +131,15 @@ def repeated_noises(y: Array, copies: int) -> int:
     return int((np.abs(np.diff(ordered, axis=1)) < EQUAL).all(2).sum())
 
 
-_STATISTICS: Mapping[Problem, Mapping[str, Statistic]] = {
-    ALONE: {
-        LIKELIHOOD_RATIO: _alone,
-        "largest value": _largest,
-        "noise met twice": _between_steps,
-    },
-    REPLACED: {
-        LIKELIHOOD_RATIO: _replaced,
-        "largest value": _largest,
-        "noise met twice": _between_steps,
-    },
-    REPLACED_IN_BATCH: {
-        LIKELIHOOD_RATIO: _replaced_in_batch,
-        "largest value": _largest,
-        "noise met twice": _between_steps,
-    },
-    OPPOSED: {LIKELIHOOD_RATIO: _opposed, "largest value": _shortest},
-}
-
-
 def statistics_of(problem: Problem) -> Mapping[str, Statistic]:
     """The statistics that are tried on a problem, by name."""
-    return _STATISTICS[problem]
+    if problem == OPPOSED:
+        return {LIKELIHOOD_RATIO: opposed_ratio, "largest value": _shortest}
+    return {
+        LIKELIHOOD_RATIO: likelihood_ratio(problem),
+        "largest value": _farthest if problem.flips else _largest,
+        "noise met twice": _between_steps,
+    }
 
 
 Bools = NDArray[np.bool_]

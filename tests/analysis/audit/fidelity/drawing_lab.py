@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.analysis.audit.canaries import REPLACED, stack_records
@@ -19,7 +18,7 @@ from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
 from tacit.config import load_config
 from tacit.privacy.noise import draws
 from tacit.training import sampling
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import NodePlan
 from tacit.training.prepare import DTYPES, Job, prepare
 from tacit.training.stacked_context import StackedContext
 
@@ -52,30 +51,21 @@ def drawing_job(
     return prepare(config, model=nn.Linear(1, 1), nodes=data)
 
 
-@dataclass(frozen=True, eq=False)
-class Runs:
-    """Traces of a laboratory, with what `sampling_findings` reads them by."""
-
-    traces: list[Trace]
-    plans: list[Plan]
-    offsets: NDArray[np.int64]
-
-    def findings(self) -> dict[str, Finding]:
-        """Of all tests, by name."""
-        found = sampling_findings(self.traces, self.plans, self.offsets)
-        return {finding.name: finding for finding in found}
+def findings_of(traces: Sequence[Trace]) -> dict[str, Finding]:
+    """Of all tests, by name."""
+    return {finding.name: finding for finding in sampling_findings(traces)}
 
 
 def observe(
     job: Job,
     context: ContextFactory = StackedContext,
     *,
-    nodes: int = 128,
+    nodes: int = 64,
     runs: int = 2,
     steps: int | None = None,
     absent: bool = False,
     seed: int = 1,
-) -> Runs:
+) -> list[Trace]:
     """Run the plan on a graph that is copied; with `absent`, every other node lacks a record."""
     lab = set_up(job.plan, steps or job.plan.steps, nodes, context)
     count = lab.copies * len(job.plan.nodes)
@@ -90,11 +80,10 @@ def observe(
     dtype, device = DTYPES[train.dtype], torch.device(train.device)
     data = stack_records(replace(REPLACED, instead=None), records, there, 1.0, dtype, device)
     plans = [replace(seeded(job.plan, seed + run), nodes=stacked) for run in range(runs)]
-    traces = [
+    return [
         run_traced(plan, lab.model, data, lab.exchange, context=context, steps=lab.steps)
         for plan in plans
     ]
-    return Runs(traces, plans, np.cumsum([0, *records[:-1]]))
 
 
 class Redrawn(StackedContext):

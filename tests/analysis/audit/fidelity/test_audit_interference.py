@@ -22,6 +22,7 @@ from tacit.training.stacked_context import StackedContext
 
 TWICE, SENT, NOISED = "the same run twice", "what is sent", "what is released"
 MODELS, PUBLIC = "models that count as released", "what counts as public"
+PLANNED = "noise as planned"
 
 
 def found(job: Job, context: Any = StackedContext, steps: int = STEPS) -> dict[str, Finding]:
@@ -97,6 +98,20 @@ class ByTheBatch(StackedContext):
         return super().add_noise(total, k, **{**options, "scale": 1.0 + int(self.last_mask.sum())})
 
 
+class HalfAsked(StackedContext):
+    """Half of the planned noise is asked for."""
+
+    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
+        return super().add_noise(total, k, **{**options, "scale": 0.5})
+
+
+class TwiceNoised(StackedContext):
+    """A sum is noised, and what comes out is noised once more."""
+
+    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
+        return super().add_noise(super().add_noise(total, k, **options), k, **options)
+
+
 class OverTheBatch(StackedContext):
     """Sums are divided by how many records were drawn."""
 
@@ -144,8 +159,10 @@ class EndsOnLargeSums(StackedContext):
     ("context", "names"),
     [
         (AddsAfterNoise, {NOISED, SENT, MODELS}),
-        (LastStepBare, {NOISED, SENT, MODELS}),
-        (ByTheBatch, {NOISED}),
+        (LastStepBare, {NOISED, SENT, MODELS, PLANNED}),
+        (ByTheBatch, {NOISED, PLANNED}),
+        (HalfAsked, {PLANNED}),
+        (TwiceNoised, {PLANNED}),
         (OverTheBatch, {SENT, MODELS}),
         (LossAlongside, {SENT}),
         (CountAsPublic, {PUBLIC}),
@@ -165,6 +182,14 @@ def test_a_defect_is_named_with_its_place() -> None:
         "Of the 8 values of messages that were compared in each run, 8 differed in all; the first: "
         "with other records (all others), value 0 of the message of step 2 (mix)."
     )
+
+
+def test_an_anchor_whose_scale_is_forgotten_is_found() -> None:
+    class ScaleForgotten(StackedContext):
+        def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
+            return super().add_noise(total, k, part=options.get("part", 0))
+
+    assert failed(job_of("privsgp-vr"), ScaleForgotten) == {PLANNED}
 
 
 def test_momentum_of_bare_gradients_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

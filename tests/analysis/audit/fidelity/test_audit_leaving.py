@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fidelity_jobs import PRIVATE, config_of, job_of, nodes, records
 from pydantic import TypeAdapter
+from torch import Tensor
 
 from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.analysis.audit.fidelity.leaving import leaving_findings
@@ -22,6 +23,8 @@ from tacit.training import prepare as preparing
 from tacit.training import state as run_state
 from tacit.training.hooks import Progress
 from tacit.training.prepare import Job, prepare
+from tacit.training.records import TrainingRecords
+from tacit.training.stacked_context import StackedContext
 
 SHOWN, TOLD, FACTS = (
     "what a run shows",
@@ -97,24 +100,23 @@ def test_scores_of_models_that_are_not_released_are_found(monkeypatch: pytest.Mo
 
 
 def test_outputs_that_are_counted_from_labels_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def counted(loss: Any, public: Any, first: Any, classes: Any) -> int:
-        raise AssertionError("is asked only where nothing is declared")
+    original = preparing.load_records
 
-    def prepared(config: Any, records: Any, *rest: Any) -> Job:
-        largest = int(records.train.targets.max()) + 1
-        monkeypatch.setattr(preparing, "_outputs", lambda *_: max(2, largest))
-        return original(config, records, *rest)
+    def counting(*arguments: Any) -> TrainingRecords:
+        records = original(*arguments)
+        return replace(records, classes=max(2, int(records.train.targets.max()) + 1))
 
-    original = preparing._prepared
     config = config_of("privsgp", task={"outputs": None})
     test = records(98, 30)
     assert failed(prepare(config, nodes=nodes(), test=test)) == set()
-    monkeypatch.setattr(preparing, "_outputs", counted)
-    monkeypatch.setattr(preparing, "_prepared", prepared)
+    monkeypatch.setattr(preparing, "load_records", counting)
     findings = found(prepare(config, nodes=nodes(), test=test))
     assert {name for name, finding in findings.items() if not finding.passed} == {FACTS}
     # The public test records have labels that such a model lacks.
-    assert "with other records (all zeros), the experiment was refused" in findings[FACTS].saw
+    assert (
+        "with other records (all zeros), it ended with an error, RecordsError"
+        in findings[FACTS].saw
+    )
     without = found(prepare(config, nodes=nodes()))
     assert "(all zeros), the number of parameters." in without[FACTS].saw
 
@@ -131,7 +133,9 @@ def test_a_refusal_by_private_norms_is_found(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(preparing, "_check_records", check)
     findings = found(job_of("privsgp"))
     assert {name for name, finding in findings.items() if not finding.passed} == {FACTS}
-    assert "with other records (all large), the experiment was refused" in findings[FACTS].saw
+    assert (
+        "with other records (all large), it ended with an error, InputError" in findings[FACTS].saw
+    )
 
 
 def test_a_number_of_private_records_that_is_told_is_found(
@@ -182,3 +186,26 @@ def test_a_private_column_that_is_not_marked_is_found(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(run_state, "_row", row)
     assert failed(scored_job("privsgp")) == {SHOWN}
+
+
+def test_an_error_that_follows_no_record_is_told_and_accuses_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(run: Any, hooks: Any) -> None:
+        raise OSError("no such device")
+
+    monkeypatch.setattr(loop, "_finish", broken)
+    findings = found(job_of("privsgp"))
+    assert {name for name, finding in findings.items() if not finding.passed} == set()
+    assert findings[SHOWN].saw.startswith("Only what came before an error was compared, OSError")
+    assert findings[FACTS].saw.startswith("None of the 11 facts")
+
+
+def test_the_code_under_audit_is_what_runs() -> None:
+    class Alongside(StackedContext):
+        def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
+            released = super().add_noise(total, k, **options)
+            return released if self.last is None else released.add_(float(self.last.losses.mean()))
+
+    findings = leaving_findings(job_of("privsgp"), context=Alongside)
+    assert [finding.name for finding in findings if not finding.passed] == [SHOWN]

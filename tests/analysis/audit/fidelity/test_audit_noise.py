@@ -11,25 +11,33 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy import stats
 from torch import Tensor, nn
 
 from tacit.analysis.audit.canaries import ALONE
-from tacit.analysis.audit.fidelity.finding import Finding
+from tacit.analysis.audit.fidelity import noise_links as links
+from tacit.analysis.audit.fidelity import noise_sample as of_samples
+from tacit.analysis.audit.fidelity.finding import LEVEL, Finding
 from tacit.analysis.audit.fidelity.noise import (
     NoiseSample,
     noise_findings,
     noise_sample,
     sample_of,
 )
-from tacit.analysis.audit.fidelity.noise_sample import NoiseKind, ReleasePlace
+from tacit.analysis.audit.fidelity.noise_sample import NoiseKind, ReleasePlace, _cell
 from tacit.analysis.audit.harness import set_up
 from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
+from tacit.errors import InputError
 from tacit.privacy.noise.draws import seeded_keys
 from tacit.privacy.noise.gaussian import add_normal, spacing
-from tacit.privacy.noise.laplace import add_laplace
+from tacit.privacy.noise.independent import IndependentNoise
+from tacit.privacy.noise.laplace import add_laplace, laplace_slack
+from tacit.privacy.noise.slack import slack
 from tacit.training.prepare import Job, prepare
 from tacit.training.stacked_context import StackedContext
 
@@ -164,6 +172,14 @@ def _alternating(m: Made) -> NoiseSample:
     return m.with_noise(noise)
 
 
+def _moved_on(m: Made) -> NoiseSample:
+    """Every step's stretch begins four coordinates after that of the step before."""
+    noise = m.noise.copy()
+    for step in range(1, noise.shape[1]):
+        noise[:, step, :, :-4] = noise[:, step - 1, :, 4:]
+    return m.with_noise(noise)
+
+
 def _repeated(m: Made) -> NoiseSample:
     noise = m.noise.copy()
     noise[3, 4, 5] = noise[2, 1, 0]
@@ -241,6 +257,7 @@ DEFECTS: dict[str, tuple[Callable[[Made], NoiseSample], str]] = {
     "half common to all runs": (_shared(0), "noise common to runs"),
     "minus that of the step before": (_opposite, "noise some steps apart"),
     "a part of the step before": (_alternating, "noise some steps apart"),
+    "a stretch used twice": (_moved_on, "noise moved on"),
     "one noise used twice": (_repeated, "noise met twice"),
     "one normal for all coordinates": (_one_normal, "noise of coordinates"),
     "coordinates in pairs": (_neighbouring_coordinates, "noise of coordinates"),
@@ -388,3 +405,111 @@ def test_nodes_that_rest_have_nothing_missing_and_lost_releases_are_named() -> N
     assert {str(place) for place in noise_sample([trace], planned.plan).missing} == {
         f"node {node} at step {lost.step} (run 0)" for node in lost.nodes
     }
+
+
+@given(
+    point=st.integers(2**23, 2**27) | st.integers(24, 28).map(lambda power: 2**power),
+    sign=st.sampled_from([-1, 1]),
+    exponent=st.integers(-9, 9),
+)
+@settings(max_examples=200)
+def test_the_interval_of_a_release_is_that_of_the_points_rounded_to_it(
+    point: int, sign: int, exponent: int
+) -> None:
+    """Where float32 cannot hold all points, by rounding every point of the neighbourhood."""
+    unit = 2.0**exponent
+    points = sign * point + np.arange(-70, 71)
+    rounded = (points * unit).astype(np.float32)
+    released = rounded[70]
+    (lowest,), (highest,) = (end[0] for end in _cell(np.array([[released]]), np.array([[unit]])))
+    same = points[rounded == released]
+    assert (lowest, highest) == ((same[0] - 0.5) * unit, (same[-1] + 0.5) * unit)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "laplace"])
+def test_totals_that_float32_holds_coarsely_pass(kind: NoiseKind) -> None:
+    rows, width = 20, 2000
+    draw = torch.Generator().manual_seed(4)
+    before = 2.0**19 + 100 * torch.randn(rows, width, generator=draw)  # 2^25 spacings and more
+    keys = seeded_keys(8, range(rows))
+    after = ADD[kind](before.clone(), [1.0] * rows, keys, range(rows), "noise", 0)
+    places = [ReleasePlace(0, row, 0, 0) for row in range(rows)]
+    sample = sample_of(before, after, np.ones(rows), places, kind=kind)
+    assert sample.judged.sum() == 0
+    found = noise_findings([sample])
+    assert all(each.p_value > 1e-3 for each in found)
+    assert stats.kstest(sample.scores.reshape(-1), "norm").pvalue > 1e-3
+
+
+def test_of_too_many_numbers_blocks_of_coordinates_are_chosen_in_public(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(of_samples, "MOST_NUMBERS", 1 << 16)
+    rows, width = 10, 60_000
+    before = torch.arange(1.0, width + 1).expand(rows, width)
+    places = [ReleasePlace(0, row, 0, 0) for row in range(rows)]
+    sample, again = (sample_of(before, before, np.ones(rows), places) for _ in range(2))
+    assert sample.coordinates == width
+    assert (1 << 16) - 256 * rows <= sample.releases * sample.width <= 1 << 16
+    assert np.array_equal(sample.handed[0], again.handed[0])
+    chosen = np.rint(sample.handed[0] / sample.handed[0][0] * 1e6).astype(np.int64)
+    assert len(np.unique(chosen)) == sample.width
+    unit = sample.handed[0][1] - sample.handed[0][0]
+    assert (np.rint(np.diff(sample.handed[0]) / unit) == 1).mean() > 0.99
+
+
+def test_noise_in_finite_arithmetic_is_as_good_as_ideal() -> None:
+    lost = slack(of_samples.MOST_NUMBERS, 1e-20)
+    assert lost.epsilon < 1e-5
+    assert lost.delta <= 2e-20
+    assert laplace_slack(of_samples.MOST_NUMBERS).epsilon < 1e-26
+
+
+def test_a_table_of_findings_in_words() -> None:
+    found = noise_findings([made().sample(where="a"), made(seed=2).sample(where="b")])
+    assert len({each.name for each in found}) == len(found)
+    for each in found:
+        assert each.question.endswith("?")
+        assert each.saw.startswith(("In a: ", "In b: "))
+        assert each.power.startswith("Finds ")
+    assert {each.name for each in found if each.noise_factor is not None} >= {"noise variance"}
+
+
+def test_a_program_that_releases_nothing_fails_and_noise_of_another_kind_is_refused() -> None:
+    planned = job()
+    plan = planned.plan
+    bare = Trace(plan, np.zeros(4, np.int64), torch.zeros(4, 21))
+    (nothing,) = noise_findings([noise_sample([bare], plan)])
+    assert not nothing.passed
+    assert nothing.saw.startswith("20 releases were not made, first that of node 0 at step 0")
+    other = replace(plan.release.algorithm, noise=IndependentNoise("pairs", add_normal))
+    with pytest.raises(InputError, match="gaussian"):
+        noise_sample([], replace(plan, release=replace(plan.release, algorithm=other)))
+
+
+def test_of_many_copies_the_first_are_taken_from_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = job()
+    harness = set_up(planned.plan, 5, 40, StackedContext)
+    traces = [harness.observe(ALONE, seed).trace for seed in range(2)]
+    every = noise_sample(traces, planned.plan, copies=harness.copies)
+    monkeypatch.setattr(of_samples, "MOST_RELEASES", 2 * 3 * 5 * 4 + 1)
+    some = noise_sample(traces, planned.plan, copies=harness.copies)
+    assert (every.releases, some.releases) == (2 * 10 * 5 * 4, 2 * 3 * 5 * 4)
+    assert set(some.run) == set(range(6))
+    assert some.missing == ()
+    taken = (every.run % 10 < 3) & (every.step < 5)
+    assert every.drawn is not None
+    assert some.drawn is not None
+    assert np.array_equal(every.drawn[taken], some.drawn)
+    assert np.array_equal(every.handed[taken], some.handed)
+
+
+def test_of_very_many_releases_those_that_are_the_same_are_still_found() -> None:
+    sample = made(runs=1, steps=3, nodes=5, width=200).sample()
+    scores = np.random.default_rng(3).standard_normal((30_000, 200))
+    scores[20_000] = -scores[11]
+    numbers = np.zeros(30_000, np.int64)
+    many = replace(sample, scores=scores, run=numbers, node=numbers, step=numbers, part=numbers)
+    seen = links.pairs(many, LEVEL)
+    assert seen is not None
+    assert seen.p_value < LEVEL

@@ -48,6 +48,7 @@ LOOKS: dict[str, Look_] = {
     "common to nodes": links.common(lambda sample: (sample.run, sample.step), "nodes"),
     "common to runs": links.common(lambda sample: (sample.node, sample.step), "runs"),
     "steps apart": links.steps_apart,
+    "shifted": links.shifted,
     "pairs": links.pairs,
     "links of coordinates": links.coordinates,
     "directions": links.directions,
@@ -144,6 +145,14 @@ def like_the_step_before(noise: Array, least: float, rng: np.random.Generator) -
     return noise
 
 
+def moved_on(noise: Array, least: float, rng: np.random.Generator) -> Array:
+    noise = noise.copy()
+    for step in range(1, STEPS):
+        noise[:, step] *= np.sqrt(1 - least**2)
+        noise[:, step, :, 2:] += least * noise[:, step - 1, :, :-2]
+    return noise
+
+
 def one_pair(noise: Array, least: float, rng: np.random.Generator) -> Array:
     noise = noise.copy()
     noise[3, 2, 1] = np.sqrt(1 - least**2) * noise[3, 2, 1] - least * noise[5, 1, 0]
@@ -178,6 +187,7 @@ PLANTED: dict[str, Plant] = {
     "common to nodes": shared(2),
     "common to runs": shared(0),
     "steps apart": like_the_step_before,
+    "shifted": moved_on,
     "pairs": one_pair,
     "links of coordinates": shared(3),
     "directions": one_way,

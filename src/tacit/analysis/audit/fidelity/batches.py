@@ -86,39 +86,37 @@ class Drawings:
     steps_with_parts: int
 
 
-def read_drawings(
-    traces: Sequence[Trace], plans: Sequence[Plan], offsets: NDArray[np.int64]
-) -> Drawings:
+def read_drawings(traces: Sequence[Trace]) -> Drawings:
     """Read who was drawn.
 
     Args:
-        traces: of runs of one laboratory, in which a record's target is its number in the stack.
-        plans: what should happen in each of them: nodes are those of the stack.
-        offsets: where each node's records begin in the stack, `[nodes]`.
+        traces: of runs of one experiment, in which a record's target is its number in the stack.
     """
-    first = plans[0]
-    unit = _records_of_a_coin(first)
-    sizes = np.array([[-(-node.records // unit) for node in plan.nodes] for plan in plans])
+    plans = [trace.plan for trace in traces]
+    first, unit = plans[0], _records_of_a_coin(plans[0])
+    count = min(len(plan.nodes) for plan in plans)
+    sizes = np.array([[-(-node.records // unit) for node in plan.nodes[:count]] for plan in plans])
     parts = first.release.local_steps
     slots = parts * (1 + max((each.step for trace in traces for each in trace.sums), default=0))
     shape = (len(plans), slots, int(sizes.max()))
-    nodes = max(1, min(sizes.shape[1], _MOST // (shape[0] * shape[1] * shape[2])))
+    nodes = max(1, min(count, _MOST // (shape[0] * shape[1] * shape[2])))
     drawn = np.zeros((shape[0], nodes, *shape[1:]), np.bool_)
     present = np.zeros(drawn.shape[:3], np.bool_)
     wrong: list[str] = []
     batches = 0
-    for run, (trace, plan) in enumerate(zip(traces, plans, strict=True)):
+    for run, trace in enumerate(traces):
+        plan = trace.plan
         for asked in trace.sums:
-            found, rows = _read(asked, trace, plan, offsets, wrong)
+            found, rows = _read(asked, trace, wrong)
             batches += len(rows)
             units = _units(found, plan, rows, unit, asked, wrong)
             kept = [at for at, row in enumerate(rows) if row < nodes and _sampled(plan, row, asked)]
             own = [rows[at] for at in kept]
             slot = asked.step * parts + asked.part
             again = present[run, own, slot]
-            if (drawn[run, own, slot][again] != units[kept][again]).any():
+            if (drawn[run, own, slot][again] != units[kept][:, : shape[2]][again]).any():
                 wrong.append(f"step {asked.step} drew twice, and not the same records")
-            drawn[run, own, slot], present[run, own, slot] = units[kept], True
+            drawn[run, own, slot], present[run, own, slot] = units[kept][:, : shape[2]], True
     views, coins = _by_law(plans, drawn, present, sizes[:, :nodes])
     shared, steps = _shared(first, drawn, present)
     return Drawings(views, coins, batches, tuple(wrong), shared, steps)
@@ -135,14 +133,12 @@ def _sampled(plan: Plan, row: int, asked: Sum) -> bool:
     return not asked.whole and plan.nodes[row].rate < 1
 
 
-def _read(
-    asked: Sum, trace: Trace, plan: Plan, offsets: NDArray[np.int64], wrong: list[str]
-) -> tuple[Bools, list[int]]:
+def _read(asked: Sum, trace: Trace, wrong: list[str]) -> tuple[Bools, list[int]]:
     """Which records each node of a sum was drawn, `[nodes of the sum, most records]`."""
-    rows = _taking_part(plan, asked)
-    most = max(node.records for node in plan.nodes)
+    rows = _taking_part(trace.plan, asked)
+    most = max(node.records for node in trace.plan.nodes)
     batches = [
-        _counted(calls, rows, plan, offsets, most, asked, wrong)
+        _counted(calls, rows, trace, most, asked, wrong)
         for calls in _calls(asked, trace.drawn[asked.draws])
     ]
     counts = batches[0] if batches else np.zeros((len(rows), most), np.int64)
@@ -176,8 +172,7 @@ def _calls(asked: Sum, calls: Sequence[Drawn]) -> list[Sequence[Drawn]]:
 def _counted(
     calls: Sequence[Drawn],
     rows: list[int],
-    plan: Plan,
-    offsets: NDArray[np.int64],
+    trace: Trace,
     most: int,
     asked: Sum,
     wrong: list[str],
@@ -190,11 +185,11 @@ def _counted(
             *(call.targets.reshape(-1).round().long().cpu().numpy() for call in calls),
         ]
     )
-    sizes = np.array([node.records for node in plan.nodes])
+    sizes = np.array([node.records for node in trace.plan.nodes])
     nodes = np.asarray(rows, np.int64)
     known = places < len(nodes)
     own = nodes[np.where(known, places, 0)] if len(nodes) else places
-    local = numbers - offsets[own]
+    local = numbers - trace.offsets[own]
     known &= (local >= 0) & (local < sizes[own])
     if not known.all():
         wrong.append(f"step {asked.step} drew a record that its node does not have")

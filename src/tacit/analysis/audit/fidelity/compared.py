@@ -36,7 +36,13 @@ def changed(first: Items, other: Items) -> list[str]:
 
 
 def exact_finding(
-    name: str, question: str, differences: Sequence[str], things: str, count: int, power: str
+    name: str,
+    question: str,
+    differences: Sequence[str],
+    things: str,
+    count: int,
+    power: str,
+    meaning: str = "how many of them differ between runs that must agree to the last bit",
 ) -> Finding:
     """A test that no correct program fails: its statistic is how many things differ.
 
@@ -47,8 +53,9 @@ def exact_finding(
         things: what was compared, in the plural.
         count: how many of them one run has.
         power: what it finds.
+        meaning: of the statistic.
     """
-    saw = f"None of the {count} {things} changed." if count else f"There were no {things}."
+    saw = f"None of the {count} {things} differed." if count else f"There were no {things}."
     if differences:
         saw = (
             f"Of the {count} {things} that were compared in each run, {len(differences)} differed "
@@ -58,7 +65,7 @@ def exact_finding(
         name=name,
         question=question,
         statistic=float(len(differences)),
-        meaning="how many of them changed between runs that must agree to the last bit",
+        meaning=meaning,
         p_value=0.0 if differences else 1.0,
         exact=True,
         saw=saw,

@@ -16,7 +16,7 @@ added to: other tests look at these. Noise that nodes share in pairs does not ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import ne
 
@@ -46,6 +46,8 @@ class Shown:
         public: those of them alone that are marked as known to everyone beforehand.
         releases: what was asked of the noise, and what the step got.
         models: that the algorithm calls released, and the common one.
+        planned: how much noise the plan says, of each row of each release.
+        asked: how much the noise was asked for.
         sums: that were handed to the noise: private, for a node's own eyes.
         error: what ended the run; None: nothing did.
     """
@@ -54,6 +56,8 @@ class Shown:
     public: Items = ()
     releases: Items = ()
     models: Items = ()
+    planned: Items = ()
+    asked: Items = ()
     sums: Items = ()
     error: str | None = None
 
@@ -112,6 +116,17 @@ def interference_findings(
             len(first.releases),
             "It finds every step that leaves out the noise, adds to what was noised, or asks for "
             f"noise by private values, where that changes anything {reach}.",
+        ),
+        exact_finding(
+            "noise as planned",
+            "Is the noise asked for in the amount that the plan says, for every node and step?",
+            [f"{what} is not as planned" for what in changed(first.planned, first.asked)],
+            "noised rows",
+            len(first.planned),
+            f"It finds every row of the first {steps} steps for which another amount is asked for, "
+            "by a last bit, and every row that is noised twice or not at all. What is then drawn "
+            "has tests of its own.",
+            "how many rows get another amount of noise than the plan says, or another number of it",
         ),
         exact_finding(
             "models that count as released",
@@ -182,12 +197,30 @@ def show(
         public=tuple(public),
         releases=asked + _released(trace),
         models=_models(trace),
+        planned=_rows(
+            (release.step, release.part, node, deviation)
+            for release in trace.releases
+            for node, deviation in zip(release.nodes, release.deviations.tolist(), strict=True)
+        ),
+        asked=_rows(
+            (call.step, call.part, node, deviation)
+            for call in noise.asked
+            for node, deviation in zip(call.nodes, call.deviations, strict=True)
+        ),
         sums=tuple(
             (f"a sum of step {release.step}", fingerprint(release.before))
             for release in trace.releases
         ),
     )
     return shown, noise.kept
+
+
+def _rows(rows: Iterable[tuple[int, int, int, float]]) -> Items:
+    """How much noise each row gets, in an order of their own: calls may take rows together."""
+    return tuple(
+        (f"the noise of node {node} in part {part} of step {step}", repr(float(deviation)))
+        for step, part, node, deviation in sorted(rows)
+    )
 
 
 def _released(trace: Trace) -> Items:

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from safetensors import safe_open
@@ -29,6 +29,7 @@ from tacit.analysis.audit.fidelity.compared import fingerprint as bits
 from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.analysis.audit.fidelity.other_records import CHANGES, other_records
 from tacit.analysis.audit.fidelity.pinned import Place, pinned, with_noise
+from tacit.analysis.audit.trace import ContextFactory
 from tacit.analysis.statement import statement_document
 from tacit.communication.peers import Alone
 from tacit.communication.received import SESSION_ID, Form
@@ -45,6 +46,7 @@ from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 from tacit.training.run_folder.folder import MODEL, NODES, REPORT, RESULT
 from tacit.training.run_folder.result import Result
+from tacit.training.stacked_context import StackedContext
 
 __all__ = ["leaving_findings"]
 
@@ -65,12 +67,12 @@ class _Left:
     Args:
         shown: to whoever gets the run's results.
         told: to other processes.
-        error: what ended it; None: nothing did.
+        error: what ended it, kind and text; None: nothing did.
     """
 
     shown: Items = ()
     told: Items = ()
-    error: str | None = None
+    error: tuple[str, str] | None = None
 
     @property
     def said(self) -> Items:
@@ -78,53 +80,58 @@ class _Left:
         return self.shown + self.told
 
 
-def leaving_findings(job: Job, *, steps: int = STEPS) -> list[Finding]:
+def leaving_findings(
+    job: Job, *, context: ContextFactory = StackedContext, steps: int = STEPS
+) -> list[Finding]:
     """Run and prepare a job again on other records, and compare all that others may see.
 
     Args:
         job: what to run, in one process; it adds noise.
+        context: what executes a step; makes a `StackedContext`.
         steps: how many steps are run before the run is stopped.
     """
     steps = min(steps, job.plan.steps)
-    kept: dict[Place, Tensor] = {}
-    first = _run(job, job.train, steps, kept)
-    runs = {name: _run_on(job, name, steps, kept) for name in RERUN}
-    again = {**_made(runs), "the same records": _run(job, job.train, steps, kept)}
+    pin = _Pin(context, steps)
+    first = _run(job, job.train, pin)
+    runs = {name: _run_on(job, name, pin) for name in RERUN}
+    again = {**_made(runs), "the same records": _run(job, job.train, pin)}
     own = _prepared(job, job.train)
     facts = _made({name: _facts(job, name) for name in CHANGES})
+    shown = exact_finding(
+        "what a run shows",
+        "Does anything that others may see of a run depend on the records in any other way than "
+        "through what was noised?",
+        _differences(again, first, "shown"),
+        "metrics, files and documents",
+        len(first.shown),
+        f"It finds everything that differs after {steps} steps between runs on the job's records "
+        f"and on others ({_names(again)}): names and forms of files, rows of metrics, the result, "
+        "the report, the statement and the common model. It does not look at what is marked as "
+        "measured on private records, nor at clocks.",
+    )
+    told = exact_finding(
+        "what other processes are told",
+        "Is what a run shares with other processes the same, whatever the records are?",
+        _differences(again, first, "told"),
+        "things told",
+        len(first.told),
+        f"It finds everything that differs in {steps} steps on other records ({_names(again)}) as "
+        "one process would tell it to others beside its messages, which have tests of their own.",
+    )
+    public = exact_finding(
+        "what is public beforehand",
+        "Is what is said of an experiment before it starts the same, whatever the records are?",
+        _differences(facts, own, "said"),
+        "facts",
+        len(own.said),
+        "It finds every number of parameters or outputs, every shape, noise, plan, and refusal "
+        f"that is another one with other records ({_names(facts)}). It does not see what files "
+        "that hold such records would make public when they are read.",
+    )
     return [
-        exact_finding(
-            "what a run shows",
-            "Does anything that others may see of a run depend on the records in any other way "
-            "than through what was noised?",
-            _differences(again, first, "shown"),
-            "metrics, files and documents",
-            len(first.shown),
-            f"It finds everything that differs after {steps} steps between runs on the job's "
-            f"records and on others ({_names(again)}): names and forms of files, rows of metrics, "
-            "the result, the report, the statement and the common model. It does not look at what "
-            "is marked as measured on private records, nor at clocks.",
-        ),
-        exact_finding(
-            "what other processes are told",
-            "Is what a run shares with other processes the same, whatever the records are?",
-            _differences(again, first, "told"),
-            "things told",
-            len(first.told),
-            f"It finds everything that differs in {steps} steps on other records ({_names(again)}) "
-            "as one process would tell it to others beside its messages, which have tests of "
-            "their own.",
-        ),
-        exact_finding(
-            "what is public beforehand",
-            "Is what is said of an experiment before it starts the same, whatever the records are?",
-            _differences(facts, own, "said"),
-            "facts",
-            len(own.said),
-            "It finds every number of parameters or outputs, every shape, noise, plan, and "
-            f"refusal that is another one with other records ({_names(facts)}). It does not read "
-            "files anew: what the reading of files makes public of records is not seen.",
-        ),
+        _as_far_as_it_went(shown, first),
+        _as_far_as_it_went(told, first),
+        _as_far_as_it_went(public, own),
     ]
 
 
@@ -137,56 +144,99 @@ def _made(runs: Mapping[str, _Left | None]) -> dict[str, _Left]:
 
 
 def _differences(runs: Mapping[str, _Left], first: _Left, of: str) -> list[str]:
+    """What is not as in the first run; that both ended with an error of one kind is no difference.
+
+    The text of an error is its site's own, but for that of a run that diverged.
+    """
     found = []
     for name, left in runs.items():
         records = f"with other records ({name})," if name in CHANGES else f"with {name},"
-        if left.error is not None:
-            found.append(f"{records} {left.error}")
+        ends = [None if one.error is None else one.error[0] for one in (first, left)]
+        if ends[0] != ends[1]:
+            found.append(f"{records} {_end(left)}")
             continue
         found += [f"{records} {what}" for what in changed(getattr(first, of), getattr(left, of))]
     return found
 
 
+def _end(left: _Left) -> str:
+    return "nothing was wrong" if left.error is None else f"it ended with an error, {left.error[1]}"
+
+
+def _as_far_as_it_went(finding: Finding, first: _Left) -> Finding:
+    """The finding, which says so where not even the job's own records led to the end."""
+    if first.error is None:
+        return finding
+    reason = f"Only what came before an error was compared, {first.error[1]}. "
+    return replace(finding, saw=reason + finding.saw)
+
+
 # A run.
 
 
-def _run_on(job: Job, name: str, steps: int, kept: dict[Place, Tensor]) -> _Left | None:
+@dataclass(frozen=True)
+class _Pin:
+    """What runs have in common.
+
+    Args:
+        context: what executes a step.
+        steps: how many are run.
+        kept: what the noise of the first run released, and that of all others will.
+    """
+
+    context: ContextFactory
+    steps: int
+    kept: dict[Place, Tensor] = field(default_factory=dict)
+
+    def make_context(self, *arguments: Any) -> StackedContext:
+        """Without the list of the nodes of this process, which are all."""
+        plan, model, data, keys, exchange, _ = arguments
+        return cast(StackedContext, self.context(plan, model, data, keys, exchange))
+
+
+def _run_on(job: Job, name: str, pin: _Pin) -> _Left | None:
     data = other_records(job, CHANGES[name])
-    try:
-        return None if data is None else _run(job, data, steps, kept)
-    except Exception as error:  # whatever the code under audit raises
-        return _Left(error=f"the run ended with an error: {describe(error)}")
+    return None if data is None else _run(job, data, pin)
 
 
-def _run(job: Job, data: StackedData, steps: int, kept: dict[Place, Tensor]) -> _Left:
+def _run(job: Job, data: StackedData, pin: _Pin) -> _Left:
     """Run the first steps in a folder that is deleted, and keep digests of what others may see.
 
     Args:
         job: what to run.
         data: the nodes' records.
-        steps: how many are run.
-        kept: what the noise is to release; where nothing is kept yet, what it released is put here.
+        pin: where nothing is kept yet, what the noise released is put there.
     """
-    noise = pinned(job.plan.release.algorithm.noise, kept or None)
+    noise = pinned(job.plan.release.algorithm.noise, pin.kept or None)
     plan = with_noise(_with_fresh_keys(job.plan), noise)
     job = replace(job, plan=plan, train=data, loaded=data, test=_few(job.test))
-    heard, seen = _Heard(), _Seen()
+    heard, seen = _Heard(), _CallbackWatch()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
+        shown: list[tuple[str, str]] = []
+        ended: tuple[str, str] | None = None
         try:
             result = execute(
                 job,
                 out=out,
                 callbacks=[seen],
-                should_stop=lambda: len(seen.progress) >= steps,
+                should_stop=lambda: len(seen.progress) >= pin.steps,
                 alone=heard,
+                make_context=pin.make_context,
             )
-            shown = [*_results(job, result), *_files(out, job), *_documents(out, result)]
-        except DivergenceError as error:  # of what was released
-            shown = [("the error that ended the run", digest(str(error).replace(folder, "")))]
-    if not kept:
-        kept |= noise.kept
-    return _Left(shown=(*seen.items(), *shown), told=tuple(heard.told))
+            shown += [*_results(job, result), *_files(out, job), *_documents(out, result)]
+        except DivergenceError as error:  # of what was released: everyone sees its text
+            shown.append(("the end of a run that diverged", digest(str(error).replace(folder, ""))))
+            ended = _ended(error)
+        except Exception as error:  # whatever the code under audit raises
+            ended = _ended(error)
+    if not pin.kept:
+        pin.kept.update(noise.kept)
+    return _Left(shown=(*seen.items(), *shown), told=tuple(heard.told), error=ended)
+
+
+def _ended(error: Exception) -> tuple[str, str]:
+    return type(error).__name__, describe(error)
 
 
 def _with_fresh_keys(plan: Plan) -> Plan:
@@ -218,7 +268,7 @@ class _Heard(Alone):
 
 
 @dataclass
-class _Seen(Callback):
+class _CallbackWatch(Callback):
     """A callback that keeps what callbacks are told."""
 
     metrics: list[PublicMeasurement] = field(default_factory=list)
@@ -322,10 +372,7 @@ def _page(run: RecordedRun) -> str:
 
 def _facts(job: Job, name: str) -> _Left | None:
     data = other_records(job, CHANGES[name])
-    try:
-        return None if data is None else _prepared(job, data)
-    except Exception as error:  # whatever the code under audit raises
-        return _Left(error=f"the experiment was refused: {describe(error)}")
+    return None if data is None else _prepared(job, data)
 
 
 def _prepared(job: Job, data: StackedData) -> _Left:
@@ -335,7 +382,10 @@ def _prepared(job: Job, data: StackedData) -> _Left:
     and are left out.
     """
     heard = _Heard()
-    other = job.again(data, heard)
+    try:
+        other = job.again(data, heard)
+    except Exception as error:  # whatever the code under audit raises
+        return _Left(told=tuple(heard.told), error=_ended(error))
     plan, slots = other.plan, other.model.layout.slots
     shown = {
         "the number of parameters": plan.parameters,

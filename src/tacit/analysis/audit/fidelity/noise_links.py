@@ -16,7 +16,7 @@ from tacit.analysis.audit.fidelity.laws import (
     Look,
     correlation_found,
     expected_length,
-    extreme_sizes,
+    largest_size,
     least_share,
     pair_correlation,
     shift_found,
@@ -25,7 +25,7 @@ from tacit.analysis.audit.fidelity.laws import (
 )
 from tacit.analysis.audit.fidelity.noise_sample import NoiseSample
 
-__all__ = ["along_handed", "common", "coordinates", "directions", "pairs", "steps_apart"]
+__all__ = ["along_handed", "common", "coordinates", "directions", "pairs", "shifted", "steps_apart"]
 
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -39,7 +39,10 @@ MOST_PAIRED = 4096
 """Coordinates with which two noises are compared."""
 
 _MOST_HANDED = 8
-_NARROW = 24
+_LOOKED_AT = 1e-4
+_MOST_SHIFTED = 1 << 16
+_NARROW = 16
+_MOST_PRODUCTS = 1 << 33
 _MISSED = 1 - POWER
 
 
@@ -159,6 +162,35 @@ def steps_apart(sample: NoiseSample, level: float) -> Look | None:
     return replace(seen, least=min(1.0, seen.least))
 
 
+def shifted(sample: NoiseSample, level: float) -> Look | None:
+    """Noise that is that of the step before, moved by some coordinates: a stretch used twice."""
+    ordered = _ordered(sample.run, sample.node, sample.part)
+    ends = np.flatnonzero(ordered.position > 0)
+    most = min(sample.width // 2, MOST_LAGS)
+    if not len(ends) or most < 1:
+        return None
+    noises = sample.scores[ordered.order, :_MOST_SHIFTED]
+    later, before = noises[ends], noises[ends - 1]
+    width = noises.shape[1]
+    whole = np.einsum("rj,rj->r", before, before)
+    scores = []
+    shifts = [shift for size in range(1, most + 1) for shift in (size, -size)]
+    for shift in shifts:
+        # A shift to the left is one to the right of what is read backwards.
+        moved, left = (before, later) if shift > 0 else (before[:, ::-1], later[:, ::-1])
+        kept = width - abs(shift)
+        products = np.einsum("rj,rj->r", left[:, -kept:], moved[:, :kept])
+        lost = np.einsum("rj,rj->r", moved[:, kept:], moved[:, kept:])
+        scores.append(products / np.sqrt(whole - lost))
+    seen = _along(
+        scores,
+        lambda i: f"noises one step apart, one of them moved by {shifts[i]:+d} coordinates",
+        expected_length(width - most),
+        level,
+    )
+    return replace(seen, least=min(1.0, seen.least))
+
+
 def _steps(count: int) -> str:
     return f"{count} step{'' if count == 1 else 's'}"
 
@@ -166,11 +198,14 @@ def _steps(count: int) -> str:
 def _along(
     scores: Sequence[Array], names: Callable[[int], str], length: float, level: float
 ) -> Look:
-    """Sums and sums of squares of predictable scores: normal and chi-square."""
+    """Sums and sums of squares of predictable scores: normal and chi-square.
+
+    Squares that are too small are no link, but too little noise.
+    """
     counts = np.array([float(len(each)) for each in scores])
     sums = np.array([each.sum() for each in scores]) / np.sqrt(counts)
     squares = np.array([(each**2).sum() for each in scores])
-    normal, size = two_sided(sums), extreme_sizes(squares, counts)
+    normal, size = two_sided(sums), largest_size(squares, counts)
     index = normal.index if normal.p_value <= size.p_value else size.index
     by_sum = sums[index] / math.sqrt(counts[index]) / length
     by_square = math.sqrt(max(0.0, squares[index] / counts[index] - 1)) / length
@@ -190,6 +225,8 @@ def pairs(sample: NoiseSample, level: float) -> Look | None:
     width, releases = min(sample.width, MOST_PAIRED), sample.releases
     if width < 4 or releases < 2:
         return None
+    # Of very many releases, few coordinates are compared: enough to see that two are the same.
+    width = min(width, max(_NARROW, _MOST_PRODUCTS // releases**2))
     pairs = releases * (releases - 1) // 2
     chosen = np.linspace(0, sample.width - 1, width).astype(np.int64)
     noises = sample.scores[:, chosen]
@@ -215,7 +252,7 @@ def _closest_narrow(unit: Array, pairs: int) -> tuple[float, int, int, int]:
     Only pairs that are close enough to count are searched for; -1 where none is.
     """
     width = unit.shape[1]
-    missing = float(stats.beta.ppf(min(0.5, 0.01 / pairs), (width - 1) / 2, 0.5))
+    missing = float(stats.beta.ppf(min(0.5, _LOOKED_AT / pairs), (width - 1) / 2, 0.5))
     bound = math.sqrt(1 - missing)
     reach = math.sqrt(2 * (1 - bound))
     tree = cKDTree(unit)
@@ -257,18 +294,19 @@ def coordinates(sample: NoiseSample, level: float) -> Look | None:
         return None
     sums = sample.scores.sum(1) / math.sqrt(width)
     lags = min(width // 2, MOST_LAGS)
-    column = np.arange(width)
     scores = []
     for lag in range(1, lags + 1):
-        first = column[(column // lag) % 2 == 0]
-        first = first[first + lag < width]
-        given = sample.scores[:, first]
-        products = np.einsum("rj,rj->", given, sample.scores[:, first + lag])
-        scores.append(float(products) / float(np.linalg.norm(given)))
-    size = extreme_sizes(np.array([(sums**2).sum()]), np.array([float(releases)]))
+        # Blocks of `lag` coordinates: every second one is given, and its follower is looked at.
+        count = width // (2 * lag)
+        blocks = sample.scores[:, : 2 * lag * count].reshape(releases, count, 2, lag)
+        given = blocks[:, :, 0]
+        products = np.einsum("rbj,rbj->", given, blocks[:, :, 1])
+        length = math.sqrt(float(np.einsum("rbj,rbj->", given, given)))
+        scores.append(float(products) / length)
+    size = largest_size(np.array([(sums**2).sum()]), np.array([float(releases)]))
     apart = two_sided(np.array(scores))
     share = ((sums**2).mean() - 1) / (width - 1)
-    grown = stats.chi2.isf(level / 4, releases) / stats.chi2.ppf(_MISSED, releases)
+    grown = stats.chi2.isf(level / 2, releases) / stats.chi2.ppf(_MISSED, releases)
     lag = apart.index + 1
     link = scores[apart.index] / math.sqrt(releases * max(1, width // 2))
     return Look(

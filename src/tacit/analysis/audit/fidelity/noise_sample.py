@@ -39,6 +39,9 @@ NoiseKind = Literal["gaussian", "laplace"]
 MOST_NUMBERS = 1 << 24
 """Of a sample. Where there are more, some coordinates are looked at, by a public choice."""
 
+MOST_RELEASES = 1 << 16
+"""Of a sample: of runs that have more together, so many copies of the graph as have less."""
+
 _BLOCK = 256
 """Neighbouring coordinates are chosen together, so that their noises can be compared."""
 
@@ -161,10 +164,8 @@ def sample_of(
         missing: releases that the plan has, and that were not made.
 
     Raises:
-        InputError: a planned deviation is not between 2^-500 and 2^500, or there is no release.
+        InputError: a planned deviation is not between 2^-500 and 2^500.
     """
-    if not len(places):
-        raise InputError("releases", 0, "at least one release with noise")
     rng = np.random.default_rng([0x6E6F697365, seed])
     chosen = _columns(len(places), int(before.shape[1]), rng)
     shape = len(places), len(chosen)
@@ -216,6 +217,8 @@ def noise_sample(
 ) -> NoiseSample:
     """The noise of the releases of some runs of one plan.
 
+    Of many copies of the graph the first ones are taken, at least one of every run.
+
     Args:
         traces: of the runs, each with noise seeds of its own.
         plan: what was to run, with the nodes of one graph.
@@ -225,37 +228,45 @@ def noise_sample(
         seed: of the auditor's coins, and of the public choice of coordinates.
 
     Raises:
-        InputError: the plan's noise is of another kind than Gaussian or Laplace, or nothing was
-            released.
+        InputError: the plan's noise is of another kind than Gaussian or Laplace.
     """
     name = plan.release.algorithm.noise.name
     if name not in _FREEDOM:
         raise InputError("noise", name, "'gaussian' or 'laplace' noise, whose law the tests know")
     kind: NoiseKind = "laplace" if name == "laplace" else "gaussian"
-    count = len(plan.nodes)
+    count, ran = len(plan.nodes), plan.steps if steps is None else steps
+    taken = min(copies, max(1, MOST_RELEASES // (count * ran * max(1, len(traces)))))
     made = [(run, trace, release) for run, trace in enumerate(traces) for release in trace.releases]
-    if not made:
-        raise InputError("releases", 0, "at least one release with noise")
+    kept = np.array(
+        [node < taken * count for *_, release in made for node in release.nodes], np.bool_
+    )
     places = [
-        ReleasePlace(run * copies + node // count, node % count, release.step, release.part)
+        ReleasePlace(run * taken + node // count, node % count, release.step, release.part)
         for run, _, release in made
         for node in release.nodes
+        if node < taken * count
     ]
     drawn = [_drawn(trace, release, plan) for _, trace, release in made]
     known = [shares for shares in drawn if shares is not None]
     return sample_of(
-        torch.cat([release.before for *_, release in made]),
-        torch.cat([release.after for *_, release in made]),
-        np.concatenate([release.deviations for *_, release in made]),
+        _rows([release.before for *_, release in made], kept),
+        _rows([release.after for *_, release in made], kept),
+        np.concatenate([np.zeros(0), *(release.deviations for *_, release in made)])[kept],
         places,
         kind=kind,
         where=where,
         seed=seed,
-        drawn=np.concatenate(known) if len(known) == len(made) else None,
-        missing=_missing(
-            places, plan, plan.steps if steps is None else steps, len(traces) * copies
-        ),
+        drawn=np.concatenate(known)[kept] if known and len(known) == len(made) else None,
+        missing=_missing(places, plan, ran, len(traces) * taken),
     )
+
+
+def _rows(tensors: Sequence[Tensor], kept: NDArray[np.bool_]) -> Tensor:
+    """Those rows of all tensors together that are kept; without tensors, no row of width 1."""
+    if not tensors:
+        return torch.zeros(0, 1)
+    together = torch.cat(list(tensors))
+    return together if kept.all() else together[torch.from_numpy(kept).to(together.device)]
 
 
 def _drawn(trace: Trace, release: Release, plan: Plan) -> Array | None:
@@ -306,7 +317,7 @@ def _repeated(places: Sequence[ReleasePlace]) -> tuple[ReleasePlace, ...]:
 
 def _columns(releases: int, width: int, rng: np.random.Generator) -> Counts:
     """All coordinates, or blocks of them by a public choice where the numbers are too many."""
-    most = max(_BLOCK, MOST_NUMBERS // releases)
+    most = max(_BLOCK, MOST_NUMBERS // max(1, releases))
     if width <= most:
         return np.arange(width)
     blocks = -(-width // _BLOCK)

@@ -39,7 +39,6 @@ from tacit.analysis.audit.fidelity.evidence import (
 )
 from tacit.analysis.audit.fidelity.finding import LEVEL, POWER, Finding
 from tacit.analysis.audit.trace import Trace
-from tacit.training.plan import Plan
 
 __all__ = ["sampling_findings"]
 
@@ -51,21 +50,17 @@ _MOST_PLACES = 1024  # records whose pairs are looked at, and batches for that: 
 _MOST_LAGS = 16  # over which sizes of batches are compared
 
 
-def sampling_findings(
-    traces: Sequence[Trace], plans: Sequence[Plan], offsets: NDArray[np.int64]
-) -> list[Finding]:
+def sampling_findings(traces: Sequence[Trace]) -> list[Finding]:
     """What traces of a laboratory say about who is drawn.
 
     Args:
-        traces: of runs, each with noise seeds of its own, in which a record's target is its number
-            in the stack.
-        plans: of these runs; their nodes are those of the stack.
-        offsets: where each node's records begin in the stack, `[nodes]`.
+        traces: of runs of one experiment, each with a noise seed of its own, in which a record's
+            target is its number in the stack.
 
     Returns:
         The findings of all tests that this plan allows: at rate 1, only that of the batches.
     """
-    drawings = read_drawings(traces, plans, offsets)
+    drawings = read_drawings(traces)
     findings = [_contents(drawings)]
     if drawings.steps_with_parts:
         findings.append(_parts(drawings))

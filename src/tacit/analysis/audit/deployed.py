@@ -1,0 +1,533 @@
+"""The audit of a real training run: canaries in a node's own records, guessed from what it left.
+
+Before the run the owner of some nodes plants canaries: each takes the place of one of the owner's
+records, or leaves it there, by a secret fair coin. The run trains as always, with its own noise, in
+any layout of processes. Afterwards the coins are guessed from the common model that it released,
+and the number of right guesses refutes epsilons (`trade_off`).
+
+The coins lie in a file of mode 0600. Whoever reads it knows which of the records were changed,
+so that it must never leave the owner. No guess is made from it: scores are made of the model, of
+both forms of every canary and of other records, and the coins are compared with the guesses after.
+
+Canaries are records. J stays as it was, since each stands in the place of another. Between the two
+forms of one lies a replacement: one neighbouring step under replace-one, two under
+add-or-remove-one.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from tacit import gradients, privacy
+from tacit.analysis.audit.fidelity.finding import ALARM_RATE
+from tacit.analysis.audit.one_run import Canary, guess, mislabel, unlike
+from tacit.analysis.audit.trade_off import (
+    Guessed,
+    TradeOff,
+    epsilon_of_any,
+    epsilon_of_family,
+    of_mechanisms,
+    p_value,
+)
+from tacit.analysis.ledger_report import ledger_document
+from tacit.config import GIVEN
+from tacit.data import Dataset, bounded_inputs
+from tacit.errors import InputError
+from tacit.gradients import StackedModel
+from tacit.models import architectures as models
+from tacit.models.architectures import find_loss, find_output
+from tacit.privacy import ADD_OR_REMOVE_ONE
+from tacit.privacy.mechanisms.composed import Scheduled, schedule
+from tacit.private_files import new_private_file, plain_errors, sync_folder
+from tacit.report.documents.claims import PlantedAuditDocument
+from tacit.report.documents.run import ResultDocument, read_result
+from tacit.report.wording import epsilon_text, lower_text
+from tacit.training.prepare import DTYPES
+from tacit.training.run_folder.folder import MODEL, RESULT, read_config
+
+__all__ = [
+    "DeployedAudit",
+    "Planted",
+    "audit_deployed",
+    "deployed_document",
+    "deployed_lines",
+    "plant_canaries",
+    "read_planted",
+]
+
+FORMAT_VERSION = "1"
+POINTS = 8  # between the start and the released model, where gradients are taken
+RIDGE = 1e-2  # of the mean square of a record's gradient
+MOST_NUMBERS = 5 * 10**7  # of all gradients at once
+MOST_KNOWN = 512  # other records that stand for all
+
+
+@dataclass(frozen=True, eq=False)
+class Planted:
+    """Canaries, both forms of each, and the secret coins.
+
+    Args:
+        nodes: int64 `[m]`, the nodes that hold them.
+        inputs: `[m, ...]`, of the form that is in where the coin says so.
+        targets: `[m]` or `[m, outputs]`, of that form.
+        other_inputs: of the record that is there otherwise.
+        other_targets: likewise.
+        included: bool `[m]`, the coins.
+    """
+
+    nodes: Tensor
+    inputs: Tensor
+    targets: Tensor
+    other_inputs: Tensor
+    other_targets: Tensor
+    included: Tensor
+
+
+@dataclass(frozen=True)
+class DeployedAudit:
+    """What a run gave away of the canaries that were planted in it.
+
+    Args:
+        nodes: that hold canaries.
+        guessed: how many coins were guessed, and how many rightly.
+        confidence: of the bounds, together.
+        delta: at which epsilons are stated.
+        certified: the largest epsilon of these nodes.
+        relation: of the certificate.
+        epsilon: that the run refutes whatever its mechanism is; 0: none.
+        family_epsilon: that it refutes if it ran what was planned under some other amount of noise;
+            0: none. None where the mechanism of the run cannot be scaled.
+        noise_less_than: the amount of noise that is refuted, over the planned one; None: none.
+        p_value: the chance, at most, of as many right guesses if the certificate holds.
+    """
+
+    nodes: tuple[int, ...]
+    guessed: Guessed
+    confidence: float
+    delta: float
+    certified: float
+    relation: str
+    epsilon: float
+    family_epsilon: float | None
+    noise_less_than: float | None
+    p_value: float
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the run contradicts its certificate, at the confidence."""
+        return self.p_value <= 1 - self.confidence
+
+    @property
+    def defect(self) -> bool:
+        """Whether it does so beyond what a correct run shows once in a million audits."""
+        return self.p_value <= ALARM_RATE
+
+    @property
+    def verdict(self) -> str:
+        """In one line."""
+        told = (
+            f"{self.guessed.correct} of {self.guessed.guesses} coins were guessed from the "
+            "released model"
+        )
+        if not self.refuted:
+            return f"the certificate is not contradicted: {told}"
+        return (
+            f"certificate REFUTED at {100 * self.confidence:g} % confidence: {told}; a run that "
+            f"keeps its certificate shows as much with a chance of at most {self.p_value:.2g}"
+        )
+
+
+def deployed_document(audit: DeployedAudit) -> PlantedAuditDocument:
+    """The audit as a document; a certificate that is infinite is null in its JSON."""
+    return PlantedAuditDocument(
+        format_version=1,
+        audited_epsilon=audit.epsilon,
+        audited_epsilon_of_plan=audit.family_epsilon,
+        noise_less_than=audit.noise_less_than,
+        certified_epsilon=audit.certified,
+        delta=audit.delta,
+        confidence=audit.confidence,
+        relation=audit.relation,
+        nodes=audit.nodes,
+        canaries=audit.guessed.canaries,
+        guessed=audit.guessed.guesses,
+        correct=audit.guessed.correct,
+        chance_if_certified=audit.p_value,
+        refuted=audit.refuted,
+        defect=audit.defect,
+        verdict=audit.verdict,
+    )
+
+
+def deployed_lines(audit: DeployedAudit) -> list[str]:
+    """The audit for people, a line each."""
+    level = f"{100 * audit.confidence:g} % confidence"
+    at = f"epsilon at delta {audit.delta:g}"
+    lines = [
+        f"{audit.guessed.canaries} canaries were planted in {len(audit.nodes)} nodes; "
+        f"{audit.guessed.correct} of {audit.guessed.guesses} guesses were right",
+        f"{at}: certified at most {epsilon_text(audit.certified)}, {audit.relation}",
+        f"{at}: at least {lower_text(audit.epsilon)} at {level}, whatever ran",
+    ]
+    if audit.family_epsilon is not None and audit.noise_less_than is not None:
+        lines.append(
+            f"{at}: at least {lower_text(audit.family_epsilon)} at {level}, if what ran is the "
+            "plan with another amount of noise, which is then less than "
+            f"{audit.noise_less_than:.3g} times the planned one"
+        )
+    return [*lines, audit.verdict]
+
+
+def plant_canaries(
+    nodes: Sequence[Any],
+    file: str | Path,
+    *,
+    loss: str,
+    outputs: int = 2,
+    own: Sequence[int] | None = None,
+    count: int = 200,
+    canary: Canary = "unlike",
+    input_bound: float | None = None,
+) -> list[Any]:
+    """Plant canaries in some nodes' records, and keep the coins in a new private file.
+
+    Half of the canaries, those whose coin says so, are then among the records that are trained on,
+    and cost the model what as many wrong records cost. The others are as they were.
+
+    Args:
+        nodes: each node's `(inputs, targets)` or `Dataset`.
+        file: a new one, for the coins and both forms of every canary; it never leaves the owner.
+        loss: the task's, by which labels are made wrong.
+        outputs: how many classes there are.
+        own: the nodes whose records are changed; by default all that are given.
+        count: canaries in all; at most half of a node's records.
+        canary: what a canary is; `unlike` shows most, `mislabelled` leaves the inputs alone.
+        input_bound: the experiment's `task.input_bound`.
+
+    Returns:
+        The nodes' records as they are to be trained on, those of other nodes as they were given.
+
+    Raises:
+        InputError: the file is there already or cannot be written, there is no such node, its
+            records are no tensors, or there would be no canary.
+    """
+    chosen = tuple(range(len(nodes))) if own is None else tuple(own)
+    if not chosen or not all(0 <= node < len(nodes) for node in chosen):
+        raise InputError("own", own, f"needs numbers of nodes, 0 to {len(nodes) - 1}")
+    changed: list[Any] = list(nodes)
+    # Of the system's: a coin that can be told from a seed is no secret.
+    rng = np.random.default_rng(secrets.randbits(128))
+    each, parts = -(-count // len(chosen)), []
+    for node in chosen:
+        inputs, targets = _tensors(nodes[node], f"nodes[{node}]")
+        rows = np.sort(rng.permutation(len(targets))[: max(0, min(each, len(targets) // 2))])
+        was, right = inputs[rows], targets[rows]
+        coins = np.frombuffer(secrets.token_bytes(len(rows)), np.uint8) % 2 == 1
+        made = was if canary == "mislabelled" or not len(rows) else unlike(was, rng, input_bound)
+        planted = Planted(
+            nodes=torch.full((len(rows),), node, dtype=torch.int64),
+            inputs=made.clone(),
+            targets=mislabel(right, loss, outputs),
+            other_inputs=was.clone(),
+            other_targets=right.clone(),
+            included=torch.from_numpy(coins.copy()),
+        )
+        parts.append(planted)
+        new_inputs, new_targets = inputs.clone(), targets.clone()
+        new_inputs[rows[coins]] = planted.inputs[planted.included]
+        new_targets[rows[coins]] = planted.targets[planted.included]
+        changed[node] = (new_inputs, new_targets)
+    together = {
+        name: torch.cat([getattr(part, name) for part in parts]).contiguous()
+        for name in Planted.__dataclass_fields__
+    }
+    if not len(together["nodes"]):
+        raise InputError("count", count, "needs a canary: nodes of two records or more, and one")
+    path = Path(file)
+    with plain_errors("file", path):
+        try:
+            descriptor = new_private_file(path)
+        except FileExistsError:
+            expected = "is there already: the coins of another run, perhaps; name a new file"
+            raise InputError("file", str(path), expected) from None
+        with open(descriptor, "wb") as stream:
+            stream.write(save(together, {"format_version": FORMAT_VERSION}))
+        sync_folder(path.parent)
+    return changed
+
+
+def read_planted(file: str | Path) -> Planted:
+    """The canaries of a file that `plant_canaries` wrote.
+
+    Raises:
+        InputError: it cannot be read, or is no such file.
+    """
+    try:
+        with safe_open(str(file), framework="pt") as opened:
+            version = (opened.metadata() or {}).get("format_version")
+        tensors = load_file(str(file))
+    except (OSError, SafetensorError) as error:
+        raise InputError("--planted", str(file), f"cannot be read ({error})") from None
+    if version != FORMAT_VERSION or set(tensors) != set(Planted.__dataclass_fields__):
+        raise InputError("--planted", str(file), "is no file of canaries that were planted")
+    return Planted(**tensors)
+
+
+def audit_deployed(
+    run: str | Path,
+    planted: str | Path | Planted,
+    *,
+    model: nn.Module | None = None,
+    nodes: Sequence[Any] | None = None,
+    confidence: float = 0.95,
+    delta: float | None = None,
+) -> DeployedAudit:
+    """Guess the coins from the common model that a run released, and state what that refutes.
+
+    Args:
+        run: its folder, with `result.json` and the common model.
+        planted: the canaries, or their file.
+        model: where the run was given one: the same, with the weights that it started from.
+        nodes: each node's records, as they were trained on; those of the canaries' nodes help to
+            tell canaries from the other records. None: that is left out.
+        confidence: of the bounds.
+        delta: at which epsilon is stated; None takes the run's.
+
+    Raises:
+        InputError: the run is not finished, not accounted or not of these canaries.
+    """
+    folder = Path(run)
+    result = _result(folder)
+    canaries = planted if isinstance(planted, Planted) else read_planted(planted)
+    own = tuple(sorted(set(canaries.nodes.tolist())))
+    budgets = [
+        (result.epsilon[node], result.delta[node]) for node in own if node < result.node_count
+    ]
+    known = [(e, d) for e, d in budgets if e is not None and d is not None]
+    if len(known) != len(own) or result.relation is None:
+        raise InputError("RUN", str(run), "has no certified epsilon for the nodes of the canaries")
+    stated = max(d for _, d in known) if delta is None else delta
+    times = 2 if result.relation == ADD_OR_REMOVE_ONE else 1
+    scores = _scores(folder, result, canaries, model, nodes)
+    guessed = guess(scores, canaries.included.numpy())
+    mechanisms = _mechanisms(folder, own)
+    family = None
+    if mechanisms and all(isinstance(one, Scheduled) for one in mechanisms):
+        family = epsilon_of_family(
+            guessed,
+            lambda factor: [_scaled(one, factor) for one in mechanisms],
+            delta=stated,
+            confidence=confidence,
+            times=times,
+        )
+    # The pair that the run states, and all that its mechanism keeps: each is a bound.
+    chances = [p_value(guessed, _stated(known, times))]
+    if mechanisms:
+        chances.append(p_value(guessed, of_mechanisms(mechanisms, times=times)))
+    certified = max(e for e, _ in known)
+    if mechanisms:
+        certified = max(privacy.epsilon(one, delta=stated) for one in mechanisms)
+    return DeployedAudit(
+        nodes=own,
+        guessed=guessed,
+        confidence=confidence,
+        delta=stated,
+        certified=certified,
+        relation=result.relation,
+        epsilon=epsilon_of_any(guessed, delta=stated, confidence=confidence, times=times),
+        family_epsilon=None if family is None else family.epsilon,
+        noise_less_than=None if family is None else family.factor,
+        p_value=min(chances),
+    )
+
+
+def _stated(pairs: Sequence[tuple[float, float]], times: int) -> TradeOff:
+    """The (epsilon, delta) that all of some nodes keep."""
+    return TradeOff((max(e for e, _ in pairs),), (max(d for _, d in pairs),), times)
+
+
+def _scaled(mechanism: privacy.Mechanism, factor: float) -> privacy.Mechanism:
+    """The mechanism under so many times the noise."""
+    assert isinstance(mechanism, Scheduled)
+    scaled: privacy.Mechanism = mechanism.with_schedule(
+        [multiplier * factor for multiplier in schedule(mechanism)]
+    )
+    return scaled
+
+
+def _mechanisms(folder: Path, own: Sequence[int]) -> list[privacy.Mechanism]:
+    """What the run's ledger holds of some nodes; none where a step was released more than once.
+
+    A run that ended early released less than its mechanism states.
+    """
+    report = ledger_document(folder)
+    found = []
+    for account in report.nodes:
+        if account.node not in own:
+            continue
+        if len(account.releases) != 1 or any(t > 1 for _, _, t in account.releases[0].charged):
+            return []
+        found.append(privacy.from_statement(report.mechanisms[account.releases[0].mechanism]))
+    return list(dict.fromkeys(found)) if len(found) == len(own) else []
+
+
+def _result(folder: Path) -> ResultDocument:
+    try:
+        result = read_result(folder / RESULT)
+    except InputError:
+        raise InputError("RUN", str(folder), "has no result yet: let it finish") from None
+    if result.model_shape is None or not (folder / MODEL).is_file():
+        raise InputError("RUN", str(folder), "has no common model")
+    return result
+
+
+def _scores(
+    folder: Path,
+    result: ResultDocument,
+    canaries: Planted,
+    model: nn.Module | None,
+    nodes: Sequence[Any] | None,
+) -> NDArray[np.float64]:
+    """How much of each canary there is in the way from the start to the released model, `[m]`.
+
+    That way is about a sum of clipped gradients, of records in unknown amounts. They are fitted to
+    it by least squares with a ridge: those of other records, so that what these explain is not put
+    down to a canary, and the difference of the two forms of each canary. Gradients are averaged
+    along the way. No coin is looked at.
+    """
+    start, end = _engines(folder, result, canaries, model)
+    engine, clip = start[0], getattr(read_config(folder).algorithm.options, "clip", None) or 1.0
+    bound = read_config(folder).input_bound
+    own = sorted(set(canaries.nodes.tolist()))
+    others = [(canaries.other_inputs, canaries.other_targets)]
+    if nodes is not None:
+        others = [_without(nodes[node], node, canaries) for node in own]
+    width = max(1, min(MOST_KNOWN, MOST_NUMBERS // engine.parameters_count - len(canaries.nodes)))
+    picked = [_some(part, -(-width // len(others))) for part in others]
+    forms = [
+        (torch.cat([inputs for inputs, _ in picked]), torch.cat([t for _, t in picked])),
+        (canaries.inputs, canaries.targets),
+        (canaries.other_inputs, canaries.other_targets),
+    ]
+    sums = [torch.zeros(1) for _ in forms]
+    for share in np.linspace(0.0, 1.0, POINTS).tolist():
+        at = torch.lerp(start[1], end, share)
+        for place, (inputs, targets) in enumerate(forms):
+            sums[place] = sums[place] + _each(engine, at, inputs, targets, clip, bound) / POINTS
+    crowd, form, other = sums
+    way = (start[1] - end).double()[0]
+    together = crowd.sum(0) + ((form + other) / 2).sum(0)
+    square = float(together @ together)
+    rest = way - together * (float(together @ way) / square if square > 0 else 0.0)
+    rows = torch.cat([crowd, form - other])
+    gram = rows @ rows.T
+    ridge = RIDGE * float(gram.diagonal().mean()) + 1e-300
+    amounts = torch.linalg.solve(gram + ridge * torch.eye(len(gram), dtype=gram.dtype), rows @ rest)
+    scores: NDArray[np.float64] = np.nan_to_num(amounts[len(crowd) :].numpy())
+    return scores
+
+
+def _engines(
+    folder: Path, result: ResultDocument, canaries: Planted, model: nn.Module | None
+) -> tuple[tuple[StackedModel, Tensor], Tensor]:
+    """The gradient engine with the start `[1, d]`, and the released model `[1, d]`."""
+    config = read_config(folder)
+    assert result.model_shape is not None
+    for key, value in (("task.loss", config.task.loss), ("task.output", config.task.output)):
+        if value == GIVEN:
+            raise InputError(key, value, "must be named in the experiment for this audit")
+    if model is None and config.task.model == GIVEN:
+        raise InputError("model", None, "the run was given one: give the same, as it started")
+    dtype = DTYPES[config.train.dtype]
+    module = model or models.build_model(
+        config.task.model,
+        input_shape=result.model_shape.input_shape,
+        outputs=result.model_shape.outputs,
+        seed=config.train.seed,
+    )
+    loss = find_loss(config.task.loss, class_weights=config.task.class_weights)
+    kind = models.input_dtype(module, canaries.other_inputs[:1], dtype)
+    few = canaries.other_inputs[:8].to(kind), canaries.other_targets[:8]
+    targets = few[1].to(dtype) if few[1].is_floating_point() else few[1]
+    engine = gradients.build(
+        module,
+        loss,
+        few[0],
+        targets,
+        dtype=dtype,
+        device=torch.device("cpu"),
+        output=find_output(config.task.output),
+    )
+    start = engine.start(1, dtype, torch.device("cpu")).clone()
+    try:
+        tensors = load_file(folder / MODEL)
+        released = [tensors[slot.name].reshape(-1).to(dtype) for slot in engine.layout.slots]
+        end = torch.cat(released)[None]
+    except (OSError, SafetensorError, KeyError) as error:
+        raise InputError("RUN", str(folder / MODEL), f"cannot be loaded ({error})") from None
+    if end.shape != start.shape:
+        raise InputError("RUN", str(folder), "has another model than the one that is audited")
+    return (engine, start), end
+
+
+def _each(
+    engine: StackedModel,
+    at: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    clip: float,
+    bound: float | None,
+) -> Tensor:
+    """The clipped gradient of every record at one point, float64 `[records, d]`."""
+    kind = at.dtype if inputs.is_floating_point() else inputs.dtype
+    shown = inputs.to(kind)
+    shown = shown if bound is None else bounded_inputs(shown, bound)
+    wanted = targets.to(at.dtype) if targets.is_floating_point() else targets
+    mask = torch.ones(len(inputs), 1, dtype=torch.bool)
+    coins = torch.arange(len(inputs))[:, None] if engine.drops else None
+    points = at.expand(len(inputs), -1).contiguous()
+    found = engine.gradient(points, shown[:, None], wanted[:, None], mask, clip, coins=coins)
+    return found.total.double()
+
+
+def _some(part: tuple[Tensor, Tensor], most: int) -> tuple[Tensor, Tensor]:
+    """Some of these records, evenly spread."""
+    inputs, targets = part
+    rows = torch.linspace(0, len(targets) - 1, min(most, len(targets))).long()
+    return inputs[rows], targets[rows]
+
+
+def _without(records: Any, node: int, canaries: Planted) -> tuple[Tensor, Tensor]:
+    """A node's records but for its canaries, whichever form of them is there."""
+    inputs, targets = _tensors(records, f"nodes[{node}]")
+    mine = canaries.nodes == node
+    taken = {
+        _bytes(row)
+        for part in (canaries.inputs[mine], canaries.other_inputs[mine])
+        for row in part.to(inputs.dtype)
+    }
+    kept = torch.tensor([_bytes(row) not in taken for row in inputs])
+    return inputs[kept], targets[kept]
+
+
+def _bytes(row: Tensor) -> bytes:
+    return row.contiguous().numpy().tobytes()
+
+
+def _tensors(records: Any, where: str) -> tuple[Tensor, Tensor]:
+    if isinstance(records, Dataset):
+        return records.inputs, records.targets
+    if not (isinstance(records, tuple | list) and len(records) == 2):
+        raise InputError(where, type(records).__name__, "must be (inputs, targets) or a Dataset")
+    return torch.as_tensor(records[0]), torch.as_tensor(records[1])

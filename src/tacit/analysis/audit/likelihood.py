@@ -1,0 +1,375 @@
+"""The likelihood ratio of D to D', with the secret coins marginalised: the best attack there is.
+
+Where the code does what the plan says, no statistic of a node's messages is better (Neyman and
+Pearson), but for what `observers` and the laws below leave out. `y` is in units of the noise of its
+step, and `mu` is the clipping bound in the same unit.
+
+| law | a step's release, noise aside | coins are marginalised |
+|---|---|---|
+| `sum`, `iterates` | sizes of the record's part, each with its chance | step by step, exactly |
+| `snapshot`, `anchors` | the same, with sizes that depend on the step | likewise |
+| `change` | one end of the ball, the other, or nothing | likewise |
+| `table` | what is kept of the record, and its change where drawn | by a forward recursion |
+| `carried` | a linear function of all earlier coins | over the likeliest patterns |
+
+A reading that sums several releases (`StepReading.spans`) counts its hits by the binomial law, as
+if every hit moved it alike. Of the patterns, `MOST_PATTERNS` are kept: all of them in few rounds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+from scipy.stats import binom
+
+from tacit.algorithms.federated import round_sampling
+from tacit.analysis.audit.canaries import (
+    CANARY,
+    CROWD,
+    WIDTH,
+    Problem,
+    law_of,
+    sign_schedule,
+)
+from tacit.analysis.audit.observers import Law, Readings, inverse_steps, observer_of
+from tacit.training.plan import NodePlan, Plan
+
+__all__ = ["Known", "known_of", "likelihood_ratio", "opposed_ratio"]
+
+Array = NDArray[np.float64]
+MOST_PATTERNS = 4096
+MOST_LOCAL_STEPS = 10
+"""Of more mini-batches a step that may each draw the record, only the number of hits counts."""
+
+LEAST_CHANCE = 1e-15
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the attacker knows of the audited nodes beforehand: the plan.
+
+    Args:
+        rate: q, the chance that one mini-batch draws a record.
+        batch: q J.
+        mu: `[steps]`, clipping bound over the deviation of the noise in a release.
+        law: how a release depends on one record.
+        noise: its kind.
+        draws: what the mini-batches of one step draw of the record: (chance, hits of each).
+        sizes: of a hit in each mini-batch, over the clipping bound, `[steps, mini-batches]`.
+        nobody: the chance that no other record is drawn.
+        signs: of the gradients of a flipping problem, `[steps]`.
+        difference: how far a clipped difference moves at most, over the clipping bound.
+        every: steps from anchor to anchor.
+        penalty: rho of a method whose state carries on what a record did, and
+        inverse: its gamma + rho, `[steps]`.
+    """
+
+    rate: float
+    batch: float
+    mu: Array
+    law: Law = "sum"
+    noise: Literal["gaussian", "laplace"] = "gaussian"
+    draws: tuple[tuple[float, tuple[int, ...]], ...] = ()
+    sizes: Array = field(default_factory=lambda: np.ones((1, 1)))
+    nobody: float = 0.0
+    signs: Array = field(default_factory=lambda: np.ones(1))
+    difference: float = 2.0
+    every: int = 1
+    penalty: float = 1.0
+    inverse: Array = field(default_factory=lambda: np.ones(1))
+
+    def __post_init__(self) -> None:
+        if not self.draws:
+            object.__setattr__(self, "draws", _independent_draws(self.rate, 1))
+
+
+def known_of(plan: Plan, node: NodePlan, steps: int) -> Known:
+    """What the plan says of a node's first steps, in the lab's model.
+
+    Raises:
+        InputError: the algorithm has no observer.
+    """
+    release, options = plan.release, cast(Any, plan.config.algorithm.options)
+    law, row = law_of(plan), plan.nodes.index(node)
+    scale = observer_of(release.algorithm).scale
+    mu = [
+        (release.clip.bound(k) or 1.0)
+        / (release.noise_std(node, k) * float(scale(plan, k, WIDTH)[row]))
+        for k in range(steps)
+    ]
+    count, local = release.local_steps, law in ("iterates", "carried")
+    sizes, inverse = np.ones((steps, 1)), np.ones(steps)
+    draws = _independent_draws(node.rate, 1)
+    if local:
+        gammas = [float(inverse_steps(plan, k, WIDTH)[row]) for k in range(steps)]
+        inverse = np.asarray(gammas) + options.penalty
+        sizes = np.stack([_tails(gamma, options.penalty, count) for gamma in gammas])
+        # The deviation of what is noised has the unit of a local step in it, and so has a hit.
+        mu = [
+            (release.clip.bound(k) or 1.0) / release.noise_std(node, k) / (1 + (law == "carried"))
+            for k in range(steps)
+        ]
+        if release.disjoint and node.rate < 1:
+            draws = _disjoint_draws(node.rate, count)
+        else:
+            draws = _independent_draws(node.rate, count)
+        if len(draws[0][1]) != count:  # only the number of hits
+            sizes = sizes.mean(1, keepdims=True)
+    nobody = 0.0
+    if law == "change":
+        rate, _ = round_sampling(release.node_run(node, range(steps)))
+        draws = _independent_draws(rate, 1)
+        if release.setup.sampling == "poisson":
+            nobody = (1 - rate) ** (node.records - 1)
+    bound = release.clip.bound(0) or 1.0
+    return Known(
+        rate=node.rate,
+        batch=node.expected_batch,
+        mu=np.asarray(mu, np.float64),
+        law=law,
+        noise="laplace" if release.algorithm.noise.norm == "l1" else "gaussian",
+        draws=draws,
+        sizes=sizes,
+        nobody=nobody,
+        signs=sign_schedule(plan, steps),
+        difference=min(2.0, (getattr(options, "clip_difference", None) or np.inf) / bound),
+        every=getattr(options, "anchor_every", 1),
+        penalty=getattr(options, "penalty", 1.0),
+        inverse=inverse,
+    )
+
+
+def _independent_draws(rate: float, count: int) -> tuple[tuple[float, tuple[int, ...]], ...]:
+    """Every mini-batch draws the record by a coin of its own; of very many, how many do."""
+    if rate == 1:
+        return ((1.0, (1,) * count),)
+    if count > MOST_LOCAL_STEPS:
+        hits = np.arange(count + 1)
+        return tuple(zip(binom.pmf(hits, count, rate), ((int(hit),) for hit in hits), strict=True))
+    patterns = itertools.product((0, 1), repeat=count)
+    return tuple(
+        (rate ** sum(pattern) * (1 - rate) ** (count - sum(pattern)), pattern)
+        for pattern in patterns
+    )
+
+
+def _disjoint_draws(rate: float, count: int) -> tuple[tuple[float, tuple[int, ...]], ...]:
+    """At most one mini-batch draws the record."""
+    hits = tuple((rate, tuple(int(part == hit) for part in range(count))) for hit in range(count))
+    return ((1 - count * rate, (0,) * count), *hits)
+
+
+def _tails(gamma: float, penalty: float, count: int) -> Array:
+    """How far a hit at each local step moves the mean of the iterates: `fedspd_dp`, `tail_r`."""
+    powers = (gamma / (gamma + penalty)) ** np.arange(count)
+    return np.asarray(np.cumsum(powers)[::-1] / count, np.float64)
+
+
+# Mixtures, step by step.
+
+Side = Sequence[tuple[Any, Any]]
+"""Pairs of a chance and a place in units of the noise, each a number or `[steps, 1]`."""
+
+
+def likelihood_ratio(problem: Problem) -> Callable[[Readings, Known], Array]:
+    """Log of the likelihood of D over that of D', `[nodes]`, along the canary's direction."""
+
+    def ratio(seen: Readings, known: Known) -> Array:
+        if known.law == "table":
+            return _by_recursion(problem, seen.y[:, :, CANARY], known)
+        if known.law == "carried":
+            return _by_patterns(problem, seen.y[:, :, CANARY], known)
+        return _by_mixtures(seen, known, CANARY, lambda hits: _sides(problem, known, hits))
+
+    return ratio
+
+
+def opposed_ratio(seen: Readings, known: Known) -> Array:
+    """How far the sum falls short of the batch that was expected."""
+
+    def sides(hits: Side) -> tuple[Side, Side]:
+        full = known.batch * known.mu[:, None]
+        return [(chance, full - 2 * place) for chance, place in hits], [(1.0, full)]
+
+    return _by_mixtures(seen, known, CROWD, sides)
+
+
+def _by_mixtures(
+    seen: Readings, known: Known, direction: int, sides: Callable[[Side], tuple[Side, Side]]
+) -> Array:
+    """The sum over readings of the log-ratio of the two mixtures."""
+    y, spans = seen.y[:, :, direction], seen.spans[:, :, direction]
+    gains = seen.gains[:, :, direction]
+    total, shown = np.zeros(y.shape[1]), np.isfinite(y)
+    y = np.where(shown, y, 0.0)
+    for span in np.unique(spans[shown]):
+        present, absent = sides(_hits(known, int(span)))
+        ratio = _log_mixture(y, present, gains, known) - _log_mixture(y, absent, gains, known)
+        total += np.where((spans == span) & shown, ratio, 0.0).sum(0)
+    return total
+
+
+def _log_mixture(y: Array, side: Side, gains: Array, known: Known) -> Array:
+    with np.errstate(divide="ignore"):  # where a step has but one outcome
+        terms = [np.log(chance) + _log_density(y - gains * place, known) for chance, place in side]
+    return np.asarray(np.logaddexp.reduce(terms), np.float64)
+
+
+def _log_density(y: Array, known: Known) -> Array:
+    """Log of the noise's density, but for a constant, which is 0 where nothing is known."""
+    density = -np.abs(y) if known.noise == "laplace" else -(y**2) / 2
+    return np.where(np.isnan(density), 0.0, density)
+
+
+def _hits(known: Known, span: int) -> Side:
+    """What the record does in a reading of so many releases, over all its coins."""
+    mu = known.mu[:, None]
+    if span == 1:
+        return [
+            (chance, mu * (known.sizes @ np.asarray(hits, np.float64))[:, None])
+            for chance, hits in known.draws
+            if chance > LEAST_CHANCE
+        ]
+    counts = np.arange(span + 1)
+    chances = binom.pmf(counts, span, known.rate)
+    return [
+        (chance, mu * count / span)
+        for chance, count in zip(chances, counts, strict=True)
+        if chance > LEAST_CHANCE
+    ]
+
+
+def _sides(problem: Problem, known: Known, hits: Side) -> tuple[Side, Side]:
+    """D and D', from what the record does in one reading."""
+    mu = known.mu[:, None]
+    nothing: Side = [(1.0, 0.0 * mu)]
+    if known.law == "change":
+        drawn = sum(chance for chance, place in hits if np.any(place))
+        others = [(1 - known.nobody, -mu), (known.nobody, 0.0 * mu)]
+        others = [(chance, place) for chance, place in others if chance > LEAST_CHANCE]
+        if drawn == 1:
+            return [(1.0, mu)], others
+        return [(drawn, mu), *(((1 - drawn) * chance, place) for chance, place in others)], others
+    if known.law in ("snapshot", "anchors"):
+        hits = _differences(known)
+    if problem.others[0] < 0:  # whoever the canary displaces is its opposite
+        base = -known.batch * known.sizes.sum(1, keepdims=True) * mu
+        return [(chance, base + 2 * place) for chance, place in hits], [(1.0, base)]
+    if problem.instead is None:
+        return hits, nothing
+    return hits, [(chance, -place) for chance, place in hits]
+
+
+def _differences(known: Known) -> Side:
+    """Anchors or snapshots, and differences to them; chances and places `[steps, 1]`."""
+    steps = np.arange(len(known.mu))
+    taken = steps % known.every == 0
+    at = known.signs[steps // known.every * known.every]
+    moved = np.clip(known.signs - at, -known.difference, known.difference)
+    if known.law == "snapshot":
+        kept = known.rate * at
+        drawn, missed = np.where(taken, kept, kept + moved), kept
+    else:
+        drawn, missed = np.where(taken, at, moved), np.zeros_like(at)
+    chance = np.where(taken, 1.0, known.rate)
+    return [
+        (chance[:, None], (known.mu * drawn)[:, None]),
+        (1 - chance[:, None], (known.mu * missed)[:, None]),
+    ]
+
+
+# Hidden state.
+
+
+def _by_recursion(problem: Problem, y: Array, known: Known) -> Array:
+    """The forward recursion over what the table keeps of the record: its sign."""
+    ratio = _log_forward(y, known) - _log_quiet(y, known)
+    if problem.instead is None:
+        return ratio
+    return _log_forward(y, known) - _log_forward(-y, known)
+
+
+def _log_quiet(y: Array, known: Known) -> Array:
+    return np.asarray(_log_density(y, known).sum(0), np.float64)
+
+
+def _log_forward(y: Array, known: Known) -> Array:
+    """Log of the density of all releases, but for a constant, `[nodes]`."""
+    kept = {sign: np.full(y.shape[1], 0.0 if sign == known.signs[0] else -np.inf)
+            for sign in (1.0, -1.0)}  # fmt: skip
+    q = known.rate
+    for k, sign in enumerate(known.signs):
+        following = {side: np.full(y.shape[1], -np.inf) for side in kept}
+        for old, before in kept.items():
+            moved = np.clip(sign - old, -known.difference, known.difference)
+            drawn = _log_density(y[k] - known.mu[k] * (q * old + moved), known)
+            following[sign] = np.logaddexp(following[sign], before + np.log(q) + drawn)
+            if q < 1:
+                missed = _log_density(y[k] - known.mu[k] * q * old, known)
+                following[old] = np.logaddexp(following[old], before + np.log1p(-q) + missed)
+        kept = following
+    return np.asarray(np.logaddexp(*kept.values()), np.float64)
+
+
+def _by_patterns(problem: Problem, y: Array, known: Known) -> Array:
+    """The likeliest patterns of hits, and what each makes of all releases."""
+    ratio = np.zeros(y.shape[1])
+    present = np.isfinite(y)
+    for active in np.unique(present, axis=1).T:
+        nodes = (present == active[:, None]).all(0)
+        own = y[active][:, nodes]
+        chances, places = _patterns(known, np.flatnonzero(active))
+        ratio[nodes] = _log_patterns(own, chances, places)
+        if problem.instead is not None:
+            ratio[nodes] -= _log_patterns(own, chances, -places)
+    return ratio
+
+
+def _log_patterns(y: Array, chances: Array, places: Array) -> Array:
+    """Log of the mean over patterns of the likelihood ratio to no record at all, `[nodes]`."""
+    exponents = places @ y - (places**2).sum(1)[:, None] / 2
+    return np.asarray(logsumexp(exponents + np.log(chances)[:, None], axis=0), np.float64)
+
+
+def _patterns(known: Known, rounds: NDArray[np.int64]) -> tuple[Array, Array]:
+    """Chances `[patterns]` of hits, and what they add to the releases, `[patterns, rounds]`."""
+    response = dict(_responses(known, rounds))
+    chances, places = np.ones(1), np.zeros((1, len(rounds)))
+    for place in range(len(rounds)):
+        options = [
+            (chance, np.asarray(hits, np.float64) @ response[place])
+            for chance, hits in known.draws
+            if chance > LEAST_CHANCE
+        ]
+        chances = np.concatenate([chances * chance for chance, _ in options])
+        places = np.concatenate([places + moved for _, moved in options])
+        kept = np.argsort(-chances, kind="stable")[:MOST_PATTERNS]
+        chances, places = chances[kept], places[kept]
+    return chances / chances.sum(), places
+
+
+def _responses(known: Known, rounds: NDArray[np.int64]) -> Iterator[tuple[int, Array]]:
+    """Of a hit in each mini-batch of each round, what it adds to all releases.
+
+    `[mini-batches, rounds]`, over the deviation of each release. Everything is linear where
+    gradients do not depend on the model and there is no regulariser.
+    """
+    count, rho = known.sizes.shape[1], known.penalty
+    for place in range(len(rounds)):
+        added = np.zeros((count, len(rounds)))
+        x, dual = np.zeros(count), np.zeros(count)
+        for later in range(place, len(rounds)):
+            inverse, average = known.inverse[rounds[later]], np.zeros(count)
+            for hit in np.eye(count) if later == place else np.zeros((count, count)):
+                x = (dual + hit + (inverse - rho) * x) / inverse
+                average += x / count
+            # The deviation has the unit of a local step in it.
+            added[:, later] = (2 * average - dual / rho) * inverse * known.mu[rounds[later]]
+            dual = dual - rho * average
+        yield place, added

@@ -1,0 +1,64 @@
+"""A short audit of every private algorithm: nothing beyond its certificate, and not nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from audit_bugs import job_of
+
+from tacit.algorithms import ALGORITHMS
+from tacit.analysis.audit import AuditOptions, audit_job
+
+pytestmark = pytest.mark.slow
+
+OPTIONS = AuditOptions(repetitions=2000, canaries=0)
+NOISE = 0.4  # over the clipping bound: a large budget
+AUDITED: list[tuple[str, dict[str, Any], Any]] = [
+    ("privsgp", {"momentum": 0.5, "final_mixing": 2}, 10),
+    ("privsgp-vr", {"state": "private"}, 10),
+    ("privsgp-vr", {"anchor_every": 2}, 10),
+    ("dyn-d2p", {}, 10),
+    ("dyn-c", {}, 10),
+    ("dyn-mu", {}, 10),
+    ("const-d2p", {}, 10),
+    ("dyn-general", {}, 10),
+    ("dp2-sgd", {}, 10),
+    ("adp2-sgd", {}, 10),
+    ("do-adp", {"compressor": "top-k", "keep": 0.5, "momentum": 0.3}, 10),
+    ("dp-dda", {"activation": 0.6, "regulariser": "l1"}, 10),
+    ("dpdo", {}, 10),
+    ("cpgt", {"compressor": "rand-k", "keep": 0.5}, "all"),
+    ("dp-sgd", {"clients_per_round": 3}, 10),
+    ("dp-fedavg", {"local_steps": 2}, 10),
+    ("dp-admm", {}, 10),
+    ("fedspd-dp", {"local_steps": 2}, 10),
+    ("fedspd-dp", {"state": "private"}, "all"),
+    ("soteriafl-saga", {"compressor": "rand-k", "keep": 0.5}, 10),
+    ("soteriafl-svrg", {"anchor_every": 2}, 10),
+    ("soteriafl-svrg", {"state": "private", "anchor_every": 2}, 10),
+]
+
+
+def test_none_is_left_out() -> None:
+    private = {name for name, row in ALGORITHMS.items() if row.private}
+    assert {name for name, _, _ in AUDITED} == private
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "batch"), AUDITED, ids=lambda value: str(value).replace(" ", "")
+)
+def test_an_audit_of(name: str, options: dict[str, Any], batch: Any) -> None:
+    gossip = ALGORITHMS[name].weights == "doubly-stochastic"
+    divisor = 1 if name == "dp-fedavg" else 40 if batch == "all" else batch
+    job = job_of(
+        algorithm={"name": name, "clip": 1.0, **options},
+        topology={"graph": "ring"} if gossip else {},
+        privacy={"epsilon": None, "noise_std": NOISE / divisor},
+        nodes=4,
+        steps=3,
+        batch=batch,
+    )
+    report = audit_job(job, options=OPTIONS)
+    assert not report.certified_violated
+    assert 0.1 < report.epsilon <= report.certified
