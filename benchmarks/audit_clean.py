@@ -24,7 +24,6 @@ sys.path[:0] = [str(TESTS), str(TESTS / "analysis" / "audit")]
 
 from clean_cases import CLEAN  # noqa: E402
 
-
 _STRIDE = 37  # a prime that does not divide how many there are
 
 

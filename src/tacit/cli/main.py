@@ -275,16 +275,31 @@ def audit(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print every test and every attack, too.")
     ] = False,
+    planted: Annotated[
+        Path | None,
+        typer.Option("--planted", help="Canaries that were planted in the run, and their coins."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Test and attack the code that trains, and say what it leaks.
 
     The exit code is 1 where a test or an attack accuses the code. Of a run folder, the result is
     put beside the run: into result.json, the report and audit.json.
+
+    With --planted, the audit is of the run itself: canaries that were planted in it are guessed
+    from the model that it released. Nothing is put beside the run.
     """
     from tacit.analysis import audit as auditing
     from tacit.report.documents.base import dump
 
+    if planted is not None:
+        found = auditing.audit_deployed(file, planted, confidence=confidence, delta=delta)
+        lines = [dump(auditing.deployed_document(found))] if as_json else None
+        for line in lines or auditing.deployed_lines(found):
+            typer.echo(line)
+        if found.defect:
+            raise typer.Exit(1)
+        return
     options = auditing.AuditOptions(repetitions, steps, confidence, delta, canaries, seed, seconds)
     run = file if file.is_dir() else None
     if run is not None and (set_ or steps is not None):

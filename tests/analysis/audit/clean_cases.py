@@ -64,15 +64,29 @@ def _case(name: str, setting: str, options: Mapping[str, Any]) -> Callable[[], J
     return lambda: job(SETTINGS[setting], algorithm=name, options=options)
 
 
-def _named() -> dict[str, Callable[[], Job]]:
+def _named() -> dict[str, dict[str, Callable[[], Job]]]:
+    """By algorithm and variant, then by setting."""
     found = {}
     for name in PRIVATE:
         for variant, options in {"": {}, **VARIANTS.get(name, {})}.items():
             shown = f"{name}, {variant}" if variant else name
-            for setting in SETTINGS:
-                if setting not in REFUSED.get(shown, ()):
-                    found[f"{shown}, {setting}"] = _case(name, setting, options)
+            found[shown] = {
+                setting: _case(name, setting, options)
+                for setting in SETTINGS
+                if setting not in REFUSED.get(shown, ())
+            }
     return found
 
 
-CLEAN: Mapping[str, Callable[[], Job]] = _named()
+_ALL = _named()
+
+CLEAN: Mapping[str, Callable[[], Job]] = {
+    f"{shown}, {setting}": make for shown, cases in _ALL.items() for setting, make in cases.items()
+}
+
+BY_ALGORITHM: Mapping[str, Callable[[], Job]] = {
+    f"{shown}, {setting}": cases[setting]
+    for number, (shown, cases) in enumerate(_ALL.items())
+    for setting in [list(cases)[number % len(cases)]]
+}
+"""One of each algorithm and variant, with samplers and relations in turn."""

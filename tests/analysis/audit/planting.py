@@ -39,21 +39,26 @@ class Bug:
     Args:
         name: a few words.
         slip: what was done, one sentence.
+        found_by: the test or attack that finds it, maybe with others, in the case that is tested.
         cases: the experiments that it is planted in.
         context: what executes a step.
         patches: of the product's modules.
         at_prepare: whether the experiment is made while the bug is there; if not, before.
+        seconds: how long records are searched for in a test: the fewer, the quicker, but a busy
+            machine must get as far as the record that shows the bug.
         sent: whether the messages of the run itself are other ones; if not, what is wrong is
             which numbers are shown, or how long messages are.
     """
 
     name: str
     slip: str
+    found_by: str
     cases: Mapping[str, Callable[[], Job]]
     context: Callable[..., Any] = StackedContext
     patches: Sequence[Patch] = ()
     at_prepare: bool = False
     sent: bool = True
+    seconds: float = 0.5
 
 
 @contextmanager

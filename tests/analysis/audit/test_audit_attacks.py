@@ -159,7 +159,7 @@ def test_one_node_alone_can_be_audited() -> None:
     assert 0.5 < report.epsilon <= report.certified
     assert {attack.name for attack in report.attacks} == {
         "worst-case gradient",
-        "one training, mislabelled records",
+        "one training, records unlike any other",
     }
 
 

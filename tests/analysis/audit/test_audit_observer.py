@@ -86,11 +86,24 @@ def test_a_fair_coin_decides_which_nodes_hold_the_canary() -> None:
 
 def test_the_graph_is_copied_and_the_stack_kept_within_bounds() -> None:
     plan = job_of(nodes=4, steps=2, batch="all").plan
-    # 1024 nodes at most, and a million steps of nodes.
+    # 1024 nodes at most, a million steps of nodes, and 2^24 records in all batches.
     assert set_up(plan, 2, 40, StackedContext).copies == 10
     assert set_up(plan, 2, 10**6, StackedContext).copies == 256
     assert set_up(plan, 2, 1, StackedContext).copies == 1
-    assert set_up(plan, 100_000, 10**6, StackedContext).copies == 2
+    assert set_up(plan, 10_000, 10**6, StackedContext).copies == 10
+    few = job_of(nodes=4, steps=2, batch=1).plan
+    assert set_up(few, 100_000, 10**6, StackedContext).copies == 2
+
+
+def test_pairs_stay_within_their_copy() -> None:
+    lab = harness(algorithm={"name": "adp2-sgd"}, topology={"graph": "ring"}, steps=12)
+    activity = lab.copied().release.activity
+    assert activity is not None
+    assert activity.partner is not None
+    assert activity.active.shape == (12, 40)
+    assert np.array_equal(activity.partner // 4, np.tile(np.arange(40) // 4, (12, 1)))
+    assert np.array_equal(activity.partner[:, 8:12] - 8, activity.partner[:, :4])
+    assert np.array_equal(activity.active[:, 36:], activity.active[:, :4])
 
 
 def test_nodes_do_not_mix_across_copies() -> None:

@@ -7,6 +7,15 @@ stated confidence: statistics, not proof. It stands beside `certified`, which is
 a proof, and `claimed`, which is what a paper's formula says.
 """
 
+from tacit.analysis.audit.deployed import (
+    DeployedAudit,
+    Planted,
+    audit_deployed,
+    deployed_document,
+    deployed_lines,
+    plant_canaries,
+    read_planted,
+)
 from tacit.analysis.audit.procedure import audit, audit_file, audit_job
 from tacit.analysis.audit.record import record_audit, run_experiment
 from tacit.analysis.audit.report import (
@@ -24,13 +33,20 @@ __all__ = [
     "AuditReport",
     "AuditedModel",
     "Comparison",
+    "DeployedAudit",
     "FidelityTest",
+    "Planted",
     "audit",
+    "audit_deployed",
     "audit_document",
     "audit_file",
     "audit_job",
     "audit_progress",
     "audit_table",
+    "deployed_document",
+    "deployed_lines",
+    "plant_canaries",
+    "read_planted",
     "record_audit",
     "run_experiment",
 ]

@@ -50,11 +50,21 @@ from tacit.models.architectures import find_loss, find_output
 from tacit.privacy import ADD_OR_REMOVE_ONE
 from tacit.privacy.mechanisms.composed import Scheduled, schedule
 from tacit.private_files import new_private_file, plain_errors, sync_folder
+from tacit.report.documents.claims import PlantedAuditDocument
 from tacit.report.documents.run import ResultDocument, read_result
+from tacit.report.wording import epsilon_text, lower_text
 from tacit.training.prepare import DTYPES
 from tacit.training.run_folder.folder import MODEL, RESULT, read_config
 
-__all__ = ["DeployedAudit", "Planted", "audit_deployed", "plant_canaries", "read_planted"]
+__all__ = [
+    "DeployedAudit",
+    "Planted",
+    "audit_deployed",
+    "deployed_document",
+    "deployed_lines",
+    "plant_canaries",
+    "read_planted",
+]
 
 FORMAT_VERSION = "1"
 POINTS = 8  # between the start and the released model, where gradients are taken
@@ -136,6 +146,47 @@ class DeployedAudit:
             f"certificate REFUTED at {100 * self.confidence:g} % confidence: {told}; a run that "
             f"keeps its certificate shows as much with a chance of at most {self.p_value:.2g}"
         )
+
+
+def deployed_document(audit: DeployedAudit) -> PlantedAuditDocument:
+    """The audit as a document; a certificate that is infinite is null in its JSON."""
+    return PlantedAuditDocument(
+        format_version=1,
+        audited_epsilon=audit.epsilon,
+        audited_epsilon_of_plan=audit.family_epsilon,
+        noise_less_than=audit.noise_less_than,
+        certified_epsilon=audit.certified,
+        delta=audit.delta,
+        confidence=audit.confidence,
+        relation=audit.relation,
+        nodes=audit.nodes,
+        canaries=audit.guessed.canaries,
+        guessed=audit.guessed.guesses,
+        correct=audit.guessed.correct,
+        chance_if_certified=audit.p_value,
+        refuted=audit.refuted,
+        defect=audit.defect,
+        verdict=audit.verdict,
+    )
+
+
+def deployed_lines(audit: DeployedAudit) -> list[str]:
+    """The audit for people, a line each."""
+    level = f"{100 * audit.confidence:g} % confidence"
+    at = f"epsilon at delta {audit.delta:g}"
+    lines = [
+        f"{audit.guessed.canaries} canaries were planted in {len(audit.nodes)} nodes; "
+        f"{audit.guessed.correct} of {audit.guessed.guesses} guesses were right",
+        f"{at}: certified at most {epsilon_text(audit.certified)}, {audit.relation}",
+        f"{at}: at least {lower_text(audit.epsilon)} at {level}, whatever ran",
+    ]
+    if audit.family_epsilon is not None and audit.noise_less_than is not None:
+        lines.append(
+            f"{at}: at least {lower_text(audit.family_epsilon)} at {level}, if what ran is the "
+            "plan with another amount of noise, which is then less than "
+            f"{audit.noise_less_than:.3g} times the planned one"
+        )
+    return [*lines, audit.verdict]
 
 
 def plant_canaries(
@@ -328,7 +379,7 @@ def _mechanisms(folder: Path, own: Sequence[int]) -> list[privacy.Mechanism]:
         if len(account.releases) != 1 or any(t > 1 for _, _, t in account.releases[0].charged):
             return []
         found.append(privacy.from_statement(report.mechanisms[account.releases[0].mechanism]))
-    return found if len(found) == len(own) else []
+    return list(dict.fromkeys(found)) if len(found) == len(own) else []
 
 
 def _result(folder: Path) -> ResultDocument:

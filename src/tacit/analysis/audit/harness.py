@@ -48,6 +48,9 @@ __all__ = [
 Array = NDArray[np.float64]
 MOST_NODES = 1024
 MOST_NUMBERS = 1_000_000  # of node-steps, or of records, in one stack
+MOST_DRAWN = (
+    2**24
+)  # records that all batches of one run hold together: its trace keeps who they are
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,9 @@ def set_up(plan: Plan, steps: int, repetitions: int, context: ContextFactory) ->
     """
     nodes = len(plan.nodes)
     largest = max(steps, *(node.records for node in plan.nodes))
-    most = max(1, min(MOST_NODES, MOST_NUMBERS // largest) // nodes)
+    drawn = steps * plan.release.local_steps * max(node.expected_batch for node in plan.nodes)
+    stack = min(MOST_NODES, MOST_NUMBERS // largest, int(MOST_DRAWN // drawn))
+    most = max(1, stack // nodes)
     copies = min(most, -(-repetitions // nodes))
     train = plan.config.train
     dtype, device = DTYPES[train.dtype], torch.device(train.device)

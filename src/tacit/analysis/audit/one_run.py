@@ -261,7 +261,7 @@ def _without(plan: Plan, train: StackedData, gone: Tensor) -> tuple[Plan, Stacke
 class _Watched:
     """A context that does what another one does, and keeps what it releases."""
 
-    def __init__(self, inner: StepContext, seen: list[_Seen]) -> None:
+    def __init__(self, inner: StepContext, seen: list[_Noised]) -> None:
         self._inner, self._seen = inner, seen
 
     def __getattr__(self, name: str) -> Any:
@@ -274,12 +274,12 @@ class _Watched:
         released = self._inner.add_noise(total, k, **options)
         scale = torch.as_tensor(options.get("scale", 1.0), dtype=torch.float64)
         factors = scale.expand(len(released), 1)[:, 0]
-        self._seen.append(_Seen(tuple(self._inner.nodes), released.clone(), factors))
+        self._seen.append(_Noised(tuple(self._inner.nodes), released.clone(), factors))
         return released
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
+class _Noised:
     """One release: whose, what `[rows, d]`, and the factors of the planned noise `[rows]`."""
 
     nodes: tuple[int, ...]
@@ -301,7 +301,7 @@ def _train(
     exchange = InProcessExchange(
         plan.mixing.weights, dtype=job.dtype, device=job.device, active=plan.release.active
     )
-    seen: list[_Seen] = []
+    seen: list[_Noised] = []
     inner = context(plan, job.model, train, node_keys(plan), exchange)
     watched = cast(StepContext, _Watched(inner, seen))
     state = definition.start(
@@ -325,7 +325,7 @@ def _train(
         on_step(k + 1)
 
 
-def _precision(plan: Plan, release: _Seen, k: int) -> Tensor:
+def _precision(plan: Plan, release: _Noised, k: int) -> Tensor:
     """One over the variance of the noise in what each node of the plan released, `[nodes]`."""
     active = plan.release.active(k)
     precision = torch.zeros(len(plan.nodes), dtype=torch.float64)

@@ -25,6 +25,7 @@ from tacit.analysis.audit.canaries import WIDTH
 from tacit.analysis.audit.excess import smallest_excess
 from tacit.analysis.audit.fidelity.finding import MOST_TESTS, Finding
 from tacit.analysis.audit.fidelity.interference import interference_findings
+from tacit.analysis.audit.fidelity.leaving import leaving_findings
 from tacit.analysis.audit.fidelity.noise import noise_findings
 from tacit.analysis.audit.fidelity.noise_sample import noise_sample
 from tacit.analysis.audit.fidelity.sampling import sampling_findings
@@ -178,6 +179,8 @@ def _fidelity(
     findings += interference_findings(
         job, context=context, seed=seed + 1, steps=min(steps, COMPARED_STEPS)
     )
+    progress("what leaves a process", 0, 1)
+    findings += leaving_findings(job, context=context)
     progress("search for worst-case records", 0, 1)
     findings += sensitivity_findings(job, context=context, seed=seed + RESERVED, seconds=seconds)
     assert len(findings) <= MOST_TESTS

@@ -13,6 +13,7 @@ __all__ = [
     "ClaimsDocument",
     "Comparison",
     "FidelityTest",
+    "PlantedAuditDocument",
 ]
 
 
@@ -125,6 +126,31 @@ class AuditedModel(Document):
     model: Text
     parameters: Count
     gradient_path: Text
+
+
+class PlantedAuditDocument(Document):
+    """What a real run gave away of planted canaries; see `tacit.analysis.audit.deployed`.
+
+    `audited_epsilon` holds whatever the mechanism is, `audited_epsilon_of_plan` if what ran is the
+    plan with another amount of noise, which is then below `noise_less_than` times the planned one.
+    """
+
+    format_version: Count
+    audited_epsilon: Number
+    audited_epsilon_of_plan: OptionalNumber
+    noise_less_than: OptionalNumber
+    certified_epsilon: OptionalNumber
+    delta: Number
+    confidence: Number
+    relation: Text
+    nodes: Items[Count]
+    canaries: Count
+    guessed: Count
+    correct: Count
+    chance_if_certified: Number
+    refuted: Flag
+    defect: Flag
+    verdict: Text
 
 
 class AuditDocument(Document):

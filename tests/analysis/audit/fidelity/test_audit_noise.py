@@ -470,7 +470,7 @@ def test_a_table_of_findings_in_words() -> None:
     assert len({each.name for each in found}) == len(found)
     for each in found:
         assert each.question.endswith("?")
-        assert each.saw.endswith(("in a.", "in b."))
+        assert each.saw.startswith(("In a: ", "In b: "))
         assert each.power.startswith("Finds ")
     assert {each.name for each in found if each.noise_factor is not None} >= {"noise variance"}
 

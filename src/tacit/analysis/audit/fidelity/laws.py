@@ -25,6 +25,7 @@ __all__ = [
     "expected_length",
     "extreme_counts",
     "extreme_sizes",
+    "largest_size",
     "least_share",
     "lowest_factor",
     "pair_correlation",
@@ -92,6 +93,13 @@ def extreme_sizes(sizes: Array, freedom: Array) -> Extreme:
     )
     least = int(np.argmin(tails))
     return Extreme(int(chosen[least]), min(1.0, 2.0 * len(sizes) * float(tails[least])))
+
+
+def largest_size(sizes: Array, freedom: Array) -> Extreme:
+    """The least likely of chi-square numbers that are too large, by the union bound; `[n]` each."""
+    tails = stats.chi2.sf(sizes, freedom)
+    least = int(np.argmin(tails))
+    return Extreme(least, min(1.0, len(sizes) * float(tails[least])))
 
 
 def extreme_counts(counts: NDArray[np.int64], of: int, chances: Array) -> Extreme:

@@ -5,7 +5,7 @@ part and node, released on a public lattice. Relation and trust model do not mat
 at the noise from inside. A `NoiseSample` turns it into numbers that are independent and standard
 normal if the program is correct, with the laws that stand at each test. All p-values are exact for
 ideal noise or upper bounds; noise in finite arithmetic changes a probability by a factor within
-1 +- 1e-4 (`tacit.privacy.noise.slack`). Proofs: `docs/proofs/audits.md`, section Noise.
+1 +- 1e-5 (`tacit.privacy.noise.slack`). Proofs: `docs/proofs/audits.md`, section Noise.
 
 *Predictable directions.* Many tests rest on one theorem. Let z_1, z_2, ... be the noises of a
 sample in their order, and u_r a vector of length 1 that is a function of what was known before
@@ -75,7 +75,7 @@ def _found(test: _Test, samples: Sequence[NoiseSample]) -> list[Finding]:
     where, worst = min(seen, key=lambda each: each[1].p_value)
     # A program has one defect in all samples: what the best of them finds is found.
     best = min(look.least for _, look in seen)
-    at = f" in {where}" if len(samples) > 1 else ""
+    saw = f"In {where}: {worst.saw[0].lower()}{worst.saw[1:]}" if len(samples) > 1 else worst.saw
     return [
         Finding(
             name=test.name,
@@ -84,7 +84,7 @@ def _found(test: _Test, samples: Sequence[NoiseSample]) -> list[Finding]:
             meaning=test.meaning,
             p_value=min(1.0, worst.p_value * len(samples)) if worst.p_value > 0 else 0.0,
             exact=worst.exact and len(samples) == 1,
-            saw=f"{worst.saw}{at}.",
+            saw=f"{saw}.",
             power=test.power(best),
             noise_factor=1 - best if test.factor and best < 1 else None,
         )

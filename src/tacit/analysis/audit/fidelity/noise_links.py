@@ -16,7 +16,7 @@ from tacit.analysis.audit.fidelity.laws import (
     Look,
     correlation_found,
     expected_length,
-    extreme_sizes,
+    largest_size,
     least_share,
     pair_correlation,
     shift_found,
@@ -198,11 +198,14 @@ def _steps(count: int) -> str:
 def _along(
     scores: Sequence[Array], names: Callable[[int], str], length: float, level: float
 ) -> Look:
-    """Sums and sums of squares of predictable scores: normal and chi-square."""
+    """Sums and sums of squares of predictable scores: normal and chi-square.
+
+    Squares that are too small are no link, but too little noise.
+    """
     counts = np.array([float(len(each)) for each in scores])
     sums = np.array([each.sum() for each in scores]) / np.sqrt(counts)
     squares = np.array([(each**2).sum() for each in scores])
-    normal, size = two_sided(sums), extreme_sizes(squares, counts)
+    normal, size = two_sided(sums), largest_size(squares, counts)
     index = normal.index if normal.p_value <= size.p_value else size.index
     by_sum = sums[index] / math.sqrt(counts[index]) / length
     by_square = math.sqrt(max(0.0, squares[index] / counts[index] - 1)) / length
@@ -300,10 +303,10 @@ def coordinates(sample: NoiseSample, level: float) -> Look | None:
         products = np.einsum("rbj,rbj->", given, blocks[:, :, 1])
         length = math.sqrt(float(np.einsum("rbj,rbj->", given, given)))
         scores.append(float(products) / length)
-    size = extreme_sizes(np.array([(sums**2).sum()]), np.array([float(releases)]))
+    size = largest_size(np.array([(sums**2).sum()]), np.array([float(releases)]))
     apart = two_sided(np.array(scores))
     share = ((sums**2).mean() - 1) / (width - 1)
-    grown = stats.chi2.isf(level / 4, releases) / stats.chi2.ppf(_MISSED, releases)
+    grown = stats.chi2.isf(level / 2, releases) / stats.chi2.ppf(_MISSED, releases)
     lag = apart.index + 1
     link = scores[apart.index] / math.sqrt(releases * max(1, width // 2))
     return Look(

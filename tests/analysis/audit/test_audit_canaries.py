@@ -1,0 +1,114 @@
+"""Gradients whose sign changes, directions that a clip leaves long, and what problem suits what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from audit_bugs import job_of
+
+from tacit.analysis.audit.canaries import (
+    ALONE,
+    CANARY,
+    FLIPPED,
+    FLIPPED_REPLACED,
+    HUGE,
+    OUTVOTED,
+    OUTVOTED_REPLACED,
+    REPLACED,
+    REPLACED_IN_BATCH,
+    WIDTH,
+    Problem,
+    Slope,
+    directions,
+    linear_model,
+    problem_of,
+    sign_schedule,
+    stack_records,
+)
+from tacit.analysis.audit.observers import Law
+from tacit.data import StackedData
+
+CPU = torch.device("cpu")
+
+
+def plan_of(**algorithm: Any) -> Any:
+    return job_of(algorithm=algorithm, nodes=2, records=40, batch=10, steps=6).plan
+
+
+def records_of(problem: Problem) -> StackedData:
+    both = torch.tensor([True, False])
+    return stack_records(problem, [3, 3], both, 1.0, torch.float64, CPU)
+
+
+@pytest.mark.parametrize(
+    ("law", "zero_out", "in_batch", "right"),
+    [
+        ("sum", True, False, ALONE),
+        ("sum", False, False, REPLACED),
+        ("iterates", False, True, REPLACED_IN_BATCH),
+        ("carried", False, True, REPLACED),
+        ("table", True, False, FLIPPED),
+        ("anchors", False, True, FLIPPED_REPLACED),
+        ("change", True, False, OUTVOTED),
+        ("change", False, True, OUTVOTED_REPLACED),
+    ],
+)
+def test_the_problem_suits_law_relation_and_sampler(
+    law: Law, zero_out: bool, in_batch: bool, right: Problem
+) -> None:
+    assert problem_of(law, zero_out=zero_out, in_batch=in_batch) == right
+
+
+def test_a_table_is_filled_at_one_sign_and_met_at_the_other() -> None:
+    signs = sign_schedule(plan_of(name="privsgp-vr", state="private"), 12)
+    # A record is drawn in one of four steps, about.
+    assert signs.tolist() == [1, *[-1] * 4, *[1] * 4, *[-1] * 3]
+    anchors = sign_schedule(plan_of(name="privsgp-vr", anchor_every=3), 7)
+    assert anchors.tolist() == [1, -1, -1, 1, -1, -1, 1]
+
+
+def test_gradients_keep_their_sign_at_the_older_point_alone() -> None:
+    data, slope = records_of(ALONE), Slope([1.0, -1.0, 1.0], remembers=True)
+    model = linear_model(torch.float64, CPU, slope)
+    slope.begin(data)
+    indices = torch.tensor([[0, 1, 2], [0, 1, 1]])
+    inputs, targets = data.gather(indices)
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    old = torch.full((2, WIDTH), 0.25, dtype=torch.float64)
+    new = old + torch.linspace(0.1, 1.0, WIDTH, dtype=torch.float64)
+
+    def gradient(at: torch.Tensor) -> float:
+        return float(model.gradient(at, inputs, targets, mask, 1.0).total[0, CANARY])
+
+    assert gradient(old) == pytest.approx(1.0)
+    slope.after(1)
+    assert gradient(new) == pytest.approx(-1.0)
+    assert gradient(old) == pytest.approx(1.0)
+    slope.after(2)
+    assert gradient(new) == pytest.approx(1.0)
+
+
+def test_a_clip_of_coordinates_leaves_a_gradient_that_has_all_of_them() -> None:
+    """Along a single coordinate it would leave a quarter."""
+    plan = plan_of(name="dp2-sgd", clip_norm="coordinate")
+    basis = directions(plan)
+    np.testing.assert_allclose(basis @ basis.T, np.eye(WIDTH), atol=1e-12)
+    data = stack_records(ALONE, [2, 2], torch.tensor([True, False]), 1.0, torch.float64, CPU, basis)
+    model = linear_model(torch.float64, CPU)
+    inputs, targets = data.gather(torch.tensor([[1], [0]]))
+    mask = torch.ones(2, 1, dtype=torch.bool)
+    at = torch.zeros(2, WIDTH, dtype=torch.float64)
+    found = model.gradient(at, inputs, targets, mask, 1.0, norm="coordinate").total.numpy()
+    np.testing.assert_allclose(found @ basis.T, np.eye(WIDTH)[:2], atol=1e-6)
+    assert np.array_equal(directions(plan_of(name="dp2-sgd")), np.eye(WIDTH))
+    # A part of the coordinates would be a part of every direction.
+    kept = plan_of(name="do-adp", clip_norm="coordinate", compressor="rand-k", keep=0.5)
+    assert np.array_equal(directions(kept), np.eye(WIDTH))
+
+
+def test_the_canary_outweighs_all_others() -> None:
+    assert OUTVOTED.canary[0] / abs(OUTVOTED.others[0]) >= HUGE
+    assert OUTVOTED_REPLACED.instead == OUTVOTED_REPLACED.others
