@@ -161,30 +161,6 @@ def test_every_statistic_is_larger_where_the_canary_is_hit() -> None:
         assert hit > missed, name
 
 
-def test_noise_that_is_met_twice_is_seen_and_no_other() -> None:
-    rng = np.random.default_rng(2)
-    y = rng.normal(size=(4, 6, WIDTH))  # two copies of a graph of three
-    assert statistics.repeated_noises(y, 2) == 0
-    across_steps, across_nodes, across_copies = y.copy(), y.copy(), y.copy()
-    across_steps[3, 1, BARE] = y[0, 1, BARE]
-    across_nodes[2, 5, BARE] = y[1, 3, BARE] + 1e-6
-    across_copies[0, 5, BARE] = y[0, 0, BARE]
-    assert statistics.repeated_noises(across_steps, 2) == 1
-    assert statistics.repeated_noises(across_nodes, 2) == 1
-    assert statistics.repeated_noises(across_copies, 2) == 0
-
-
-def test_only_usable_nodes_are_compared_with() -> None:
-    y = np.random.default_rng(4).normal(size=(2, 1, 3, WIDTH))
-    y[:, :, 1, BARE] = y[:, :, 0, BARE]
-    y[:, :, 1, 0] = y[:, :, 0, 0] - 4.0
-    target = np.array([0])
-    usable = np.array([[True, True, True]])
-    assert statistics.between_nodes(y, target, usable) == pytest.approx([4.0])
-    usable[0, 1] = False
-    assert statistics.between_nodes(y, target, usable) == pytest.approx([0.0])
-
-
 def test_what_is_counted_took_no_part_in_the_choice() -> None:
     """Scores that tell D from D' in the first part only prove nothing."""
     rng, count = np.random.default_rng(6), 2000

@@ -77,7 +77,6 @@ def report(**changes: Any) -> AuditReport:
         "claimed": 1.5,
         "certified": 2.0,
         "attacks": (attack(1.25), attack(0.75, name="opposed gradient")),
-        "repeated_noises": 0,
         "seconds": 12.5,
         "fidelity": (finding(), finding("steps alike", noise_factor=None)),
         "smallest_excess": 2.0612,
@@ -135,13 +134,6 @@ def test_more_than_is_certified_at_95_percent_is_within_chance() -> None:
         "ALARM, a defect: 'attack: worst-case gradient (any-delta)' accuses the program. At delta "
         "0.02 epsilon is at least 2.50, and 2 is certified."
     )
-
-
-def test_noise_that_is_used_twice_is_an_alarm() -> None:
-    told = report(repeated_noises=1200)
-    assert told.defect
-    assert "NOISE USED TWICE" in told.verdict
-    assert "1,200 messages" in told.verdict
 
 
 def test_the_document_has_all_of_it_and_can_be_read() -> None:

@@ -32,11 +32,9 @@ from tacit.analysis.audit.report import AuditOptions
 from tacit.analysis.audit.statistics import (
     LIKELIHOOD_RATIO,
     balance_merit,
-    between_nodes,
     epsilon_merit,
     excess_merit,
     fix_and_count,
-    repeated_noises,
     statistics_of,
 )
 from tacit.analysis.audit.trace import ContextFactory, Trace
@@ -145,17 +143,17 @@ class _Design:
 
     name: str
     problem: Problem
-    look: Callable[[Observed, Known, Target, int], Scores]
+    look: Callable[[Observed, Known, Target], Scores]
     method: str = "clopper-pearson"
 
 
 def _every_node(
     problem: Problem,
-) -> Callable[[Observed, Known, Target, int], Scores]:
+) -> Callable[[Observed, Known, Target], Scores]:
     """Every audited node of every copy is a repetition; it is judged by its own messages."""
     statistics = statistics_of(problem)
 
-    def look(observed: Observed, known: Known, target: Target, seed: int) -> Scores:
+    def look(observed: Observed, known: Known, target: Target) -> Scores:
         # The stacked numbers of the audited nodes.
         starts = len(observed.inserted) // observed.copies * np.arange(observed.copies)[:, None]
         chosen = (starts + np.asarray(target.nodes)).reshape(-1)
@@ -163,20 +161,6 @@ def _every_node(
         return {name: of(seen, known) for name, of in statistics.items()}, observed.inserted[chosen]
 
     return look
-
-
-def _one_of_a_graph(observed: Observed, known: Known, target: Target, seed: int) -> Scores:
-    """One audited node of each copy is a repetition; it is compared with the others' messages.
-
-    One only, so that no two repetitions share a message. The attacker knows all records but the
-    one in question, so it compares with nodes that have no canary.
-    """
-    nodes = len(observed.inserted) // observed.copies
-    targets = np.random.default_rng(seed + RUNS // 2).choice(target.nodes, observed.copies)
-    y = observed.y.reshape(len(observed.y), observed.copies, nodes, -1)
-    inserted = observed.inserted.reshape(observed.copies, nodes)
-    scores = between_nodes(y, targets, ~inserted)
-    return {"noise met twice": scores}, inserted[np.arange(observed.copies), targets]
 
 
 def _designs(plan: Plan, target: Target) -> tuple[_Design, ...]:
@@ -190,8 +174,6 @@ def _designs(plan: Plan, target: Target) -> tuple[_Design, ...]:
     mechanism = plan.release.mechanism(target.node, [(0, target.steps)])
     if mechanism.kind == "gaussian":
         designs.append(_Design(name, problem, look, "gaussian-dp"))
-    if len(plan.nodes) > 1:
-        designs.append(_Design("compared with other nodes", problem, _one_of_a_graph, "any-delta"))
     if zero_out and not whole and law == "sum":
         designs.append(_Design("opposed gradient", OPPOSED, _every_node(OPPOSED), "any-delta"))
     return tuple(designs)
@@ -203,7 +185,7 @@ def worst_cases(
     options: AuditOptions,
     context: ContextFactory,
     progress: Progress,
-) -> tuple[list[Attack], list[Trace], int, int]:
+) -> tuple[list[Attack], list[Trace], int]:
     """Attack the laboratory with all designs that suit the plan.
 
     Returns:
@@ -217,22 +199,20 @@ def worst_cases(
     runs = -(-options.repetitions // (harness.copies * len(target.nodes)))
     attacks: list[Attack] = []
     traces: list[Trace] = []
-    repeated = 0
     for number, problem in enumerate(dict.fromkeys(design.problem for design in designs), 1):
         own = [design for design in designs if design.problem == problem]
         observations: list[list[Scores]] = [[] for _ in own]
         for run in range(runs):
             seed = seed_of(options, number, run)
             observed = harness.observe(problem, seed)
-            repeated += repeated_noises(observed.y, observed.copies)
             if len(traces) < KEPT_RUNS:
                 traces.append(observed.trace)
             for design, parts in zip(own, observations, strict=True):
-                parts.append(design.look(observed, known, target, seed))
+                parts.append(design.look(observed, known, target))
             progress(own[0].name, run + 1, runs)
         for design, parts in zip(own, observations, strict=True):
             attacks.append(_attack(design, *_joined(parts), target))
-    return attacks, traces, harness.copies, repeated
+    return attacks, traces, harness.copies
 
 
 def _joined(parts: Sequence[Scores]) -> Scores:

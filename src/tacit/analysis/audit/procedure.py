@@ -6,8 +6,10 @@ gradients and node-steps are cheap. Everything else looks at the experiment's ow
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
 from tacit.config import Config, load_config
 from tacit.errors import InputError
 from tacit.report.documents.claims import AuditedModel
+from tacit.training.plan import Plan
 from tacit.training.prepare import Job, prepare
 from tacit.training.processes.communication import local_exchange
 from tacit.training.run_folder.result import mechanism_line
@@ -114,10 +117,29 @@ def audit_job(
         raise InputError(
             "faults", "simulated", "leave them out in an audit: what is lost tells an observer less"
         )
+    with tempfile.TemporaryDirectory() as folder:
+        own = replace(job, plan=_without_own_files(job.plan, folder))
+        return _audit(own, options, context, progress)
+
+
+def _without_own_files(plan: Plan, folder: str) -> Plan:
+    """The plan whose gradient table, if it is on disk, is in another folder than that of a run."""
+    settings = plan.config.algorithm
+    if getattr(settings.options, "table_directory", None) is None:
+        return plan
+    options = settings.options.model_copy(update={"table_directory": folder})
+    algorithm = settings.model_copy(update={"options": options})
+    return replace(plan, config=plan.config.model_copy(update={"algorithm": algorithm}))
+
+
+def _audit(
+    job: Job, options: AuditOptions, context: ContextFactory, progress: Progress
+) -> AuditReport:
+    """An audit that writes nothing where a run may have written."""
     began = time.perf_counter()
     plan = job.plan
     target = choose_target(plan, options)
-    attacks, traces, copies, repeated = worst_cases(plan, target, options, context, progress)
+    attacks, traces, copies = worst_cases(plan, target, options, context, progress)
     findings = _fidelity(job, target, traces, copies, options, context, progress)
     if options.canaries:
         one_run = run_once(
@@ -143,7 +165,6 @@ def audit_job(
         claimed=target.claimed,
         certified=target.certificate[target.delta],
         attacks=tuple(attacks),
-        repeated_noises=repeated,
         seconds=time.perf_counter() - began,
         fidelity=findings,
         smallest_excess=smallest_excess(

@@ -102,8 +102,6 @@ class AuditReport:
         claimed: by the paper's formula at `delta`; None without a claim.
         certified: the upper bound that the plan's mechanism has at `delta`.
         attacks: what was tried.
-        repeated_noises: messages whose noise was met before, in another step or node; a correct
-            run has none.
         seconds: it took.
         fidelity: what the tests of fidelity found.
         smallest_excess: the epsilon from which weaker noise would have been found, with the chance
@@ -123,7 +121,6 @@ class AuditReport:
     claimed: float | None
     certified: float
     attacks: tuple[Attack, ...]
-    repeated_noises: int
     seconds: float
     fidelity: tuple[Finding, ...] = ()
     smallest_excess: float | None = None
@@ -145,15 +142,12 @@ class AuditReport:
 
     @property
     def failures(self) -> tuple[AuditFailure, ...]:
-        """What accuses the program, and what it saw: tests, repeated noise, then attacks."""
+        """What accuses the program, and what it saw: tests, then attacks."""
         failed = [
             AuditFailure(name=finding.name, saw=finding.saw)
             for finding in sorted(self.fidelity, key=lambda finding: finding.p_value)
             if not finding.passed
         ]
-        if self.repeated_noises:
-            saw = f"{self.repeated_noises:,} messages carry the noise of another message."
-            failed.append(AuditFailure(name="NOISE USED TWICE", saw=saw))
         failed.extend(
             AuditFailure(
                 name=f"attack: {attack.name} ({attack.method})", saw=_violation(attack.hardest)
@@ -233,7 +227,6 @@ def audit_document(report: AuditReport) -> AuditDocument:
         confidence=report.confidence,
         certified_violated=report.certified_violated,
         claim_violated=report.claim_violated,
-        repeated_noises=report.repeated_noises,
         fidelity_tests=len(report.fidelity),
         fidelity_passed=sum(finding.passed for finding in report.fidelity),
         algorithm=report.algorithm,

@@ -26,7 +26,7 @@ from tacit.analysis.audit.bounds import (
     rate_above,
     rate_below,
 )
-from tacit.analysis.audit.canaries import BARE, CANARY, CROWD, OPPOSED, Problem
+from tacit.analysis.audit.canaries import CANARY, CROWD, OPPOSED, Problem
 from tacit.analysis.audit.likelihood import Known, likelihood_ratio, opposed_ratio
 from tacit.analysis.audit.observers import Readings
 
@@ -37,27 +37,14 @@ __all__ = [
     "Merit",
     "Statistic",
     "balance_merit",
-    "between_nodes",
     "epsilon_merit",
     "excess_merit",
     "fix_and_count",
-    "repeated_noises",
     "statistics_of",
 ]
 
 Array = NDArray[np.float64]
 LIKELIHOOD_RATIO = "likelihood ratio"
-
-EQUAL = 1e-4
-"""Noises as close as this in every bare direction, in standard deviations, are one noise.
-
-Noise lies on a lattice; where its spacing is a hundredth of a standard deviation, two independent
-noises have one coordinate in common with a chance below 0.003, and all 14 below 1e-34.
-"""
-
-# Two noises that are equal have equal projections, and seldom others.
-_PROJECTION = np.sqrt(np.arange(2.0, 2 + BARE.stop - BARE.start))
-
 
 Statistic = Callable[[Readings, Known], Array]
 """(what was seen, what is known beforehand) -> scores `[nodes]`."""
@@ -84,53 +71,6 @@ def _highest(values: Array) -> Array:
     return np.asarray(np.where(np.isfinite(values), values, -np.inf).max(0), np.float64)
 
 
-def _between_steps(seen: Readings, known: Known) -> Array:
-    """Where the bare noise of two steps is the same, their difference is free of noise."""
-    y = seen.y
-    order = np.argsort(y[:, :, BARE] @ _PROJECTION, axis=0)
-    moved = np.abs(np.diff(np.take_along_axis(y, order[:, :, None], axis=0), axis=0))
-    same = (moved[:, :, BARE] < EQUAL).all(2)
-    return np.asarray(np.where(same, moved[:, :, CANARY], 0.0).max(0, initial=0.0), np.float64)
-
-
-def between_nodes(y: Array, targets: NDArray[np.int64], usable: NDArray[np.bool_]) -> Array:
-    """Where two nodes' bare noise is the same, their difference is free of noise: `[copies]`.
-
-    Args:
-        y: `[steps, copies, nodes, width]`.
-        targets: `[copies]`, the node that is attacked in each copy of the graph.
-        usable: bool `[copies, nodes]`, the nodes to compare it with.
-    """
-    copies = np.arange(y.shape[1])
-    own = y[:, copies, targets]
-    highest, lowest = np.zeros(len(copies)), np.zeros(len(copies))
-    for offset in range(1, y.shape[2]):
-        others = (targets + offset) % y.shape[2]
-        moved = own - y[:, copies, others]
-        same = (np.abs(moved[:, :, BARE]) < EQUAL).all(2) & usable[copies, others]
-        along = np.where(same, moved[:, :, CANARY], 0.0)
-        highest = np.maximum(highest, along.max(0))
-        lowest = np.minimum(lowest, along.min(0))
-    return np.asarray(highest + lowest, np.float64)
-
-
-def repeated_noises(y: Array, copies: int) -> int:
-    """How many noises of a run were used before, in another step or by another node of a copy.
-
-    Not a statistic: the chance that a correct run shows even one is that of `EQUAL` times the
-    number of pairs.
-
-    Args:
-        y: `[steps, nodes, width]`, the nodes of all copies.
-        copies: of the graph.
-    """
-    bare = y[:, :, BARE].reshape(len(y), copies, -1, BARE.stop - BARE.start)
-    vectors = bare.transpose(1, 0, 2, 3).reshape(copies, -1, bare.shape[-1])
-    order = np.argsort(vectors @ _PROJECTION, axis=1)
-    ordered = np.take_along_axis(vectors, order[:, :, None], axis=1)
-    return int((np.abs(np.diff(ordered, axis=1)) < EQUAL).all(2).sum())
-
-
 def statistics_of(problem: Problem) -> Mapping[str, Statistic]:
     """The statistics that are tried on a problem, by name."""
     if problem == OPPOSED:
@@ -138,7 +78,6 @@ def statistics_of(problem: Problem) -> Mapping[str, Statistic]:
     return {
         LIKELIHOOD_RATIO: likelihood_ratio(problem),
         "largest value": _farthest if problem.flips else _largest,
-        "noise met twice": _between_steps,
     }
 
 

@@ -177,7 +177,6 @@ class AuditDocument(Document):
     confidence: Number
     certified_violated: Flag
     claim_violated: Flag | None
-    repeated_noises: Count
     fidelity_tests: Count
     fidelity_passed: Count
     algorithm: Text

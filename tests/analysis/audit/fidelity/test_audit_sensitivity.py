@@ -76,6 +76,7 @@ def job_of(
     *,
     algorithm: Mapping[str, Any] | None = None,
     relation: str = "add-or-remove-one",
+    nodes: int = NODES,
     **train: Any,
 ) -> Job:
     make, shape = MODELS[model]
@@ -83,12 +84,12 @@ def job_of(
     with torch.random.fork_rng():
         torch.manual_seed(3)
         module = make()
-    nodes = []
-    for _ in range(NODES):
+    given = []
+    for _ in range(nodes):
         inputs = torch.randn(RECORDS, *shape, generator=draws)
         if model == "texts":
             inputs = torch.randint(11, (RECORDS, *shape), generator=draws)
-        nodes.append((inputs, torch.randint(CLASSES, (RECORDS,), generator=draws)))
+        given.append((inputs, torch.randint(CLASSES, (RECORDS,), generator=draws)))
     config = load_config(
         {
             "task": {"loss": "cross-entropy", "outputs": CLASSES},
@@ -101,10 +102,10 @@ def job_of(
             "privacy": {"epsilon": 8.0, "delta": 1e-3, "relation": relation},
             "train": {"steps": 6, "batch": 4, **train},
         },
-        count=NODES,
+        count=nodes,
         given_model=True,
     )
-    return prepare(config, model=module, nodes=nodes)
+    return prepare(config, model=module, nodes=given)
 
 
 def findings_of(job: Job, context: ContextFactory = StackedContext, runs: int = 9) -> list[Finding]:
@@ -191,6 +192,11 @@ class RealisedSum(StackedContext):
         return total * self.batch_size / self.last_mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
+class DifferencesDoubled(StackedContext):
+    def batch_difference(self, at: Tensor, anchor: Tensor, k: int, bound: float | None) -> Tensor:
+        return 2 * super().batch_difference(at, anchor, k, bound)
+
+
 class RealisedMean(StackedContext):
     """What is noised is divided by how many records were drawn."""
 
@@ -251,6 +257,18 @@ def test_every_private_algorithm_passes_with_fixed_batches(case: str) -> None:
     findings = findings_of(small_job(case, **FIXED), runs=5)
     assert [finding.name for finding in findings if not finding.passed] == []
     assert findings[0].statistic > 0
+
+
+@pytest.mark.parametrize("options", [{}, {"clip_difference": 0.1}])
+def test_differences_are_computed_again_at_both_points(options: Mapping[str, Any]) -> None:
+    """Also of one node, which the engine's trial of its layers could be taken for."""
+    far = {"name": "soteriafl-svrg", "anchor_every": 3, "learning_rate": 30.0}
+    job = job_of(algorithm={**far, **options}, nodes=1)
+    findings = findings_of(job, runs=5)
+    assert all(finding.passed for finding in findings)
+    assert findings[2].statistic > 0
+    found = findings_of(job, DifferencesDoubled, runs=5)
+    assert not found[2].passed
 
 
 def test_the_users_records_are_left_as_they_are() -> None:

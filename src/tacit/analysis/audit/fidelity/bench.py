@@ -36,6 +36,8 @@ class NotedCall:
         targets: likewise.
         mask: which slots hold a record, bool `[rows, records]`.
         coins: of dropout, int64 `[rows, records]`; None: there are none.
+        clipped: whether it was given a clipping bound. The engine is tried out without one, on
+            made-up records.
     """
 
     at: Tensor
@@ -43,6 +45,7 @@ class NotedCall:
     targets: Tensor
     mask: Tensor
     coins: Tensor | None
+    clipped: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +82,7 @@ class _NotingModel:
     def gradient(
         self, at: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, *rest: Any, **more: Any
     ) -> Any:
-        self._note(at, inputs, targets, mask, more)
+        self._note(at, inputs, targets, mask, rest, more)
         if self._absent is not None:
             more.setdefault("counts", mask.sum(dim=1))
         return self._inner.gradient(at, inputs, targets, self._present(inputs, mask), *rest, **more)
@@ -87,15 +90,22 @@ class _NotingModel:
     def record_gradients(
         self, at: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, *rest: Any, **more: Any
     ) -> Any:
-        self._note(at, inputs, targets, mask, more)
+        self._note(at, inputs, targets, mask, rest, more)
         present = self._present(inputs, mask)
         return self._inner.record_gradients(at, inputs, targets, present, *rest, **more)
 
     def _note(
-        self, at: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, more: Mapping[str, Any]
+        self,
+        at: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        rest: Sequence[Any],
+        more: Mapping[str, Any],
     ) -> None:
-        call = NotedCall(at.detach().clone(), inputs, targets, mask, more.get("coins"))
-        self._calls.append(call)
+        bound = rest[0] if rest else more.get("clip")
+        where, coins = at.detach().clone(), more.get("coins")
+        self._calls.append(NotedCall(where, inputs, targets, mask, coins, bound is not None))
 
     def _present(self, inputs: Tensor, mask: Tensor) -> Tensor:
         if self._absent is None or not mask.numel():

@@ -13,7 +13,9 @@ of computing it tells the other's. 2^-6 of C a record covers what else rounding 
 times what a record that is judged loses to single precision, and leaves room for a rectifier that
 rounding switches. It is *measured and not proved* that no correct program needs more. A sum that is
 something else (not clipped, clipped together, of other records, with something added) is off by a
-share of C for each record.
+share of C for each record. Sums of differences between a point and an anchor are compared likewise,
+with twice as much allowed, since two gradients of each record are in them; what a gradient table
+adds is not, for its entries are of earlier steps.
 
 *Divisions.* A noised sum is divided by the expected size of the batch, a public number: each
 quotient must be that of the plan, to a few roundings.
@@ -23,7 +25,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +36,7 @@ from tacit.analysis.audit.fidelity.bench import Bench, NotedCall, NotedRun, acti
 from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.analysis.audit.plain_gradients import PlainModel, clipped, plain_model
 from tacit.analysis.audit.trace import Sum
+from tacit.privacy.mechanisms.clipping import ClipNorm
 
 __all__ = ["division_finding", "sum_finding"]
 
@@ -40,7 +45,11 @@ _JUDGED = 2.0**-14
 _CHUNK = 128
 _ROUNDINGS = 16
 _FEWEST = 4
+_POINTS = {"gradient": 1, "difference": 2}  # at which each record's gradient is taken
 _RECORDS = 32  # whose gradients are held at once
+
+
+Contributions = Iterator[tuple[Tensor, Tensor]]
 
 
 @dataclass
@@ -78,6 +87,59 @@ def _rounding_share(count: int, dtype: torch.dtype, positions: int) -> float:
     return share
 
 
+@dataclass(frozen=True, eq=False)
+class _Plain:
+    """The user's module in two precisions, and how its records' gradients are clipped.
+
+    Args:
+        exact: in float64.
+        rough: in float32.
+        norm: of the clip.
+        difference: bound of each record's difference; None: there is none.
+    """
+
+    exact: PlainModel
+    rough: PlainModel
+    norm: ClipNorm
+    difference: float | None
+
+    def contributions(self, calls: Sequence[NotedCall], row: int, bound: float) -> Contributions:
+        """What the records of one row add to a sum, `[few, d]` each, in float64 and by float32.
+
+        Args:
+            calls: of the model: one, or one at a point and one at an anchor.
+            row: of the calls.
+            bound: C.
+        """
+        present = calls[0].mask[row].nonzero().flatten()
+        for part in torch.split(present, _RECORDS):
+            yield (
+                self._of(self.exact, calls, row, part, bound),
+                self._of(self.rough, calls, row, part, bound),
+            )
+
+    def _of(
+        self, model: PlainModel, calls: Sequence[NotedCall], row: int, slots: Tensor, bound: float
+    ) -> Tensor:
+        found = [
+            clipped(
+                model.gradients(
+                    call.at[row],
+                    call.inputs[row][slots],
+                    call.targets[row][slots],
+                    None if call.coins is None else call.coins[row][slots],
+                ).double(),
+                bound,
+                self.norm,
+            )
+            for call in calls
+        ]
+        if len(found) == 1:
+            return found[0]
+        apart = found[0] - found[1]
+        return apart if self.difference is None else clipped(apart, self.difference, "l2")
+
+
 def sum_finding(bench: Bench, run: NotedRun, until: float) -> Finding:
     """Compare every sum of clipped gradients of a run with its records' own, while there is time.
 
@@ -87,54 +149,60 @@ def sum_finding(bench: Bench, run: NotedRun, until: float) -> Finding:
         until: when to stop, by `time.perf_counter`; a few sums are compared however late it is,
             the last ones first, in which more can have been carried.
     """
-    device = bench.job.device
-    exact = plain_model(bench.job.model, torch.float64, device)
-    rough = plain_model(bench.job.model, torch.float32, device)
+    model, device = bench.job.model, bench.job.device
+    options: Any = bench.plan.config.algorithm.options
+    plain = _Plain(
+        plain_model(model, torch.float64, device),
+        plain_model(model, torch.float32, device),
+        bench.plan.release.clip.norm,
+        getattr(options, "clip_difference", None),
+    )
     seen = _Compared()
     for called in reversed(run.trace.sums):
-        if called.kind != "gradient" or not called.clipped:
+        if called.kind not in _POINTS or not called.clipped:
             continue
-        for call in run.calls[called.draws]:
-            nodes = acting(bench.plan, called.step, len(call.mask))
-            for row, node in enumerate(nodes):
-                if seen.sums >= _FEWEST and time.perf_counter() > until:
-                    return _sum_finding(seen)
-                place = node if len(called.total) == len(bench.plan.nodes) else row
-                _compare(bench, called, called.total[place], call, row, node, exact, rough, seen)
+        calls = [
+            call
+            for call in run.calls[called.draws]
+            if acting(bench.plan, called.step, len(call.mask))
+            and (call.clipped or called.kind == "gradient")
+        ]
+        if not calls:
+            continue
+        for row, node in enumerate(acting(bench.plan, called.step, len(calls[0].mask))):
+            if seen.sums >= _FEWEST and time.perf_counter() > until:
+                return _sum_finding(seen)
+            _compare(bench, called, calls, row, node, plain, seen)
     return _sum_finding(seen)
 
 
 def _compare(
     bench: Bench,
     called: Sum,
-    total: Tensor,
-    call: NotedCall,
+    calls: Sequence[NotedCall],
     row: int,
     node: int,
-    exact: PlainModel,
-    rough: PlainModel,
+    plain: _Plain,
     seen: _Compared,
 ) -> None:
     """Add the comparison of one node's sum."""
-    clip = bench.plan.release.clip
-    bound, present = clip.bound(called.step), call.mask[row]
-    count = int(present.sum())
-    if bound is None or not count:
+    bound, points = bench.plan.release.clip.bound(called.step), _POINTS[called.kind]
+    if bound is None:
         return
-    coins = None if call.coins is None else call.coins[row][present]
-    batch = call.inputs[row][present], call.targets[row][present]
-    whole, unjudged = torch.zeros_like(total, dtype=torch.float64), 0
-    for part in torch.split(torch.arange(count, device=present.device), _RECORDS):
-        few = batch[0][part], batch[1][part], None if coins is None else coins[part]
-        found, other = (
-            clipped(model.gradients(call.at[row], *few).double(), bound, clip.norm)
-            for model in (exact, rough)
-        )
-        unjudged += int(((found - other).norm(dim=1) > _JUDGED * bound).sum())
-        whole += found.sum(dim=0)
-    distance = float((total.double() - whole).norm()) / bound
-    lowered = _rounding_share(count, bench.job.dtype, bench.job.model.positions)
-    allowed = count * (SHARE + lowered) + 2 * unjudged
+    total = called.total[node if len(called.total) == len(bench.plan.nodes) else row].double()
+    whole, unjudged, count = torch.zeros_like(total), 0, 0
+    for start in range(0, len(calls), points):
+        for found, other in plain.contributions(calls[start : start + points], row, bound):
+            unjudged += int(((found - other).norm(dim=1) > _JUDGED * bound).sum())
+            whole += found.sum(dim=0)
+            count += len(found)
+    if not count:
+        return
+    distance = float((total - whole).norm()) / bound
+    # What is subtracted is clipped as in a sum over all records of the node.
+    together = count if points == 1 else bench.plan.nodes[node].records
+    lowered = _rounding_share(together, bench.job.dtype, bench.job.model.positions)
+    allowed = points * (count * (SHARE + lowered) + 2 * unjudged)
     share = distance / allowed
     seen.sums, seen.records = seen.sums + 1, seen.records + count
     seen.unjudged += unjudged
