@@ -240,7 +240,8 @@ class GradientTable:
         clip = self._aimed(clip)
         aim: Clip | None = None
         if clip_difference is not None:
-            aim = aimed(clip_difference, mask.sum(dim=1), torch.float64, 2 * self._model.positions)
+            positions = 2 * self._model.positions
+            aim = aimed(clip_difference, self._counts, torch.float64, positions)
         for start in range(0, width, step):
             part = slice(start, start + step)
             chunk = indices[:, part], mask[:, part]
@@ -384,7 +385,8 @@ def clipped_difference(
         clip: bound C of each of the two gradients; None leaves them.
         bound: C_d of each record's difference; None leaves it.
         records: how many each node has, `[nodes]`: gradients are clipped as in a sum over all of
-            them, so that a snapshot's are the very ones that are subtracted here.
+            them, so that a snapshot's are the very ones that are subtracted here, and so are
+            differences, so that no record changes what others are clipped to.
 
     Returns:
         `total` `[nodes, d]`, the sum in float64; norms and losses `[nodes, b]` are those at the
@@ -410,7 +412,7 @@ def clipped_difference(
     # Terms are those of two gradients.
     if clip is not None:
         clip = model.aimed(clip, records, at.dtype)
-    aim = aimed(bound, mask.sum(dim=1), torch.float64, 2 * model.positions)
+    aim = aimed(bound, records, torch.float64, 2 * model.positions)
     norms, losses = [], []
     for start in range(0, mask.shape[1], step):
         part = slice(start, start + step)

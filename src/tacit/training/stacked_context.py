@@ -154,6 +154,7 @@ class StackedContext:
             mask,
             self.clip(k) if clipped else None,
             norm=self._plan.release.clip.norm,
+            counts=self._clip_counts(rows),
             coins=self._coins(k, part, nodes, indices),
         )
         self._seen.keep(found, mask)
@@ -288,6 +289,17 @@ class StackedContext:
             return None
         numbers = torch.tensor([node.node for node in nodes], device=self._device)
         return record_coins(self.seed, k, part, numbers, indices)
+
+    def _clip_counts(self, rows: Tensor | None) -> Tensor | None:
+        """Of how many records clipping is to allow for the rounding, `[rows]`; None: the batch's.
+
+        Where coins decide how many are drawn, those of the node: a record that is drawn would else
+        change what all others are clipped to.
+        """
+        if self._plan.config.train.sampling == "fixed" or self._everyone_joins:
+            return None
+        records = self.records.squeeze(1)
+        return records if rows is None else records[rows]
 
     def _batch(
         self,
