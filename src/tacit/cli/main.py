@@ -252,8 +252,12 @@ def audit(
     ],
     set_: Set = None,
     repetitions: Annotated[
-        int, typer.Option("--repetitions", help="Nodes run on each pair of worst-case data.")
-    ] = 2000,
+        int | None,
+        typer.Option(
+            "--repetitions",
+            help="Nodes run on each pair of worst-case data; default: 2000, or fewer of long runs.",
+        ),
+    ] = None,
     steps: Annotated[
         int | None, typer.Option("--steps", help="Audit only the first so many steps.")
     ] = None,

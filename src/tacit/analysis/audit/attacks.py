@@ -25,7 +25,7 @@ from tacit.analysis.audit.bounds import (
 )
 from tacit.analysis.audit.canaries import OPPOSED, Problem, law_of, problem_of
 from tacit.analysis.audit.fidelity.finding import ALARM_RATE
-from tacit.analysis.audit.harness import Observed, set_up
+from tacit.analysis.audit.harness import Harness, Observed, in_small, set_up
 from tacit.analysis.audit.likelihood import Known, known_of
 from tacit.analysis.audit.one_run import Canary, OneRun
 from tacit.analysis.audit.report import AuditOptions
@@ -63,6 +63,9 @@ KINDS: Mapping[Canary, str] = {
     "mislabelled": "mislabelled records",
     "unlike": "records unlike any other",
 }
+LEAST_REPETITIONS, MOST_REPETITIONS = 200, 2000  # by default
+NODE_STEPS = 300_000  # of the repetitions on one pair of data sets, by default
+COINS_PER_STEP, DRAWN_PER_STEP = 3000, 40  # that cost as much as all else in a step of a node
 KEPT_RUNS = 2  # of the laboratory, whose traces the tests of fidelity read
 
 
@@ -185,18 +188,19 @@ def worst_cases(
     options: AuditOptions,
     context: ContextFactory,
     progress: Progress,
-) -> tuple[list[Attack], list[Trace], int]:
+) -> tuple[list[Attack], list[Trace], Harness]:
     """Attack the laboratory with all designs that suit the plan.
 
     Returns:
-        What every attack achieves; traces of the first runs; and how many copies of the graph are
-        in each of them.
+        What every attack achieves; traces of the first runs; and the laboratory.
     """
-    designs = _designs(plan, target)
-    repetitions = -(-options.repetitions * len(plan.nodes) // len(target.nodes))
-    harness = set_up(plan, target.steps, repetitions, context)
-    known = known_of(plan, target.node, target.steps)
-    runs = -(-options.repetitions // (harness.copies * len(target.nodes)))
+    designs, small = _designs(plan, target), in_small(plan)
+    node = small.nodes[target.node.node]
+    repetitions = options.repetitions or _affordable(small, node, target.steps)
+    nodes = -(-repetitions * len(plan.nodes) // len(target.nodes))
+    harness = set_up(small, target.steps, nodes, context)
+    known = known_of(small, node, target.steps)
+    runs = -(-repetitions // (harness.copies * len(target.nodes)))
     attacks: list[Attack] = []
     traces: list[Trace] = []
     for number, problem in enumerate(dict.fromkeys(design.problem for design in designs), 1):
@@ -212,7 +216,14 @@ def worst_cases(
             progress(own[0].name, run + 1, runs)
         for design, parts in zip(own, observations, strict=True):
             attacks.append(_attack(design, *_joined(parts), target))
-    return attacks, traces, harness.copies
+    return attacks, traces, harness
+
+
+def _affordable(plan: Plan, node: NodePlan, steps: int) -> int:
+    """Repetitions that take some ten seconds: what one costs grows with steps and records."""
+    coins, drawn = node.records / COINS_PER_STEP, node.expected_batch / DRAWN_PER_STEP
+    cost = steps * plan.release.local_steps * (1 + coins + drawn)
+    return int(min(MOST_REPETITIONS, max(LEAST_REPETITIONS, NODE_STEPS / cost)))
 
 
 def _joined(parts: Sequence[Scores]) -> Scores:

@@ -13,6 +13,7 @@ values, so that there repetitions are independent only given these.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -36,17 +37,19 @@ from tacit.communication.exchange import InProcessExchange
 from tacit.communication.exchange.protocol import everybody
 from tacit.errors import InputError, describe
 from tacit.gradients import StackedModel
-from tacit.training.plan import Plan
+from tacit.training.plan import NodePlan, Plan
 from tacit.training.prepare import DTYPES
 
 __all__ = [
     "Harness",
     "Observed",
+    "in_small",
     "seeded",
     "set_up",
 ]
 
 Array = NDArray[np.float64]
+FEW_RECORDS, FEW_DRAWN = 40, 10  # of a node, and of its batch, where more make no difference
 MOST_NODES = 1024
 MOST_NUMBERS = 1_000_000  # of node-steps, or of records, in one stack
 MOST_DRAWN = (
@@ -185,6 +188,24 @@ def seeded(plan: Plan, seed: int) -> Plan:
     ledgers = dict.fromkeys(("ledger", "ledger_epsilon", "ledger_delta"))
     settings = plan.config.privacy.model_copy(update={**ledgers, "noise_seed": seed})
     return replace(plan, config=plan.config.model_copy(update={"privacy": settings}))
+
+
+def in_small(plan: Plan) -> Plan:
+    """The plan with fewer records a node, wherever its mechanism is the same for so many.
+
+    What one record does to a node's releases does not depend then on how many others there are,
+    and a laboratory without them takes less time. The sampling rate stays, and so does the noise.
+    """
+    return replace(plan, nodes=tuple(_small(plan, node) for node in plan.nodes))
+
+
+def _small(plan: Plan, node: NodePlan) -> NodePlan:
+    records = max(FEW_RECORDS, math.ceil(FEW_DRAWN / node.rate))
+    if records >= node.records:
+        return node
+    fewer = replace(node, records=records, expected_batch=node.rate * records)
+    same = plan.release.mechanism(fewer) == plan.release.mechanism(node)
+    return fewer if same else node
 
 
 def set_up(plan: Plan, steps: int, repetitions: int, context: ContextFactory) -> Harness:

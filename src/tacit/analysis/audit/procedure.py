@@ -17,7 +17,6 @@ from torch import nn
 
 from tacit.analysis.audit.attacks import (
     Progress,
-    Target,
     choose_target,
     one_run_attacks,
     seed_of,
@@ -32,7 +31,7 @@ from tacit.analysis.audit.fidelity.noise import noise_findings
 from tacit.analysis.audit.fidelity.noise_sample import noise_sample
 from tacit.analysis.audit.fidelity.sampling import sampling_findings
 from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
-from tacit.analysis.audit.harness import seeded
+from tacit.analysis.audit.harness import Harness, seeded
 from tacit.analysis.audit.one_run import run_once
 from tacit.analysis.audit.report import AuditOptions, AuditReport
 from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
@@ -139,8 +138,8 @@ def _audit(
     began = time.perf_counter()
     plan = job.plan
     target = choose_target(plan, options)
-    attacks, traces, copies = worst_cases(plan, target, options, context, progress)
-    findings = _fidelity(job, target, traces, copies, options, context, progress)
+    attacks, traces, laboratory = worst_cases(plan, target, options, context, progress)
+    findings = _fidelity(job, laboratory, traces, options, context, progress)
     if options.canaries:
         one_run = run_once(
             job,
@@ -176,9 +175,8 @@ def _audit(
 
 def _fidelity(
     job: Job,
-    target: Target,
+    laboratory: Harness,
     traces: Sequence[Trace],
-    copies: int,
     options: AuditOptions,
     context: ContextFactory,
     progress: Progress,
@@ -190,7 +188,13 @@ def _fidelity(
     seconds = SECONDS if options.seconds is None else options.seconds
     progress("tests of the noise", 0, 1)
     samples = [
-        noise_sample(traces, plan, steps=target.steps, copies=copies, where="the laboratory"),
+        noise_sample(
+            traces,
+            laboratory.plan,
+            steps=laboratory.steps,
+            copies=laboratory.copies,
+            where="the laboratory",
+        ),
         noise_sample([own], plan, steps=steps, where="the run of your own model"),
     ]
     findings = noise_findings(samples)

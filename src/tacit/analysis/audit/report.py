@@ -45,7 +45,8 @@ class AuditOptions:
     """How hard to look.
 
     Args:
-        repetitions: nodes run for each pair of worst-case data sets, half on D, half on D'.
+        repetitions: nodes run for each pair of worst-case data sets, half on D, half on D'; None
+            takes 2000, or fewer where a plan has so many steps or records that these take long.
         steps: only the first so many steps of the plan; None runs all. Certified and claimed are
             then those of these steps.
         confidence: of all bounds together.
@@ -61,7 +62,7 @@ class AuditOptions:
         InputError: a number is outside its range.
     """
 
-    repetitions: int = 2000
+    repetitions: int | None = None
     steps: int | None = None
     confidence: float = 0.95
     delta: float | None = None
@@ -71,7 +72,10 @@ class AuditOptions:
 
     def __post_init__(self) -> None:
         checks: dict[str, tuple[bool, str]] = {
-            "repetitions": (self.repetitions >= 100, "must be 100 or more"),
+            "repetitions": (
+                self.repetitions is None or self.repetitions >= 100,
+                "must be 100 or more",
+            ),
             "steps": (self.steps is None or self.steps >= 1, "must be 1 or more"),
             "confidence": (0.5 <= self.confidence < 1, "must lie in [0.5, 1)"),
             "delta": (

@@ -328,7 +328,7 @@ def _try_records(bench: Bench, base: NotedRun, seed: int, until: float, fewest: 
                 drawn = _drawn(bench, base, run, judge.keeps)
             found, name = run.handed, candidate.name
             if candidate is gone:
-                without, name = found, "of its own"
+                without, name = found, "from its own data"
                 judge.compare(found, handed, drawn, seen, name=name, left_out=True)
                 continue
             seen.records += len(rows)
