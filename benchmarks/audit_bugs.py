@@ -1,8 +1,8 @@
 """Which test of an audit finds which planted bug: `python benchmarks/audit_bugs.py [BUG]...`.
 
 The bugs and their experiments are those of tests/analysis/audit/bug_table.py, the options those
-that an audit has by default. Every bug is a row of the table that is printed. All of them take
-about an hour on one core; `--jobs` shares them among processes.
+that an audit has by default. Every bug is a row of the table that is printed. `--jobs`
+shares them among processes.
 """
 
 from __future__ import annotations

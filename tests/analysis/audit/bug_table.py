@@ -275,6 +275,7 @@ GRADIENTS = (
         "sensitivity",
         of("dyn-c", algorithm="dyn-c") | of("dyn-d2p", **DYNAMIC),
         gradients.FirstClip,
+        seconds=8.0,
     ),
     Bug(
         "twice the clip",
@@ -340,7 +341,7 @@ LEAVING = (
     Bug(
         "the loss alongside",
         "Nodes send the loss of their batch.",
-        "what is sent",
+        "",
         of_samplers("poisson"),
         leaving.LossAlongside,
     ),
@@ -355,7 +356,7 @@ LEAVING = (
     Bug(
         "outputs counted from labels",
         "The number of outputs is the largest private label, plus one.",
-        "PREPARATION",
+        "what is public beforehand",
         of("logistic", model=None),
         patches=leaving.OUTPUTS_FROM_LABELS,
         at_prepare=True,
@@ -367,7 +368,7 @@ ACCOUNTING = (
     Bug(
         "a replaced record counted once",
         "A replaced record is accounted as moving the sum by one clipping bound.",
-        "attack: worst-case gradient",
+        "sensitivity",
         of_samplers("replace-one", "fixed"),
         patches=accounting.MOVED_ONCE,
         at_prepare=True,
@@ -376,7 +377,7 @@ ACCOUNTING = (
     Bug(
         "one step accounted",
         "What one step releases is accounted for all of them.",
-        "attack: worst-case gradient",
+        "attack: worst-case gradient (clopper-pearson)",
         of_samplers("replace-one") | of("whole", WHOLE),
         patches=accounting.ONE_STEP,
         at_prepare=True,

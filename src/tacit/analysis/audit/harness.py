@@ -35,6 +35,7 @@ from tacit.analysis.audit.observers import Overheard, Readings, seen
 from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
 from tacit.communication.exchange import InProcessExchange
 from tacit.communication.exchange.protocol import everybody
+from tacit.errors import InputError, describe
 from tacit.gradients import StackedModel
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.prepare import DTYPES
@@ -132,7 +133,14 @@ class Harness:
             on_step=slope.after,
         )
         heard = Overheard(plan, trace.start, trace.sent, self.exchange, self.steps)
-        return Observed(seen(heard).along(basis), inserted, self.copies, trace)
+        try:
+            read = seen(heard).along(basis)
+        except InputError:
+            raise
+        except Exception as error:  # of what is sent nothing is known but what the plan says
+            expected = "must be those of the algorithm: what runs sends others, a defect"
+            raise InputError("messages", describe(error), expected) from error
+        return Observed(read, inserted, self.copies, trace)
 
     def _side_by_side(self, *arguments: Any) -> StepContext:
         """The context of all copies, each of which is a run of its own: they are not counted."""

@@ -1,0 +1,52 @@
+"""Every planted bug raises an alarm, and no correct program does: an audit of each, in short.
+
+The repetitions are those of an audit by default. A record is searched for half a second in place of
+twenty, and there is no training with canaries. `benchmarks/audit_bugs.py` and
+`benchmarks/audit_clean.py` do the same at all options that are default, in every experiment.
+"""
+
+from __future__ import annotations
+
+import pytest
+from bug_table import BUGS
+from clean_cases import BY_ALGORITHM
+from planting import Bug, planted
+
+from tacit.analysis.audit import AuditOptions
+from tacit.analysis.audit.procedure import audit_job
+from tacit.errors import InputError
+
+pytestmark = pytest.mark.slow
+
+SHORT = AuditOptions(seconds=0.2, canaries=0, repetitions=500, steps=4)
+
+
+def one_each() -> list[object]:
+    """One experiment of each bug: of the first its first, of the second its second, and so on."""
+    return [
+        pytest.param(bug, list(bug.cases)[number % len(bug.cases)], id=bug.name)
+        for number, bug in enumerate(BUGS.values())
+        if bug.found_by
+    ]
+
+
+@pytest.mark.parametrize(("bug", "case"), one_each())
+def test_every_planted_bug_raises_an_alarm(bug: Bug, case: str) -> None:
+    with planted(bug, case) as job:
+        options = AuditOptions(seconds=bug.seconds, canaries=0)
+        report = audit_job(job, options=options, context=bug.context)
+    assert report.defect
+    assert bug.found_by in {failure.name for failure in report.failures}, report.verdict
+
+
+def test_messages_that_no_algorithm_sends_end_the_audit() -> None:
+    bug = BUGS["the loss alongside"]
+    with planted(bug, "poisson") as job, pytest.raises(InputError, match=r"messages .*a defect"):
+        audit_job(job, options=SHORT, context=bug.context)
+
+
+@pytest.mark.parametrize("name", BY_ALGORITHM)
+def test_no_correct_program_is_accused(name: str) -> None:
+    report = audit_job(BY_ALGORITHM[name](), options=SHORT)
+    assert not report.defect, report.verdict
+    assert len(report.fidelity) > 10
