@@ -35,13 +35,14 @@ from tacit.analysis.audit.observers import Overheard, Readings, seen
 from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
 from tacit.communication.exchange import InProcessExchange
 from tacit.communication.exchange.protocol import everybody
-from tacit.errors import InputError, describe
+from tacit.errors import InputError, TacitError
 from tacit.gradients import StackedModel
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.prepare import DTYPES
 
 __all__ = [
     "Harness",
+    "MessagesError",
     "Observed",
     "in_small",
     "seeded",
@@ -55,6 +56,10 @@ MOST_NUMBERS = 1_000_000  # of node-steps, or of records, in one stack
 MOST_DRAWN = (
     2**24
 )  # records that all batches of one run hold together: its trace keeps who they are
+
+
+class MessagesError(TacitError):
+    """What nodes of the laboratory send is not what their algorithm does."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +143,7 @@ class Harness:
         except InputError:
             raise
         except Exception as error:  # of what is sent nothing is known but what the plan says
-            expected = "must be those of the algorithm: what runs sends others, a defect"
-            raise InputError("messages", describe(error), expected) from error
+            raise MessagesError(f"messages are not those of the algorithm ({error})") from error
         return Observed(read, inserted, self.copies, trace)
 
     def _side_by_side(self, *arguments: Any) -> StepContext:

@@ -28,16 +28,16 @@ from tacit.analysis.audit.fidelity.finding import MOST_TESTS, Finding
 from tacit.analysis.audit.fidelity.interference import interference_findings
 from tacit.analysis.audit.fidelity.leaving import leaving_findings
 from tacit.analysis.audit.fidelity.noise import noise_findings
-from tacit.analysis.audit.fidelity.noise_sample import noise_sample
+from tacit.analysis.audit.fidelity.noise_sample import NoiseSample, noise_sample
 from tacit.analysis.audit.fidelity.sampling import sampling_findings
 from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
-from tacit.analysis.audit.harness import Harness, seeded
+from tacit.analysis.audit.harness import Harness, MessagesError, seeded
 from tacit.analysis.audit.one_run import run_once
 from tacit.analysis.audit.report import AuditOptions, AuditReport
 from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
 from tacit.config import Config, load_config
 from tacit.errors import InputError
-from tacit.report.documents.claims import AuditedModel
+from tacit.report.documents.claims import Attack, AuditedModel
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job, prepare
 from tacit.training.processes.communication import local_exchange
@@ -49,7 +49,8 @@ __all__ = ["DEFAULT_OPTIONS", "audit", "audit_file", "audit_job"]
 DEFAULT_OPTIONS = AuditOptions()
 
 LEAST_STEPS, MOST_NUMBERS = 4, 2**23  # of all nodes' noise in the own model's run
-COMPARED_STEPS = 8  # of runs on other records
+MOST_WORK = 5e9  # records times parameters of that run: some seconds
+COMPARED_STEPS = 4  # of runs on other records
 RESERVED = 64  # seeds that the runs on other records may use
 SECONDS = 20.0  # that the search for worst-case records takes, by default
 
@@ -138,8 +139,17 @@ def _audit(
     began = time.perf_counter()
     plan = job.plan
     target = choose_target(plan, options)
-    attacks, traces, laboratory = worst_cases(plan, target, options, context, progress)
-    findings = _fidelity(job, laboratory, traces, options, context, progress)
+    findings: list[Finding] = []
+    attacks: list[Attack] = []
+    try:
+        attacks, traces, laboratory = worst_cases(plan, target, options, context, progress)
+        progress("tests of the laboratory", 0, 1)
+        samples = [_laboratory_sample(traces, laboratory)]
+        findings += sampling_findings(traces)
+    except MessagesError as error:
+        samples, findings = [], [_unreadable(error)]
+    findings += _own_findings(job, samples, options, context, progress)
+    assert len(findings) <= MOST_TESTS
     if options.canaries:
         one_run = run_once(
             job,
@@ -165,7 +175,7 @@ def _audit(
         certified=target.certificate[target.delta],
         attacks=tuple(attacks),
         seconds=time.perf_counter() - began,
-        fidelity=findings,
+        fidelity=tuple(findings),
         smallest_excess=smallest_excess(
             findings, plan, target.node, target.steps, delta=target.delta
         ),
@@ -173,50 +183,70 @@ def _audit(
     )
 
 
-def _fidelity(
+def _laboratory_sample(traces: Sequence[Trace], laboratory: Harness) -> NoiseSample:
+    return noise_sample(
+        traces,
+        laboratory.plan,
+        steps=laboratory.steps,
+        copies=laboratory.copies,
+        where="the laboratory",
+    )
+
+
+def _unreadable(error: MessagesError) -> Finding:
+    """No correct program sends what its algorithm does not."""
+    return Finding(
+        name="messages of the laboratory",
+        question="Do nodes send what their algorithm sends, and no more?",
+        statistic=1.0,
+        meaning="whether the messages could not be read as those of the algorithm",
+        p_value=0.0,
+        exact=True,
+        saw=f"The {error}.",
+        power="It finds messages of another number of values, or of other shapes.",
+    )
+
+
+def _own_findings(
     job: Job,
-    laboratory: Harness,
-    traces: Sequence[Trace],
+    samples: list[NoiseSample],
     options: AuditOptions,
     context: ContextFactory,
     progress: Progress,
-) -> tuple[Finding, ...]:
-    """What all tests of fidelity found, in the laboratory and in the experiment's own run."""
-    plan, seed = job.plan, seed_of(options, 15, 0)
+) -> list[Finding]:
+    """What the tests find in runs of the experiment's own model, and in all noise.
+
+    Args:
+        job: the experiment.
+        samples: of the noise of the laboratory.
+        options: how hard to look.
+        context: what executes a step.
+        progress: hears what is done.
+    """
+    seed = seed_of(options, 15, 0)
     own = _own_trace(job, seed, context, progress)
     steps = len(own.models) - 1
     seconds = SECONDS if options.seconds is None else options.seconds
     progress("tests of the noise", 0, 1)
-    samples = [
-        noise_sample(
-            traces,
-            laboratory.plan,
-            steps=laboratory.steps,
-            copies=laboratory.copies,
-            where="the laboratory",
-        ),
-        noise_sample([own], plan, steps=steps, where="the run of your own model"),
-    ]
-    findings = noise_findings(samples)
-    progress("tests of who is drawn", 0, 1)
-    findings += sampling_findings(traces)
+    sample = noise_sample([own], job.plan, steps=steps, where="the run of your own model")
+    findings = noise_findings([*samples, sample])
     progress("runs on other records", 0, 1)
-    findings += interference_findings(
-        job, context=context, seed=seed + 1, steps=min(steps, COMPARED_STEPS)
-    )
+    compared = min(steps, COMPARED_STEPS)
+    findings += interference_findings(job, context=context, seed=seed + 1, steps=compared)
     progress("what leaves a process", 0, 1)
     findings += leaving_findings(job, context=context)
     progress("search for worst-case records", 0, 1)
     findings += sensitivity_findings(job, context=context, seed=seed + RESERVED, seconds=seconds)
-    assert len(findings) <= MOST_TESTS
-    return tuple(findings)
+    return findings
 
 
 def _own_trace(job: Job, seed: int, context: ContextFactory, progress: Progress) -> Trace:
     """A run of the experiment's own model on its own records, of as many steps as are worth it."""
     plan = job.plan
     numbers = len(plan.nodes) * plan.parameters
-    steps = min(plan.steps, max(LEAST_STEPS, MOST_NUMBERS // numbers))
+    drawn = sum(node.expected_batch for node in plan.nodes) * plan.release.local_steps
+    most = min(MOST_NUMBERS / numbers, MOST_WORK / (drawn * plan.parameters))
+    steps = min(plan.steps, max(LEAST_STEPS, int(most)))
     return run_traced(
         seeded(plan, seed),
         job.model,

@@ -7,8 +7,8 @@ from pathlib import Path
 from tacit.errors import InputError
 from tacit.report import write_report
 from tacit.report.documents.base import parse
-from tacit.report.documents.claims import AuditDocument, AuditedModel
-from tacit.report.documents.run import RunAudit, read_result
+from tacit.report.documents.claims import Attack, AuditDocument, AuditedModel
+from tacit.report.documents.run import AuditFailure, RunAudit, read_result
 from tacit.training.run_folder.folder import RESULT, RunFolder
 
 __all__ = ["record_audit", "run_experiment"]
@@ -28,6 +28,11 @@ def run_experiment(run: Path) -> Path:
 
 def record_audit(run: Path, document: AuditDocument) -> Path:
     """Write an audit's document into a run folder, its figures into result.json and the report.
+
+    `audit.json` stays with the owner of the records: what is measured in runs on them is a function
+    of them that no noise hides. The result, the report and a statement are for others. They get
+    what the attacks on the laboratory extracted, whose records are made, and which tests passed; a
+    correct program passes all of them, whatever its records are, but for `alarm_rate`.
 
     An audit is of an experiment's mechanism, at a delta of its own. Earlier audits are kept:
     `audit.json`, then `audit-2.json` and so on. The result shows the last, and how many of the
@@ -50,15 +55,35 @@ def record_audit(run: Path, document: AuditDocument) -> Path:
         "questions": [test.question for test in document.fidelity],
         "tested": [_tested(model) for model in document.tested],
         "earlier_alarms": alarms,
+        "failures": [AuditFailure(name=one.name, saw=_OWN) for one in document.failures],
+        "verdict": _verdict(document),
+        "certified_violated": any(attack.hardest.violated for attack in _made(document)),
     }
     same = {name: getattr(document, name) for name in RunAudit.model_fields if name not in own}
     audit = RunAudit.model_validate(same | own)
-    shown = {"audited_epsilon": document.audited_epsilon, "audit": audit}
+    audited = max((attack.epsilon for attack in _made(document)), default=0.0)
+    shown = {"audited_epsilon": audited, "audit": audit}
     folder = RunFolder(run)
     folder.write_document(name, document)
     folder.write_document(RESULT, result.model_copy(update=shown))
     write_report(run)
     return run / name
+
+
+_OWN = "What it saw is in audit.json, which stays with the owner of the records."
+
+
+def _made(document: AuditDocument) -> list[Attack]:
+    """Attacks on records that the audit made, and not on the experiment's own."""
+    return [attack for attack in document.attacks if not attack.method.startswith("one-run")]
+
+
+def _verdict(document: AuditDocument) -> str:
+    """In one line, without what was seen on the experiment's own records."""
+    if document.alarms:
+        return f"ALARM, a defect: accused by {', '.join(document.alarms)}"
+    tests = f"all {document.fidelity_tests} fidelity tests passed"
+    return f"no alarm; {tests}" if document.fidelity_tests else "no alarm"
 
 
 def _tested(model: AuditedModel) -> str:
