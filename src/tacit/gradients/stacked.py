@@ -159,7 +159,7 @@ class StackedModel:
         clip: Clip | None,
         out: Tensor | None = None,
         norm: ClipNorm = "l2",
-        counts: Tensor | None = None,
+        counts: int | Tensor | None = None,
         coins: Tensor | None = None,
     ) -> BatchGradient:
         """Sums of clipped per-record gradients.
@@ -173,8 +173,8 @@ class StackedModel:
                 None for the plain sum.
             out: `[nodes, d]` contiguous, where to write `total`; a new tensor otherwise.
             norm: which norm is bounded, and how; see `clipping`.
-            counts: records that clipping is to allow for, `[nodes]`, where other sums are over more
-                and each record must be clipped alike; by default those of the batch.
+            counts: records whose rounding clipping is to allow for, `[nodes]` or of all nodes; by
+                default those of the batch, which must then be public.
             coins: int64 `[nodes, b]`, the records' own (`record_coins`), where the module `drops`.
 
         Raises:

@@ -154,7 +154,7 @@ class StackedContext:
             mask,
             self.clip(k) if clipped else None,
             norm=self._plan.release.clip.norm,
-            counts=self._clip_counts(rows),
+            counts=self._clip_counts(nodes),
             coins=self._coins(k, part, nodes, indices),
         )
         self._seen.keep(found, mask)
@@ -290,16 +290,18 @@ class StackedContext:
         numbers = torch.tensor([node.node for node in nodes], device=self._device)
         return record_coins(self.seed, k, part, numbers, indices)
 
-    def _clip_counts(self, rows: Tensor | None) -> Tensor | None:
-        """Of how many records clipping is to allow for the rounding, `[rows]`; None: the batch's.
+    def _clip_counts(self, nodes: tuple[NodePlan, ...]) -> int | Tensor | None:
+        """For how many records' rounding clipping is to allow, `[nodes]`, or all alike.
 
-        Where coins decide how many are drawn, those of the node: a record that is drawn would else
-        change what all others are clipped to.
+        None where batches have a fixed size: for so many. Else for all that a node has: a record
+        that is there, or is drawn, would otherwise change what all others are clipped to.
         """
-        if self._plan.config.train.sampling == "fixed" or self._everyone_joins:
+        if self._plan.config.train.sampling == "fixed" and not self._everyone_joins:
             return None
-        records = self.records.squeeze(1)
-        return records if rows is None else records[rows]
+        counts = [node.records for node in nodes]
+        if len(set(counts)) == 1:
+            return counts[0]
+        return torch.tensor(counts, device=self._device)
 
     def _batch(
         self,
