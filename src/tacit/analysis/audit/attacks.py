@@ -64,7 +64,7 @@ KINDS: Mapping[Canary, str] = {
     "unlike": "records unlike any other",
 }
 LEAST_REPETITIONS, MOST_REPETITIONS = 200, 2000  # by default
-NODE_STEPS = 300_000  # of the repetitions on one pair of data sets, by default
+NODE_STEPS = 150_000  # of the repetitions on one pair of data sets, by default
 COINS_PER_STEP, DRAWN_PER_STEP = 3000, 40  # that cost as much as all else in a step of a node
 KEPT_RUNS = 2  # of the laboratory, whose traces the tests of fidelity read
 
