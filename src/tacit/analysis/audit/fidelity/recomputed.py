@@ -150,11 +150,11 @@ def _in_range(call: NotedCall, row: int, slots: Tensor, gradients: Tensor, bound
     """Which records a program may not leave out for their size, bool `[few]`."""
     lengths: Tensor = torch.linalg.vector_norm(gradients, dim=1)
     right: Tensor = lengths <= _RANGE * min(1.0, bound)  # not where it is no number
-    inputs = call.inputs[row][slots]
+    inputs, parameter = call.inputs[row][slots], call.at[row].double().abs().max()
+    largest = torch.ones_like(lengths)  # ids have no size
     if inputs.is_floating_point():
         largest = inputs.double().flatten(1).abs().amax(dim=1)
-        right &= largest * call.at[row].double().abs().max().clamp(min=1.0) <= _RANGE
-    return right
+    return right & (largest * parameter.clamp(min=1.0) <= _RANGE)
 
 
 def sum_finding(bench: Bench, run: NotedRun, until: float) -> Finding:

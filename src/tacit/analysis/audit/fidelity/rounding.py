@@ -23,6 +23,6 @@ def down(value: float) -> float:
 def _rounded(value: float, direction: str) -> float:
     if not math.isfinite(value) or value == 0:
         return value
-    exact = Decimal(value)
+    exact = Decimal(repr(value))  # so that what has two digits stays as it is
     unit = Decimal(1).scaleb(exact.adjusted() + 1 - _DIGITS)
     return float(exact.quantize(unit, rounding=direction))
