@@ -64,25 +64,28 @@ def _choose(bench: Bench, base: NotedRun, turn: int) -> tuple[Tensor, Tensor]:
     node that draws nothing is represented by its first records.
     """
     data = bench.data
-    first = {node: (turn % int(size), 0) for node, size in enumerate(data.sizes.tolist())}
-    found: dict[int, list[tuple[int, int]]] = {node: [] for node in first}
+    found: list[list[tuple[NotedCall, int]]] = [[] for _ in range(len(data.sizes))]
     for called in base.trace.sums:
         if called.whole:
             continue
         for call in base.calls[called.draws]:
-            nodes = acting(bench.plan, called.step, len(call.mask))
-            for row, node in enumerate(nodes):
-                slots = call.mask[row].nonzero().flatten().tolist()
-                if not slots:
-                    continue
-                own = _number(data, node, call, row, slots[turn % len(slots)])
-                other = _number(data, node, call, row, slots[(turn + 1) % len(slots)])
-                if own is not None and other is not None:
-                    found[node].append((own, other))
-    chosen = [
-        pairs[(node + turn) % len(pairs)] if (pairs := found[node]) else first[node]
-        for node in first
-    ]
+            for row, node in enumerate(acting(bench.plan, called.step, len(call.mask))):
+                if bool(call.mask[row].any()):
+                    found[node].append((call, row))
+    chosen: list[tuple[int, int]] = []
+    for node, drawn in enumerate(found):
+        pair = turn % int(data.sizes[node]), 0
+        for number in range(len(drawn)):
+            call, row = drawn[(node + turn + number) % len(drawn)]
+            slots = call.mask[row].nonzero().flatten().tolist()
+            own = _number(data, node, call, row, slots[turn % len(slots)])
+            other = _number(data, node, call, row, slots[(turn + 1) % len(slots)])
+            if (
+                own is not None and other is not None
+            ):  # no made-up record, on which layers are tried
+                pair = own, other
+                break
+        chosen.append(pair)
     rows = torch.tensor(chosen, device=data.sizes.device)
     rows = rows + data.offsets.unsqueeze(1)
     return rows[:, 0], rows[:, 1]
