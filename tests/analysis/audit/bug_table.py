@@ -275,7 +275,6 @@ GRADIENTS = (
         "sensitivity",
         of("dyn-c", algorithm="dyn-c") | of("dyn-d2p", **DYNAMIC),
         gradients.FirstClip,
-        seconds=8.0,
     ),
     Bug(
         "twice the clip",
@@ -298,7 +297,6 @@ GRADIENTS = (
         of("positions", model="positions"),
         patches=gradients.CLIP_BYPASS,
         sent=False,
-        seconds=15.0,
     ),
     Bug(
         "the norm of a part",

@@ -126,7 +126,7 @@ def test_wrong_labels_are_wrong() -> None:
     classes = torch.tensor([0, 1, 2])
     assert mislabel(classes, "cross-entropy", 3).tolist() == [1, 2, 0]
     assert mislabel(torch.tensor([-1.0, 1.0]), "logistic", 1).tolist() == [1.0, -1.0]
-    assert mislabel(torch.tensor([[2.0]]), "mse", 1).tolist() == [[-2.0]]
+    assert mislabel(torch.tensor([[2.0], [0.0]]), "mse", 1).tolist() == [[-2.0], [1.0]]
 
 
 def test_sampled_and_fixed_batches_run() -> None:

@@ -99,12 +99,12 @@ class _Canaries:
 
 
 def mislabel(targets: Tensor, loss: str, outputs: int) -> Tensor:
-    """Wrong targets for the right ones: the next class, or the opposite number."""
+    """Wrong targets for the right ones: the next class, or the opposite number (of 0, 1)."""
     if loss == "logistic":  # of two classes, numbered -1 and 1 or 0 and 1: a loss takes both
         return torch.where(targets > 0, -1, 1).to(targets.dtype)
     numbers = targets.is_floating_point() or bool((targets < 0).any())
     if loss == "mse" or (numbers and loss != "cross-entropy"):
-        return -targets
+        return torch.where(targets == 0, torch.ones_like(targets), -targets)
     return (targets + 1) % max(2, outputs)
 
 

@@ -1,8 +1,9 @@
 """Records that move a clipped sum furthest: known kinds, and a search by gradient ascent.
 
 Everything here is a record that a user could have: of the kind and shape of the data, finite,
-within `task.input_bound` if there is one, with ids that have a row in every embedding and targets
-that the loss takes. What is looked for is a record at which clipping is put to the test:
+within `task.input_bound` if there is one, that the model takes (ids have a row in every embedding,
+also ids that stand among other numbers), with targets that the loss takes. What is looked for is a
+record at which clipping is put to the test:
 
 - *huge* and *tiny* ones, whose gradients are far above the clipping bound, or lost beside others;
 - ones that *cancel*: positions of a sequence, or rows of an image, that are opposite but for a
@@ -20,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +41,7 @@ _LABELS_TRIED = 8
 _IDS_TRIED = 4
 _MARKERS = 100
 _SIZES = (1e8, 1e12, 1e4, 1e18)  # of positions that cancel
+_BEFORE_ASCENT = 4  # kinds that come before what is searched
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,17 +91,41 @@ def marker(job: Job, inputs: Tensor, targets: Tensor, seed: int) -> Candidate | 
         inputs: `[records, ...]`.
         targets: `[records, ...]`; the marker has the first of them.
         seed: of what is drawn.
+
+    Returns:
+        A record that the model takes: random numbers or ids, or, where it does not take these, one
+        whose numbers are those of several records, each in its place.
     """
     draws = torch.Generator().manual_seed(seed)
-    shape = inputs.shape[1:]
-    for _ in range(_MARKERS):
-        if inputs.is_floating_point():
+    shape, module = inputs.shape[1:], _module(job)
+    for number in range(_MARKERS):
+        if number % 2:
+            made = _mixed(inputs, draws)
+        elif inputs.is_floating_point():
             made = torch.randn(shape, generator=draws, dtype=torch.float64).to(inputs)
         else:
             made = torch.randint(_rows(job), shape, generator=draws).to(inputs)
-        if not bool((inputs == made).flatten(1).all(dim=1).any()):
+        known = bool((inputs == made).flatten(1).all(dim=1).any())
+        if not known and _takes(job, module, made.unsqueeze(0)):
             return Candidate("left out", made, targets[0].clone())
     return None
+
+
+def _mixed(inputs: Tensor, draws: torch.Generator) -> Tensor:
+    """One record, each number of which is that of some record in the same place."""
+    flat = inputs.flatten(1)
+    rows = torch.randint(len(flat), (flat.shape[1],), generator=draws).to(flat.device)
+    return flat.gather(0, rows.unsqueeze(0))[0].reshape(inputs.shape[1:])
+
+
+def _module(job: Job) -> nn.Module:
+    """The user's module, as it starts."""
+    return job.model.module(job.model.start(1, job.dtype, job.device)[0])
+
+
+def _takes(job: Job, module: nn.Module, inputs: Tensor) -> bool:
+    """Whether all records `[records, ...]` pass through the module."""
+    return not failures(module, inputs.to(job.train.first.inputs.dtype))
 
 
 def candidates(job: Job, place: Place, at: Tensor | None, seed: int) -> Iterator[Candidate]:
@@ -114,12 +141,12 @@ def candidates(job: Job, place: Place, at: Tensor | None, seed: int) -> Iterator
     inputs, targets, _, _ = place
     draws = torch.Generator().manual_seed(seed)
     kinds = _of_numbers if inputs.is_floating_point() else _of_ids
-    yield Candidate("with a wrong target", inputs, _wrong(job, targets))
-    made = kinds(job, place, draws)
-    for number, candidate in enumerate(made):
-        if number == 3 and at is not None:
-            yield from _searched(job, place, at)
-        fitting = _declared(job, candidate)
+    module = _module(job)
+    wrong = Candidate("with a wrong target", inputs, _wrong(job, targets))
+    for number, candidate in enumerate(chain([wrong], kinds(job, place, draws))):
+        if number == _BEFORE_ASCENT and at is not None:
+            yield from _searched(job, place, at, module)
+        fitting = _declared(job, candidate, module)
         if fitting is not None:
             yield fitting
 
@@ -184,15 +211,18 @@ def _rows(job: Job) -> int:
     return min((part.num_embeddings for part in parts), default=2)
 
 
-def _declared(job: Job, candidate: Candidate) -> Candidate | None:
-    """The same within what is declared; None where a target or an id does not fit."""
+def _declared(job: Job, candidate: Candidate, module: nn.Module) -> Candidate | None:
+    """The same within what is declared; None where a target or an id does not fit.
+
+    Also numbers may be ids, in a column of the inputs: so the model itself is asked.
+    """
     inputs, targets = candidate.inputs, candidate.targets
     if inputs.is_floating_point():
         most = torch.finfo(inputs.dtype).max
         inputs = inputs.clamp(-most, most)
         if job.config.input_bound is not None:
             inputs = bounded_inputs(inputs, job.config.input_bound)
-    elif failures(job.model.original, inputs):
+    if not _takes(job, module, inputs):
         return None
     outputs = torch.zeros(1, job.outputs, dtype=job.dtype, device=job.device)
     try:
@@ -213,7 +243,7 @@ def _labels(job: Job, target: Tensor) -> list[Tensor]:
     return tried
 
 
-def _searched(job: Job, place: Place, at: Tensor) -> Iterator[Candidate]:
+def _searched(job: Job, place: Place, at: Tensor, module: nn.Module) -> Iterator[Candidate]:
     """What ascent finds from the first record, in the place of all."""
     inputs, targets, _, _ = place
     if job.model.drops:  # the masks are those of a batch
@@ -230,7 +260,7 @@ def _searched(job: Job, place: Place, at: Tensor) -> Iterator[Candidate]:
         found[0].expand_as(inputs).clone(),
         found[1].expand_as(targets).clone(),
     )
-    fitting = _declared(job, everyone)
+    fitting = _declared(job, everyone, module)
     if fitting is not None:
         yield fitting
 
@@ -247,7 +277,7 @@ def ascend(
     """A record and a target whose clipped gradient is far from a given one; None if none is found.
 
     Ascent with steps of a share of the record's length, which falls, from the best of the labels.
-    Ids stay as they are: only labels are tried then.
+    Ids stay as they are: only labels are tried then. It ends at a record that the model fails on.
 
     Args:
         plain: the model.
@@ -283,6 +313,8 @@ def ascend(
         if not 0 < length < math.inf:
             break
         place = place + slope * (scale * 0.5 * (1 - number / steps) / length)
+        if failures(plain.module, place.detach().unsqueeze(0).to(plain.dtype)):
+            break
         reached = float(distance(place, target).detach())
         if math.isfinite(reached) and reached > best:
             best, kept = reached, place

@@ -51,6 +51,24 @@ def test_no_algorithm_is_accused_with_fixed_batches(case: str) -> None:
     assert failed(job_of(case, **FIXED)) == set()
 
 
+class _Quoting(StackedContext):
+    """An error whose text quotes records, where they are large."""
+
+    def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
+        inputs = self._batch(k, 0, False, None, self._members)[0]
+        if float(inputs.abs().max()) > 500:
+            raise ValueError(f"what is secret: {inputs.tolist()}")
+        return super().batch_gradient(at, k, **options)
+
+
+def test_no_finding_quotes_the_text_of_an_error() -> None:
+    findings = found(job_of("privsgp"), _Quoting)
+    assert not findings[SENT].passed
+    for finding in findings.values():
+        assert "secret" not in repr(finding)
+    assert "an error of the kind ValueError" in findings[SENT].saw
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_ids_positions_and_a_loss_of_a_users_own(dtype: str) -> None:
     draw = torch.Generator().manual_seed(1)

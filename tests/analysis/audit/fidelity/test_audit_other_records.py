@@ -127,6 +127,26 @@ def test_targets_of_a_users_own_loss_are_those_of_other_records(name: str) -> No
     assert {tuple(row) for row in made(job, name).targets.tolist()} <= known
 
 
+class _FirstNumberIsAnId(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds, self.last = nn.Embedding(8, 2), nn.Linear(3, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        kinds = self.kinds(inputs[:, 0].abs().long())
+        outputs: Tensor = self.last(torch.cat([kinds, inputs[:, 1:]], dim=1))
+        return outputs
+
+
+def test_numbers_that_are_ids_are_asked_of_all_records() -> None:
+    """In another order, the one record that becomes an unknown id comes late."""
+    inputs = torch.zeros(1100, 2)
+    inputs[0, 0] = 5
+    job = given(_FirstNumberIsAnId(), (inputs, torch.rand(1100, 1)))
+    assert other_records(job, CHANGES["all others"]) is None
+    assert other_records(job, CHANGES["all zeros"]) is not None
+
+
 def test_records_that_a_model_fails_on_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(model: nn.Module, inputs: Tensor) -> int:
         return int((inputs.abs().amax(dim=1) > 100).sum())

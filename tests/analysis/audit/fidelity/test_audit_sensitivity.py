@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ from fidelity_jobs import FIXED, PRIVATE, UNDER_REPLACEMENT
 from fidelity_jobs import job_of as small_job
 from torch import Tensor, nn
 
+from tacit.analysis.audit.fidelity import sensitivity
 from tacit.analysis.audit.fidelity.finding import Finding
+from tacit.analysis.audit.fidelity.rounding import up
 from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
 from tacit.analysis.audit.trace import ContextFactory
+from tacit.analysis.audit.worst_case import Candidate, candidates, marker
 from tacit.config import load_config
 from tacit.gradients import Recurrent, clipping, contributions
 from tacit.gradients.contributions import Outer, Sizes
@@ -62,7 +66,7 @@ class Texts(nn.Module):
         return outputs
 
 
-MODELS: Mapping[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(6, CLASSES), (6,)),
     "mlp": (lambda: nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, CLASSES)), (6,)),
     "sequences": (lambda: Positions(nn.Linear(24, 20)), (4, 24)),
@@ -306,6 +310,101 @@ def test_a_convolution_passes() -> None:
     job = prepare(config, nodes=nodes)
     assert job.model.positions > 1
     assert failed(job, runs=12) == set()
+
+
+class LateClip(StackedContext):
+    """Clipped to ten times too much in step 3 alone."""
+
+    def clip(self, k: int) -> float | None:
+        bound = super().clip(k)
+        return None if bound is None else 10 * bound if k == 3 else bound
+
+
+@pytest.mark.slow
+def test_four_steps_and_every_kind_are_tried_however_little_time_there_is() -> None:
+    job = job_of("mlp", batch="all")
+    moved, *_ = sensitivity_findings(job, context=LateClip, seed=1, seconds=0)
+    assert not moved.passed
+    assert "in step 3" in moved.saw
+    clean, *_ = sensitivity_findings(job, seed=1, seconds=0)
+    records = torch.zeros(NODES, 6), torch.zeros(NODES, dtype=torch.int64)
+    kinds = list(candidates(job, (*records, *records), job.model.start(1, job.dtype, "cpu")[0], 1))
+    assert f"in {len(kinds) + 2} runs" in clean.saw  # the first one, and one without a record
+
+
+def test_targets_of_zero_raise_no_alarm() -> None:
+    """All ids are there, so that no record is marked as left out."""
+    module = nn.Sequential(nn.Embedding(4, 3), nn.Flatten(), nn.Linear(3, 1))
+    ids = torch.arange(20).unsqueeze(1) % 4
+    node = ids, torch.zeros(20, 1)
+    config = load_config(
+        {
+            "task": {"loss": "mse"},
+            "algorithm": {"name": "privsgp", "learning_rate": 0.1},
+            "privacy": {"epsilon": 2.0, "delta": 1e-3},
+            "train": {"steps": 4, "batch": "all"},
+        },
+        count=2,
+        given_model=True,
+    )
+    job = prepare(config, model=module, nodes=[node] * 2)
+    assert marker(job, job.train.inputs, job.train.targets, 1) is None
+    assert failed(job) == set()
+
+
+def test_a_record_in_its_own_place_hides_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first candidate is the record itself at one node, and at all nodes."""
+
+    def made(job: Job, place: Any, at: Any, seed: int) -> Iterator[Candidate]:
+        inputs, targets, *_ = place
+        yield Candidate("that is the same", inputs, targets)
+        changed = inputs.clone()
+        changed[1:] += 1
+        yield Candidate("that is the same at node 0", changed, targets)
+        yield Candidate("that is another one", inputs + 1, targets)
+
+    monkeypatch.setattr(sensitivity, "marker", lambda *rest: None)
+    monkeypatch.setattr(sensitivity, "candidates", made)
+    assert failed(job_of("mlp"), runs=3) == set()
+    assert "records that are not drawn" in failed(job_of("mlp"), MomentumInTheSum, runs=6)
+
+
+def scaled(job: Job, size: float) -> Job:
+    return replace(job, train=replace(job.train, stored=size * job.train.stored))
+
+
+@pytest.mark.parametrize("size", [1e12, 1e19, 1e25])
+def test_records_that_are_too_large_are_not_judged(size: float) -> None:
+    """Of those whose squares overflow the program leaves out what plain autograd does not."""
+    _, _, sums, _ = findings_of(scaled(job_of("mlp"), size), runs=2)
+    assert sums.passed
+    assert ("to be judged" in sums.saw) == (size > 1e15)
+    assert "sums over" in sums.saw
+
+
+class FirstNumberIsAnId(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds, self.last = nn.Embedding(8, 3), nn.Linear(6 + 2, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        kinds = self.kinds(inputs[:, 0].abs().long())
+        outputs: Tensor = self.last(torch.cat([kinds, inputs[:, 1:]], dim=1))
+        return outputs
+
+
+@pytest.mark.slow
+def test_numbers_that_are_ids_raise_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS, "ids", (FirstNumberIsAnId, (6,)))
+    job = job_of("ids")
+    findings = sensitivity_findings(job, seed=1, seconds=0)
+    assert all(finding.passed for finding in findings)
+
+
+def test_what_passes_is_told_in_two_digits() -> None:
+    for finding in findings_of(job_of("mlp"), runs=4):
+        assert finding.passed
+        assert finding.statistic == up(finding.statistic)
 
 
 def test_what_moves_too_far_is_named() -> None:

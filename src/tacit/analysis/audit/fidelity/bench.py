@@ -224,19 +224,8 @@ def make_bench(job: Job, context: ContextFactory, seed: int, steps: int) -> Benc
     """
     train = job.train
     data = replace(train, stored=train.inputs.clone(), targets=train.targets.clone(), bytes=False)
-    plan = _without_files(seeded(job.plan, seed))
+    plan = seeded(job.plan, seed)
     return Bench(job, plan, data, context, min(steps, plan.steps))
-
-
-def _without_files(plan: Plan) -> Plan:
-    """The plan whose gradient table, if there is one, is in memory: that on disk is a run's."""
-    options: Any = plan.config.algorithm.options
-    if getattr(options, "table_directory", None) is None:
-        return plan
-    chosen = plan.config.algorithm.model_copy(
-        update={"options": options.model_copy(update={"table_directory": None})}
-    )
-    return replace(plan, config=plan.config.model_copy(update={"algorithm": chosen}))
 
 
 def acting(plan: Plan, step: int, rows: int) -> Sequence[int]:

@@ -30,7 +30,6 @@ from tacit.analysis.audit.harness import seeded
 from tacit.analysis.audit.trace import ContextFactory, Sent, Trace, run_traced
 from tacit.communication.compression import Coding
 from tacit.data import StackedData
-from tacit.errors import describe
 from tacit.training.prepare import Job
 from tacit.training.processes.communication import local_exchange
 
@@ -49,7 +48,7 @@ class Shown:
         planned: how much noise the plan says, of each row of each release.
         asked: how much the noise was asked for.
         sums: that were handed to the noise: private, for a node's own eyes.
-        error: what ended the run; None: nothing did.
+        error: the kind of error that ended the run; None: nothing did.
     """
 
     messages: Items = ()
@@ -85,7 +84,8 @@ def interference_findings(
                 job, data, context=context, seed=seed + number, steps=steps, before=kept
             )
         except Exception as error:  # whatever the code under audit raises
-            others[name] = Shown(error=describe(error))
+            # Its kind alone: its text may quote private values.
+            others[name] = Shown(error=type(error).__name__)
     free, _ = show(job, job.train, context=context, seed=seed + len(CHANGES) + 1, steps=steps)
     everything = {**others, "the same, under other noise": free}
     reach = f"in the first {steps} steps for other records ({_tried(others, first)})"
@@ -274,7 +274,7 @@ def _differences(
     for name, shown in runs.items():
         records = f"with other records ({name})," if name in CHANGES else f"with {name},"
         if shown.error is not None:
-            found.append(f"{records} the run ended with an error: {shown.error}")
+            found.append(f"{records} the run ended with an error of the kind {shown.error}")
             continue
         found += [f"{records} {what}" for what in changed(pick(first), pick(shown))]
     return found

@@ -34,7 +34,7 @@ from tacit.analysis.statement import statement_document
 from tacit.communication.peers import Alone
 from tacit.communication.received import SESSION_ID, Form
 from tacit.data import Dataset, StackedData
-from tacit.errors import DivergenceError, describe
+from tacit.errors import DivergenceError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.report.documents.base import as_dict, plain_json
 from tacit.report.documents.metrics import PrivateMeasurement, PublicMeasurement
@@ -67,12 +67,12 @@ class _Left:
     Args:
         shown: to whoever gets the run's results.
         told: to other processes.
-        error: what ended it, kind and text; None: nothing did.
+        error: the kind of error that ended it; None: nothing did.
     """
 
     shown: Items = ()
     told: Items = ()
-    error: tuple[str, str] | None = None
+    error: str | None = None
 
     @property
     def said(self) -> Items:
@@ -151,7 +151,7 @@ def _differences(runs: Mapping[str, _Left], first: _Left, of: str) -> list[str]:
     found = []
     for name, left in runs.items():
         records = f"with other records ({name})," if name in CHANGES else f"with {name},"
-        ends = [None if one.error is None else one.error[0] for one in (first, left)]
+        ends = [one.error for one in (first, left)]
         if ends[0] != ends[1]:
             found.append(f"{records} {_end(left)}")
             continue
@@ -160,14 +160,14 @@ def _differences(runs: Mapping[str, _Left], first: _Left, of: str) -> list[str]:
 
 
 def _end(left: _Left) -> str:
-    return "nothing was wrong" if left.error is None else f"it ended with an error, {left.error[1]}"
+    return "nothing was wrong" if left.error is None else f"it ended with an error, {left.error}"
 
 
 def _as_far_as_it_went(finding: Finding, first: _Left) -> Finding:
     """The finding, which says so where not even the job's own records led to the end."""
     if first.error is None:
         return finding
-    reason = f"Only what came before an error was compared, {first.error[1]}. "
+    reason = f"Only what came before an error was compared, {first.error}. "
     return replace(finding, saw=reason + finding.saw)
 
 
@@ -214,7 +214,7 @@ def _run(job: Job, data: StackedData, pin: _Pin) -> _Left:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         shown: list[tuple[str, str]] = []
-        ended: tuple[str, str] | None = None
+        ended: str | None = None
         try:
             result = execute(
                 job,
@@ -235,8 +235,9 @@ def _run(job: Job, data: StackedData, pin: _Pin) -> _Left:
     return _Left(shown=(*seen.items(), *shown), told=tuple(heard.told), error=ended)
 
 
-def _ended(error: Exception) -> tuple[str, str]:
-    return type(error).__name__, describe(error)
+def _ended(error: Exception) -> str:
+    """The kind of an error alone: its text may quote private values."""
+    return type(error).__name__
 
 
 def _with_fresh_keys(plan: Plan) -> Plan:

@@ -22,7 +22,7 @@ __all__ = ["CHANGES", "Change", "other_records"]
 
 LARGER = 1e3
 OUTLIER = 1e10
-_TRIED = 1024  # records on which a changed data set is tried
+_TRIED = 256  # records on which a changed data set is tried at once
 _AT_ONCE = 4096  # records that are changed at once
 
 
@@ -130,7 +130,7 @@ def other_records(job: Job, change: Change) -> StackedData | None:
 
 
 def _fits(job: Job, data: StackedData) -> bool:
-    """Whether records keep the public rules, and the first of them pass through the model."""
+    """Whether records keep the public rules, and all of them pass through the model."""
     outputs = job.model.outputs(job.model.start(1, job.dtype, job.device), job.train.first.inputs)
     ends = zip(data.offsets.tolist(), data.sizes.tolist(), strict=True)
     try:
@@ -138,8 +138,10 @@ def _fits(job: Job, data: StackedData) -> bool:
             job.loss.check_records(outputs[0], data.targets[start : start + size])
     except RecordsError:
         return False
-    rows = torch.arange(min(_TRIED, len(data.targets)), device=data.targets.device)
-    return not failures(_module(job), data.inputs_of(rows).to(job.train.first.inputs.dtype))
+    module, kind = _module(job), job.train.first.inputs.dtype
+    everyone = torch.arange(len(data.targets), device=data.targets.device)
+    parts = torch.split(everyone, _TRIED)  # few, as the first one that fails is looked through
+    return not any(failures(module, data.inputs_of(rows).to(kind)) for rows in parts)
 
 
 def _kinds(job: Job) -> _Kinds:

@@ -7,11 +7,16 @@ says. With n records and clipping bound C, the two sums may differ by
     C (n (2^-6 + theta_n) + 2 m),
 
 where theta_n is by how much each record is clipped to less than C, for what a sum of n may lose to
-rounding (`docs/proofs/clipped-sums.md`), and m is how many of the records are *not judged*: those
-whose clipped gradient in float32 is further than 2^-14 C from that in float64, so that neither way
-of computing it tells the other's. 2^-6 of C a record covers what else rounding does: it is 256
-times what a record that is judged loses to single precision, and leaves room for a rectifier that
-rounding switches. It is *measured and not proved* that no correct program needs more. A sum that is
+rounding (`docs/proofs/clipped-sums.md`), and m is how many of the records are *not judged*. These
+are those whose clipped gradient in float32 is not within 2^-14 C of that in float64, so that
+neither way of computing it tells the other's; and those that are out of range: where the gradient
+is not finite in float64, or longer than 2^48 or than 2^48 C, or where the largest input times the
+largest parameter (or 1) is above 2^48. Of a record with much larger numbers, squares overflow in
+float32, and a correct program leaves it out.
+
+2^-6 of C a record covers what else rounding does: it is 256 times what a record that is judged
+loses to single precision, and leaves room for a rectifier that rounding switches. It is *measured
+and not proved* that no correct program needs more. A sum that is
 something else (not clipped, clipped together, of other records, with something added) is off by a
 share of C for each record. Sums of differences between a point and an anchor are compared likewise,
 with twice as much allowed, since two gradients of each record are in them; what a gradient table
@@ -34,6 +39,7 @@ from torch import Tensor
 
 from tacit.analysis.audit.fidelity.bench import Bench, NotedCall, NotedRun, acting
 from tacit.analysis.audit.fidelity.finding import Finding
+from tacit.analysis.audit.fidelity.rounding import up
 from tacit.analysis.audit.plain_gradients import PlainModel, clipped, plain_model
 from tacit.analysis.audit.trace import Sum
 from tacit.privacy.mechanisms.clipping import ClipNorm
@@ -43,6 +49,7 @@ __all__ = ["division_finding", "sum_finding"]
 SHARE = 2.0**-6
 _JUDGED = 2.0**-14
 _CHUNK = 128
+_RANGE = 2.0**48
 _ROUNDINGS = 16
 _FEWEST = 4
 _POINTS = {"gradient": 1, "difference": 2}  # at which each record's gradient is taken
@@ -50,6 +57,7 @@ _RECORDS = 32  # whose gradients are held at once
 
 
 Contributions = Iterator[tuple[Tensor, Tensor]]
+"""What a few records add to a sum, float64 `[few, d]`, and which of them are not judged."""
 
 
 @dataclass
@@ -104,7 +112,7 @@ class _Plain:
     difference: float | None
 
     def contributions(self, calls: Sequence[NotedCall], row: int, bound: float) -> Contributions:
-        """What the records of one row add to a sum, `[few, d]` each, in float64 and by float32.
+        """What the records of one row add to a sum, and which of them are not judged.
 
         Args:
             calls: of the model: one, or one at a point and one at an anchor.
@@ -113,31 +121,40 @@ class _Plain:
         """
         present = calls[0].mask[row].nonzero().flatten()
         for part in torch.split(present, _RECORDS):
-            yield (
-                self._of(self.exact, calls, row, part, bound),
-                self._of(self.rough, calls, row, part, bound),
+            exact, rough = (
+                [_gradients(model, call, row, part) for call in calls]
+                for model in (self.exact, self.rough)
             )
+            found, other = self._added(exact, bound), self._added(rough, bound)
+            judged = (found - other).norm(dim=1) <= _JUDGED * bound
+            for call, gradients in zip(calls, exact, strict=True):
+                judged &= _in_range(call, row, part, gradients, bound)
+            yield found, ~judged
 
-    def _of(
-        self, model: PlainModel, calls: Sequence[NotedCall], row: int, slots: Tensor, bound: float
-    ) -> Tensor:
-        found = [
-            clipped(
-                model.gradients(
-                    call.at[row],
-                    call.inputs[row][slots],
-                    call.targets[row][slots],
-                    None if call.coins is None else call.coins[row][slots],
-                ).double(),
-                bound,
-                self.norm,
-            )
-            for call in calls
-        ]
+    def _added(self, gradients: Sequence[Tensor], bound: float) -> Tensor:
+        found = [clipped(one, bound, self.norm) for one in gradients]
         if len(found) == 1:
             return found[0]
         apart = found[0] - found[1]
         return apart if self.difference is None else clipped(apart, self.difference, "l2")
+
+
+def _gradients(model: PlainModel, call: NotedCall, row: int, slots: Tensor) -> Tensor:
+    """The gradients of records of one row of a call, as they are, float64 `[few, d]`."""
+    coins = None if call.coins is None else call.coins[row][slots]
+    found = model.gradients(call.at[row], call.inputs[row][slots], call.targets[row][slots], coins)
+    return found.double()
+
+
+def _in_range(call: NotedCall, row: int, slots: Tensor, gradients: Tensor, bound: float) -> Tensor:
+    """Which records a program may not leave out for their size, bool `[few]`."""
+    lengths: Tensor = torch.linalg.vector_norm(gradients, dim=1)
+    right: Tensor = lengths <= _RANGE * min(1.0, bound)  # not where it is no number
+    inputs, parameter = call.inputs[row][slots], call.at[row].double().abs().max()
+    largest = torch.ones_like(lengths)  # ids have no size
+    if inputs.is_floating_point():
+        largest = inputs.double().flatten(1).abs().amax(dim=1)
+    return right & (largest * parameter.clamp(min=1.0) <= _RANGE)
 
 
 def sum_finding(bench: Bench, run: NotedRun, until: float) -> Finding:
@@ -192,8 +209,8 @@ def _compare(
     total = called.total[node if len(called.total) == len(bench.plan.nodes) else row].double()
     whole, unjudged, count = torch.zeros_like(total), 0, 0
     for start in range(0, len(calls), points):
-        for found, other in plain.contributions(calls[start : start + points], row, bound):
-            unjudged += int(((found - other).norm(dim=1) > _JUDGED * bound).sum())
+        for found, unsure in plain.contributions(calls[start : start + points], row, bound):
+            unjudged += int(unsure.sum())
             whole += found.sum(dim=0)
             count += len(found)
     if not count:
@@ -221,18 +238,18 @@ def _sum_finding(seen: _Compared) -> Finding:
     else:
         saw = (
             f"{seen.sums:,} sums over {seen.records:,} records were computed again, record by "
-            f"record. The furthest was off by {seen.distance:.3g} clipping bounds, {where}."
+            f"record. The furthest was off by {up(seen.distance):g} clipping bounds, {where}."
         )
         if seen.unjudged:
-            saw += f" {seen.unjudged:,} records were too ill-conditioned to be judged."
+            saw += f" {seen.unjudged:,} records were too ill-conditioned or large to be judged."
         power = (
-            f"A sum that is off by {seen.smallest:.3g} clipping bounds a record is found; what is "
-            "closer may be rounding"
+            f"A sum that is off by {up(seen.smallest):g} clipping bounds a record is found; what "
+            "is closer may be rounding"
         )
     return Finding(
         name="clipped sums",
         question="Is what is noised the sum of the records' own clipped gradients?",
-        statistic=seen.share,
+        statistic=seen.share if wrong else up(seen.share),
         meaning="how far a sum was from its records' own, over what rounding may do",
         p_value=0.0 if wrong else 1.0,
         exact=True,
@@ -267,7 +284,7 @@ def division_finding(bench: Bench, run: NotedRun) -> Finding:
     return Finding(
         name="division by the batch",
         question="Is a sum divided by the expected size of its batch, and not by the drawn one?",
-        statistic=worst,
+        statistic=worst if wrong else up(worst),
         meaning="how far a quotient was from that of the plan, over what rounding may do",
         p_value=0.0 if wrong else 1.0,
         exact=True,

@@ -30,8 +30,9 @@ from tacit.analysis.audit.fidelity.accounted import Accounted, accounted
 from tacit.analysis.audit.fidelity.bench import Bench, NotedCall, NotedRun, acting, make_bench
 from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.analysis.audit.fidelity.recomputed import division_finding, sum_finding
+from tacit.analysis.audit.fidelity.rounding import down, up
 from tacit.analysis.audit.trace import ContextFactory, Release
-from tacit.analysis.audit.worst_case import candidates, marker
+from tacit.analysis.audit.worst_case import Candidate, candidates, marker
 from tacit.data import StackedData
 from tacit.training.prepare import Job
 from tacit.training.stacked_context import StackedContext
@@ -48,9 +49,8 @@ Nothing, but that a kernel may round the other records in another way, as memory
 is full. For 128 of them some 64 roundings each.
 """
 
-_STEPS = (2, 8)  # that are run, at least and at most
+_STEPS = (4, 8)  # that are run, at least and at most
 _RUNS = 40  # that a choice of steps leaves time for
-_FEWEST = 4  # runs that are made however long they take
 _RECOMPUTING = 0.25  # of the time, at most
 _KEPT = 2  # variants that all later ones are compared with
 
@@ -58,28 +58,35 @@ Array = NDArray[np.float64]
 
 
 def _choose(bench: Bench, base: NotedRun, turn: int) -> tuple[Tensor, Tensor]:
-    """Of each node a record that is drawn early, and another one of its batch: rows of the data.
+    """Of each node a record that is drawn, and another one of its batch: rows of the data.
 
-    A node that draws nothing is represented by its first records.
+    Nodes and turns take records of different batches, so that early and late ones are tried. A
+    node that draws nothing is represented by its first records.
     """
     data = bench.data
-    chosen = {node: (turn % int(size), 0) for node, size in enumerate(data.sizes.tolist())}
-    found: set[int] = set()
+    found: list[list[tuple[NotedCall, int]]] = [[] for _ in range(len(data.sizes))]
     for called in base.trace.sums:
         if called.whole:
             continue
         for call in base.calls[called.draws]:
-            nodes = acting(bench.plan, called.step, len(call.mask))
-            for row, node in enumerate(nodes):
-                slots = call.mask[row].nonzero().flatten().tolist()
-                if node in found or not slots:
-                    continue
-                own = _number(data, node, call, row, slots[turn % len(slots)])
-                other = _number(data, node, call, row, slots[(turn + 1) % len(slots)])
-                if own is not None and other is not None:
-                    chosen[node] = own, other
-                    found.add(node)
-    rows = torch.tensor([chosen[node] for node in range(len(data.sizes))], device=data.sizes.device)
+            for row, node in enumerate(acting(bench.plan, called.step, len(call.mask))):
+                if bool(call.mask[row].any()):
+                    found[node].append((call, row))
+    chosen: list[tuple[int, int]] = []
+    for node, drawn in enumerate(found):
+        pair = turn % int(data.sizes[node]), 0
+        for number in range(len(drawn)):
+            call, row = drawn[(node + turn + number) % len(drawn)]
+            slots = call.mask[row].nonzero().flatten().tolist()
+            own = _number(data, node, call, row, slots[turn % len(slots)])
+            other = _number(data, node, call, row, slots[(turn + 1) % len(slots)])
+            if (
+                own is not None and other is not None
+            ):  # no made-up record, on which layers are tried
+                pair = own, other
+                break
+        chosen.append(pair)
+    rows = torch.tensor(chosen, device=data.sizes.device)
     rows = rows + data.offsets.unsqueeze(1)
     return rows[:, 0], rows[:, 1]
 
@@ -96,13 +103,17 @@ def _number(data: StackedData, node: int, call: NotedCall, row: int, slot: int) 
 
 
 Drawn = list[set[int]]
-"""Of each release, the nodes whose changed record a sum before it drew."""
+"""Of each release, the nodes whose changed record a sum before it drew, as far as is known."""
 
 
 def _drawn(
     bench: Bench, base: NotedRun, other: NotedRun, keeps: Callable[[int, int], bool]
 ) -> Drawn:
-    """Where the batches of two runs differ, which is where a changed record is in them."""
+    """Where the batches of two runs differ: a record that is another one is in them there.
+
+    Of a node at which a candidate equals the record itself this tells nothing. The places are the
+    same for all candidates of a turn, so what each of them tells counts for all.
+    """
     changed: list[set[int]] = []
     known: dict[tuple[int, int], NDArray[np.bool_]] = {}
     for release in base.trace.releases:
@@ -269,20 +280,21 @@ def sensitivity_findings(
     seed: int = 0,
     seconds: float = 20.0,
     steps: int | None = None,
-    fewest: int = _FEWEST,
+    fewest: int | None = None,
 ) -> list[Finding]:
     """Replace records of the experiment by others, and measure what that moves.
 
-    Records are tried in a fixed order, the most telling first, until the time is used; a few runs
-    are made however long they take.
+    Records are tried in a fixed order, the most telling first, until the time is used. However long
+    it takes, every kind of record is tried in the place of one record of each node, in as many
+    steps as the plan has, or four.
 
     Args:
         job: the experiment; it adds noise, and clips.
         context: what executes a step.
         seed: of noise, coins and records.
         seconds: about how long to look.
-        steps: how many are run; by default as many as there is time for.
-        fewest: runs that are made however long they take.
+        steps: how many are run; by default four, and up to eight if there is time for them.
+        fewest: runs that are made however long they take; None: one with every kind of record.
     """
     began = time.perf_counter()
     bench = make_bench(job, context, seed, _STEPS[0] if steps is None else steps)
@@ -305,7 +317,9 @@ def sensitivity_findings(
     ]
 
 
-def _try_records(bench: Bench, base: NotedRun, seed: int, until: float, fewest: int) -> _Seen:
+def _try_records(
+    bench: Bench, base: NotedRun, seed: int, until: float, fewest: int | None
+) -> _Seen:
     """Put record after record in the place of others, and compare."""
     judge, seen = _Judge(bench, base.trace.releases), _Seen()
     start = bench.job.model.start(1, bench.job.dtype, bench.job.device)[0]
@@ -315,17 +329,20 @@ def _try_records(bench: Bench, base: NotedRun, seed: int, until: float, fewest: 
         own = bench.data.stored[rows].clone(), bench.data.targets[rows].clone()
         place = (*own, bench.data.stored[others].clone(), bench.data.targets[others].clone())
         tried: list[tuple[float, str, list[Tensor]]] = []
-        drawn: Drawn | None = None
+        drawn: Drawn = [set() for _ in base.trace.releases]
         without: list[Tensor] | None = None
         gone = marker(bench.job, bench.data.stored, bench.data.targets, seed)
         variants = candidates(bench.job, place, None if turn else start, seed + turn)
         for candidate in chain([] if gone is None else [gone], variants):
-            if seen.runs >= fewest and time.perf_counter() > until:
+            enough = turn > 0 if fewest is None else seen.runs >= fewest
+            if enough and time.perf_counter() > until:
                 return seen
+            if candidate is not gone and _same(candidate, own):
+                continue
             run = bench.with_records(rows, candidate, base, absent=candidate is gone)
             seen.runs += 1
-            if drawn is None:
-                drawn = _drawn(bench, base, run, judge.keeps)
+            for known, told in zip(drawn, _drawn(bench, base, run, judge.keeps), strict=True):
+                known |= told
             found, name = run.handed, candidate.name
             if candidate is gone:
                 without, name = found, "from its own data"
@@ -340,6 +357,11 @@ def _try_records(bench: Bench, base: NotedRun, seed: int, until: float, fewest: 
                 judge.compare(found, kept, drawn, seen, name=pair, left_out=False)
             tried = sorted([*tried, (share, name, found)], key=lambda one: -one[0])[:_KEPT]
     return seen
+
+
+def _same(candidate: Candidate, own: tuple[Tensor, Tensor]) -> bool:
+    """Whether a candidate is the very records whose place it takes."""
+    return torch.equal(candidate.inputs, own[0]) and torch.equal(candidate.targets, own[1])
 
 
 _TRIED_ONLY = (
@@ -357,23 +379,24 @@ def _moved_finding(seen: _Seen) -> Finding:
     elif best.share > 0:
         saw = (
             f"{seen.records:,} records were tried in {seen.runs} runs. None moved what is noised "
-            f"by more than {best.share:.6g} times what is accounted; the one that moved it most "
-            f"was {best.how}: a record {best.name} at node {best.node}, step {best.step}."
+            f"by more than {up(best.share):g} times what is accounted; the one that moved it "
+            f"most was {best.how}: a record {best.name} at node {best.node}, step {best.step}."
         )
     else:
         saw = f"{seen.records:,} records were tried in {seen.runs} runs. None was drawn."
     power = (
         "Any record that moves more than is accounted is found if it is tried, by however little"
     )
-    if 0 < best.share < 1:
+    if 0 < best.share <= 1:
+        most = up(1 / down(best.share))
         power += (
-            f"; a program in which every record moves {1 / best.share:.6g} times as much or more "
+            f"; a program in which every record moves {most:g} times as much or more "
             "is found by the records that were tried"
         )
     return Finding(
         name="sensitivity",
         question="Does one record move what is noised by no more than is accounted?",
-        statistic=best.share,
+        statistic=best.share if best.share > 1 else up(best.share),
         meaning="how far a record moved a release, over what the mechanism allows",
         p_value=0.0 if best.share > 1 else 1.0,
         exact=True,
@@ -400,7 +423,7 @@ def _still_finding(seen: _Seen, rounding: float) -> Finding:
     return Finding(
         name="records that are not drawn",
         question="Does a step leave out the records that it did not draw?",
-        statistic=best.share * rounding,
+        statistic=best.share * rounding if moved else up(best.share * rounding),
         meaning="how far a record that was not drawn moved a release, over what a drawn one may",
         p_value=0.0 if moved else 1.0,
         exact=True,
