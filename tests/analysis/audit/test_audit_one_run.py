@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from torch import nn
 import tacit
 from tacit.algorithms import ALGORITHMS
 from tacit.analysis.audit import one_run as module
-from tacit.analysis.audit.alignment import Alignment
+from tacit.analysis.audit.alignment import RIDGE, Alignment, Forms
 from tacit.analysis.audit.one_run import OneRun, mislabel, run_once, unlike
 from tacit.analysis.audit.trade_off import of_mechanisms, p_value
 from tacit.config import load_config
@@ -262,6 +262,131 @@ def test_a_long_run_is_looked_at_in_few_steps(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "MOST_SCORED", 4)
     run(job_of())
     assert seen == [0, 3, 7, 11]
+
+
+def test_a_large_model_is_looked_at_in_fewer_steps_then_with_fewer_canaries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+    plain = Alignment.add
+
+    def counted(self: Alignment, *values: Any, step: int = 0) -> None:
+        seen.append(step)
+        plain(self, *values, step=step)
+
+    job = job_of()
+    monkeypatch.setattr(Alignment, "add", counted)
+    monkeypatch.setattr(module, "FEW_SCORED", 3)
+    monkeypatch.setattr(module, "FEW_CANARIES", 5)
+    for affordable, canaries, steps in ((24 * 6, 24, 6), (24 * 2, 16, 3), (1, 5, 3)):
+        monkeypatch.setattr(module, "MOST_GRADIENTS", affordable * job.plan.parameters)
+        seen.clear()
+        assert run(job).canaries == canaries
+        assert len(seen) == steps
+        assert (seen[0], seen[-1]) == (0, 11)  # evenly spread
+
+
+def test_a_long_training_of_a_large_model_stops_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, heard = job_of(), []
+    assert run(job).stopped_after is None
+    each = job.plan.parameters * (NODES + module.GRADIENT_TIME * NODES * RECORDS)
+    monkeypatch.setattr(module, "MOST_NOISE", 5.5 * each)
+    assert run(job, on_step=heard.append).stopped_after == 5
+    assert heard == [1, 2, 3, 4, 5]
+    monkeypatch.setattr(module, "MOST_NOISE", 0)
+    assert run(job).stopped_after == 1
+
+
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_scores_are_inner_products_with_each_canarys_gradient(joint: bool, replaced: bool) -> None:
+    """Against a loop over canaries, node by node."""
+    job, draw = job_of("cross-entropy"), torch.Generator().manual_seed(2)
+    rows = torch.tensor([3, 7, 61, 62, 140])
+    owners, was, right = rows // RECORDS, job.train.inputs_of(rows), job.train.targets[rows]
+    forms = Forms(
+        rows=rows,
+        owners=owners,
+        inputs=3 * was,
+        targets=1 - right,
+        other_inputs=was if replaced else None,
+        other_targets=right if replaced else None,
+    )
+    points = torch.randn(NODES, job.plan.parameters, generator=draw, dtype=torch.float64)
+    released = torch.randn(points.shape, generator=draw, dtype=torch.float64)
+    precision = torch.tensor([2.0, 0.5, 1.0], dtype=torch.float64)
+    alignment = Alignment(job.model, job.train, forms, clip_norm="l2", joint=joint)
+    alignment.add(points, released, precision, 1.0)
+
+    def gradient(row: int, inputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        node = row // RECORDS
+        alone = torch.ones(1, 1, dtype=torch.bool)
+        batch = points[[node]], inputs[None, None], target[None, None], alone
+        return job.model.gradient(*batch, 1.0).total[0]
+
+    whole, differences = torch.zeros_like(points), []
+    for row in set(range(NODES * RECORDS)) - set(rows.tolist()):
+        whole[row // RECORDS] += gradient(row, job.train.inputs[row], job.train.targets[row])
+    for place, row in enumerate(rows.tolist()):
+        form = gradient(row, forms.inputs[place], forms.targets[place])
+        other = gradient(row, was[place], right[place]) if replaced else torch.zeros_like(form)
+        whole[row // RECORDS] += (form + other) / 2
+        differences.append(form - other)
+    weight = precision[:, None]
+    multiple = max(0.0, float((weight * released * whole).sum() / (weight * whole**2).sum()))
+    rows_of = torch.stack(differences) * precision[owners].sqrt()[:, None]
+    rest = (released - multiple * whole)[owners] * precision[owners].sqrt()[:, None]
+    scores = (rows_of * rest).sum(1)
+    if joint:
+        gram = rows_of @ rows_of.T * (owners[:, None] == owners)
+        scores = torch.linalg.solve(gram + RIDGE * gram.diagonal().mean() * torch.eye(5), scores)
+    assert np.allclose(alignment.scores(), scores.numpy(), rtol=1e-9)
+
+
+def test_a_table_of_mini_batches_keeps_its_records_in_place() -> None:
+    """A record that is gone would move those after it into other mini-batches."""
+    sizes: list[list[int]] = []
+
+    def context(plan: Any, model: Any, data: Any, keys: Any, exchange: Any) -> StackedContext:
+        sizes.append(data.sizes.tolist())
+        return StackedContext(plan, model, data, keys, exchange)
+
+    for more, times in (({"table_batch": 2}, 2), ({}, 1)):
+        one_run, allowed = audited(digits_job("privsgp-vr", state="private", **more), context)
+        assert one_run.times == allowed.times == times
+        assert (sizes[-1] == [80] * 3) == (times == 2)
+
+
+class Lookup(nn.Module):
+    """A model that takes a floating number as an id."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.out = nn.Embedding(8, 3), nn.Linear(6, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        ids = inputs[:, 0].abs().long()
+        return cast(torch.Tensor, self.out(torch.cat([self.rows(ids), inputs[:, 1:]], 1)))
+
+
+def test_a_model_that_fails_on_strangers_gets_mislabelled_records() -> None:
+    inputs = torch.randn(2, 30, 4, generator=torch.Generator().manual_seed(1))
+    inputs[..., 0] = torch.arange(30) % 5
+    config = load_config(
+        {
+            "task": {"loss": "cross-entropy"},
+            "algorithm": {"name": "privsgp", "learning_rate": 0.1, "clip": 1.0},
+            "privacy": {"epsilon": 1.0, "delta": 1e-3},
+            "train": {"steps": 3, "batch": 8},
+        },
+        count=2,
+        given_model=True,
+    )
+    nodes = [(part, torch.arange(30) % 2) for part in inputs]
+    job = prepare(config, model=Lookup(), nodes=nodes)
+    chosen = {"nodes": (0, 1), "steps": 3, "canaries": 20, "seed": 1, "relation": ZERO_OUT}
+    one_run = run_once(job, canary="unlike", context=StackedContext, **chosen)
+    assert one_run.kind == "mislabelled"
 
 
 def test_inputs_that_no_record_has() -> None:

@@ -247,6 +247,34 @@ def test_epsilon_grows_with_the_count_and_falls_with_confidence(correct: int, de
     assert bound(correct, 0.9) >= known - 1e-6
 
 
+def test_what_coins_show_asks_no_accountant() -> None:
+    """As many right guesses as coin flips give are refuted by no amount of noise."""
+
+    def mechanisms(factor: float) -> list[privacy.Mechanism]:
+        raise AssertionError("asked for a mechanism in vain")
+
+    found = audited.epsilon_of_family(
+        Guessed(1000, 200, 105), mechanisms, delta=1e-3, confidence=0.95
+    )
+    assert (found.epsilon, found.factor) == (0.0, None)
+    assert not audited.refutes(Guessed(1000, 200, 105), audited.gaussian(1e-6), level=0.05)
+
+
+def test_a_refuted_factor_is_within_two_percent_of_one_that_is_not() -> None:
+    guessed, level = Guessed(1000, 200, 180), 0.05
+    asked: list[float] = []
+
+    def held_to(factor: float) -> TradeOff:
+        asked.append(factor)
+        return audited.gaussian(1 / factor)
+
+    factor = audited.quietest_not_refuted(guessed, held_to, confidence=1 - level)
+    assert factor is not None
+    assert audited.refutes(guessed, audited.gaussian(1 / factor), level=level)
+    assert not audited.refutes(guessed, audited.gaussian(1.02 / factor), level=level)
+    assert len(asked) <= 12
+
+
 def test_bad_numbers_are_refused() -> None:
     with pytest.raises(InputError, match="guesses"):
         Guessed(5, 6, 1)

@@ -9,6 +9,7 @@ Gaussian. Nothing here knows a coin. Gradients are taken at points that were rel
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,9 @@ from tacit.privacy.mechanisms.clipping import ClipNorm
 __all__ = ["Alignment", "Forms"]
 
 CHUNK = 2_000_000  # numbers of the canaries' gradients that are taken at a time
-MOST_KNOWN = 1024  # other records of a node that stand for all of them
+MOST_KNOWN = 1024  # other records of a node that stand for all of them,
+MOST_KNOWN_TOGETHER = 8192  # but of all nodes together not many more than these
+LEAST_KNOWN = 32
 RIDGE = 0.1  # of the mean square of a canary's gradient
 
 
@@ -46,6 +49,13 @@ class Forms:
     targets: Tensor
     other_inputs: Tensor | None = None
     other_targets: Tensor | None = None
+
+    @property
+    def both(self) -> list[tuple[Tensor, Tensor]]:
+        """Inputs and targets of each form that is a record."""
+        if self.other_inputs is None or self.other_targets is None:
+            return [(self.inputs, self.targets)]
+        return [(self.inputs, self.targets), (self.other_inputs, self.other_targets)]
 
 
 class Alignment:
@@ -84,6 +94,7 @@ class Alignment:
         self._crowd_agreed = self._crowd_square = 0.0
         self._indices, self._mask, self._factor = _known(data, forms.rows, seed)
         self._known = data.gather(self._indices)
+        self._slots, self._filled = _by_node(forms.owners, len(data.sizes))
 
     def add(
         self,
@@ -103,28 +114,25 @@ class Alignment:
             clip: the clipping bound C.
             step: its number, by which dropout masks go.
         """
-        owners, parts = self._forms.owners, self._parts()
-        keep = self._gram is not None or len(parts) == 1
-        whole = self._others(points, clip, step)
-        kept = []
-        for part in parts:
-            own, other = self._both(points, part, clip, step)
-            whole.index_add_(0, owners[part], (own + other) / 2)
-            kept.append(own.sub_(other) if keep else None)
-        heavy = precision[:, None] * whole
-        self._crowd_agreed += float((heavy * released.double()).sum())
-        self._crowd_square += float((heavy * whole).sum())
-        for part, difference in zip(parts, kept, strict=True):
-            if difference is None:
-                own, other = self._both(points, part, clip, step)
-                difference = own.sub_(other)
-            node = owners[part]
-            weighed = precision[node][:, None] * difference
-            self._agreed[part] += (weighed * released[node].double()).sum(1)
-            self._expected[part] += (weighed * whole[node]).sum(1)
+        whole = self._others(points, clip, step) + self._halves(points, clip, step)
+        weighed = precision[:, None] * released.double()
+        self._crowd_agreed += float((weighed * whole).sum())
+        self._crowd_square += float((precision[:, None] * whole * whole).sum())
+        # Scores need no more digits than gradients have, but numbers that do not overflow.
+        wanted = torch.stack([weighed, precision[:, None] * whole], dim=2)
+        size = wanted.abs().amax((0, 1)).clamp_min(1e-300)
+        wanted, kept = (wanted / size).to(points.dtype), []
+        for part in self._parts():
+            difference = self._difference(points, part, clip, step)
+            for node, rows in _runs(self._forms.owners[part]):
+                agreed, expected = (difference[rows] @ wanted[node]).double().T * size[:, None]
+                self._agreed[part[rows]] += agreed
+                self._expected[part[rows]] += expected
+            if self._gram is not None:
+                kept.append(difference.double())
         if self._gram is not None:
-            together = torch.cat([difference for difference in kept if difference is not None])
-            together *= precision[owners].sqrt()[:, None]
+            owners = self._forms.owners
+            together = torch.cat(kept) * precision[owners].sqrt()[:, None]
             same = owners[:, None] == owners
             self._gram += ((together @ together.T) * same).cpu()
 
@@ -149,16 +157,13 @@ class Alignment:
         width = 1 + CHUNK // self._model.parameters_count
         return list(torch.split(torch.arange(count, device=self._device), width))
 
-    def _both(
-        self, points: Tensor, part: Tensor, clip: float | None, step: int
-    ) -> tuple[Tensor, Tensor]:
-        """Clipped gradients of some canaries' two forms, float64 `[part, d]` each."""
+    def _difference(self, points: Tensor, part: Tensor, clip: float | None, step: int) -> Tensor:
+        """The clipped gradients of some canaries, one form less the other, `[part, d]`."""
         forms, node = self._forms, self._forms.owners[part]
         coins = self._coins(step, node, self._numbers[part][:, None])
         mask = torch.ones(len(part), 1, dtype=torch.bool, device=self._device)
-
-        def each(inputs: Tensor, targets: Tensor) -> Tensor:
-            found = self._model.gradient(
+        own, *other = (
+            self._model.gradient(
                 points[node],
                 inputs[part][:, None],
                 targets[part][:, None],
@@ -166,13 +171,28 @@ class Alignment:
                 clip,
                 norm=self._norm,
                 coins=coins,
-            )
-            return found.total.double()
+            ).total
+            for inputs, targets in forms.both
+        )
+        return own - other[0] if other else own
 
-        own = each(forms.inputs, forms.targets)
-        if forms.other_inputs is None or forms.other_targets is None:
-            return own, torch.zeros_like(own)
-        return own, each(forms.other_inputs, forms.other_targets)
+    def _halves(self, points: Tensor, clip: float | None, step: int) -> Tensor:
+        """What the canaries add on average: half of both forms of each, float64 `[nodes, d]`."""
+        nodes = torch.arange(len(points), device=self._device)
+        coins = self._coins(step, nodes, self._numbers[self._slots])
+        total = torch.zeros_like(points, dtype=torch.float64)
+        for inputs, targets in self._forms.both:
+            found = self._model.gradient(
+                points,
+                inputs[self._slots],
+                targets[self._slots],
+                self._filled,
+                clip,
+                norm=self._norm,
+                coins=coins,
+            )
+            total += found.total / 2
+        return total
 
     def _others(self, points: Tensor, clip: float | None, step: int) -> Tensor:
         """Every node's sum of clipped gradients of the records that are no canaries."""
@@ -191,6 +211,25 @@ class Alignment:
         return record_coins(self._seed, step, 0, nodes, numbers)
 
 
+def _by_node(owners: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
+    """The canaries of every node, and which slots hold one, `[nodes, width]`."""
+    counts = torch.bincount(owners, minlength=nodes)
+    width = max(1, int(counts.max()))
+    filled = torch.arange(width, device=owners.device) < counts[:, None]
+    slots = torch.zeros(nodes, width, dtype=torch.int64, device=owners.device)
+    slots[filled] = torch.argsort(owners, stable=True)
+    return slots, filled
+
+
+def _runs(owners: Tensor) -> Iterator[tuple[int, slice]]:
+    """Which node holds canaries that follow each other, and which these are."""
+    nodes, counts = torch.unique_consecutive(owners, return_counts=True)
+    start = 0
+    for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
+        yield node, slice(start, start + count)
+        start += count
+
+
 def _known(data: StackedData, canaries: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Some of every node's records that are no canaries.
 
@@ -199,11 +238,12 @@ def _known(data: StackedData, canaries: Tensor, seed: int) -> tuple[Tensor, Tens
         over these, `[nodes]`.
     """
     rng = np.random.default_rng(seed)
+    most = max(LEAST_KNOWN, min(MOST_KNOWN, MOST_KNOWN_TOGETHER // len(data.sizes)))
     taken = set(canaries.tolist())
     chosen, factors = [], []
     for offset, size in zip(data.offsets.tolist(), data.sizes.tolist(), strict=True):
         others = np.asarray([n for n in range(size) if offset + n not in taken], np.int64)
-        few = np.sort(rng.permutation(others)[:MOST_KNOWN])
+        few = np.sort(rng.permutation(others)[:most])
         chosen.append(few)
         factors.append(len(others) / max(1, len(few)))
     width = max(1, *(len(few) for few in chosen))

@@ -319,9 +319,11 @@ def one_run_attacks(one_run: OneRun, plan: Plan, target: Target) -> list[Attack]
     less = {} if family.factor is None else {"noise less than": family.factor}
     any_epsilon = one_run.epsilon(delta=target.delta, confidence=target.confidence)
     found = (("one-run", any_epsilon, counted), ("one-run-f-dp", family.epsilon, counted | less))
+    stopped = one_run.stopped_after
+    ran = "one training" if stopped is None else f"the first {stopped} steps of one training"
     return [
         Attack(
-            name=f"one training, {KINDS[one_run.kind]}",
+            name=f"{ran}, {KINDS[one_run.kind]}",
             statistic="gradient alignment",
             method=method,
             epsilon=epsilon,

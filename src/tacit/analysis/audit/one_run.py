@@ -29,6 +29,7 @@ from tacit.analysis.audit.trace import ContextFactory
 from tacit.analysis.audit.trade_off import Guessed, epsilon_of_any
 from tacit.communication.exchange import InProcessExchange
 from tacit.data import StackedData
+from tacit.models.architectures import failures
 from tacit.privacy import ADD_OR_REMOVE_ONE, Relation
 from tacit.training.budget import node_keys
 from tacit.training.plan import Plan
@@ -45,7 +46,13 @@ GUESSED_SHARE = 0.2
 """Of the canaries that are guessed; the least certain others are abstained from."""
 
 MOST_SCORED = 200  # steps that are looked at, evenly spread
-MOST_PRODUCTS = 10**11  # for canaries to be told apart together: half a minute
+FEW_SCORED = 10  # steps that are rather looked at than more canaries
+FEW_CANARIES = 20  # that are rather looked at than more steps
+MOST_GRADIENTS = 2 * 10**9  # numbers of the canaries' gradients at all of them: ten seconds
+MOST_PRODUCTS = 2 * 10**10  # for canaries to be told apart together: five seconds
+MOST_NOISE = 4 * 10**7  # numbers of noise that are drawn in training: fifteen seconds
+# Of one parameter's gradient by one record, beside one number of noise: the time that it takes.
+GRADIENT_TIME = 3e-4
 LARGE = 10.0  # times the largest norm of a record's inputs
 _FALLING = (dp_fedavg.step, fedspd_dp.step, dpdo.step)  # what they release falls with gradients
 _UNCLIPPED = (dp_fedavg.step,)  # a client's whole change is clipped, not records' gradients
@@ -63,6 +70,8 @@ class OneRun:
         scores: `[m]`, larger where the releases speak for the canary.
         times: neighbouring steps between a canary that is in and one that is out, see `TradeOff`.
         kind: what a canary was.
+        stopped_after: of how many steps, where the training did not run all of those that were
+            asked for; None: it did.
     """
 
     canaries: int
@@ -72,6 +81,7 @@ class OneRun:
     scores: NDArray[np.float64]
     times: int = 1
     kind: Canary = "mislabelled"
+    stopped_after: int | None = None
 
     @property
     def guessed(self) -> Guessed:
@@ -160,29 +170,46 @@ def run_once(
     """Train once with canaries, and guess the coins.
 
     Under add-or-remove-one a canary that is out is not there, with J, rate and denominator as
-    they were; under replace-one the record is as it was instead. So it is for a model with dropout
-    too, whose masks go by the numbers of the records: there two neighbouring steps lie between a
-    canary that is in and one that is out.
+    they were; under replace-one the record is as it was instead. So it is also where the number of
+    a record decides how others are treated: a model with dropout, whose masks go by numbers, and a
+    table of mini-batches, which hold records whose numbers follow each other. There two
+    neighbouring steps lie between a canary that is in and one that is out.
+
+    Where the model or the data are large, the training stops early, and fewer steps and canaries
+    are looked at; all of that follows from public sizes. The first steps of a training are a
+    function of all that it releases, so that they keep the certificate of the whole.
 
     Args:
         job: the experiment.
         nodes: whose records are audited.
-        steps: how many steps to run.
+        steps: how many steps to run, where they take no longer than some seconds.
         relation: of neighbouring data sets.
         canaries: at most so many in all, and at most half of a node's records.
         seed: of coins and noise.
         context: what executes a step.
-        canary: what a canary is.
+        canary: what a canary is; mislabelled where the model fails on one that is unlike any other.
         on_step: called with every step done.
     """
     rng = np.random.default_rng(seed)
-    selection = _choose_canaries(job, nodes, canaries, rng)
-    zero_out = relation == ADD_OR_REMOVE_ONE and not job.model.drops
+    zero_out = relation == ADD_OR_REMOVE_ONE and not _by_number(job)
+    ran = min(steps, _affordable_steps(job.plan))
+    numbers = job.plan.parameters * (1 if zero_out else 2)
+    fewest = min(ran, FEW_SCORED)
+    most = max(FEW_CANARIES, MOST_GRADIENTS // (numbers * fewest))
+    selection = _choose_canaries(job, nodes, min(canaries, most), rng)
+    count = len(selection.rows)
+    scored = min(ran, MOST_SCORED, max(fewest, MOST_GRADIENTS // (numbers * count)))
     right, was = job.train.targets[selection.rows], job.train.inputs_of(selection.rows)
+    made = was
+    if canary == "unlike":
+        made = unlike(was, rng, job.config.input_bound)
+        taken = made.to(job.dtype) if made.is_floating_point() else made
+        if failures(job.model.evaluated, taken):
+            canary, made = "mislabelled", was
     forms = Forms(
         rows=selection.rows,
         owners=selection.owners,
-        inputs=was if canary == "mislabelled" else unlike(was, rng, job.config.input_bound),
+        inputs=made,
         targets=mislabel(right, job.loss.name, job.outputs),
         other_inputs=None if zero_out else was,
         other_targets=None if zero_out else right,
@@ -196,9 +223,10 @@ def run_once(
         clip_norm=plan.release.clip.norm,
         sign=-1 if job.config.algorithm.definition.step in _FALLING else 1,
         seed=job.config.train.seed,
-        joint=len(selection.rows) ** 2 * plan.parameters * min(steps, MOST_SCORED) < MOST_PRODUCTS,
+        joint=count**2 * plan.parameters * scored < MOST_PRODUCTS,
     )
-    _train(job, seeded(plan, seed), train, steps, context, alignment, on_step)
+    looked_at = frozenset(np.linspace(0, ran - 1, scored).astype(int).tolist())
+    _train(job, seeded(plan, seed), train, ran, looked_at, context, alignment, on_step)
     scores = alignment.scores()
     counts = guess(scores, selection.included)
     return OneRun(
@@ -209,7 +237,21 @@ def run_once(
         scores=scores,
         times=2 if relation == ADD_OR_REMOVE_ONE and not zero_out else 1,
         kind=canary,
+        stopped_after=None if ran == steps else ran,
     )
+
+
+def _by_number(job: Job) -> bool:
+    """Whether a record that is gone changes how the records after it are treated."""
+    chosen = job.config.algorithm
+    table = chosen.definition.table(chosen.options)
+    return job.model.drops or (table is not None and table.mini_batch is not None)
+
+
+def _affordable_steps(plan: Plan) -> int:
+    """How many steps take some fifteen seconds of one core, by public sizes; at least one."""
+    drawn = sum(node.expected_batch for node in plan.nodes) * plan.release.local_steps
+    return max(1, int(MOST_NOISE / (plan.parameters * (len(plan.nodes) + GRADIENT_TIME * drawn))))
 
 
 def planted(plan: Plan, train: StackedData, forms: Forms, out: Tensor) -> tuple[Plan, StackedData]:
@@ -292,11 +334,12 @@ def _train(
     plan: Plan,
     train: StackedData,
     steps: int,
+    scored: frozenset[int],
     context: ContextFactory,
     alignment: Alignment,
     on_step: Callable[[int], None],
 ) -> None:
-    """Train, and hand every release on with the public points at which its step began."""
+    """Train, and hand the releases of some steps on, with the public points where they began."""
     definition, options = job.config.algorithm.definition, job.config.algorithm.options
     exchange = InProcessExchange(
         plan.mixing.weights, dtype=job.dtype, device=job.device, active=plan.release.active
@@ -307,7 +350,6 @@ def _train(
     state = definition.start(
         job.model.start(len(plan.nodes), job.dtype, job.device), options, watched
     )
-    scored = set(np.linspace(0, steps - 1, min(steps, MOST_SCORED)).astype(int).tolist())
     for k in range(steps):
         points = definition.models(state)
         if not definition.released_models:  # un-noised: a node's own
