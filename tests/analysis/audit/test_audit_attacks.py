@@ -224,3 +224,20 @@ def test_what_cannot_be_audited_is_refused() -> None:
             job_of(batch="all", privacy=given, algorithm={"clip": 1.0}), options=QUICK
         ).certified
     )
+
+
+@pytest.mark.slow
+def test_only_independent_repetitions_are_counted() -> None:
+    """Nodes that share public values which cut off gradients are none."""
+    options = AuditOptions(repetitions=100, canaries=0, seconds=0.5)
+    jobs = [
+        job_of(algorithm={"name": name, "regulariser": regulariser}, batch="all", steps=2)
+        for name, regulariser in (("dpdo", "none"), ("dpdo", "box"), ("fedspd-dp", "box"))
+    ]
+    reports = [audit_job(job, options=options) for job in jobs]
+    assert not any(report.defect for report in reports)
+    # Of a copy of the graph all nodes are repetitions, or one is, or no copy is.
+    counted = [attack.repetitions for report in reports[:2] for attack in report.attacks[:1]]
+    assert counted[0] <= 100 < 2 * counted[0]
+    assert counted[1] <= 100 < 2 * counted[1]
+    assert reports[2].attacks == ()

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit import privacy
+from tacit.algorithms import dpdo, fedspd_dp
 from tacit.analysis.audit.bounds import (
     Counts,
     epsilon_lower,
@@ -192,9 +194,13 @@ def worst_cases(
     """Attack the laboratory with all designs that suit the plan.
 
     Returns:
-        What every attack achieves; traces of the first runs; and the laboratory.
+        What every attack achieves, none where no bound would be proved; traces of the first runs;
+        and the laboratory.
     """
     designs, small = _designs(plan, target), in_small(plan)
+    apart = _repetitions_apart(plan)
+    if apart == "copies":
+        target = replace(target, nodes=(target.node.node,))
     node = small.nodes[target.node.node]
     repetitions = options.repetitions or _affordable(small, node, target.steps)
     nodes = -(-repetitions * len(plan.nodes) // len(target.nodes))
@@ -216,7 +222,24 @@ def worst_cases(
             progress(own[0].name, run + 1, runs)
         for design, parts in zip(own, observations, strict=True):
             attacks.append(_attack(design, *_joined(parts), target))
-    return attacks, traces, harness
+    return [] if apart == "no" else attacks, traces, harness
+
+
+def _repetitions_apart(plan: Plan) -> Literal["nodes", "copies", "no"]:
+    """Whose messages are independent repetitions: those of nodes, of copies of the graph, or none.
+
+    Where what is released depends on public values other than by a linear function, nodes that
+    share such values are no independent repetitions (`docs/proofs/audits.md`, The laboratory): a
+    box around the sum of gradients in DPDO, a proximal step in the iterates of FedSPD-DP, whose
+    server all copies share.
+    """
+    chosen = plan.config.algorithm
+    regulariser = getattr(chosen.options, "regulariser", "none")
+    if chosen.definition.step is dpdo.step and regulariser != "none":
+        return "copies"
+    if chosen.definition.step is fedspd_dp.step and regulariser not in ("none", "l2"):
+        return "no"
+    return "nodes"
 
 
 def _affordable(plan: Plan, node: NodePlan, steps: int) -> int:

@@ -34,11 +34,11 @@ from tacit.training.prepare import DTYPES
 __all__ = [
     "ContextFactory",
     "Drawn",
-    "Release",
     "Sent",
     "Sum",
     "Trace",
     "TracedExchange",
+    "TracedRelease",
     "run_traced",
 ]
 
@@ -68,7 +68,7 @@ class Sent:
 
 
 @dataclass(frozen=True, eq=False)
-class Release:
+class TracedRelease:
     """One call of `StepContext.add_noise`, for the nodes that take part.
 
     Args:
@@ -153,7 +153,7 @@ class Trace:
     offsets: NDArray[np.int64]
     start: Tensor
     sent: list[Sent] = field(default_factory=list)
-    releases: list[Release] = field(default_factory=list)
+    releases: list[TracedRelease] = field(default_factory=list)
     sums: list[Sum] = field(default_factory=list)
     drawn: list[Drawn] = field(default_factory=list)
     models: list[Tensor] = field(default_factory=list)
@@ -271,7 +271,7 @@ class _TracedContext:
     """
 
     def __init__(
-        self, inner: StepContext, plan: Plan, trace: Trace, replay: Sequence[Release] | None
+        self, inner: StepContext, plan: Plan, trace: Trace, replay: Sequence[TracedRelease] | None
     ) -> None:
         self._inner, self._plan, self._trace, self._replay = inner, plan, trace, replay
 
@@ -330,7 +330,7 @@ class _TracedContext:
         if kept is not None and (kept.step, kept.part, kept.nodes) == (k, part, nodes):
             released[rows] = kept.after
         done.append(
-            Release(
+            TracedRelease(
                 step=k,
                 part=part,
                 nodes=nodes,
@@ -352,7 +352,7 @@ def run_traced(
     *,
     context: ContextFactory,
     steps: int,
-    replay: Sequence[Release] | None = None,
+    replay: Sequence[TracedRelease] | None = None,
     models: bool = False,
     on_step: Callable[[int], None] = lambda done: None,
 ) -> Trace:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tacit.algorithms import StepContext
 from tacit.analysis.audit.harness import seeded
-from tacit.analysis.audit.trace import ContextFactory, Release, Trace, run_traced
+from tacit.analysis.audit.trace import ContextFactory, Trace, TracedRelease, run_traced
 from tacit.analysis.audit.worst_case import Candidate
 from tacit.communication.exchange import Exchange, InProcessExchange
 from tacit.data import StackedData
@@ -168,7 +168,7 @@ class Bench:
     steps: int
 
     def run(
-        self, replay: Sequence[Release] | None = None, absent: Tensor | None = None
+        self, replay: Sequence[TracedRelease] | None = None, absent: Tensor | None = None
     ) -> NotedRun:
         """The run, its releases as they were in another one, without the records `absent`."""
         calls: list[NotedCall] = []

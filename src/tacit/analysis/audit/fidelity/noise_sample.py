@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from torch import Tensor
 
-from tacit.analysis.audit.trace import Release, Trace
+from tacit.analysis.audit.trace import Trace, TracedRelease
 from tacit.errors import InputError
 from tacit.privacy.noise.gaussian import spacing
 from tacit.privacy.noise.laplace import laplace_spacing
@@ -269,7 +269,7 @@ def _rows(tensors: Sequence[Tensor], kept: NDArray[np.bool_]) -> Tensor:
     return together if kept.all() else together[torch.from_numpy(kept).to(together.device)]
 
 
-def _drawn(trace: Trace, release: Release, plan: Plan) -> Array | None:
+def _drawn(trace: Trace, release: TracedRelease, plan: Plan) -> Array | None:
     """Records of the release's last batch over those expected, a row a node; None: unknown."""
     calls = trace.drawn[release.draws]
     if not calls:

@@ -31,7 +31,7 @@ from tacit.analysis.audit.fidelity.bench import Bench, NotedCall, NotedRun, acti
 from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.analysis.audit.fidelity.recomputed import division_finding, sum_finding
 from tacit.analysis.audit.fidelity.rounding import down, up
-from tacit.analysis.audit.trace import ContextFactory, Release
+from tacit.analysis.audit.trace import ContextFactory, TracedRelease
 from tacit.analysis.audit.worst_case import Candidate, candidates, marker
 from tacit.data import StackedData
 from tacit.training.prepare import Job
@@ -210,7 +210,7 @@ def _lengths(one: Tensor, other: Tensor, l1: bool) -> Array:
 class _Judge:
     """Compares what two runs handed to the noise with what the plan's mechanisms let it move."""
 
-    def __init__(self, bench: Bench, releases: Sequence[Release]) -> None:
+    def __init__(self, bench: Bench, releases: Sequence[TracedRelease]) -> None:
         self._rounding = _ROUNDING[bench.job.dtype]
         self._l1 = bench.plan.release.algorithm.noise.norm == "l1"
         self._releases = releases
