@@ -241,3 +241,15 @@ def test_only_independent_repetitions_are_counted() -> None:
     assert counted[0] <= 100 < 2 * counted[0]
     assert counted[1] <= 100 < 2 * counted[1]
     assert reports[2].attacks == ()
+
+
+@pytest.mark.slow
+def test_a_table_on_disk_is_left_alone(tmp_path: Path) -> None:
+    """An audit has a table of its own, on the same disk, and takes it away."""
+    (tmp_path / "inputs.bin").write_bytes(b"of a run")
+    algorithm = {"name": "privsgp-vr", "state": "private", "table_directory": str(tmp_path)}
+    options = AuditOptions(repetitions=100, canaries=10, seconds=0.5)
+    report = audit_job(job_of(algorithm=algorithm, steps=2), options=options)
+    assert not report.defect
+    assert [path.name for path in tmp_path.iterdir()] == ["inputs.bin"]
+    assert (tmp_path / "inputs.bin").read_bytes() == b"of a run"

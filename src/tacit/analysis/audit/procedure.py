@@ -117,16 +117,20 @@ def audit_job(
         raise InputError(
             "faults", "simulated", "leave them out in an audit: what is lost tells an observer less"
         )
-    with tempfile.TemporaryDirectory() as folder:
-        own = replace(job, plan=_without_own_files(job.plan, folder))
+    directory = getattr(job.config.algorithm.options, "table_directory", None)
+    if directory is None:
+        return _audit(job, options, context, progress)
+    # On the same disk: a table lies there because memory is too small for it.
+    place = Path(directory).absolute()
+    disk = next(folder for folder in (place, *place.parents) if folder.is_dir())
+    with tempfile.TemporaryDirectory(dir=disk) as folder:
+        own = replace(job, plan=_with_table_in(job.plan, folder))
         return _audit(own, options, context, progress)
 
 
-def _without_own_files(plan: Plan, folder: str) -> Plan:
-    """The plan whose gradient table, if it is on disk, is in another folder than that of a run."""
+def _with_table_in(plan: Plan, folder: str) -> Plan:
+    """The plan whose gradient table is in another folder than that of a run."""
     settings = plan.config.algorithm
-    if getattr(settings.options, "table_directory", None) is None:
-        return plan
     options = settings.options.model_copy(update={"table_directory": folder})
     algorithm = settings.model_copy(update={"options": options})
     return replace(plan, config=plan.config.model_copy(update={"algorithm": algorithm}))
