@@ -122,6 +122,7 @@ def test_an_alarm_is_not_undone_by_another_audit(run: Path) -> None:
         assert recorded is not None
         names = tuple(failure.name for failure in recorded.failures)
         shown.append((names, recorded.earlier_alarms))
+        assert recorded.claim_verdict == innocent.claim_verdict
         # What it saw may be a function of private records: that stays in audit.json.
         assert "half as large" not in (run / "result.json").read_text(encoding="utf-8")
         assert "half as large" not in (run / "report.html").read_text(encoding="utf-8")

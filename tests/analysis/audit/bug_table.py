@@ -339,7 +339,7 @@ LEAVING = (
     Bug(
         "the loss alongside",
         "Nodes send the loss of their batch.",
-        "",
+        "what is sent",
         of_samplers("poisson"),
         leaving.LossAlongside,
     ),

@@ -39,8 +39,7 @@ class Bug:
     Args:
         name: a few words.
         slip: what was done, one sentence.
-        found_by: the test or attack that finds it, maybe with others, in the case that is tested;
-            empty where the audit ends with an error instead.
+        found_by: the test or attack that finds it, maybe with others, in the case that is tested.
         cases: the experiments that it is planted in.
         context: what executes a step.
         patches: of the product's modules.

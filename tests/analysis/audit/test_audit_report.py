@@ -29,6 +29,7 @@ from tacit.analysis.audit import (
 )
 from tacit.analysis.audit.excess import epsilon_of_weaker_noise, smallest_excess
 from tacit.analysis.audit.fidelity.finding import LEVEL, Finding
+from tacit.analysis.audit.report import claim_verdict
 from tacit.report.documents.base import dump, load, plain_json
 from tacit.report.documents.claims import AuditDocument
 
@@ -321,3 +322,9 @@ def test_every_test_is_documented_with_its_question(settings: dict[str, Any]) ->
         assert not test.saw[0].islower()
         assert test.saw.endswith(".")
         assert test.power.endswith(".")
+
+
+def test_a_verdict_on_a_claim_follows_the_figure_beside_it() -> None:
+    assert claim_verdict(None, 3.0, 0.95) == "no claim"
+    assert claim_verdict(1.0, 1.0, 0.95) == "claim not exceeded"
+    assert claim_verdict(1.0, 1.5, 0.95) == "claim VIOLATED at 95 % confidence"

@@ -68,6 +68,8 @@ KINDS: Mapping[Canary, str] = {
 LEAST_REPETITIONS, MOST_REPETITIONS = 200, 2000  # by default
 NODE_STEPS = 150_000  # of the repetitions on one pair of data sets, by default
 COINS_PER_STEP, DRAWN_PER_STEP = 3000, 40  # that cost as much as all else in a step of a node
+LEAST_DRAWN, MOST_DRAWN = 2, 1_000_000  # steps; records of all of them
+COINS_A_DRAW = 30  # that cost as much as a record that is drawn
 KEPT_RUNS = 2  # of the laboratory, whose traces the tests of fidelity read
 
 
@@ -190,12 +192,12 @@ def worst_cases(
     options: AuditOptions,
     context: ContextFactory,
     progress: Progress,
-) -> tuple[list[Attack], list[Trace], Harness]:
+) -> tuple[list[Attack], list[Trace], list[Trace], Harness]:
     """Attack the laboratory with all designs that suit the plan.
 
     Returns:
         What every attack achieves, none where no bound would be proved; traces of the first runs;
-        and the laboratory.
+        traces that say who was drawn of all records that a node has; and the laboratory.
     """
     designs, small = _designs(plan, target), in_small(plan)
     apart = _repetitions_apart(plan)
@@ -222,7 +224,18 @@ def worst_cases(
             progress(own[0].name, run + 1, runs)
         for design, parts in zip(own, observations, strict=True):
             attacks.append(_attack(design, *_joined(parts), target))
-    return [] if apart == "no" else attacks, traces, harness
+    drawn = traces
+    if small != plan:  # who is drawn is asked of as many records as there are
+        whole = set_up(plan, _drawable(plan, target.steps), len(plan.nodes), context)
+        problem, kept = designs[0].problem, range(KEPT_RUNS)
+        drawn = [whole.observe(problem, seed_of(options, 14, run)).trace for run in kept]
+    return [] if apart == "no" else attacks, traces, drawn, harness
+
+
+def _drawable(plan: Plan, steps: int) -> int:
+    """Steps in which the records of one graph are drawn, in some seconds."""
+    each = sum(node.expected_batch + node.records / COINS_A_DRAW for node in plan.nodes)
+    return int(min(steps, max(LEAST_DRAWN, MOST_DRAWN / (each * plan.release.local_steps))))
 
 
 def _repetitions_apart(plan: Plan) -> Literal["nodes", "copies", "no"]:

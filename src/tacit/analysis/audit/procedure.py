@@ -50,7 +50,7 @@ DEFAULT_OPTIONS = AuditOptions()
 
 LEAST_STEPS, MOST_NUMBERS = 4, 2**23  # of all nodes' noise in the own model's run
 MOST_WORK = 5e9  # records times parameters of that run: some seconds
-COMPARED_STEPS = 4  # of runs on other records
+COMPARED_WORK, MOST_COMPARED = 5e8, 400  # records times parameters of a run on others; its steps
 RESERVED = 64  # seeds that the runs on other records may use
 SECONDS = 20.0  # that the search for worst-case records takes, by default
 
@@ -146,10 +146,10 @@ def _audit(
     findings: list[Finding] = []
     attacks: list[Attack] = []
     try:
-        attacks, traces, laboratory = worst_cases(plan, target, options, context, progress)
+        attacks, traces, drawn, laboratory = worst_cases(plan, target, options, context, progress)
         progress("tests of the laboratory", 0, 1)
         samples = [_laboratory_sample(traces, laboratory)]
-        findings += sampling_findings(traces)
+        findings += sampling_findings(drawn)
     except MessagesError as error:
         samples, findings = [], [_unreadable(error)]
     findings += _own_findings(job, samples, options, context, progress)
@@ -235,7 +235,7 @@ def _own_findings(
     sample = noise_sample([own], job.plan, steps=steps, where="the run of your own model")
     findings = noise_findings([*samples, sample])
     progress("runs on other records", 0, 1)
-    compared = min(steps, COMPARED_STEPS)
+    compared = _compared_steps(job.plan)
     findings += interference_findings(job, context=context, seed=seed + 1, steps=compared)
     progress("what leaves a process", 0, 1)
     findings += leaving_findings(job, context=context)
@@ -261,6 +261,13 @@ def _own_trace(job: Job, seed: int, context: ContextFactory, progress: Progress)
         models=True,
         on_step=lambda done: progress("noise of the own model", done, steps),
     )
+
+
+def _compared_steps(plan: Plan) -> int:
+    """Steps of the runs on other records: all of a small experiment's, the first ones of others."""
+    drawn = sum(node.expected_batch for node in plan.nodes) * plan.release.local_steps
+    most = COMPARED_WORK / ((drawn + len(plan.nodes)) * plan.parameters)
+    return min(plan.steps, MOST_COMPARED, max(LEAST_STEPS, int(most)))
 
 
 def _tested(job: Job) -> tuple[AuditedModel, ...]:

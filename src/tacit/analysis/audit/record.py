@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tacit.analysis.audit.report import claim_verdict
 from tacit.errors import InputError
 from tacit.report import write_report
 from tacit.report.documents.base import parse
@@ -51,7 +52,9 @@ def record_audit(run: Path, document: AuditDocument) -> Path:
         raise InputError(
             "FILE", str(run), f"has a result.json or an audit.json that cannot be read: {error}"
         ) from None
+    audited = max((attack.epsilon for attack in _made(document)), default=0.0)
     own = {
+        "claim_verdict": claim_verdict(document.claimed_epsilon, audited, document.confidence),
         "questions": [test.question for test in document.fidelity],
         "tested": [_tested(model) for model in document.tested],
         "earlier_alarms": alarms,
@@ -61,7 +64,6 @@ def record_audit(run: Path, document: AuditDocument) -> Path:
     }
     same = {name: getattr(document, name) for name in RunAudit.model_fields if name not in own}
     audit = RunAudit.model_validate(same | own)
-    audited = max((attack.epsilon for attack in _made(document)), default=0.0)
     shown = {"audited_epsilon": audited, "audit": audit}
     folder = RunFolder(run)
     folder.write_document(name, document)

@@ -34,6 +34,7 @@ __all__ = [
     "audit_document",
     "audit_progress",
     "audit_table",
+    "claim_verdict",
 ]
 
 
@@ -197,10 +198,21 @@ class AuditReport:
     @property
     def claim_verdict(self) -> str:
         """Of the published formula, in one line."""
-        if self.claim_violated is None:
-            return "no claim"
-        level = f"{100 * self.confidence:g} % confidence"
-        return f"claim VIOLATED at {level}" if self.claim_violated else "claim not exceeded"
+        return claim_verdict(self.claimed, self.epsilon, self.confidence)
+
+
+def claim_verdict(claimed: float | None, epsilon: float, confidence: float) -> str:
+    """Of the published formula, in one line.
+
+    Args:
+        claimed: by the formula; None: infinite, or there is none.
+        epsilon: that attacks extracted.
+        confidence: with which.
+    """
+    if claimed is None:
+        return "no claim"
+    level = f"{100 * confidence:g} % confidence"
+    return f"claim VIOLATED at {level}" if epsilon > claimed else "claim not exceeded"
 
 
 def _violation(comparison: Comparison) -> str:
