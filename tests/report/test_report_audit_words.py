@@ -29,6 +29,7 @@ def recorded(**changes: Any) -> dict[str, Any]:
         "certified_epsilon": 2.4601,
         "claimed_epsilon": 0.5,
         "certified_violated": False,
+        "attacks": 3,
         "verdict": "no alarm; all 3 fidelity tests passed",
         "claim_verdict": "claim not exceeded",
         "fidelity_tests": 3,
@@ -51,6 +52,11 @@ def words(**changes: Any) -> str:
     """The paragraphs of an audit that extracted 1.9599."""
     audit = RunAudit.model_validate(recorded(**changes))
     return " ".join(audit_words(audit, 1.9599).texts).replace("\u202f", " ")
+
+
+def test_without_an_attack_nothing_is_said_to_be_extracted() -> None:
+    assert "No attack on made records was possible" in words(attacks=0)
+    assert "1.95" not in words(attacks=0)
 
 
 def test_what_was_found_is_said_with_how_sure_it_is() -> None:

@@ -110,6 +110,8 @@ def _tests(audit: RunAudit) -> str:
 
 
 def _attacks(audit: RunAudit, epsilon: float | None) -> str:
+    if not audit.attacks:
+        return "No attack on made records was possible for this experiment, so none is stated here."
     level = "" if audit.confidence is None else f", with {100 * audit.confidence:g} % confidence"
     extracted = "infinite" if epsilon is None else lower_words(epsilon)
     told = (

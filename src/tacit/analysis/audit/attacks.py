@@ -68,7 +68,7 @@ KINDS: Mapping[Canary, str] = {
 LEAST_REPETITIONS, MOST_REPETITIONS = 200, 2000  # by default
 NODE_STEPS = 150_000  # of the repetitions on one pair of data sets, by default
 COINS_PER_STEP, DRAWN_PER_STEP = 3000, 40  # that cost as much as all else in a step of a node
-LEAST_DRAWN, MOST_DRAWN = 2, 1_000_000  # steps; records of all of them
+LEAST_DRAWN, MOST_DRAWN = 2, 500_000  # steps; records of all of them
 COINS_A_DRAW = 30  # that cost as much as a record that is drawn
 KEPT_RUNS = 2  # of the laboratory, whose traces the tests of fidelity read
 
@@ -226,16 +226,19 @@ def worst_cases(
             attacks.append(_attack(design, *_joined(parts), target))
     drawn = traces
     if small != plan:  # who is drawn is asked of as many records as there are
-        whole = set_up(plan, _drawable(plan, target.steps), len(plan.nodes), context)
+        steps, nodes = _drawable(plan, target.steps)
+        whole = set_up(plan, steps, nodes, context)
         problem, kept = designs[0].problem, range(KEPT_RUNS)
         drawn = [whole.observe(problem, seed_of(options, 14, run)).trace for run in kept]
     return [] if apart == "no" else attacks, traces, drawn, harness
 
 
-def _drawable(plan: Plan, steps: int) -> int:
-    """Steps in which the records of one graph are drawn, in some seconds."""
+def _drawable(plan: Plan, steps: int) -> tuple[int, int]:
+    """Steps and nodes whose records are drawn in some seconds: of one graph, or of its copies."""
     each = sum(node.expected_batch + node.records / COINS_A_DRAW for node in plan.nodes)
-    return int(min(steps, max(LEAST_DRAWN, MOST_DRAWN / (each * plan.release.local_steps))))
+    most = MOST_DRAWN / (each * plan.release.local_steps)
+    taken = int(min(steps, max(LEAST_DRAWN, most)))
+    return taken, len(plan.nodes) * max(1, int(most / taken))
 
 
 def _repetitions_apart(plan: Plan) -> Literal["nodes", "copies", "no"]:

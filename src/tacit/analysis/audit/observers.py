@@ -500,8 +500,9 @@ def _primal_dual(heard: Overheard) -> Iterator[StepReading]:
 
 def inverse_steps(plan: Plan, k: int, coordinates: int) -> Tensor:
     """FedSPD-DP's gamma of round k, float64 `[nodes, 1]`, for a model of so many coordinates."""
+    options: Any = plan.config.algorithm.options
     gamma: Tensor = fedspd_dp.inverse_step(
-        plan.config.algorithm.options,  # type: ignore[arg-type]
+        options,
         k,
         plan.steps,
         noise_std=noise_of(plan, k),

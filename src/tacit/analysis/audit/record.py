@@ -54,6 +54,7 @@ def record_audit(run: Path, document: AuditDocument) -> Path:
         ) from None
     audited = max((attack.epsilon for attack in _made(document)), default=0.0)
     own = {
+        "attacks": len(_made(document)),
         "claim_verdict": claim_verdict(document.claimed_epsilon, audited, document.confidence),
         "questions": [test.question for test in document.fidelity],
         "tested": [_tested(model) for model in document.tested],

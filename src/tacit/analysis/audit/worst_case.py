@@ -33,7 +33,7 @@ from tacit.errors import InputError
 from tacit.models.architectures import failures
 from tacit.training.prepare import Job
 
-__all__ = ["Candidate", "WorstRecords", "ascend", "candidates", "marker", "worst_records"]
+__all__ = ["Candidate", "ascend", "candidates", "marker"]
 
 HUGE = 1e6
 ASCENT_STEPS = 12
@@ -57,26 +57,6 @@ class Candidate:
     name: str
     inputs: Tensor
     targets: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class WorstRecords:
-    """The records that move a node's clipped sum furthest, of all that were tried.
-
-    Args:
-        names: the kind of each, `[k]`.
-        inputs: `[k, ...]`.
-        targets: `[k]` or `[k, m]`.
-        reaches: how far each moves the sum that the product's own code returns, over the clipping
-            bound, `[k]`, falling.
-        directions: in which direction, float64 `[k, d]`, of length 1 (0 where it moves nothing).
-    """
-
-    names: tuple[str, ...]
-    inputs: Tensor
-    targets: Tensor
-    reaches: tuple[float, ...]
-    directions: Tensor
 
 
 Place = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -319,74 +299,3 @@ def ascend(
         if math.isfinite(reached) and reached > best:
             best, kept = reached, place
     return kept.detach(), target
-
-
-def worst_records(
-    job: Job,
-    node: int,
-    *,
-    count: int = 8,
-    at: Tensor | None = None,
-    seed: int = 0,
-    step: int = 0,
-    context_records: int = 16,
-) -> WorstRecords:
-    """The records that move the clipped sum of a node furthest, through the product's own code.
-
-    The sum is that of `job.model.gradient` over a few of the node's records, the last of which is
-    replaced by each candidate, and then masked. Nothing is proved of records that were not tried.
-
-    Args:
-        job: the experiment.
-        node: a row of `job.train`.
-        count: k, how many are wanted at most.
-        at: where, `[d]`; by default the start.
-        seed: of what is drawn.
-        step: whose clipping bound counts.
-        context_records: how many of the node's records the sum is over, at most.
-
-    Raises:
-        InputError: on `algorithm.clip`, where nothing is clipped; on `task.model`, for a model with
-            dropout, whose masks belong to a step.
-    """
-    bound = job.plan.release.clip.bound(step)
-    if bound is None:
-        raise InputError("algorithm.clip", None, "needs a bound: no record is worst without one")
-    if job.model.drops:
-        raise InputError("task.model", "Dropout", "has masks that belong to a step: none is tried")
-    size, offset = int(job.train.sizes[node]), int(job.train.offsets[node])
-    rows = torch.arange(offset, offset + min(size, context_records), device=job.device)
-    inputs, targets = job.train.inputs_of(rows), job.train.targets[rows]
-    where = job.model.start(1, job.dtype, job.device) if at is None else at.unsqueeze(0)
-    place = inputs[-1:], targets[-1:], inputs[:1], targets[:1]
-    tried: list[tuple[float, int, Candidate, Tensor]] = []
-    for number, candidate in enumerate(candidates(job, place, where[0], seed)):
-        moved = _moved(job, where, (inputs, targets), candidate, bound)
-        reach = float(moved.norm()) / bound
-        tried.append((reach, -number, candidate, moved / (float(moved.norm()) or 1.0)))
-    tried.sort(key=lambda one: one[:2], reverse=True)
-    kept = tried[:count]
-    return WorstRecords(
-        names=tuple(candidate.name for _, _, candidate, _ in kept),
-        inputs=torch.cat([candidate.inputs for _, _, candidate, _ in kept]),
-        targets=torch.cat([candidate.targets for _, _, candidate, _ in kept]),
-        reaches=tuple(reach for reach, _, _, _ in kept),
-        directions=torch.stack([direction for _, _, _, direction in kept]),
-    )
-
-
-def _moved(
-    job: Job, at: Tensor, batch: tuple[Tensor, Tensor], candidate: Candidate, bound: float
-) -> Tensor:
-    """The sum with the candidate in the last place less that without, float64 `[d]`."""
-    inputs = torch.cat([batch[0][:-1], candidate.inputs]).unsqueeze(0)
-    targets = torch.cat([batch[1][:-1], candidate.targets]).unsqueeze(0)
-    mask = torch.ones(1, inputs.shape[1], dtype=torch.bool, device=job.device)
-    counts = torch.tensor([inputs.shape[1]], device=job.device)
-    norm = job.plan.release.clip.norm
-    sums: list[Tensor] = []
-    for present in (True, False):
-        mask[:, -1] = present
-        found = job.model.gradient(at, inputs, targets, mask, bound, norm=norm, counts=counts)
-        sums.append(found.total[0].double())
-    return sums[0] - sums[1]

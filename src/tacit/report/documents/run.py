@@ -94,7 +94,10 @@ class PublishedClaim(RunDocument):
 
 
 class AuditFailure(RunDocument):
-    """What accuses the program: a test of fidelity or an attack, and what it saw."""
+    """What accuses the program: a test of fidelity or an attack, and what it saw, or where it says.
+
+    In a run's result the latter: what it saw may be a function of private records.
+    """
 
     name: Text
     saw: Text
@@ -110,6 +113,8 @@ class RunAudit(RunDocument):
         claimed_epsilon: by the paper's formula.
         certified_violated: whether an attack exceeds the certificate at `confidence`: without a
             failure, that is within chance.
+        attacks: how many were made on records that the audit made; without one, nothing was
+            extracted.
         verdict: in one line.
         claim_verdict: of the published formula, in one line.
         fidelity_tests: how many were made.
@@ -128,6 +133,7 @@ class RunAudit(RunDocument):
     certified_epsilon: OptionalNumber = None
     claimed_epsilon: OptionalNumber = None
     certified_violated: Flag = False
+    attacks: Count = 0
     verdict: Text
     claim_verdict: Text
     fidelity_tests: Count = 0
