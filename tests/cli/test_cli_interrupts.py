@@ -24,7 +24,6 @@ import sys, time
 class Slow:
     def find_spec(self, name, path=None, target=None):
         if name == module:
-            print("here", flush=True)
             WAIT
 
 module = sys.argv.pop(1)
@@ -58,7 +57,8 @@ def started(module: str, answer: str, *arguments: str) -> subprocess.Popen[str]:
     ],
 )
 def test_an_interrupt_while_it_loads_is_one_line(module: str, command: str) -> None:
-    process = started(module, "time.sleep(300)", command, "examples/digits.toml")
+    answer = 'print("here", flush=True); time.sleep(300)'
+    process = started(module, answer, command, "examples/digits.toml")
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (130, LINE)
@@ -67,6 +67,7 @@ def test_an_interrupt_while_it_loads_is_one_line(module: str, command: str) -> N
 def test_a_second_interrupt_ends_at_once_while_the_first_is_answered() -> None:
     answer = """
             try:
+                print("here", flush=True)
                 time.sleep(300)
             finally:
                 print("first", flush=True)
