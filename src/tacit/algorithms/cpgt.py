@@ -117,6 +117,9 @@ CPGT = Algorithm(
     clip_norms=lambda options: ("l1",),
     noise=LAPLACE,
     fixed_graph=True,
+    one_round="mixes public copies of the models, which only its compressed messages move: "
+    "algorithm.consensus_step and algorithm.tracking_step say how far a step goes towards the "
+    "neighbours",
     message_numbers=numbers,
     default_clip=4.0,
 )
