@@ -214,25 +214,56 @@ def test_a_ring_has_a_closed_form() -> None:
     assert found == pytest.approx([math.sqrt(endless)] * 80, rel=1e-9)
 
 
+def bounded(network: Network, colluding: int) -> np.ndarray:
+    """What is certified where the sets of colluders are too many to try."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pairwise, "_MOST_WORK", 0.0)
+        return np.array(privacy.pairwise_multipliers(*network, colluding))
+
+
+def stars(own: list[float], pairs: Pairs, colluding: int) -> np.ndarray:
+    """A bound from each node's own pairs alone: its partners have no other, the best collude."""
+    squares = [a * a for a in own]
+    for node in range(len(own)):
+        ends = [(sum(pair) - node, b) for pair, b in pairs.items() if node in pair and b]
+        lent = sorted(1 / (1 / b**2 + 1 / own[j] ** 2) for j, b in ends)
+        squares[node] += sum(lent[: max(0, len(lent) - colluding)])
+    return np.sqrt(squares)
+
+
 @given(network=networks(), colluding=st.integers(0, 4))
 @settings(deadline=None, max_examples=50)
 def test_the_bound_for_many_sets_is_below_the_least_of_all(
     network: Network, colluding: int
 ) -> None:
     found = np.array(privacy.pairwise_multipliers(*network, colluding))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pairwise, "_MOST_WORK", 0.0)
-        bound = np.array(privacy.pairwise_multipliers(*network, colluding))
+    bound = bounded(network, colluding)
     assert (bound <= found * (1 + 1e-12)).all()
-    assert (bound >= network[0]).all()
+    assert (bound >= stars(*network, colluding) * (1 - 1e-12)).all()
+
+
+@given(
+    own=st.lists(st.floats(0.1, 10), min_size=2, max_size=8),
+    colluding=st.integers(0, 3),
+    data=st.data(),
+)
+@settings(deadline=None, max_examples=50)
+def test_the_bound_for_many_sets_is_exact_on_trees(
+    own: list[float], colluding: int, data: st.DataObject
+) -> None:
+    parents = {node: data.draw(st.integers(0, node - 1)) for node in range(1, len(own))}
+    pairs = {pair: data.draw(st.floats(0.1, 10)) for pair in parents.items()}
+    found = privacy.pairwise_multipliers(own, pairs, colluding)
+    assert bounded((own, pairs), colluding) == pytest.approx(found, rel=1e-11)
 
 
 def test_sets_that_are_too_many_leave_a_bound() -> None:
     hundred = circulant(100, [1, 2, 4, 8, 16, 32], 4.0)
-    found = privacy.pairwise_multipliers([1.0] * 100, hundred, 8)
-    # Of twelve partners the four weakest; each lends 1 / (1/16 + 1).
-    assert min(found) >= math.sqrt(1 + 4 / (1 + 1 / 16)) * (1 - 1e-9)
-    assert max(found) <= math.sqrt(100)
+    found = privacy.pairwise_multipliers([1.0] * 100, hundred, 3)
+    assert found == bounded(([1.0] * 100, hundred), 3).tolist()
+    # Of twelve partners nine; each lends at least 1 / (1/16 + 1).
+    assert min(found) > 1.5 * math.sqrt(1 + 9 / (1 + 1 / 16))
+    assert max(found) < math.sqrt(97)
 
 
 @pytest.mark.parametrize("colluding", [3, 4, 100])

@@ -56,9 +56,8 @@ def pairwise_multipliers(
 
     Where all sets of `colluding` others can be tried in about half a second (100 nodes and one
     colluder, 20 nodes and five), the result is the exact minimum, less a relative 10^-11 or so for
-    rounding. Where they cannot, it is a bound below it: node i keeps its own noise and the smallest
-    `deg(i) - colluding` of the conductances `1 / (1/b_e^2 + 1/a_j^2)` of its pairs, which are what
-    remains at worst when its partners have no other pair.
+    rounding. Where they cannot, it is a bound below it: of all pairs, node i counts on those of one
+    tree of shortest ways from it, of which the colluders cut off the `colluding` best branches.
 
     Args:
         own: standard deviation of each node's own noise over the clip, `[nodes]`.
@@ -84,7 +83,7 @@ def pairwise_multipliers(
     if math.comb(count, others) * float(count) ** 3 <= _MOST_WORK:
         conductances = _enumerated(ground, weights, others)
     else:
-        conductances = _stars(ground, weights, others)
+        conductances = _trees(ground, weights, others)
     kept = 1.0 - 3.0 * (count + 2.0) ** 2 * 2.0**-53
     found = np.maximum(np.sqrt(conductances) * kept, multipliers)
     return [float(multiplier) for multiplier in found]
@@ -165,11 +164,50 @@ def _resistances(ground: NDArray[np.float64], weights: NDArray[np.float64]) -> N
     return resistances
 
 
-def _stars(
+def _trees(
     ground: NDArray[np.float64], weights: NDArray[np.float64], colluding: int
 ) -> NDArray[np.float64]:
-    """A bound below the least conductance of each node `[nodes]`, from its own pairs alone."""
-    with np.errstate(divide="ignore"):
-        series = np.sort(1.0 / (1.0 / weights + 1.0 / ground[None, :]), axis=1)
-    # A node that is no partner counts as one of conductance 0, and comes first.
-    return np.asarray(ground + series[:, : len(ground) - colluding].sum(axis=1))
+    """A bound below the least conductance of each node `[nodes]`: what a tree of its own leaves."""
+    partners = [np.flatnonzero(row).tolist() for row in weights]
+    bounds = [_tree(node, ground, weights, partners, colluding) for node in range(len(ground))]
+    return np.array(bounds, np.float64)
+
+
+def _tree(
+    root: int,
+    ground: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    partners: Sequence[Sequence[int]],
+    colluding: int,
+) -> float:
+    """The root's conductance in a tree of shortest ways, without its so many best branches."""
+    parents = _parents(root, partners)
+    reached = ground.tolist()
+    branches = []
+    for node, parent in reversed(parents.items()):
+        branch = 1.0 / (1.0 / float(weights[parent, node]) + 1.0 / reached[node])
+        if parent == root:
+            branches.append(branch)
+        else:
+            reached[parent] += branch
+    kept = sorted(branches)[: max(0, len(branches) - colluding)]
+    return float(ground[root]) + math.fsum(kept)
+
+
+def _parents(root: int, partners: Sequence[Sequence[int]]) -> dict[int, int]:
+    """The parent of every node that the root reaches, near ones first, with few children each."""
+    parents: dict[int, int] = {}
+    layer, seen = [root], {root}
+    while layer and len(seen) < len(partners):
+        found: dict[int, list[int]] = {}
+        for parent in layer:
+            for node in partners[parent]:
+                if node not in seen:
+                    found.setdefault(node, []).append(parent)
+        children = dict.fromkeys(layer, 0)
+        for node, known in found.items():
+            parents[node] = min(known, key=children.__getitem__)
+            children[parents[node]] += 1
+        layer = list(found)
+        seen.update(layer)
+    return parents
