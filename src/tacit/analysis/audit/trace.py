@@ -30,6 +30,7 @@ from tacit.privacy.noise.draws import NodeKeys
 from tacit.training.budget import node_keys
 from tacit.training.plan import Plan
 from tacit.training.prepare import DTYPES
+from tacit.training.rounds import advanced
 
 __all__ = [
     "ContextFactory",
@@ -58,6 +59,7 @@ class Sent:
         values: copies, `[nodes, ...]`; the first less the descent that went with it.
         coding: how they are written, where that is not all of their numbers.
         colours: of each value, `Public` or `Released`.
+        extra: how many gossip rounds of the step came before.
     """
 
     verb: Verb
@@ -65,6 +67,7 @@ class Sent:
     values: tuple[Tensor, ...]
     coding: Coding | None = None
     colours: tuple[str, ...] = ()
+    extra: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,12 +186,13 @@ class TracedExchange:
         *values: Message,
         coding: Coding | None = None,
         descent: tuple[Message, float] | None = None,
+        extra: int = 0,
     ) -> tuple[Tensor, ...]:
         """Copies the message, then mixes; see `Exchange.mix`."""
         sent, first = message_values("mix", k, values), descent_of(k, descent)
         moved = sent if first is None else (first.of(sent[0]), *sent[1:])
-        self._keep("mix", k, moved, coding, values)
-        return self.inner.mix(k, *values, coding=coding, descent=descent)
+        self._keep("mix", k, moved, coding, values, extra)
+        return self.inner.mix(k, *values, coding=coding, descent=descent, extra=extra)
 
     def swap(self, k: int, partner: Tensor, *values: Message) -> tuple[Tensor, ...]:
         """Copies the message, then swaps; see `Exchange.swap`."""
@@ -209,10 +213,11 @@ class TracedExchange:
         values: tuple[Tensor, ...],
         coding: Coding | None,
         given: Sequence[Message],
+        extra: int = 0,
     ) -> None:
         copies = tuple(value.clone() for value in values)
         colours = tuple(type(value).__name__ for value in given)
-        self.sent.append(Sent(verb, k, copies, coding, colours))
+        self.sent.append(Sent(verb, k, copies, coding, colours, extra))
 
 
 class _TracedModel:
@@ -382,9 +387,9 @@ def run_traced(
     for k in range(steps):
         if models:
             trace.models.append(algorithm.models(state).clone())
-        state = algorithm.step(state, k, options, traced)
+        state = advanced(plan, state, k, traced)
         on_step(k + 1)
-    algorithm.mix(state, steps, traced)
+    algorithm.mix(state, steps - 1, options, traced, plan.rounds)
     if models:
         trace.models.append(algorithm.models(state).clone())
     trace.common = algorithm.consensus(algorithm.models(state), state).clone()

@@ -61,11 +61,12 @@ class Graphs:
     """What is public of who talks to whom.
 
     Args:
-        weights: of the mixing at a step.
-        period: after how many steps weights repeat; None: never.
+        weights: of the mixing in a round.
+        period: after how many rounds weights repeat; None: never.
         kind: what the weights are.
         active: who sends at a step; None: everybody.
         arrives: whose messages reach the server, likewise.
+        rounds: gossip rounds of a step.
     """
 
     weights: Callable[[int], Weights]
@@ -73,6 +74,7 @@ class Graphs:
     kind: Literal["column-stochastic", "doubly-stochastic", "server"]
     active: Active = everybody
     arrives: Active = everybody
+    rounds: int = 1
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class BetweenProcesses:
         graphs: who talks to whom.
         dtype: of the values.
         device: of the values, and of the channel.
-        tolerate: whether a bad message is dropped, with its edges, for this step; otherwise it
+        tolerate: whether a bad message is dropped, with its edges, for this round; otherwise it
             raises PeerError. With column-stochastic weights the mass that it carried is lost; with
             doubly stochastic ones the receiver weighs its own row in its place.
 
@@ -130,12 +132,13 @@ class BetweenProcesses:
         *messages: Message,
         coding: Coding | None = None,
         descent: tuple[Message, float] | None = None,
+        extra: int = 0,
     ) -> tuple[Tensor, ...]:
-        """Weighted sums over the in-neighbours of step k; see `Exchange.mix`."""
+        """Weighted sums over the in-neighbours of a round of step k; see `Exchange.mix`."""
         values, first = message_values("mix", k, messages), descent_of(k, descent)
         if first is not None:
             values = (first.of(values[0]), *values[1:])
-        gossip = self._gossip(k)
+        gossip = self._gossip(k * self._graphs.rounds + extra)
         self.bytes_sent += sizes(values, coding) * gossip.degrees
         silent = self._graphs.active(k) if coding is not None else None
         route = gossip.route.only(silent)
@@ -259,16 +262,17 @@ class BetweenProcesses:
             raise PeerError(f"rank {SERVER} sent a bad message at step {k}: the server's mean")
         return tuple(came.values)
 
-    def _gossip(self, k: int) -> _Gossip:
+    def _gossip(self, number: int) -> _Gossip:
+        """The mixing of the round of this number."""
         period = self._graphs.period
-        if period is not None and k % period in self._known:
-            return self._known[k % period]
-        weights = self._graphs.weights(k)
+        if period is not None and number % period in self._known:
+            return self._known[number % period]
+        weights = self._graphs.weights(number)
         route = gossip_route(weights, self._ranks, self._channel.rank)
         degrees = weights.out_degrees[list(self._nodes)]
         made = _Gossip(weights, route, self._mixer(weights, route), degrees)
         if period is not None:
-            self._known[k % period] = made
+            self._known[number % period] = made
         return made
 
     def _mixer(self, weights: Weights, route: Route) -> Mixer:

@@ -107,17 +107,23 @@ class Exchange(Protocol):
         *values: Message,
         coding: Coding | None = None,
         descent: tuple[Message, float] | None = None,
+        extra: int = 0,
     ) -> tuple[Tensor, ...]:
-        """Weighted sums over in-neighbours: row i becomes `sum_j P^k[i, j] values[j]`.
+        """Weighted sums over in-neighbours: row i becomes `sum_j P^t[i, j] values[j]`.
+
+        With R gossip rounds a step, the mixing matrix is that of round t = k R + `extra`: graphs
+        and simulated losses advance from round to round.
 
         Args:
-            k: the step, which selects the mixing matrix.
+            k: the step, which says who is active.
             values: tensors `[nodes, ...]` of the nodes of this process, sent together as one
                 message.
             coding: how a message is written, where that is not all of its numbers (of a single
                 value; a node that is not active then sends nothing).
             descent: a direction like the first value, and a step: what is sent and mixed is the
                 first value less so much of the direction. It saves a pass over memory.
+            extra: how many rounds of the step came before: 0 for the one that the algorithm's own
+                step makes. R and above are rounds that follow the last step.
 
         Returns:
             New tensors of the same shapes.
