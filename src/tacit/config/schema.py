@@ -182,8 +182,8 @@ class Topology(Section):
     degree: Count | None = None
     shape: tuple[int, int] | None = None
     probability: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
-<<<<<<< HEAD
     partners: str | None = None
+    rounds: Rounds | Literal["auto"] | None = None
 
     @field_validator("partners")
     @classmethod
@@ -196,8 +196,7 @@ class Topology(Section):
                 "must be 'graph' (the neighbours, both ways), 'complete', or 'circulant:K' with an "
                 "even number K of partners of each node, such as 'circulant:4'"
             )
-=======
-    rounds: Rounds | Literal["auto"] | None = None
+        return value
 
     @field_validator("rounds", mode="before")
     @classmethod
@@ -206,7 +205,6 @@ class Topology(Section):
         whole = isinstance(value, int) and not isinstance(value, bool)
         if value not in (None, "auto") and not (whole and 1 <= value <= MOST_ROUNDS):
             raise ValueError(f"must be a whole number from 1 to {MOST_ROUNDS}, or 'auto'")
->>>>>>> wt-rounds
         return value
 
     @field_validator("shape", mode="before")
