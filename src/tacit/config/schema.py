@@ -167,14 +167,11 @@ class Nodes(Section):
 
 
 class Topology(Section):
-    partners: str | None = None
     """Who may talk to whom, with which weights, and how often in a step.
 
-    """Who may talk to whom, and with which weights; `partners`: who share secrets for noise."""
-        return value
-
     `rounds` is the number of gossip rounds of a step: the algorithm's own, and those in which nodes
-    only average. "auto" leaves it to the plan. Not set, it is 1.
+    only average. "auto" leaves it to the plan. Not set, it is 1. `partners` are the nodes that
+    share secrets, for noise that cancels between them.
     """
 
     graph: str | None = None
