@@ -116,6 +116,7 @@ CPGT = Algorithm(
     mechanism=laplace_sums,
     clip_norms=lambda options: ("l1",),
     noise=LAPLACE,
+    no_pairwise="adds Laplace noise, and nothing is proved of that where it cancels",
     fixed_graph=True,
     message_numbers=numbers,
     default_clip=4.0,

@@ -66,6 +66,18 @@ TRUST_MODELS = {
     "server": "the observer is the server, or whoever it talks to: it sees every message of every "
     "client in every round, who takes part, and all settings, and knows everything else about the "
     "data; clients see only what the server sends them",
+    "pairwise": "the observer sees every message of every node at every step, the graph, the "
+    "mixing weights, the start, who takes part, and all settings, and knows everything else about "
+    "the data; it may also know all that up to so many nodes know as the run allowed to collude, "
+    "their noise and every secret that they share with others included; epsilon counts on all "
+    "other nodes adding the noise that they share in pairs, of which one adds what the other "
+    "subtracts, and keeping it secret",
+    "secure-sum": "the observer is the server, or whoever it talks to: it sees, in every round, "
+    "the sum of the messages of all who take part, and no message alone; it sees who takes part "
+    "and all settings, and knows everything else about the data; it may also know all that up to "
+    "so many participants know as the run allowed to collude, their noise and every secret that "
+    "they share with others included; epsilon counts on all other participants adding their noise "
+    "and masking their messages with secrets that they keep",
 }
 EPSILON_MEANING = (
     "Whatever an observer does with what it sees: every event has probabilities p and p' under two "
