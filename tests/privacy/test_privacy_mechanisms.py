@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import InputError
 from tacit.privacy.mechanisms import composed as m
-from tacit.privacy.mechanisms.base import MOST_STEPS
+from tacit.privacy.mechanisms.base import MOST_STEPS, TRUST_MODELS
 
 SCHEDULE = [1.5, 1.5, 0.7, 1.5, 2.25]
 MECHANISMS: list[m.Scheduled] = [
@@ -258,6 +258,9 @@ def test_what_differs_in_more_than_its_steps_stays_apart() -> None:
         m.Composed(parts)
     with pytest.raises(InputError, match="agree in their unit"):
         m.Composed((GAUSSIAN, m.Gaussian(1.0, unit="client")))
+    for other in TRUST_MODELS[1:]:  # no observer sees, and no assumption covers, just the two
+        with pytest.raises(InputError, match="agree in their trust_model"):
+            m.Composed((GAUSSIAN, m.Gaussian(1.0, trust_model=other)))
 
 
 @pytest.mark.parametrize("parts", [(), [], 5, None, ("gaussian",), (GAUSSIAN, 1.0)])

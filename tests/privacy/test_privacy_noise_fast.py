@@ -193,7 +193,7 @@ def test_hardly_a_value_is_left_to_care() -> None:
     std = 1.99
     scale = np.array([std / spacing(std)])
     count = fast.noise_rows(
-        row, drawn, np.array([spacing(std)]), scale, flags, left, words, 0, 0, 0
+        row, np.empty((0, 0)), drawn, np.array([spacing(std)]), scale, flags, left, words, 0, 0, 0
     )
     assert 300 < count < 640_000 / 700
 

@@ -19,9 +19,11 @@ from tacit.errors import InputError
 from tacit.privacy.noise import gaussian, lattice
 from tacit.privacy.noise.draws import NodeKeys, keystream, position, seeded_keys
 from tacit.privacy.noise.gaussian import add_normal, careful_normals, spacing, uniform
+from tacit.privacy.noise.independent import GAUSSIAN, LAPLACE
 
 KEYS = seeded_keys(77, range(8))
 DTYPES = [torch.float32, torch.float64]
+NONE = np.empty((0, 0))
 TOP, TOP_BITS = (1 << 32) - 1, (1 << 64) - 1
 
 
@@ -53,7 +55,7 @@ def carefully(total: torch.Tensor, std: float, *, node: int = 0, step: int = 0) 
     room.count = len(total)
     room.left = np.stack([np.zeros(len(total), np.int64), np.arange(len(total))], axis=1)
     room.left_words = np.stack([drawn.word, drawn.angle], axis=1)
-    gaussian._settle(rows.numpy(), gaussian._Lattice.of([std]), source, room)
+    gaussian._settle(rows.numpy(), NONE, gaussian._Lattice.of([std]), source, room)
     return rows[0]
 
 
@@ -413,3 +415,115 @@ def test_views_on_a_device_are_noised_where_they_lie(monkeypatch: pytest.MonkeyP
     expected = add_normal(torch.ones(2, 300), [1.0, 2.0], DEVICE_KEYS, [1, 4], "noise", 2)
     assert torch.equal(columns[:, 1:3].t(), expected)
     assert bool((columns[:, [0, 3]] == 1).all())
+
+
+# Offsets: what is added to the exact sum beside the noise.
+SIZES = [0.0, 1.0, 1e-30, 3e4, 5e12]
+
+
+def moved(
+    total: torch.Tensor, offsets: torch.Tensor, std: float, monkeypatch: pytest.MonkeyPatch
+) -> torch.Tensor:
+    """A row, noised with offsets on the host, and likewise on a device."""
+    rows = [total.clone().unsqueeze(0) for _ in range(2)]
+    add_normal(rows[0], [std], KEYS, [1], "noise", 4, offsets=offsets.unsqueeze(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(gaussian, "_DEVICE_TYPES", frozenset({"cpu"}))
+        add_normal(rows[1], [std], KEYS, [1], "noise", 4, offsets=offsets.unsqueeze(0))
+    assert bits(rows[0]) == bits(rows[1])
+    return rows[0][0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("std", [0.7312, 2.0**-90])
+def test_releases_with_offsets_are_the_lattice_points_of_exact_sums(
+    dtype: torch.dtype, size: float, std: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    d = 203
+    draw = torch.Generator().manual_seed(2)
+    total = std * size * torch.randn(d, generator=draw, dtype=dtype)
+    offsets = std * 20.0 * torch.randn(d, generator=draw, dtype=torch.float64)
+    offsets[:4] = std * torch.tensor([0.0, 1e-12, 2e9, -2e9], dtype=torch.float64)
+    released = moved(total, offsets, std, monkeypatch).tolist()
+    drawn = words_of(KEYS, 1, "noise", 4, d)
+    step = spacing(std)
+    with mpmath.workdps(60):
+        for j, (word, angle, *found, second, _) in enumerate(zip(*map(list, drawn), strict=True)):
+            x = exact_normal(int(word), int(angle), tuple(map(int, found)), bool(second))
+            exact = mpmath.mpf(total[j].item()) + mpmath.mpf(offsets[j].item())
+            point = mpmath.nint((exact + mpmath.mpf(std) * x) / step) * step
+            assert released[j] == torch.tensor(float(point), dtype=dtype).item()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_offsets_of_zero_change_no_bit(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = torch.Generator().manual_seed(3)
+    total = 30.0 * torch.randn(10_001, generator=draw, dtype=dtype)
+    zeros = torch.zeros(10_001, dtype=torch.float64)
+    plain = add_normal(total.clone().unsqueeze(0), [1.3], KEYS, [1], "noise", 4)[0]
+    assert bits(moved(total, zeros, 1.3, monkeypatch)) == bits(plain)
+
+
+def test_a_large_offset_takes_no_low_bits_from_the_total() -> None:
+    # Sums that lie next to the middle between two points, less than a rounding of the offset away.
+    step, d = spacing(1.0), 300
+    exact = torch.tensor(normals(KEYS, 1, "noise", 4, d)) / step
+    total = ((torch.round(exact) + 0.5 - exact) * step).unsqueeze(0)
+    offsets = torch.full((1, d), 2.0**45 * step, dtype=torch.float64)
+    for shift in (-(2.0**-30), 2.0**-30):
+        shifted = total + shift * step
+        plain = add_normal(shifted.clone(), [1.0], KEYS, [1], "noise", 4)
+        found = add_normal(shifted.clone(), [1.0], KEYS, [1], "noise", 4, offsets=offsets)
+        assert torch.equal(plain[0] / step, torch.round(exact) + (shift > 0))
+        assert torch.equal(found - offsets, plain)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_what_is_not_finite_stays_so_alone_with_offsets(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total, offsets = torch.zeros(900, dtype=dtype), torch.ones(900, dtype=torch.float64)
+    plain = moved(total, offsets, 2.0, monkeypatch)
+    rest = torch.arange(900) != 7
+    for odd_one in (math.inf, -math.inf, math.nan, 1e30):
+        total[7] = odd_one
+        row = total.clone().unsqueeze(0)
+        add_normal(row, [2.0], KEYS, [1], "noise", 4, offsets=offsets.unsqueeze(0))
+        assert torch.equal(row[0, rest], plain[rest])
+        assert math.isfinite(row[0, 7].item()) == math.isfinite(odd_one)
+
+
+def test_unusable_offsets_are_refused() -> None:
+    total = torch.zeros(1, 3)
+    for offsets in (
+        torch.zeros(1, 3),
+        torch.zeros(1, 4, dtype=torch.float64),
+        torch.zeros(3, dtype=torch.float64),
+    ):
+        with pytest.raises(InputError, match="offsets"):
+            add_normal(total, [1.0], KEYS, [0], "noise", 0, offsets=offsets)
+    for size in (2.0**50 * spacing(1.0), -math.inf, math.nan):
+        offsets = torch.zeros(1, 3, dtype=torch.float64)
+        offsets[0, 1] = size
+        with pytest.raises(InputError, match="offsets"):
+            add_normal(total.clone(), [1.0], KEYS, [0], "noise", 0, offsets=offsets)
+
+
+def test_offsets_that_are_too_large_release_nothing_on_a_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gaussian, "_DEVICE_TYPES", frozenset({"cpu"}))
+    total, offsets = torch.zeros(1, 3), torch.zeros(1, 3, dtype=torch.float64)
+    offsets[0, 1] = 2.0**50 * spacing(1.0)
+    add_normal(total, [1.0], KEYS, [0], "noise", 0, offsets=offsets)
+    assert total.isnan().tolist() == [[False, True, False]]
+
+
+def test_laplace_noise_refuses_offsets() -> None:
+    rows, offsets = torch.zeros(1, 3), torch.zeros(1, 3, dtype=torch.float64)
+    with pytest.raises(InputError, match="laplace noise is not proved to cancel"):
+        LAPLACE.add(rows, [1.0], KEYS, [0], 0, part=0, offsets=offsets)
+    assert not rows.any()
+    found = GAUSSIAN.add(rows.clone(), [1.0], KEYS, [0], 0, part=0, offsets=offsets)
+    assert torch.equal(found, GAUSSIAN.add(rows.clone(), [1.0], KEYS, [0], 0, part=0))

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.kernels.compile import compiled, fused, inlined
-from tacit.privacy.noise.lattice import GROUP_PAIRS
+from tacit.privacy.noise.lattice import GROUP_PAIRS, LARGEST_OFFSET
 
 __all__ = [
     "FAST_ERROR",
@@ -136,6 +136,59 @@ def _noise_groups(
             flags[group * GROUP_PAIRS + pair] = np.uint8(3) - sure_of_one - 2 * sure_of_other
 
 
+@inlined
+def _split(total: float, offset: float) -> tuple[float, float, float]:
+    """Both, in lattice points, as whole numbers and the sum of the rests, at most 1 of size."""
+    whole, point = np.rint(total), np.rint(offset)
+    return whole, point, (total - whole) + (offset - point)
+
+
+@compiled
+def _noise_moved_groups(
+    totals: NDArray[np.float32],
+    offsets: NDArray[np.float64],
+    words: NDArray[np.uint32],
+    spacing: float,
+    scale: float,
+    flags: NDArray[np.uint8],
+) -> None:
+    """As `_noise_groups`, with offsets."""
+    kind = totals.dtype.type
+    points_per_unit = 1.0 / spacing
+    deviation, sure = F(scale), F(0.5 - _SINGLE_ERROR - FAST_ERROR * scale)
+    for group in range(len(totals) // GROUP_VALUES):
+        begin = group * GROUP_VALUES
+        for pair in range(GROUP_PAIRS):
+            i, j = begin + pair, begin + GROUP_PAIRS + pair
+            word = words[i]
+            radius = fast_radius(word) * deviation
+            cosine, sine = fast_direction(word, words[j])
+            first, second = totals[i], totals[j]
+            offset, other_offset = offsets[i] * points_per_unit, offsets[j] * points_per_unit
+            whole, moved, rest = _split(np.float64(first) * points_per_unit, offset)
+            other_whole, other_moved, other_rest = _split(
+                np.float64(second) * points_per_unit, other_offset
+            )
+            one = fused(radius, cosine, F(rest))
+            other = fused(radius, sine, F(other_rest))
+            point_of_one = (one + _ROUND) - _ROUND
+            point_of_other = (other + _ROUND) - _ROUND
+            fine = (word >= LEAST_WORD) & (word < TOP_WORD)
+            # What is not a number is above no bound, and not sure either.
+            sure_of_one = fine & (abs(offset) < LARGEST_OFFSET) & (abs(one - point_of_one) <= sure)
+            sure_of_other = (
+                fine & (abs(other_offset) < LARGEST_OFFSET) & (abs(other - point_of_other) <= sure)
+            )
+            # Exact but for the last sum, which rounds the lattice point itself.
+            one_released = (whole + (moved + np.float64(point_of_one)) + 0.0) * spacing
+            other_released = (other_whole + (other_moved + np.float64(point_of_other)) + 0.0) * (
+                spacing
+            )
+            totals[i] = kind(one_released) if sure_of_one else first
+            totals[j] = kind(other_released) if sure_of_other else second
+            flags[group * GROUP_PAIRS + pair] = np.uint8(3) - sure_of_one - 2 * sure_of_other
+
+
 @compiled
 def _settled(
     total: float, word: np.uint32, angle: np.uint32, half: int, spacing: float, scale: float
@@ -155,6 +208,7 @@ def _settled(
 @compiled
 def noise_rows(
     rows: NDArray[np.float32],
+    offsets: NDArray[np.float64],
     words: NDArray[np.uint32],
     spacings: NDArray[np.float64],
     scales: NDArray[np.float64],
@@ -169,6 +223,7 @@ def noise_rows(
 
     Args:
         rows: totals, `[rows, length]` of float32 or float64, changed in place.
+        offsets: what is added to the sums beside the noise, `[rows, length]`; `[0, 0]` for none.
         words: their keystream, `[rows, width]`, in whole groups.
         spacings: of the lattices, powers of two, `[rows]`.
         scales: standard deviations in lattice points, `[rows]`.
@@ -186,14 +241,25 @@ def noise_rows(
     length = rows.shape[1]
     whole = length // GROUP_VALUES * GROUP_VALUES
     pairs = -(-length // GROUP_VALUES) * GROUP_PAIRS
-    rest = np.zeros(GROUP_VALUES, rows.dtype)
+    rest, rest_offsets = np.zeros(GROUP_VALUES, rows.dtype), np.zeros(GROUP_VALUES)
+    moves = len(offsets) > 0
     for row in range(len(rows)):
         spacing, scale = spacings[row], scales[row]
         if _SPACINGS[0] < spacing < _SPACINGS[1]:
-            _noise_groups(rows[row, :whole], words[row], spacing, scale, flags)
+            if moves:
+                _noise_moved_groups(
+                    rows[row, :whole], offsets[row, :whole], words[row], spacing, scale, flags
+                )
+            else:
+                _noise_groups(rows[row, :whole], words[row], spacing, scale, flags)
             if whole < length:
                 rest[: length - whole] = rows[row, whole:]
-                _noise_groups(rest, words[row, whole:], spacing, scale, flags[whole // 2 :])
+                last, last_flags = words[row, whole:], flags[whole // 2 :]
+                if moves:
+                    rest_offsets[: length - whole] = offsets[row, whole:]
+                    _noise_moved_groups(rest, rest_offsets, last, spacing, scale, last_flags)
+                else:
+                    _noise_groups(rest, last, spacing, scale, last_flags)
                 rows[row, whole:] = rest[: length - whole]
         else:
             flags[:pairs] = 3
@@ -207,13 +273,18 @@ def noise_rows(
                     at = pair // GROUP_PAIRS * GROUP_VALUES + pair % GROUP_PAIRS
                     column = at + half * GROUP_PAIRS
                     if flags[pair] & (1 << half) and column < length:
-                        total = np.float64(rows[row, column])
+                        total = float(rows[row, column])
                         word, angle = words[row, at], words[row, at + GROUP_PAIRS]
-                        point = _settled(total, word, angle, half, spacing, scale)
+                        whole_point, moved, size = 0.0, 0.0, spacing
+                        if moves:
+                            offset, size = offsets[row, column] / spacing, 1.0
+                            whole_point, moved, rest_point = _split(total / spacing, offset)
+                            total = rest_point if abs(offset) < LARGEST_OFFSET else math.nan
+                        point = _settled(total, word, angle, half, size, scale)
                         if math.isnan(point):
                             left[count, 0], left[count, 1] = first_row + row, first_column + column
                             left_words[count, 0], left_words[count, 1] = word, angle
                             count += 1
                         else:
-                            rows[row, column] = point * spacing
+                            rows[row, column] = (whole_point + (moved + point) + 0.0) * spacing
     return count

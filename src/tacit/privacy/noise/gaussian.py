@@ -27,6 +27,11 @@ precision, from all bits, near u = 1 from 1 - u, and where u < 2^-30 with 512 bi
 about one value in 1,500. So every value is the one that careful arithmetic gives, whichever way it
 was found; the noise does not depend on how a machine rounds in single precision.
 
+*Offsets*, such as noise that cancels between nodes, are added to the exact sum before it is
+rounded, and cost no accuracy however large a total is: total and offset are each split into a
+lattice point and the rest, exactly, and only the rests (together at most one point) are added to
+the noise. What that rounds is below 2^-52 of a lattice point.
+
 *What is proved.* The careful value is not exact either. `tacit.privacy.noise.slack` bounds what
 that adds to epsilon (below 1e-5 for 10^10 values), and says what is assumed.
 
@@ -60,9 +65,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.errors import InputError
 from tacit.privacy.noise.draws import BLOCK_BYTES, NodeKeys, position
 from tacit.privacy.noise.lattice import (
     GROUP_PAIRS,
+    LARGEST_OFFSET,
     Pieces,
     Place,
     check_total,
@@ -110,6 +117,7 @@ def add_normal(
     step: int,
     *,
     part: int = 0,
+    offsets: Tensor | None = None,
 ) -> Tensor:
     """Release `total`: add independent Gaussian noise, in place, and leave nothing in the low bits.
 
@@ -126,26 +134,31 @@ def add_normal(
         purpose: what the draw is for; different purposes are independent.
         step: 0 .. 2^48 - 1.
         part: 0 .. 2^16 - 1, for several draws of one purpose in one step.
+        offsets: what is added to the exact sum beside the noise, float64 `[nodes, d]` on the
+            total's device, below 2^50 spacings; it must not depend on what is to be hidden.
 
     Returns:
         `total`.
 
     Raises:
         InputError: a node's key is not held, a position is out of range, a standard deviation is
-            not between 2^-500 and 2^500, the shapes differ, or the dtype is another one.
+            not between 2^-500 and 2^500, the shapes differ, the dtype is another one, or an offset
+            is too large (found on the host; on a device the value becomes NaN).
     """
     check_total(total, nodes, stds, "deviations")
+    _check_offsets(offsets, total)
     lattice = _Lattice.of(stds)
     source = _Source(keys, tuple(nodes), purpose, position(step, part))
     for node in nodes:
         keys.check(node)
     if total.device.type in _DEVICE_TYPES:
-        _release_on_device(total, lattice, source)
+        _release_on_device(total, lattice, source, offsets)
         return total
     # Compiled loops, which a process that releases nothing does not load.
     from tacit.privacy.noise.fast import noise_rows
 
     pieces = Pieces.of(*total.shape)
+    added = np.empty((0, 0)) if offsets is None else offsets.detach().cpu().contiguous().numpy()
     with host_rows(total) as rows:
 
         def work(places: Iterator[Place]) -> None:
@@ -154,6 +167,7 @@ def add_normal(
                 group, piece = place[0], rows[place]
                 room.count = noise_rows(
                     piece,
+                    added[place] if len(added) else added,
                     room.words(place, len(piece), source),
                     lattice.spacings[group],
                     lattice.scales[group],
@@ -165,11 +179,20 @@ def add_normal(
                     place[1].start,
                 )
                 if room.count > _MOST_LEFT:
-                    _settle(rows, lattice, source, room)
-            _settle(rows, lattice, source, room)
+                    _settle(rows, added, lattice, source, room)
+            _settle(rows, added, lattice, source, room)
 
         over_pieces(pieces, work)
     return total
+
+
+def _check_offsets(offsets: Tensor | None, total: Tensor) -> None:
+    if offsets is None:
+        return
+    found = (tuple(offsets.shape), offsets.dtype, offsets.device)
+    if found != (tuple(total.shape), torch.float64, total.device):
+        expected = f"float64 of the total's shape {tuple(total.shape)}, on {total.device}"
+        raise InputError("offsets", found, expected)
 
 
 @dataclass(frozen=True, repr=False)
@@ -272,8 +295,17 @@ def pair_of(column: NDArray[np.intp]) -> NDArray[np.intp]:
     return column // (2 * GROUP_PAIRS) * GROUP_PAIRS + column % GROUP_PAIRS
 
 
-def _settle(rows: NDArray[Any], lattice: _Lattice, source: _Source, room: _Room) -> None:
-    """Compute with care, and write into `[nodes, d]`, what is left; all at once, for speed."""
+def _settle(
+    rows: NDArray[Any],
+    added: NDArray[np.float64],
+    lattice: _Lattice,
+    source: _Source,
+    room: _Room,
+) -> None:
+    """Compute with care, and write into `[nodes, d]`, what is left; all at once, for speed.
+
+    `added` are the offsets, `[nodes, d]`; `[0, 0]` for none.
+    """
     if not room.count:
         return
     row, column = room.left[: room.count].T
@@ -290,7 +322,17 @@ def _settle(rows: NDArray[Any], lattice: _Lattice, source: _Source, room: _Room)
     with np.errstate(invalid="ignore", over="ignore"):
         totals = rows[row, column] / units
         whole = np.rint(totals)
-        rows[row, column] = (whole + np.rint((totals - whole) + noise) + 0.0) * units
+        rest = totals - whole
+        if not len(added):
+            rows[row, column] = (whole + np.rint(rest + noise) + 0.0) * units
+            return
+        offset = added[row, column] / units
+        if not np.all(np.abs(offset) < LARGEST_OFFSET):
+            # Which is not said: offsets may be secret.
+            raise InputError("offsets", "one is larger", f"must be below {LARGEST_OFFSET:g} points")
+        point = np.rint(offset)
+        moved = point + np.rint((rest + (offset - point)) + noise)
+        rows[row, column] = (whole + moved + 0.0) * units
 
 
 def uniform(word: NDArray[np.uint32], more: NDArray[np.uint64]) -> NDArray[np.float64]:
@@ -323,7 +365,9 @@ def careful_normals(
     return np.asarray(np.sqrt(-2.0 * logs) * np.where(swapped == second, cosine, np.sin(turned)))
 
 
-def _release_on_device(total: Tensor, lattice: _Lattice, source: _Source) -> None:
+def _release_on_device(
+    total: Tensor, lattice: _Lattice, source: _Source, offsets: Tensor | None
+) -> None:
     """Noise `[nodes, d]` in place where it lies, float32 or float64, and step to the lattice."""
     device = total.device
     spacings, scales = (_sent(array, device) for array in (lattice.spacings, lattice.scales))
@@ -336,9 +380,18 @@ def _release_on_device(total: Tensor, lattice: _Lattice, source: _Source) -> Non
             units = spacings[place[0], None]
             sums = piece.double() / units  # exact: spacings are powers of two
             whole = torch.round(sums)
-            sums.sub_(whole).addcmul_(noise, scales[place[0], None])
+            sums.sub_(whole)
+            moved: Tensor | None = None
+            if offsets is not None:
+                added = offsets[place] / units
+                added.masked_fill_(~(added.abs() < LARGEST_OFFSET), math.nan)
+                moved = torch.round(added)
+                sums.add_(added.sub_(moved))
+            point = torch.round(sums.addcmul_(noise, scales[place[0], None]))
+            if moved is not None:
+                point.add_(moved)
             # A zero has no sign, as on the host.
-            piece.copy_(torch.round(sums).add_(whole).add_(0.0).mul_(units))
+            piece.copy_(point.add_(whole).add_(0.0).mul_(units))
 
 
 def _words_on_device(

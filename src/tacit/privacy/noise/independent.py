@@ -13,6 +13,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from tacit.errors import InputError
 from tacit.privacy.mechanisms.clipping import NoiseNorm
 from tacit.privacy.noise.draws import NodeKeys
 from tacit.privacy.noise.gaussian import add_normal
@@ -43,6 +44,7 @@ class Noise(Protocol):
         k: int,
         *,
         part: int,
+        offsets: Tensor | None = None,
     ) -> Tensor:
         """`total` plus the noise of step k, in place, on a public lattice.
 
@@ -54,9 +56,14 @@ class Noise(Protocol):
             nodes: which nodes, in the order of the rows.
             k: the step.
             part: its number, where a step releases several sums.
+            offsets: what else is added before all is rounded to the lattice, float64 `[nodes, d]`,
+                such as `tacit.privacy.noise.pairwise.pair_sums`.
 
         Returns:
             `total`.
+
+        Raises:
+            InputError: offsets are given, and this noise has none.
         """
 
 
@@ -68,11 +75,13 @@ class IndependentNoise:
         name: what it is called, in one word.
         draw: adds it; `add_normal` takes standard deviations, `add_laplace` scales.
         norm: of a shift, which decides how well it is hidden.
+        takes_offsets: whether `draw` can add what cancels between nodes before it rounds.
     """
 
     name: str
     draw: Callable[..., Tensor]
     norm: NoiseNorm = "l2"
+    takes_offsets: bool = False
 
     def add(
         self,
@@ -83,10 +92,16 @@ class IndependentNoise:
         k: int,
         *,
         part: int,
+        offsets: Tensor | None = None,
     ) -> Tensor:
         """`total` plus fresh noise, in place; see `Noise.add`."""
-        return self.draw(total, stds, keys, nodes, _PURPOSE, k, part=part)
+        if offsets is None:
+            return self.draw(total, stds, keys, nodes, _PURPOSE, k, part=part)
+        if not self.takes_offsets:
+            expected = f"must be none: {self.name} noise is not proved to cancel between nodes"
+            raise InputError("offsets", tuple(offsets.shape), expected)
+        return self.draw(total, stds, keys, nodes, _PURPOSE, k, part=part, offsets=offsets)
 
 
-GAUSSIAN = IndependentNoise("gaussian", add_normal)
+GAUSSIAN = IndependentNoise("gaussian", add_normal, takes_offsets=True)
 LAPLACE = IndependentNoise("laplace", add_laplace, norm="l1")

@@ -22,6 +22,7 @@ from tacit.kernels.threads import over_threads
 
 __all__ = [
     "GROUP_PAIRS",
+    "LARGEST_OFFSET",
     "Pieces",
     "Place",
     "check_total",
@@ -34,6 +35,8 @@ __all__ = [
 
 # Pairs of normals come in groups of this many: first all words for radii, then those for angles.
 GROUP_PAIRS = 32
+# Offsets, in lattice points: with the noise, whole numbers of this size are exact.
+LARGEST_OFFSET = 2.0**50
 # Most pairs of a piece. A thread alone does not mind the size; two hand the interpreter's lock to
 # each other twice a piece: 5 million values take 3.4 ns each in pieces of 2^14 pairs, 2.0 in 2^17.
 _PIECE_PAIRS = 1 << 17

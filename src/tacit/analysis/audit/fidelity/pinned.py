@@ -82,11 +82,12 @@ class Pinned:
         k: int,
         *,
         part: int,
+        offsets: Tensor | None = None,
     ) -> Tensor:
         """See `Noise.add`; where it replays, `total` decides nothing but shape and type."""
         asked = Asked(k, part, tuple(nodes), tuple(stds), tuple(total.shape), str(total.dtype))
         self.asked.append(asked)
-        released = self.inner.add(total, stds, keys, nodes, k, part=part)
+        released = self.inner.add(total, stds, keys, nodes, k, part=part, offsets=offsets)
         for row, node in enumerate(nodes):
             place = (k, part, node, self._times[k, part, node])
             self._times[k, part, node] += 1

@@ -1,0 +1,166 @@
+"""Noise of pairs: keys, that it cancels, its law, and that it does not depend on who hosts whom."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from collections.abc import Collection, Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forked import said_in_fork
+from tacit.errors import InputError
+from tacit.privacy.noise.draws import seeded_keys
+from tacit.privacy.noise.pairwise import (
+    Pair,
+    PairKeys,
+    fresh_pair_keys,
+    pair_sums,
+    seeded_pair_keys,
+)
+
+CPU = torch.device("cpu")
+PAIRS = [(0, 1), (0, 2), (1, 3), (2, 3), (0, 3), (3, 4)]
+KEYS = seeded_pair_keys(5, PAIRS)
+
+
+def sums(
+    keys: PairKeys,
+    nodes: Sequence[int],
+    d: int = 50,
+    *,
+    active: Collection[int] | None = None,
+    factors: Sequence[float] | None = None,
+    deviation: float = 1.7,
+    k: int = 3,
+    part: int = 0,
+) -> torch.Tensor:
+    given = [1.0] * len(nodes) if factors is None else factors
+    return pair_sums(keys, nodes, active, given, deviation, d, k, part, CPU)
+
+
+def of_pair(pair: Pair, d: int = 50) -> torch.Tensor:
+    """The noise of one pair, from its first end."""
+    return sums(seeded_pair_keys(5, [pair]), [pair[0]], d)[0]
+
+
+def test_keys_of_pairs_depend_on_the_pair_and_the_seed_alone() -> None:
+    many = [(i, j) for j in range(30) for i in range(j)]
+    keys = seeded_pair_keys(5, many)
+    held = [keys.keys.secret[place] for place in range(len(many))]
+    of_nodes = seeded_keys(5, range(1000)).secret.values()
+    assert len({*held, *of_nodes}) == len(many) + 1000
+    for place in (0, 17, 300):
+        assert seeded_pair_keys(5, [many[place]]).keys.secret[0] == held[place]
+        assert seeded_pair_keys(6, [many[place]]).keys.secret[0] != held[place]
+    assert keys.seeded
+    assert keys.pairs == tuple(many)
+
+
+def test_fresh_keys_of_pairs_differ_each_time() -> None:
+    first, second = (fresh_pair_keys(PAIRS) for _ in range(2))
+    assert len({*first.keys.secret.values(), *second.keys.secret.values()}) == 2 * len(PAIRS)
+    assert not first.seeded
+
+
+def test_keys_of_pairs_are_never_shown_copied_or_pickled() -> None:
+    keys = fresh_pair_keys([(0, 1)])
+    shown = repr(keys)
+    assert "(0, 1)" in shown
+    secret = keys.keys.secret[0]
+    assert repr(secret) not in shown
+    assert secret.hex() not in shown
+    for hidden in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="never"):
+            hidden(keys)
+
+
+def test_a_forked_child_holds_no_keys_of_pairs() -> None:
+    keys = fresh_pair_keys([(0, 1)])
+
+    def draw() -> str:
+        try:
+            return f"drew {sums(keys, [0])}"
+        except InputError as error:
+            return str(error)
+
+    assert "is a fork of the process" in said_in_fork(draw)
+
+
+@pytest.mark.parametrize("pair", [(1, 0), (2, 2), (-1, 3)])
+def test_pairs_out_of_order_are_refused(pair: Pair) -> None:
+    for make in (lambda: fresh_pair_keys([pair]), lambda: seeded_pair_keys(1, [pair])):
+        with pytest.raises(InputError, match="the smaller number first"):
+            make()
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_seeds_out_of_range_are_refused(seed: int) -> None:
+    with pytest.raises(InputError, match=r"privacy\.noise_seed"):
+        seeded_pair_keys(seed, PAIRS)
+
+
+@pytest.mark.parametrize("deviation", [0.0, -1.0, math.nan, math.inf, 1e-200])
+def test_unusable_deviations_of_pairs_are_refused(deviation: float) -> None:
+    with pytest.raises(InputError, match="deviation"):
+        sums(KEYS, [0], deviation=deviation)
+
+
+def test_rows_are_sums_of_the_noise_of_pairs_with_their_signs() -> None:
+    found = sums(KEYS, range(5), factors=[1.0, 2.0, -0.5, 3.0, 0.1])
+    zeta = {pair: of_pair(pair) for pair in PAIRS}
+    expected = [
+        zeta[0, 1] + zeta[0, 2] + zeta[0, 3],
+        2.0 * (-zeta[0, 1] + zeta[1, 3]),
+        -0.5 * (-zeta[0, 2] + zeta[2, 3]),
+        3.0 * (-zeta[1, 3] - zeta[2, 3] - zeta[0, 3] + zeta[3, 4]),
+        0.1 * -zeta[3, 4],
+    ]
+    assert found.dtype == torch.float64
+    assert torch.equal(found, torch.stack(expected))
+
+
+def test_the_sum_over_nodes_is_exactly_zero() -> None:
+    assert torch.equal(sums(KEYS, range(5), 5000).sum(0), torch.zeros(5000, dtype=torch.float64))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    hosts=st.lists(st.integers(0, 2), min_size=5, max_size=5),
+    away=st.sets(st.integers(0, 4), max_size=3),
+)
+def test_how_nodes_are_hosted_changes_nothing(hosts: list[int], away: set[int]) -> None:
+    active = None if not away else set(range(5)) - away
+    whole = sums(KEYS, range(5), active=active)
+    for host in range(3):
+        nodes = [node for node in range(5) if hosts[node] == host]
+        pairs = [pair for pair in PAIRS if set(pair) & set(nodes)]
+        here = sums(seeded_pair_keys(5, pairs), nodes, active=active)
+        assert torch.equal(here, whole[nodes])
+
+
+def test_pairs_with_an_end_that_is_away_add_nothing() -> None:
+    found = sums(KEYS, range(5), active={0, 1, 2})
+    assert torch.equal(found[0], of_pair((0, 1)) + of_pair((0, 2)))
+    assert not found[3:].any()
+    assert torch.equal(sums(KEYS, range(5), active=range(5)), sums(KEYS, range(5)))
+
+
+def test_steps_parts_and_pairs_have_noise_of_their_own() -> None:
+    d = 20_000
+    drawn = [sums(KEYS, [0, 1, 4], d, k=k, part=part) for k in (3, 4) for part in (0, 1)]
+    correlations = torch.corrcoef(torch.stack([drawn[0][2], *(rows[2] for rows in drawn[1:])]))
+    assert (correlations - torch.eye(4)).abs().max() < 5 / math.sqrt(d)
+    pairs = torch.stack([of_pair(pair, d) for pair in PAIRS])
+    assert (torch.corrcoef(pairs) - torch.eye(6)).abs().max() < 5 / math.sqrt(d)
+
+
+def test_an_end_that_is_elsewhere_is_not_needed() -> None:
+    assert torch.equal(sums(KEYS, [3, 1]), sums(KEYS, range(5))[[3, 1]])
+    assert sums(KEYS, []).shape == (0, 50)
+    assert sums(KEYS, [0], 0).shape == (1, 0)
+    assert not sums(KEYS, [7]).any()
