@@ -28,6 +28,7 @@ from tacit.errors import InputError
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import lacking_steps
+from tacit.privacy.mechanisms.base import observer
 from tacit.private_files import plain_errors, write_private
 from tacit.report.documents.base import as_dict, dump, parse, plain_json, read
 from tacit.report.documents.ledger import (
@@ -210,7 +211,9 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
         accounting=result.accounting,
         relation=DefinedName(name=first.relation, meaning=RELATIONS[first.relation]),
         unit=DefinedName(name=first.unit, meaning=UNITS[first.unit]),
-        trust_model=DefinedName(name=first.trust_model, meaning=TRUST_MODELS[first.trust_model]),
+        trust_model=DefinedName(
+            name=first.trust_model, meaning=TRUST_MODELS[observer(first.trust_model)]
+        ),
         epsilon_meaning=EPSILON_MEANING,
         claim=result.claim,
         audit=result.audit,
