@@ -295,6 +295,9 @@ class Algorithm(Generic[State, Chosen]):
         bound_is_tight: whether an observer sees the noised sums themselves, so that what the
             mechanism can leak at worst is what the algorithm leaks at worst.
         noise: what `StepContext.add_noise` adds.
+        no_pairwise: why noise of pairs that cancels does not go with it, which follows "which";
+            None: it does, since its messages are functions of noised sums and its nodes' models
+            mix them linearly. (With a server there is none in any case.)
         formula: the privacy formula its paper prints; None if it prints none.
         claimed_run: what the formula reads.
         claimed_round: the epsilon of one round that its paper claims, of the same; None without.
@@ -331,6 +334,7 @@ class Algorithm(Generic[State, Chosen]):
     clip_norms: Callable[[Chosen], Sequence[ClipNorm]] = l2_clip
     bound_is_tight: bool = False
     noise: Noise = GAUSSIAN
+    no_pairwise: str | None = None
     formula: PublishedFormula[Any] | None = None
     claimed_run: Callable[[NodeRun], Any] = claimed_sums
     claimed_round: Callable[[Any], float] | None = None

@@ -186,6 +186,7 @@ DO_ADP = replace(
     title="DO-ADP",
     options=DoAdpOptions,
     private=True,
+    no_pairwise="sends compressed differences, in which a pair's noise would arrive in parts",
     formula=PUBLISHED,
     activity=independent,
     message_numbers=lambda options, d: options.activation * numbers_sent(options, d),

@@ -138,6 +138,7 @@ class Plan:
             "parameters": self.parameters,
             "records": [node.records for node in self.nodes],
             "noise_scale": [node.noise_scale for node in self.nodes],
+            **({} if self.release.pairs is None else {"pairs": self.release.pairs.identity()}),
             # A graph file is named in the experiment; what it says may change.
             "mixing": self.mixing.digests(),
             # "auto" says too little.

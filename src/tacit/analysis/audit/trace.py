@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.algorithms import StepContext, StepTable
+from tacit.communication.colours import Masked, Summand
 from tacit.communication.compression import Coding
 from tacit.communication.exchange import Exchange
 from tacit.communication.exchange.protocol import Message, descent_of, message_values
@@ -46,7 +47,7 @@ __all__ = [
 ContextFactory = Callable[[Plan, StackedModel, StackedData, NodeKeys, Exchange], StepContext]
 """What `StackedContext` is called with; an audit of other code puts its own here."""
 
-Verb = Literal["mix", "swap", "average"]
+Verb = Literal["mix", "swap", "average", "secure_sum"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +57,10 @@ class Sent:
     Args:
         verb: what the algorithm asked the exchange for.
         step: the number that it gave for the step.
-        values: copies, `[nodes, ...]`; the first less the descent that went with it.
+        values: copies, `[nodes, ...]`; the first less the descent that went with it. Of a secure
+            sum, that alone, `[1, ...]`: nobody sees the summands.
         coding: how they are written, where that is not all of their numbers.
-        colours: of each value, `Public` or `Released`.
+        colours: of each value, `Public` or `Released`; of a secure sum `Masked`.
         extra: how many gossip rounds of the step came before.
     """
 
@@ -205,6 +207,12 @@ class TracedExchange:
         """Copies the message, then averages; see `Exchange.average`."""
         self._keep("average", k, message_values("average", k, values), coding, values)
         return self.inner.average(k, *values, latest=latest, coding=coding)
+
+    def secure_sum(self, k: int, summands: Summand[Tensor], *, part: int = 0) -> Tensor:
+        """Adds up, then copies the sum; see `Exchange.secure_sum`."""
+        total = self.inner.secure_sum(k, summands, part=part)
+        self.sent.append(Sent("secure_sum", k, (total.clone(),), None, (Masked.__name__,)))
+        return total
 
     def _keep(
         self,

@@ -8,6 +8,10 @@ A server's work is done by the process of rank 0, which gets the rows of active 
 every other process the mean. The first time that a mean over everybody's *latest* message is
 asked for, also of a session that goes on from a checkpoint, all clients' rows are sent: values
 that start equal and public, or were sent before.
+
+Of a secure sum the server gets one row a process: the sum of its active clients' integers, under
+masks. It adds these up, and everyone gets the sum. A message that does not come, or is none, ends
+the run: nothing can be made of the others.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.communication.colours import Masked, Summand, summand_value
 from tacit.communication.compression import Coding
 from tacit.communication.exchange.messages import (
     HEADER_BYTES,
@@ -45,9 +50,11 @@ from tacit.communication.exchange.protocol import (
     descent_of,
     everybody,
     message_values,
+    row_bytes,
     sizes,
 )
 from tacit.communication.exchange.rows import Mixer, Server, compile_rows
+from tacit.communication.masks import PairMasks, wrapped_sum
 from tacit.errors import InputError, PeerError
 from tacit.topology.mixing import Weights
 
@@ -99,6 +106,8 @@ class BetweenProcesses:
         tolerate: whether a bad message is dropped, with its edges, for this round; otherwise it
             raises PeerError. With column-stochastic weights the mass that it carried is lost; with
             doubly stochastic ones the receiver weighs its own row in its place.
+        masks: of this process, whose number is the first node that it hosts, for secure sums;
+            None: there are none.
 
     Attributes:
         bytes_sent: see `Exchange`.
@@ -114,7 +123,9 @@ class BetweenProcesses:
         dtype: torch.dtype,
         device: torch.device,
         tolerate: bool = False,
+        masks: PairMasks | None = None,
     ) -> None:
+        self._masks = masks
         self._channel, self._ranks, self._graphs = channel, tuple(ranks), graphs
         self._dtype, self._device, self._tolerate = dtype, device, tolerate
         self._nodes = tuple(n for n, rank in enumerate(ranks) if rank == channel.rank)
@@ -201,6 +212,41 @@ class BetweenProcesses:
             own_rows = [value[self._rows(here, rows_of)] for value in values]
             mean = self._averaged(k, post, own_rows, here, latest, everyone)
         return self._told(k, mean)
+
+    def secure_sum(self, k: int, summands: Summand[Tensor], *, part: int = 0) -> Tensor:
+        """The sum over the active clients; see `Exchange.secure_sum`."""
+        value = summand_value(summands, f"what exchange.secure_sum was given at step {k}")
+        if self._masks is None:
+            raise InputError("exchange", "without masks", "is needed with them for a secure sum")
+        flags = self._graphs.active(k)
+        active = range(len(self._ranks)) if flags is None else np.flatnonzero(flags).tolist()
+        for node in active:
+            if node in self._place:
+                self.bytes_sent[self._place[node]] += row_bytes(value)
+        taking_part = sorted({self._ranks[node] for node in active})
+        own = Summand(wrapped_sum(value))
+        if self._channel.rank not in taking_part:
+            return self._added_up(k, taking_part, Masked(torch.zeros_like(own.value)))
+        parties = [self._ranks.index(rank) for rank in taking_part]
+        return self._added_up(k, taking_part, self._masks.over(own, k, part, parties))
+
+    def _added_up(self, k: int, taking_part: Sequence[int], own: Masked[Tensor]) -> Tensor:
+        """The sum of all processes' parts, made at the server, for everyone."""
+        row, total = (0,), own.value
+        others = [rank for rank in taking_part if rank != SERVER]
+        route = Route({}, {})
+        if self._channel.rank == SERVER:
+            route = Route({}, dict.fromkeys(others, row))
+        elif self._channel.rank in taking_part:
+            route = Route({SERVER: row}, {})
+        post = self._exchange("masked", k, route, [total], row, None)
+        for rank, arrival in post.arrivals.items():
+            came = _Came(row, [total])
+            if self._collected(replace(post, arrivals={rank: arrival}), came):
+                raise PeerError(f"rank {rank} sent a bad message at step {k}: its part of a sum")
+            total = wrapped_sum(torch.cat([total, came.values[0]]))
+        (told,) = self._told(k, (total,))
+        return told
 
     def mean_of_all(self, message: Message) -> Tensor:
         """The mean `[d]` of all nodes' rows, given those of this process; not counted as sent."""
@@ -304,14 +350,15 @@ class BetweenProcesses:
     ) -> _Post:
         """Begin to receive, then begin to send: rows of `values`, which are those of `rows_of`."""
         shapes = tuple(value.shape[1:] for value in values)
+        dtype = values[0].dtype
 
         def envelope(sender: int, nodes: Nodes) -> Envelope:
             lengths = None
             if coding is not None:
                 d = shapes[0].numel()
-                lengths = tuple(coding.size(d, self._dtype, node) for node in nodes)
+                lengths = tuple(coding.size(d, dtype, node) for node in nodes)
             return Envelope(
-                sender, kind, k, self._turn, MessageLayout(shapes, self._dtype, nodes, lengths)
+                sender, kind, k, self._turn, MessageLayout(shapes, dtype, nodes, lengths)
             )
 
         expected = {rank: envelope(rank, nodes) for rank, nodes in sorted(route.receives.items())}

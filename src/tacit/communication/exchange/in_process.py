@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.communication.colours import Summand, summand_value
 from tacit.communication.compression import Coding
 from tacit.communication.exchange.protocol import (
     Active,
@@ -16,9 +17,11 @@ from tacit.communication.exchange.protocol import (
     descent_of,
     everybody,
     message_values,
+    row_bytes,
     sizes,
 )
 from tacit.communication.exchange.rows import Mixer, Server, compile_rows
+from tacit.communication.masks import wrapped_sum
 from tacit.topology.mixing import Weights
 
 __all__ = ["InProcessExchange"]
@@ -101,6 +104,13 @@ class InProcessExchange:
             self._server.mean(position, value, rows[: len(value)], arrived, latest=latest)
             for position, value in enumerate(values)
         )
+
+    def secure_sum(self, k: int, summands: Summand[Tensor], *, part: int = 0) -> Tensor:
+        """The sum over the active clients; see `Exchange.secure_sum`."""
+        value = summand_value(summands, f"what exchange.secure_sum was given at step {k}")
+        active = self._active(k)
+        self.bytes_sent[slice(None) if active is None else active] += row_bytes(value)
+        return wrapped_sum(value)
 
     def _compiled(self, weights: Weights) -> tuple[Mixer, NDArray[np.int64]]:
         everyone = range(weights.nodes)

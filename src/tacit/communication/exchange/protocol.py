@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.communication.colours import Outgoing, opened
+from tacit.communication.colours import Outgoing, Summand, opened
 from tacit.communication.compression import Coding
 
 __all__ = [
@@ -153,6 +153,27 @@ class Exchange(Protocol):
 
         Returns:
             New tensors `[1, ...]`.
+        """
+
+    def secure_sum(self, k: int, summands: Summand[Tensor], *, part: int = 0) -> Tensor:
+        """The sum of what the active clients hold, which everyone gets, and nobody more.
+
+        Between processes each adds up its own clients' rows and sends the sum under masks
+        (`tacit.communication.masks`): the server sees no process's part, and no client's. In one
+        process masks would cancel in the integers that they are added to: there are none.
+
+        Args:
+            k: the step, which says who is active.
+            summands: int64 `[active clients of this process, ...]`, whose sum over all clients is
+                between -2^63 and 2^63 - 1.
+            part: its number, where a step has several sums.
+
+        Returns:
+            A new tensor, int64 `[1, ...]`: exact, the same whoever hosts which node.
+
+        Raises:
+            LeakError: no `Summand`, or masks that were used already; nothing was sent.
+            InputError: this exchange has no masks.
         """
 
 

@@ -30,9 +30,12 @@ from tacit.errors import InputError
 from tacit.privacy.noise.draws import KEY_BYTES, NodeKeys
 from tacit.privacy.noise.gaussian import add_normal
 
-__all__ = ["Pair", "PairKeys", "fresh_pair_keys", "pair_sums", "seeded_pair_keys"]
+__all__ = ["LEAST_POINTS", "Pair", "PairKeys", "fresh_pair_keys", "pair_sums", "seeded_pair_keys"]
 
 Pair = tuple[int, int]
+
+LEAST_POINTS = 64.0
+"""A pair's noise has at least this standard deviation in points of its lattice."""
 
 _PURPOSE = "pair noise"
 

@@ -204,13 +204,17 @@ def planned(plan: Plan) -> dict[str, Scalar]:
     mixing, activity, bounds = plan.mixing, plan.release.activity, plan.release.clip.bounds
     drawn = () if activity is None else (activity.active, activity.partner)
     scales = [node.noise_scale for node in plan.nodes]
+    pairs = plan.release.pairs
+    shared = []
+    if pairs is not None:
+        shared = [_bytes(np.array(pairs.pairs, np.int64)), _rounded([pairs.deviation])]
     expected = [node.expected_batch for node in plan.nodes]
     return {
         "plan graph schedule": _digest([mixing.kind.encode(), *map(str.encode, mixing.digests())]),
         "plan rounds": plan.rounds,
         "plan activity": _digest(_bytes(array) for array in drawn if array is not None),
         "plan batches": _digest([_rounded(expected)]),
-        "plan noise": _digest([_rounded(scales), _rounded(plan.release.noise_shape)]),
+        "plan noise": _digest([_rounded(scales), _rounded(plan.release.noise_shape), *shared]),
         "plan clip": _digest([] if bounds is None else [_rounded(bounds)]),
     }
 
