@@ -16,7 +16,6 @@ from experiments import experiment, strict_json, tree
 from tacit.analysis import ledger_report as ledgers
 from tacit.analysis.statement import (
     RELATIONS,
-    TRUST_MODELS,
     UNITS,
     check_statement,
     write_statement,
@@ -29,6 +28,7 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.mechanisms import base
 from tacit.report.documents.base import dump, load
 from tacit.report.documents.ledger import ConfirmedStatement
+from tacit.report.trust_words import TRUST_MODELS
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 

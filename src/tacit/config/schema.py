@@ -40,6 +40,7 @@ GIVEN = "given"  # a data set or model that was passed as an object
 LOSS_NAMES = ("cross-entropy", "mse", "logistic")
 MOST_STEPS = 10_000_000  # a plan holds clip and noise of every step in memory
 MOST_NODES = 100_000
+MOST_ROUNDS = 1000
 MOST_METRICS = 20
 # Above about 300 no bound is proved for rounded Gaussian noise, so that a larger budget is never
 # used up; far above this the search for the noise would take minutes.
@@ -51,6 +52,7 @@ Probability = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1, le=10**9, strict=True), Whole]
 Number = Annotated[int, Field(ge=0, le=10**9, strict=True), Whole]  # of a node, or of a step
 Chance = Annotated[float, Field(ge=0, lt=1)]
+Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS, strict=True), Whole]  # of gossip, in a step
 Seed = Annotated[
     int, Field(ge=0, lt=2**63, strict=True), Whole
 ]  # what TOML and every generator hold
@@ -165,7 +167,12 @@ class Nodes(Section):
 
 
 class Topology(Section):
-    """Who may talk to whom, and with which weights; `partners`: who share secrets for noise."""
+    """Who may talk to whom, with which weights, and how often in a step.
+
+    `rounds` is the number of gossip rounds of a step: the algorithm's own, and those in which nodes
+    only average. "auto" leaves it to the plan. Not set, it is 1. `partners` are the nodes that
+    share secrets, for noise that cancels between them.
+    """
 
     graph: str | None = None
     mixing: Literal["metropolis", "laplacian", "uniform"] | None = None
@@ -173,6 +180,7 @@ class Topology(Section):
     shape: tuple[int, int] | None = None
     probability: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     partners: str | None = None
+    rounds: Rounds | Literal["auto"] | None = None
 
     @field_validator("partners")
     @classmethod
@@ -185,6 +193,15 @@ class Topology(Section):
                 "must be 'graph' (the neighbours, both ways), 'complete', or 'circulant:K' with an "
                 "even number K of partners of each node, such as 'circulant:4'"
             )
+        return value
+
+    @field_validator("rounds", mode="before")
+    @classmethod
+    def _rounds(cls, value: Any) -> Any:
+        value = whole_number(value)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if value not in (None, "auto") and not (whole and 1 <= value <= MOST_ROUNDS):
+            raise ValueError(f"must be a whole number from 1 to {MOST_ROUNDS}, or 'auto'")
         return value
 
     @field_validator("shape", mode="before")

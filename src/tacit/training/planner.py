@@ -24,13 +24,13 @@ from tacit.topology import (
     check_column_stochastic,
     check_doubly_stochastic,
     check_strongly_connected,
-    contraction,
     server_averaging,
 )
 from tacit.training.faults import FaultPlan, fault_plan, taking_part
 from tacit.training.pair_noise import PairNoise, partners, root_mean_square
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.release import Interval, NodeRelease, Release, make_release
+from tacit.training.rounds import contraction_of_rounds, planned_rounds
 
 __all__ = ["build_plan"]
 
@@ -74,7 +74,8 @@ def build_plan(
     mixing = _mixing(config)
     schedules = _schedules(config, records)
     sampled = [_sampling(config, schedules, *pair) for pair in enumerate(records)]
-    faults = fault_plan(config, mixing)
+    rounds = planned_rounds(config)
+    faults = fault_plan(config, mixing, rounds)
     definition, setup = config.algorithm.definition, _setup(config, mixing, records, parameters)
     activity = taking_part(definition.activity(setup), faults, config.train.steps)
     release = make_release(
@@ -102,7 +103,8 @@ def build_plan(
         release=release,
         nodes=nodes,
         mixing=mixing,
-        contraction=contraction(mixing),
+        contraction=contraction_of_rounds(mixing, rounds),
+        rounds=rounds,
         faults=faults,
         cautions=cautions,
         notes=(*_notes(config, activity, faults), *notes),
