@@ -125,3 +125,24 @@ def test_in_the_mean_nothing_is_left_but_rounding() -> None:
         means = moved[k] / units[:, None]
         assert np.abs(means.sum(0)).max() <= 1.01 * (rounded / units).sum()
         assert means.std(axis=1).min() > 20 * (rounded / units).sum()
+
+
+def test_what_draws_leave_before_the_worst_colluder_is_what_is_certified() -> None:
+    """The best linear estimate of a node's sum, from covariances of real draws, for each set."""
+    job = job_of("dyn-d2p")
+    release, nodes, pairs = job.plan.release, job.plan.nodes, noise_of(job).pairs
+    assert noise_of(job).colluding == 1
+    worst = np.full((STEPS, len(nodes)), np.inf)
+    for colluder in range(len(nodes)):
+        drawn = messages(job, [pair for pair in pairs if colluder not in pair])
+        left = [node for node in range(len(nodes)) if node != colluder]
+        for k in range(STEPS):
+            inverse = np.linalg.inv(drawn[k, left] @ drawn[k, left].T / DRAWS)
+            worst[k, left] = np.minimum(worst[k, left], np.diag(inverse) ** -0.5)
+    for k in range(STEPS):
+        certified = [
+            release.noise_multiplier(node, k) * (release.clip.bound(k) or 1.0) * float(scale)
+            for node, scale in zip(nodes, SCALES, strict=True)
+        ]
+        np.testing.assert_allclose(worst[k], certified, rtol=MOST / np.sqrt(2 * DRAWS))
+        assert (np.array(certified) > 1.3 * np.sqrt(np.diag(covariance(job, k, range(5))))).all()
