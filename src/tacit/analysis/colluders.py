@@ -4,7 +4,7 @@ The mechanisms of a run (`tacit.report.documents.ledger.LedgerReport`) hold nois
 they count against the colluders that the run allows for. Against another number they count for more
 or less, by a factor that the network of shared noise decides alone (`tacit.training.pair_noise`);
 all else of a mechanism stays. Who took part in which step stands in the mechanisms: other steps
-have `tacit.training.release.SILENT` noise there.
+have `SILENT` noise there.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tacit.privacy import from_statement
 from tacit.privacy.ledger.ledger import StepRun
 from tacit.privacy.ledger.spent import cost, released
 from tacit.privacy.mechanisms.composed import Scheduled, schedule
+from tacit.privacy.mechanisms.steps import SILENT
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.ledger import LedgerAccount, LedgerReport
 from tacit.report.documents.trust import TrustTerms
 from tacit.training.pair_noise import PairNoise
-from tacit.training.release import SILENT
 
 __all__ = ["epsilon_against"]
 
