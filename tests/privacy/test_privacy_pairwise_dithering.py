@@ -180,3 +180,10 @@ def test_from_the_least_ratio_on_rounding_disappears_in_the_slack() -> None:
             certified = slack(draws, spent).epsilon
             # A billionth of what the theorem asks for is added to it.
             assert 1.01 * draws * 2.0**-100 < 0.1 * (certified / (1e9 + 1))
+
+
+def test_splitting_total_and_offset_leaves_the_bound_of_a_draw() -> None:
+    """In units of 2^-50 deviations: 4.5 R of arithmetic, sums of rests, the radius's resolution."""
+    r = np.linspace(2.0**-6, 29.1, 100_001)
+    assert (4.5 * r + 3 * 2.0**-10 + 2.0**-15 / r <= 7 * r).all()
+    assert 4.5 * 2.0**-6 + 3 * 2.0**-10 <= 7 * 2.0**-6

@@ -171,6 +171,8 @@ def _check_pairwise(
         reason = "adds no noise"
     elif definition.weights == "server":
         reason = "has a server, which would see single messages in any case"
+    elif reason is None and definition.noise.name != "gaussian":
+        reason = f"adds {definition.noise.name} noise"
     if reason is not None:
         expected = f"does not go with {definition.name}, which {reason}: use 'independent'"
         raise InputError("privacy.noise", "pairwise", expected)

@@ -22,15 +22,13 @@ from tacit.errors import InputError
 from tacit.privacy.mechanisms.clipping import Clipping
 from tacit.privacy.mechanisms.composed import Scheduled
 from tacit.privacy.mechanisms.composed import schedule as schedule_of
+from tacit.privacy.mechanisms.steps import SILENT
 from tacit.training.pair_noise import PairNoise
 from tacit.training.secure_sums import SecureSums
 
 __all__ = ["Interval", "NodeRelease", "Release", "make_release"]
 
 Interval = tuple[int, int]
-
-SILENT = 1e9
-"""Noise multiplier that stands for no release at all."""
 
 
 @dataclass(frozen=True)
