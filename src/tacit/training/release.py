@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tacit import privacy
 from tacit.algorithms import Activity, Algorithm, NodeRun, Schedules, Setup
 from tacit.errors import InputError
+from tacit.privacy.mechanisms.base import against
 from tacit.privacy.mechanisms.clipping import Clipping
 from tacit.privacy.mechanisms.composed import Scheduled
 from tacit.privacy.mechanisms.composed import schedule as schedule_of
@@ -95,6 +96,13 @@ class Release:
         if self.sums is not None:
             return "secure-sum"
         return "server" if self.algorithm.weights == "server" else "all-messages"
+
+    @property
+    def assumption(self) -> str:
+        """The trust model as a mechanism states it: with how many may pool what they know."""
+        if self.pairs is None:
+            return self.trust_model
+        return against(self.trust_model, self.pairs.colluding)
 
     def noise_multiplier(self, node: NodeRelease, k: int) -> float:
         """What the noise of step k counts for, over its clipping bound, for the sum over a batch.
@@ -224,7 +232,7 @@ class Release:
             constant=self.published_constant,
             local_steps=self.local_steps,
             disjoint=self.disjoint,
-            trust_model=self.trust_model,
+            trust_model=self.assumption,
         )
 
     def claimed(

@@ -80,6 +80,7 @@ class StackedContext:
         rates = [node.rate for node in here]
         self.rate = torch.tensor(rates, dtype=torch.float64, device=self._device).unsqueeze(1)
         self._settle(here, None)
+        self._check_pair_keys()
 
     def _settle(self, members: tuple[NodePlan, ...], places: Tensor | None) -> None:
         """Be of some nodes: `places` are their rows in the data; None for all."""
@@ -90,6 +91,17 @@ class StackedContext:
         self.batch_size, self.records, self.rate = (
             self.take(values) for values in (self.batch_size, self.records, self.rate)
         )
+
+    def _check_pair_keys(self) -> None:
+        """Refuse to begin without the key of a pair: what is certified counts on all of them."""
+        pairs = self._plan.release.pairs
+        held = set() if self._pair_keys is None else set(self._pair_keys.pairs)
+        here = set(self.nodes)
+        missing = [
+            pair for pair in (pairs.pairs if pairs else ()) if here & {*pair} and pair not in held
+        ]
+        if missing:
+            raise InputError("pair_keys", missing[0], "a pair whose key is needed and is not held")
 
     @property
     def last(self) -> BatchGradient | None:
@@ -228,10 +240,8 @@ class StackedContext:
             k: the step.
             part: number of the release, where a step has several.
         """
-        if self._plan.release.pairs is None:
+        if self._plan.release.pairs is None or self._pair_keys is None:
             return None
-        if self._pair_keys is None:
-            raise InputError("pair_keys", None, "the plan has noise of pairs, and needs their keys")
         flags = self._plan.release.active(k)
         active = None
         if flags is not None:
