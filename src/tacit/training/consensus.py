@@ -302,7 +302,7 @@ def _forecasts(flow: NoiseFlow, ratios: Sequence[float]) -> list[ConsensusForeca
         over: NDArray[np.float64] = variances.sum(0) / found.mean[:-1].sum()
         last = squares[-1]
         roots = map(_root, (last.max(), last.mean(), over.max(), over.mean()))
-        return ConsensusForecast(*roots, pair_noise=ratio)
+        return ConsensusForecast(*roots, ratio)
 
     return [forecast(ratio) for ratio in ratios]
 
