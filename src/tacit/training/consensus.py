@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -301,14 +300,15 @@ def _forecasts(flow: NoiseFlow, ratios: Sequence[float]) -> list[ConsensusForeca
         variances = squares[:-1] * found.mean[:-1, None]
         over: NDArray[np.float64] = variances.sum(0) / found.mean[:-1].sum()
         last = squares[-1]
-        roots = map(_root, (last.max(), last.mean(), over.max(), over.mean()))
-        return ConsensusForecast(*roots, ratio)
+        return ConsensusForecast(
+            worst=math.sqrt(last.max()),
+            typical=math.sqrt(last.mean()),
+            worst_gradients=math.sqrt(over.max()),
+            typical_gradients=math.sqrt(over.mean()),
+            pair_noise=ratio,
+        )
 
     return [forecast(ratio) for ratio in ratios]
-
-
-def _root(value: Any) -> float:
-    return math.sqrt(float(value))
 
 
 def _some_steps(pairs: PairNoise) -> PairNoise:
