@@ -40,7 +40,7 @@ def sums(
     part: int = 0,
 ) -> torch.Tensor:
     given = [1.0] * len(nodes) if factors is None else factors
-    return pair_sums(keys, nodes, active, given, deviation, d, k, part, CPU)
+    return pair_sums(keys, nodes, active, given, deviation, d, k, part, CPU).dense()
 
 
 def of_pair(pair: Pair, d: int = 50) -> torch.Tensor:
