@@ -17,12 +17,13 @@ FILES = (
     "training/test_resume.py",
 )
 CHOSEN = "signal or interrupt or terminal or nohup or real_processes or launch"
+# What stands together hides nothing of each other: on one side signals are ignored, as nohup and a
+# background do with some of them; on the other there is no terminal and no input.
 SURROUNDINGS = {
-    "nohup": 'exec nohup "$@"',
-    "a session without a terminal": 'exec setsid --wait "$@"',
-    "the background, which ignores SIGINT": '"$@" & wait $!',
-    "closed streams": 'exec "$@" <&-',
-    "ignored signals": "trap '' HUP INT TERM; exec \"$@\"",
+    "the background under nohup, with signals ignored": (
+        "trap '' HUP INT TERM; nohup \"$@\" & wait $!"
+    ),
+    "a session without a terminal, its input closed": 'exec setsid --wait "$@" <&-',
 }
 
 

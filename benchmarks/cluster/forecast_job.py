@@ -135,10 +135,12 @@ class Within:
         *messages: Message,
         coding: Coding | None = None,
         descent: tuple[Message, float] | None = None,
+        extra: int = 0,
     ) -> tuple[Tensor, ...]:
         """What stays within these nodes."""
         values, first = message_values("mix", k, messages), descent_of(k, descent)
-        mixer = self._mixer(k % len(self._job.plan.mixing.weights))
+        number = k * self._job.plan.rounds + extra
+        mixer = self._mixer(number % len(self._job.plan.mixing.weights))
         return tuple(map(mixer.begin, values, (first, *(None for _ in values[1:]))))
 
     def _mixer(self, k: int) -> Mixer:

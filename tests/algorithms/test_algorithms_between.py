@@ -17,6 +17,7 @@ from battery_experiments import experiment, part_of, quadratic
 from battery_table import ROWS
 
 from communication.cluster.ranks import Outcome, Seat, ThreadChannel, run_threads
+from tacit.algorithms import ALGORITHMS
 from tacit.communication.exchange import BetweenProcesses
 from tacit.communication.exchange.messages import HEADER_BYTES
 from tacit.communication.peers import Placement, place
@@ -24,10 +25,16 @@ from tacit.config import load_config
 from tacit.training.budget import node_keys
 from tacit.training.prepare import Job, prepare
 from tacit.training.processes.communication import graphs_of, local_exchange
+from tacit.training.rounds import advanced
 from tacit.training.stacked_context import StackedContext
 
 NODES, STEPS = 5, 4
 CPU = torch.device("cpu")
+
+
+def may_have_rounds(name: str) -> bool:
+    row = ALGORITHMS[name]
+    return row.weights != "server" and not row.one_round
 
 
 def job_of(case: str, **changes: Any) -> Job:
@@ -44,8 +51,8 @@ def run(job: Job, exchange: Any, hosted: Sequence[int]) -> tuple[Any, Any]:
     context = StackedContext(job.plan, model, part_of(job.train, hosted), keys, exchange, hosted)
     state = algorithm.start(model.start(len(hosted), job.dtype, CPU), options, context)
     for k in range(STEPS):
-        state = algorithm.step(state, k, options, context)
-    state = algorithm.mix(state, STEPS, context)
+        state = advanced(job.plan, state, k, context)
+    state = algorithm.mix(state, STEPS - 1, options, context, job.plan.rounds)
     return state, exchange
 
 
@@ -95,6 +102,16 @@ def compare(job: Job, placement: Placement) -> None:
 @pytest.mark.parametrize("case", ROWS)
 def test_three_processes_give_the_simulators_numbers(case: str) -> None:
     compare(job_of(case), place(NODES, 3))
+
+
+@pytest.mark.parametrize("case", [case for case in ROWS if may_have_rounds(ROWS[case].name)])
+def test_several_gossip_rounds_and_lost_messages_give_the_simulators_numbers(case: str) -> None:
+    graph = "exponential" if ALGORITHMS[ROWS[case].name].weights == "column-stochastic" else None
+    config = experiment(case, loss="mse", model="linear", steps=STEPS, batch=3, graph=graph)
+    config["topology"]["rounds"], config["faults"] = 2, {"drop": 0.3}
+    job = prepare(load_config(config, count=NODES), nodes=quadratic(NODES, shared=False))
+    assert job.plan.rounds == 2
+    compare(job, Placement((0, 1, 1, 2, 0)))
 
 
 KINDS = ["privsgp", "choco-sgd", "dp-fedavg", "adp2-sgd", "fedspd-dp", "do-adp", "soteriafl-svrg"]

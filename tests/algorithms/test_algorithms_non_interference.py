@@ -264,7 +264,7 @@ def ran(job: Job, seat: Seat) -> list[Any]:
         models = chosen.definition.models(state)
         said, total = opened(marks.measure(job, models, state, exchange, whole=True), "a part")
         told.append((json.dumps(said), written(total)))
-    state = chosen.definition.mix(state, STEPS, context)
+    state = chosen.definition.mix(state, STEPS - 1, chosen.options, context, 1)
     if marks.models_public(job):
         exchange.mean_of_all(Released(chosen.definition.models(state)))
     return [seat.channel.tapped, told]

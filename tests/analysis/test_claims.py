@@ -35,6 +35,8 @@ SAMPLE = (
     "epsilon set, n = 20",
     "Adult, K = 100 of 100, total",
     "Adult, eps = 1 a round",
+    "MNIST, n = 16, T = 1000, eps = 1, one record",
+    "a9a, n = 16, T = 2000, eps = 3, a user",
 )
 
 
@@ -114,6 +116,7 @@ def test_what_the_papers_claim_and_what_holds(papers: dict[str, Any]) -> None:
     assert verdicts["Dyn-D2P, general form"] == {"does not hold"}
     assert verdicts["DO-ADP"] == {"holds"}
     assert "does not hold" in verdicts["FedSPD-DP"]
+    assert verdicts["DECOR"] == {"does not hold", "holds"}  # of one record, and of a user
     assert verdicts["DP2-SGD"] == verdicts["DP-FedAvg"] == {"no claim"}
     assert verdicts["CPGT"] == verdicts["DPDO"] == {"not determined"}
 

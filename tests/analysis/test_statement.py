@@ -14,14 +14,21 @@ from scipy.stats import norm
 
 from experiments import experiment, strict_json, tree
 from tacit.analysis import ledger_report as ledgers
-from tacit.analysis.statement import check_statement, write_statement
+from tacit.analysis.statement import (
+    RELATIONS,
+    UNITS,
+    check_statement,
+    write_statement,
+)
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.mechanisms import base
 from tacit.report.documents.base import dump, load
 from tacit.report.documents.ledger import ConfirmedStatement
+from tacit.report.trust_words import TRUST_MODELS
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 
@@ -85,6 +92,16 @@ def test_a_statement_says_what_ran(run: Path) -> None:
     text = " ".join(document["assumptions"])
     for word in ("clipped", "keystream", "lattice", "J are public", "one process", "ledger"):
         assert word in text
+
+
+def test_every_trust_model_relation_and_unit_has_a_meaning_of_its_own() -> None:
+    for known, meanings in (
+        (base.TRUST_MODELS, TRUST_MODELS),
+        (base.UNITS, UNITS),
+        ((base.ADD_OR_REMOVE_ONE, base.REPLACE_ONE), RELATIONS),
+    ):
+        assert tuple(meanings) == known
+        assert len(set(meanings.values())) == len(known)
 
 
 def test_a_statement_is_confirmed_by_itself(run: Path, tmp_path: Path) -> None:

@@ -364,6 +364,7 @@ KEYS: Mapping[str, Key] = {
     "topology.degree": Key((2, 4), combined(SIX, REGULAR), given=False),
     "topology.shape": Key(([2, 3], [3, 2]), combined(SIX, TORUS), given=False),
     "topology.probability": Key((0.4, 0.9), combined(SIX, DRAWN), given=False),
+    "topology.rounds": Key((1, 2)),
     "algorithm.name": Key(("privsgp", "dp2-sgd")),
     "privacy.epsilon": Key((1.0, 3.0), CERTIFIED),
     "privacy.delta": Key((1e-3, 1e-4), CERTIFIED),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import InputError
 from tacit.privacy.mechanisms import composed as m
-from tacit.privacy.mechanisms.base import MOST_STEPS
+from tacit.privacy.mechanisms.base import MOST_STEPS, TRUST_MODELS
 
 SCHEDULE = [1.5, 1.5, 0.7, 1.5, 2.25]
 MECHANISMS: list[m.Scheduled] = [
@@ -23,6 +23,7 @@ MECHANISMS: list[m.Scheduled] = [
     m.SampledGaussian(1, SCHEDULE, 5, relation=m.REPLACE_ONE),
     m.FixedBatchGaussian(1, 3000, 0.45, 1000),
     m.FixedBatchGaussian(7, 7, SCHEDULE),
+    m.RandomAllocationGaussian(5, SCHEDULE),
     m.Laplace(SCHEDULE, sample_rate=0.3, unit="client"),
     m.PrivateState(0.01, 1.99, 0.01, 2.0, 7),
 ]
@@ -30,6 +31,7 @@ MAKERS: list[Callable[..., Any]] = [
     m.Gaussian,
     lambda *args, **kwargs: m.SampledGaussian(0.01, *args, **kwargs),
     lambda *args, **kwargs: m.FixedBatchGaussian(1, 100, *args, **kwargs),
+    lambda *args, **kwargs: m.RandomAllocationGaussian(7, *args, **kwargs),
     m.Laplace,
     lambda *args, **kwargs: m.PrivateState(0.1, 1.9, 0.1, *args, **kwargs),
 ]
@@ -256,6 +258,9 @@ def test_what_differs_in_more_than_its_steps_stays_apart() -> None:
         m.Composed(parts)
     with pytest.raises(InputError, match="agree in their unit"):
         m.Composed((GAUSSIAN, m.Gaussian(1.0, unit="client")))
+    for other in TRUST_MODELS[1:]:  # no observer sees, and no assumption covers, just the two
+        with pytest.raises(InputError, match="agree in their trust_model"):
+            m.Composed((GAUSSIAN, m.Gaussian(1.0, trust_model=other)))
 
 
 @pytest.mark.parametrize("parts", [(), [], 5, None, ("gaussian",), (GAUSSIAN, 1.0)])
@@ -291,6 +296,8 @@ def test_client_sampling_takes_after_its_participation() -> None:
         (SAMPLED, "Poisson-sampled Gaussian, rate 0.1, 2 steps"),
         (m.FixedBatchGaussian(2, 5000, 1.25, 4), "Gaussian on 2 of 5000 records without "
          "replacement, 4 steps"),
+        (m.RandomAllocationGaussian(100, 1.0, 7), "Gaussian in one random step of each epoch of "
+         "100, 7 steps"),
         (m.Laplace(1.0, 2, sample_rate=0.3), "Laplace, rate 0.3, 2 steps"),
         (m.PrivateState(0.01, 1.99, 0.01, 2.0, 7), "Gaussian with private state, poisson sampling, "
          "rate 0.01, 1.99 C where drawn, 0.01 C elsewhere, 7 steps"),

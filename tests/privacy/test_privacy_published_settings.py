@@ -37,6 +37,7 @@ ALGORITHMS = [
     "DP-SGD",
     "DP-FedAvg",
     "DP-ADMM",
+    "DECOR",
 ]
 
 

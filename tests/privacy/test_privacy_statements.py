@@ -29,6 +29,8 @@ def mechanisms(relation: m.Relation, unit: m.Unit) -> st.SearchStrategy[m.Mechan
     ]
     if relation == m.REPLACE_ONE:
         kinds.append(st.builds(m.FixedBatchGaussian, st.just(2), st.just(7), NOISES, **common))
+    else:
+        kinds.append(st.builds(m.RandomAllocationGaussian, st.just(3), NOISES, **common))
     return st.recursive(
         st.one_of(kinds),
         lambda parts: st.one_of(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -273,3 +274,38 @@ def test_a_folder_that_is_no_run_is_refused_and_left_alone(tmp_path: Path) -> No
     with pytest.raises(InputError, match=r"result\.json"):
         write_report(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+TRUST: dict[str, Any] = {
+    "colluding": 1,
+    "nodes_by_process": [16],
+    "own": [0.1] * 16,
+    "expected_batch": [32.0] * 16,
+    "pairs": [[node, node + 1] for node in range(15)],
+    "deviation": 0.4,
+    "epsilon_by_colluders": [[1.234] * 16, [2.9912] * 16, [4.5] * 15 + [5.678]],
+}
+
+
+def test_a_trust_model_that_counts_on_others_is_explained(write_run: WriteRun) -> None:
+    changes = {"trust_model": "pairwise", "trust": TRUST}
+    text = page_of(write_run(changes)).text
+    for words in (
+        "A simulation of its trust model",
+        "Whom this rests on",
+        "Certified epsilon by number of colluders",
+        "against any 1 node who pool",
+        "poisoning",
+        "1.24",
+        "5.68",
+    ):
+        assert words in text
+    apart = page_of(write_run({**changes, "trust": {**TRUST, "nodes_by_process": [1] * 16}})).text
+    assert "simulation" not in apart
+    assert "X25519" in apart
+
+
+def test_a_trust_model_without_others_has_no_such_part(write_run: WriteRun) -> None:
+    text = page_of(write_run({"trust_model": "all-messages"})).text
+    assert "Whom this rests on" not in text
+    assert "the observer sees every message of every node" in text

@@ -115,6 +115,11 @@ SEVERAL = {
     "fixed batches": experiment(
         privacy={"relation": "replace-one"}, train={"batch": 8, "sampling": "fixed"}
     ),
+    "several gossip rounds": experiment(
+        algorithm={"name": "privsgp", "momentum": 0.9, "final_mixing": 2},
+        topology={"graph": "exponential", "rounds": 2},
+        train={"batch": 8},
+    ),
     "a budget": experiment(privacy={"noise_std": None, "epsilon": 2.0}),
 }
 
@@ -447,6 +452,7 @@ def refused_to_resume(folder: Path) -> str:
         "train.seed=1",
         "nodes.count=5",
         "topology.graph=complete",
+        "topology.rounds=2",
         "task.model=mlp",
     ],
 )

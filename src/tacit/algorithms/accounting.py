@@ -27,7 +27,8 @@ class NodeRun:
         expected_batch: q J.
         sampling: how batches are drawn.
         relation: of neighbouring data sets.
-        coordinates: d, numbers that one message holds.
+        coordinates: d, numbers that one message holds; where pairs of nodes add noise that
+            cancels, all values of a step that noise is drawn for.
         nodes: how many there are.
         steps: K, of the whole run.
         released: numbers of the steps in which the node takes part, with repeats if a step was

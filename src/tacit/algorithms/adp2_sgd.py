@@ -20,7 +20,9 @@ with it. Events are in the order of time. Two events that share no node commute,
 out in *waves*: an event's wave is one more than the latest earlier event of either node. Running
 wave after wave, all events of a wave stacked, is therefore the same as running one event after the
 other, and a prefix of waves is a consistent cut of the history. A wave holds about a third of the
-nodes, so a node makes about K / 3 updates in K steps; the plan says how many.
+nodes, so a node makes about K / 3 updates in K steps; the plan says how many. With
+`[topology].rounds` above 1, all nodes average with all their neighbours in the further rounds of
+every wave.
 
 Everything of the clock is drawn from the public seed: the schedule depends on no record and is no
 secret. The options are `speed_spread` (standard deviation of the logarithm of a node's mean time),
@@ -89,6 +91,17 @@ def step(state: WaveState, k: int, options: AsynchronousOptions, context: StepCo
     moved = averaged.sub(g, alpha=step_size(options, k, context.steps))
     x = torch.where(finished, moved, averaged)
     return WaveState(x, torch.where(finished, x, state.snapshot))
+
+
+def mix(
+    state: WaveState, k: int, options: AsynchronousOptions, context: StepContext, extra: int
+) -> WaveState:
+    """One round of gossip of x over the whole graph, after the events of wave k.
+
+    Who has finished in the wave begins its next gradient where the round leaves it.
+    """
+    (x,) = context.exchange.mix(k, Released(state.x), extra=extra)
+    return WaveState(x, torch.where(context.active(k), x, state.snapshot))
 
 
 class Event(NamedTuple):
@@ -173,6 +186,7 @@ ADP2_SGD = Algorithm(
     options=AsynchronousOptions,
     start=start,
     step=step,
+    gossip=mix,
     activity=waves,
     fixed_graph=True,
     clip_norms=any_clip,

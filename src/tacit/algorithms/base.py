@@ -280,8 +280,11 @@ class Algorithm(Generic[State, Chosen]):
         private: whether it adds noise; if not, no epsilon is offered.
         schedules: clip and relative noise of each step, from options, clip and number of steps.
         models: each node's model of a state, `[nodes, d]`, de-biased; `state.x` by default.
-        gossip: one gossip-only round, where that mixes something else than `state.x` alone.
+        gossip: one gossip-only round, from state, step k, options, context and the number of the
+            round in step k (1 or more), where that mixes something else than `state.x` alone.
         final_rounds: how many of those follow the last step.
+        one_round: why its steps have one gossip round each, `[topology].rounds`; empty: they may
+            have more.
         released_models: whether the models are functions of what was noised. Where they are not,
             they are a node's own: scores that leave it, and what stops a run, are the common
             model's.
@@ -292,6 +295,9 @@ class Algorithm(Generic[State, Chosen]):
         bound_is_tight: whether an observer sees the noised sums themselves, so that what the
             mechanism can leak at worst is what the algorithm leaks at worst.
         noise: what `StepContext.add_noise` adds.
+        no_pairwise: why noise of pairs that cancels does not go with it, which follows "which";
+            None: it does, since its messages are functions of noised sums and its nodes' models
+            mix them linearly. (With a server there is none in any case.)
         formula: the privacy formula its paper prints; None if it prints none.
         claimed_run: what the formula reads.
         claimed_round: the epsilon of one round that its paper claims, of the same; None without.
@@ -319,14 +325,16 @@ class Algorithm(Generic[State, Chosen]):
     private: bool = True
     schedules: Callable[[Chosen, float | None, int], Schedules] = constant
     models: Callable[[State], Tensor] = _x_of
-    gossip: Callable[[State, int, StepContext], State] | None = None
+    gossip: Callable[[State, int, Chosen, StepContext, int], State] | None = None
     final_rounds: Callable[[Chosen], int] = lambda options: 0
+    one_round: str = ""
     released_models: bool = True
     consensus: Callable[[Tensor, State], Tensor] = common_mean
     mechanism: Callable[[NodeRun], privacy.Mechanism] = noised_sums
     clip_norms: Callable[[Chosen], Sequence[ClipNorm]] = l2_clip
     bound_is_tight: bool = False
     noise: Noise = GAUSSIAN
+    no_pairwise: str | None = None
     formula: PublishedFormula[Any] | None = None
     claimed_run: Callable[[NodeRun], Any] = claimed_sums
     claimed_round: Callable[[Any], float] | None = None
@@ -359,16 +367,23 @@ class Algorithm(Generic[State, Chosen]):
         """Who talks to whom."""
         return "federated" if self.weights == "server" else "peer-to-peer"
 
-    def mix(self, state: State, k: int, context: StepContext) -> State:
-        """The state after one gossip-only round.
+    def mix(self, state: State, k: int, options: Chosen, context: StepContext, extra: int) -> State:
+        """The state after one gossip-only round: of functions of what was released, without cost.
 
-        With a server the state stays as it is: each round has ended with the server's average.
+        With a server the state stays as it is: each step has ended with the server's average.
+
+        Args:
+            state: after step k, and the rounds of it so far.
+            k: the last step that was made.
+            options: of the algorithm.
+            context: of the run.
+            extra: number of the round in step k, 1 or more; see `Exchange.mix`.
         """
         if self.gossip is not None:
-            return self.gossip(state, k, context)
+            return self.gossip(state, k, options, context, extra)
         if self.weights == "server":
             return state
         old: Any = state
-        (x,) = context.exchange.mix(k, Released(old.x))
+        (x,) = context.exchange.mix(k, Released(old.x), extra=extra)
         mixed: State = old._replace(x=x)
         return mixed

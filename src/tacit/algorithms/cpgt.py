@@ -116,7 +116,11 @@ CPGT = Algorithm(
     mechanism=laplace_sums,
     clip_norms=lambda options: ("l1",),
     noise=LAPLACE,
+    no_pairwise="adds Laplace noise, and nothing is proved of that where it cancels",
     fixed_graph=True,
+    one_round="mixes public copies of the models, which only its compressed messages move: "
+    "algorithm.consensus_step and algorithm.tracking_step say how far a step goes towards the "
+    "neighbours",
     message_numbers=numbers,
     default_clip=4.0,
 )

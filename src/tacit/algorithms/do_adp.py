@@ -174,6 +174,8 @@ CHOCO_SGD: Algorithm[CompressedState, Any] = Algorithm(
     clip_norms=any_clip,
     claimed_run=claimed_run,
     fixed_graph=True,
+    one_round="mixes public copies of the models, which only its compressed messages move: "
+    "algorithm.consensus_step says how far a step goes towards the neighbours",
     check=check,
     message_numbers=numbers_sent,
 )
@@ -184,6 +186,7 @@ DO_ADP = replace(
     title="DO-ADP",
     options=DoAdpOptions,
     private=True,
+    no_pairwise="sends compressed differences, in which a pair's noise would arrive in parts",
     formula=PUBLISHED,
     activity=independent,
     message_numbers=lambda options, d: options.activation * numbers_sent(options, d),

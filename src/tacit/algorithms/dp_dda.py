@@ -87,10 +87,16 @@ def _minimiser(z: Tensor, x0: Tensor, t: int, options: DualAveragingOptions) -> 
     return prox(options.regulariser, x0.sub(z, alpha=1 / a), step, options.regularisation)
 
 
-def mix(state: DualAveragingState, k: int, context: StepContext) -> DualAveragingState:
-    """One round of gossip of z alone; models stay."""
-    (z,) = context.exchange.mix(k, Released(state.z))
-    return state._replace(z=z)
+def mix(
+    state: DualAveragingState,
+    k: int,
+    options: DualAveragingOptions,
+    context: StepContext,
+    extra: int,
+) -> DualAveragingState:
+    """One round of gossip of z alone, from which the models follow."""
+    (z,) = context.exchange.mix(k, Released(state.z), extra=extra)
+    return DualAveragingState(z, _minimiser(z, state.x0, k + 1, options), state.x0)
 
 
 DP_DDA = Algorithm(

@@ -96,9 +96,11 @@ def _kept_inside(total: Tensor, z: Tensor, unit: Tensor, options: LaplaceOptions
     return total.clamp_(low, high)
 
 
-def mix(state: DpdoState, k: int, context: StepContext) -> DpdoState:
+def mix(
+    state: DpdoState, k: int, options: LaplaceOptions, context: StepContext, extra: int
+) -> DpdoState:
     """One round of gossip alone."""
-    (z,) = context.exchange.mix(k, Released(state.z))
+    (z,) = context.exchange.mix(k, Released(state.z), extra=extra)
     return DpdoState(z)
 
 
@@ -129,6 +131,7 @@ DPDO = Algorithm(
     mechanism=laplace_sums,
     clip_norms=lambda options: ("l1",),
     noise=LAPLACE,
+    no_pairwise="adds Laplace noise, and nothing is proved of that where it cancels",
     convex=True,
     check=check,
     default_clip=4.0,

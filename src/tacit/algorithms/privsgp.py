@@ -114,9 +114,11 @@ def pushed(
     return PushSumState(x, w, m)
 
 
-def mix(state: PushSumState, k: int, context: StepContext) -> PushSumState:
+def mix(
+    state: PushSumState, k: int, options: PushSumOptions, context: StepContext, extra: int
+) -> PushSumState:
     """One round of push-sum alone."""
-    x, w = context.exchange.mix(k, Released(state.x), Public(state.w))
+    x, w = context.exchange.mix(k, Released(state.x), Public(state.w), extra=extra)
     return state._replace(x=x, w=w)
 
 

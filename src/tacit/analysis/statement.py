@@ -41,6 +41,7 @@ from tacit.report.documents.ledger import (
 )
 from tacit.report.documents.run import ResultDocument, RunAudit
 from tacit.report.statement_page import statement_page
+from tacit.report.trust_words import TRUST_MODELS
 from tacit.report.wording import count_text, number_text
 from tacit.training.run_folder.folder import read_config
 
@@ -58,14 +59,6 @@ UNITS = {
     "record": "one record of one node; a person with k records is protected k times less in "
     "epsilon, and by more than that in delta",
     "client": "all the data of one node",
-}
-TRUST_MODELS = {
-    "all-messages": "the observer sees every message of every node at every step, the graph, the "
-    "mixing weights, the start, who takes part, and all settings; it may be all the other nodes "
-    "together, and knows everything else about the data",
-    "server": "the observer is the server, or whoever it talks to: it sees every message of every "
-    "client in every round, who takes part, and all settings, and knows everything else about the "
-    "data; clients see only what the server sends them",
 }
 EPSILON_MEANING = (
     "Whatever an observer does with what it sees: every event has probabilities p and p' under two "

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tacit.config.schema import AlgorithmSection, Faults, Nodes, Privacy, Train
+from tacit.config.schema import AlgorithmSection, Faults, Nodes, Privacy, Topology, Train
 from tacit.errors import InputError
 
 __all__ = ["check"]
 
 
 def check(
-    nodes: Nodes, algorithm: AlgorithmSection, privacy: Privacy, train: Train, faults: Faults
+    nodes: Nodes,
+    topology: Topology,
+    algorithm: AlgorithmSection,
+    privacy: Privacy,
+    train: Train,
+    faults: Faults,
 ) -> None:
     """Refuse an experiment whose settings contradict each other.
 
@@ -22,6 +27,7 @@ def check(
     _check_nodes(nodes)
     _check_options(algorithm, privacy)
     _check_privacy(algorithm, privacy, train)
+    _check_pairwise(nodes.count, topology, algorithm, privacy)
     _check_budgets(privacy, nodes.count)
     _check_ledger(privacy)
     _check_faults(faults, nodes.count)
@@ -141,6 +147,50 @@ def _check_privacy(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> 
             "a batch of fixed size is accounted under privacy.relation = 'replace-one' only, since "
             "another record moves in for the one left out; use 'poisson', or that relation",
         )
+
+
+def _check_pairwise(
+    count: int, topology: Topology, chosen: AlgorithmSection, privacy: Privacy
+) -> None:
+    """Refuse noise of pairs where it would not cancel, and its keys where there is none."""
+    if privacy.noise != "pairwise":
+        for where, value in (
+            ("privacy.colluding", privacy.colluding),
+            ("privacy.pair_noise", privacy.pair_noise),
+            ("topology.partners", topology.partners),
+        ):
+            if value is not None:
+                expected = "is of noise that pairs of nodes share: set privacy.noise = 'pairwise'"
+                raise InputError(where, value, f"{expected}, or leave it out")
+        return
+    definition = chosen.definition
+    reason = definition.no_pairwise
+    if not definition.private:
+        reason = "adds no noise"
+    elif definition.weights == "server":
+        reason = "has a server, which would see single messages in any case"
+    elif reason is None and definition.noise.name != "gaussian":
+        reason = f"adds {definition.noise.name} noise"
+    if reason is not None:
+        expected = f"does not go with {definition.name}, which {reason}: use 'independent'"
+        raise InputError("privacy.noise", "pairwise", expected)
+    if privacy.accounting == "published":
+        raise InputError(
+            "privacy.noise",
+            "pairwise",
+            "does not go with privacy.accounting = 'published', whose formulas are of independent "
+            "noise: use 'certified'",
+        )
+    if not privacy.noisy:
+        expected = "needs noise: give privacy.epsilon or privacy.noise_std, or leave it out"
+        raise InputError("privacy.noise", "pairwise", expected)
+    if privacy.colluding is not None and privacy.colluding >= count:
+        expected = f"must be below the number of nodes, {count}"
+        raise InputError("privacy.colluding", privacy.colluding, expected)
+    kind, _, degree = (topology.partners or "").partition(":")
+    if kind == "circulant" and int(degree) >= count:
+        expected = f"needs more nodes than partners of each, and there are {count}"
+        raise InputError("topology.partners", topology.partners, expected)
 
 
 def _check_faults(faults: Faults, count: int) -> None:

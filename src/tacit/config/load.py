@@ -47,6 +47,7 @@ __all__ = [
 
 _MOST_BYTES = 2**24
 DEFAULT_EPSILON = 3.0
+DEFAULT_PAIRWISE = {"colluding": 1, "pair_noise": "auto"}
 DEFAULT_GRAPH = {
     "column-stochastic": "exponential",
     "doubly-stochastic": "ring",
@@ -86,9 +87,12 @@ class Config(Section):
         # No noise at all is only had by `epsilon = "none"`.
         if definition.private and privacy.epsilon is None and not privacy.noisy:
             made["privacy"] = privacy.model_copy(update={"epsilon": DEFAULT_EPSILON})
+        if privacy.noise == "pairwise":
+            made["privacy"] = _completed(made["privacy"], DEFAULT_PAIRWISE)
+            made["topology"] = _completed(made["topology"], {"partners": "graph"})
         made["task"], made["nodes"] = complete_for_table(made["task"], made["nodes"])
         super().__init__(**made)
-        check(self.nodes, self.algorithm, self.privacy, self.train, self.faults)
+        check(self.nodes, self.topology, self.algorithm, self.privacy, self.train, self.faults)
 
     @property
     def input_bound(self) -> float | None:
@@ -114,6 +118,12 @@ class Config(Section):
         if privacy.accounting == "none":
             return "the noise is not accounted, and nothing is certified"
         return None
+
+
+def _completed(section: Section, defaults: Mapping[str, Any]) -> Section:
+    """The section with defaults for those of its keys that are not set."""
+    missing = {key: value for key, value in defaults.items() if getattr(section, key) is None}
+    return section.model_copy(update=missing) if missing else section
 
 
 def load_config(

@@ -40,6 +40,7 @@ GIVEN = "given"  # a data set or model that was passed as an object
 LOSS_NAMES = ("cross-entropy", "mse", "logistic")
 MOST_STEPS = 10_000_000  # a plan holds clip and noise of every step in memory
 MOST_NODES = 100_000
+MOST_ROUNDS = 1000
 MOST_METRICS = 20
 # Above about 300 no bound is proved for rounded Gaussian noise, so that a larger budget is never
 # used up; far above this the search for the noise would take minutes.
@@ -51,6 +52,7 @@ Probability = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1, le=10**9, strict=True), Whole]
 Number = Annotated[int, Field(ge=0, le=10**9, strict=True), Whole]  # of a node, or of a step
 Chance = Annotated[float, Field(ge=0, lt=1)]
+Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS, strict=True), Whole]  # of gossip, in a step
 Seed = Annotated[
     int, Field(ge=0, lt=2**63, strict=True), Whole
 ]  # what TOML and every generator hold
@@ -165,13 +167,42 @@ class Nodes(Section):
 
 
 class Topology(Section):
-    """Who may talk to whom, and with which weights."""
+    """Who may talk to whom, with which weights, and how often in a step.
+
+    `rounds` is the number of gossip rounds of a step: the algorithm's own, and those in which nodes
+    only average. "auto" leaves it to the plan. Not set, it is 1. `partners` are the nodes that
+    share secrets, for noise that cancels between them.
+    """
 
     graph: str | None = None
     mixing: Literal["metropolis", "laplacian", "uniform"] | None = None
     degree: Count | None = None
     shape: tuple[int, int] | None = None
     probability: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+    partners: str | None = None
+    rounds: Rounds | Literal["auto"] | None = None
+
+    @field_validator("partners")
+    @classmethod
+    def _partners(cls, value: Any) -> Any:
+        kind, _, degree = (value or "graph").partition(":")
+        named = kind in ("graph", "complete") and value in (None, kind)
+        ring = kind == "circulant" and degree.isdecimal() and 2 <= int(degree) <= MOST_NODES
+        if not named and not (ring and int(degree) % 2 == 0):
+            raise ValueError(
+                "must be 'graph' (the neighbours, both ways), 'complete', or 'circulant:K' with an "
+                "even number K of partners of each node, such as 'circulant:4'"
+            )
+        return value
+
+    @field_validator("rounds", mode="before")
+    @classmethod
+    def _rounds(cls, value: Any) -> Any:
+        value = whole_number(value)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if value not in (None, "auto") and not (whole and 1 <= value <= MOST_ROUNDS):
+            raise ValueError(f"must be a whole number from 1 to {MOST_ROUNDS}, or 'auto'")
+        return value
 
     @field_validator("shape", mode="before")
     @classmethod
@@ -214,7 +245,12 @@ class AlgorithmSection(Section):
 
 
 class Privacy(Section):
-    """Each node's budget, or a given noise, and how it is accounted."""
+    """Each node's budget, or a given noise, and how it is accounted.
+
+    With `noise = "pairwise"`, nodes that share a secret add noise of which one adds what the other
+    subtracts; epsilon then holds against any `colluding` nodes who pool all that they know.
+    `pair_noise` is the standard deviation of a pair's noise over that of a node's own.
+    """
 
     epsilon: Literal["none"] | float | tuple[float, ...] | None = None
     delta: float | tuple[float, ...] = 1e-5
@@ -225,6 +261,9 @@ class Privacy(Section):
     published_constant: Size = 1.0
     accounting: Literal["certified", "published", "none"] = "certified"
     relation: Literal["add-or-remove-one", "replace-one"] = "add-or-remove-one"
+    noise: Literal["independent", "pairwise"] = "independent"
+    colluding: Annotated[int, Field(ge=0, le=MOST_NODES, strict=True), Whole] | None = None
+    pair_noise: Literal["auto"] | float | None = None
     noise_seed: Seed | None = None
     ledger: Annotated[str, Field(min_length=1)] | None = None
     ledger_epsilon: float | tuple[float, ...] | None = None
@@ -237,6 +276,16 @@ class Privacy(Section):
         if value is None or (isinstance(value, str) and value == "none"):
             return value
         return _numbers(value, expected, MOST_EPSILON)
+
+    @field_validator("pair_noise", mode="before")
+    @classmethod
+    def _pair_noise(cls, value: Any) -> Any:
+        if value is None or (isinstance(value, str) and value == "auto"):
+            return value
+        numbers = _numbers(value, "must be 'auto', or a number above 0", 1e6)
+        if isinstance(numbers, tuple):
+            raise ValueError("must be 'auto', or one number above 0 for all pairs")
+        return numbers
 
     @field_validator("ledger_epsilon", mode="before")
     @classmethod

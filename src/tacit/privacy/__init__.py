@@ -12,7 +12,8 @@ True
 ```
 
 Modules: `mechanisms` (frozen statements), `accounting` (certified bounds), `calibration`,
-`published` (the papers' formulas), `noise` (cryptographic randomness), `ledger` (what was spent).
+`published` (the papers' formulas), `noise` (cryptographic randomness), `pairwise` (what noise that
+cancels between nodes is worth), `ledger` (what was spent).
 """
 
 from tacit.privacy import published
@@ -35,11 +36,13 @@ from tacit.privacy.mechanisms.composed import (
     Mechanism,
     PersistentState,
     PrivateState,
+    RandomAllocationGaussian,
     Relation,
     SampledGaussian,
     compose,
 )
 from tacit.privacy.mechanisms.serialise import from_statement, to_statement
+from tacit.privacy.pairwise import pairwise_multipliers
 
 __all__ = [
     "ADD_OR_REMOVE_ONE",
@@ -52,6 +55,7 @@ __all__ = [
     "Mechanism",
     "PersistentState",
     "PrivateState",
+    "RandomAllocationGaussian",
     "Relation",
     "SampledGaussian",
     "calibrate",
@@ -62,6 +66,7 @@ __all__ = [
     "epsilon_bounds",
     "epsilon_curve",
     "from_statement",
+    "pairwise_multipliers",
     "published",
     "to_statement",
 ]

@@ -64,6 +64,7 @@ AXIS_TITLES = {
     "rounds": "rounds completed",
     "bytes": "bytes sent by a node (mean)",
     "epsilon": "epsilon certified by then, of one run",
+    "budget": "epsilon certified of one whole run",
 }
 MEASURE_TITLES = {
     "test_accuracy": "test accuracy, mean over nodes",
@@ -71,7 +72,13 @@ MEASURE_TITLES = {
     "train_loss": "train loss (private, not covered by epsilon)",
     "consensus_distance": "consensus distance",
 }
-_KEYS = {"steps": "step", "rounds": "step", "bytes": "bytes", "epsilon": "epsilon"}
+_KEYS = {
+    "steps": "step",
+    "rounds": "step",
+    "bytes": "bytes",
+    "epsilon": "epsilon",
+    "budget": "epsilon",
+}
 _COLOURS = (BLUE, RED, GREEN, PURPLE, AMBER, SKY, GREY)
 _FLOOR = 0.01  # of the mean: where a band that reaches zero ends on a logarithmic axis
 _COLUMNS = (
@@ -85,7 +92,9 @@ _COLUMNS = (
     "published",
     "difference",
 )
-_ABSENT = {"epsilon": "There is nothing to draw: no run here has an epsilon."}
+_ABSENT = dict.fromkeys(
+    ("epsilon", "budget"), "There is nothing to draw: no run here has an epsilon."
+)
 _X_FORMATS = {"bytes": ("~s", "B")}
 
 
@@ -326,11 +335,13 @@ def _subtitle(document: Row) -> str:
 
 def _panel(key: str, title: str, axis: str, measure: str, lines: Sequence[Row]) -> Panel:
     curves = [_curve(line, place, axis, measure) for place, line in enumerate(lines)]
+    if axis == "budget":
+        curves = [_across(curve, line, curves) for curve, line in zip(curves, lines, strict=True)]
     drawn = [curve for curve in curves if curve.x]
     values = [value for curve in drawn for value in curve.y]
     log_y = not is_score(measure) and min(values, default=0) > 0 and has_wide_range(values)
     ends = [curve.x[-1] for curve in drawn]
-    log_x = axis == "bytes" and has_wide_range(ends)
+    log_x = axis == "budget" or (axis == "bytes" and has_wide_range(ends))
     return Panel(
         key=key,
         title=title,
@@ -344,7 +355,8 @@ def _panel(key: str, title: str, axis: str, measure: str, lines: Sequence[Row]) 
 
 
 def _curve(line: Row, place: int, axis: str, measure: str) -> Curve:
-    points = [point for point in line["curve"] if point[_KEYS[axis]] is not None]
+    measured = line["ends" if axis == "budget" else "curve"]
+    points = [point for point in measured if point[_KEYS[axis]] is not None]
     deviations = [point["deviation"] for point in points]
     banded = bool(points) and None not in deviations
     y = tuple(float(point["mean"]) for point in points)
@@ -357,12 +369,30 @@ def _curve(line: Row, place: int, axis: str, measure: str) -> Curve:
         colour=_COLOURS[place % len(_COLOURS)],
         dash=DASHES[place // len(_COLOURS) % len(DASHES)],
         symbol=SYMBOLS[place % len(SYMBOLS)],
-        budget=_budget(line["points"][line["chosen"]]),
+        budget="" if axis == "budget" else _budget(line["points"][line["chosen"]]),
         x=tuple(float(point[_KEYS[axis]]) for point in points),
         y=y,
         low=tuple(mean - width for mean, width in zip(y, spread, strict=True)) if banded else (),
         high=tuple(mean + width for mean, width in zip(y, spread, strict=True)) if banded else (),
         published=printed,
+    )
+
+
+def _across(curve: Curve, line: Row, others: Sequence[Curve]) -> Curve:
+    """A line without noise has no budget: it is drawn level, from the least to the largest."""
+    budgets = [x for other in others for x in other.x]
+    bare = line["points"][line["chosen"]]["private"] is False
+    if not (bare and line["ends"] and budgets):
+        return curve
+    end = line["ends"][0]
+    mean, deviation = float(end["mean"]), end["deviation"]
+    return replace(
+        curve,
+        budget="not private",
+        x=(min(budgets), max(budgets)),
+        y=(mean,) * 2,
+        low=() if deviation is None else (mean - deviation,) * 2,
+        high=() if deviation is None else (mean + deviation,) * 2,
     )
 
 

@@ -20,6 +20,7 @@ from tacit.report.protection import (
 )
 from tacit.report.rendering import Table, Tile, render
 from tacit.report.run_charts import gradient_charts, model_charts, network_charts, privacy_charts
+from tacit.report.trust_words import SIMULATED, TRUST_MODELS, TrustWords, trust_words
 from tacit.report.wording import (
     NOTHING,
     bytes_text,
@@ -76,6 +77,7 @@ def run_page(run: RecordedRun) -> str:
         ],
         has_epsilon=any(row.epsilon is not None for row in result.nodes),
         meaning=_meaning(result),
+        trust=_trust(result),
         comparison=_comparison(result),
         audit=audit,
         chart_sections=[
@@ -119,6 +121,9 @@ def _banners(result: ResultDocument, alarm: tuple[str, str] | None) -> list[_Ban
         if alarm is not None:
             verdict = _Banner("warn", in_doubt(strength.sentence), detail)
     banners = [verdict] if alarm is None else [_Banner("bad", *alarm), verdict]
+    trust = _trust(result)
+    if trust is not None and trust.simulated:
+        banners.append(_Banner("warn", *SIMULATED))
     if result.status in _STATUS_BANNERS:
         kind, words = _STATUS_BANNERS[result.status]
         headline = f"{words}: {result.steps:,} of {result.planned_steps:,} steps were completed"
@@ -227,7 +232,9 @@ def _meaning(result: ResultDocument) -> list[str]:
 
 
 def _scope(result: ResultDocument) -> str:
-    trust = f"The trust model is “{result.trust_model}”. " if result.trust_model else ""
+    trust = f"The trust model is “{result.trust_model}”" if result.trust_model else ""
+    observer = TRUST_MODELS.get(result.trust_model or "")
+    trust += f": {observer}. " if observer else ". " if trust else ""
     relation = ""
     if result.relation is not None:
         explained = _RELATIONS.get(result.relation)
@@ -237,6 +244,13 @@ def _scope(result: ResultDocument) -> str:
         f"The unit of protection is one record of one node. {relation}{trust}"
         "A person with several records is protected less."
     )
+
+
+def _trust(result: ResultDocument) -> TrustWords | None:
+    """What nodes rely on each other for; None where each relies on itself alone."""
+    if result.trust is None or result.trust_model is None:
+        return None
+    return trust_words(result.trust_model, result.trust, result.delta)
 
 
 def _protection(result: ResultDocument) -> Protection:

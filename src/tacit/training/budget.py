@@ -8,25 +8,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tacit.communication.peers import Peers, Placement
 from tacit.errors import BudgetError, InputError
 from tacit.privacy import to_statement
 from tacit.privacy.ledger import ledger as ledgers
 from tacit.privacy.ledger.shared import SharedLedgers
 from tacit.privacy.noise.draws import NodeKeys, fresh_keys, seeded_keys
+from tacit.privacy.noise.pairwise import PairKeys, fresh_pair_keys, seeded_pair_keys
 from tacit.training.plan import NodePlan, Plan
-from tacit.training.release import Interval
+from tacit.training.release import Interval, Release
 from tacit.training.run_folder.folder import RunFolder
 from tacit.training.shared_budgets import draws
-from tacit.training.shared_budgets import kind as _kind
 
 __all__ = [
     "RunLedger",
     "affordable",
     "claimed_spent",
+    "epsilon_by_colluders",
     "epsilon_spent",
     "extremes",
     "node_keys",
     "open_ledger",
+    "pair_keys",
 ]
 
 
@@ -159,6 +162,26 @@ def node_keys(plan: Plan, hosted: Sequence[int] | None = None) -> NodeKeys:
     return fresh_keys(here)
 
 
+def pair_keys(
+    plan: Plan, placement: Placement, peers: Peers, run_id: str | None = None
+) -> PairKeys | None:
+    """The secret keys of this process's pairs of nodes, fresh at every start; None without pairs.
+
+    Steps that are run again after a kill therefore never see the same noise of a pair twice.
+    """
+    pairs = plan.release.pairs
+    if pairs is None:
+        return None
+    seed = plan.config.privacy.noise_seed
+    if seed is not None or peers.processes == 1:
+        return (
+            seeded_pair_keys(seed, pairs.pairs)
+            if seed is not None
+            else fresh_pair_keys(pairs.pairs)
+        )
+    raise InputError("privacy.noise", "pairwise", "runs in one process so far")
+
+
 @dataclass(frozen=True)
 class _Limit:
     """A budget that a node, and those like it, must keep.
@@ -231,7 +254,7 @@ def _own_limits(
         return ()
     limits = []
     nodes = {
-        (_kind(plan, node), node.budget, tuple(before.get(node.node, ()))): node
+        (plan.release.kind(node), node.budget, tuple(before.get(node.node, ()))): node
         for node in plan.nodes
     }
     for node in nodes.values():
@@ -276,29 +299,59 @@ def _covered(limit: _Limit, first: int, until: int) -> int:
 
 
 def epsilon_spent(
-    plan: Plan, charged: Mapping[int, Sequence[Interval]]
+    plan: Plan, charged: Mapping[int, Sequence[Interval]], release: Release | None = None
 ) -> tuple[float | None, ...]:
-    """Certified epsilon of what is in the ledger, one a node."""
+    """Certified epsilon of what is in the ledger, one a node.
+
+    Args:
+        plan: of the run.
+        charged: the steps that each node has released, repeats included.
+        release: as other observers see it; by default the plan's.
+    """
+    release = plan.release if release is None else release
     known: dict[tuple[Any, ...], float | None] = {}
     epsilons = []
     for node in plan.nodes:
         intervals = tuple(charged.get(node.node, ()))
-        kind = (_kind(plan, node), intervals)
+        kind = (release.kind(node), intervals)
         if kind not in known:
-            known[kind] = plan.release.epsilon(node, intervals)
+            known[kind] = release.epsilon(node, intervals)
         epsilons.append(known[kind])
     return tuple(epsilons)
 
 
+def epsilon_by_colluders(
+    plan: Plan, charged: Mapping[int, Sequence[Interval]] | None = None
+) -> tuple[tuple[float | None, ...], ...]:
+    """Certified epsilon against 0, 1, 2 ... nodes who pool all that they know: a row a number.
+
+    Up to one more than the plan's guarantee is about; no rows without noise of pairs.
+
+    Args:
+        plan: of the run.
+        charged: the steps that each node has released; by default all that are planned.
+    """
+    pairs = plan.release.pairs
+    if pairs is None:
+        return ()
+    if charged is None:
+        charged = {node.node: ((0, plan.steps),) for node in plan.nodes}
+    most = min(pairs.colluding + 1, len(plan.nodes) - 1)
+    return tuple(
+        epsilon_spent(plan, charged, plan.release.against(colluding))
+        for colluding in range(most + 1)
+    )
+
+
 def claimed_spent(plan: Plan, steps: int) -> tuple[float | None, ...]:
     """What the paper's formula says of the steps that were completed, one a node."""
-    known = {_kind(plan, node): plan.release.claimed(node, steps) for node in _distinct(plan)}
-    return tuple(known[_kind(plan, node)] for node in plan.nodes)
+    known = {plan.release.kind(node): plan.release.claimed(node, steps) for node in _distinct(plan)}
+    return tuple(known[plan.release.kind(node)] for node in plan.nodes)
 
 
 def _distinct(plan: Plan) -> list[NodePlan]:
     """One node of each kind and budget: with a given noise, one kind may have several budgets."""
-    return list({(_kind(plan, node), node.budget): node for node in plan.nodes}.values())
+    return list({(plan.release.kind(node), node.budget): node for node in plan.nodes}.values())
 
 
 def extremes(plan: Plan, nodes: Sequence[int] | None = None) -> dict[str, NodePlan]:

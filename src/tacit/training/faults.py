@@ -1,7 +1,9 @@
 """Simulated faults: which messages are lost, who is away when, and who is slow.
 
-Everything is drawn from the public seed by a generator that is positioned by the step, so that any
-process can ask for any step in any order and all get the same answer. Faults are therefore public,
+Everything is drawn from the public seed by a generator that is positioned by the gossip round, so
+that any process can ask for any round in any order and all get the same answer. A step has
+`[topology].rounds` of them, 1 if not set, and each round of a step loses messages of its own: they
+are sent one after the other. Who is away is away for a whole step. Faults are therefore public,
 like who takes part: a node that is away releases nothing in that step and is charged nothing for
 it; a message that is lost was released, and is charged.
 
@@ -106,6 +108,7 @@ class FaultPlan:
         down: (node, first step, step after the last) in which a node is away.
         seconds: that each node takes longer for a step, `[nodes]`.
         note: what is simulated, one line.
+        rounds: gossip rounds of a step.
     """
 
     nodes: int
@@ -115,6 +118,7 @@ class FaultPlan:
     down: tuple[tuple[int, int, int], ...]
     seconds: Matrix
     note: str
+    rounds: int = 1
 
     @property
     def lossy(self) -> bool:
@@ -136,32 +140,35 @@ class FaultPlan:
             present[first:until, node] = False
         return present
 
-    def lost_edges(self, k: int) -> tuple[Numbers, Numbers]:
-        """Targets and sources `[lost]` of the messages that are lost at step k."""
-        edges, lost = self._lost(k)
+    def lost_edges(self, t: int) -> tuple[Numbers, Numbers]:
+        """Targets and sources `[lost]` of the messages that are lost in round t of the run."""
+        edges, lost = self._lost(t)
         return edges.targets[lost], edges.sources[lost]
 
-    def _lost(self, k: int) -> tuple[LossyEdges, Flags]:
-        """The edges of step k, and which of them lose their message, `[edges]`."""
-        edges = self.edges[k % len(self.edges)]
-        lost = self._draws(k, int(edges.draws.max(initial=-1)) + 1)[edges.draws] < edges.chances
-        up = self.up(k)
+    def _lost(self, t: int) -> tuple[LossyEdges, Flags]:
+        """The edges of round t, and which of them lose their message, `[edges]`."""
+        edges = self.edges[t % len(self.edges)]
+        lost = self._draws(t, int(edges.draws.max(initial=-1)) + 1)[edges.draws] < edges.chances
+        up = self.up(t // self.rounds)
         if up is not None:
             lost |= ~(up[edges.targets] & up[edges.sources])
         return edges, lost
 
-    def weights(self, k: int, weights: Weights) -> Weights:
-        """The mixing weights of step k as they are applied.
+    def weights(self, t: int, weights: Weights) -> Weights:
+        """The mixing weights of round t of the run as they are applied.
 
         What a node does not deliver, it keeps; the weights themselves where nothing is lost.
         """
-        edges, lost = self._lost(k)
+        edges, lost = self._lost(t)
         if not lost.any():
             return weights
         return weights.without(edges.entries[lost], edges.sources[lost])
 
     def arrives(self, k: int) -> Flags | None:
-        """Whose message of round k reaches the server, if sent, `[nodes]`; None: everybody's."""
+        """Whose message of step k reaches the server, if sent, `[nodes]`; None: everybody's.
+
+        A method with a server has one round a step.
+        """
         return None if self.drop == 0 else self._draws(k, self.nodes) >= self.drop
 
     def delay(self, k: int, nodes: Iterable[int]) -> float:
@@ -171,18 +178,19 @@ class FaultPlan:
         here = own if up is None else own[up[own]]
         return float(self.seconds[here].max(initial=0.0))
 
-    def _draws(self, k: int, count: int) -> Matrix:
-        """Uniform numbers of step k, in [0, 1), of 53 bits; each step has its own 2^64 blocks."""
-        source = np.random.Philox(key=self.key, counter=k << 64)
+    def _draws(self, t: int, count: int) -> Matrix:
+        """Uniform numbers of round t, in [0, 1), of 53 bits; each has its own 2^64 blocks."""
+        source = np.random.Philox(key=self.key, counter=t << 64)
         return np.asarray((source.random_raw(count) >> np.uint64(11)) * 2.0**-53, np.float64)
 
 
-def fault_plan(config: Config, mixing: Mixing) -> FaultPlan | None:
+def fault_plan(config: Config, mixing: Mixing, rounds: int = 1) -> FaultPlan | None:
     """The faults that an experiment asks for; None where nothing is simulated.
 
     Args:
         config: the experiment.
         mixing: its mixing weights.
+        rounds: gossip rounds of a step.
 
     Raises:
         InputError: on the key of `[faults]` that the algorithm cannot take, or `drop_edges` that
@@ -215,14 +223,15 @@ def fault_plan(config: Config, mixing: Mixing) -> FaultPlan | None:
         down=faults.down,
         seconds=seconds,
         note=_note(faults),
+        rounds=rounds,
     )
 
 
 def effective(mixing: Mixing, faults: FaultPlan | None) -> Callable[[int], Weights]:
-    """The mixing weights of a step as they are applied, for an exchange."""
+    """The mixing weights of a round of the run as they are applied, for an exchange."""
     if faults is None or not faults.lossy:
         return mixing.at
-    return lambda k: faults.weights(k, mixing.at(k))
+    return lambda t: faults.weights(t, mixing.at(t))
 
 
 def taking_part(activity: Activity | None, faults: FaultPlan | None, steps: int) -> Activity | None:
@@ -252,10 +261,10 @@ def taking_part(activity: Activity | None, faults: FaultPlan | None, steps: int)
 
 
 def _apart(partner: Numbers, faults: FaultPlan) -> Numbers:
-    """Partners `[steps, nodes]` without the pairs whose link is lost."""
+    """Partners `[steps, nodes]` without the pairs whose link is lost in a step's first round."""
     partners = partner.copy()
     for k, row in enumerate(partners):
-        targets, sources = faults.lost_edges(k)
+        targets, sources = faults.lost_edges(k * faults.rounds)
         alone = targets[row[targets] == sources]
         row[alone] = alone
     return partners

@@ -43,6 +43,7 @@ from tacit.training.evaluation import consensus_of, models_public
 from tacit.training.hooks import LOG, Callback, Hooks, Progress
 from tacit.training.prepare import Job
 from tacit.training.processes.communication import open_communication
+from tacit.training.rounds import advanced, finally_mixed
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder import metrics as measured
@@ -286,7 +287,6 @@ def _train(
 ) -> None:
     """Every step from where the run stands, then the gossip-only rounds."""
     config, peers = run.job.config, run.peers
-    algorithm, options = config.algorithm.definition, config.algorithm.options
     saves = config.train.checkpoint_every or share_of(run.plan.steps, CHECKPOINTS)
     block = share_of(run.plan.steps, DATA_BLOCKS if config.privacy.ledger else BLOCKS)
     if run.step == 0 and not run.started:
@@ -302,7 +302,7 @@ def _train(
             run.reserved = min(k + block, run.until)
             run.ledger.reserve(k, run.reserved)
         _delay(run, k)
-        run.state = algorithm.step(run.state, k, options, run.context)
+        run.state = advanced(run.plan, run.state, k, run.context)
         run.step = k + 1
         evaluated = run.step in run.evaluation_steps and run.step < run.until
         if evaluated or run.step % FINITE_CHECK_EVERY == 0:
@@ -330,8 +330,7 @@ def _train(
             run.status, run.message = "stopped", _stopped(run, hooks, asked, called)
             break
     if run.status != "stopped":
-        for extra in range(algorithm.final_rounds(options)):
-            run.state = algorithm.mix(run.state, run.step + extra, run.context)
+        run.state = finally_mixed(run.plan, run.state, run.step, run.context)
     _check_finite(run)
 
 

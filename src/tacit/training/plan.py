@@ -48,6 +48,7 @@ class Plan:
         mixing: the mixing weights, step by step.
         contraction: factor by which disagreement shrinks a step; the spectral gap is 1 less it;
             None where it is not known, see `tacit.topology.contraction`.
+        rounds: gossip rounds of a step, R.
         faults: that are simulated; None: nothing is.
         cautions: what the user should know of a run, private or not, each one line.
         notes: what the plan comes to, each one line.
@@ -59,6 +60,7 @@ class Plan:
     nodes: tuple[NodePlan, ...]
     mixing: Mixing
     contraction: float | None
+    rounds: int = 1
     faults: FaultPlan | None = None
     cautions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -136,8 +138,11 @@ class Plan:
             "parameters": self.parameters,
             "records": [node.records for node in self.nodes],
             "noise_scale": [node.noise_scale for node in self.nodes],
+            **({} if self.release.pairs is None else {"pairs": self.release.pairs.identity()}),
             # A graph file is named in the experiment; what it says may change.
             "mixing": self.mixing.digests(),
+            # "auto" says too little.
+            **({} if self.rounds == 1 else {"rounds": self.rounds}),
             # So may the schema of a table.
             **({} if self.schema is None else {"schema": self.schema}),
         }

@@ -7,6 +7,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from tacit import privacy
 from tacit.algorithms import Activity, Schedules, Setup
@@ -21,14 +24,21 @@ from tacit.topology import (
     check_column_stochastic,
     check_doubly_stochastic,
     check_strongly_connected,
-    contraction,
     server_averaging,
 )
 from tacit.training.faults import FaultPlan, fault_plan, taking_part
+from tacit.training.pair_noise import PairNoise, partners, root_mean_square
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.release import Interval, NodeRelease, Release, make_release
+from tacit.training.rounds import contraction_of_rounds, planned_rounds
 
 __all__ = ["build_plan"]
+
+# Attempts at a better shape of the nodes' own noise, how much less noise is worth one, and what a
+# quotient may have lost to rounding.
+_SHAPES = 20
+_WORTHWHILE = 0.01
+_UPWARDS = 1 + 1e-12
 
 _log = logging.getLogger(__name__)
 
@@ -64,12 +74,15 @@ def build_plan(
     mixing = _mixing(config)
     schedules = _schedules(config, records)
     sampled = [_sampling(config, schedules, *pair) for pair in enumerate(records)]
-    faults = fault_plan(config, mixing)
+    rounds = planned_rounds(config)
+    faults = fault_plan(config, mixing, rounds)
     definition, setup = config.algorithm.definition, _setup(config, mixing, records, parameters)
     activity = taking_part(definition.activity(setup), faults, config.train.steps)
     release = make_release(
         definition, setup, schedules, activity, config.privacy.published_constant
     )
+    if config.privacy.noise == "pairwise":
+        release = replace(release, pairs=_pairs_alone(config, mixing, activity))
     cautions = (*cautions, *definition.check(setup))
     if definition.convex and setup.model not in _CONVEX_MODELS:
         cautions += (
@@ -78,6 +91,10 @@ def build_plan(
         )
     if config.privacy.noisy:
         nodes = _noised(config, release, sampled)
+        if release.pairs is not None:
+            release, nodes = _with_pair_noise(config, release, nodes)
+            notes = (_pairs_note(config, release), *notes)
+            cautions += _uncovered(release)
         cautions += _large_delta(nodes)
     else:
         nodes = tuple(NodePlan(**vars(node)) for node in sampled)
@@ -86,7 +103,8 @@ def build_plan(
         release=release,
         nodes=nodes,
         mixing=mixing,
-        contraction=contraction(mixing),
+        contraction=contraction_of_rounds(mixing, rounds),
+        rounds=rounds,
         faults=faults,
         cautions=cautions,
         notes=(*_notes(config, activity, faults), *notes),
@@ -294,6 +312,22 @@ def _costed(
     node = replace(node, noise_scale=_noise_scale(settings, release, node, initial_guess))
     if node.delta is None:
         return NodePlan(**vars(node))
+    if release.pairs is not None and not release.pairs.deviation:
+        return NodePlan(**vars(node))  # what it costs is known once all nodes have their noise
+    certified = _certified(settings, release, node)
+    formula = release.algorithm.formula
+    if formula is None or release.pairs is not None:
+        return NodePlan(**vars(node), epsilon=certified)
+    return NodePlan(
+        **vars(node),
+        epsilon=certified,
+        claimed=release.claimed(node),
+        conditions=formula.conditions(release.claimed_run(node)),
+    )
+
+
+def _certified(settings: Privacy, release: Release, node: NodeRelease) -> float:
+    """Epsilon of a node with its noise; refused where a given noise does not keep its budget."""
     steps = release.setup.steps
     certified = release.epsilon(node, [(0, steps)]) or 0.0
     if settings.noise_std is not None and node.budget is not None and certified > node.budget:
@@ -303,14 +337,113 @@ def _costed(
             f"{steps} steps, above the budget of {node.budget:g}: noise_std = "
             f"{_up(settings.noise_std * enough)} or fewer steps would keep it"
         )
-    formula = release.algorithm.formula
-    if formula is None:
-        return NodePlan(**vars(node), epsilon=certified)
-    return NodePlan(
-        **vars(node),
-        epsilon=certified,
-        claimed=release.claimed(node),
-        conditions=formula.conditions(release.claimed_run(node)),
+    return certified
+
+
+def _pairs_alone(config: Config, mixing: Mixing, activity: Activity | None) -> PairNoise:
+    """The pairs of a run, before any noise of theirs is known."""
+    active = None if activity is None else activity.active
+    return PairNoise(
+        pairs=partners(config, mixing.schedule),
+        own=(1.0,) * config.nodes.count,
+        deviation=0.0,
+        colluding=config.privacy.colluding or 0,
+        active=active,
+    )
+
+
+def _with_pair_noise(
+    config: Config, release: Release, nodes: Sequence[NodePlan]
+) -> tuple[Release, tuple[NodePlan, ...]]:
+    """The release with noise of pairs, and the nodes with as much less of their own.
+
+    Every node needs a noise that counts for what its budget asks of independent noise. The shape of
+    the own noises begins with that, and is scaled until it is enough for all; then nodes that have
+    more than enough are given less, and all are scaled again, as long as the mean gets less noise.
+    A given noise (`privacy.noise_std`) stays as it is.
+
+    Raises:
+        BudgetError: a given noise does not keep a node's budget.
+        InputError: on `privacy.pair_noise`, too much of it.
+    """
+    settings = config.privacy
+    given = settings.noise_std is not None
+    needed = np.array([node.noise_scale / node.expected_batch for node in nodes])
+    assert release.pairs is not None
+    ratio = 4.0 if settings.pair_noise in (None, "auto") else float(settings.pair_noise or 0.0)
+    shape, least = needed, math.inf
+    chosen = release.pairs
+    for _ in range(1 if given else _SHAPES):
+        own = tuple(shape.tolist())
+        pairs = replace(chosen, own=own, deviation=ratio * root_mean_square(own))
+        counted = shape * pairs.typical_gains
+        factor = 1.0 if given else float((needed / counted).max()) * _UPWARDS
+        if factor * root_mean_square(own) >= least or (least < math.inf and ratio > pairs.most):
+            break
+        chosen, least = pairs.scaled(factor), factor * root_mean_square(own) * (1 - _WORTHWHILE)
+        shape = shape * np.sqrt(needed / counted)
+    if ratio > chosen.most:
+        raise InputError(
+            "privacy.pair_noise",
+            ratio,
+            "is too large beside the own noise of some node: "
+            f"at most {math.floor(chosen.most * 100) / 100:g} here",
+        )
+    release = replace(release, pairs=chosen)
+    scaled = _own_noise(nodes, chosen)
+    if not release.setup.accounted:
+        return release, scaled
+    if release.activity is not None and not given:
+        factor = max(
+            _noise_scale(settings, release, node, node) / node.noise_scale
+            for node in {release.kind(node): node for node in scaled}.values()
+        )
+        release = replace(release, pairs=chosen.scaled(factor))
+        scaled = _own_noise(nodes, chosen.scaled(factor))
+    costs: dict[tuple[Any, ...], float] = {}
+    for node in scaled:
+        kind = (release.kind(node), node.budget)
+        if kind not in costs:
+            costs[kind] = _certified(settings, release, node)
+    return release, tuple(
+        replace(node, epsilon=costs[release.kind(node), node.budget]) for node in scaled
+    )
+
+
+def _pairs_note(config: Config, release: Release) -> str:
+    """What the noise of pairs comes to, in one line."""
+    pairs = release.pairs
+    assert pairs is not None
+    gains = pairs.typical_gains
+    least, most = (f"{value:.3g}" for value in (gains.min(), gains.max()))
+    counts = least if least == most else f"{least} to {most}"
+    return (
+        f"noise of pairs: {len(pairs.pairs)} pairs (partners = '{config.topology.partners}') share "
+        f"noise of {pairs.ratio:.3g} times the deviation of a node's own, which cancels in the "
+        f"mean; against any {pairs.colluding} colluding nodes, the own noise counts {counts} times"
+    )
+
+
+def _uncovered(release: Release) -> tuple[str, ...]:
+    """The nodes that may be left with their own noise alone."""
+    pairs = release.pairs
+    assert pairs is not None
+    degrees = np.bincount(np.array(pairs.pairs).ravel(), minlength=len(pairs.own))
+    bare = np.flatnonzero(degrees <= pairs.colluding).tolist()
+    if not bare:
+        return ()
+    return (
+        f"{_listed(bare)}: no more partners than privacy.colluding = {pairs.colluding}, so that "
+        "noise of pairs is worth nothing there: choose a graph of higher degree, or "
+        "topology.partners = 'complete'",
+    )
+
+
+def _own_noise(nodes: Sequence[NodePlan], pairs: PairNoise) -> tuple[NodePlan, ...]:
+    """The nodes with the noise of their own that goes with noise of pairs."""
+    return tuple(
+        replace(node, noise_scale=own * node.expected_batch)
+        for node, own in zip(nodes, pairs.own, strict=True)
     )
 
 
@@ -370,7 +503,8 @@ def _calibrated_rounds(
 def _costliest_steps(release: Release, node: NodeRelease) -> list[int]:
     """The steps of a node among which is the dearest, each once."""
     own = release.active_steps(node) or [0]
-    least = min(own, key=lambda step: release.noise_shape[step])
+    unit = replace(node, noise_scale=1.0)
+    least = min(own, key=lambda step: release.noise_multiplier(unit, step))
     return list(dict.fromkeys([least, *own[:2]]))
 
 

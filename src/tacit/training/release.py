@@ -22,13 +22,12 @@ from tacit.errors import InputError
 from tacit.privacy.mechanisms.clipping import Clipping
 from tacit.privacy.mechanisms.composed import Scheduled
 from tacit.privacy.mechanisms.composed import schedule as schedule_of
+from tacit.privacy.mechanisms.steps import SILENT
+from tacit.training.pair_noise import PairNoise
 
 __all__ = ["Interval", "NodeRelease", "Release", "make_release"]
 
 Interval = tuple[int, int]
-
-SILENT = 1e9
-"""Noise multiplier that stands for no release at all."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class NodeRelease:
         records: J, public.
         rate: q, share of the records that joins a mini-batch (1: every record every time).
         expected_batch: q J, which every sum is divided by.
-        noise_scale: factor of the noise shape; 0 adds no noise.
+        noise_scale: factor of the noise shape, for the node's own noise; 0 adds no noise.
         budget: (epsilon, delta) that must hold, if one was given.
         delta: the delta at which epsilon is stated; None where nothing is accounted.
     """
@@ -67,6 +66,7 @@ class Release:
         local_steps: Q, mini-batches that a step draws.
         disjoint: whether those of a step share no record.
         activity: who takes part when; None: everybody always.
+        pairs: the noise that cancels between nodes; None: there is none.
     """
 
     algorithm: Algorithm[Any, Any]
@@ -77,20 +77,57 @@ class Release:
     local_steps: int = 1
     disjoint: bool = True
     activity: Activity | None = None
+    pairs: PairNoise | None = None
 
     @property
     def trust_model(self) -> str:
-        """Who sees single messages."""
+        """Who sees single messages, and who pools what they know."""
+        if self.pairs is not None:
+            return "pairwise"
         return "server" if self.algorithm.weights == "server" else "all-messages"
 
     def noise_multiplier(self, node: NodeRelease, k: int) -> float:
-        """Noise standard deviation of step k over its clipping bound, for the sum over a batch."""
+        """What the noise of step k counts for, over its clipping bound, for the sum over a batch.
+
+        The standard deviation of a single noised sum from which all that observers see could be
+        made: that of the node's own noise, and more where pairs of nodes add noise that cancels.
+        """
+        own = self.own_multiplier(node, k)
+        return own if self.pairs is None else own * self.pairs.gain(node.node, k)
+
+    def own_multiplier(self, node: NodeRelease, k: int) -> float:
+        """Standard deviation of a node's own noise in step k over its clipping bound, for a sum."""
         return node.noise_scale * self.noise_shape[k]
 
     def noise_std(self, node: NodeRelease, k: int) -> float:
-        """Noise standard deviation of step k, in the **sum** over the batch."""
+        """Standard deviation of a node's own noise in step k, in the **sum** over the batch."""
         bound = self.clip.bound(k)
-        return self.noise_multiplier(node, k) * (1.0 if bound is None else bound)
+        return self.own_multiplier(node, k) * (1.0 if bound is None else bound)
+
+    def pair_noise_std(self, k: int) -> float:
+        """Standard deviation of a pair's noise in step k, in the **mean** over the batch."""
+        bound = self.clip.bound(k)
+        deviation = 0.0 if self.pairs is None else self.pairs.deviation
+        return deviation * self.noise_shape[k] * (1.0 if bound is None else bound)
+
+    def against(self, colluding: int) -> Release:
+        """The same release, seen by another number of nodes who pool all that they know."""
+        if self.pairs is None:
+            return self
+        return replace(self, pairs=self.pairs.against(colluding))
+
+    def kind(self, node: NodeRelease) -> tuple[Any, ...]:
+        """What decides a node's epsilon, where nodes release the same steps."""
+        alone = None if self.activity is None else node.node
+        gains = () if self.pairs is None else (self.pairs.gain(node.node, 0),)
+        return node.records, node.noise_scale, node.delta, alone, *gains
+
+    @property
+    def noised_values(self) -> int:
+        """Numbers of a step that noise is drawn for and a node's epsilon rests on."""
+        if self.pairs is None:
+            return self.setup.parameters
+        return self.setup.parameters * (self.setup.nodes + len(self.pairs.pairs))
 
     def active(self, k: int) -> NDArray[np.bool_] | None:
         """Which nodes take part in step k, `[nodes]`; None: everybody always."""
@@ -161,7 +198,7 @@ class Release:
             expected_batch=node.expected_batch,
             sampling=setup.sampling,
             relation=setup.relation,
-            coordinates=setup.parameters,
+            coordinates=self.noised_values,
             nodes=setup.nodes,
             steps=setup.steps,
             released=steps,
@@ -186,6 +223,8 @@ class Release:
         """
         formula = self.algorithm.formula
         if formula is None or not self.setup.accounted or self.clip.bounds is None:
+            return None
+        if self.pairs is not None:  # formulas are of independent noise
             return None
         released = self.active_steps(node, [(0, self.setup.steps if steps is None else steps)])
         run = self.claimed_run(node, released, delta, steps) if released else None

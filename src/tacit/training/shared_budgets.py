@@ -31,7 +31,7 @@ from tacit.privacy.ledger.spent import (
 )
 from tacit.training.plan import NodePlan, Plan
 
-__all__ = ["Draw", "check_shared", "draws", "kind", "open_shared"]
+__all__ = ["Draw", "check_shared", "draws", "open_shared"]
 
 _LEAST = 1e-3  # of epsilon: no run is worth less
 
@@ -159,7 +159,7 @@ def draws(plan: Plan, shared: SharedLedgers, first: int, run_id: str | None) -> 
             )
         ]
         alike = (
-            tuple(kind(plan, mate) for mate in mates),
+            tuple(plan.release.kind(mate) for mate in mates),
             charged,
             tuple((draw.account[2:], draw.before) for draw in drawn),
         )
@@ -167,12 +167,6 @@ def draws(plan: Plan, shared: SharedLedgers, first: int, run_id: str | None) -> 
         if known is not drawn:
             groups[alike] = [replace(draw, nodes=draw.nodes + 1) for draw in known]
     return [draw for drawn in groups.values() for draw in drawn]
-
-
-def kind(plan: Plan, node: NodePlan) -> tuple[Any, ...]:
-    """What decides a node's epsilon, where nodes reserve the same steps."""
-    alone = None if plan.release.activity is None else node.node
-    return node.records, node.noise_scale, node.delta, alone
 
 
 def _releases(shared: SharedLedgers, run_id: str | None) -> dict[str, list[AccountRelease]]:

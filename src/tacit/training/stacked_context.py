@@ -19,6 +19,8 @@ from tacit.gradients.contributions import all_known_true
 from tacit.gradients.table import clipped_difference, difference_shapes
 from tacit.gradients.table_storage import Shape
 from tacit.privacy.noise.draws import NodeKeys
+from tacit.privacy.noise.lattice import Offsets
+from tacit.privacy.noise.pairwise import PairKeys, pair_sums
 from tacit.training import sampling
 from tacit.training.gradient_table import StackedTable
 from tacit.training.plan import NodePlan, Plan
@@ -39,6 +41,8 @@ class StackedContext:
         exchange: moves messages.
         hosted: numbers of the nodes of this process, ascending, of which are the data and keys;
             by default all of the plan.
+        pair_keys: the secret keys that these nodes share with their partners, where the plan has
+            noise of pairs.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class StackedContext:
         keys: NodeKeys,
         exchange: Exchange,
         hosted: Sequence[int] | None = None,
+        pair_keys: PairKeys | None = None,
     ) -> None:
         self.exchange = exchange
         self.count = len(plan.nodes)
@@ -61,6 +66,7 @@ class StackedContext:
         self._model = model
         self._data = data
         self._keys = keys
+        self._pair_keys = pair_keys
         self._device = data.targets.device
         self._noise = plan.release.algorithm.noise
         self._all = self
@@ -195,10 +201,47 @@ class StackedContext:
             for row, node in zip(chosen, nodes, strict=True)
         ]
         numbers = [node.node for node in nodes]
-        if rows is None:
-            return self._noise.add(total, stds, self._keys, numbers, k, part=part)
-        released = self._noise.add(total[rows], stds, self._keys, numbers, k, part=part)
-        return total.index_copy_(0, rows, released)
+        chosen_total = total if rows is None else total[rows]
+        scales = [
+            factors[row] * node.expected_batch for row, node in zip(chosen, nodes, strict=True)
+        ]
+        offsets = self._pair_sums(chosen_total, numbers, scales, k, part)
+        released = self._noise.add(
+            chosen_total, stds, self._keys, numbers, k, part=part, offsets=offsets
+        )
+        return released if rows is None else total.index_copy_(0, rows, released)
+
+    def _pair_sums(
+        self, total: Tensor, nodes: Sequence[int], scales: Sequence[float], k: int, part: int
+    ) -> Offsets | None:
+        """What pairs of nodes add to `total` `[nodes, d]` so that it cancels in the mean.
+
+        Args:
+            total: of the nodes.
+            nodes: their numbers.
+            scales: how far each row of `total` moves when the mean over the batch moves by one.
+            k: the step.
+            part: number of the release, where a step has several.
+        """
+        if self._plan.release.pairs is None:
+            return None
+        if self._pair_keys is None:
+            raise InputError("pair_keys", None, "the plan has noise of pairs, and needs their keys")
+        flags = self._plan.release.active(k)
+        active = None
+        if flags is not None:
+            active = set(np.flatnonzero(flags[np.arange(self.count) % len(flags)]).tolist())
+        return pair_sums(
+            self._pair_keys,
+            nodes,
+            active,
+            scales,
+            self._plan.release.pair_noise_std(k),
+            total.shape[1],
+            k,
+            part,
+            total.device,
+        )
 
     def noise_std(self, k: int) -> Tensor:
         """Standard deviation of step k's noise in a sum, float64 `[nodes, 1]`; 0 without noise."""

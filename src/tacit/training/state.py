@@ -23,7 +23,14 @@ from tacit.report.documents.metrics import (
     Spread,
 )
 from tacit.report.documents.run import Status
-from tacit.training.budget import RunLedger, affordable, claimed_spent, extremes, node_keys
+from tacit.training.budget import (
+    RunLedger,
+    affordable,
+    claimed_spent,
+    extremes,
+    node_keys,
+    pair_keys,
+)
 from tacit.training.evaluation import RunEvaluation, combined, measure
 from tacit.training.hooks import LOG
 from tacit.training.plan import Plan
@@ -150,7 +157,10 @@ def begin(
     algorithm, options = config.algorithm.definition, config.algorithm.options
     folder, common_folder = folders
     keys = node_keys(plan, job.hosted)
-    context = make_context(plan, job.model, job.train, keys, communication.exchange, job.hosted)
+    shared = pair_keys(plan, job.placement, peers)
+    context = make_context(
+        plan, job.model, job.train, keys, communication.exchange, job.hosted, shared
+    )
     origin = job.model.start(len(job.hosted), job.dtype, job.device)
     state = algorithm.start(origin.clone(), options, context)
     first, seconds = 0, 0.0

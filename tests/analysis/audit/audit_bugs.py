@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tacit.analysis.audit import Attack, AuditOptions
+from tacit.analysis.audit.attacks import choose_target, worst_cases
+from tacit.analysis.audit.trace import ContextFactory
 from tacit.config import load_config
 from tacit.privacy.noise.draws import NodeKeys
 from tacit.training.prepare import Job, prepare
@@ -40,6 +43,15 @@ def job_of(
     )
     data = (torch.zeros(records, 1), torch.zeros(records, 1))
     return prepare(config, model=nn.Linear(1, 1), nodes=[data] * nodes)
+
+
+def attacked(
+    job: Job, options: AuditOptions, context: ContextFactory = StackedContext
+) -> tuple[list[Attack], float]:
+    """What the attacks of an audit prove, without its tests of fidelity, and what is certified."""
+    target = choose_target(job.plan, options)
+    attacks, *_ = worst_cases(job.plan, target, options, context, lambda what, done, of: None)
+    return attacks, target.certificate[target.delta]
 
 
 class NoiseHalved(StackedContext):

@@ -155,7 +155,8 @@ def test_few_repetitions_of_a_large_graph_prove_little_but_are_counted() -> None
 
 
 def test_one_node_alone_can_be_audited() -> None:
-    report = audit_job(job_of(nodes=1, batch="all", steps=2, privacy={"epsilon": 4.0}))
+    job = job_of(nodes=1, batch="all", steps=2, privacy={"epsilon": 4.0})
+    report = audit_job(job, options=AuditOptions(seconds=0.5))
     assert 0.5 < report.epsilon <= report.certified
     assert {attack.name for attack in report.attacks} == {
         "worst-case gradient",

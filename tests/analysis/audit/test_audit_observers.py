@@ -30,22 +30,25 @@ class Case:
         options: its own.
         whole: whether every release is determined entirely.
         sampling: of batches.
+        rounds: of gossip in a step.
     """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     whole: bool = True
     sampling: str = "poisson"
+    rounds: int = 1
 
     def __str__(self) -> str:
-        return " ".join([self.name, *(f"{key}={value}" for key, value in self.options.items())])
+        words = [f"{key}={value}" for key, value in self.options.items()]
+        return " ".join([self.name, *words, *(["rounds"] if self.rounds > 1 else [])])
 
     def harness(self, dtype: str = "float64") -> Harness:
         gossip = ALGORITHMS[self.name].weights == "doubly-stochastic"
         relation = {"relation": "replace-one"} if self.sampling == "fixed" else {}
         job = job_of(
             algorithm={"name": self.name, **self.options},
-            topology={"graph": "ring"} if gossip else {},
+            topology={**({"graph": "ring"} if gossip else {}), "rounds": self.rounds},
             privacy={"epsilon": 8.0, **relation},
             nodes=NODES,
             steps=STEPS,
@@ -89,6 +92,14 @@ PLAIN = [
     Case("soteriafl-saga"),
     Case("soteriafl-svrg", {"anchor_every": 3}),
     Case("soteriafl-svrg", {"state": "private", "anchor_every": 2}),
+]
+ROUNDS = [
+    Case("privsgp", {"momentum": 0.9}, rounds=3),
+    Case("privsgp-vr", {"anchor_every": 2}, rounds=2),
+    Case("dp2-sgd", rounds=2),
+    Case("adp2-sgd", rounds=3),
+    Case("dpdo", rounds=3),
+    Case("dp-dda", {"activation": 0.6, "regulariser": "l1"}, rounds=3),
 ]
 COMPRESSED = [
     Case("do-adp", _kept("top-k", 0.4), whole=False),
@@ -136,7 +147,7 @@ def differences(case: Case, dtype: str) -> tuple[Observed, list[np.ndarray]]:
     return observed, found
 
 
-@pytest.mark.parametrize("case", PLAIN + COMPRESSED, ids=str)
+@pytest.mark.parametrize("case", PLAIN + ROUNDS + COMPRESSED, ids=str)
 def test_what_is_worked_out_is_what_was_released(case: Case) -> None:
     _, found = differences(case, "float64")
     assert sum(map(len, found)) > 0

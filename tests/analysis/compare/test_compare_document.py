@@ -110,6 +110,25 @@ def test_the_best_of_a_grid_is_drawn(made: tuple[dict[str, Any], Path]) -> None:
         )
 
 
+def test_the_best_point_of_each_budget_is_an_end(tmp_path: Path) -> None:
+    grid = {"privacy.epsilon": [4.0, 1.0], "algorithm.learning_rate": [1e-9, 0.5]}
+    path = tmp_path / "budgets.toml"
+    raw = experiment(privacy={"noise_seed": None, "noise_std": None}, train={"steps": 2})
+    raw["privacy"] = {"delta": 1e-3}
+    figure = {"x": ["budget"], "line": [{"name": "swept", "grid": grid}]}
+    path.write_text(tomli_w.dumps({**raw, "figure": figure}), encoding="utf-8")
+    store = Store.open(tmp_path / "out")
+    document = strict_json(dump(figure_document(gather(load_figure([path]), store), store)))
+    (line,) = document["lines"]
+    assert [point["choice"]["privacy.epsilon"] for point in line["points"]] == [4, 4, 1, 1]
+    pairs = (line["points"][2:], line["points"][:2])
+    assert [end["epsilon"] for end in line["ends"]] == pytest.approx([1, 4], rel=0.01)
+    for end, points in zip(line["ends"], pairs, strict=True):
+        assert end["mean"] == max(point["figures"]["test_accuracy"]["mean"] for point in points)
+        assert end["step"] == 2
+    assert "ends best on the test records" in " ".join(document["sentences"])
+
+
 def test_a_line_without_noise_or_runs_says_so(made: tuple[dict[str, Any], Path]) -> None:
     document, _ = made
     bare, wrong = document["lines"][1:]

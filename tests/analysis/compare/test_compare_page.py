@@ -61,6 +61,7 @@ def line(name: str, **changes: Any) -> dict[str, Any]:
         "points": [point],
         "chosen": 0,
         "curve": curve,
+        "ends": curve[-1:],
     }
     return {**made, **changes}
 
@@ -95,7 +96,17 @@ def bare(name: str) -> dict[str, Any]:
     made = line(name, group="other", published={}, difference=None)
     made["points"][0] |= {"private": False, "epsilon": None, "claimed_epsilon": None}
     made["curve"] = [{**point, "epsilon": None} for point in made["curve"]]
+    made["ends"] = made["curve"][-1:]
     return made
+
+
+def swept(name: str) -> dict[str, Any]:
+    """A line of three budgets."""
+    ends = [
+        {"step": 2, "bytes": 2e6, "epsilon": epsilon, "mean": mean, "deviation": 0.1}
+        for epsilon, mean in ((0.1, 0.3), (1.0, 0.6), (10.0, 0.7))
+    ]
+    return line(name, ends=ends, published={}, difference=None)
 
 
 def test_cells_round_to_the_safe_side() -> None:
@@ -123,6 +134,20 @@ def test_panels_are_groups_on_an_axis() -> None:
     assert first.curves[0].colour != first.curves[1].colour
     assert (other.curves, other.absent) == ((), ("none",))
     assert panels(made, "bytes")[1].curves[0].x == (0.0, 1e6, 2e6)
+
+
+def test_against_budgets_a_line_goes_through_the_ends_of_its_runs() -> None:
+    level = {**bare("none"), "group": ""}
+    (panel,) = panels(document(swept("two"), level, swept("three")), "budget")
+    assert panel.log_x
+    first, none, last = panel.curves
+    assert (first.x, first.y) == (last.x, last.y) == ((0.1, 1.0, 10.0), (0.3, 0.6, 0.7))
+    assert first.low == pytest.approx((0.2, 0.5, 0.6))
+    assert (first.budget, none.budget) == ("", "not private")
+    assert (none.x, none.y) == ((0.1, 10.0), (0.8123, 0.8123))
+    assert none.high == pytest.approx((0.9123, 0.9123))
+    (alone,) = panels(document(level), "budget")
+    assert (alone.curves, alone.absent) == ((), ("none",))
 
 
 def test_lines_are_told_apart_even_if_there_are_many() -> None:

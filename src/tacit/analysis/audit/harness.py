@@ -241,6 +241,7 @@ def set_up(plan: Plan, steps: int, repetitions: int, context: ContextFactory) ->
             dtype=dtype,
             device=device,
             active=everybody if activity is None else lambda k: activity.active[k],
+            rounds=plan.rounds,
         ),
         context=context,
     )

@@ -50,6 +50,7 @@ from tacit.analysis.audit.trace import Sent
 from tacit.communication.colours import Public, Released
 from tacit.communication.compression import compress
 from tacit.communication.exchange import Exchange
+from tacit.communication.exchange.protocol import Message
 from tacit.errors import InputError
 from tacit.training.plan import Plan
 
@@ -130,8 +131,18 @@ class Overheard:
         return torch.where(self.active(k), values, math.nan)
 
     def message(self, k: int, number: int = 0, of: int = 1) -> Sent:
-        """A message of step k, where each step sends `of` of them."""
-        return self.sent[k * of + number]
+        """A message of step k, where each step sends `of` of them before its further rounds.
+
+        Those of the rounds follow, one each, and then the first of the next step.
+        """
+        return self.sent[k * (of + self.plan.rounds - 1) + number]
+
+    def mixed(self, k: int, *values: Message) -> tuple[Tensor, ...]:
+        """What all gossip rounds of step k make of what was sent in it, values `[nodes, ...]`."""
+        for extra in range(self.plan.rounds):
+            received = self.exchange.mix(k, *values, extra=extra)
+            values = (Released(received[0]), *map(Public, received[1:]))
+        return received
 
     def shown(self, sent: Sent) -> Tensor:
         """Which coordinates of a message carry a value, bool `[nodes, d]`."""
@@ -229,13 +240,13 @@ def _push_sum(heard: Overheard) -> Iterator[StepReading]:
         direction = (x.double() - x_half.double()) / heard.step_size(k)
         yield StepReading((direction - heard.options.momentum * before) * batch)
         before = direction
-        x, _ = heard.exchange.mix(k, Released(x_half), Public(w))
+        x, _ = heard.mixed(k, Released(x_half), Public(w))
 
 
 def _gossip(heard: Overheard) -> Iterator[StepReading]:
     """x^{k+1} is W x^k less the step, and is sent in its turn."""
     for k in range(heard.steps):
-        (x,), (following,) = heard.message(k).values, heard.message(k + 1).values
+        (x,), (following,) = heard.message(k).values, heard.message(k, 1).values
         (mixed,) = heard.exchange.mix(k, Released(x))
         yield StepReading((mixed.double() - following.double()) / heard.step_size(k) * heard.batch)
 
@@ -246,7 +257,7 @@ def _in_pairs(heard: Overheard) -> Iterator[StepReading]:
     assert activity is not None
     assert activity.partner is not None
     for k in range(heard.steps):
-        (x,), (following,) = heard.message(k).values, heard.message(k + 1).values
+        (x,), (following,) = heard.message(k).values, heard.message(k, 1).values
         partner = torch.from_numpy(activity.partner[k]).to(x.device)
         (other,) = heard.exchange.swap(k, partner, Released(x))
         averaged = x.add(other).div_(2).double()
@@ -257,7 +268,7 @@ def _in_pairs(heard: Overheard) -> Iterator[StepReading]:
 def _dual_averaging(heard: Overheard) -> Iterator[StepReading]:
     """z^{k+1} is W z^k and the gradient of an active node, and is sent in its turn."""
     for k in range(heard.steps):
-        (z,), (following,) = heard.message(k).values, heard.message(k + 1).values
+        (z,), (following,) = heard.message(k).values, heard.message(k, 1).values
         (mixed,) = heard.exchange.mix(k, Released(z))
         yield StepReading(heard.of_active(k, (following.double() - mixed.double()) * heard.batch))
 
@@ -269,7 +280,7 @@ def _laplace_step(heard: Overheard) -> Iterator[StepReading]:
         (y,) = heard.message(k).values
         unit = heard.step_size(k) * heard.options.rate_decay**k / heard.batch
         yield StepReading((z.double() - y.double()) / unit)
-        (z,) = heard.exchange.mix(k, Released(y))
+        (z,) = heard.mixed(k, Released(y))
 
 
 def _tracking(heard: Overheard) -> Iterator[StepReading]:

@@ -34,6 +34,7 @@ from tacit.privacy import ADD_OR_REMOVE_ONE, Relation
 from tacit.training.budget import node_keys
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
+from tacit.training.rounds import advanced
 
 __all__ = ["GUESSED_SHARE", "Canary", "OneRun", "guess", "mislabel", "run_once", "unlike"]
 
@@ -342,7 +343,11 @@ def _train(
     """Train, and hand the releases of some steps on, with the public points where they began."""
     definition, options = job.config.algorithm.definition, job.config.algorithm.options
     exchange = InProcessExchange(
-        plan.mixing.weights, dtype=job.dtype, device=job.device, active=plan.release.active
+        plan.mixing.weights,
+        dtype=job.dtype,
+        device=job.device,
+        active=plan.release.active,
+        rounds=plan.rounds,
     )
     seen: list[_Noised] = []
     inner = context(plan, job.model, train, node_keys(plan), exchange)
@@ -356,7 +361,7 @@ def _train(
             points = definition.consensus(points, state)[None]
         points = points.expand(len(plan.nodes), -1).clone()
         seen.clear()
-        state = definition.step(state, k, options, watched)
+        state = advanced(plan, state, k, watched)
         for release in seen if k in scored else ():
             nodes = torch.tensor(release.nodes, device=job.device)
             whole = torch.zeros_like(points, dtype=torch.float64)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.algorithms import StepContext, StepTable
+from tacit.communication.colours import Masked, Summand
 from tacit.communication.compression import Coding
 from tacit.communication.exchange import Exchange
 from tacit.communication.exchange.protocol import Message, descent_of, message_values
@@ -30,6 +31,7 @@ from tacit.privacy.noise.draws import NodeKeys
 from tacit.training.budget import node_keys
 from tacit.training.plan import Plan
 from tacit.training.prepare import DTYPES
+from tacit.training.rounds import advanced
 
 __all__ = [
     "ContextFactory",
@@ -45,7 +47,7 @@ __all__ = [
 ContextFactory = Callable[[Plan, StackedModel, StackedData, NodeKeys, Exchange], StepContext]
 """What `StackedContext` is called with; an audit of other code puts its own here."""
 
-Verb = Literal["mix", "swap", "average"]
+Verb = Literal["mix", "swap", "average", "secure_sum"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +57,11 @@ class Sent:
     Args:
         verb: what the algorithm asked the exchange for.
         step: the number that it gave for the step.
-        values: copies, `[nodes, ...]`; the first less the descent that went with it.
+        values: copies, `[nodes, ...]`; the first less the descent that went with it. Of a secure
+            sum, that alone, `[1, ...]`: nobody sees the summands.
         coding: how they are written, where that is not all of their numbers.
-        colours: of each value, `Public` or `Released`.
+        colours: of each value, `Public` or `Released`; of a secure sum `Masked`.
+        extra: how many gossip rounds of the step came before.
     """
 
     verb: Verb
@@ -65,6 +69,7 @@ class Sent:
     values: tuple[Tensor, ...]
     coding: Coding | None = None
     colours: tuple[str, ...] = ()
+    extra: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,12 +188,13 @@ class TracedExchange:
         *values: Message,
         coding: Coding | None = None,
         descent: tuple[Message, float] | None = None,
+        extra: int = 0,
     ) -> tuple[Tensor, ...]:
         """Copies the message, then mixes; see `Exchange.mix`."""
         sent, first = message_values("mix", k, values), descent_of(k, descent)
         moved = sent if first is None else (first.of(sent[0]), *sent[1:])
-        self._keep("mix", k, moved, coding, values)
-        return self.inner.mix(k, *values, coding=coding, descent=descent)
+        self._keep("mix", k, moved, coding, values, extra)
+        return self.inner.mix(k, *values, coding=coding, descent=descent, extra=extra)
 
     def swap(self, k: int, partner: Tensor, *values: Message) -> tuple[Tensor, ...]:
         """Copies the message, then swaps; see `Exchange.swap`."""
@@ -202,6 +208,12 @@ class TracedExchange:
         self._keep("average", k, message_values("average", k, values), coding, values)
         return self.inner.average(k, *values, latest=latest, coding=coding)
 
+    def secure_sum(self, k: int, summands: Summand[Tensor], *, part: int = 0) -> Tensor:
+        """Adds up, then copies the sum; see `Exchange.secure_sum`."""
+        total = self.inner.secure_sum(k, summands, part=part)
+        self.sent.append(Sent("secure_sum", k, (total.clone(),), None, (Masked.__name__,)))
+        return total
+
     def _keep(
         self,
         verb: Verb,
@@ -209,10 +221,11 @@ class TracedExchange:
         values: tuple[Tensor, ...],
         coding: Coding | None,
         given: Sequence[Message],
+        extra: int = 0,
     ) -> None:
         copies = tuple(value.clone() for value in values)
         colours = tuple(type(value).__name__ for value in given)
-        self.sent.append(Sent(verb, k, copies, coding, colours))
+        self.sent.append(Sent(verb, k, copies, coding, colours, extra))
 
 
 class _TracedModel:
@@ -382,9 +395,9 @@ def run_traced(
     for k in range(steps):
         if models:
             trace.models.append(algorithm.models(state).clone())
-        state = algorithm.step(state, k, options, traced)
+        state = advanced(plan, state, k, traced)
         on_step(k + 1)
-    algorithm.mix(state, steps, traced)
+    algorithm.mix(state, steps - 1, options, traced, plan.rounds)
     if models:
         trace.models.append(algorithm.models(state).clone())
     trace.common = algorithm.consensus(algorithm.models(state), state).clone()

@@ -22,7 +22,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tacit import __version__
-from tacit.analysis.compare.figure import SERIES, FigureLine, FigureSetting, choice_text
+from tacit.analysis.compare.figure import (
+    SERIES,
+    Figure,
+    FigureLine,
+    FigureSetting,
+    choice_text,
+)
 from tacit.analysis.compare.pool import Outcome
 from tacit.analysis.compare.session import FigureRuns, Member, Monitor, sentences, spent_together
 from tacit.analysis.compare.store import Store
@@ -97,7 +103,7 @@ def figure_document(gathered: FigureRuns, store: Store) -> CompareDocument:
         ),
         together=tuple(together),
         sentences=tuple(
-            sentences(together, chosen=any(len(line.settings) > 1 for line in figure.lines))
+            sentences(together, chosen=any(_has_choice(figure, line) for line in figure.lines))
         ),
     )
 
@@ -111,6 +117,12 @@ def mean_and_deviation(values: Sequence[float]) -> MeanDeviation | None:
         return MeanDeviation(mean=mean, deviation=None)
     squares = math.fsum((value - mean) ** 2 for value in values)
     return MeanDeviation(mean=mean, deviation=math.sqrt(squares / (len(values) - 1)))
+
+
+def _has_choice(figure: Figure, line: FigureLine) -> bool:
+    """Whether of several points of a line's grid one is shown; budgets are shown side by side."""
+    budgets = {str(setting.choice.get("privacy.epsilon")) for setting in line.settings}
+    return len(line.settings) > (len(budgets) if figure.x == ("budget",) else 1)
 
 
 def _leading(members: Sequence[Member]) -> str:
@@ -143,8 +155,23 @@ def _line(
         difference=difference,
         points=tuple(points),
         chosen=best,
-        curve=tuple(_curve([member for member in runs[best] if member.complete], y)),
+        curve=tuple(_curve(runs[best], y)),
+        ends=tuple(_ends(points, runs, y, score)),
     )
+
+
+def _ends(
+    points: Sequence[ComparedPoint], runs: Sequence[Sequence[Member]], y: str, score: str
+) -> list[CurvePoint]:
+    """Where the best point of each budget in the grid ends, by rising epsilon."""
+    budgets: dict[str, list[int]] = {}
+    for place, point in enumerate(points):
+        budgets.setdefault(str(point.choice.get("privacy.epsilon")), []).append(place)
+    best = [
+        places[_best([points[place] for place in places], score)] for places in budgets.values()
+    ]
+    ends = [curve[-1] for curve in (_curve(runs[place], y) for place in best) if curve]
+    return sorted(ends, key=lambda end: math.inf if end.epsilon is None else end.epsilon)
 
 
 def _as_printed(y: str, value: float) -> float:
@@ -226,8 +253,8 @@ def _best(points: Sequence[ComparedPoint], score: str) -> int:
 
 
 def _curve(members: Sequence[Member], y: str) -> list[CurvePoint]:
-    """The mean over runs at every step that all of them were measured at."""
-    by_step = [{row.step: row for row in member.rows} for member in members]
+    """The mean over complete runs at every step that all of them were measured at."""
+    by_step = [{row.step: row for row in member.rows} for member in members if member.complete]
     if not by_step:
         return []
     steps = sorted(set.intersection(*(set(rows) for rows in by_step)))

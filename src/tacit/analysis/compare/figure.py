@@ -35,7 +35,7 @@ __all__ = [
     "run_digest",
 ]
 
-AXES = ("steps", "rounds", "bytes", "epsilon")
+AXES = ("steps", "rounds", "bytes", "epsilon", "budget")
 SERIES = ("test_accuracy", "test_loss", "train_loss", "consensus_distance")
 UNSET = "unset"
 MOST_RUNS = 10_000
@@ -150,7 +150,7 @@ class _FigureSection(_Section):
     notes: tuple[str, ...] = ()
     seeds: Seeds = 1
     x: Annotated[
-        tuple[Literal["steps", "rounds", "bytes", "epsilon"], ...], Field(min_length=1)
+        tuple[Literal["steps", "rounds", "bytes", "epsilon", "budget"], ...], Field(min_length=1)
     ] = ("steps", "bytes")
     y: _Measured | None = None
     quick: dict[str, Any] = Field(default_factory=dict)

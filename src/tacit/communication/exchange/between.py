@@ -8,6 +8,10 @@ A server's work is done by the process of rank 0, which gets the rows of active 
 every other process the mean. The first time that a mean over everybody's *latest* message is
 asked for, also of a session that goes on from a checkpoint, all clients' rows are sent: values
 that start equal and public, or were sent before.
+
+Of a secure sum the server gets one row a process: the sum of its active clients' integers, under
+masks. It adds these up, and everyone gets the sum. A message that does not come, or is none, ends
+the run: nothing can be made of the others.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.communication.colours import Masked, Summand, summand_value
 from tacit.communication.compression import Coding
 from tacit.communication.exchange.messages import (
     HEADER_BYTES,
@@ -45,9 +50,11 @@ from tacit.communication.exchange.protocol import (
     descent_of,
     everybody,
     message_values,
+    row_bytes,
     sizes,
 )
 from tacit.communication.exchange.rows import Mixer, Server, compile_rows
+from tacit.communication.masks import PairMasks, wrapped_sum
 from tacit.errors import InputError, PeerError
 from tacit.topology.mixing import Weights
 
@@ -61,11 +68,12 @@ class Graphs:
     """What is public of who talks to whom.
 
     Args:
-        weights: of the mixing at a step.
-        period: after how many steps weights repeat; None: never.
+        weights: of the mixing in a round.
+        period: after how many rounds weights repeat; None: never.
         kind: what the weights are.
         active: who sends at a step; None: everybody.
         arrives: whose messages reach the server, likewise.
+        rounds: gossip rounds of a step.
     """
 
     weights: Callable[[int], Weights]
@@ -73,6 +81,7 @@ class Graphs:
     kind: Literal["column-stochastic", "doubly-stochastic", "server"]
     active: Active = everybody
     arrives: Active = everybody
+    rounds: int = 1
 
 
 @dataclass(frozen=True)
@@ -94,9 +103,11 @@ class BetweenProcesses:
         graphs: who talks to whom.
         dtype: of the values.
         device: of the values, and of the channel.
-        tolerate: whether a bad message is dropped, with its edges, for this step; otherwise it
+        tolerate: whether a bad message is dropped, with its edges, for this round; otherwise it
             raises PeerError. With column-stochastic weights the mass that it carried is lost; with
             doubly stochastic ones the receiver weighs its own row in its place.
+        masks: of this process, whose number is the first node that it hosts, for secure sums;
+            None: there are none.
 
     Attributes:
         bytes_sent: see `Exchange`.
@@ -112,7 +123,9 @@ class BetweenProcesses:
         dtype: torch.dtype,
         device: torch.device,
         tolerate: bool = False,
+        masks: PairMasks | None = None,
     ) -> None:
+        self._masks = masks
         self._channel, self._ranks, self._graphs = channel, tuple(ranks), graphs
         self._dtype, self._device, self._tolerate = dtype, device, tolerate
         self._nodes = tuple(n for n, rank in enumerate(ranks) if rank == channel.rank)
@@ -130,12 +143,13 @@ class BetweenProcesses:
         *messages: Message,
         coding: Coding | None = None,
         descent: tuple[Message, float] | None = None,
+        extra: int = 0,
     ) -> tuple[Tensor, ...]:
-        """Weighted sums over the in-neighbours of step k; see `Exchange.mix`."""
+        """Weighted sums over the in-neighbours of a round of step k; see `Exchange.mix`."""
         values, first = message_values("mix", k, messages), descent_of(k, descent)
         if first is not None:
             values = (first.of(values[0]), *values[1:])
-        gossip = self._gossip(k)
+        gossip = self._gossip(k * self._graphs.rounds + extra)
         self.bytes_sent += sizes(values, coding) * gossip.degrees
         silent = self._graphs.active(k) if coding is not None else None
         route = gossip.route.only(silent)
@@ -199,6 +213,41 @@ class BetweenProcesses:
             mean = self._averaged(k, post, own_rows, here, latest, everyone)
         return self._told(k, mean)
 
+    def secure_sum(self, k: int, summands: Summand[Tensor], *, part: int = 0) -> Tensor:
+        """The sum over the active clients; see `Exchange.secure_sum`."""
+        value = summand_value(summands, f"what exchange.secure_sum was given at step {k}")
+        if self._masks is None:
+            raise InputError("exchange", "without masks", "is needed with them for a secure sum")
+        flags = self._graphs.active(k)
+        active = range(len(self._ranks)) if flags is None else np.flatnonzero(flags).tolist()
+        for node in active:
+            if node in self._place:
+                self.bytes_sent[self._place[node]] += row_bytes(value)
+        taking_part = sorted({self._ranks[node] for node in active})
+        own = Summand(wrapped_sum(value))
+        if self._channel.rank not in taking_part:
+            return self._added_up(k, taking_part, Masked(torch.zeros_like(own.value)))
+        parties = [self._ranks.index(rank) for rank in taking_part]
+        return self._added_up(k, taking_part, self._masks.over(own, k, part, parties))
+
+    def _added_up(self, k: int, taking_part: Sequence[int], own: Masked[Tensor]) -> Tensor:
+        """The sum of all processes' parts, made at the server, for everyone."""
+        row, total = (0,), own.value
+        others = [rank for rank in taking_part if rank != SERVER]
+        route = Route({}, {})
+        if self._channel.rank == SERVER:
+            route = Route({}, dict.fromkeys(others, row))
+        elif self._channel.rank in taking_part:
+            route = Route({SERVER: row}, {})
+        post = self._exchange("masked", k, route, [total], row, None)
+        for rank, arrival in post.arrivals.items():
+            came = _Came(row, [total])
+            if self._collected(replace(post, arrivals={rank: arrival}), came):
+                raise PeerError(f"rank {rank} sent a bad message at step {k}: its part of a sum")
+            total = wrapped_sum(torch.cat([total, came.values[0]]))
+        (told,) = self._told(k, (total,))
+        return told
+
     def mean_of_all(self, message: Message) -> Tensor:
         """The mean `[d]` of all nodes' rows, given those of this process; not counted as sent."""
         (models,) = message_values("mean_of_all", 0, [message])
@@ -259,16 +308,17 @@ class BetweenProcesses:
             raise PeerError(f"rank {SERVER} sent a bad message at step {k}: the server's mean")
         return tuple(came.values)
 
-    def _gossip(self, k: int) -> _Gossip:
+    def _gossip(self, number: int) -> _Gossip:
+        """The mixing of the round of this number."""
         period = self._graphs.period
-        if period is not None and k % period in self._known:
-            return self._known[k % period]
-        weights = self._graphs.weights(k)
+        if period is not None and number % period in self._known:
+            return self._known[number % period]
+        weights = self._graphs.weights(number)
         route = gossip_route(weights, self._ranks, self._channel.rank)
         degrees = weights.out_degrees[list(self._nodes)]
         made = _Gossip(weights, route, self._mixer(weights, route), degrees)
         if period is not None:
-            self._known[k % period] = made
+            self._known[number % period] = made
         return made
 
     def _mixer(self, weights: Weights, route: Route) -> Mixer:
@@ -300,14 +350,15 @@ class BetweenProcesses:
     ) -> _Post:
         """Begin to receive, then begin to send: rows of `values`, which are those of `rows_of`."""
         shapes = tuple(value.shape[1:] for value in values)
+        dtype = values[0].dtype
 
         def envelope(sender: int, nodes: Nodes) -> Envelope:
             lengths = None
             if coding is not None:
                 d = shapes[0].numel()
-                lengths = tuple(coding.size(d, self._dtype, node) for node in nodes)
+                lengths = tuple(coding.size(d, dtype, node) for node in nodes)
             return Envelope(
-                sender, kind, k, self._turn, MessageLayout(shapes, self._dtype, nodes, lengths)
+                sender, kind, k, self._turn, MessageLayout(shapes, dtype, nodes, lengths)
             )
 
         expected = {rank: envelope(rank, nodes) for rank, nodes in sorted(route.receives.items())}

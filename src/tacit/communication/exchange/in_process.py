@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.communication.colours import Summand, summand_value
 from tacit.communication.compression import Coding
 from tacit.communication.exchange.protocol import (
     Active,
@@ -16,9 +17,11 @@ from tacit.communication.exchange.protocol import (
     descent_of,
     everybody,
     message_values,
+    row_bytes,
     sizes,
 )
 from tacit.communication.exchange.rows import Mixer, Server, compile_rows
+from tacit.communication.masks import wrapped_sum
 from tacit.topology.mixing import Weights
 
 __all__ = ["InProcessExchange"]
@@ -28,12 +31,13 @@ class InProcessExchange:
     """Mixes rows of stacked tensors, and counts what each node would have sent.
 
     Args:
-        weights: of one period, one for each of its graphs; or a function of the step, where no two
+        weights: of one period, one for each of its graphs; or a function of the round, where no two
             need be the same.
         dtype: of the values to be mixed.
         device: of the values to be mixed.
         active: who sends at a step, bool `[nodes]`; None: everybody.
         arrives: whose messages reach the server at a step, likewise.
+        rounds: gossip rounds of a step, for each of which there is a graph.
 
     Attributes:
         bytes_sent: see `Exchange`.
@@ -47,8 +51,9 @@ class InProcessExchange:
         device: torch.device,
         active: Active = everybody,
         arrives: Active = everybody,
+        rounds: int = 1,
     ) -> None:
-        self._dtype, self._device = dtype, device
+        self._dtype, self._device, self._rounds = dtype, device, rounds
         self._active, self._arrives = active, arrives
         self._changing = weights if callable(weights) else None
         listed = [weights(0)] if callable(weights) else list(weights)
@@ -63,13 +68,15 @@ class InProcessExchange:
         *messages: Message,
         coding: Coding | None = None,
         descent: tuple[Message, float] | None = None,
+        extra: int = 0,
     ) -> tuple[Tensor, ...]:
-        """Weighted sums over the in-neighbours of step k; see `Exchange.mix`."""
+        """Weighted sums over the in-neighbours of a round of step k; see `Exchange.mix`."""
         values, first = message_values("mix", k, messages), descent_of(k, descent)
+        number = k * self._rounds + extra
         if self._changing is not None:
-            mixer, degrees = self._compiled(self._changing(k))
+            mixer, degrees = self._compiled(self._changing(number))
         else:
-            mixer, degrees = self._steps[k % len(self._steps)]
+            mixer, degrees = self._steps[number % len(self._steps)]
         self.bytes_sent += sizes(values, coding) * degrees
         descents = (first, *(None for _ in values[1:]))
         return tuple(map(mixer.begin, values, descents))
@@ -97,6 +104,13 @@ class InProcessExchange:
             self._server.mean(position, value, rows[: len(value)], arrived, latest=latest)
             for position, value in enumerate(values)
         )
+
+    def secure_sum(self, k: int, summands: Summand[Tensor], *, part: int = 0) -> Tensor:
+        """The sum over the active clients; see `Exchange.secure_sum`."""
+        value = summand_value(summands, f"what exchange.secure_sum was given at step {k}")
+        active = self._active(k)
+        self.bytes_sent[slice(None) if active is None else active] += row_bytes(value)
+        return wrapped_sum(value)
 
     def _compiled(self, weights: Weights) -> tuple[Mixer, NDArray[np.int64]]:
         everyone = range(weights.nodes)

@@ -7,7 +7,7 @@ and that every number is finite are checked before a row is mixed. Nothing is un
 |---|---|
 | 0-7 | `tacit`, and the version of this format |
 | 8-11 | rank of the sender |
-| 12-15 | kind of exchange: 1 mix, 2 swap, 3 average, 4 a mean from rank 0, 5 a sum for it |
+| 12-15 | kind: 1 mix, 2 swap, 3 average, 4 a mean from rank 0, 5 a sum for it, 6 one under masks |
 | 16-23 | step k |
 | 24-31 | how many exchanges the sender has had before this one |
 | 32-35 | code of the dtype |
@@ -54,15 +54,17 @@ __all__ = [
     "write_header",
 ]
 
-Kind = Literal["mix", "swap", "average", "mean", "total"]
+Kind = Literal["mix", "swap", "average", "mean", "total", "masked"]
 
 HEADER_BYTES = 64
 _HEADER = struct.Struct("<8sIIqqIIqq8x")
 _MAGIC = b"tacit\x00\x00\x01"
 _KINDS: Mapping[Kind, int] = MappingProxyType(
-    {"mix": 1, "swap": 2, "average": 3, "mean": 4, "total": 5}
+    {"mix": 1, "swap": 2, "average": 3, "mean": 4, "total": 5, "masked": 6}
 )
-_DTYPES: Mapping[torch.dtype, int] = MappingProxyType({torch.float32: 1, torch.float64: 2})
+_DTYPES: Mapping[torch.dtype, int] = MappingProxyType(
+    {torch.float32: 1, torch.float64: 2, torch.int64: 3}
+)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.communication.colours import Outgoing, opened
+from tacit.communication.colours import Outgoing, Summand, opened
 from tacit.communication.compression import Coding
 
 __all__ = [
@@ -107,17 +107,23 @@ class Exchange(Protocol):
         *values: Message,
         coding: Coding | None = None,
         descent: tuple[Message, float] | None = None,
+        extra: int = 0,
     ) -> tuple[Tensor, ...]:
-        """Weighted sums over in-neighbours: row i becomes `sum_j P^k[i, j] values[j]`.
+        """Weighted sums over in-neighbours: row i becomes `sum_j P^t[i, j] values[j]`.
+
+        With R gossip rounds a step, the mixing matrix is that of round t = k R + `extra`: graphs
+        and simulated losses advance from round to round.
 
         Args:
-            k: the step, which selects the mixing matrix.
+            k: the step, which says who is active.
             values: tensors `[nodes, ...]` of the nodes of this process, sent together as one
                 message.
             coding: how a message is written, where that is not all of its numbers (of a single
                 value; a node that is not active then sends nothing).
             descent: a direction like the first value, and a step: what is sent and mixed is the
                 first value less so much of the direction. It saves a pass over memory.
+            extra: how many rounds of the step came before: 0 for the one that the algorithm's own
+                step makes. R and above are rounds that follow the last step.
 
         Returns:
             New tensors of the same shapes.
@@ -147,6 +153,27 @@ class Exchange(Protocol):
 
         Returns:
             New tensors `[1, ...]`.
+        """
+
+    def secure_sum(self, k: int, summands: Summand[Tensor], *, part: int = 0) -> Tensor:
+        """The sum of what the active clients hold, which everyone gets, and nobody more.
+
+        Between processes each adds up its own clients' rows and sends the sum under masks
+        (`tacit.communication.masks`): the server sees no process's part, and no client's. In one
+        process masks would cancel in the integers that they are added to: there are none.
+
+        Args:
+            k: the step, which says who is active.
+            summands: int64 `[active clients of this process, ...]`, whose sum over all clients is
+                between -2^63 and 2^63 - 1.
+            part: its number, where a step has several sums.
+
+        Returns:
+            A new tensor, int64 `[1, ...]`: exact, the same whoever hosts which node.
+
+        Raises:
+            LeakError: no `Summand`, or masks that were used already; nothing was sent.
+            InputError: this exchange has no masks.
         """
 
 

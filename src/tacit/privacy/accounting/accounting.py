@@ -11,6 +11,8 @@ the mechanism's worst instance reaches. What they rest on:
   there are more than 32 different noise levels, that of `tables` adds to it.
 - `FixedBatchGaussian`: above, the same engine on the pointwise maximum of both directions of each
   step; below, one direction. Composed, there is a gap between what the two prove.
+- `RandomAllocationGaussian`: above, a law that is wider than the likelihood ratio of an epoch
+  (`allocation`), in the same engine; below, the sum over each epoch.
 - `PrivateState` with a fixed batch size or groups: above, Bound B (`private_state`), which gives up
   amplification; below, Theorem A's pair, which the instance where all other records
   contribute nothing reaches.

@@ -26,6 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erf, ndtr
 
+from tacit.privacy.accounting.allocation import (
+    Ratios,
+    epoch_levels,
+    likelihood_ratios,
+    sums_square,
+)
 from tacit.privacy.accounting.gaussian import Array
 from tacit.privacy.accounting.private_state import worst_means
 from tacit.privacy.mechanisms.composed import (
@@ -37,11 +43,13 @@ from tacit.privacy.mechanisms.composed import (
     Laplace,
     Mechanism,
     PrivateState,
+    RandomAllocationGaussian,
     SampledGaussian,
     schedule,
 )
 
 __all__ = [
+    "AllocationStep",
     "Binned",
     "GaussianPart",
     "LaplacePart",
@@ -56,7 +64,6 @@ __all__ = [
     "largest_level",
     "parts_of",
     "pure_epsilon",
-    "scaled",
     "softened",
     "total_variation",
 ]
@@ -66,6 +73,7 @@ _MORE = 2  # for each standard deviation of outputs
 _MOST = 20_000
 _ALIKE = 8  # steps that share their design, to the doubling of means
 _SPREAD = 0.1  # share of the fine cells that is spread evenly
+_PLACES = 16.0  # of likelihood ratios, for what counts as a standard deviation of outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +169,36 @@ class NormalStep:
         """(P, Q) and (Q, P) have the same losses."""
         return self.symmetric or self.opposite == -self.drawn_mean
 
+    @property
+    def distance(self) -> float:
+        """The largest distance of two means."""
+        return self.drawn_mean - self.opposite
+
+    @property
+    def largest_loss(self) -> float:
+        """None is the largest."""
+        return math.inf
+
+    def total_variations(self, levels: Array) -> Array:
+        """At least that of each level, `[levels]`.
+
+        P and Q are mixtures with the same weights: at most the mixed distance of their parts.
+        """
+        drawn = erf(self.distance * levels / math.sqrt(8))
+        # Where Q has a mean away from 0, its other one is opposite to P's.
+        apart = 2 * self.undrawn_mean if self.opposite else self.undrawn_mean
+        undrawn = erf(apart * levels / math.sqrt(8))
+        return np.asarray(self.rate * drawn + (1 - self.rate) * undrawn)
+
+    def scaled(self, level: float) -> NormalStep:
+        """The step with the distances of all means multiplied by the level."""
+        return replace(
+            self,
+            drawn_mean=self.drawn_mean * level,
+            undrawn_mean=self.undrawn_mean * level,
+            opposite=self.opposite * level,
+        )
+
     def loss(self, x: Array) -> Array:
         """The privacy loss at each output."""
         loss = self._over_null(x)
@@ -228,6 +266,24 @@ class LaplaceStep:
         """(P, Q) and (Q, P) have the same losses."""
         return self.rate == 1
 
+    @property
+    def distance(self) -> float:
+        """The shift."""
+        return self.shift
+
+    @property
+    def largest_loss(self) -> float:
+        """That of the outputs beyond the shift."""
+        return self.shift + math.log(self.rate + (1 - self.rate) * math.exp(-self.shift))
+
+    def total_variations(self, levels: Array) -> Array:
+        """That of each level, `[levels]`."""
+        return np.asarray(-self.rate * np.expm1(-self.shift * levels / 2))
+
+    def scaled(self, level: float) -> LaplaceStep:
+        """The step with the shift multiplied by the level."""
+        return LaplaceStep(self.rate, self.shift * level)
+
     def interval(self, reach: float) -> tuple[float, float]:
         """The outputs at which the loss changes, whatever the reach."""
         return 0.0, self.shift
@@ -258,7 +314,95 @@ class LaplaceStep:
         )
 
 
-Step = NormalStep | LaplaceStep
+@dataclass(frozen=True)
+class AllocationStep:
+    """One epoch of random allocation (`allocation`): P = (1/t) sum_i N(e_i, ..) against N(0, ..).
+
+    What stands for an output is a place in the list of likelihood ratios, which rise with it.
+
+    Args:
+        means: 1 / z of the steps that are released, ascending, each with how many.
+        steps: t, of the whole epoch.
+    """
+
+    means: tuple[tuple[float, int], ...]
+    steps: int
+
+    @property
+    def ratios(self) -> Ratios:
+        """The law of the likelihood ratio, from above."""
+        return likelihood_ratios(self.means, self.steps)
+
+    @property
+    def alike(self) -> AllocationStep:
+        """Itself."""
+        return self
+
+    @property
+    def both_ways(self) -> bool:
+        """(P, Q) and (Q, P) have the same losses."""
+        return False
+
+    @property
+    def distance(self) -> float:
+        """The largest distance of the means of a step."""
+        return self.means[-1][0]
+
+    @property
+    def largest_loss(self) -> float:
+        """None is the largest."""
+        return math.inf
+
+    def total_variations(self, levels: Array) -> Array:
+        """At most that of each level, `[levels]`: that of an observer who knows the step."""
+        mean, count = np.asarray(self.means).T
+        return np.asarray(erf(np.outer(levels, mean) / math.sqrt(8)) @ count / self.steps)
+
+    def scaled(self, level: float) -> AllocationStep:
+        """The step with all means multiplied by the level, rounded up."""
+        up = 1.0 if self.means[0][0] == 1.0 else 1 + 2.0**-52
+        return replace(self, means=tuple((mean * level * up, n) for mean, n in self.means))
+
+    def interval(self, reach: float) -> tuple[float, float]:
+        """The places between which all but Phi(-reach) of P and of Q lies, on either side."""
+        ratios, beyond = self.ratios, float(ndtr(-reach))
+        from_below = np.cumsum(ratios.masses)
+        from_above = np.cumsum((ratios.masses * ratios.values)[::-1])
+        low, high = (int(np.searchsorted(mass, beyond)) for mass in (from_below, from_above))
+        last = len(ratios.values) - 1
+        return min(low, last) / _PLACES, max(last - high, min(low, last) + 1) / _PLACES
+
+    def loss(self, x: Array) -> Array:
+        """The privacy loss at each place."""
+        losses = np.log(self.ratios.values)
+        return np.asarray(np.interp(x * _PLACES, np.arange(len(losses)), losses))
+
+    def binned(self, edges: Array) -> Binned:
+        """Masses between places, `[cells + 1]`."""
+        ratios = self.ratios
+        at, ends = np.log(ratios.values), self.loss(edges)
+        cell = np.searchsorted(ends, at)
+        q, p = (
+            np.bincount(cell, weights, len(edges) + 1).astype(np.float64)
+            for weights in (ratios.masses, ratios.masses * ratios.values)
+        )
+        q[0] += ratios.lost_q
+        p[-1] += ratios.lost_p
+        size = float(np.abs(at[[0, -1]]).max()) + 4
+        return Binned(
+            ends,
+            p,
+            q,
+            bounded=False,
+            middle=0.0,
+            mirrored=False,
+            p_error=(len(at) + 16) * p,
+            q_error=(len(at) + 16) * q,
+            size=size,
+        )
+
+
+Step = NormalStep | LaplaceStep | AllocationStep
 
 
 def _normal_masses(edges: Array) -> tuple[Array, Array]:
@@ -469,18 +613,6 @@ def parts_of(mechanism: Mechanism, *, upper: bool) -> tuple[Part, ...]:
     return _PARTS[type(mechanism)](mechanism, upper)
 
 
-def scaled(step: Step, level: float) -> Step:
-    """A step with the distances of all means multiplied by the level."""
-    if isinstance(step, LaplaceStep):
-        return LaplaceStep(step.rate, step.shift * level)
-    return replace(
-        step,
-        drawn_mean=step.drawn_mean * level,
-        undrawn_mean=step.undrawn_mean * level,
-        opposite=step.opposite * level,
-    )
-
-
 def _levels(mechanism: Any, upper: bool, sensitivity: float = 1.0) -> Levels:
     """Sensitivity over noise of each step, rounded to the safe side, and number of steps."""
     noises, counts = np.unique(np.asarray(schedule(mechanism)), return_counts=True)
@@ -536,6 +668,26 @@ def _private_state(mechanism: Any, upper: bool) -> tuple[Part, ...]:
     return (StepsPart(unit, _levels(mechanism, upper)),)
 
 
+def _allocation(mechanism: Any, upper: bool) -> tuple[Part, ...]:
+    """Above: epochs, and what stands for no release beside them as steps on every record.
+
+    Below: of each whole epoch the sum of what its steps release, in which the record is once.
+    """
+    if not upper:
+        return (GaussianPart(sums_square(mechanism)),)
+    shapes, square = epoch_levels(mechanism)
+    parts: list[Part] = [
+        StepsPart(
+            AllocationStep(shape, mechanism.epoch_steps),
+            Levels(np.asarray(list(counts)), np.asarray(list(counts.values()))),
+        )
+        for shape, counts in shapes.items()
+    ]
+    if square:
+        parts.append(GaussianPart(square))
+    return tuple(parts)
+
+
 def _composed(mechanism: Any, upper: bool) -> tuple[Part, ...]:
     return tuple(part for inner in mechanism.parts for part in parts_of(inner, upper=upper))
 
@@ -549,6 +701,7 @@ _PARTS: Mapping[type[Mechanism], Callable[[Any, bool], tuple[Part, ...]]] = {
     Gaussian: _gaussian,
     SampledGaussian: _sampled_gaussian,
     FixedBatchGaussian: _fixed_batch,
+    RandomAllocationGaussian: _allocation,
     Laplace: _laplace,
     PrivateState: _private_state,
     Composed: _composed,
@@ -562,22 +715,12 @@ def total_variation(parts: tuple[Part, ...]) -> float:
     return min(1.0, distance * (1 + 1e-12))
 
 
-def _steps_distance(part: StepsPart) -> float:
-    """P and Q are mixtures with the same weights: at most the mixed distance of their parts."""
-    unit, levels = part.unit, part.levels
-    if isinstance(unit, LaplaceStep):
-        return unit.rate * float(-np.expm1(-levels.values / 2) @ levels.counts)
-    drawn = erf((unit.drawn_mean - unit.opposite) * levels.values / math.sqrt(8))
-    # Where Q has a mean away from 0, its other one is opposite to P's.
-    apart = 2 * unit.undrawn_mean if unit.opposite else unit.undrawn_mean
-    undrawn = erf(apart * levels.values / math.sqrt(8))
-    return float((unit.rate * drawn + (1 - unit.rate) * undrawn) @ levels.counts)
-
-
 _DISTANCES: Mapping[type[Part], Callable[[Any], float]] = {
     GaussianPart: lambda part: math.erf(math.sqrt(part.square / 8)),
     LaplacePart: lambda part: float(-np.expm1(-part.levels.values / 2) @ part.levels.counts),
-    StepsPart: _steps_distance,
+    StepsPart: lambda part: float(
+        part.unit.total_variations(part.levels.values) @ part.levels.counts
+    ),
     MixedPart: lambda part: part.rounds * part.share * total_variation(part.inner),
 }
 
@@ -588,9 +731,7 @@ def largest_level(parts: tuple[Part, ...]) -> float:
 
 
 def _steps_largest(part: StepsPart) -> float:
-    if isinstance(part.unit, LaplaceStep):
-        return float(part.levels.values[-1])
-    return float(part.levels.values[-1]) * (part.unit.drawn_mean - part.unit.opposite)
+    return float(part.levels.values[-1]) * part.unit.distance
 
 
 _LARGEST_LEVELS: Mapping[type[Part], Callable[[Any], float]] = {
@@ -630,11 +771,7 @@ def pure_epsilon(parts: tuple[Part, ...]) -> float:
 
 
 def _steps_pure(part: StepsPart) -> float:
-    if not isinstance(part.unit, LaplaceStep):
-        return math.inf
-    rate, shifts = part.unit.rate, part.levels.values
-    largest = shifts + np.log(rate + (1 - rate) * np.exp(-shifts))
-    return float((largest * part.levels.counts).sum())
+    return sum(count * part.unit.scaled(level).largest_loss for level, count in part.levels.pairs())
 
 
 _LARGEST_LOSSES: Mapping[type[Part], Callable[[Any], float]] = {

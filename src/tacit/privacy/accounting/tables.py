@@ -36,7 +36,6 @@ from tacit.privacy.accounting.dominating_pairs import (
     Step,
     StepsPart,
     design,
-    scaled,
 )
 from tacit.privacy.accounting.gaussian import Array, gaussian_profile
 from tacit.privacy.accounting.spectrum import (
@@ -165,7 +164,7 @@ def surveyed(part: StepsPart) -> StepsPart:
 def _steps_moments(part: StepsPart, reverse: bool, reach: float) -> Array:
     total = np.zeros(len(ORDERS))
     for level, count in surveyed(part).levels.pairs():
-        total += count * _step_moments(scaled(part.unit, level), reverse, reach)
+        total += count * _step_moments(part.unit.scaled(level), reverse, reach)
     return total
 
 
@@ -334,7 +333,7 @@ _SIZES: Mapping[type[Part], Callable[[Any, bool, float, float], float]] = {
     GaussianPart: lambda part, reverse, tilt, reach: 0.0,
     LaplacePart: lambda part, reverse, tilt, reach: 0.0,
     StepsPart: lambda part, reverse, tilt, reach: sum(
-        count * design(scaled(part.unit, level), reverse, tilt, reach).error
+        count * design(part.unit.scaled(level), reverse, tilt, reach).error
         for level, count in surveyed(part).levels.pairs()
     ),
     MixedPart: lambda part, reverse, tilt, reach: (
@@ -393,7 +392,7 @@ def _level(
     line = resolution.line
     if level == 0:
         return _nothing(line)
-    return spectrum(atoms(scaled(unit, level), reverse, upper, resolution.cut), line)
+    return spectrum(atoms(unit.scaled(level), reverse, upper, resolution.cut), line)
 
 
 @dataclass(frozen=True, eq=False)
@@ -526,7 +525,7 @@ def _transform(
     if level == 0:
         ones = np.ones(line.count + 1, dtype=np.complex128)
         return Transform(ones, 0.0, np.zeros(2), (0.0, 0.0), 0.0)
-    return transform(atoms(scaled(unit, level), reverse, upper, resolution.cut), line)
+    return transform(atoms(unit.scaled(level), reverse, upper, resolution.cut), line)
 
 
 def _ends(part: StepsPart, reverse: bool, upper: bool, resolution: Resolution) -> tuple[float, ...]:
@@ -538,7 +537,7 @@ def _ends(part: StepsPart, reverse: bool, upper: bool, resolution: Resolution) -
     values = part.levels.values
     top = 2.0 ** (math.ceil(32 * math.log2(float(values[-1]))) / 32)
     gains = [
-        _tilted_gain(scaled(part.unit, share * top), reverse, resolution) for share in (1.0, 0.75)
+        _tilted_gain(part.unit.scaled(share * top), reverse, resolution) for share in (1.0, 0.75)
     ]
     growth = math.log(max(gains[0], 1e-300) / max(gains[1], 1e-300)) / 0.25 / 3
     bend = float(min(max(round(growth), 1), 24))

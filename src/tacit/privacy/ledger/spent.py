@@ -42,6 +42,7 @@ from tacit.privacy.mechanisms.composed import (
     FixedBatchGaussian,
     Gaussian,
     Mechanism,
+    RandomAllocationGaussian,
     SampledGaussian,
 )
 from tacit.privacy.mechanisms.serialise import from_statement
@@ -61,6 +62,7 @@ __all__ = [
 ]
 
 _GAUSSIANS: tuple[type[Mechanism], ...] = (Gaussian, SampledGaussian)
+_OF_ONE_KIND: tuple[set[type[Mechanism]], ...] = ({FixedBatchGaussian}, {RandomAllocationGaussian})
 _AGREE = ("relation", "unit", "trust_model")
 
 
@@ -120,7 +122,8 @@ def dominating(nodes: Sequence[Mechanism]) -> Mechanism | None:
     Of (sampled) Gaussians of equal length the one with the largest rate and, step by step, the
     smallest noise multiplier dominates: less noise by post-processing; a smaller rate q' < q,
     because its pair is the mixture, with weight q'/q, of the pair of q and of one identical
-    distribution, and hockey-stick divergences are jointly convex.
+    distribution, and hockey-stick divergences are jointly convex. Of random allocations with epochs
+    of equal length likewise the one with the smallest multipliers.
 
     Args:
         nodes: mechanisms.
@@ -133,9 +136,11 @@ def dominating(nodes: Sequence[Mechanism]) -> Mechanism | None:
         for mechanism in distinct
     }
     kinds = {type(mechanism) for mechanism in distinct}
-    if len(terms) > 1 or not (kinds <= set(_GAUSSIANS) or kinds == {FixedBatchGaussian}):
+    if len(terms) > 1 or not (kinds <= set(_GAUSSIANS) or kinds in _OF_ONE_KIND):
         return None
     gaussians: list[Any] = list(distinct)
+    if kinds == {RandomAllocationGaussian} and len({each.rate for each in gaussians}) > 1:
+        return None
     worst = max(gaussians, key=lambda mechanism: mechanism.rate)
     least = tuple(
         map(min, zip(*(mechanism.noise_multiplier for mechanism in gaussians), strict=True))

@@ -6,7 +6,15 @@
   mixing weights, the start and who is active. `server`: so does the server, while clients see only
   what it sends them, which is computed from those messages; the bound is that against the server.
   Gossip, push-sum, momentum of noised gradients and compression are then post-processing of a
-  node's noised gradients, which is all that is stated.
+  node's noised gradients, which is all that is stated. `pairwise`: the observer sees what that of
+  `all-messages` sees, and may know all that some number of nodes know; pairs of the others share
+  noise, of which one adds what the other subtracts, and keep it to themselves. `secure-sum`: the
+  server sees the sum of the participants' messages of a round and none of them alone; it may know
+  all that some number of participants know. In both, the noise multiplier is what the noise of
+  those who do not collude counts for (`docs/proofs/pairwise-noise.md`), and a bound holds only
+  while the others keep to the protocol, which `all-messages` and `server` do not ask for. So many
+  may collude: a plan and a statement say the number. Mechanisms of different trust models are not
+  composed: no one observer would be described by the sum.
 - *Noise multiplier*: standard deviation of the noise in every coordinate of the **sum** over the
   batch (for Laplace noise its scale), over the clipping bound `C` of one record's contribution.
   The relation decides the sensitivity: `C` under `add-or-remove-one`, up to `2 C` under
@@ -56,7 +64,7 @@ Relation = Literal["add-or-remove-one", "replace-one"]
 ADD_OR_REMOVE_ONE: Relation = "add-or-remove-one"
 REPLACE_ONE: Relation = "replace-one"
 TRUST_MODEL = "all-messages"
-TRUST_MODELS = (TRUST_MODEL, "server")
+TRUST_MODELS = (TRUST_MODEL, "server", "pairwise", "secure-sum")
 Unit = Literal["record", "client"]
 UNITS = ("record", "client")
 

@@ -18,6 +18,7 @@ from itertools import chain
 from typing import Self
 
 from tacit.errors import InputError
+from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
 from tacit.privacy.mechanisms.base import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,
@@ -52,6 +53,7 @@ __all__ = [
     "Mechanism",
     "PersistentState",
     "PrivateState",
+    "RandomAllocationGaussian",
     "Relation",
     "SampledGaussian",
     "Scheduled",
@@ -241,6 +243,7 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     Gaussian,
     SampledGaussian,
     FixedBatchGaussian,
+    RandomAllocationGaussian,
     Laplace,
     PrivateState,
     PersistentState,

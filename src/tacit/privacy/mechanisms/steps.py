@@ -36,6 +36,7 @@ from tacit.privacy.mechanisms.base import (
 )
 
 __all__ = [
+    "SILENT",
     "FixedBatchGaussian",
     "Gaussian",
     "Laplace",
@@ -46,6 +47,10 @@ __all__ = [
     "levels",
     "schedule",
 ]
+
+SILENT = 1e9
+"""Noise multiplier that stands for no release at all: it reveals more than none does, by a part in
+10^18 of the square of what a step of noise multiplier 1 does."""
 
 Sampling = Literal["poisson", "fixed", "groups"]
 _SAMPLING_WORDS = {

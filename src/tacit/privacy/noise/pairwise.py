@@ -5,10 +5,10 @@ subtracts it, so that the sum over nodes has none of it, and whoever does not kn
 in each of the two messages. What it hides is proved in `docs/proofs/pairwise-noise.md`; the noise
 that stays in the sum is each node's own (`tacit.privacy.noise.gaussian`).
 
-*Law.* zeta_e is t times a discrete normal of `points` lattice points a deviation, t = b / points
-(`tacit.privacy.noise.discrete`). Both ends get exactly the same whole number, sums of which are
-exact in any order. Beside the own noise of its two ends such a lattice cannot be told from a
-continuous normal, if it is fine enough: see `least_points`.
+*Law.* zeta_e is a whole number, a discrete normal of `LEAST_POINTS` points a deviation
+(`tacit.privacy.noise.discrete`), times b / `LEAST_POINTS`. Both ends get exactly the same one, and
+sums of them are exact in any order. Under the own noise of its two ends such noise has the density
+of normal noise up to a share of 2^-100: where that asks for more points, the plan refuses it.
 
 *Trust model.* Whoever has a pair's key can subtract its noise: keys are as secret as those of nodes
 and protected alike. A process that hosts many nodes, as a simulation does, has the keys of all
@@ -18,7 +18,6 @@ pairs among them.
 from __future__ import annotations
 
 import hashlib
-import math
 import secrets
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,22 +32,18 @@ from tacit.privacy.noise.draws import KEY_BYTES, NodeKeys, position
 from tacit.privacy.noise.lattice import LARGEST_POINT, Offsets, check_size
 
 __all__ = [
-    "MOST_POINTS",
-    "POINTS",
+    "LEAST_POINTS",
     "Pair",
     "PairKeys",
     "fresh_pair_keys",
-    "least_points",
     "pair_sums",
     "seeded_pair_keys",
 ]
 
 Pair = tuple[int, int]
 
-POINTS = 64
-"""Lattice points a deviation, where no pair needs more."""
-MOST_POINTS = 512
-_RESOLUTION = 3.6
+LEAST_POINTS = 64
+"""The standard deviation of a pair's noise in points of its lattice."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,32 +115,6 @@ def _seeded_key(seed: int, pair: Pair) -> bytes:
     return hashlib.blake2b(data, digest_size=KEY_BYTES, person=b"tacit pair key 1").digest()
 
 
-def least_points(ratio: float) -> int:
-    """The coarsest lattice, in points a deviation, on which pair noise counts as continuous.
-
-    With v = 1 / (1 / b^2 + 1 / a_i^2 + 1 / a_j^2), a_i and a_j what the two ends have of own noise
-    in the units of b, what is observed has the density of continuous pair noise up to a share of
-    2 sum over m of exp(-2 pi^2 m^2 v / t^2). For v / t^2 >= 3.6 that is below 2^-100.
-
-    Args:
-        ratio: b / sqrt(v), the largest of all pairs.
-
-    Returns:
-        A power of two from 64 to 512.
-
-    Raises:
-        InputError: none of them is enough.
-    """
-    points = POINTS
-    while not points >= math.sqrt(_RESOLUTION) * ratio * (1.0 + 1e-9):
-        points *= 2
-        if points > MOST_POINTS:
-            most = MOST_POINTS / math.sqrt(_RESOLUTION)
-            expected = f"at most {most:.4g} times the own noise of the two ends together"
-            raise InputError("noise of a pair", ratio, expected)
-    return points
-
-
 def pair_sums(
     keys: PairKeys,
     nodes: Sequence[int],
@@ -156,15 +125,13 @@ def pair_sums(
     k: int,
     part: int,
     device: torch.device,
-    *,
-    points: int = POINTS,
 ) -> Offsets:
     """What the noise of its pairs adds to each node's release, `[nodes, d]`.
 
     Row i is `factors[i]` times the sum over the node's pairs, both ends active, of +zeta where the
     node's number is the smaller one, and -zeta where it is the larger. zeta depends on the pair's
-    key, k, part, deviation and points only: whatever the nodes of this process, each gets the same
-    row. A pair is drawn once, also where both its ends are here.
+    key, k, part and the deviation only: whatever the nodes of this process, each gets the same row. A
+    pair is drawn once, also where both its ends are here.
 
     Args:
         keys: of at least the pairs with an end among `nodes`.
@@ -176,12 +143,11 @@ def pair_sums(
         k: the step, 0 .. 2^48 - 1.
         part: number of the release, where a step has several, 0 .. 2^16 - 1.
         device: where the result is to lie.
-        points: of the lattice a deviation, the same at both ends; see `least_points`.
 
     Raises:
-        InputError: the deviation is not between 2^-500 and 2^500, points or a position are out of
-            range, a node has too many pairs for exact sums (some 4,000 at 64 points), or the keys
-            were dropped by a fork.
+        InputError: the deviation is not between 2^-500 and 2^500, a position is out of range, a
+            node has too many pairs for exact sums (above 4,500), or the keys were dropped by a
+            fork.
     """
     # Compiled loops, which a process that draws nothing does not load.
     from tacit.privacy.noise.pair_loop import draw_rows
@@ -193,15 +159,15 @@ def pair_sums(
         for place, (i, j) in enumerate(keys.pairs)
         if (i in rows or j in rows) and (active is None or (i in active and j in active))
     }
-    table = table_of(points)
+    table = table_of(LEAST_POINTS)
     degree = max(
         Counter(row for pair in ends.values() for row in pair if row >= 0).values(), default=0
     )
     # A sum that is exact in single precision; no number is further out than the last border.
     if 2 * len(table.borders) * degree > LARGEST_POINT:
         most = LARGEST_POINT // (2 * len(table.borders))
-        raise InputError("pairs of a node", degree, f"at most {most} at {points} points")
+        raise InputError("pairs of a node", degree, f"at most {most}")
     sums = draw_rows(keys.keys, ends, len(nodes), d, position(k, part), table)
     # The loop counts halves.
-    half = deviation / (2 * points)
+    half = deviation / (2 * LEAST_POINTS)
     return Offsets(sums.to(device), tuple(half * factor for factor in factors))

@@ -6,12 +6,19 @@ and mean are one; for larger batches they are applied to the batch **mean** as p
 reading says so. The others have parameters of their own.
 
 Modules: `formula` (what a formula and a line of the table of claims are), and one for each paper
-(formulas, its experiments, the mechanism of each): `push_sum`, `do_adp`, `fedspd`.
+(formulas, its experiments, the mechanism of each): `push_sum`, `do_adp`, `fedspd`, `decor`.
 """
 
 from functools import lru_cache
 from itertools import chain
 
+from tacit.privacy.published.decor import (
+    DECOR,
+    DECOR_USER,
+    DecorRun,
+    decor_noise,
+    decor_settings,
+)
 from tacit.privacy.published.do_adp import (
     DO_ADP,
     DoAdpRun,
@@ -50,12 +57,15 @@ from tacit.privacy.published.push_sum import (
 )
 
 __all__ = [
+    "DECOR",
+    "DECOR_USER",
     "DO_ADP",
     "DYN_D2P",
     "DYN_GENERAL",
     "FEDSPD_DP",
     "PRIVSGP",
     "ClaimedRun",
+    "DecorRun",
     "DoAdpRun",
     "FedspdRun",
     "Formula",
@@ -64,6 +74,7 @@ __all__ = [
     "PublishedFormula",
     "UtilityConstants",
     "constant_mu",
+    "decor_noise",
     "do_adp_noise",
     "do_adp_theorem_delta",
     "fedspd_round_epsilon",
@@ -85,7 +96,13 @@ def paper_settings() -> tuple[PaperSetting, ...]:
     Row by row, algorithm by algorithm; of one experiment, the kindest reading comes first. Building
     the table takes a moment, and each row's bounds are computed when its `bounds` are called.
     """
-    parts = (privsgp_settings(), dyn_settings(), do_adp_settings(), fedspd_settings())
+    parts = (
+        privsgp_settings(),
+        dyn_settings(),
+        do_adp_settings(),
+        fedspd_settings(),
+        decor_settings(),
+    )
     rows = tuple(chain.from_iterable(parts))
     order = {row.algorithm: index for index, row in reversed(list(enumerate(rows)))}
     return tuple(sorted(rows, key=lambda row: order[row.algorithm]))

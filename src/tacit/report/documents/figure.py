@@ -89,7 +89,10 @@ class CurvePoint(Document):
 
 
 class ComparedLine(Document):
-    """One line of a figure; `chosen` is the point that is drawn, a place in `points`."""
+    """One line of a figure; `chosen` is the point that is drawn, a place in `points`.
+
+    `curve` is of that point; `ends` are where the best point of each budget ends.
+    """
 
     name: Text
     group: Text
@@ -99,6 +102,7 @@ class ComparedLine(Document):
     points: Items[ComparedPoint]
     chosen: Count
     curve: Items[CurvePoint]
+    ends: Items[CurvePoint]
 
 
 class SpentTogether(Document):

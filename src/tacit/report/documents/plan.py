@@ -42,7 +42,8 @@ class PlanDocument(Document):
     """A plan: what is common to all nodes, and a row for each; `clip` is `(first, last)`.
 
     `metrics` are those that were asked for; `baselines` what a model that ignores its inputs
-    scores on the public test records, by the name of the score.
+    scores on the public test records, by the name of the score. `rounds` are the gossip rounds of a
+    step.
     """
 
     algorithm: Text
@@ -55,6 +56,7 @@ class PlanDocument(Document):
     clip: tuple[OptionalNumber, OptionalNumber] | None
     graph: Text
     mixing: Text
+    rounds: Count
     contraction: OptionalNumber
     spectral_gap: OptionalNumber
     bytes_per_step: OptionalNumber

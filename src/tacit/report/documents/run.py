@@ -31,6 +31,7 @@ from tacit.report.documents.base import (
     load,
 )
 from tacit.report.documents.metrics import Measurement, Scores, leading, read_measurements
+from tacit.report.documents.trust import TrustTerms
 from tacit.report.measures import Measure
 
 __all__ = [
@@ -227,6 +228,7 @@ class ResultDocument(RunDocument):
     planned_steps: Count
     relation: Text | None
     trust_model: Text | None
+    trust: TrustTerms | None = None
     accounting: Text
     mechanism: Text | None
     epsilon: Items[OptionalNumber]
@@ -270,11 +272,14 @@ class ResultDocument(RunDocument):
         "expected_batch",
         "noise_multiplier",
         "epsilon_source",
+        "trust",
     )
     @classmethod
     def _one_a_node(cls, value: Any, info: ValidationInfo) -> Any:
         nodes = info.data.get("node_count")
         lists = (value.first, value.last) if isinstance(value, NoiseMultipliers) else (value,)
+        if isinstance(value, TrustTerms):
+            lists = (value.own,)
         if info.field_name == "test_metrics_by_node":
             lists = tuple(value.values())
         if nodes is not None and any(one is not None and len(one) != nodes for one in lists):

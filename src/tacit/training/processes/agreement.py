@@ -197,18 +197,24 @@ def planned(plan: Plan) -> dict[str, Scalar]:
     bits otherwise, and each node's noise is what its own process certifies.
 
     Returns:
-        A flat JSON object of digests: the graph schedule with its weights, who takes part when,
-        and the noise and the clipping bound of every node and step.
+        A flat JSON object: gossip rounds of a step, and digests of the graph schedule with its
+        weights, of who takes part when, and of the noise and the clipping bound of every node and
+        step.
     """
     mixing, activity, bounds = plan.mixing, plan.release.activity, plan.release.clip.bounds
     drawn = () if activity is None else (activity.active, activity.partner)
     scales = [node.noise_scale for node in plan.nodes]
+    pairs = plan.release.pairs
+    shared = []
+    if pairs is not None:
+        shared = [_bytes(np.array(pairs.pairs, np.int64)), _rounded([pairs.deviation])]
     expected = [node.expected_batch for node in plan.nodes]
     return {
         "plan graph schedule": _digest([mixing.kind.encode(), *map(str.encode, mixing.digests())]),
+        "plan rounds": plan.rounds,
         "plan activity": _digest(_bytes(array) for array in drawn if array is not None),
         "plan batches": _digest([_rounded(expected)]),
-        "plan noise": _digest([_rounded(scales), _rounded(plan.release.noise_shape)]),
+        "plan noise": _digest([_rounded(scales), _rounded(plan.release.noise_shape), *shared]),
         "plan clip": _digest([] if bounds is None else [_rounded(bounds)]),
     }
 

@@ -171,6 +171,7 @@ def local_exchange(job: Job) -> InProcessExchange:
         device=job.device,
         active=plan.release.active,
         arrives=_arrives(job),
+        rounds=plan.rounds,
     )
 
 
@@ -184,6 +185,7 @@ def graphs_of(job: Job) -> Graphs:
         kind=plan.mixing.kind,
         active=plan.release.active,
         arrives=_arrives(job),
+        rounds=plan.rounds,
     )
 
 

@@ -344,11 +344,12 @@ def bytes_per_step(plan: Plan, numbers: float, size: int) -> Tensor:
     """Bytes each node sends in a step, mean over the run, `[nodes]` float64.
 
     Over the graph's period and over the steps in which it takes part; with a partner or a server,
-    one message each time.
+    one message each time. In each further gossip round of a step all nodes send to all neighbours.
     """
     period = plan.mixing.schedule.period
     degrees = torch.stack([torch.as_tensor(plan.mixing.out_degrees(k)) for k in range(period)])
     sent = degrees.double().mean(0)
+    further = (plan.rounds - 1) * sent
     activity = plan.release.activity
     if plan.mixing.kind == "server" or (activity is not None and activity.partner is not None):
         sent = torch.ones(len(plan.nodes), dtype=torch.float64)
@@ -357,7 +358,7 @@ def bytes_per_step(plan: Plan, numbers: float, size: int) -> Tensor:
         if activity.partner is not None:
             paired = activity.partner != np.arange(activity.partner.shape[1])
         sent = sent * torch.as_tensor(paired.mean(axis=0), dtype=torch.float64)
-    return sent * (numbers * size)
+    return (sent + further) * (numbers * size)
 
 
 def _range(values: Sequence[float]) -> str:

@@ -186,6 +186,7 @@ class Bench:
             dtype=self.job.dtype,
             device=self.job.device,
             active=self.plan.release.active,
+            rounds=self.plan.rounds,
         )
         trace = run_traced(
             self.plan,

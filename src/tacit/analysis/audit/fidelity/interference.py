@@ -243,7 +243,8 @@ def _models(trace: Trace) -> Items:
 
 
 def _words(sent: Sent, place: int) -> str:
-    return f"value {place} of the message of step {sent.step} ({sent.verb})"
+    which = f", round {sent.extra + 1}" if sent.extra else ""
+    return f"value {place} of the message of step {sent.step}{which} ({sent.verb})"
 
 
 def _coded(coding: Coding | None) -> Sequence[str]:

@@ -1,0 +1,213 @@
+"""What noise that cancels between pairs of nodes is worth to each node, against colluders.
+
+*Mechanism.* Node i releases `G_i + eta_i + sum over its pairs e of s_ie zeta_e`. G_i moves by at
+most 1 with a record of node i (the clip is the unit); eta_i ~ N(0, a_i^2 I) is its own noise; and
+zeta_e ~ N(0, b_e^2 I) is known to the two ends of the pair e alone, which add it with opposite
+signs.
+
+*Trust model.* Everybody sees every release. Up to t colluders pool their records, noise and keys;
+they and all others follow the protocol (honest but curious). *Relation:* that of the mechanism that
+is stated with the multiplier.
+
+*Theorem.* Let H be all nodes but the colluders. What the colluders see is a randomised function of
+`G_i + N(0, sigma_i^2 I)` alone, where
+
+    sigma_i^2 = 1 / [Sigma_H^-1]_ii,    Sigma_H = diag(a_j^2) + L_H,
+
+L_H the Laplacian of the pairs within H with the weights b_e^2. So every theorem about a noised sum
+holds with the noise multiplier sigma_i. It falls when pairs or nodes are taken away, so sets of
+exactly t colluders are the worst. sigma_i^2 is the conductance between i and the ground in a
+network where a_j^2 joins node j to the ground and b_e^2 joins the ends of e.
+
+*Arithmetic.* Nodes are eliminated one after another without a subtraction (star to mesh;
+Grassmann, Taksar and Heyman, 1985), and the diagonal of the inverse is a sum of squares. So all
+rounding errors are relative: with n nodes the result errs by less than 3 (n + 2)^2 2^-53 of itself,
+which is taken off. The proofs are in `docs/proofs/pairwise-noise.md`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import InputError
+
+__all__ = ["pairwise_multipliers"]
+
+# Within these, no square and no product of shares overflows, and what underflows is nothing.
+_SMALLEST, _LARGEST = 2.0**-100, 2.0**100
+# Sets of colluders times nodes cubed: up to this all sets are tried, in about half a second.
+_MOST_WORK = 2e8
+# Numbers that are worked on at once: those of a processor's cache.
+_CHUNK = 1 << 16
+
+
+def pairwise_multipliers(
+    own: Sequence[float], pairs: Mapping[tuple[int, int], float], colluding: int
+) -> list[float]:
+    """The noise multiplier that each node can count on, against the worst set of colluders.
+
+    Mechanism, trust model and theorem are in the module `tacit.privacy.pairwise`.
+
+    Where all sets of `colluding` others can be tried in about half a second (100 nodes and one
+    colluder, 20 nodes and five), the result is the exact minimum, less a relative 10^-11 or so for
+    rounding. Where they cannot, it is a bound below it: of all pairs, node i counts on those of one
+    tree of shortest ways from it, of which the colluders cut off the `colluding` best branches.
+
+    Args:
+        own: standard deviation of each node's own noise over the clip, `[nodes]`.
+        pairs: for each pair of nodes `(i, j)` the standard deviation of its noise, in the same
+            unit; 0 is no noise.
+        colluding: how many others may pool all they know. From `nodes - 1` on, nothing but a node's
+            own noise is left.
+
+    Returns:
+        A multiplier for each node, never above the true one, never below its own.
+
+    Raises:
+        InputError: a multiplier of `own` is not between 2^-100 and 2^100, one of `pairs` is not
+            between 0 and 2^100, a pair is not of two different nodes or is named twice, or
+            `colluding` is not a whole number from 0 on.
+    """
+    multipliers, weights = _checked(own, pairs)
+    count = len(own)
+    others = _colluders(colluding)
+    if others >= count - 1:
+        return [float(multiplier) for multiplier in multipliers]
+    ground = multipliers**2
+    if math.comb(count, others) * float(count) ** 3 <= _MOST_WORK:
+        conductances = _enumerated(ground, weights, others)
+    else:
+        conductances = _trees(ground, weights, others)
+    kept = 1.0 - 3.0 * (count + 2.0) ** 2 * 2.0**-53
+    found = np.maximum(np.sqrt(conductances) * kept, multipliers)
+    return [float(multiplier) for multiplier in found]
+
+
+def _checked(
+    own: Sequence[float], pairs: Mapping[tuple[int, int], float]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The nodes' own multipliers `[nodes]`, and the squares of those of pairs `[nodes, nodes]`."""
+    count = len(own)
+    for node, multiplier in enumerate(own):
+        if not _SMALLEST < multiplier < _LARGEST:
+            expected = "a noise multiplier between 2^-100 and 2^100"
+            raise InputError(f"own[{node}]", multiplier, expected)
+    weights = np.zeros((count, count))
+    named = set()
+    for (i, j), multiplier in pairs.items():
+        where = f"pairs[{i!r}, {j!r}]"
+        if not (i != j and _is_node(i, count) and _is_node(j, count)):
+            raise InputError(where, (i, j), f"two different nodes from 0 to {count - 1}")
+        if (j, i) in named:
+            raise InputError(where, (i, j), "a pair that is named once, and not by both its orders")
+        if not 0.0 <= multiplier < _LARGEST:
+            raise InputError(where, multiplier, "a noise multiplier from 0 to 2^100")
+        named.add((i, j))
+        weights[i, j] = weights[j, i] = float(multiplier) ** 2
+    return np.array(own, np.float64), weights
+
+
+def _is_node(number: object, count: int) -> bool:
+    return isinstance(number, int | np.integer) and 0 <= int(number) < count
+
+
+def _colluders(colluding: int) -> int:
+    try:
+        number = operator.index(colluding)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise InputError("colluding", colluding, "a whole number of colluders, 0 or more")
+    return number
+
+
+def _enumerated(
+    ground: NDArray[np.float64], weights: NDArray[np.float64], colluding: int
+) -> NDArray[np.float64]:
+    """The least conductance of each node `[nodes]`, over all sets of so many others."""
+    count = len(ground)
+    worst = np.zeros(count)  # resistances
+    sets: Iterator[tuple[int, ...]] = combinations(range(count), count - colluding)
+    while some := list(islice(sets, max(1, _CHUNK // count**2))):
+        honest = np.array(some, np.intp)
+        within = weights[honest[:, :, None], honest[:, None, :]]
+        np.maximum.at(worst, honest, _resistances(ground[honest], within))
+    return 1.0 / worst
+
+
+def _resistances(ground: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Resistance between each node and the ground in some networks: `[networks, nodes]`.
+
+    Args:
+        ground: conductance to the ground, `[networks, nodes]`; changed.
+        weights: conductance between nodes, `[networks, nodes, nodes]`; changed.
+    """
+    networks, count = ground.shape
+    # Of a unit current into node i, what node k passes on when it is eliminated: [.., k, i].
+    passed = np.broadcast_to(np.eye(count), (networks, count, count)).copy()
+    resistances = np.zeros((networks, count))
+    for k in range(count):
+        row = weights[:, k, k + 1 :]
+        total = (ground[:, k] + row.sum(axis=1))[:, None]
+        share = row / total
+        ground[:, k + 1 :] += share * ground[:, k, None]
+        weights[:, k + 1 :, k + 1 :] += share[:, :, None] * row[:, None, :]
+        current = passed[:, k, : k + 1]
+        passed[:, k + 1 :, : k + 1] += share[:, :, None] * current[:, None, :]
+        resistances[:, : k + 1] += current**2 / total
+    return resistances
+
+
+def _trees(
+    ground: NDArray[np.float64], weights: NDArray[np.float64], colluding: int
+) -> NDArray[np.float64]:
+    """A bound below the least conductance of each node `[nodes]`: what a tree of its own leaves."""
+    partners = [np.flatnonzero(row).tolist() for row in weights]
+    bounds = [_tree(node, ground, weights, partners, colluding) for node in range(len(ground))]
+    return np.array(bounds, np.float64)
+
+
+def _tree(
+    root: int,
+    ground: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    partners: Sequence[Sequence[int]],
+    colluding: int,
+) -> float:
+    """The root's conductance in a tree of shortest ways, without its so many best branches."""
+    parents = _parents(root, partners)
+    reached = ground.tolist()
+    branches = []
+    for node, parent in reversed(parents.items()):
+        branch = 1.0 / (1.0 / float(weights[parent, node]) + 1.0 / reached[node])
+        if parent == root:
+            branches.append(branch)
+        else:
+            reached[parent] += branch
+    kept = sorted(branches)[: max(0, len(branches) - colluding)]
+    return float(ground[root]) + math.fsum(kept)
+
+
+def _parents(root: int, partners: Sequence[Sequence[int]]) -> dict[int, int]:
+    """The parent of every node that the root reaches, near ones first, with few children each."""
+    parents: dict[int, int] = {}
+    layer, seen = [root], {root}
+    while layer and len(seen) < len(partners):
+        found: dict[int, list[int]] = {}
+        for parent in layer:
+            for node in partners[parent]:
+                if node not in seen:
+                    found.setdefault(node, []).append(parent)
+        children = dict.fromkeys(layer, 0)
+        for node, known in found.items():
+            parents[node] = min(known, key=children.__getitem__)
+            children[parents[node]] += 1
+        layer = list(found)
+        seen.update(layer)
+    return parents

@@ -1,0 +1,57 @@
+"""What an epsilon rests on beside a node's own noise, as data: in results and in statements."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import model_validator
+from pydantic_core import PydanticCustomError
+
+from tacit.report.documents.base import Count, Items, Number, OptionalNumber, RunDocument
+
+__all__ = ["TrustTerms"]
+
+
+class TrustTerms(RunDocument):
+    """Who may collude, which noise nodes count on, and what epsilon is against how many.
+
+    With it, epsilon against any number of colluders follows from a run's mechanisms, see
+    `tacit.analysis.colluders`. Lists have one entry a node.
+
+    Args:
+        colluding: how many nodes may pool all that they know, by the run's guarantee.
+        nodes_by_process: how many nodes each process hosted; of one process, the run was a
+            simulation of its trust model.
+        own: standard deviation of the nodes' own noise in the mean over a batch, each over a common
+            unit.
+        expected_batch: what each node's sums are divided by.
+        pairs: who shared noise, the smaller number first.
+        deviation: of the noise of a pair, over the same unit as `own`.
+        epsilon_by_colluders: certified epsilon of each node against 0, 1, 2 ... colluders, a row a
+            number, up to one more than `colluding`.
+    """
+
+    colluding: Count
+    nodes_by_process: Items[Count]
+    own: Items[Number]
+    expected_batch: Items[Number]
+    pairs: Items[tuple[Count, Count]]
+    deviation: Number
+    epsilon_by_colluders: Items[Items[OptionalNumber]]
+
+    @model_validator(mode="after")
+    def _of_one_network(self) -> Self:
+        nodes = len(self.own)
+        lists = (self.expected_batch, *self.epsilon_by_colluders)
+        if any(len(one) != nodes for one in lists) or sum(self.nodes_by_process) != nodes:
+            raise PydanticCustomError("trust", "must have one entry a node in each of its lists")
+        if not all(i < j < nodes for i, j in self.pairs):
+            raise PydanticCustomError(
+                "trust", "must name pairs of two of its nodes, the smaller number first"
+            )
+        rows = min(self.colluding + 1, nodes - 1) + 1
+        if len(self.epsilon_by_colluders) != rows:
+            raise PydanticCustomError(
+                "trust", "must state epsilon for 0 to colluding + 1 colluders"
+            )
+        return self

@@ -1,0 +1,146 @@
+"""Trust models in plain words: who sees what, who has to keep to the rules, and what if not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tacit.report.documents.trust import TrustTerms
+from tacit.report.protection import epsilon_words, protection, size_note
+from tacit.report.rendering import Table
+from tacit.report.wording import NOTHING, count_text
+
+__all__ = ["SIMULATED", "TRUST_MODELS", "TrustWords", "colluder_cells", "trust_words"]
+
+TRUST_MODELS = {
+    "all-messages": "the observer sees every message of every node at every step, the graph, the "
+    "mixing weights, the start, who takes part, and all settings; it may be all the other nodes "
+    "together, and knows everything else about the data",
+    "server": "the observer is the server, or whoever it talks to: it sees every message of every "
+    "client in every round, who takes part, and all settings, and knows everything else about the "
+    "data; clients see only what the server sends them",
+    "pairwise": "the observer sees every message of every node at every step, the graph, the "
+    "mixing weights, the start, who takes part, and all settings, and knows everything else about "
+    "the data; it may also know all that up to so many nodes know as the run allowed to collude, "
+    "their noise and every secret that they share with others included; epsilon counts on all "
+    "other nodes adding the noise that they share in pairs, of which one adds what the other "
+    "subtracts, and keeping it secret",
+    "secure-sum": "the observer is the server, or whoever it talks to: it sees, in every round, "
+    "the sum of the messages of all who take part, and no message alone; it sees who takes part "
+    "and all settings, and knows everything else about the data; it may also know all that up to "
+    "so many participants know as the run allowed to collude, their noise and every secret that "
+    "they share with others included; epsilon counts on all other participants adding their noise "
+    "and masking their messages with secrets that they keep",
+}
+"""The observer of each trust model, in one sentence that a statement hands over."""
+
+_HIDDEN = {
+    "pairwise": "Everybody may read every message. Each node hides its records behind a small "
+    "noise of its own, and behind noise that it shares with its partners: of two partners, one "
+    "adds it and the other subtracts it, so that it is gone from the mean of all nodes. Who does "
+    "not know the secrets of two partners cannot take their noise away.",
+    "secure-sum": "The server learns the sum of the participants' messages, and no single one: "
+    "masks that cancel in the sum hide each. Every participant adds a small noise of its own "
+    "before, and the noise of all of them hides the records of each.",
+}
+SIMULATED = (
+    "A simulation of its trust model: all secrets were in one process",
+    "Whoever runs that process can take away all that nodes hide behind each other, and sees the "
+    "records in any case. The epsilon here is what it would be if each node ran by itself.",
+)
+"""Headline and detail of what is said of a run whose nodes could keep nothing from each other."""
+_KEYS = (
+    "The nodes ran in {processes} processes. At every start, each two that share secrets agreed "
+    "on fresh ones: X25519, then HKDF-SHA256. No certificate says whose a public key is: whoever "
+    "relayed the keys is trusted not to have put its own in their place."
+)
+_CROWDED = (
+    "A process hosted up to {most} nodes: whoever runs it is so many of the colluders, and knows "
+    "the secrets of all of them."
+)
+_POISONING = (
+    "Nodes that send false numbers are not covered: they can spoil the model (poisoning). "
+    "Colluders may look at all that they know, but they and all others must follow the protocol."
+)
+
+
+@dataclass(frozen=True)
+class TrustWords:
+    """What a page says of a trust model in which nodes rely on each other.
+
+    Args:
+        simulated: whether all secrets were in one process.
+        texts: who sees what, who has to keep to the rules, where secrets come from, what is not
+            covered: each a paragraph.
+        table: certified epsilon against how many colluders.
+    """
+
+    simulated: bool
+    texts: tuple[str, ...]
+    table: Table
+
+
+def trust_words(trust_model: str, trust: TrustTerms, deltas: Sequence[float | None]) -> TrustWords:
+    """Put a trust model, and what it comes to in a run, into words.
+
+    Args:
+        trust_model: its name.
+        trust: of the run.
+        deltas: at which the epsilon of each node is stated, `[nodes]`.
+    """
+    simulated = len(trust.nodes_by_process) == 1
+    texts = [_HIDDEN[trust_model], _guarantee(trust.colluding)]
+    if simulated:
+        texts.append(f"{SIMULATED[0]}. {SIMULATED[1]}")
+    else:
+        texts.append(_KEYS.format(processes=len(trust.nodes_by_process)))
+        most = max(trust.nodes_by_process)
+        texts += [_CROWDED.format(most=most)] if most > 1 else []
+    texts.append(_POISONING)
+    rows = [
+        colluder_cells(colluding, epsilons, deltas, trust.colluding)
+        for colluding, epsilons in enumerate(trust.epsilon_by_colluders)
+    ]
+    columns = ("colluding nodes", "epsilon, highest node", "right guess at most", "guaranteed")
+    table = Table(columns, rows, left=("guaranteed",), note=size_note(rows))
+    return TrustWords(simulated, tuple(texts), table)
+
+
+def _guarantee(colluding: int) -> str:
+    rest = "if all others follow the protocol and keep their secrets"
+    if colluding == 0:
+        return f"Epsilon holds as long as nobody gives away what only a node may know, and {rest}."
+    return (
+        f"Epsilon holds against any {count_text(colluding, 'node')} who pool all that they know, "
+        f"their noise and secrets included, {rest}."
+    )
+
+
+def colluder_cells(
+    colluding: int,
+    epsilons: Sequence[float | None],
+    deltas: Sequence[float | None],
+    guaranteed: int,
+) -> tuple[str, ...]:
+    """What is said of one number of colluders: of the node with the weakest guarantee.
+
+    Args:
+        colluding: how many pool what they know.
+        epsilons: certified against them, one a node.
+        deltas: at which, one a node.
+        guaranteed: against how many the run's guarantee is.
+    """
+    known = [
+        (epsilon, delta)
+        for epsilon, delta in zip(epsilons, deltas, strict=True)
+        if epsilon is not None and delta is not None
+    ]
+    told = "yes, and this is the run's epsilon" if colluding == guaranteed else ""
+    if colluding < guaranteed:
+        told = "yes"
+    elif colluding > guaranteed:
+        told = "no: more collude than the run allows for"
+    if len(known) < len(epsilons) or not known:
+        return str(colluding), "infinite", NOTHING, told
+    highest = max(epsilon for epsilon, _ in known)
+    return str(colluding), epsilon_words(highest), protection(known).right_guess, told

@@ -1,0 +1,72 @@
+"""The gossip rounds of a step: how many a plan has, and the one way in which a step runs them.
+
+A step is the algorithm's own step, which mixes once, and `[topology].rounds` less one rounds in
+which nodes only average. What is mixed was released by then, or is a function of that and of public
+values, so that further rounds are post-processing: they cost bytes, and no privacy. Round r of step
+k mixes with the graph of number k R + r; noise, clip, and who takes part are those of step k.
+Rounds that follow the last step go on counting from there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tacit.algorithms import StepContext
+from tacit.config import Config
+from tacit.errors import InputError
+from tacit.topology import Mixing, contraction
+from tacit.training.plan import Plan
+
+__all__ = ["advanced", "contraction_of_rounds", "finally_mixed", "planned_rounds"]
+
+_SERVER = "has a server, and what it averages is every client's: nothing is left to mix"
+
+
+def planned_rounds(config: Config) -> int:
+    """Gossip rounds of a step, R, that an experiment has; "auto" is 1 with independent noise.
+
+    Raises:
+        InputError: on `topology.rounds`, more than 1 for an algorithm whose steps have one round.
+    """
+    asked = config.topology.rounds
+    if asked is None or asked == "auto" or asked == 1:
+        return 1
+    row = config.algorithm.definition
+    reason = _SERVER if row.weights == "server" else row.one_round
+    if reason:
+        raise InputError("topology.rounds", asked, f"{row.name} {reason}; leave it out")
+    return int(asked)
+
+
+def contraction_of_rounds(mixing: Mixing, rounds: int) -> float | None:
+    """The factor by which disagreement shrinks in a step of so many rounds; None: not known."""
+    factor = contraction(mixing)
+    return None if factor is None else float(factor**rounds)
+
+
+def advanced(plan: Plan, state: Any, k: int, context: StepContext) -> Any:
+    """The state after step k and the rest of its gossip rounds.
+
+    Args:
+        plan: of the run.
+        state: of its algorithm, before step k.
+        k: the step.
+        context: of the nodes of this process.
+    """
+    chosen = plan.config.algorithm
+    state = chosen.definition.step(state, k, chosen.options, context)
+    return _mixed(plan, state, k, context, range(1, plan.rounds))
+
+
+def finally_mixed(plan: Plan, state: Any, steps: int, context: StepContext) -> Any:
+    """The state after the gossip rounds that follow the last step, of which `steps` were made."""
+    chosen = plan.config.algorithm
+    final: int = chosen.definition.final_rounds(chosen.options)
+    return _mixed(plan, state, steps - 1, context, range(plan.rounds, plan.rounds + final))
+
+
+def _mixed(plan: Plan, state: Any, k: int, context: StepContext, rounds: range) -> Any:
+    chosen = plan.config.algorithm
+    for extra in rounds:
+        state = chosen.definition.mix(state, k, chosen.options, context, extra)
+    return state

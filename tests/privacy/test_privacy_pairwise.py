@@ -1,0 +1,304 @@
+"""Certified multipliers of pairwise noise: whitening over all sets, exact fractions, limits."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit import privacy
+from tacit.errors import InputError
+from tacit.privacy import pairwise
+
+Pairs = dict[tuple[int, int], float]
+Network = tuple[list[float], Pairs]
+
+
+@st.composite
+def networks(draw: st.DrawFn, most: int = 7) -> Network:
+    """Own multipliers and pairs of a small random graph, which need not be connected."""
+    count = draw(st.integers(1, most))
+    sizes = st.floats(1e-3, 1e3)
+    own = draw(st.lists(sizes, min_size=count, max_size=count))
+    pairs = {
+        pair if draw(st.booleans()) else pair[::-1]: draw(st.just(0.0) | sizes)
+        for pair in combinations(range(count), 2)
+        if draw(st.booleans())
+    }
+    return own, pairs
+
+
+def covariance(own: list[float], pairs: Pairs, honest: list[int]) -> np.ndarray:
+    """Sigma_H, from what each message adds of each independent noise that T does not know."""
+    known = {pair for pair in pairs if not set(pair) <= set(honest)}
+    columns = [own[j] * np.eye(len(own))[j] for j in honest]
+    for (i, j), size in pairs.items():
+        if (i, j) not in known:
+            columns.append(size * (np.eye(len(own))[i] - np.eye(len(own))[j]))
+    stacked = np.stack(columns, axis=1)[honest]
+    return np.asarray(stacked @ stacked.T)
+
+
+def whitened(own: list[float], pairs: Pairs, colluding: int) -> list[float]:
+    """The least of 1 / |Sigma^(-1/2) e_i| over all sets of up to so many others."""
+    count, found = len(own), [math.inf] * len(own)
+    for size in range(min(colluding, count - 1) + 1):
+        for colluders in combinations(range(count), size):
+            honest = [j for j in range(count) if j not in colluders]
+            inverse = np.linalg.inv(covariance(own, pairs, honest))
+            for row, node in enumerate(honest):
+                found[node] = min(found[node], 1 / math.sqrt(inverse[row, row]))
+    return found
+
+
+def exact_squares(own: list[float], pairs: Pairs, colluding: int) -> list[Fraction]:
+    """The least sigma_i^2 over all sets of so many others, as fractions: a ratio of minors."""
+    count, found = len(own), [Fraction(0)] * len(own)
+    squares = {pair: Fraction(size) ** 2 for pair, size in pairs.items()}
+    for colluders in combinations(range(count), min(colluding, count - 1)):
+        honest = [j for j in range(count) if j not in colluders]
+        matrix = [[Fraction(0)] * len(honest) for _ in honest]
+        for row, node in enumerate(honest):
+            matrix[row][row] += Fraction(own[node]) ** 2
+        for (i, j), square in squares.items():
+            if i in honest and j in honest:
+                a, b = honest.index(i), honest.index(j)
+                matrix[a][a] += square
+                matrix[b][b] += square
+                matrix[a][b] -= square
+                matrix[b][a] -= square
+        whole = determinant(matrix)
+        for row, node in enumerate(honest):
+            rest = [[*line[:row], *line[row + 1 :]] for k, line in enumerate(matrix) if k != row]
+            value = whole / determinant(rest)
+            found[node] = min(value, found[node]) if found[node] else value
+    return found
+
+
+def determinant(matrix: list[list[Fraction]]) -> Fraction:
+    """Of a positive definite matrix, by elimination without rounding."""
+    lines, product = [list(line) for line in matrix], Fraction(1)
+    for k, line in enumerate(lines):
+        product *= line[k]
+        for below in lines[k + 1 :]:
+            share = below[k] / line[k]
+            for column in range(k, len(lines)):
+                below[column] -= share * line[column]
+    return product
+
+
+def circulant(count: int, hops: list[int], size: float) -> Pairs:
+    """Pairs of all nodes that are so many places apart, one way or the other."""
+    pairs = {(min(i, j), max(i, j)) for i in range(count) for j in ((i + h) % count for h in hops)}
+    return dict.fromkeys(pairs, size)
+
+
+def torus(size: float) -> Pairs:
+    """Of 4 x 5 nodes."""
+    ends = [(5 * r + c, 5 * ((r + 1) % 4) + c) for r in range(4) for c in range(5)]
+    ends += [(5 * r + c, 5 * r + (c + 1) % 5) for r in range(4) for c in range(5)]
+    return dict.fromkeys(ends, size)
+
+
+GRAPHS = {
+    "ring": circulant(20, [1], 1.0),
+    "4 neighbours": circulant(20, [1, 2], 1.0),
+    "torus": torus(1.0),
+    "exponential": circulant(20, [1, 2, 4, 8, 16], 1.0),
+    "complete": circulant(20, list(range(1, 11)), 1.0),
+}
+
+
+@given(network=networks(), colluding=st.integers(0, 4))
+@settings(deadline=None, max_examples=50)
+def test_it_is_what_whitening_finds_over_all_sets(network: Network, colluding: int) -> None:
+    found = privacy.pairwise_multipliers(*network, colluding)
+    # Whitening subtracts: with pairs 10^6 times as large as a node's own noise it keeps 4 digits.
+    assert found == pytest.approx(whitened(*network, colluding), rel=1e-3)
+
+
+@given(network=networks(5), colluding=st.integers(0, 2), tight=st.booleans())
+@settings(deadline=None, max_examples=50)
+def test_it_never_exceeds_the_exact_value(network: Network, colluding: int, tight: bool) -> None:
+    own, pairs = network
+    if tight:  # sizes whose squares vanish beside each other, and repeat
+        own = [1e-9 if i % 2 else 1.0 for i in range(len(own))]
+        pairs = {pair: 1e9 / (1 + pair[0]) for pair in pairs}
+    found = privacy.pairwise_multipliers(own, pairs, colluding)
+    for value, square in zip(found, exact_squares(own, pairs, colluding), strict=True):
+        assert Fraction(value) ** 2 <= square
+        assert Fraction(value) ** 2 >= square * (1 - Fraction(1, 10**12))
+
+
+@given(network=networks(), colluding=st.integers(0, 3), factor=st.floats(1, 100), data=st.data())
+@settings(deadline=None, max_examples=50)
+def test_more_noise_never_costs_and_more_colluders_never_gain(
+    network: Network, colluding: int, factor: float, data: st.DataObject
+) -> None:
+    own, pairs = network
+    now = np.array(privacy.pairwise_multipliers(own, pairs, colluding))
+    assert (now >= own).all()
+    more = np.array(privacy.pairwise_multipliers(own, pairs, colluding + 1))
+    assert (more <= now * (1 + 1e-12)).all()
+    grown = list(own)
+    grown[data.draw(st.integers(0, len(own) - 1))] *= factor
+    assert (privacy.pairwise_multipliers(grown, pairs, colluding) >= now * (1 - 1e-12)).all()
+    for pair in pairs:
+        louder = {**pairs, pair: pairs[pair] * factor}
+        assert (privacy.pairwise_multipliers(own, louder, colluding) >= now * (1 - 1e-12)).all()
+    missing = [p for p in combinations(range(len(own)), 2) if not {p, p[::-1]} & set(pairs)]
+    for pair in missing[:2]:
+        joined = {**pairs, pair: factor}
+        assert (privacy.pairwise_multipliers(own, joined, colluding) >= now * (1 - 1e-12)).all()
+
+
+@pytest.mark.parametrize("colluding", [0, 1, 2])
+def test_without_bound_on_the_pairs_it_is_the_honest_nodes_own_noise_together(
+    colluding: int,
+) -> None:
+    own = [0.1 * (1 + i) for i in range(9)]
+    complete = circulant(9, [1, 2, 3, 4], 1e9)
+    found = privacy.pairwise_multipliers(own, complete, colluding)
+    for node, value in enumerate(found):
+        others = sorted(a for j, a in enumerate(own) if j != node)
+        left = [own[node], *others[: len(others) - colluding]]
+        assert value == pytest.approx(math.sqrt(sum(a * a for a in left)), rel=1e-9)
+
+
+def test_a_part_that_is_not_connected_lends_nothing() -> None:
+    pairs = {(0, 1): 1e9, (1, 2): 1e9, (3, 4): 1e9}
+    found = privacy.pairwise_multipliers([1.0] * 6, pairs, 0)
+    assert found == pytest.approx([3**0.5] * 3 + [2**0.5] * 2 + [1.0], rel=1e-9)
+    # The one in the middle cuts the two ends off from each other.
+    assert privacy.pairwise_multipliers([1.0] * 6, pairs, 1)[:3] == pytest.approx(
+        [1.0, 2**0.5, 1.0], rel=1e-9
+    )
+
+
+# The own noise that a multiplier of 1 asks for where the variance of a pair's noise is 3.
+TABLE = {
+    "ring": [0.305, 0.500, 1.0],
+    "4 neighbours": [0.241, 0.256, 0.299],
+    "torus": [0.235, 0.246, 0.264],
+    "exponential": [0.228, 0.235, 0.243],
+    "complete": [0.225, 0.231, 0.238],
+}
+
+
+@pytest.mark.parametrize("graph", TABLE)
+def test_the_noise_that_twenty_nodes_need(graph: str) -> None:
+    pairs = {pair: math.sqrt(3.0) for pair in GRAPHS[graph]}
+    for colluding, needed in enumerate(TABLE[graph]):
+        for own, enough in ((needed + 1e-3, True), (needed - 1e-3, False)):
+            found = privacy.pairwise_multipliers([own] * 20, pairs, colluding)
+            assert (min(found) >= 1) == enough
+
+
+@pytest.mark.parametrize(("size", "multiplier"), [(0, 1.0), (4, 4.17), (8, 4.39), (13, 4.44)])
+def test_twenty_nodes_on_the_exponential_graph(size: float, multiplier: float) -> None:
+    pairs = dict.fromkeys(GRAPHS["exponential"], float(size))
+    found = privacy.pairwise_multipliers([1.0] * 20, pairs, 0)
+    assert found == pytest.approx([multiplier] * 20, abs=0.005)
+
+
+def test_a_ring_has_a_closed_form() -> None:
+    """Its two sides are alike and, when it is long, endless: s = a^2 + b^2 s / (b^2 + s)."""
+    side = (1 + math.sqrt(1 + 4 * 9.0)) / 2
+    endless = 1 + 2 * 9.0 * side / (9.0 + side)
+    found = privacy.pairwise_multipliers([1.0] * 80, circulant(80, [1], 3.0), 0)
+    assert found == pytest.approx([math.sqrt(endless)] * 80, rel=1e-9)
+
+
+def bounded(network: Network, colluding: int) -> np.ndarray:
+    """What is certified where the sets of colluders are too many to try."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pairwise, "_MOST_WORK", 0.0)
+        return np.array(privacy.pairwise_multipliers(*network, colluding))
+
+
+def stars(own: list[float], pairs: Pairs, colluding: int) -> np.ndarray:
+    """A bound from each node's own pairs alone: its partners have no other, the best collude."""
+    squares = [a * a for a in own]
+    for node in range(len(own)):
+        ends = [(sum(pair) - node, b) for pair, b in pairs.items() if node in pair and b]
+        lent = sorted(1 / (1 / b**2 + 1 / own[j] ** 2) for j, b in ends)
+        squares[node] += sum(lent[: max(0, len(lent) - colluding)])
+    return np.sqrt(squares)
+
+
+@given(network=networks(), colluding=st.integers(0, 4))
+@settings(deadline=None, max_examples=50)
+def test_the_bound_for_many_sets_is_below_the_least_of_all(
+    network: Network, colluding: int
+) -> None:
+    found = np.array(privacy.pairwise_multipliers(*network, colluding))
+    bound = bounded(network, colluding)
+    assert (bound <= found * (1 + 1e-12)).all()
+    assert (bound >= stars(*network, colluding) * (1 - 1e-12)).all()
+
+
+@given(
+    own=st.lists(st.floats(0.1, 10), min_size=2, max_size=8),
+    colluding=st.integers(0, 3),
+    data=st.data(),
+)
+@settings(deadline=None, max_examples=50)
+def test_the_bound_for_many_sets_is_exact_on_trees(
+    own: list[float], colluding: int, data: st.DataObject
+) -> None:
+    parents = {node: data.draw(st.integers(0, node - 1)) for node in range(1, len(own))}
+    pairs = {pair: data.draw(st.floats(0.1, 10)) for pair in parents.items()}
+    found = privacy.pairwise_multipliers(own, pairs, colluding)
+    assert bounded((own, pairs), colluding) == pytest.approx(found, rel=1e-11)
+
+
+def test_sets_that_are_too_many_leave_a_bound() -> None:
+    hundred = circulant(100, [1, 2, 4, 8, 16, 32], 4.0)
+    found = privacy.pairwise_multipliers([1.0] * 100, hundred, 3)
+    assert found == bounded(([1.0] * 100, hundred), 3).tolist()
+    # Of twelve partners nine; each lends at least 1 / (1/16 + 1).
+    assert min(found) > 1.5 * math.sqrt(1 + 9 / (1 + 1 / 16))
+    assert max(found) < math.sqrt(97)
+
+
+@pytest.mark.parametrize("colluding", [3, 4, 100])
+def test_alone_among_colluders_a_node_has_its_own_noise(colluding: int) -> None:
+    own = [0.3, 1.0, 2.0, 5.0]
+    assert privacy.pairwise_multipliers(own, {(0, 1): 7.0, (2, 3): 1.0}, colluding) == own
+
+
+def test_nodes_without_pairs_have_their_own_noise() -> None:
+    assert privacy.pairwise_multipliers([0.5, 2.0], {}, 0) == [0.5, 2.0]
+    assert privacy.pairwise_multipliers([0.5], {}, 1) == [0.5]
+    assert privacy.pairwise_multipliers([], {}, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("own", "pairs", "colluding", "where"),
+    [
+        ([1.0, 0.0], {}, 0, "own[1]"),
+        ([-1.0], {}, 0, "own[0]"),
+        ([math.inf], {}, 0, "own[0]"),
+        ([math.nan], {}, 0, "own[0]"),
+        ([1.0, 1.0], {(0, 0): 1.0}, 0, "pairs[0, 0]"),
+        ([1.0, 1.0], {(0, 2): 1.0}, 0, "pairs[0, 2]"),
+        ([1.0, 1.0], {(-1, 0): 1.0}, 0, "pairs[-1, 0]"),
+        ([1.0, 1.0], {(0, 1): 1.0, (1, 0): 1.0}, 0, "pairs[1, 0]"),
+        ([1.0, 1.0], {(0, 1): -1.0}, 0, "pairs[0, 1]"),
+        ([1.0, 1.0], {(0, 1): math.nan}, 0, "pairs[0, 1]"),
+        ([1.0, 1.0], {(0, 1): math.inf}, 0, "pairs[0, 1]"),
+        ([1.0, 1.0], {}, -1, "colluding"),
+        ([1.0, 1.0], {}, 0.5, "colluding"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    own: list[float], pairs: Pairs, colluding: int, where: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        privacy.pairwise_multipliers(own, pairs, colluding)
+    assert caught.value.where == where

@@ -1,0 +1,189 @@
+"""Rounded pair noise against unrounded: the dithering lemma of `docs/proofs/pairwise-noise.md`.
+
+The law of what is seen, with pair noise on a lattice, is summed point by point; without, it is
+integrated in closed form. All of it is in many digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import mpmath as mp
+import numpy as np
+import pytest
+from scipy import stats
+
+from tacit.privacy.noise.slack import slack
+
+DIGITS = 60
+LEAST = 3.6  # v over the spacing's square, from which rounding costs nothing
+
+
+def bound(ratio: float) -> mp.mpf:
+    """What the lemma allows, relatively, where v is so many squares of the spacing."""
+    return 2 * mp.nsum(lambda m: mp.exp(-2 * mp.pi**2 * m**2 * ratio), [1, 6])
+
+
+def precision(b: float, own: Sequence[float], factors: Sequence[float]) -> mp.mpf:
+    """1 / v of a pair whose noise has deviation b, seen through the own noise of its ends."""
+    ends = zip(map(mp.mpf, own), map(mp.mpf, factors), strict=True)
+    return 1 / mp.mpf(b) ** 2 + sum(c**2 / a**2 for a, c in ends)
+
+
+def rounded_law(
+    y: Sequence[float], b: float, t: float, own: Sequence[float], factors: Sequence[float]
+) -> mp.mpf:
+    """Density at y of own noise plus factors times a pair's rounded noise."""
+    seen = [
+        (mp.mpf(at) / c, abs(a / c)) for at, a, c in zip(map(mp.mpf, y), own, factors, strict=True)
+    ]
+    low = max(at - 22 * width for at, width in seen)
+    high = min(at + 22 * width for at, width in seen)
+    total = mp.mpf(0)
+    for k in range(int(mp.floor(low / t)), int(mp.ceil(high / t)) + 1):
+        cell = mp.ncdf((k + mp.mpf("0.5")) * t / b) - mp.ncdf((k - mp.mpf("0.5")) * t / b)
+        for at, a, c in zip(y, own, factors, strict=True):
+            cell *= mp.npdf(mp.mpf(at), c * k * t, a)
+        total += cell
+    return total
+
+
+def smooth_law(
+    y: Sequence[float], b: float, t: float, own: Sequence[float], factors: Sequence[float]
+) -> mp.mpf:
+    """The same with b x + U, U uniform over a cell, in place of b x rounded."""
+    count = len(y)
+    sigma = mp.matrix(count)
+    for i, j in product(range(count), repeat=2):
+        sigma[i, j] = factors[i] * factors[j] * mp.mpf(b) ** 2
+        sigma[i, j] += mp.mpf(own[i]) ** 2 if i == j else 0
+    inverse = sigma**-1
+    at, along = mp.matrix(list(map(mp.mpf, y))), mp.matrix(list(map(mp.mpf, factors)))
+
+    def form(left: mp.matrix, right: mp.matrix) -> mp.mpf:
+        return (left.T * inverse * right)[0]
+
+    square, cross = form(along, along), form(along, at)
+    middle, root = cross / square, mp.sqrt(square)
+    inside = mp.ncdf(root * (t / mp.mpf(2) - middle)) - mp.ncdf(root * (-t / mp.mpf(2) - middle))
+    height = mp.exp(-(form(at, at) - cross**2 / square) / 2) * mp.sqrt(2 * mp.pi / square)
+    return height * inside / (t * mp.sqrt((2 * mp.pi) ** count * mp.det(sigma)))
+
+
+def largest_error(
+    points: Sequence[Sequence[float]],
+    b: float,
+    t: float,
+    own: Sequence[float],
+    factors: Sequence[float],
+) -> mp.mpf:
+    """The largest relative difference of the two laws at some points."""
+    errors = []
+    for y in points:
+        smooth = smooth_law(y, b, t, own, factors)
+        errors.append(abs(rounded_law(y, b, t, own, factors) / smooth - 1))
+    return max(errors)
+
+
+# Own noise, in spacings.
+@pytest.mark.parametrize("a", [0.3, 0.5, 1.0, 1.9])
+def test_one_message_is_within_the_bound_and_reaches_it(a: float) -> None:
+    b, t = 70.0, 1.0
+    with mp.workdps(DIGITS):
+        allowed = bound(1 / precision(b, [a], [1.0]) / t**2)
+        points = [[k / 8 + far] for k in range(5) for far in (0.0, 400.0)]
+        worst = largest_error(points, b, t, [a], [1.0])
+        assert 0.99 * allowed < worst <= allowed
+
+
+@pytest.mark.parametrize(
+    ("own", "factors"),
+    [
+        ([0.6, 0.6], [1.0, -1.0]),
+        ([30.0, 8.0], [60.0, -20.0]),  # messages are sums over batches of 60 and 20
+        ([1.0, 50.0], [1.0, -1.0]),
+        ([2.75, 2.75], [1.0, -1.0]),
+    ],
+)
+def test_both_ends_messages_are_within_the_bound(own: list[float], factors: list[float]) -> None:
+    b, t = 70.0, 1.0
+    with mp.workdps(DIGITS):
+        allowed = bound(1 / precision(b, own, factors) / t**2)
+        points = [
+            [c * at + step * a for c, a, step in zip(factors, own, steps, strict=True)]
+            for at in (0.0, 0.25, -300.5)
+            for steps in ((0.0, 0.0), (1.5, -0.5), (-4.0, 4.0))
+        ]
+        worst = largest_error(points, b, t, own, factors)
+        assert 0.01 * allowed < worst <= allowed
+
+
+def test_pairs_are_replaced_one_after_another() -> None:
+    """Three nodes, two pairs, the middle one in both: the errors multiply at worst."""
+    b, own = 3.0, np.array([0.5, 0.45, 0.5])
+    ways = np.array([[1.0, -1.0, 0.0], [0.0, 1.0, -1.0]])
+    allowed = float(bound(float(1 / precision(b, own[:2].tolist(), [1, 1]))))
+    points = np.arange(-30, 31)
+    cells = stats.norm.cdf((points + 0.5) / b) - stats.norm.cdf((points - 0.5) / b)
+    nodes, weights = np.polynomial.legendre.leggauss(24)
+    sigma = np.diag(own**2) + b**2 * ways.T @ ways
+    found = []
+    for y in ([0.0, 0.0, 0.0], [1.2, -0.7, 0.5], [0.5, 0.0, -0.5], [6.0, -6.0, 1.0]):
+        k = points[:, None, None] * ways[0] + points[None, :, None] * ways[1]
+        densities = stats.norm.pdf(y - k, scale=own).prod(axis=-1)
+        rounded = cells @ densities @ cells
+        u = nodes[:, None, None] / 2 * ways[0] + nodes[None, :, None] / 2 * ways[1]
+        smooth = weights @ stats.multivariate_normal.pdf(y - u, cov=sigma) @ weights / 4
+        found.append(abs(np.log(rounded / smooth)))
+    assert 0.1 * allowed < max(found) <= -2 * np.log1p(-allowed)
+
+
+@pytest.mark.parametrize(
+    ("deviations", "means"), [((0.4, 0.4), (0.0, 0.0)), ((0.3, 0.7), (0.2, -1.4))]
+)
+def test_a_sum_of_rounded_releases_is_a_rounded_sum(
+    deviations: tuple[float, float], means: tuple[float, float]
+) -> None:
+    """Of two normals on one lattice: round(x + y + U), but for the bound."""
+
+    def twice(x: mp.mpf, deviation: mp.mpf) -> mp.mpf:
+        """The second integral of the normal density."""
+        return x * mp.ncdf(x / deviation) + deviation * mp.npdf(x / deviation)
+
+    with mp.workdps(DIGITS):
+        one, other = map(mp.mpf, deviations)
+        allowed = bound(1 / (1 / one**2 + 1 / other**2))
+        both = mp.sqrt(one**2 + other**2)
+        middle = mp.mpf(means[0]) + mp.mpf(means[1])
+
+        def cell(k: int, mean: float, deviation: mp.mpf) -> mp.mpf:
+            near, far = k - mp.mpf("0.5") - mean, k + mp.mpf("0.5") - mean
+            return mp.ncdf(far / deviation) - mp.ncdf(near / deviation)
+
+        errors = []
+        for k in range(-4, 5):
+            law = mp.fsum(
+                cell(j, means[0], one) * cell(k - j, means[1], other) for j in range(-14, 15)
+            )
+            x = k - middle
+            once = twice(x + 1, both) - 2 * twice(x, both) + twice(x - 1, both)
+            errors.append(abs(law / once - 1))
+        assert 0.01 * allowed < max(errors) <= allowed
+
+
+def test_from_the_least_ratio_on_rounding_disappears_in_the_slack() -> None:
+    assert 2.0**-102 < bound(LEAST) < 2.0**-100
+    # One value of one pair for each draw, which is more than there are.
+    for draws in (1, 1000, 10**10, 1 << 60):
+        for spent in (0.2, 1e-6, 1e-30, 1e-300):
+            certified = slack(draws, spent).epsilon
+            # A billionth of what the theorem asks for is added to it.
+            assert 1.01 * draws * 2.0**-100 < 0.1 * (certified / (1e9 + 1))
+
+
+def test_splitting_total_and_offset_leaves_the_bound_of_a_draw() -> None:
+    """In units of 2^-50 deviations: 4.5 R of arithmetic, sums of rests, the radius's resolution."""
+    r = np.linspace(2.0**-6, 29.1, 100_001)
+    assert (4.5 * r + 3 * 2.0**-10 + 2.0**-15 / r <= 7 * r).all()
+    assert 4.5 * 2.0**-6 + 3 * 2.0**-10 <= 7 * 2.0**-6
