@@ -52,7 +52,7 @@ def test_the_noise_in_the_mean_falls_by_the_root_of_the_honest(name: str, collud
     assert max(epsilons(plan)) <= 2.0
     assert (plan.release.trust_model, alone.release.trust_model) == ("secure-sum", "server")
     statement = plan.release.mechanism(plan.nodes[0])
-    assert statement.trust_model == "secure-sum"
+    assert statement.trust_model == f"secure-sum, {colluding} colluding"
     assert statement.released_values() == STEPS * 10 * 9  # draws of all: any may be imperfect
 
 
