@@ -336,7 +336,7 @@ def pairwise(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_statement_says_whom_it_rests_on(pairwise: Path) -> None:
     document = stated(pairwise.parent)
-    assert document["trust_model"]["name"] == "pairwise"
+    assert document["trust_model"]["name"] == "pairwise, 2 colluding"
     terms = document["ledger"]["trust"]
     assert terms["nodes_by_process"] == [4]
     assert terms["epsilon_by_colluders"][2] == [row["epsilon"] for row in document["nodes"]]
@@ -352,7 +352,7 @@ def test_a_statement_says_whom_it_rests_on(pairwise: Path) -> None:
     ):
         assert words in page
     confirmed = check_statement(pairwise)
-    assert (confirmed.trust_model, confirmed.colluding) == ("pairwise", 2)
+    assert (confirmed.trust_model, confirmed.colluding) == ("pairwise, 2 colluding", 2)
 
 
 # Tampering.
