@@ -20,6 +20,7 @@ from tacit.training.budget import epsilon_by_colluders, node_keys
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job, prepare
 from tacit.training.processes.communication import local_exchange
+from tacit.training.run_folder.result import bytes_per_step
 from tacit.training.stacked_context import StackedContext
 
 METHODS = ["dp-sgd", "dp-fedavg"]
@@ -127,12 +128,13 @@ def test_a_given_noise_is_the_same_for_all_and_keeps_every_budget_or_is_refused(
         )
 
 
-def test_default_and_note() -> None:
+def test_default_note_and_bytes() -> None:
     plan = planned([40] * 5)
     assert plan.config.privacy.colluding == 1
-    assert any(
-        "any 1 colluding clients, a client's own noise counts 2 times" in n for n in plan.notes
-    )
+    assert bytes_per_step(plan, 10, 4).tolist() == [80.0] * 5
+    assert bytes_per_step(planned([40] * 5, aggregation="clear"), 10, 4).tolist() == [40.0] * 5
+    told = "it and 1 colluding client, whichever they are, a client's own noise counts 2 times"
+    assert any(told in note for note in plan.notes)
 
 
 # What is refused.

@@ -30,7 +30,10 @@ from tacit.errors import InputError
 from tacit.privacy.mechanisms.clipping import Clipping
 from tacit.privacy.noise.summands import MOST_PARTICIPANTS, MOST_POINTS, most_points
 
-__all__ = ["SecureSums", "check_range", "most_value"]
+__all__ = ["SUMMAND_BYTES", "SecureSums", "check_range", "most_value"]
+
+SUMMAND_BYTES = 8
+"""Of one number of a client's message: an int64."""
 
 _MARGIN = 1.0 - 2.0**-20
 _MOST_RECORDS = 1 << 30
