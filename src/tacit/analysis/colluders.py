@@ -16,12 +16,14 @@ from tacit.errors import InputError
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.ledger import StepRun
 from tacit.privacy.ledger.spent import cost, released
+from tacit.privacy.mechanisms.base import observer
 from tacit.privacy.mechanisms.composed import Scheduled, schedule
 from tacit.privacy.mechanisms.steps import SILENT
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.ledger import LedgerAccount, LedgerReport
 from tacit.report.documents.trust import TrustTerms
 from tacit.training.pair_noise import PairNoise
+from tacit.training.secure_sums import SecureSums
 
 __all__ = ["epsilon_against"]
 
@@ -50,14 +52,9 @@ def epsilon_against(
     mechanisms = [_mechanism(ledger, account) for account in ledger.nodes]
     planned = np.array([schedule(mechanism) for mechanism in mechanisms]).T  # [steps, nodes]
     active = planned < SILENT
-    network = PairNoise(
-        pairs=trust.pairs,
-        own=trust.own,
-        deviation=trust.deviation,
-        colluding=trust.colluding,
-        active=None if active.all() else active,
-    )
-    _check_noise(planned, active, network, trust)
+    network = _network(mechanisms[0], trust, None if active.all() else active)
+    if isinstance(network, PairNoise):
+        _check_noise(planned, active, network, trust)
     known: dict[tuple[Scheduled, _Charged, float | None], float | None] = {}
     rows = []
     for colluding in range(len(trust.epsilon_by_colluders)):
@@ -84,6 +81,21 @@ def _mechanism(ledger: LedgerReport, account: LedgerAccount) -> Scheduled:
         expected = "a mechanism with one noise multiplier a step, where nodes share noise"
         raise InputError("mechanisms", mechanism.describe(), expected)
     return mechanism
+
+
+def _network(
+    mechanism: Scheduled, trust: TrustTerms, active: NDArray[np.bool_] | None
+) -> PairNoise | SecureSums:
+    """Whose noise counts for whom, by the trust model that a mechanism states."""
+    if observer(mechanism.trust_model) == "secure-sum":
+        return SecureSums(len(trust.own), trust.colluding, active)
+    return PairNoise(
+        pairs=trust.pairs,
+        own=trust.own,
+        deviation=trust.deviation,
+        colluding=trust.colluding,
+        active=active,
+    )
 
 
 def _check_noise(

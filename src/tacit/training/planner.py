@@ -17,6 +17,7 @@ from tacit.config import Config, Privacy
 from tacit.errors import BudgetError, InputError
 from tacit.gradients.clipping import check_clip
 from tacit.privacy.accounting.calibration import least_scale
+from tacit.report.wording import count_text
 from tacit.topology import (
     Mixing,
     build_mixing,
@@ -521,8 +522,8 @@ def _sums_note(release: Release) -> str:
     counted = least if least == most else f"{least} to {most}"
     return (
         "secure sums: the server sees the sum over a round's clients, and no message alone; "
-        f"against it and any {sums.colluding} colluding clients, a client's own noise counts "
-        f"{counted} times"
+        f"against it and {count_text(sums.colluding, 'colluding client')}, whichever they are, a "
+        f"client's own noise counts {counted} times"
     )
 
 
