@@ -182,7 +182,7 @@ class Setup:
     loss: str
     accounted: bool
     relation: privacy.Relation
-    sampling: Literal["poisson", "fixed"]
+    sampling: Literal["poisson", "fixed", "allocation"]
     input_bound: float | None
 
 

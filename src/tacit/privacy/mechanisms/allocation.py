@@ -148,4 +148,7 @@ def allocated(
     for step, multiplier in zip(released, multipliers, strict=True):
         planned[step] = multiplier
     mechanism = RandomAllocationGaussian(epoch_steps, planned, **words)
-    return mechanism.of_steps([(step, step + 1, n) for step, n in Counter(released).items()])
+    times = Counter(released)
+    if max(times.values()) == 1:
+        return mechanism
+    return mechanism.of_steps([(step, step + 1, n) for step, n in times.items()])
