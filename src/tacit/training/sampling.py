@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -64,7 +63,9 @@ class DisjointBatches:
             return Batch(self.together.indices[part], self.together.mask[part])
         if self.batches is not None:
             return _padded([batches[part] for batches in self.batches], self.device)
-        drawn = _DRAWN[self.plan.config.train.sampling]
+        drawn = {"fixed": _fixed, "allocation": _allocated}.get(
+            self.plan.config.train.sampling, _coins
+        )
         return _padded(drawn(self.rows, self.keys, self.step, part), self.device)
 
 
@@ -164,11 +165,6 @@ def _allocated(rows: Sequence[NodePlan], keys: noise.NodeKeys, k: int, part: int
         )
         found.append(np.flatnonzero(steps == step))
     return found
-
-
-_DRAWN: Mapping[str, Callable[..., list[Records]]] = MappingProxyType(
-    {"poisson": _coins, "fixed": _fixed, "allocation": _allocated}
-)
 
 
 def _subsets(
