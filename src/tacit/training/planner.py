@@ -128,7 +128,7 @@ def build_plan(
         rounds=rounds,
         faults=faults,
         cautions=cautions,
-        notes=(*_notes(config, activity, faults), *notes),
+        notes=(*_notes(config, activity, faults), *_epochs(config, sampled), *notes),
     )
     return plan if release.pairs is None else _with_forecast(plan)
 
@@ -211,6 +211,11 @@ def _sampling(config: Config, schedules: Schedules, node: int, records: int) -> 
                 f"mini-batches that share no record need as many records: node {node} has "
                 f"{records}",
             )
+    if config.train.sampling == "allocation":
+        epoch = -(-records // size)
+        return NodeRelease(
+            node=node, records=records, rate=1 / epoch, expected_batch=records / epoch
+        )
     return NodeRelease(node=node, records=records, rate=size / records, expected_batch=float(size))
 
 
@@ -260,6 +265,21 @@ def _notes(config: Config, activity: Activity | None, faults: FaultPlan | None) 
     )
 
 
+def _epochs(config: Config, nodes: Sequence[NodeRelease]) -> tuple[str, ...]:
+    """How long the epochs are in which each record takes part in one step."""
+    drawing = [node for node in nodes if node.rate < 1]
+    if config.train.sampling != "allocation" or not drawing:
+        return ()
+    steps = sorted({node.epoch_steps for node in drawing})
+    sizes = sorted({node.expected_batch for node in drawing})
+    lengths = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
+    batches = f"{sizes[0]:.6g}" if len(sizes) == 1 else f"{sizes[0]:.6g} to {sizes[-1]:.6g}"
+    return (
+        f"each record takes part in one random step of each epoch of {lengths} steps; batches vary "
+        f"in size, and sums are divided by the expected one, {batches}",
+    )
+
+
 def _schedules(config: Config, records: Sequence[int]) -> Schedules:
     """Clip and noise shape as they will run."""
     batch, largest = config.train.batch, max(records)
@@ -301,7 +321,8 @@ def _released(release: Release, node: NodeRelease) -> tuple[tuple[float, int], .
     if release.activity is None:
         return ()
     steps = release.active_steps(node)
-    if release.algorithm.cost_depends_on_step(release.setup.options):
+    by_epochs = release.setup.sampling == "allocation"
+    if by_epochs or release.algorithm.cost_depends_on_step(release.setup.options):
         return tuple((float(step), 1) for step in steps)
     unit = replace(node, noise_scale=1.0)
     return tuple(sorted(Counter(release.noise_multiplier(unit, step) for step in steps).items()))

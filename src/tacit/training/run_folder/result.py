@@ -339,6 +339,9 @@ def mechanism_line(plan: Plan) -> str | None:
         sampling = "Gaussian on every record at every step"
     elif plan.config.train.sampling == "fixed":
         sampling = "Gaussian on batches of fixed size without replacement"
+    elif plan.config.train.sampling == "allocation":
+        steps = _range([node.epoch_steps for node in plan.nodes])
+        sampling = f"Gaussian in one random step of each epoch of {steps}"
     else:
         sampling = f"Poisson-sampled Gaussian, rate {_range(rates)}"
     first = [plan.release.noise_multiplier(node, 0) for node in plan.nodes]
