@@ -298,6 +298,9 @@ class Algorithm(Generic[State, Chosen]):
         no_pairwise: why noise of pairs that cancels does not go with it, which follows "which";
             None: it does, since its messages are functions of noised sums and its nodes' models
             mix them linearly. (With a server there is none in any case.)
+        no_secure_sum: of a method with a server, why it cannot do with the sums of a round's
+            messages, which follows "which"; None: it can, and asks for them where
+            `StepContext.only_sums` says so.
         formula: the privacy formula its paper prints; None if it prints none.
         claimed_run: what the formula reads.
         claimed_round: the epsilon of one round that its paper claims, of the same; None without.
@@ -335,6 +338,7 @@ class Algorithm(Generic[State, Chosen]):
     bound_is_tight: bool = False
     noise: Noise = GAUSSIAN
     no_pairwise: str | None = None
+    no_secure_sum: str | None = "asks its server for more than the sums of a round"
     formula: PublishedFormula[Any] | None = None
     claimed_run: Callable[[NodeRun], Any] = claimed_sums
     claimed_round: Callable[[Any], float] | None = None

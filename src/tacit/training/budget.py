@@ -325,18 +325,18 @@ def epsilon_by_colluders(
 ) -> tuple[tuple[float | None, ...], ...]:
     """Certified epsilon against 0, 1, 2 ... nodes who pool all that they know: a row a number.
 
-    Up to one more than the plan's guarantee is about; no rows without noise of pairs.
+    Up to one more than the plan's guarantee is about; no rows where it counts on nobody else.
 
     Args:
         plan: of the run.
         charged: the steps that each node has released; by default all that are planned.
     """
-    pairs = plan.release.pairs
-    if pairs is None:
+    shared = plan.release.shared
+    if shared is None:
         return ()
     if charged is None:
         charged = {node.node: ((0, plan.steps),) for node in plan.nodes}
-    most = min(pairs.colluding + 1, len(plan.nodes) - 1)
+    most = min(shared.colluding + 1, len(plan.nodes) - 1)
     return tuple(
         epsilon_spent(plan, charged, plan.release.against(colluding))
         for colluding in range(most + 1)
