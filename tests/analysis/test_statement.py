@@ -352,7 +352,7 @@ def test_a_statement_says_whom_it_rests_on(pairwise: Path) -> None:
     ):
         assert words in page
     confirmed = check_statement(pairwise)
-    assert (confirmed.trust_model, confirmed.colluding) == ("pairwise", 2)
+    assert (confirmed.trust_model, confirmed.colluding) == ("pairwise, 2 colluding", 2)
 
 
 # Tampering.

@@ -12,6 +12,7 @@ import torch
 
 from planning_cases import DELTA, STEPS, epsilons, gaussian_delta, plan_of
 from tacit.algorithms import ALGORITHMS
+from tacit.analysis.audit.procedure import audit_job
 from tacit.config import load_config
 from tacit.errors import BudgetError, InputError, LeakError
 from tacit.privacy.noise.gaussian import spacing
@@ -263,6 +264,12 @@ def test_noise_of_one_client_is_released_in_no_other_way() -> None:
         context.summand(torch.full((4, 4), math.nan, dtype=torch.float64), 0)
     values = torch.full((4, 4), 0.01, dtype=torch.float64)
     assert context.summand(values, 0).value.dtype == torch.int64
+
+
+def test_audits_say_that_they_attack_messages() -> None:
+    with pytest.raises(InputError, match="no message of one client to an observer") as caught:
+        audit_job(job_of("dp-sgd"))
+    assert caught.value.where == "privacy.aggregation"
 
 
 def test_processes_whose_lattices_differ_are_told_apart() -> None:

@@ -28,7 +28,7 @@ from tacit.errors import InputError
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import lacking_steps
-from tacit.privacy.mechanisms.base import observer
+from tacit.privacy.mechanisms.base import against, observer
 from tacit.private_files import plain_errors, write_private
 from tacit.report.documents.base import as_dict, dump, parse, plain_json, read
 from tacit.report.documents.ledger import (
@@ -440,6 +440,8 @@ def _check_trust(statement: Statement) -> None:
         expected = "must stand in the ledger of" if terms is None else "must be null under"
         colluding = None if terms is None else terms.colluding
         raise InputError("trust", colluding, f"{expected} the trust model {name!r}")
+    if terms is not None and name != against(observer(name), terms.colluding):
+        raise InputError("trust", terms.colluding, f"is not that of the trust model {name!r}")
 
 
 def _audit_alarms(audit: RunAudit | None) -> tuple[str, ...]:

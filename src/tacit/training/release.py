@@ -100,9 +100,9 @@ class Release:
     @property
     def assumption(self) -> str:
         """The trust model as a mechanism states it: with how many may pool what they know."""
-        if self.pairs is None:
+        if self.shared is None:
             return self.trust_model
-        return against(self.trust_model, self.pairs.colluding)
+        return against(self.trust_model, self.shared.colluding)
 
     def noise_multiplier(self, node: NodeRelease, k: int) -> float:
         """What the noise of step k counts for, over its clipping bound, for the sum over a batch.

@@ -7,9 +7,9 @@ record, so that the own noise counts for sqrt(m - t) times what it is: its *gain
 (`tacit.privacy.noise.summands`, `docs/proofs/pairwise-noise.md`).
 
 *One deviation for all.* The strictest budget decides it, and the others spend less than theirs.
-That is no loss: what the strictest budget needs is the total over the honest, before whichever t
-are the worst, and of all shares of that total equal ones are the smallest. The lattice is then
-common too, which the sum needs: its spacing is a function of a(k).
+Where all need the same noise that is the least in total; where they do not, its variance in the sum
+is at most m / (m - t) times the least. The lattice is then common too, which the sum needs: its
+spacing is a function of a(k).
 
 *Rounding.* Values are divided by the batch in float64 before noise is added, which errs by a share
 of 2^-53 of a sum of at most J clipped gradients: a record of up to J = 2^30 moves a value by less

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
@@ -16,8 +17,8 @@ from tacit.communication.colours import Outgoing, opened
 from tacit.communication.exchange import BetweenProcesses, Exchange, Graphs, InProcessExchange
 from tacit.communication.exchange.between import SERVER
 from tacit.communication.exchange.protocol import Active, everybody
-from tacit.communication.mask_keys import agreed_mask_keys
 from tacit.communication.masks import PairMasks
+from tacit.communication.pair_keys import agreed_pair_keys
 from tacit.communication.received import METRICS, TOKEN, Metrics
 from tacit.errors import InputError
 from tacit.report.documents.base import plain_json
@@ -185,7 +186,9 @@ def _masks(job: Job, cluster: Cluster) -> PairMasks | None:
             public=True,
         )
     parties = [job.placement.hosted(rank)[0] for rank in range(cluster.processes)]
-    return PairMasks(parties[cluster.rank], agreed_mask_keys(cluster, parties))
+    pairs = list(combinations(sorted(parties), 2))
+    keys = agreed_pair_keys(cluster, pairs, job.placement.ranks, "masks of sums")
+    return PairMasks(parties[cluster.rank], keys)
 
 
 def local_exchange(job: Job) -> InProcessExchange:
