@@ -259,7 +259,7 @@ def plan_document(job: Job) -> PlanDocument:
     plan = job.plan
     per_step = bytes_per_step(plan, _message_numbers(plan), job.dtype.itemsize)
     bounds, last = plan.release.clip.bounds, plan.steps - 1
-    pairs, shared = plan.release.pairs, plan.release.shared
+    shared, pairs = plan.release.shared, plan.release.pairs
     by_colluders = epsilon_by_colluders(plan)
     return PlanDocument(
         algorithm=plan.config.algorithm.name,
@@ -332,7 +332,7 @@ def plan_table(job: Job) -> None:
         about.add_row(*row)
     console.print(about)
     shared = plan.release.shared is not None
-    # No paper claims anything of noise of others that counts.
+    # No paper claims anything of noise that nodes share.
     kind = ("own multiplier",) if shared else ()
     headings = ("nodes", "records", "rate", "noise multiplier", *kind, "noise in mean", "budget")
     claim = () if shared else ("claimed epsilon",)

@@ -294,15 +294,14 @@ def _trust_terms(
     job: Job, epsilon_by_colluders: Sequence[Sequence[float | None]]
 ) -> TrustTerms | None:
     """What nodes hide behind beside their own noise; None where each relies on itself alone."""
-    plan, pairs, shared = job.plan, job.plan.release.pairs, job.plan.release.shared
+    plan, shared = job.plan, job.plan.release.shared
     if shared is None or not plan.accounted:
         return None
-    in_means = tuple(node.noise_scale / node.expected_batch for node in plan.nodes)
-    hosts = job.placement.ranks
+    pairs, hosts = plan.release.pairs, job.placement.ranks
     return TrustTerms(
         colluding=shared.colluding,
         nodes_by_process=tuple(hosts.count(rank) for rank in range(job.placement.processes)),
-        own=in_means if pairs is None else pairs.own,
+        own=tuple(node.noise_scale / node.expected_batch for node in plan.nodes),
         expected_batch=tuple(node.expected_batch for node in plan.nodes),
         pairs=() if pairs is None else pairs.pairs,
         deviation=0.0 if pairs is None else pairs.deviation,
