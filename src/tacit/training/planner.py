@@ -109,7 +109,10 @@ def build_plan(
             if faults is not None:
                 faults = replace(faults, rounds=rounds)
                 activity = taking_part(definition.activity(setup), faults, config.train.steps)
-                release = replace(release, activity=activity)  # whose pairs may lose other messages
+                # Whose pairs may lose other messages.
+                active = None if activity is None else activity.active
+                pairs = replace(release.pairs, active=active)
+                release = replace(release, activity=activity, pairs=pairs)
             release, nodes = _with_pair_noise(config, release, nodes, choice.pair_noise)
             notes = (_pairs_note(config, release), *choice.reasons, *notes)
             cautions += _uncovered(release)
