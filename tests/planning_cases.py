@@ -23,6 +23,7 @@ def config_of(
     algorithm: dict[str, Any] | None = None,
     topology: dict[str, Any] | None = None,
     train: dict[str, Any] | None = None,
+    faults: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Config:
     return load_config(
@@ -31,6 +32,7 @@ def config_of(
             "algorithm": {"name": "privsgp", **(algorithm or {})},
             "privacy": {"delta": DELTA, **settings},
             "train": {"steps": STEPS, "batch": "all", **(train or {})},
+            "faults": faults or {},
         },
         count=nodes,
     )

@@ -7,6 +7,7 @@ groups are started in `tests/cluster/`.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,8 +21,10 @@ from communication.cluster.ranks import Outcome, Seat, ThreadChannel, run_thread
 from tacit.algorithms import ALGORITHMS
 from tacit.communication.exchange import BetweenProcesses
 from tacit.communication.exchange.messages import HEADER_BYTES
+from tacit.communication.masks import PairMasks
 from tacit.communication.peers import Placement, place
 from tacit.config import load_config
+from tacit.privacy.noise.pairwise import fresh_pair_keys
 from tacit.training.budget import node_keys
 from tacit.training.prepare import Job, prepare
 from tacit.training.processes.communication import graphs_of, local_exchange
@@ -57,6 +60,9 @@ def run(job: Job, exchange: Any, hosted: Sequence[int]) -> tuple[Any, Any]:
 
 
 def on_threads(job: Job, placement: Placement, tolerate: bool = False) -> list[Outcome]:
+    parties = [placement.hosted(rank)[0] for rank in range(placement.processes)]
+    keys = fresh_pair_keys(itertools.combinations(sorted(parties), 2))
+
     def sit(seat: Seat) -> Any:
         exchange = BetweenProcesses(
             seat.channel,
@@ -65,6 +71,7 @@ def on_threads(job: Job, placement: Placement, tolerate: bool = False) -> list[O
             dtype=job.dtype,
             device=CPU,
             tolerate=tolerate,
+            masks=PairMasks(parties[seat.rank], keys),
         )
         return run(job, exchange, placement.hosted(seat.rank))
 
@@ -121,6 +128,28 @@ KINDS = ["privsgp", "choco-sgd", "dp-fedavg", "adp2-sgd", "fedspd-dp", "do-adp",
 @pytest.mark.parametrize("case", [case for case in ROWS if ROWS[case].name in KINDS])
 def test_any_placement_gives_the_simulators_numbers(case: str, placement: tuple[int, ...]) -> None:
     compare(job_of(case), Placement(placement))
+
+
+@pytest.mark.parametrize("placement", [(0, 1, 2, 3, 4), (0, 1, 1, 2, 0), (1, 0, 2, 0, 1)])
+@pytest.mark.parametrize("few", [{}, {"clients_per_round": 2}], ids=["everybody", "two"])
+@pytest.mark.parametrize("name", ["dp-sgd", "dp-fedavg"])
+def test_secure_sums_give_the_simulators_bits(
+    name: str, few: dict[str, Any], placement: tuple[int, ...]
+) -> None:
+    case = next(case for case, row in ROWS.items() if row.name == name)
+    config = experiment(case, loss="mse", model="linear", steps=STEPS, batch=3, options=few)
+    config["privacy"] = {**config["privacy"], "aggregation": "secure-sum"}
+    config["train"]["dtype"] = "float32"
+    nodes = [
+        (inputs.float(), targets.float()) for inputs, targets in quadratic(NODES, shared=False)
+    ]
+    job = prepare(load_config(config, count=NODES), nodes=nodes)
+    compare(job, Placement(placement))
+    (alone, _), outcomes = (
+        run(job, local_exchange(job), range(NODES)),
+        on_threads(job, Placement(placement)),
+    )
+    assert all(torch.equal(outcome.value[0].x, alone.x) for outcome in outcomes)
 
 
 @pytest.mark.parametrize("graph", ["ring", "exponential", "complete", "directed-ring"])

@@ -47,7 +47,7 @@ def document(*rows: dict[str, Any], files: int = 1) -> dict[str, Any]:
     run = {"run": "1" * 32, "created": "2026-01-02T03:04:05+00:00", "tacit_version": "0.1"}
     whose = {"of": "data", "created": "2026-01-02", "tacit_version": "0.1"}
     return {
-        "format_version": 2,
+        "format_version": LedgerReport.version,
         "tacit_version": "0.1",
         "path": "ledgers",
         "nodes": list(rows),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,7 @@ from tacit.privacy.mechanisms import base
 from tacit.report.documents.base import dump, load
 from tacit.report.documents.ledger import ConfirmedStatement
 from tacit.report.trust_words import TRUST_MODELS
+from tacit.report.wording import epsilon_text
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 
@@ -322,6 +324,37 @@ def files_of(statement: Path) -> list[dict[str, Any]]:
     return sorted(files, key=lambda file: file["file"])
 
 
+@pytest.fixture(scope="module")
+def pairwise(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The statement of six steps of four nodes, of whom two may collude; all in one process."""
+    run = tmp_path_factory.mktemp("pairwise") / "run"
+    shared = {**PRIVATE, "noise": "pairwise", "colluding": 2}
+    ran(run, privacy=shared, topology={"graph": "complete"}, algorithm={"name": "dp2-sgd"})
+    path, _ = write_statement(run)
+    return path
+
+
+def test_a_statement_says_whom_it_rests_on(pairwise: Path) -> None:
+    document = stated(pairwise.parent)
+    assert document["trust_model"]["name"] == "pairwise, 2 colluding"
+    terms = document["ledger"]["trust"]
+    assert terms["nodes_by_process"] == [4]
+    assert terms["epsilon_by_colluders"][2] == [row["epsilon"] for row in document["nodes"]]
+    assert len(terms["epsilon_by_colluders"]) == 4
+    assert any("all but 2 nodes kept to themselves" in text for text in document["assumptions"])
+    page = " ".join(re.sub("<[^>]+>", " ", pairwise.with_suffix(".html").read_text()).split())
+    for words in (
+        "A simulation of its trust model",
+        "Whom this rests on",
+        "against any 2 nodes who pool",
+        "poisoning",
+        epsilon_text(max(terms["epsilon_by_colluders"][3])),
+    ):
+        assert words in page
+    confirmed = check_statement(pairwise)
+    assert (confirmed.trust_model, confirmed.colluding) == ("pairwise, 2 colluding", 2)
+
+
 # Tampering.
 
 
@@ -383,6 +416,33 @@ def test_a_tampered_statement_is_refused(
     check_statement(path)
     with pytest.raises(InputError, match=said):
         check_statement(edited(path, change))
+
+
+def terms_of(document: dict[str, Any]) -> dict[str, Any]:
+    terms: dict[str, Any] = document["ledger"]["trust"]
+    return terms
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda d: d["ledger"].update(trust=None), "trust = None: must stand in"),
+        (lambda d: d["trust_model"].update(name="all-messages"), "trust_model"),
+        (lambda d: terms_of(d)["epsilon_by_colluders"][3].__setitem__(1, 1.0), "3 colluders"),
+        (lambda d: terms_of(d).update(deviation=9.0), "trust = .*noise multipliers of the ledger"),
+        (lambda d: terms_of(d)["pairs"].pop(), "trust"),
+        (lambda d: terms_of(d).update(colluding=3), "trust = .*noise multipliers of the ledger"),
+        (lambda d: terms_of(d).update(colluding=1), "a whole statement: .*trust"),
+        (lambda d: terms_of(d).update(nodes_by_process=[1, 1, 1, 1]), "its digest does not match"),
+        (lambda d: terms_of(d).update(more=1), "a whole statement: .*more"),
+    ],
+)
+def test_tampered_terms_of_trust_are_refused(
+    pairwise: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], said: str
+) -> None:
+    copied = Path(shutil.copy(pairwise, tmp_path / "statement.json"))
+    with pytest.raises(InputError, match=said):
+        check_statement(edited(copied, change))
 
 
 def test_the_layout_of_the_file_does_not_matter(run: Path) -> None:

@@ -15,6 +15,7 @@ from tacit.errors import InputError
 from tacit.report.documents.base import load
 from tacit.report.documents.claims import AuditDocument
 from tacit.report.documents.run import AuditFailure, read_result
+from tacit.report.wording import epsilon_text
 from tacit.training.stacked_context import StackedContext
 
 
@@ -87,6 +88,45 @@ def test_a_statement_is_written_and_checked(run: Path) -> None:
     Path("forged.json").write_text(json.dumps(content), encoding="utf-8")
     refused(tacit("privacy", "check", "forged.json"), "epsilon")
     refused(tacit("privacy", "statement", "."), "RUN")
+
+
+def test_who_may_collude_is_told_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the plan, the end of a run, its ledger, and the check of its statement."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "140")
+    file = write_experiment(
+        tmp_path,
+        topology={"graph": "complete"},
+        algorithm={"name": "dp2-sgd"},
+        privacy={"noise_seed": None, "noise": "pairwise", "colluding": 0},
+    )
+    planned = tacit("plan", file, "--json").json
+    assert (planned["trust_model"], planned["colluding"]) == ("pairwise", 0)
+    assert planned["pair_noise"] > 0
+    for node in planned["per_node"]:
+        against = node["epsilon_by_colluders"]
+        assert against[0] == node["epsilon"] < against[1]
+        assert len(against) == 2
+        assert node["noise_multiplier"][0] > node["own_noise_multiplier"][0]
+    weakest = [max(node["epsilon_by_colluders"][t] for node in planned["per_node"]) for t in (0, 1)]
+    shown = tacit("plan", file).out
+    ended = tacit("train", file, "--out", "run").out
+    ledger = tacit("privacy", "ledger", "run").out
+    assert tacit("privacy", "statement", "run").code == 0
+    checked = tacit("privacy", "check", "run/statement.json").out
+    for printed in (shown, ledger):
+        assert "colluding nodes" in printed
+        assert all(epsilon_text(epsilon) in printed for epsilon in weakest)
+    assert "pairwise, 0 nodes may collude" in ended
+    assert "trust model pairwise: the observer sees every message" in " ".join(ledger.split())
+    assert "under the trust model pairwise, any 0 nodes may collude" in checked
+    # A ledger that lies alone does not know how many.
+    Path("alone.sqlite").write_bytes(Path("run/ledger.sqlite").read_bytes())
+    assert (
+        "how many may collude stands in the plan" in tacit("privacy", "ledger", "alone.sqlite").out
+    )
 
 
 @pytest.mark.slow

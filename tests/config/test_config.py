@@ -65,6 +65,7 @@ def test_every_default() -> None:
             "published_constant": 1.0,
             "accounting": "certified",
             "relation": "add-or-remove-one",
+            "aggregation": "clear",
             "noise_seed": None,
             "ledger": None,
             "ledger_epsilon": None,

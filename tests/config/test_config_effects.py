@@ -377,6 +377,9 @@ KEYS: Mapping[str, Key] = {
     ),
     "privacy.accounting": Key(("certified", "published"), CERTIFIED),
     "privacy.relation": Key(("add-or-remove-one", "replace-one"), CERTIFIED),
+    "privacy.aggregation": Key(
+        ("clear", "secure-sum"), combined(CERTIFIED, {"algorithm": {"name": "dp-sgd"}})
+    ),
     "privacy.noise_seed": Key((1, 2)),
     "privacy.ledger": Key(
         (None, "ledgers"), combined(CERTIFIED, {"privacy": {"noise_seed": None}})

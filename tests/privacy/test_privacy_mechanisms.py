@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import InputError
 from tacit.privacy.mechanisms import composed as m
-from tacit.privacy.mechanisms.base import MOST_STEPS, TRUST_MODELS
+from tacit.privacy.mechanisms.base import MOST_STEPS, TRUST_MODELS, against
 
 SCHEDULE = [1.5, 1.5, 0.7, 1.5, 2.25]
 MECHANISMS: list[m.Scheduled] = [
@@ -208,6 +208,7 @@ def test_levels_count_the_steps_in_any_order(multipliers: list[float], random: A
     assert [value for value, _ in counted] == sorted(set(multipliers))
 
 
+OTHERS = ("server", *(against(name, 1) for name in TRUST_MODELS[2:]))
 GAUSSIAN, SAMPLED = m.Gaussian(1.0), m.SampledGaussian(0.1, [1.0, 2.0])
 ROUNDS = m.ClientSampling(SAMPLED, 0.2, 5)
 
@@ -258,9 +259,19 @@ def test_what_differs_in_more_than_its_steps_stays_apart() -> None:
         m.Composed(parts)
     with pytest.raises(InputError, match="agree in their unit"):
         m.Composed((GAUSSIAN, m.Gaussian(1.0, unit="client")))
-    for other in TRUST_MODELS[1:]:  # no observer sees, and no assumption covers, just the two
+    for other in OTHERS:  # no observer sees, and no assumption covers, just the two
         with pytest.raises(InputError, match="agree in their trust_model"):
             m.Composed((GAUSSIAN, m.Gaussian(1.0, trust_model=other)))
+    pair = [m.Gaussian(1.0, trust_model=f"pairwise, {number} colluding") for number in (1, 2)]
+    with pytest.raises(InputError, match="agree in their trust_model"):  # of another adversary
+        m.Composed(pair)
+
+
+@pytest.mark.parametrize("named", ["pairwise", "pairwise, 01 colluding", "server, 1 colluding"])
+def test_a_trust_model_says_how_many_collude_where_some_may(named: str) -> None:
+    with pytest.raises(InputError, match="pairwise, 1 colluding") as caught:
+        m.Gaussian(1.0, trust_model=named)
+    assert caught.value.where == "trust_model"
 
 
 @pytest.mark.parametrize("parts", [(), [], 5, None, ("gaussian",), (GAUSSIAN, 1.0)])

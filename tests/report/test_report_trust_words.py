@@ -42,7 +42,7 @@ def test_the_table_has_the_weakest_node_of_each_number_of_colluders() -> None:
     assert [row[0] for row in told.table.rows] == ["0", "1", "2"]
     for row, epsilons in zip(told.table.rows, TERMS["epsilon_by_colluders"], strict=True):
         assert row[1] == epsilon_text(max(epsilons))
-    assert [row[3].split(",")[0].split(":")[0] for row in told.table.rows] == ["yes", "yes", "no"]
+    assert [row[3] for row in told.table.rows] == ["yes", "yes: the run's epsilon", "no"]
     # (e + delta) / (e + 1) at epsilon 1, rounded up.
     assert told.table.rows[1][2].replace("\u202f", " ") == "73.2 %"
 
@@ -56,15 +56,15 @@ def test_no_finite_epsilon_is_called_infinite() -> None:
 def test_a_simulation_says_so_and_processes_say_where_keys_come_from() -> None:
     alone = trust_words("pairwise", terms(), DELTAS)
     assert alone.simulated
-    assert "simulation" in " ".join(alone.texts)
+    assert "simulation" in " ".join(alone.limits)
     apart = trust_words("pairwise", terms(nodes_by_process=[1, 1, 1, 1]), DELTAS)
     assert not apart.simulated
-    text = " ".join(apart.texts)
+    text = " ".join(apart.texts + apart.limits)
     assert "simulation" not in text
     assert "X25519" in text
     assert "so many of the colluders" not in text
     crowded = trust_words("pairwise", terms(nodes_by_process=[2, 1, 1]), DELTAS)
-    assert "up to 2 nodes" in " ".join(crowded.texts)
+    assert "up to 2 nodes" in " ".join(crowded.limits)
 
 
 @pytest.mark.parametrize("model", ["pairwise", "secure-sum"])
@@ -72,7 +72,7 @@ def test_a_simulation_says_so_and_processes_say_where_keys_come_from() -> None:
 def test_poisoning_and_the_number_of_colluders_are_always_said(model: str, colluding: int) -> None:
     rows = [[1.0] * 4] * (colluding + 2)
     told = trust_words(model, terms(colluding=colluding, epsilon_by_colluders=rows), DELTAS)
-    text = " ".join(told.texts)
+    text = " ".join(told.texts + told.limits)
     assert "poisoning" in text
     assert "follow the protocol" in text
     assert (f"any {colluding} node" in text) == (colluding > 0)
@@ -99,6 +99,7 @@ def test_terms_are_read_back_as_they_were_written() -> None:
         ("epsilon_by_colluders", [["1"] * 4] * 3),
         ("colluding", -1),
         ("deviation", None),
+        ("more", "said"),
     ],
 )
 def test_terms_that_do_not_fit_together_are_refused(field: str, value: Any) -> None:

@@ -136,7 +136,7 @@ def test_the_accounting_is_that_of_one_noised_sum(name: str) -> None:
     alone = independent(algorithm={"name": name})
     kinds = [type(other.release.mechanism(other.nodes[0])) for other in (plan, alone)]
     assert kinds[0] is kinds[1]
-    assert plan.release.mechanism(plan.nodes[0]).trust_model == "pairwise"
+    assert plan.release.mechanism(plan.nodes[0]).trust_model == "pairwise, 1 colluding"
     assert plan.release.claimed(plan.nodes[0]) is None
 
 

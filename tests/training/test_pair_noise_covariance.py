@@ -17,7 +17,7 @@ from tacit.config import load_config
 from tacit.privacy.noise.draws import seeded_keys
 from tacit.privacy.noise.gaussian import spacing
 from tacit.privacy.noise.pairwise import seeded_pair_keys
-from tacit.training.plan import Plan
+from tacit.training.pair_noise import PairNoise
 from tacit.training.prepare import Job, prepare
 from tacit.training.stacked_context import StackedContext
 
@@ -48,25 +48,20 @@ def job_of(name: str) -> Job:
     return prepare(config, model=nn.Linear(2, 1), nodes=nodes)
 
 
-def messages(plan: Plan, job: Job, known: Collection[tuple[int, int]]) -> np.ndarray:
-    """What the nodes release of sums that are zero, `[steps, nodes, draws]`.
-
-    Args:
-        plan: of the noise.
-        job: all else.
-        known: the pairs whose noise is added.
-    """
-    keys, pair_keys = seeded_keys(3, range(len(RECORDS))), seeded_pair_keys(4, known)
+def messages(job: Job, pairs: Collection[tuple[int, int]]) -> np.ndarray:
+    """What nodes release of sums that are zero, `[steps, nodes, draws]`, if these are the pairs."""
+    noise = replace(noise_of(job), pairs=tuple(pairs)) if pairs else None
+    plan = replace(job.plan, release=replace(job.plan.release, pairs=noise))
+    keys, pair_keys = seeded_keys(3, range(len(RECORDS))), seeded_pair_keys(4, pairs)
     exchange = InProcessExchange(plan.mixing.weights, dtype=job.dtype, device=job.device)
     context = StackedContext(plan, job.model, job.train, keys, exchange, pair_keys=pair_keys)
     zeros = torch.zeros(len(RECORDS), DRAWS, dtype=torch.float64)
     return np.stack([context.add_noise(zeros.clone(), k, scale=SCALES) for k in range(STEPS)])
 
 
-def pairs_of(job: Job) -> tuple[tuple[int, int], ...]:
-    pairs = job.plan.release.pairs
-    assert pairs is not None
-    return pairs.pairs
+def noise_of(job: Job) -> PairNoise:
+    assert job.plan.release.pairs is not None
+    return job.plan.release.pairs
 
 
 def covariance(job: Job, k: int, known: Collection[int] = ()) -> np.ndarray:
@@ -78,7 +73,7 @@ def covariance(job: Job, k: int, known: Collection[int] = ()) -> np.ndarray:
     found = np.zeros((len(nodes), len(nodes)))
     for node in active:
         found[node, node] = (release.noise_std(nodes[node], k) * scales[node]) ** 2
-    for i, j in pairs_of(job):
+    for i, j in noise_of(job).pairs:
         if i in active and j in active and not {i, j} & set(known):
             ends = np.zeros(len(nodes))
             ends[i] = scales[i] * nodes[i].expected_batch
@@ -99,7 +94,7 @@ def assert_like(drawn: np.ndarray, sigma: np.ndarray) -> None:
 @pytest.mark.parametrize("name", ["dyn-d2p", "adp2-sgd"])
 def test_messages_of_all_steps_have_the_covariance_of_the_theorem(name: str) -> None:
     job = job_of(name)
-    drawn = messages(job.plan, job, pairs_of(job))
+    drawn = messages(job, noise_of(job).pairs)
     sigma = np.zeros((STEPS, len(RECORDS), STEPS, len(RECORDS)))
     for k in range(STEPS):
         sigma[k, :, k] = covariance(job, k)
@@ -110,19 +105,16 @@ def test_messages_of_all_steps_have_the_covariance_of_the_theorem(name: str) -> 
 
 def test_a_colluder_who_subtracts_what_it_knows_leaves_the_covariance_of_the_rest() -> None:
     job = job_of("dyn-d2p")
-    pairs = pairs_of(job)
-    bare = replace(job.plan, release=replace(job.plan.release, pairs=None))
-    own = messages(bare, job, [])
-    shared = messages(job.plan, job, [pair for pair in pairs if COLLUDER in pair])
-    left = messages(job.plan, job, pairs) - (shared - own)
+    pairs = noise_of(job).pairs
+    known = messages(job, [pair for pair in pairs if COLLUDER in pair]) - messages(job, [])
+    left = messages(job, pairs) - known
     for k in range(STEPS):
         assert_like(left[k, :COLLUDER], covariance(job, k, {COLLUDER})[:COLLUDER, :COLLUDER])
 
 
 def test_in_the_mean_nothing_is_left_but_rounding() -> None:
     job = job_of("dyn-d2p")
-    bare = replace(job.plan, release=replace(job.plan.release, pairs=None))
-    moved = messages(job.plan, job, pairs_of(job)) - messages(bare, job, [])
+    moved = messages(job, noise_of(job).pairs) - messages(job, [])
     units = SCALES[:, 0].numpy() * [node.expected_batch for node in job.plan.nodes]
     for k in range(STEPS):
         # Both releases of a node are rounded to its lattice.
@@ -133,3 +125,24 @@ def test_in_the_mean_nothing_is_left_but_rounding() -> None:
         means = moved[k] / units[:, None]
         assert np.abs(means.sum(0)).max() <= 1.01 * (rounded / units).sum()
         assert means.std(axis=1).min() > 20 * (rounded / units).sum()
+
+
+def test_what_draws_leave_before_the_worst_colluder_is_what_is_certified() -> None:
+    """The best linear estimate of a node's sum, from covariances of real draws, for each set."""
+    job = job_of("dyn-d2p")
+    release, nodes, pairs = job.plan.release, job.plan.nodes, noise_of(job).pairs
+    assert noise_of(job).colluding == 1
+    worst = np.full((STEPS, len(nodes)), np.inf)
+    for colluder in range(len(nodes)):
+        drawn = messages(job, [pair for pair in pairs if colluder not in pair])
+        left = [node for node in range(len(nodes)) if node != colluder]
+        for k in range(STEPS):
+            inverse = np.linalg.inv(drawn[k, left] @ drawn[k, left].T / DRAWS)
+            worst[k, left] = np.minimum(worst[k, left], np.diag(inverse) ** -0.5)
+    for k in range(STEPS):
+        certified = [
+            release.noise_multiplier(node, k) * (release.clip.bound(k) or 1.0) * float(scale)
+            for node, scale in zip(nodes, SCALES, strict=True)
+        ]
+        np.testing.assert_allclose(worst[k], certified, rtol=MOST / np.sqrt(2 * DRAWS))
+        assert (np.array(certified) > 1.3 * np.sqrt(np.diag(covariance(job, k, range(5))))).all()

@@ -29,12 +29,14 @@ from tacit.errors import InputError
 from tacit.privacy.mechanisms.clipping import CLIP_NORMS, ClipNorm
 from tacit.privacy.noise.independent import GAUSSIAN, Noise
 from tacit.privacy.published import PublishedFormula
+from tacit.topology.consensus import GossipOrder
 
 __all__ = [
     "Activity",
     "Algorithm",
     "Idle",
     "Momentum",
+    "NoisePath",
     "Options",
     "RateSchedule",
     "Schedules",
@@ -186,6 +188,38 @@ class Setup:
     input_bound: float | None
 
 
+def _once(options: Any) -> int:
+    return 1
+
+
+def _alike(options: Any, k: int, steps: int, clip: float | None) -> float:
+    return 1.0
+
+
+def _as_it_is(options: Any, k: int) -> float:
+    return 1.0
+
+
+@dataclass(frozen=True)
+class NoisePath:
+    """How the noise of a step moves models, where that is linear: see `topology.consensus`.
+
+    Args:
+        order: of a step.
+        rate: gamma_k, from options, k and K.
+        scale: what multiplies a model's noise after k steps, from options and k.
+        held: in how many steps the noise of one is applied, from options.
+        weight: deviation of step k's noise over that of `StepContext.add_noise` for a sum, from
+            options, k, K and the clipping bound.
+    """
+
+    order: GossipOrder
+    rate: Callable[[Any, int, int], float] = step_size
+    scale: Callable[[Any, int], float] = _as_it_is
+    held: Callable[[Any], int] = _once
+    weight: Callable[[Any, int, int, float | None], float] = _alike
+
+
 @dataclass(frozen=True, eq=False)
 class Activity:
     """Who takes part in which step: drawn before the run, from the public seed.
@@ -283,6 +317,7 @@ class Algorithm(Generic[State, Chosen]):
         gossip: one gossip-only round, from state, step k, options, context and the number of the
             round in step k (1 or more), where that mixes something else than `state.x` alone.
         final_rounds: how many of those follow the last step.
+        noise_path: how noise moves models; None: not linearly, or not through gossip.
         one_round: why its steps have one gossip round each, `[topology].rounds`; empty: they may
             have more.
         released_models: whether the models are functions of what was noised. Where they are not,
@@ -298,6 +333,9 @@ class Algorithm(Generic[State, Chosen]):
         no_pairwise: why noise of pairs that cancels does not go with it, which follows "which";
             None: it does, since its messages are functions of noised sums and its nodes' models
             mix them linearly. (With a server there is none in any case.)
+        no_secure_sum: of a method with a server, why it cannot do with the sums of a round's
+            messages, which follows "which"; None: it can, and asks for them where
+            `StepContext.only_sums` says so.
         formula: the privacy formula its paper prints; None if it prints none.
         claimed_run: what the formula reads.
         claimed_round: the epsilon of one round that its paper claims, of the same; None without.
@@ -327,6 +365,7 @@ class Algorithm(Generic[State, Chosen]):
     models: Callable[[State], Tensor] = _x_of
     gossip: Callable[[State, int, Chosen, StepContext, int], State] | None = None
     final_rounds: Callable[[Chosen], int] = lambda options: 0
+    noise_path: NoisePath | None = None
     one_round: str = ""
     released_models: bool = True
     consensus: Callable[[Tensor, State], Tensor] = common_mean
@@ -335,6 +374,7 @@ class Algorithm(Generic[State, Chosen]):
     bound_is_tight: bool = False
     noise: Noise = GAUSSIAN
     no_pairwise: str | None = None
+    no_secure_sum: str | None = "asks its server for more than the sums of a round"
     formula: PublishedFormula[Any] | None = None
     claimed_run: Callable[[NodeRun], Any] = claimed_sums
     claimed_round: Callable[[Any], float] | None = None

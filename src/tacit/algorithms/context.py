@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from tacit.communication.colours import Summand
 from tacit.communication.exchange import Exchange
 
 __all__ = ["StepContext", "StepTable"]
@@ -145,6 +146,30 @@ class StepContext(Protocol):
                 number or `[nodes, 1]`.
             part: number of the release, where a step has several.
         """
+
+    @property
+    def only_sums(self) -> bool:
+        """Whether the server may see sums over the round's clients alone: then `summand` in place
+        of `add_noise`, whose noise is not enough for a message that is seen.
+        """
+
+    def summand(self, values: Tensor, k: int) -> Summand[Tensor]:
+        """`values` plus step k's noise in points of a lattice that all clients share.
+
+        For `Exchange.secure_sum`. As for `add_noise`, what is handed in must be bounded: a sum of
+        clipped contributions over the expected batch, or a change that was clipped.
+
+        Args:
+            values: of the active clients of this process, `[active, d]`, float64, in units of the
+                **mean** over a batch; overwritten.
+            k: the step.
+
+        Returns:
+            int64 `[active, d]`.
+        """
+
+    def mean_of_sum(self, total: Tensor, k: int) -> Tensor:
+        """The mean `[1, d]` over step k's active clients, of their `secure_sum` int64 `[1, d]`."""
 
     def noise_std(self, k: int) -> Tensor:
         """Standard deviation of step k's noise in a sum, float64 `[nodes, 1]`; 0 without noise."""

@@ -120,4 +120,6 @@ DP_ADMM = Algorithm(
     bound_is_tight=True,
     activity=participants,
     convex=True,
+    no_secure_sum="goes on at each client from what that client alone has sent: with sums only, "
+    "that would be private state, of which nothing is proved",
 )

@@ -42,6 +42,10 @@ server sees each client's message. Proof: `docs/proofs/local-steps.md`. The boun
 with the number of records, so that much more noise is needed for one record than in `dp-sgd`. No
 formula is printed for this setting: no claim.
 
+With secure sums (`[privacy].aggregation`) the server sees the sum of a round's Delta_i and none
+alone. Local steps start from theta_t, a function of earlier sums: the mechanism is the same, with
+what the noise of the honest clients counts for together as multiplier.
+
 FedAvg: local steps from the server's model, which becomes their mean, without noise (McMahan,
 Moore, Ramage, Hampson and Aguera y Arcas, AISTATS 2017). *Communication-Efficient Learning of Deep
 Networks from Decentralized Data*: the same with sigma = 0, the non-private baseline. `clip`, if one
@@ -67,6 +71,7 @@ from tacit.algorithms.federated import (
     RoundSampling,
     ServerState,
     average_active,
+    average_unseen,
     clipped_rows,
     local_schedules,
     participants,
@@ -119,6 +124,8 @@ def step(state: ServerState, k: int, options: LocalOptions, context: StepContext
     here = context.among(k)
     change = local_steps(state.x, k, options, here).sub_(state.x)
     change = clipped_rows(change, here.clip(k))
+    if context.only_sums:
+        return ServerState(state.x + average_unseen(change.double(), k, context))
     released = here.add_noise(change, k, scale=1 / here.batch_size.double())
     return ServerState(state.x + average_active(Released(released), k, context))
 
@@ -144,6 +151,7 @@ DP_FEDAVG: Algorithm[ServerState, LocalOptions] = Algorithm(
     step=step,
     consensus=server_model,
     mechanism=mechanism,
+    no_secure_sum=None,
     activity=participants,
 )
 

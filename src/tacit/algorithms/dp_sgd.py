@@ -25,6 +25,11 @@ C; replace-one: contributions of norm C) or, with batches of fixed size, replace
 is active is public. Trust model: the server sees each client's message. The paper's moments
 accountant is an upper bound by Renyi divergences; the privacy loss distribution is composed here
 instead. It prints no closed formula to compare with: no claim.
+
+With secure sums (`[privacy].aggregation`) the server sees the sum of g~_{i,t} over the round's
+clients and none alone. theta_{t+1} is a function of that, and each gradient is taken at theta_t:
+the mechanism is the same, with what the noise of the honest clients counts for together as
+multiplier.
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ from tacit.algorithms.federated import (
     FederatedOptions,
     ServerState,
     average_active,
+    average_unseen,
     participants,
     server_model,
     server_start,
@@ -56,7 +62,11 @@ def step(
     """One round: every active client's noised gradient, then the server's step."""
     here = context.among(k)
     at = state.x.repeat(len(here.nodes), 1)
-    gradient = average_active(Released(noised_gradient(at, k, here)), k, context)
+    if context.only_sums:
+        total = here.batch_gradient(at, k)
+        gradient = average_unseen(here.divide(total.double()), k, context)
+    else:
+        gradient = average_active(Released(noised_gradient(at, k, here)), k, context)
     rate = step_size(options, k, context.steps)
     x = state.x.sub(gradient, alpha=rate)
     return ServerState(prox(options.regulariser, x, rate, options.regularisation))
@@ -72,5 +82,6 @@ DP_SGD = Algorithm(
     step=step,
     consensus=server_model,
     bound_is_tight=True,
+    no_secure_sum=None,
     activity=participants,
 )

@@ -5,7 +5,8 @@ averages what they send back. Who is active is drawn before the run from the pub
 earns no amplification. Only the active clients are computed: of 1,000 clients with 50 a round, that
 is a twentieth of the work, and the server's model is kept once, not once a client.
 
-Trust model: the server sees every client's messages; everyone sees the server's model.
+Trust model: the server sees every client's messages, or, with secure sums, the sum over a round's
+active clients alone; everyone sees the server's model.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ __all__ = [
     "ServerState",
     "average_active",
     "average_latest",
+    "average_unseen",
     "clipped_rows",
     "local_schedules",
     "participants",
@@ -110,6 +112,21 @@ def average_active(value: Outgoing[Tensor], k: int, context: StepContext) -> Ten
     """
     (mean,) = context.exchange.average(k, value)
     return mean
+
+
+def average_unseen(values: Tensor, k: int, context: StepContext) -> Tensor:
+    """The mean `[1, d]` over the active clients of noised `values`, of which only the sum is seen.
+
+    Each client adds its noise to its own, in whole numbers of a lattice that all share, and the
+    server gets their sum (`StepContext.summand`, `Exchange.secure_sum`).
+
+    Args:
+        values: of the active clients, `[active, d]`, float64, in units of the mean over a batch.
+        k: the round.
+        context: of all clients.
+    """
+    summand = context.among(k).summand(values, k)
+    return context.mean_of_sum(context.exchange.secure_sum(k, summand), k)
 
 
 def average_latest(value: Outgoing[Tensor], k: int, context: StepContext) -> Tensor:

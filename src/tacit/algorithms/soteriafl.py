@@ -170,6 +170,7 @@ SOTERIAFL_SVRG: Algorithm[ShiftState, Any] = Algorithm(
     mechanism=reduced_sums,
     cost_depends_on_step=lambda options: options.state == "public",
     check=check_differences,
+    no_secure_sum="compresses each client's message by itself, and keeps a shift for each client",
     not_covered=("the snapshot gradients of state = 'private', in memory and in checkpoints",),
     message_numbers=lambda options, d: d * (1.0 if options.compressor == "none" else options.keep),
 )

@@ -1,7 +1,7 @@
 """What ledgers say, as a document: every epsilon recomputed from the files alone.
 
 The document is complete in itself: whoever has it can recompute its figures (`confirm`) without
-the files. Format, version 2:
+the files. Format, version 3:
 
 - `files`: the ledgers it was read from: whose each is (`of`), its `head`, which stands for all that
   it says and is found again in every later state of it (`check_contained`), and its `public_key`;
@@ -13,7 +13,9 @@ the files. Format, version 2:
   which mechanism (a place in `mechanisms`) of which run, at which node of it, from which account,
   the charged steps as `[first, until, times]`, and the epsilon of that release alone. Accounts that
   share records share their releases: `histories` lists which of them one record may have been
-  through (`tacit.privacy.ledger.spent`), and epsilon is that of the worst.
+  through (`tacit.privacy.ledger.spent`), and epsilon is that of the worst;
+- `trust`: of a run whose nodes hide behind each other, what its result says of that, with the
+  epsilon of all that was charged against 0, 1, 2 ... colluders (`tacit.analysis.colluders`).
 
 An epsilon is null where no finite one holds. `left` is a plain difference: epsilons of separate
 runs do not add up, so that a further run may fit although its own epsilon is above it, or not fit.
@@ -30,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from tacit import __version__
+from tacit.analysis.colluders import epsilon_against
 from tacit.errors import InputError
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
@@ -44,7 +47,7 @@ from tacit.privacy.ledger.spent import (
     released,
     run_mechanism,
 )
-from tacit.report.documents.base import Document, plain_json
+from tacit.report.documents.base import Document, parse, plain_json, read
 from tacit.report.documents.ledger import (
     LedgerAccount,
     LedgerFile,
@@ -52,6 +55,8 @@ from tacit.report.documents.ledger import (
     LedgerReport,
     LedgerRun,
 )
+from tacit.report.documents.trust import TrustTerms
+from tacit.report.wording import count_text
 
 __all__ = [
     "check_contained",
@@ -89,7 +94,7 @@ def ledger_document(path: Path, run: str | None = None) -> LedgerReport:
         rows, used = _node_rows(path, snapshots, mechanisms), snapshots
     figures = _figures(mechanisms)
     released = {release.run for row in rows for release in row.releases}
-    return LedgerReport(
+    document = LedgerReport(
         format_version=LedgerReport.version,
         tacit_version=__version__,
         path=str(path),
@@ -108,6 +113,20 @@ def ledger_document(path: Path, run: str | None = None) -> LedgerReport:
         mechanisms=tuple(dict(mechanism) for mechanism in mechanisms),
         nodes=tuple(figures(row) for row in rows),
     )
+    terms = None if document.nodes[:1] and document.nodes[0].data is not None else _terms(path)
+    if terms is None or len(terms.own) != len(document.nodes):
+        return document
+    against = {"epsilon_by_colluders": epsilon_against(document, terms)}
+    return document.model_copy(update={"trust": terms.model_copy(update=against)})
+
+
+def _terms(path: Path) -> TrustTerms | None:
+    """What the result beside a run's ledgers says of whom its nodes rely on."""
+    file = (path if path.is_dir() else path.parent) / "result.json"
+    if not file.is_file():
+        return None
+    terms = parse(file.read_bytes(), str(file)).get("trust")
+    return None if terms is None else read(TrustTerms, terms, f"{file}: trust")
 
 
 def _snapshots(path: Path) -> dict[Path, Snapshot]:
@@ -316,6 +335,8 @@ def confirm(document: LedgerReport) -> None:
         figures = _figures(document.mechanisms)
         for row in document.nodes:
             _compare(row, figures(row), tolerance)
+        if document.trust is not None:
+            _compare_trust(document.trust, epsilon_against(document, document.trust), tolerance)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -333,6 +354,16 @@ def _compare(row: LedgerAccount, recomputed: LedgerAccount, tolerance: float) ->
         _compare_figures(release, again, ("epsilon", "steps"), where, tolerance, 0.0)
 
 
+def _compare_trust(
+    terms: TrustTerms, recomputed: Sequence[Sequence[float | None]], tolerance: float
+) -> None:
+    for colluding, rows in enumerate(zip(terms.epsilon_by_colluders, recomputed, strict=True)):
+        for node, (stated, again) in enumerate(zip(*rows, strict=True)):
+            if not _agree(stated, again, tolerance):
+                where = f"epsilon of node {node} against {count_text(colluding, 'colluder')}"
+                raise InputError(where, stated, f"must be {again}, by its own mechanisms")
+
+
 def _compare_figures(
     row: Document,
     recomputed_row: Document,
@@ -344,12 +375,26 @@ def _compare_figures(
     for key in keys:
         stated: Any = getattr(row, key)
         recomputed: Any = getattr(recomputed_row, key)
-        size = max(abs(recomputed or 0.0), budget)
-        finite = stated is not None and recomputed is not None
-        if stated != recomputed and not (finite and abs(stated - recomputed) <= tolerance * size):
+        if not _agree(stated, recomputed, tolerance, budget):
             raise InputError(
                 f"{key} of {where}", stated, f"must be {recomputed}, by its own mechanisms"
             )
+
+
+def _agree(
+    stated: float | None, recomputed: float | None, tolerance: float, size: float = 0.0
+) -> bool:
+    """Whether two figures are the same but for a tolerance, which is relative.
+
+    Args:
+        stated: as it was written.
+        recomputed: as it follows now.
+        tolerance: of a difference, relative.
+        size: of larger figures that they are differences of.
+    """
+    if stated is None or recomputed is None:
+        return stated == recomputed
+    return abs(stated - recomputed) <= tolerance * max(abs(recomputed), size)
 
 
 def check_contained(files: Sequence[LedgerFile], path: Path) -> list[str]:

@@ -13,8 +13,12 @@ from rich.table import Table
 from tacit.analysis.ledger_report import node_list
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
+from tacit.privacy.mechanisms.base import Mechanism
 from tacit.report.documents.ledger import LedgerAccount, LedgerReport
+from tacit.report.documents.trust import TrustTerms
+from tacit.report.protection import colluder_cells
 from tacit.report.terminal import print_table
+from tacit.report.trust_words import COUNTING_ON_OTHERS, TRUST_MODELS
 from tacit.report.wording import epsilon_text, number_text
 
 __all__ = ["ledger_table"]
@@ -35,10 +39,16 @@ def ledger_table(document: LedgerReport) -> None:
     for rows, cells in _grouped(document.nodes):
         nodes.add_row(_named(rows), *cells)
     print_table(console, nodes)
+    if document.trust is not None:
+        print_table(console, _colluders_table(document, document.trust))
 
     def say(text: str, style: str = "dim") -> None:
         console.print(text, highlight=False, style=style)
 
+    for name in sorted({mechanism.trust_model for mechanism in _mechanisms(document)}):
+        say(f"trust model {name}: {TRUST_MODELS[name]}", style="")
+        if name in COUNTING_ON_OTHERS and document.trust is None:
+            say("how many may collude stands in the plan, the result and the statement of each run")
     for run in document.runs:
         entered = run.created.replace("T", " ")
         say(
@@ -63,6 +73,22 @@ def ledger_table(document: LedgerReport) -> None:
         f"difference: epsilons of separate runs do not add up.{more if of_data else ''}",
         style="",
     )
+
+
+def _colluders_table(document: LedgerReport, terms: TrustTerms) -> Table:
+    """What was spent of the weakest node, by how many nodes pool what they know."""
+    table = Table(box=SIMPLE_HEAD)
+    for heading in ("colluding nodes", "spent epsilon, highest node", "right guess at most"):
+        table.add_column(heading, justify="right")
+    table.add_column("allowed for")
+    deltas = [row.delta for row in document.nodes]
+    for colluding, epsilons in enumerate(terms.epsilon_by_colluders):
+        table.add_row(*colluder_cells(colluding, epsilons, deltas, terms.colluding))
+    return table
+
+
+def _mechanisms(document: LedgerReport) -> list[Mechanism]:
+    return [from_statement(mechanism) for mechanism in document.mechanisms]
 
 
 def _grouped(
@@ -109,7 +135,7 @@ def _words_of(document: LedgerReport, run: str) -> list[str]:
         for release in row.releases
         if release.run == run
     }
-    mechanisms = [from_statement(document.mechanisms[place]) for place in used]
-    words = [mechanism.explain(number_text) for mechanism in mechanisms]
+    mechanisms = _mechanisms(document)
+    words = [mechanisms[place].explain(number_text) for place in used]
     kinds = sorted(set(words))
     return kinds if len(kinds) < 3 else [*kinds[:2], f"and {len(kinds) - 2} more kinds"]

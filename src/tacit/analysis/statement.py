@@ -28,6 +28,7 @@ from tacit.errors import InputError
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import lacking_steps
+from tacit.privacy.mechanisms.base import against, observer
 from tacit.private_files import plain_errors, write_private
 from tacit.report.documents.base import as_dict, dump, parse, plain_json, read
 from tacit.report.documents.ledger import (
@@ -40,8 +41,9 @@ from tacit.report.documents.ledger import (
     StatementTask,
 )
 from tacit.report.documents.run import ResultDocument, RunAudit
+from tacit.report.documents.trust import TrustTerms
 from tacit.report.statement_page import statement_page
-from tacit.report.trust_words import TRUST_MODELS
+from tacit.report.trust_words import COUNTING_ON_OTHERS, TRUST_MODELS
 from tacit.report.wording import count_text, number_text
 from tacit.training.run_folder.folder import read_config
 
@@ -108,6 +110,17 @@ _PROCESSES = (
     "the trust model holds for those who see their messages. The ledgers of all processes were "
     "brought to one place for this statement. If a process was lost, nobody had let it be lost at "
     "a step that they chose by what they had seen."
+)
+_HONEST = (
+    "All nodes followed the protocol, and all but {colluding} kept to themselves what only a node "
+    "may know: its noise, and the secrets that it shares with others. A node that leaves out its "
+    "noise, or gives secrets away, counts as one of these. Nodes that send false numbers can spoil "
+    "the model; no epsilon bounds that."
+)
+_KEYS = (
+    "The secrets of two nodes came from keys of X25519 that their processes made at every start, "
+    "by HKDF-SHA256. No certificate said whose a key was: whoever relayed the keys is trusted not "
+    "to have put its own in their place."
 )
 _ALL_RUNS = (
     "The figure for all runs on the same data is that of their composition with settings that do "
@@ -210,7 +223,9 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
         accounting=result.accounting,
         relation=DefinedName(name=first.relation, meaning=RELATIONS[first.relation]),
         unit=DefinedName(name=first.unit, meaning=UNITS[first.unit]),
-        trust_model=DefinedName(name=first.trust_model, meaning=TRUST_MODELS[first.trust_model]),
+        trust_model=DefinedName(
+            name=first.trust_model, meaning=TRUST_MODELS[observer(first.trust_model)]
+        ),
         epsilon_meaning=EPSILON_MEANING,
         claim=result.claim,
         audit=result.audit,
@@ -224,10 +239,19 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
             *_ASSUMPTIONS,
             _end_assumption(result, ledger),
             _ONE_PROCESS if in_one_process else _PROCESSES.format(processes=len(ledger.files)),
+            *_trust_assumptions(ledger.trust),
             *(() if data_ledger is None else (_ALL_RUNS,)),
         ),
         not_covered=result.not_covered,
     )
+
+
+def _trust_assumptions(terms: TrustTerms | None) -> tuple[str, ...]:
+    """What is assumed of others, where nodes hide behind each other."""
+    if terms is None:
+        return ()
+    rule = _HONEST.format(colluding=count_text(terms.colluding, "node"))
+    return (rule,) if len(terms.nodes_by_process) == 1 else (rule, _KEYS)
 
 
 def _end_assumption(result: ResultDocument, ledger: LedgerReport) -> str:
@@ -382,6 +406,7 @@ def _confirmed(
             name, proper = getattr(statement, key).name, getattr(mechanism, key)
             if name != proper:
                 raise InputError(key, name, f"must be {proper!r}, by its own mechanisms")
+    _check_trust(statement)
     of_data: list[float] = []
     if statement.data_ledger is not None:
         confirm(statement.data_ledger)
@@ -397,6 +422,8 @@ def _confirmed(
         nodes=len(statement.nodes),
         epsilon=max(row.epsilon for row in statement.nodes),
         delta=max(row.delta for row in statement.nodes),
+        trust_model=statement.trust_model.name,
+        colluding=None if statement.ledger.trust is None else statement.ledger.trust.colluding,
         data_epsilon=max(of_data, default=None),
         date=statement.date,
         tacit_version=statement.tacit_version,
@@ -404,6 +431,17 @@ def _confirmed(
         ledgers=None if ledger is None else tuple(_contained(statement, ledger)),
         audit_alarms=_audit_alarms(statement.audit),
     )
+
+
+def _check_trust(statement: Statement) -> None:
+    """Refuse a statement that lacks the terms of its trust model, or has those of another."""
+    name, terms = statement.trust_model.name, statement.ledger.trust
+    if (terms is None) == (observer(name) in COUNTING_ON_OTHERS):
+        expected = "must stand in the ledger of" if terms is None else "must be null under"
+        colluding = None if terms is None else terms.colluding
+        raise InputError("trust", colluding, f"{expected} the trust model {name!r}")
+    if terms is not None and name != against(observer(name), terms.colluding):
+        raise InputError("trust", terms.colluding, f"is not that of the trust model {name!r}")
 
 
 def _audit_alarms(audit: RunAudit | None) -> tuple[str, ...]:

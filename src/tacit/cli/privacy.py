@@ -144,12 +144,16 @@ def check(
     """Recompute every epsilon of a statement from the file alone."""
     from tacit.analysis.statement import check_statement
     from tacit.report.documents.base import dump
+    from tacit.report.wording import count_text
 
     confirmed = check_statement(file, ledger)
     if as_json:
         typer.echo(dump(confirmed))
     else:
         typer.echo(f"{file}: every epsilon in it is confirmed")
+        most = confirmed.colluding
+        collude = "any number of nodes" if most is None else f"any {count_text(most, 'node')}"
+        typer.echo(f"{file}: under the trust model {confirmed.trust_model}, {collude} may collude")
         for path in confirmed.ledgers or ():
             typer.echo(f"{path}: contains what the statement saw of it")
         for name in confirmed.audit_alarms:

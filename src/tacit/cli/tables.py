@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import termios
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from types import FrameType
@@ -22,8 +22,10 @@ from tacit.algorithms import ALGORITHMS
 from tacit.cli.interrupts import interrupt
 from tacit.report.documents.plan import PlanDocument, PlannedNode
 from tacit.report.measures import ACCURACY, LOSS, measure_of
+from tacit.report.protection import colluder_cells
 from tacit.report.terminal import print_table
-from tacit.report.wording import bytes_text, epsilon_text, percent_text
+from tacit.report.wording import bytes_text, count_text, epsilon_text, percent_text
+from tacit.training.budget import epsilon_by_colluders
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.prepare import Job
 from tacit.training.run_folder.result import Result, bytes_per_step, mechanism_line
@@ -211,7 +213,11 @@ def result_table(result: Result) -> None:
         at = f" (delta {_spread(deltas, '{:g}'.format)})"
         rows.append((f"epsilon certified, most{at}", epsilon_text(max(spent))))
         rows.append(("epsilon certified, least", epsilon_text(min(spent))))
-        rows.append(("epsilon claimed by the paper, same noise", _claims(result)))
+        if plan.release.pairs is None:
+            rows.append(("epsilon claimed by the paper, same noise", _claims(result)))
+        else:
+            collude = count_text(plan.release.pairs.colluding, "node")
+            rows.append(("trust model", f"{plan.release.trust_model}, {collude} may collude"))
     rows.append(("bytes sent a node", bytes_text(sum(result.bytes_sent) / len(result.bytes_sent))))
     rows.append(("steps", f"{result.steps} of {plan.steps} in {result.seconds:.1f} s"))
     title = f"{plan.config.algorithm.definition.title} on {plan.config.task.dataset}, "
@@ -252,6 +258,7 @@ def plan_document(job: Job) -> PlanDocument:
     plan = job.plan
     per_step = bytes_per_step(plan, _message_numbers(plan), job.dtype.itemsize)
     bounds, last = plan.release.clip.bounds, plan.steps - 1
+    pairs, by_colluders = plan.release.pairs, epsilon_by_colluders(plan)
     return PlanDocument(
         algorithm=plan.config.algorithm.name,
         dataset=plan.config.task.dataset,
@@ -259,6 +266,9 @@ def plan_document(job: Job) -> PlanDocument:
         parameters=plan.parameters,
         steps=plan.steps,
         relation=plan.config.privacy.relation if plan.accounted else None,
+        trust_model=plan.release.trust_model if plan.accounted else None,
+        colluding=None if pairs is None else pairs.colluding,
+        pair_noise=None if pairs is None else pairs.ratio,
         mechanism=mechanism_line(plan),
         clip=None if bounds is None else (bounds[0], bounds[last]),
         graph=plan.mixing.schedule.name,
@@ -272,18 +282,24 @@ def plan_document(job: Job) -> PlanDocument:
         baselines=job.baselines.by_name(job.metrics),
         warnings=plan.warnings,
         notes=plan.notes,
-        per_node=tuple(_planned_node(plan, node) for node in plan.nodes),
+        per_node=tuple(
+            _planned_node(plan, node, tuple(row[node.node] for row in by_colluders))
+            for node in plan.nodes
+        ),
     )
 
 
-def _planned_node(plan: Plan, node: NodePlan) -> PlannedNode:
-    ends = (0, plan.steps - 1)
-    first_multiplier, last_multiplier = (plan.release.noise_multiplier(node, k) for k in ends)
-    first_std, last_std = (plan.release.noise_std(node, k) / node.expected_batch for k in ends)
+def _planned_node(
+    plan: Plan, node: NodePlan, by_colluders: tuple[float | None, ...]
+) -> PlannedNode:
+    release, last = plan.release, plan.steps - 1
+    first_std, last_std = (release.noise_std(node, k) / node.expected_batch for k in (0, last))
     return PlannedNode(
         **asdict(node),
-        noise_multiplier=(first_multiplier, last_multiplier),
+        noise_multiplier=(release.noise_multiplier(node, 0), release.noise_multiplier(node, last)),
+        own_noise_multiplier=(release.own_multiplier(node, 0), release.own_multiplier(node, last)),
         noise_std=(first_std, last_std),
+        epsilon_by_colluders=by_colluders,
     )
 
 
@@ -308,19 +324,38 @@ def plan_table(job: Job) -> None:
         ("clipping bound", "none" if bounds is None else _first_last((bounds[0], bounds[-1]))),
         ("mechanism", document.mechanism or "no noise: NOT PRIVATE"),
         ("relation", document.relation or "-"),
+        ("trust model", document.trust_model or "-"),
     )
     for row in rows:
         about.add_row(*row)
     console.print(about)
-    headings = ("nodes", "records", "rate", "noise multiplier", "noise in mean")
-    table = _table((*headings, "budget", "certified epsilon", "claimed epsilon"), justify="right")
-    for numbers, node in _groups(plan.nodes):
+    shared = plan.release.pairs is not None
+    # No paper claims anything of noise that nodes share.
+    kind = ("own multiplier",) if shared else ()
+    headings = ("nodes", "records", "rate", "noise multiplier", *kind, "noise in mean", "budget")
+    claim = () if shared else ("claimed epsilon",)
+    table = _table((*headings, "certified epsilon", *claim), justify="right")
+    for numbers, node in _groups(plan):
         table.add_row(*_plan_row(plan, numbers, node))
     print_table(console, table)
+    if shared and plan.accounted:
+        print_table(console, _colluders_table(plan, document))
     for note in plan.notes:
         console.print(note, highlight=False)
     for warning in plan.warnings:
         console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _colluders_table(plan: Plan, document: PlanDocument) -> Table:
+    """Certified epsilon of the weakest node, by how many nodes pool what they know."""
+    table = _table(
+        ("colluding nodes", "epsilon, highest node", "right guess at most", "allowed for")
+    )
+    deltas = [node.delta for node in plan.nodes]
+    by_colluders = zip(*(node.epsilon_by_colluders for node in document.per_node), strict=True)
+    for colluding, epsilons in enumerate(by_colluders):
+        table.add_row(*colluder_cells(colluding, epsilons, deltas, document.colluding or 0))
+    return table
 
 
 def _judged_by(job: Job) -> str:
@@ -352,18 +387,18 @@ def _table(headings: Sequence[str], justify: Literal["left", "right"] = "left") 
 
 
 def _plan_row(plan: Plan, numbers: Sequence[int], node: NodePlan) -> tuple[str, ...]:
-    last = plan.steps - 1
-    multipliers = [plan.release.noise_multiplier(node, k) for k in (0, last)]
-    stds = [plan.release.noise_std(node, k) / node.expected_batch for k in (0, last)]
+    release, ends = plan.release, (0, plan.steps - 1)
+    own = () if release.pairs is None else ([release.own_multiplier(node, k) for k in ends],)
     return (
         _numbers(numbers),
         str(node.records),
         f"{node.rate:.4g}",
-        _first_last(multipliers),
-        _first_last(stds),
+        _first_last([release.noise_multiplier(node, k) for k in ends]),
+        *map(_first_last, own),
+        _first_last([release.noise_std(node, k) / node.expected_batch for k in ends]),
         _budget(node),
         "-" if node.epsilon is None else epsilon_text(node.epsilon),
-        "no claim" if node.claimed is None else epsilon_text(node.claimed),
+        *(() if own else ("no claim" if node.claimed is None else epsilon_text(node.claimed),)),
     )
 
 
@@ -373,11 +408,12 @@ def _budget(node: NodePlan) -> str:
     return "-" if node.delta is None else f"({epsilon}, {epsilon_text(node.delta)})"
 
 
-def _groups(nodes: Iterable[NodePlan]) -> list[tuple[list[int], NodePlan]]:
+def _groups(plan: Plan) -> list[tuple[list[int], NodePlan]]:
     """Nodes that differ in nothing but their number, together."""
     groups: dict[tuple[Any, ...], list[NodePlan]] = {}
-    for node in nodes:
-        key = (node.records, node.noise_scale, node.budget, node.delta, node.epsilon)
+    for node in plan.nodes:
+        counted = plan.release.noise_multiplier(node, 0)
+        key = (node.records, node.noise_scale, node.budget, node.delta, node.epsilon, counted)
         groups.setdefault(key, []).append(node)
     return [([node.node for node in group], group[0]) for group in groups.values()]
 

@@ -32,6 +32,7 @@ __all__ = [
     "IDENTITY",
     "LABEL_COUNTS",
     "METRICS",
+    "PUBLIC_KEY",
     "REPORT",
     "RUN_ID",
     "SESSION_ID",
@@ -139,6 +140,7 @@ _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Short = Annotated[str, Field(max_length=200)]
 _Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9_. -]{1,80}$")]
 _Token = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+_PublicKey = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _Id = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 _Interval = tuple[_Step, _Step]
 _Identity = Annotated[dict[_Key, _Short | _Integer | _Finite], Field(max_length=1000)]
@@ -234,6 +236,7 @@ STEPS = Form(
     2**16,
 )
 TOKEN = Form(TypeAdapter[str](_Token, config=_LATER), 20)
+PUBLIC_KEY = Form(TypeAdapter[str](_PublicKey, config=_LATER), 68)
 TOKENS = Form(
     TypeAdapter[list[str]](
         Annotated[list[_Token], Field(max_length=_MOST_RANKS, fail_fast=True)], config=_LATER

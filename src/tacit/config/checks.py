@@ -28,6 +28,7 @@ def check(
     _check_options(algorithm, privacy)
     _check_privacy(algorithm, privacy, train)
     _check_pairwise(nodes.count, topology, algorithm, privacy)
+    _check_secure_sum(nodes.count, algorithm, privacy, faults)
     _check_budgets(privacy, nodes.count)
     _check_ledger(privacy)
     _check_faults(faults, nodes.count)
@@ -154,8 +155,9 @@ def _check_pairwise(
 ) -> None:
     """Refuse noise of pairs where it would not cancel, and its keys where there is none."""
     if privacy.noise != "pairwise":
+        colluding = None if privacy.aggregation == "secure-sum" else privacy.colluding
         for where, value in (
-            ("privacy.colluding", privacy.colluding),
+            ("privacy.colluding", colluding),
             ("privacy.pair_noise", privacy.pair_noise),
             ("topology.partners", topology.partners),
         ):
@@ -191,6 +193,44 @@ def _check_pairwise(
     if kind == "circulant" and int(degree) >= count:
         expected = f"needs more nodes than partners of each, and there are {count}"
         raise InputError("topology.partners", topology.partners, expected)
+
+
+def _check_secure_sum(
+    count: int, chosen: AlgorithmSection, privacy: Privacy, faults: Faults
+) -> None:
+    """Refuse secure sums where there is no sum to be seen alone, or where one could be lost."""
+    if privacy.aggregation != "secure-sum":
+        return
+    definition = chosen.definition
+    reason = definition.no_secure_sum
+    if definition.weights != "server":
+        reason = "has no server: each neighbour sees messages; see privacy.noise = 'pairwise'"
+    elif not definition.private:
+        reason = "adds no noise"
+    if reason is not None:
+        expected = f"does not go with {definition.name}, which {reason}"
+        raise InputError("privacy.aggregation", "secure-sum", expected)
+    if not privacy.noisy:
+        expected = (
+            "needs noise, without which a sum shows what it is made of: give privacy.epsilon or "
+            "privacy.noise_std, or leave it out"
+        )
+        raise InputError("privacy.aggregation", "secure-sum", expected)
+    if privacy.colluding is not None and privacy.colluding >= count:
+        expected = f"must be below the number of clients, {count}"
+        raise InputError("privacy.colluding", privacy.colluding, expected)
+    lossy = {
+        "drop": faults.drop,
+        "drop_edges": faults.drop_edges,
+        "tolerate": faults.tolerate,
+    }
+    for key, value in lossy.items():
+        if value:
+            expected = (
+                "does not go with privacy.aggregation = 'secure-sum': without one of its messages "
+                "a sum stays masked, and the round must be run again"
+            )
+            raise InputError(f"faults.{key}", value, expected)
 
 
 def _check_faults(faults: Faults, count: int) -> None:

@@ -48,6 +48,7 @@ __all__ = [
 _MOST_BYTES = 2**24
 DEFAULT_EPSILON = 3.0
 DEFAULT_PAIRWISE = {"colluding": 1, "pair_noise": "auto"}
+DEFAULT_SECURE_SUM = {"colluding": 1}
 DEFAULT_GRAPH = {
     "column-stochastic": "exponential",
     "doubly-stochastic": "ring",
@@ -90,6 +91,8 @@ class Config(Section):
         if privacy.noise == "pairwise":
             made["privacy"] = _completed(made["privacy"], DEFAULT_PAIRWISE)
             made["topology"] = _completed(made["topology"], {"partners": "graph"})
+        if privacy.aggregation == "secure-sum":
+            made["privacy"] = _completed(made["privacy"], DEFAULT_SECURE_SUM)
         made["task"], made["nodes"] = complete_for_table(made["task"], made["nodes"])
         super().__init__(**made)
         check(self.nodes, self.topology, self.algorithm, self.privacy, self.train, self.faults)

@@ -249,7 +249,9 @@ class Privacy(Section):
 
     With `noise = "pairwise"`, nodes that share a secret add noise of which one adds what the other
     subtracts; epsilon then holds against any `colluding` nodes who pool all that they know.
-    `pair_noise` is the standard deviation of a pair's noise over that of a node's own.
+    `pair_noise` is the standard deviation of a pair's noise over that of a node's own. With
+    `aggregation = "secure-sum"` a server sees the sum of a round's messages and none alone; epsilon
+    then holds against it and any `colluding` clients who pool all that they know.
     """
 
     epsilon: Literal["none"] | float | tuple[float, ...] | None = None
@@ -264,6 +266,7 @@ class Privacy(Section):
     noise: Literal["independent", "pairwise"] = "independent"
     colluding: Annotated[int, Field(ge=0, le=MOST_NODES, strict=True), Whole] | None = None
     pair_noise: Literal["auto"] | float | None = None
+    aggregation: Literal["clear", "secure-sum"] = "clear"
     noise_seed: Seed | None = None
     ledger: Annotated[str, Field(min_length=1)] | None = None
     ledger_epsilon: float | tuple[float, ...] | None = None

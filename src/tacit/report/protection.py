@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tacit.report.wording import epsilon_text, guess_bound, lower_text, percent_up_text
+from tacit.report.wording import NOTHING, epsilon_text, guess_bound, lower_text, percent_up_text
 
 __all__ = [
     "MOST_SHOWN",
     "SIZE_NOTE",
     "Protection",
+    "colluder_cells",
     "epsilon_words",
     "lower_words",
     "protection",
@@ -87,3 +88,31 @@ def size_note(rows: Iterable[Sequence[str]]) -> str:
     """What to say below a table some of whose cells are beyond all meaning; else nothing."""
     beyond = any(cell.startswith(_MORE) for row in rows for cell in row)
     return f"{SIZE_NOTE}." if beyond else ""
+
+
+def colluder_cells(
+    colluding: int,
+    epsilons: Sequence[float | None],
+    deltas: Sequence[float | None],
+    guaranteed: int,
+) -> tuple[str, ...]:
+    """What is said of one number of colluders: of the node with the weakest guarantee.
+
+    Args:
+        colluding: how many pool what they know.
+        epsilons: certified against them, one a node.
+        deltas: at which, one a node.
+        guaranteed: against how many the run's guarantee is.
+    """
+    known = [
+        (epsilon, delta)
+        for epsilon, delta in zip(epsilons, deltas, strict=True)
+        if epsilon is not None and delta is not None
+    ]
+    told = "yes" if colluding < guaranteed else "yes: the run's epsilon"
+    if colluding > guaranteed:
+        told = "no"
+    if len(known) < len(epsilons) or not known:
+        return str(colluding), "infinite", NOTHING, told
+    highest = max(epsilon for epsilon, _ in known)
+    return str(colluding), epsilon_words(highest), protection(known).right_guess, told

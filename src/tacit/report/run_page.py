@@ -319,13 +319,15 @@ def _noise_facts(run: RecordedRun) -> list[tuple[str, str]]:
     if not known:
         return [("Noise", "none was added, or its level was not recorded")]
     norm = number_text(known[-1] * math.sqrt(run.result.parameters))
-    return [
-        (
-            "Noise",
-            f"{range_text(known[0], known[-1])} in one coordinate of a mean gradient, about {norm} "
-            "in all together at the end",
-        )
-    ]
+    told = (
+        f"{range_text(known[0], known[-1])} in one coordinate of a mean gradient, about {norm} "
+        "in all together at the end"
+    )
+    trust = run.result.trust
+    if trust is not None and trust.deviation:
+        ratio = trust.deviation / math.sqrt(math.fsum(own**2 for own in trust.own) / len(trust.own))
+        told += f"; the noise of a pair is {number_text(ratio)} times that, and cancels in the mean"
+    return [("Noise", told)]
 
 
 def _records_text(nodes: Sequence[NodeRow]) -> str:

@@ -8,8 +8,10 @@ from typing import Any
 from tacit.report.audit_words import AuditWords, audit_words, in_doubt
 from tacit.report.documents.base import read
 from tacit.report.documents.run import RunAudit
+from tacit.report.documents.trust import TrustTerms
 from tacit.report.protection import epsilon_words, lower_words, protection, size_note
 from tacit.report.rendering import Table, render
+from tacit.report.trust_words import SIMULATED, TrustWords, trust_words
 from tacit.report.wording import (
     NOTHING,
     count_text,
@@ -68,6 +70,8 @@ def statement_page(document: Mapping[str, Any]) -> str:
         relation=document["relation"],
         unit=document["unit"],
         trust_model=document["trust_model"],
+        trust=_trust(document),
+        simulated=SIMULATED,
         right_guess=strength.right_guess,
         epsilon_meaning=document["epsilon_meaning"],
         nodes=_table(_NODE_COLUMNS, ((row["node"], _node_cells(row, infinite)) for row in rows)),
@@ -131,6 +135,15 @@ def _node_cells(row: Mapping[str, Any], infinite: bool) -> tuple[str, ...]:
         claimed,
         "not run" if row["audited"] is None else lower_words(row["audited"]),
     )
+
+
+def _trust(document: Mapping[str, Any]) -> TrustWords | None:
+    """Whom the nodes rely on; None where each relies on itself alone."""
+    terms = document["ledger"].get("trust")
+    if terms is None:
+        return None
+    deltas = [row["delta"] for row in document["nodes"]]
+    return trust_words(document["trust_model"]["name"], read(TrustTerms, terms, "trust"), deltas)
 
 
 def _audit(document: Mapping[str, Any]) -> AuditWords | None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tacit.report.documents.trust import TrustTerms
-from tacit.report.protection import epsilon_words, protection, size_note
+from tacit.report.protection import colluder_cells, size_note
 from tacit.report.rendering import Table
-from tacit.report.wording import NOTHING, count_text
+from tacit.report.wording import count_text
 
-__all__ = ["SIMULATED", "TRUST_MODELS", "TrustWords", "colluder_cells", "trust_words"]
+__all__ = ["COUNTING_ON_OTHERS", "SIMULATED", "TRUST_MODELS", "TrustWords", "trust_words"]
 
 TRUST_MODELS = {
     "all-messages": "the observer sees every message of every node at every step, the graph, the "
@@ -33,6 +33,9 @@ TRUST_MODELS = {
     "and masking their messages with secrets that they keep",
 }
 """The observer of each trust model, in one sentence that a statement hands over."""
+
+COUNTING_ON_OTHERS = ("pairwise", "secure-sum")
+"""The trust models in which a node's epsilon rests on what other nodes do and keep secret."""
 
 _HIDDEN = {
     "pairwise": "Everybody may read every message. Each node hides its records behind a small "
@@ -70,13 +73,14 @@ class TrustWords:
 
     Args:
         simulated: whether all secrets were in one process.
-        texts: who sees what, who has to keep to the rules, where secrets come from, what is not
-            covered: each a paragraph.
+        texts: how nodes hide behind each other, and for how many colluders: each a paragraph.
+        limits: where secrets come from, and what is not covered: each a paragraph.
         table: certified epsilon against how many colluders.
     """
 
     simulated: bool
     texts: tuple[str, ...]
+    limits: tuple[str, ...]
     table: Table
 
 
@@ -84,26 +88,24 @@ def trust_words(trust_model: str, trust: TrustTerms, deltas: Sequence[float | No
     """Put a trust model, and what it comes to in a run, into words.
 
     Args:
-        trust_model: its name.
+        trust_model: its name, with or without the number of those who may collude.
         trust: of the run.
         deltas: at which the epsilon of each node is stated, `[nodes]`.
     """
     simulated = len(trust.nodes_by_process) == 1
-    texts = [_HIDDEN[trust_model], _guarantee(trust.colluding)]
+    limits = [_KEYS.format(processes=len(trust.nodes_by_process))]
     if simulated:
-        texts.append(f"{SIMULATED[0]}. {SIMULATED[1]}")
-    else:
-        texts.append(_KEYS.format(processes=len(trust.nodes_by_process)))
-        most = max(trust.nodes_by_process)
-        texts += [_CROWDED.format(most=most)] if most > 1 else []
-    texts.append(_POISONING)
+        limits = [f"{SIMULATED[0]}. {SIMULATED[1]}"]
+    elif (most := max(trust.nodes_by_process)) > 1:
+        limits.append(_CROWDED.format(most=most))
     rows = [
         colluder_cells(colluding, epsilons, deltas, trust.colluding)
         for colluding, epsilons in enumerate(trust.epsilon_by_colluders)
     ]
-    columns = ("colluding nodes", "epsilon, highest node", "right guess at most", "guaranteed")
-    table = Table(columns, rows, left=("guaranteed",), note=size_note(rows))
-    return TrustWords(simulated, tuple(texts), table)
+    columns = ("colluding nodes", "epsilon, highest node", "right guess at most", "allowed for")
+    table = Table(columns, rows, left=("allowed for",), note=size_note(rows))
+    texts = (_HIDDEN[trust_model.partition(",")[0]], _guarantee(trust.colluding))
+    return TrustWords(simulated, texts, (*limits, _POISONING), table)
 
 
 def _guarantee(colluding: int) -> str:
@@ -114,33 +116,3 @@ def _guarantee(colluding: int) -> str:
         f"Epsilon holds against any {count_text(colluding, 'node')} who pool all that they know, "
         f"their noise and secrets included, {rest}."
     )
-
-
-def colluder_cells(
-    colluding: int,
-    epsilons: Sequence[float | None],
-    deltas: Sequence[float | None],
-    guaranteed: int,
-) -> tuple[str, ...]:
-    """What is said of one number of colluders: of the node with the weakest guarantee.
-
-    Args:
-        colluding: how many pool what they know.
-        epsilons: certified against them, one a node.
-        deltas: at which, one a node.
-        guaranteed: against how many the run's guarantee is.
-    """
-    known = [
-        (epsilon, delta)
-        for epsilon, delta in zip(epsilons, deltas, strict=True)
-        if epsilon is not None and delta is not None
-    ]
-    told = "yes, and this is the run's epsilon" if colluding == guaranteed else ""
-    if colluding < guaranteed:
-        told = "yes"
-    elif colluding > guaranteed:
-        told = "no: more collude than the run allows for"
-    if len(known) < len(epsilons) or not known:
-        return str(colluding), "infinite", NOTHING, told
-    highest = max(epsilon for epsilon, _ in known)
-    return str(colluding), epsilon_words(highest), protection(known).right_guess, told

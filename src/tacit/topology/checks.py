@@ -126,7 +126,7 @@ def _second_of_few(mixing: Mixing) -> float:
 
 
 def _second_of_many(mixing: Mixing) -> float | None:
-    if all(map(_is_circulant, mixing.weights)):
+    if all(map(is_circulant, mixing.weights)):
         # Such matrices have their eigenvectors in common, so eigenvalues are multiplied.
         product = np.ones(mixing.schedule.nodes, np.complex128)
         for weights in mixing.weights:
@@ -135,7 +135,7 @@ def _second_of_many(mixing: Mixing) -> float | None:
     return _second_by_iteration(mixing)
 
 
-def _is_circulant(weights: Weights) -> bool:
+def is_circulant(weights: Weights) -> bool:
     """Whether every row is that of node 0, moved."""
     count = int(weights.counts[0])
     if (weights.counts != count).any():

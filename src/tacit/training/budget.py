@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tacit.communication.pair_keys import agreed_pair_keys
 from tacit.communication.peers import Peers, Placement
 from tacit.errors import BudgetError, InputError
 from tacit.privacy import to_statement
@@ -162,24 +163,34 @@ def node_keys(plan: Plan, hosted: Sequence[int] | None = None) -> NodeKeys:
     return fresh_keys(here)
 
 
-def pair_keys(
-    plan: Plan, placement: Placement, peers: Peers, run_id: str | None = None
-) -> PairKeys | None:
+def pair_keys(plan: Plan, placement: Placement, peers: Peers) -> PairKeys | None:
     """The secret keys of this process's pairs of nodes, fresh at every start; None without pairs.
 
     Steps that are run again after a kill therefore never see the same noise of a pair twice.
+
+    Raises:
+        InputError: on `privacy.colluding`, a process hosts more nodes than that.
+        PeerError: another process was lost, or showed no public key.
     """
     pairs = plan.release.pairs
     if pairs is None:
         return None
     seed = plan.config.privacy.noise_seed
-    if seed is not None or peers.processes == 1:
-        return (
-            seeded_pair_keys(seed, pairs.pairs)
-            if seed is not None
-            else fresh_pair_keys(pairs.pairs)
+    if seed is not None:
+        return seeded_pair_keys(seed, pairs.pairs)
+    if peers.processes == 1:
+        return fresh_pair_keys(pairs.pairs)
+    hosted = [len(placement.hosted(rank)) for rank in range(peers.processes)]
+    if max(hosted) > pairs.colluding:
+        raise InputError(
+            "privacy.colluding",
+            pairs.colluding,
+            f"must be at least {max(hosted)}: the process of rank {hosted.index(max(hosted))} "
+            "hosts so many nodes, and knows all that they know; or give each process fewer "
+            "(nodes.placement)",
+            public=True,
         )
-    raise InputError("privacy.noise", "pairwise", "runs in one process so far")
+    return agreed_pair_keys(peers, pairs.pairs, placement.ranks, "noise of pairs")
 
 
 @dataclass(frozen=True)
@@ -325,18 +336,18 @@ def epsilon_by_colluders(
 ) -> tuple[tuple[float | None, ...], ...]:
     """Certified epsilon against 0, 1, 2 ... nodes who pool all that they know: a row a number.
 
-    Up to one more than the plan's guarantee is about; no rows without noise of pairs.
+    Up to one more than the plan's guarantee is about; no rows where it counts on nobody else.
 
     Args:
         plan: of the run.
         charged: the steps that each node has released; by default all that are planned.
     """
-    pairs = plan.release.pairs
-    if pairs is None:
+    shared = plan.release.shared
+    if shared is None:
         return ()
     if charged is None:
         charged = {node.node: ((0, plan.steps),) for node in plan.nodes}
-    most = min(pairs.colluding + 1, len(plan.nodes) - 1)
+    most = min(shared.colluding + 1, len(plan.nodes) - 1)
     return tuple(
         epsilon_spent(plan, charged, plan.release.against(colluding))
         for colluding in range(most + 1)

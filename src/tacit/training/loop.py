@@ -38,7 +38,13 @@ from tacit.report.documents.base import plain_json
 from tacit.report.documents.metrics import Measurement, Scores
 from tacit.report.documents.run import ResultDocument
 from tacit.training.allocator import retain_allocations
-from tacit.training.budget import RunLedger, claimed_spent, epsilon_spent, open_ledger
+from tacit.training.budget import (
+    RunLedger,
+    claimed_spent,
+    epsilon_by_colluders,
+    epsilon_spent,
+    open_ledger,
+)
 from tacit.training.evaluation import consensus_of, models_public
 from tacit.training.hooks import LOG, Callback, Hooks, Progress
 from tacit.training.prepare import Job
@@ -413,7 +419,8 @@ def _finish(run: RunState, hooks: Hooks) -> Result:
         run.folder.write_tensors(folders.NODES, own_models.pop(folders.NODES))
     document = None
     if run.peers.rank == 0:
-        document = _document(run, epsilon, seconds, others="rank {rank}")
+        against = epsilon_by_colluders(plan, charged)
+        document = _document(run, epsilon, against, seconds, others="rank {rank}")
     if run.common_folder is not None and document is not None:
         state_dict = job.model.module(consensus).state_dict()
         run.common_folder.write_result(document, {**own_models, folders.MODEL: state_dict})
@@ -484,13 +491,19 @@ def _scores(summary: Mapping[str, float | None] | None) -> dict[str, float] | No
 
 
 def _document(
-    run: RunState, epsilon: Sequence[float | None], seconds: float, *, others: str
+    run: RunState,
+    epsilon: Sequence[float | None],
+    against: Sequence[Sequence[float | None]],
+    seconds: float,
+    *,
+    others: str,
 ) -> ResultDocument:
     """The content of `result.json`.
 
     Args:
         run: of which.
         epsilon: of every node.
+        against: likewise, against 0, 1, 2 ... colluders where nodes share noise.
         seconds: of training.
         others: where that of another process's node is from; `{rank}` stands for its rank.
     """
@@ -508,6 +521,7 @@ def _document(
         message=run.message,
         steps=run.step,
         epsilon=epsilon,
+        epsilon_by_colluders=against,
         claimed=claimed_spent(run.plan, run.charged),
         evaluation=None if run_evaluation is None else run_evaluation.evaluation,
         bytes_sent=sent,
@@ -557,9 +571,11 @@ def _diverged(run: RunState, message: str) -> None:
     own = {} if run.ledger is None else run.ledger.charged()
     hosted = run.job.hosted
     # Of other processes' nodes nothing is known: they are not asked what they have reserved.
-    spent = enumerate(epsilon_spent(run.plan, own))
-    epsilon = [value if node in hosted else None for node, value in spent]
-    document = _document(run, epsilon, run.seconds, others="not asked")
+    epsilon, *against = (
+        [value if node in hosted else None for node, value in enumerate(spent)]
+        for spent in (epsilon_spent(run.plan, own), *epsilon_by_colluders(run.plan, own))
+    )
+    document = _document(run, epsilon, against, run.seconds, others="not asked")
     run.common_folder.write_document(folders.RESULT, document)
     write_report(run.common_folder.path)
 

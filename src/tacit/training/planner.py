@@ -31,6 +31,7 @@ from tacit.training.pair_noise import PairNoise, partners, root_mean_square
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.release import Interval, NodeRelease, Release, make_release
 from tacit.training.rounds import contraction_of_rounds, planned_rounds
+from tacit.training.secure_sums import SecureSums, check_range
 
 __all__ = ["build_plan"]
 
@@ -83,6 +84,10 @@ def build_plan(
     )
     if config.privacy.noise == "pairwise":
         release = replace(release, pairs=_pairs_alone(config, mixing, activity))
+    if config.privacy.aggregation == "secure-sum":
+        active = None if activity is None else activity.active
+        sums = SecureSums(len(records), config.privacy.colluding or 0, active)
+        release = replace(release, sums=sums)
     cautions = (*cautions, *definition.check(setup))
     if definition.convex and setup.model not in _CONVEX_MODELS:
         cautions += (
@@ -95,6 +100,9 @@ def build_plan(
             release, nodes = _with_pair_noise(config, release, nodes)
             notes = (_pairs_note(config, release), *notes)
             cautions += _uncovered(release)
+        if release.sums is not None:
+            nodes = _with_common_noise(config, release, nodes)
+            notes = (_sums_note(release), *notes)
         cautions += _large_delta(nodes)
     else:
         nodes = tuple(NodePlan(**vars(node)) for node in sampled)
@@ -247,7 +255,7 @@ class _NoiseQuestion:
 
 
 def _released(release: Release, node: NodeRelease) -> tuple[tuple[float, int], ...]:
-    """Noise shapes of the steps in which a node takes part, each with how many: order is free.
+    """What noise counts for in the steps in which a node takes part, and how many: order is free.
 
     Where what a step costs depends on its number, their numbers.
     """
@@ -256,7 +264,8 @@ def _released(release: Release, node: NodeRelease) -> tuple[tuple[float, int], .
     steps = release.active_steps(node)
     if release.algorithm.cost_depends_on_step(release.setup.options):
         return tuple((float(step), 1) for step in steps)
-    return tuple(sorted(Counter(release.noise_shape[step] for step in steps).items()))
+    unit = replace(node, noise_scale=1.0)
+    return tuple(sorted(Counter(release.noise_multiplier(unit, step) for step in steps).items()))
 
 
 def _noised(config: Config, release: Release, nodes: Sequence[NodeRelease]) -> tuple[NodePlan, ...]:
@@ -421,6 +430,56 @@ def _pairs_note(config: Config, release: Release) -> str:
         f"noise of pairs: {len(pairs.pairs)} pairs (partners = '{config.topology.partners}') share "
         f"noise of {pairs.ratio:.3g} times the deviation of a node's own, which cancels in the "
         f"mean; against any {pairs.colluding} colluding nodes, the own noise counts {counts} times"
+    )
+
+
+def _with_common_noise(
+    config: Config, release: Release, nodes: Sequence[NodePlan]
+) -> tuple[NodePlan, ...]:
+    """The nodes with the noise that secure sums ask for: the same for all in the mean.
+
+    That of the node whose budget asks for most; a given noise is the same already.
+
+    Raises:
+        BudgetError: a given noise does not keep a node's budget.
+        InputError: on `privacy.aggregation`, sums would not fit.
+    """
+    assert release.sums is not None
+    common = max(node.noise_scale / node.expected_batch for node in nodes)
+    if config.privacy.noise_std is None:
+        common *= _UPWARDS
+    levelled = [replace(node, noise_scale=common * node.expected_batch) for node in nodes]
+    steps = range(release.setup.steps)
+    check_range(
+        release.sums,
+        release.clip,
+        [release.noise_std(levelled[0], k) / levelled[0].expected_batch for k in steps],
+        [node.rate for node in levelled],
+        [node.records for node in levelled],
+    )
+    if not release.setup.accounted:
+        return tuple(levelled)
+    costs: dict[tuple[Any, ...], float] = {}
+    for node in levelled:
+        kind = (release.kind(node), node.budget)
+        if kind not in costs:
+            costs[kind] = _certified(config.privacy, release, node)
+    return tuple(replace(node, epsilon=costs[release.kind(node), node.budget]) for node in levelled)
+
+
+def _sums_note(release: Release) -> str:
+    """What secure sums come to, in one line."""
+    sums = release.sums
+    assert sums is not None
+    counts = sums.participants
+    least, most = (
+        f"{math.sqrt(max(1, int(m) - sums.colluding)):.3g}" for m in (counts.min(), counts.max())
+    )
+    counted = least if least == most else f"{least} to {most}"
+    return (
+        "secure sums: the server sees the sum over a round's clients, and no message alone; "
+        f"against it and any {sums.colluding} colluding clients, a client's own noise counts "
+        f"{counted} times"
     )
 
 

@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from tacit import privacy
 from tacit.algorithms import Activity, Algorithm, NodeRun, Schedules, Setup
 from tacit.errors import InputError
+from tacit.privacy.mechanisms.base import against
 from tacit.privacy.mechanisms.clipping import Clipping
 from tacit.privacy.mechanisms.composed import Scheduled
 from tacit.privacy.mechanisms.composed import schedule as schedule_of
 from tacit.privacy.mechanisms.steps import SILENT
 from tacit.training.pair_noise import PairNoise
+from tacit.training.secure_sums import SecureSums
 
 __all__ = ["Interval", "NodeRelease", "Release", "make_release"]
 
@@ -67,6 +69,7 @@ class Release:
         disjoint: whether those of a step share no record.
         activity: who takes part when; None: everybody always.
         pairs: the noise that cancels between nodes; None: there is none.
+        sums: that a server sees sums only; None: it sees messages.
     """
 
     algorithm: Algorithm[Any, Any]
@@ -78,22 +81,38 @@ class Release:
     disjoint: bool = True
     activity: Activity | None = None
     pairs: PairNoise | None = None
+    sums: SecureSums | None = None
+
+    @property
+    def shared(self) -> PairNoise | SecureSums | None:
+        """What makes noise of other nodes count for a node, if nobody colludes with too many."""
+        return self.pairs if self.sums is None else self.sums
 
     @property
     def trust_model(self) -> str:
         """Who sees single messages, and who pools what they know."""
         if self.pairs is not None:
             return "pairwise"
+        if self.sums is not None:
+            return "secure-sum"
         return "server" if self.algorithm.weights == "server" else "all-messages"
+
+    @property
+    def assumption(self) -> str:
+        """The trust model as a mechanism states it: with how many may pool what they know."""
+        if self.shared is None:
+            return self.trust_model
+        return against(self.trust_model, self.shared.colluding)
 
     def noise_multiplier(self, node: NodeRelease, k: int) -> float:
         """What the noise of step k counts for, over its clipping bound, for the sum over a batch.
 
         The standard deviation of a single noised sum from which all that observers see could be
-        made: that of the node's own noise, and more where pairs of nodes add noise that cancels.
+        made: that of the node's own noise, and more where pairs of nodes add noise that cancels,
+        or where only the sum over nodes is seen.
         """
         own = self.own_multiplier(node, k)
-        return own if self.pairs is None else own * self.pairs.gain(node.node, k)
+        return own if self.shared is None else own * self.shared.gain(node.node, k)
 
     def own_multiplier(self, node: NodeRelease, k: int) -> float:
         """Standard deviation of a node's own noise in step k over its clipping bound, for a sum."""
@@ -112,19 +131,24 @@ class Release:
 
     def against(self, colluding: int) -> Release:
         """The same release, seen by another number of nodes who pool all that they know."""
-        if self.pairs is None:
-            return self
-        return replace(self, pairs=self.pairs.against(colluding))
+        pairs, sums = self.pairs, self.sums
+        return replace(
+            self,
+            pairs=None if pairs is None else pairs.against(colluding),
+            sums=None if sums is None else sums.against(colluding),
+        )
 
     def kind(self, node: NodeRelease) -> tuple[Any, ...]:
         """What decides a node's epsilon, where nodes release the same steps."""
         alone = None if self.activity is None else node.node
-        gains = () if self.pairs is None else (self.pairs.gain(node.node, 0),)
+        gains = () if self.shared is None else (self.shared.gain(node.node, 0),)
         return node.records, node.noise_scale, node.delta, alone, *gains
 
     @property
     def noised_values(self) -> int:
         """Numbers of a step that noise is drawn for and a node's epsilon rests on."""
+        if self.sums is not None:
+            return self.setup.parameters * self.sums.most
         if self.pairs is None:
             return self.setup.parameters
         return self.setup.parameters * (self.setup.nodes + len(self.pairs.pairs))
@@ -208,7 +232,7 @@ class Release:
             constant=self.published_constant,
             local_steps=self.local_steps,
             disjoint=self.disjoint,
-            trust_model=self.trust_model,
+            trust_model=self.assumption,
         )
 
     def claimed(
@@ -224,7 +248,7 @@ class Release:
         formula = self.algorithm.formula
         if formula is None or not self.setup.accounted or self.clip.bounds is None:
             return None
-        if self.pairs is not None:  # formulas are of independent noise
+        if self.shared is not None:  # formulas are of independent noise, and of single messages
             return None
         released = self.active_steps(node, [(0, self.setup.steps if steps is None else steps)])
         run = self.claimed_run(node, released, delta, steps) if released else None

@@ -11,19 +11,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.communication.colours import Summand
 from tacit.communication.exchange import Exchange
 from tacit.data import StackedData
-from tacit.errors import InputError
+from tacit.errors import InputError, LeakError
 from tacit.gradients import BatchGradient, StackedModel, record_coins, refuse_dropout
 from tacit.gradients.contributions import all_known_true
 from tacit.gradients.table import clipped_difference, difference_shapes
 from tacit.gradients.table_storage import Shape
 from tacit.privacy.noise.draws import NodeKeys
+from tacit.privacy.noise.gaussian import spacing
 from tacit.privacy.noise.lattice import Offsets
 from tacit.privacy.noise.pairwise import PairKeys, pair_sums
+from tacit.privacy.noise.summands import summands
 from tacit.training import sampling
 from tacit.training.gradient_table import StackedTable
 from tacit.training.plan import NodePlan, Plan
+from tacit.training.secure_sums import most_value
 
 __all__ = ["StackedContext"]
 
@@ -77,6 +81,7 @@ class StackedContext:
         rates = [node.rate for node in here]
         self.rate = torch.tensor(rates, dtype=torch.float64, device=self._device).unsqueeze(1)
         self._settle(here, None)
+        self._check_pair_keys()
 
     def _settle(self, members: tuple[NodePlan, ...], places: Tensor | None) -> None:
         """Be of some nodes: `places` are their rows in the data; None for all."""
@@ -87,6 +92,17 @@ class StackedContext:
         self.batch_size, self.records, self.rate = (
             self.take(values) for values in (self.batch_size, self.records, self.rate)
         )
+
+    def _check_pair_keys(self) -> None:
+        """Refuse to begin without the key of a pair: what is certified counts on all of them."""
+        pairs = self._plan.release.pairs
+        held = set() if self._pair_keys is None else set(self._pair_keys.pairs)
+        here = set(self.nodes)
+        missing = [
+            pair for pair in (pairs.pairs if pairs else ()) if here & {*pair} and pair not in held
+        ]
+        if missing:
+            raise InputError("pair_keys", missing[0], "a pair whose key is needed and is not held")
 
     @property
     def last(self) -> BatchGradient | None:
@@ -191,6 +207,8 @@ class StackedContext:
         """`total` plus step k's noise, on a public lattice, in place; as it is without noise."""
         if not self._plan.noisy:
             return total
+        if self.only_sums:
+            raise LeakError("noise of a run with secure sums is too little for a single message")
         rows, nodes = self._taking_part(k)
         if not nodes:
             return total
@@ -223,10 +241,8 @@ class StackedContext:
             k: the step.
             part: number of the release, where a step has several.
         """
-        if self._plan.release.pairs is None:
+        if self._plan.release.pairs is None or self._pair_keys is None:
             return None
-        if self._pair_keys is None:
-            raise InputError("pair_keys", None, "the plan has noise of pairs, and needs their keys")
         flags = self._plan.release.active(k)
         active = None
         if flags is not None:
@@ -242,6 +258,41 @@ class StackedContext:
             part,
             total.device,
         )
+
+    @property
+    def only_sums(self) -> bool:
+        """Whether the server may see sums alone."""
+        return self._plan.release.sums is not None
+
+    def summand(self, values: Tensor, k: int) -> Summand[Tensor]:
+        """`values` `[active, d]` plus step k's noise, in points of the lattice that all share.
+
+        Raises:
+            LeakError: a value is beyond what the plan has room for, or is no number.
+        """
+        rows, nodes = self._taking_part(k)
+        bound, rate = self.clip(k), min(node.rate for node in self._plan.nodes)
+        if rows is not None or self._plan.release.sums is None or bound is None:
+            raise LeakError("a summand is asked for of those who take part in a round of sums")
+        if values.numel() and not bool(values.abs().max() <= most_value(bound, rate)):
+            raise LeakError(
+                f"a client's part of the sum of step {k} is not within the bound of the plan: this "
+                "is a defect of the algorithm, and nothing was sent"
+            )
+        numbers = [node.node for node in nodes]
+        return Summand(summands(values, self._sum_deviation(k), self._keys, numbers, k))
+
+    def mean_of_sum(self, total: Tensor, k: int) -> Tensor:
+        """The mean `[1, d]` over step k's active clients, of the sum of their summands."""
+        flags = self._plan.release.active(k)
+        count = self.count if flags is None else max(1, int(flags.sum()))
+        unit = spacing(self._sum_deviation(k))
+        return total.double().mul_(unit).div_(count).to(self.batch_size.dtype)
+
+    def _sum_deviation(self, k: int) -> float:
+        """Of every client's own noise in the mean over its batch: one number, by the first node."""
+        node = self._plan.nodes[0]
+        return self._plan.release.noise_std(node, k) / node.expected_batch
 
     def noise_std(self, k: int) -> Tensor:
         """Standard deviation of step k's noise in a sum, float64 `[nodes, 1]`; 0 without noise."""

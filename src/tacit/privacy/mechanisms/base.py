@@ -12,9 +12,9 @@
   server sees the sum of the participants' messages of a round and none of them alone; it may know
   all that some number of participants know. In both, the noise multiplier is what the noise of
   those who do not collude counts for (`docs/proofs/pairwise-noise.md`), and a bound holds only
-  while the others keep to the protocol, which `all-messages` and `server` do not ask for. So many
-  may collude: a plan and a statement say the number. Mechanisms of different trust models are not
-  composed: no one observer would be described by the sum.
+  while the others keep to the protocol, which `all-messages` and `server` do not ask for. How many
+  may collude belongs to these two: `pairwise, 1 colluding`. Mechanisms of different trust models
+  are not composed: no one observer would be described by the sum.
 - *Noise multiplier*: standard deviation of the noise in every coordinate of the **sum** over the
   batch (for Laplace noise its scale), over the clipping bound `C` of one record's contribution.
   The relation decides the sensitivity: `C` under `add-or-remove-one`, up to `2 C` under
@@ -32,6 +32,7 @@ What a number or word of a mechanism may not be is an `InputError` that names it
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from numbers import Integral, Real
@@ -49,11 +50,14 @@ __all__ = [
     "Mechanism",
     "Relation",
     "Unit",
+    "against",
+    "assumed",
     "count",
     "few_enough",
     "fixed_size",
     "multipliers",
     "number",
+    "observer",
     "positive",
     "share",
     "whole",
@@ -65,6 +69,7 @@ ADD_OR_REMOVE_ONE: Relation = "add-or-remove-one"
 REPLACE_ONE: Relation = "replace-one"
 TRUST_MODEL = "all-messages"
 TRUST_MODELS = (TRUST_MODEL, "server", "pairwise", "secure-sum")
+_COLLUDING = re.compile(r"(pairwise|secure-sum), (0|[1-9][0-9]{0,5}) colluding")
 Unit = Literal["record", "client"]
 UNITS = ("record", "client")
 
@@ -213,6 +218,28 @@ def word(where: str, value: object, known: Sequence[str]) -> None:
     """Raises InputError unless the value is one of the known words."""
     if value not in known:
         raise InputError(where, value, f"must be {' or '.join(map(repr, known))}")
+
+
+def assumed(where: str, value: object) -> None:
+    """Raises InputError unless the value is a trust model, with the number of colluders if it has.
+
+    Mechanisms that bear different numbers are of different trust models, and not composed.
+    """
+    plain = TRUST_MODELS[:2]
+    if value in plain or (isinstance(value, str) and _COLLUDING.fullmatch(value)):
+        return
+    known = " or ".join(map(repr, (*plain, *(against(name, 1) for name in TRUST_MODELS[2:]))))
+    raise InputError(where, value, f"must be {known}, or the like with another number")
+
+
+def against(trust_model: str, colluding: int) -> str:
+    """The trust model `pairwise` or `secure-sum` with the number of those who may collude."""
+    return f"{trust_model}, {colluding} colluding"
+
+
+def observer(trust_model: str) -> str:
+    """Which of `TRUST_MODELS` it is, without the number of those who may collude."""
+    return trust_model.partition(",")[0]
 
 
 def fixed_size(relation: object) -> None:

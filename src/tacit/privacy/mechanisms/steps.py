@@ -19,11 +19,11 @@ from tacit.privacy.mechanisms.base import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,
     TRUST_MODEL,
-    TRUST_MODELS,
     UNITS,
     Mechanism,
     Relation,
     Unit,
+    assumed,
     count,
     few_enough,
     fixed_size,
@@ -84,7 +84,7 @@ class Scheduled(Mechanism):
         for name, check in numbers.items():
             object.__setattr__(self, name, check(name, getattr(self, name)))
         word("relation", self.relation, (ADD_OR_REMOVE_ONE, REPLACE_ONE))
-        word("trust_model", self.trust_model, TRUST_MODELS)
+        assumed("trust_model", self.trust_model)
         word("unit", self.unit, UNITS)
         values = multipliers(self.noise_multiplier, self.steps)
         object.__setattr__(self, "noise_multiplier", values)

@@ -9,8 +9,7 @@ the release of `tacit.privacy.noise.gaussian`, counted in lattice points. Whoeve
 K = sum of k_j and no k_j (`tacit.communication.masks`).
 
 *Theorem.* Let h of the nodes be honest: nobody who sees K knows their noise. Given all else, the
-law of the sum of their k_j is, at every point, within a relative error of e^-20000 (up to
-`MOST_PARTICIPANTS` nodes) that of
+law of the sum of their k_j is, at every point, within a ratio of (1 +- 2^-58000)^h of that of
 
     round((sum of g_j + N(0, h a^2)) / s + (h - 1 uniforms on [-1/2, 1/2])),
 
@@ -40,7 +39,7 @@ from tacit.privacy.noise.gaussian import add_normal, spacing
 __all__ = ["MOST_PARTICIPANTS", "MOST_POINTS", "most_points", "summands"]
 
 MOST_PARTICIPANTS = 1 << 13
-"""Nodes in one sum, for which the theorem is stated."""
+"""Nodes in one sum."""
 
 MOST_POINTS = 1 << 49
 """Of one value, in lattice points: 2^13 of them stay below 2^62."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from tacit.report.documents.base import Count, Document, Items, Number, OptionalNumber, Text
 from tacit.report.documents.run import AlgorithmNames, PublishedClaim, RunAudit, TaskNames
+from tacit.report.documents.trust import TrustTerms
 
 __all__ = [
     "ConfirmedStatement",
@@ -88,9 +89,13 @@ class LedgerAccount(Document):
 
 
 class LedgerReport(Document):
-    """What ledgers say; see `tacit.analysis.ledger_report`."""
+    """What ledgers say; see `tacit.analysis.ledger_report`.
 
-    version: ClassVar[int] = 2
+    `trust` is taken over from the result of a run whose nodes share noise; what it says of epsilon
+    follows from the mechanisms (`tacit.analysis.colluders`). It is not given elsewhere.
+    """
+
+    version: ClassVar[int] = 3
     format_version: Count
     tacit_version: Text
     path: Text
@@ -98,6 +103,7 @@ class LedgerReport(Document):
     runs: Items[LedgerRun]
     mechanisms: Items[dict[str, Any]]
     nodes: Items[LedgerAccount]
+    trust: TrustTerms | None = None
 
 
 class DefinedName(Document):
@@ -136,7 +142,7 @@ class StatementNode(Document):
 class Statement(Document):
     """What a run guarantees; see `tacit.analysis.statement`. The digest is of all the rest."""
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     kind: Text
     format_version: Count
     date: Text
@@ -163,15 +169,18 @@ class Statement(Document):
 class ConfirmedStatement(Document):
     """What was confirmed of a statement: `nodes` counts them, epsilon and delta are the highest.
 
-    `data_epsilon` is that of all runs on the data; None without their ledger. `ledgers` are the
-    files that contain what the statement saw; None where none was given. `audit_alarms` names what
-    accused the program in an audit.
+    `colluding` nodes may pool all that they know; None where each node relies on its own noise
+    alone, and any number may. `data_epsilon` is that of all runs on the data; None without their
+    ledger. `ledgers` are the files that contain what the statement saw; None where none was given.
+    `audit_alarms` names what accused the program in an audit.
     """
 
     run: Text
     nodes: Count
     epsilon: Number
     delta: Number
+    trust_model: Text
+    colluding: Count | None
     data_epsilon: OptionalNumber
     date: Text
     tacit_version: Text

@@ -20,8 +20,12 @@ __all__ = [
 class PlannedNode(Document):
     """What one node would do, and what that would cost.
 
-    As `tacit.training.plan.NodePlan` has it; noise multiplier, and the noise in a coordinate of
-    the batch mean, are `(first, last)` of the run.
+    As `tacit.training.plan.NodePlan` has it. Noise multipliers, and the node's own noise in a
+    coordinate of the batch mean, are `(first, last)` of the run: `noise_multiplier` is what all
+    noise counts for that hides the node's records, `own_noise_multiplier` that of its own noise.
+    They differ where nodes hide behind each other; `epsilon_by_colluders` is then certified against
+    0, 1, 2 ... nodes who pool what they know, up to one more than the plan allows for. Elsewhere it
+    has no entries.
     """
 
     node: Count
@@ -35,15 +39,19 @@ class PlannedNode(Document):
     claimed: OptionalNumber
     conditions: Items[ClaimCondition]
     noise_multiplier: tuple[OptionalNumber, OptionalNumber]
+    own_noise_multiplier: tuple[OptionalNumber, OptionalNumber]
     noise_std: tuple[OptionalNumber, OptionalNumber]
+    epsilon_by_colluders: Items[OptionalNumber]
 
 
 class PlanDocument(Document):
     """A plan: what is common to all nodes, and a row for each; `clip` is `(first, last)`.
 
-    `metrics` are those that were asked for; `baselines` what a model that ignores its inputs
-    scores on the public test records, by the name of the score. `rounds` are the gossip rounds of a
-    step.
+    `trust_model` is None where nothing is accounted. `colluding` nodes may pool all that they know,
+    and `pair_noise` is the deviation of a pair's noise over that of a node's own; both are None
+    where no nodes share noise. `metrics` are those that were asked for; `baselines` what a model
+    that ignores its inputs scores on the public test records, by the name of the score. `rounds`
+    are the gossip rounds of a step.
     """
 
     algorithm: Text
@@ -52,6 +60,9 @@ class PlanDocument(Document):
     parameters: Count
     steps: Count
     relation: Text | None
+    trust_model: Text | None
+    colluding: Count | None
+    pair_noise: OptionalNumber
     mechanism: Text | None
     clip: tuple[OptionalNumber, OptionalNumber] | None
     graph: Text

@@ -7,12 +7,12 @@ from typing import Self
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
-from tacit.report.documents.base import Count, Items, Number, OptionalNumber, RunDocument
+from tacit.report.documents.base import Count, Document, Items, Number, OptionalNumber
 
 __all__ = ["TrustTerms"]
 
 
-class TrustTerms(RunDocument):
+class TrustTerms(Document):
     """Who may collude, which noise nodes count on, and what epsilon is against how many.
 
     With it, epsilon against any number of colluders follows from a run's mechanisms, see

@@ -34,6 +34,7 @@ from tacit.communication.peers import Placement
 from tacit.communication.received import FOLDER, FolderName
 from tacit.config import Config, to_toml
 from tacit.errors import InputError, PeerError, TacitError
+from tacit.privacy.noise.gaussian import spacing
 from tacit.training.plan import Plan
 from tacit.training.run_folder.folder import check_new
 
@@ -199,7 +200,7 @@ def planned(plan: Plan) -> dict[str, Scalar]:
     Returns:
         A flat JSON object: gossip rounds of a step, and digests of the graph schedule with its
         weights, of who takes part when, and of the noise and the clipping bound of every node and
-        step.
+        step; and, of secure sums, of the lattice of every step.
     """
     mixing, activity, bounds = plan.mixing, plan.release.activity, plan.release.clip.bounds
     drawn = () if activity is None else (activity.active, activity.partner)
@@ -208,6 +209,10 @@ def planned(plan: Plan) -> dict[str, Scalar]:
     shared = []
     if pairs is not None:
         shared = [_bytes(np.array(pairs.pairs, np.int64)), _rounded([pairs.deviation])]
+    if plan.release.sums is not None:  # a lattice is exact, or sums are of nothing
+        first = plan.nodes[0]
+        stds = [plan.release.noise_std(first, k) / first.expected_batch for k in range(plan.steps)]
+        shared = [_bytes(np.array([spacing(std) for std in stds]))]
     expected = [node.expected_batch for node in plan.nodes]
     return {
         "plan graph schedule": _digest([mixing.kind.encode(), *map(str.encode, mixing.digests())]),

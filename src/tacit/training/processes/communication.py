@@ -8,14 +8,19 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
 from tacit.communication.colours import Outgoing, opened
 from tacit.communication.exchange import BetweenProcesses, Exchange, Graphs, InProcessExchange
+from tacit.communication.exchange.between import SERVER
 from tacit.communication.exchange.protocol import Active, everybody
+from tacit.communication.masks import PairMasks
+from tacit.communication.pair_keys import agreed_pair_keys
 from tacit.communication.received import METRICS, TOKEN, Metrics
+from tacit.errors import InputError
 from tacit.report.documents.base import plain_json
 from tacit.training.evaluation import MetricsPart
 from tacit.training.faults import effective
@@ -157,8 +162,33 @@ def open_communication(job: Job, cluster: Cluster | None) -> Iterator[Communicat
             dtype=job.dtype,
             device=job.device,
             tolerate=job.config.faults.tolerate,
+            masks=_masks(job, cluster),
         )
         yield _ProcessCommunication(job, exchange, gatherer)
+
+
+def _masks(job: Job, cluster: Cluster) -> PairMasks | None:
+    """This process's masks for secure sums, with keys of this start; None without such sums.
+
+    Raises:
+        InputError: on `privacy.colluding`, the server's process knows more clients than that.
+    """
+    sums = job.plan.release.sums
+    if sums is None:
+        return None
+    at_server = len(job.placement.hosted(SERVER))
+    if sums.colluding < at_server:
+        raise InputError(
+            "privacy.colluding",
+            sums.colluding,
+            f"must be at least {at_server}: the process of rank {SERVER} does the server's work, "
+            f"and knows what its {at_server} clients know; or give it fewer (nodes.placement)",
+            public=True,
+        )
+    parties = [job.placement.hosted(rank)[0] for rank in range(cluster.processes)]
+    pairs = list(combinations(sorted(parties), 2))
+    keys = agreed_pair_keys(cluster, pairs, job.placement.ranks, "masks of sums")
+    return PairMasks(parties[cluster.rank], keys)
 
 
 def local_exchange(job: Job) -> InProcessExchange:

@@ -31,6 +31,7 @@ from tacit.report.documents.run import (
     Status,
     TaskNames,
 )
+from tacit.report.documents.trust import TrustTerms
 from tacit.report.measures import Measure
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
@@ -201,6 +202,7 @@ def result_document(
     message: str | None,
     steps: int,
     epsilon: Sequence[float | None],
+    epsilon_by_colluders: Sequence[Sequence[float | None]],
     claimed: Sequence[float | None],
     evaluation: Outgoing[Evaluation] | None,
     bytes_sent: Sequence[int],
@@ -234,6 +236,7 @@ def result_document(
         planned_steps=plan.steps,
         relation=config.privacy.relation if plan.accounted else None,
         trust_model=plan.release.trust_model if plan.accounted else None,
+        trust=_trust_terms(job, epsilon_by_colluders),
         accounting=config.privacy.accounting,
         mechanism=mechanism_line(plan),
         epsilon=tuple(epsilon),
@@ -283,6 +286,25 @@ def result_document(
         else (),
         epsilon_source=None if epsilon_source is None else tuple(epsilon_source),
         **more,
+    )
+
+
+def _trust_terms(
+    job: Job, epsilon_by_colluders: Sequence[Sequence[float | None]]
+) -> TrustTerms | None:
+    """What nodes hide behind beside their own noise; None where each relies on itself alone."""
+    plan, pairs = job.plan, job.plan.release.pairs
+    if pairs is None or not plan.accounted:
+        return None
+    hosts = job.placement.ranks
+    return TrustTerms(
+        colluding=pairs.colluding,
+        nodes_by_process=tuple(hosts.count(rank) for rank in range(job.placement.processes)),
+        own=pairs.own,
+        expected_batch=tuple(node.expected_batch for node in plan.nodes),
+        pairs=pairs.pairs,
+        deviation=pairs.deviation,
+        epsilon_by_colluders=tuple(map(tuple, epsilon_by_colluders)),
     )
 
 

@@ -1,0 +1,114 @@
+"""Epsilon against any number of colluders, from what a statement says: mechanisms and noise shared.
+
+The mechanisms of a run (`tacit.report.documents.ledger.LedgerReport`) hold noise multipliers as
+they count against the colluders that the run allows for. Against another number they count for more
+or less, by a factor that the network of shared noise decides alone (`tacit.training.pair_noise`);
+all else of a mechanism stays. Who took part in which step stands in the mechanisms: other steps
+have `SILENT` noise there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import InputError
+from tacit.privacy import from_statement
+from tacit.privacy.ledger.ledger import StepRun
+from tacit.privacy.ledger.spent import cost, released
+from tacit.privacy.mechanisms.composed import Scheduled, schedule
+from tacit.privacy.mechanisms.steps import SILENT
+from tacit.report.documents.base import plain_json
+from tacit.report.documents.ledger import LedgerAccount, LedgerReport
+from tacit.report.documents.trust import TrustTerms
+from tacit.training.pair_noise import PairNoise
+
+__all__ = ["epsilon_against"]
+
+_SAME = 1e-6  # relative: of the same noise by two ways
+_Charged = tuple[tuple[int, int, int], ...]
+
+
+def epsilon_against(
+    ledger: LedgerReport, trust: TrustTerms
+) -> tuple[tuple[float | None, ...], ...]:
+    """Certified epsilon of what was charged, against 0 to `colluding` + 1 colluders.
+
+    Args:
+        ledger: of the run, with an account for each node.
+        trust: its terms; what they state of epsilon is not read.
+
+    Returns:
+        A row for each number of colluders, an entry a node; None where no finite epsilon holds.
+
+    Raises:
+        InputError: ledger and terms are not of the same nodes, or not of the same noise.
+    """
+    if len(ledger.nodes) != len(trust.own):
+        expected = f"must be of the {len(ledger.nodes)} nodes of its ledger"
+        raise InputError("trust", len(trust.own), expected)
+    mechanisms = [_mechanism(ledger, account) for account in ledger.nodes]
+    planned = np.array([schedule(mechanism) for mechanism in mechanisms]).T  # [steps, nodes]
+    active = planned < SILENT
+    network = PairNoise(
+        pairs=trust.pairs,
+        own=trust.own,
+        deviation=trust.deviation,
+        colluding=trust.colluding,
+        active=None if active.all() else active,
+    )
+    _check_noise(planned, active, network, trust)
+    known: dict[tuple[Scheduled, _Charged, float | None], float | None] = {}
+    rows = []
+    for colluding in range(len(trust.epsilon_by_colluders)):
+        seen = planned
+        if colluding != trust.colluding:
+            # Rounded down: a multiplier never counts for more than it does.
+            seen = np.nextafter(planned * (network.against(colluding).gains / network.gains), 0.0)
+        row = []
+        for node, account in enumerate(ledger.nodes):
+            charged = account.releases[0].charged
+            key = (mechanisms[node].with_schedule(seen[:, node].tolist()), charged, account.delta)
+            if key not in known:
+                known[key] = _epsilon(*key)
+            row.append(known[key])
+        rows.append(tuple(row))
+    return tuple(rows)
+
+
+def _mechanism(ledger: LedgerReport, account: LedgerAccount) -> Scheduled:
+    """What one node released, with one noise multiplier a planned step."""
+    (release,) = account.releases
+    mechanism = from_statement(ledger.mechanisms[release.mechanism])
+    if not isinstance(mechanism, Scheduled):
+        expected = "a mechanism with one noise multiplier a step, where nodes share noise"
+        raise InputError("mechanisms", mechanism.describe(), expected)
+    return mechanism
+
+
+def _check_noise(
+    planned: NDArray[np.float64],
+    active: NDArray[np.bool_],
+    network: PairNoise,
+    trust: TrustTerms,
+) -> None:
+    """Refuse a network of noise that the multipliers of the mechanisms do not follow from.
+
+    Of each step, all nodes have the same noise multiplier over gain, own deviation and batch.
+    """
+    counted = network.gains * np.array(trust.own) * np.array(trust.expected_batch)
+    unit = np.where(active, planned / counted, np.nan)
+    unit = unit[active.any(axis=1)]
+    spread = np.nanmax(unit, axis=1) / np.nanmin(unit, axis=1) - 1.0
+    if spread.size and spread.max() > _SAME:
+        expected = "must be the noise that the noise multipliers of the ledger follow from"
+        raise InputError("trust", list(trust.own), expected)
+
+
+def _epsilon(mechanism: Scheduled, charged: _Charged, delta: float | None) -> float | None:
+    if delta is None:
+        return None
+    epsilon: float | None = plain_json(
+        cost(released(mechanism, [StepRun(*run) for run in charged]), delta)
+    )
+    return epsilon

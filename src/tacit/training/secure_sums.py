@@ -1,0 +1,125 @@
+"""Secure sums as a run plans them: who takes part, what their noise counts for, on which lattice.
+
+In round k every participant has noise of one and the same deviation a(k), in units of the **mean**
+over its batch, whatever its batch and its budget; the server sees the sum over the m participants
+and no message alone. Before any t of them who pool what they know, the noise of m - t hides a
+record, so that the own noise counts for sqrt(m - t) times what it is: its *gain*
+(`tacit.privacy.noise.summands`, `docs/proofs/pairwise-noise.md`).
+
+*One deviation for all.* The strictest budget decides it, and the others spend less than theirs.
+Where all need the same noise that is the least in total; where they do not, its variance in the sum
+is at most m / (m - t) times the least. The lattice is then common too, which the sum needs: its
+spacing is a function of a(k).
+
+*Rounding.* Values are divided by the batch in float64 before noise is added, which errs by a share
+of 2^-53 of a sum of at most J clipped gradients: a record of up to J = 2^30 moves a value by less
+than C (1 + 2^-21) / B. Deviations that should be equal may differ in their last bits. `_MARGIN` of
+every gain pays for both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import InputError
+from tacit.privacy.mechanisms.clipping import Clipping
+from tacit.privacy.noise.summands import MOST_PARTICIPANTS, MOST_POINTS, most_points
+
+__all__ = ["SecureSums", "check_range", "most_value"]
+
+_MARGIN = 1.0 - 2.0**-20
+_MOST_RECORDS = 1 << 30
+
+
+@dataclass(frozen=True, eq=False)
+class SecureSums:
+    """That the server of a run sees sums only.
+
+    Args:
+        nodes: how many clients there are.
+        colluding: how many of them may pool all that they know, with the server too.
+        active: who takes part when, bool `[steps, nodes]`; None: everybody always.
+    """
+
+    nodes: int
+    colluding: int
+    active: NDArray[np.bool_] | None = None
+
+    @cached_property
+    def participants(self) -> NDArray[np.int64]:
+        """How many take part: `[steps]`; one number where all do in every step."""
+        if self.active is None:
+            return np.array([self.nodes], np.int64)
+        return np.asarray(self.active.sum(axis=1), np.int64)
+
+    @property
+    def most(self) -> int:
+        """Participants of the largest round."""
+        return int(self.participants.max())
+
+    def gain(self, node: int, k: int) -> float:
+        """What a participant's own noise counts for in round k, over what it is; never rounded up.
+
+        sqrt(m - t), and 1 where nobody honest would be left: its own noise is its own. The same
+        for every participant.
+        """
+        taking_part = int(self.participants[k if len(self.participants) > 1 else 0])
+        return math.sqrt(max(1, taking_part - self.colluding)) * _MARGIN
+
+    def against(self, colluding: int) -> SecureSums:
+        """The same sums, before another number of clients who pool what they know."""
+        return replace(self, colluding=colluding)
+
+
+def most_value(bound: float, rate: float) -> float:
+    """The largest number of a client's mean over its batch, without noise; for certain.
+
+    At most every record is drawn, and contributes at most `bound` to a sum that is divided by the
+    share `rate` of their number. Twice that leaves room for any rounding.
+    """
+    return 2.0 * bound / rate
+
+
+def check_range(
+    sums: SecureSums,
+    clip: Clipping,
+    deviations: Sequence[float],
+    rates: Sequence[float],
+    records: Sequence[int],
+) -> None:
+    """Refuse sums that could leave 64 bits; what is checked is public, and holds for certain.
+
+    Args:
+        sums: as they are planned.
+        clip: of the gradients.
+        deviations: a(k), of every step.
+        rates: q of each client.
+        records: J of each client.
+
+    Raises:
+        InputError: on `privacy.aggregation`; on `algorithm.clip`, nothing is clipped.
+    """
+    if clip.bounds is None:
+        expected = "must be given: secure sums hold numbers that are bounded before they are added"
+        raise InputError("algorithm.clip", None, expected)
+    if sums.most > MOST_PARTICIPANTS:
+        expected = f"takes {MOST_PARTICIPANTS} clients a round at most, and there are {sums.most}"
+        raise InputError("privacy.aggregation", "secure-sum", expected)
+    if max(records) > _MOST_RECORDS:
+        expected = f"is proved for clients of up to {_MOST_RECORDS} records"
+        raise InputError("privacy.aggregation", "secure-sum", expected)
+    for bound, deviation in set(zip(clip.bounds, deviations, strict=True)):
+        largest = most_points(most_value(bound, min(rates)), deviation)
+        if largest > MOST_POINTS:
+            expected = (
+                f"counts values in steps of about 1/100 of their noise, and here one could have "
+                f"{largest:.3g} of them, above {MOST_POINTS:.3g}: choose larger batches, or more "
+                "noise"
+            )
+            raise InputError("privacy.aggregation", "secure-sum", expected)

@@ -1,0 +1,155 @@
+"""Epsilon against any number of colluders, recomputed from what a run has left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments import experiment
+from tacit import privacy
+from tacit.analysis.colluders import epsilon_against
+from tacit.analysis.ledger_report import confirm, ledger_document
+from tacit.config import load_config
+from tacit.errors import InputError
+from tacit.report.documents.ledger import LedgerReport
+from tacit.report.documents.run import ResultDocument, read_result
+from tacit.report.documents.trust import TrustTerms
+from tacit.training.budget import epsilon_by_colluders
+from tacit.training.loop import execute
+from tacit.training.plan import Plan
+from tacit.training.prepare import prepare
+
+Sections = Mapping[str, Mapping[str, Any]]
+
+
+def pairwise(**changes: Mapping[str, Any]) -> Sections:
+    """Five nodes of unequal size on the complete graph, one of which may collude."""
+    privacy_section = {"noise_std": None, "epsilon": 1.0, "delta": 1e-4, "noise": "pairwise"}
+    return experiment(
+        **{
+            "nodes": {"count": 5, "partition": "dirichlet", "alpha": 5.0},
+            "topology": {"graph": "complete"},
+            "algorithm": {"name": "dp2-sgd"},
+            "train": {"batch": 20},
+            **changes,
+            "privacy": {**privacy_section, **changes.get("privacy", {})},
+        }
+    )
+
+
+def trained(folder: Path, **changes: Mapping[str, Any]) -> tuple[Plan, LedgerReport, TrustTerms]:
+    job = prepare(load_config(pairwise(**changes)))
+    execute(job, out=folder)
+    ledger = ledger_document(folder)
+    assert ledger.trust is not None
+    return job.plan, ledger, ledger.trust
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, LedgerReport, TrustTerms]:
+    return trained(tmp_path_factory.mktemp("pairwise") / "run")
+
+
+def test_a_ledger_tells_what_its_plan_told(
+    run: tuple[Plan, LedgerReport, TrustTerms],
+) -> None:
+    plan, ledger, terms = run
+    planned = epsilon_by_colluders(plan)
+    for stated, by_plan in zip(terms.epsilon_by_colluders, planned, strict=True):
+        assert stated == pytest.approx(by_plan, rel=1e-6)
+    assert len(planned) == terms.colluding + 2
+    guaranteed = [account.epsilon for account in ledger.nodes]
+    assert guaranteed == list(terms.epsilon_by_colluders[terms.colluding])
+    assert all(np.diff(np.array(planned, float), axis=0).min(axis=1) > 0)
+
+
+def test_epsilon_is_that_of_one_noised_sum_by_hand(
+    run: tuple[Plan, LedgerReport, TrustTerms],
+) -> None:
+    """Sigma of the others by hand, inverted for every colluder; the worst; its epsilon."""
+    plan, _, terms = run
+    own = np.array(terms.own)
+    for node in plan.nodes:
+        counted = []
+        for gone in set(range(5)) - {node.node}:
+            sigma = np.diag(own**2)
+            for i, j in terms.pairs:
+                if gone not in (i, j):
+                    sigma[[i, j], [i, j]] += terms.deviation**2
+                    sigma[[i, j], [j, i]] -= terms.deviation**2
+            honest = [other for other in range(5) if other != gone]
+            inverse = np.linalg.inv(sigma[np.ix_(honest, honest)])
+            place = honest.index(node.node)
+            counted.append(inverse[place, place] ** -0.5)
+        gain = min(counted) / own[node.node]
+        mechanism = privacy.SampledGaussian(
+            node.rate,
+            gain * plan.release.own_multiplier(node, 0),
+            plan.steps,
+            coordinates=plan.release.noised_values,
+        )
+        expected = privacy.epsilon(mechanism, delta=1e-4)
+        assert terms.epsilon_by_colluders[1][node.node] == pytest.approx(expected, rel=1e-6)
+
+
+def test_who_is_away_counts_for_nothing_in_that_step(tmp_path: Path) -> None:
+    """Pairs are among the active nodes of a step, which the mechanisms tell."""
+    changes = {"algorithm": {"name": "adp2-sgd"}, "train": {"batch": 20, "steps": 12}}
+    plan, ledger, terms = trained(tmp_path / "run", **changes)
+    assert plan.release.activity is not None
+    planned = epsilon_by_colluders(plan)
+    for stated, by_plan in zip(terms.epsilon_by_colluders, planned, strict=True):
+        # Steps that a node is away from stand in a ledger with noise that is not quite infinite.
+        assert stated == pytest.approx(by_plan, rel=1e-4)
+    confirm(ledger)
+
+
+def test_a_result_has_the_terms(tmp_path: Path) -> None:
+    execute(prepare(load_config(pairwise())), out=tmp_path / "run")
+    result: ResultDocument = read_result(tmp_path / "run" / "result.json")
+    assert result.trust_model == "pairwise"
+    assert result.trust is not None
+    assert result.trust.nodes_by_process == (5,)
+    assert list(result.trust.epsilon_by_colluders[1]) == list(result.epsilon)
+    assert "A simulation of its trust model" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"own": (0.1, 0.1, 0.1, 0.1, 0.3)},
+        {"expected_batch": (20.0, 20.0, 20.0, 20.0, 10.0)},
+        {"pairs": ((0, 1), (1, 2), (2, 3), (3, 4))},
+        {"deviation": 1e-3},
+        {"epsilon_by_colluders": ((0.1,) * 5, (0.2,) * 5, (0.3,) * 5)},
+        {
+            "own": (0.1,) * 4,
+            "expected_batch": (20.0,) * 4,
+            "nodes_by_process": (4,),
+            "pairs": ((0, 1),),
+            "epsilon_by_colluders": ((0.1,) * 4,) * 3,
+        },
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_terms_of_other_noise_are_refused(
+    run: tuple[Plan, LedgerReport, TrustTerms], changes: Mapping[str, Any]
+) -> None:
+    _, ledger, terms = run
+    false = ledger.model_copy(update={"trust": terms.model_copy(update=dict(changes))})
+    confirm(ledger)
+    with pytest.raises(InputError, match=r"trust|colluder"):
+        confirm(false)
+
+
+def test_terms_are_of_the_nodes_of_the_ledger(
+    run: tuple[Plan, LedgerReport, TrustTerms],
+) -> None:
+    _, ledger, terms = run
+    fewer = ledger.model_copy(update={"nodes": ledger.nodes[:4]})
+    with pytest.raises(InputError, match="4 nodes"):
+        epsilon_against(fewer, terms)

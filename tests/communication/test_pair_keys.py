@@ -1,0 +1,98 @@
+"""Keys of pairs: the same at both ends, new at every start, and nobody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
+from threading import Barrier
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from tacit.communication.pair_keys import agreed_pair_keys
+from tacit.communication.peers import Alone
+from tacit.communication.received import Form
+from tacit.errors import PeerError
+from tacit.privacy.noise.draws import keystream
+from tacit.privacy.noise.pairwise import PairKeys
+
+RANKS = (0, 0, 1, 1, 2)  # of five nodes
+PAIRS = tuple(combinations(range(5), 2))
+
+
+class Together(Alone):
+    """One of three processes, here threads, which share what they say; `tell` may change it."""
+
+    processes = 3
+
+    def __init__(self, rank: int, room: dict[int, Any], gate: Barrier, tell: Any) -> None:
+        self.rank, self._room, self._gate, self._tell = rank, room, gate, tell
+
+    def share(self, what: str, value: Any, schema: Form[Any]) -> list[Any]:
+        self._room[self.rank] = value
+        self._gate.wait(30)
+        said = [self._tell(self.rank, rank, self._room[rank]) for rank in range(3)]
+        self._gate.wait(30)
+        said[self.rank] = value
+        return [schema.read(schema.write(text), rank, what) for rank, text in enumerate(said)]
+
+
+def agreed(
+    purpose: str = "a test", tell: Callable[[int, int, str], str] = lambda to, of, said: said
+) -> list[PairKeys]:
+    """What three processes agree on, by rank."""
+    room: dict[int, Any] = {}
+    gate = Barrier(3)
+    with ThreadPoolExecutor(3) as pool:
+        return list(
+            pool.map(
+                lambda rank: agreed_pair_keys(
+                    Together(rank, room, gate, tell), PAIRS, RANKS, purpose
+                ),
+                range(3),
+            )
+        )
+
+
+def drawn(keys: PairKeys) -> dict[tuple[int, int], bytes]:
+    """The first bytes of what each pair draws."""
+    return {
+        pair: keystream(keys.keys, place, "test", 0, 16).tobytes()
+        for place, pair in enumerate(keys.pairs)
+    }
+
+
+def test_both_ends_have_the_key_and_nobody_else() -> None:
+    keys = agreed()
+    streams = [drawn(one) for one in keys]
+    for pair in PAIRS:
+        ends = {RANKS[node] for node in pair}
+        found = [stream[pair] for rank, stream in enumerate(streams) if pair in stream]
+        assert {rank for rank in range(3) if pair in streams[rank]} == ends
+        assert len(set(found)) == 1
+    everything = {key for stream in streams for key in stream.values()}
+    assert len(everything) == len(PAIRS)  # two pairs of the same two processes have two keys
+    assert not any(one.seeded for one in keys)
+
+
+def test_keys_of_another_start_or_purpose_have_nothing_in_common() -> None:
+    first, again, other = (
+        {key for keys in agreed(purpose) for key in drawn(keys).values()}
+        for purpose in ("a test", "a test", "another")
+    )
+    assert not first & again
+    assert not first & other
+
+
+def test_a_half_that_was_changed_on_its_way_gives_the_ends_different_keys() -> None:
+    own = X25519PrivateKey.generate().public_key().public_bytes_raw().hex()
+    keys = agreed(tell=lambda to, of, said: own if (to, of) == (0, 1) else said)
+    assert drawn(keys[0])[0, 2] != drawn(keys[1])[0, 2]
+    assert drawn(keys[0])[0, 4] == drawn(keys[2])[0, 4]
+
+
+def test_a_half_of_low_order_is_refused() -> None:
+    with pytest.raises(PeerError, match="rank 1 sent a wrong key of a test"):
+        agreed(tell=lambda to, of, said: "00" * 32 if of == 1 and to != 1 else said)
