@@ -73,13 +73,13 @@ def table_of(points: int) -> Table:
     cells = np.array([border >> (_BITS - CELL_BITS) for border in borders], np.uint16)
     mask = (1 << FINE_BITS) - 1
     fine = np.array([(border >> LAST_BITS) & mask for border in borders], np.uint64)
-    numbers = np.arange(1 << CELL_BITS)
-    first = np.searchsorted(cells, numbers, "left")
+    every = np.arange(1 << CELL_BITS)
+    first = np.searchsorted(cells, every, "left").astype(np.int16)
     # A border at the very beginning of a cell would leave it undivided: it counts as one within.
-    decided = first == np.searchsorted(cells, numbers, "right")
+    decided = first == np.searchsorted(cells, every, "right")
     halves = [np.where(decided, sign * 2 * first, DOUBT) for sign in (1, -1)]
     numbers = np.concatenate(halves).astype(np.int16)
-    return Table(points, numbers, first.astype(np.int16), cells, fine, borders)
+    return Table(points, numbers, first, cells, fine, borders)
 
 
 def _borders(points: int) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ is tested for every W and every A. Whatever that bound leaves in doubt is not de
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,7 +186,7 @@ def _noise_moved_groups(
 
 
 @inlined
-def _split(count: np.float32, high: np.float32, low: np.float32) -> tuple[F, F, bool]:
+def _split(count: Any, high: Any, low: Any) -> tuple[Any, Any, Any]:
     """An offset in lattice points, as a whole number and the rest; and whether these are right."""
     offset = count * high
     whole = (offset + _ROUND) - _ROUND
@@ -227,7 +228,7 @@ def _settled_with_offset(
     if not (abs(offset) < np.float64(_SINGLE_OFFSET) and abs(count) < np.float64(_SINGLE_COUNT)):
         return math.nan
     rest = (exact - whole) + ((offset - moved) + count * (ratio - high))
-    return whole + (moved + _settled(rest, word, angle, half, 1.0, scale))
+    return float(whole + (moved + _settled(rest, word, angle, half, 1.0, scale)))
 
 
 @compiled

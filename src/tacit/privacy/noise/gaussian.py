@@ -376,9 +376,10 @@ def _release_on_device(
     """Noise `[nodes, d]` in place where it lies, float32 or float64, and step to the lattice."""
     device = total.device
     spacings, scales = (_sent(array, device) for array in (lattice.spacings, lattice.scales))
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         highs = lattice.ratios.astype(np.float32).astype(np.float64)
-    parts = [_sent(array, device) for array in (highs, lattice.ratios - highs)]
+        lows = lattice.ratios - highs
+    parts = [_sent(array, device) for array in (highs, lows)]
     with torch.no_grad():
         rows, length = total.shape
         for place in Pieces.of(rows, length, _DEVICE_PAIRS).places():

@@ -232,19 +232,19 @@ def _settle(
     last = len(cells) - 1
     for i in range(len(doubtful)):
         c = doubtful[i]
-        cell, size, settled = words[c] & _CELL, 0, False
+        cell, size, settled = words[c] & _CELL, np.int64(0), False
         if i < len(fines):
             # The least size whose border lies above the word: mostly the first, or the next one.
             fine, size = fines[i], np.int64(first[cell])
-            size += fine > borders[size]
+            size += np.int64(fine > borders[size])
             while size <= last and cells[size] == cell and fine > borders[size]:
                 size += 1
-            settled = size > last or cells[size] != cell or fine != borders[size]
+            settled = bool(size > last or cells[size] != cell or fine != borders[size])
         if not settled:
             left[count, 0], left[count, 1] = start + c, words[c]
             left[count, 2] = begin + i if i < len(fines) else _UNDRAWN
             count += 1
-            size = 0
+            size = np.int64(0)
         room[c] = -2 * size if words[c] >= _SIGN else 2 * size
     return count
 

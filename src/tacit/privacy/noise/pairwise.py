@@ -130,8 +130,8 @@ def pair_sums(
 
     Row i is `factors[i]` times the sum over the node's pairs, both ends active, of +zeta where the
     node's number is the smaller one, and -zeta where it is the larger. zeta depends on the pair's
-    key, k, part and the deviation only: whatever the nodes of this process, each gets the same row. A
-    pair is drawn once, also where both its ends are here.
+    key, k, part and the deviation only: whatever the nodes of this process, each gets the same row.
+    A pair is drawn once, also where both its ends are here.
 
     Args:
         keys: of at least the pairs with an end among `nodes`.
