@@ -336,7 +336,7 @@ def pairwise(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_statement_says_whom_it_rests_on(pairwise: Path) -> None:
     document = stated(pairwise.parent)
-    assert document["trust_model"]["name"] == "pairwise"
+    assert document["trust_model"]["name"] == "pairwise, 2 colluding"
     terms = document["ledger"]["trust"]
     assert terms["nodes_by_process"] == [4]
     assert terms["epsilon_by_colluders"][2] == [row["epsilon"] for row in document["nodes"]]
@@ -352,7 +352,7 @@ def test_a_statement_says_whom_it_rests_on(pairwise: Path) -> None:
     ):
         assert words in page
     confirmed = check_statement(pairwise)
-    assert (confirmed.trust_model, confirmed.colluding) == ("pairwise", 2)
+    assert (confirmed.trust_model, confirmed.colluding) == ("pairwise, 2 colluding", 2)
 
 
 # Tampering.
@@ -429,9 +429,12 @@ def terms_of(document: dict[str, Any]) -> dict[str, Any]:
         (lambda d: d["ledger"].update(trust=None), "trust = None: must stand in"),
         (lambda d: d["trust_model"].update(name="all-messages"), "trust_model"),
         (lambda d: terms_of(d)["epsilon_by_colluders"][3].__setitem__(1, 1.0), "3 colluders"),
-        (lambda d: terms_of(d).update(deviation=9.0), "trust = .*noise multipliers of the ledger"),
+        (
+            lambda d: terms_of(d).update(deviation=9.0),
+            "trust: own = .*noise multipliers of the ledger",
+        ),
         (lambda d: terms_of(d)["pairs"].pop(), "trust"),
-        (lambda d: terms_of(d).update(colluding=3), "trust = .*noise multipliers of the ledger"),
+        (lambda d: terms_of(d).update(colluding=3), "colluding = 3: .*'pairwise, 2 colluding'"),
         (lambda d: terms_of(d).update(colluding=1), "a whole statement: .*trust"),
         (lambda d: terms_of(d).update(nodes_by_process=[1, 1, 1, 1]), "its digest does not match"),
         (lambda d: terms_of(d).update(more=1), "a whole statement: .*more"),

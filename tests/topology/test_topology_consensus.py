@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tacit.topology import Mixing, build_mixing, build_schedule
-from tacit.topology.consensus import GossipOrder, NoiseFlow, Spread, spread
+from tacit.topology.consensus import GossipOrder, ModelSpread, NoiseFlow, spread
 from tacit.topology.graphs import GraphSchedule, graph_of
 
 Array = NDArray[np.float64]
@@ -229,7 +229,7 @@ def test_a_simulated_run_has_the_variances_that_are_forecast() -> None:
 def test_more_rounds_and_final_rounds_bring_models_together() -> None:
     flow = flow_of(ONE_PEER, 60, pairs=pairs_of(ONE_PEER))
 
-    def last(flow: NoiseFlow) -> Spread:
+    def last(flow: NoiseFlow) -> ModelSpread:
         return spread(flow, (60,))
 
     worst = [last(replace(flow, rounds=r)).figures(4.0).max() for r in (1, 2, 3, 5, 10)]

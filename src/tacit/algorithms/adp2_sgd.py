@@ -46,7 +46,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from tacit.algorithms.base import Activity, Algorithm, Idle, Options, Setup, any_clip, step_size
+from tacit.algorithms.base import (
+    Activity,
+    Algorithm,
+    Idle,
+    NoisePath,
+    Options,
+    Setup,
+    any_clip,
+    step_size,
+)
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import noised_gradient, public_draws
 from tacit.communication.colours import Released
@@ -187,6 +196,7 @@ ADP2_SGD = Algorithm(
     start=start,
     step=step,
     gossip=mix,
+    noise_path=NoisePath("combine-then-adapt"),
     activity=waves,
     fixed_graph=True,
     clip_norms=any_clip,

@@ -29,12 +29,14 @@ from tacit.errors import InputError
 from tacit.privacy.mechanisms.clipping import CLIP_NORMS, ClipNorm
 from tacit.privacy.noise.independent import GAUSSIAN, Noise
 from tacit.privacy.published import PublishedFormula
+from tacit.topology.consensus import GossipOrder
 
 __all__ = [
     "Activity",
     "Algorithm",
     "Idle",
     "Momentum",
+    "NoisePath",
     "Options",
     "RateSchedule",
     "Schedules",
@@ -182,8 +184,40 @@ class Setup:
     loss: str
     accounted: bool
     relation: privacy.Relation
-    sampling: Literal["poisson", "fixed"]
+    sampling: Literal["poisson", "fixed", "allocation"]
     input_bound: float | None
+
+
+def _once(options: Any) -> int:
+    return 1
+
+
+def _alike(options: Any, k: int, steps: int, clip: float | None) -> float:
+    return 1.0
+
+
+def _as_it_is(options: Any, k: int) -> float:
+    return 1.0
+
+
+@dataclass(frozen=True)
+class NoisePath:
+    """How the noise of a step moves models, where that is linear: see `topology.consensus`.
+
+    Args:
+        order: of a step.
+        rate: gamma_k, from options, k and K.
+        scale: what multiplies a model's noise after k steps, from options and k.
+        held: in how many steps the noise of one is applied, from options.
+        weight: deviation of step k's noise over that of `StepContext.add_noise` for a sum, from
+            options, k, K and the clipping bound.
+    """
+
+    order: GossipOrder
+    rate: Callable[[Any, int, int], float] = step_size
+    scale: Callable[[Any, int], float] = _as_it_is
+    held: Callable[[Any], int] = _once
+    weight: Callable[[Any, int, int, float | None], float] = _alike
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,6 +317,7 @@ class Algorithm(Generic[State, Chosen]):
         gossip: one gossip-only round, from state, step k, options, context and the number of the
             round in step k (1 or more), where that mixes something else than `state.x` alone.
         final_rounds: how many of those follow the last step.
+        noise_path: how noise moves models; None: not linearly, or not through gossip.
         one_round: why its steps have one gossip round each, `[topology].rounds`; empty: they may
             have more.
         released_models: whether the models are functions of what was noised. Where they are not,
@@ -330,6 +365,7 @@ class Algorithm(Generic[State, Chosen]):
     models: Callable[[State], Tensor] = _x_of
     gossip: Callable[[State, int, Chosen, StepContext, int], State] | None = None
     final_rounds: Callable[[Chosen], int] = lambda options: 0
+    noise_path: NoisePath | None = None
     one_round: str = ""
     released_models: bool = True
     consensus: Callable[[Tensor, State], Tensor] = common_mean

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from tacit.algorithms.base import Algorithm, Options, any_clip, step_size
+from tacit.algorithms.base import Algorithm, NoisePath, Options, any_clip, step_size
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import noised_gradient
 from tacit.communication.colours import Released
@@ -55,6 +55,7 @@ DP2_SGD: Algorithm[ConsensusState, Options] = Algorithm(
     options=Options,
     start=start,
     step=step,
+    noise_path=NoisePath("combine-then-adapt"),
     clip_norms=any_clip,
     bound_is_tight=True,
 )

@@ -31,7 +31,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from tacit.algorithms.base import Algorithm, Idle, Options, RateSchedule, Share, any_clip
+from tacit.algorithms.base import Algorithm, Idle, NoisePath, Options, RateSchedule, Share, any_clip
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import (
     Regularisation,
@@ -99,6 +99,11 @@ def mix(
     return DualAveragingState(z, _minimiser(z, state.x0, k + 1, options), state.x0)
 
 
+def _unit(options: DualAveragingOptions, k: int, steps: int) -> float:
+    """Gradients are added to z as they are; x is `learning_rate` / sqrt(k) of z after k steps."""
+    return 1.0
+
+
 DP_DDA = Algorithm(
     name="dp-dda",
     title="DP-DDA",
@@ -108,6 +113,11 @@ DP_DDA = Algorithm(
     start=start,
     step=step,
     gossip=mix,
+    noise_path=NoisePath(
+        "combine-then-adapt",
+        rate=_unit,
+        scale=lambda options, k: options.learning_rate / math.sqrt(k),
+    ),
     activity=independent,
     convex=True,
     clip_norms=any_clip,

@@ -56,13 +56,22 @@ from pydantic import Field
 from torch import Tensor
 
 from tacit.algorithms.accounting import NodeRun, claimed_sums
-from tacit.algorithms.base import Algorithm, Momentum, Options, any_clip, l2_clip, step_size
+from tacit.algorithms.base import (
+    Algorithm,
+    Momentum,
+    NoisePath,
+    Options,
+    any_clip,
+    l2_clip,
+    step_size,
+)
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import heavy_ball, no_momentum, noised_gradient
 from tacit.algorithms.variance_reduction import (
     Anchor,
     AnchorOptions,
     TableOptions,
+    anchor_ratio,
     by_anchor,
     by_table,
     check_differences,
@@ -139,6 +148,7 @@ PRIVSGP: Algorithm[Any, Any] = Algorithm(
     models=de_biased,
     gossip=mix,
     final_rounds=lambda options: options.final_mixing,
+    noise_path=NoisePath("adapt-then-combine"),
     clip_norms=any_clip,
     bound_is_tight=True,
     message_numbers=lambda options, d: d + 1,  # the push-sum weight
@@ -230,6 +240,16 @@ CLAIM = PublishedFormula(
 )
 
 
+def _held(options: VarianceReductionOptions) -> int:
+    """A released anchor is a part of all gradients until the next one."""
+    return options.anchor_every if options.state == "public" else 1
+
+
+def _weight(options: VarianceReductionOptions, k: int, steps: int, clip: float | None) -> float:
+    anchors = options.state == "public" and k % options.anchor_every == 0
+    return anchor_ratio(options, steps, clip) if anchors else 1.0
+
+
 PRIVSGP_VR = replace(
     PRIVSGP,
     name="privsgp-vr",
@@ -238,6 +258,7 @@ PRIVSGP_VR = replace(
     start=reduced_start,
     step=reduced_step,
     mechanism=reduced_sums,
+    noise_path=NoisePath("adapt-then-combine", held=_held, weight=_weight),
     clip_norms=l2_clip,
     bound_is_tight=False,
     formula=CLAIM,

@@ -28,7 +28,7 @@ from tacit.errors import InputError
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import lacking_steps
-from tacit.privacy.mechanisms.base import observer
+from tacit.privacy.mechanisms.base import against, observer
 from tacit.private_files import plain_errors, write_private
 from tacit.report.documents.base import as_dict, dump, parse, plain_json, read
 from tacit.report.documents.ledger import (
@@ -422,7 +422,7 @@ def _confirmed(
         nodes=len(statement.nodes),
         epsilon=max(row.epsilon for row in statement.nodes),
         delta=max(row.delta for row in statement.nodes),
-        trust_model=statement.trust_model.name,
+        trust_model=observer(statement.trust_model.name),
         colluding=None if statement.ledger.trust is None else statement.ledger.trust.colluding,
         data_epsilon=max(of_data, default=None),
         date=statement.date,
@@ -436,10 +436,12 @@ def _confirmed(
 def _check_trust(statement: Statement) -> None:
     """Refuse a statement that lacks the terms of its trust model, or has those of another."""
     name, terms = statement.trust_model.name, statement.ledger.trust
-    if (terms is None) == (name in COUNTING_ON_OTHERS):
+    if (terms is None) == (observer(name) in COUNTING_ON_OTHERS):
         expected = "must stand in the ledger of" if terms is None else "must be null under"
         colluding = None if terms is None else terms.colluding
         raise InputError("trust", colluding, f"{expected} the trust model {name!r}")
+    if terms is not None and name != against(observer(name), terms.colluding):
+        raise InputError("trust", terms.colluding, f"is not that of the trust model {name!r}")
 
 
 def _audit_alarms(audit: RunAudit | None) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ def trust_words(trust_model: str, trust: TrustTerms, deltas: Sequence[float | No
     """Put a trust model, and what it comes to in a run, into words.
 
     Args:
-        trust_model: its name.
+        trust_model: its name, with or without the number of those who may collude.
         trust: of the run.
         deltas: at which the epsilon of each node is stated, `[nodes]`.
     """
@@ -104,7 +104,7 @@ def trust_words(trust_model: str, trust: TrustTerms, deltas: Sequence[float | No
     ]
     columns = ("colluding nodes", "epsilon, highest node", "right guess at most", "allowed for")
     table = Table(columns, rows, left=("allowed for",), note=size_note(rows))
-    texts = (_HIDDEN[trust_model], _guarantee(trust.colluding))
+    texts = (_HIDDEN[trust_model.partition(",")[0]], _guarantee(trust.colluding))
     return TrustWords(simulated, texts, (*limits, _POISONING), table)
 
 

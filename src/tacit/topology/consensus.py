@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from tacit.topology.checks import is_circulant
 from tacit.topology.mixing import Mixing
 
-__all__ = ["GossipOrder", "NoiseFlow", "Spread", "spread"]
+__all__ = ["GossipOrder", "ModelSpread", "NoiseFlow", "spread"]
 
 Matrix = NDArray[np.float64]
 GossipOrder = Literal["adapt-then-combine", "combine-then-adapt"]
@@ -128,7 +128,7 @@ class NoiseFlow:
 
 
 @dataclass(frozen=True, eq=False)
-class Spread:
+class ModelSpread:
     """Variances in a coordinate after some steps; of pairs, where rho = 1.
 
     Args:
@@ -167,18 +167,24 @@ class Spread:
         return np.sqrt(self.own_apart + pair_noise**2 * self.paired_apart)
 
 
-def spread(flow: NoiseFlow, steps: Sequence[int]) -> Spread:
+def spread(flow: NoiseFlow, steps: Sequence[int], memory: int | None = None) -> ModelSpread:
     """The variances of nodes' models after some numbers of steps, each from 1 to K.
 
     It costs a product of matrices `[nodes, nodes]` for every step that has not mixed yet, at each
-    of the points; for a fixed symmetric matrix only sums.
+    of the points; sums alone where all matrices have their eigenvectors in common.
+
+    Args:
+        flow: how noise moves models.
+        steps: the points.
+        memory: how many steps before a point add noise, or a few more where noise is held; None:
+            all.
     """
     windows = _by_eigenvectors(flow) or _step_by_step(flow)
-    rows = [_point(flow, k, windows) for k in steps]
+    rows = [_point(flow, k, memory, windows) for k in steps]
     mean, own, paired, own_apart, paired_apart = (
         np.array(column) for column in zip(*rows, strict=True)
     )
-    return Spread(tuple(steps), mean, own, paired, own_apart, paired_apart)
+    return ModelSpread(tuple(steps), mean, own, paired, own_apart, paired_apart)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +193,7 @@ class _Window:
 
     Args:
         length: how many steps.
-        own, paired, own_apart, paired_apart: as in `Spread`, at one point.
+        own, paired, own_apart, paired_apart: as in `ModelSpread`, at one point.
     """
 
     length: int
@@ -197,20 +203,22 @@ class _Window:
     paired_apart: float
 
 
-_Windows = Callable[[int, Matrix], _Window]
-"""From k, and how far the noise of every step before moves the mean of all nodes `[k]`."""
+_Windows = Callable[[int, int, Matrix], _Window]
+"""From k, the first step that counts, and how far the noise of each step moves the mean, `[k]`."""
 
 
 def _point(
-    flow: NoiseFlow, k: int, windows: _Windows
+    flow: NoiseFlow, k: int, memory: int | None, windows: _Windows
 ) -> tuple[float, Matrix, Matrix, float, float]:
-    """The fields of `Spread` after k steps."""
+    """The fields of `ModelSpread` after k steps."""
     moved = _held(_filtered(flow.rates[:k], flow.momentum), flow.held)
     present = np.ones((1, flow.nodes)) if flow.active is None else flow.active[:k]
     of_mean = (moved * flow.shape[:k]) ** 2 * (present @ flow.own**2) / flow.nodes**2
-    last = windows(k, moved)
-    older = of_mean[: k - last.length].sum()
-    return of_mean.sum(), last.own + older, last.paired, last.own_apart, last.paired_apart
+    start = 0 if memory is None else max(0, k - memory)
+    start -= start % flow.held
+    last = windows(k, start, moved)
+    older = of_mean[start : k - last.length].sum()
+    return of_mean[start:].sum(), last.own + older, last.paired, last.own_apart, last.paired_apart
 
 
 def _filtered(values: Any, momentum: float) -> Any:
@@ -262,10 +270,10 @@ def _by_eigenvectors(flow: NoiseFlow) -> _Windows | None:
     slowest = max(slowest**flow.rounds, flow.momentum, 1e-300)
     needed = math.inf if slowest > 1 - 1e-12 else math.log(MIXED) / math.log(slowest)
 
-    def windows(k: int, moved: Matrix) -> _Window:
+    def windows(k: int, start: int, moved: Matrix) -> _Window:
         # Twice, since momentum and mixing may be equally slow; and a period, which is not even.
         most = min(k, MOST_NUMBERS // n)
-        first = max(0, k - math.ceil(min(2 * needed + 2 * period, most)))
+        first = max(start, k - math.ceil(min(2 * needed + 2 * period, most)))
         first -= first % flow.held
         phases = np.arange(first, k) % period
         last = final if k == flow.steps else np.ones(n)
@@ -317,27 +325,27 @@ def _step_by_step(flow: NoiseFlow) -> _Windows:
     repeats = constant and flow.active is None and flow.partner is None
     known: dict[tuple[int, int], _Window] = {}
 
-    def windows(k: int, moved: Matrix) -> _Window:
+    def windows(k: int, start: int, moved: Matrix) -> _Window:
         # With the same matrices, and steps enough to mix in, the same sums.
         where = k * flow.rounds % products.period, k % flow.held
         follows = k == flow.steps and flow.final_rounds > 0
-        if where in known and not follows and known[where].length <= k:
+        if where in known and not follows and known[where].length <= k - start:
             return known[where]
-        found = _summed(flow, k, products)
-        if repeats and not follows and found.length < k:
+        found = _summed(flow, k, start, products)
+        if repeats and not follows and found.length < k - start:
             known[where] = found
         return found
 
     return windows
 
 
-def _summed(flow: NoiseFlow, k: int, products: _Products) -> _Window:
+def _summed(flow: NoiseFlow, k: int, start: int, products: _Products) -> _Window:
     n, w = flow.nodes, flow.weights(k)
     mixed = np.repeat(w[:, None] / n, n, axis=1)
     after, response, held = products.final(k), np.zeros((n, n)), np.zeros((n, n))
     total = np.zeros((2, n))
     of_mean, most = np.zeros(2), 0.0
-    for j in range(k - 1, -1, -1):
+    for j in range(k - 1, start - 1, -1):
         into, after = products.back(j, after)
         response = flow.rates[j] * into + flow.momentum * response
         begins = j % flow.held == 0

@@ -45,6 +45,10 @@ KINDS: Mapping[str, Sections] = {
         },
     },
     "server": {"algorithm": {"name": "dp-fedavg", "clients_per_round": 3, "local_steps": 2}},
+    "server, secure sums": {
+        "algorithm": {"name": "dp-sgd", "clients_per_round": 4},
+        "privacy": {"aggregation": "secure-sum", "colluding": 2},
+    },
     "server, primal and dual": {
         "algorithm": {"name": "fedspd-dp", "clients_per_round": 2, "penalty": 20.0},
         "task": {"metric": ["balanced-accuracy"], "class_weights": [1.0, 2.0] * 5},

@@ -117,6 +117,13 @@ def audit_job(
         raise InputError(
             "faults", "simulated", "leave them out in an audit: what is lost tells an observer less"
         )
+    if job.plan.release.sums is not None:
+        raise InputError(
+            "privacy.aggregation",
+            "secure-sum",
+            "leaves no message of one client to an observer, and audits attack messages: audit the "
+            "same experiment with 'clear'",
+        )
     directory = getattr(job.config.algorithm.options, "table_directory", None)
     if directory is None:
         return _audit(job, options, context, progress)
