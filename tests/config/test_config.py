@@ -56,6 +56,8 @@ def test_every_default() -> None:
             "degree": None,
             "shape": None,
             "probability": None,
+            "partners": None,
+            "rounds": None,
         },
         "privacy": {
             "epsilon": 3.0,
@@ -65,6 +67,9 @@ def test_every_default() -> None:
             "published_constant": 1.0,
             "accounting": "certified",
             "relation": "add-or-remove-one",
+            "noise": "independent",
+            "colluding": None,
+            "pair_noise": None,
             "aggregation": "clear",
             "noise_seed": None,
             "ledger": None,

@@ -1,10 +1,11 @@
 """Epsilon against any number of colluders, from what a statement says: mechanisms and noise shared.
 
 The mechanisms of a run (`tacit.report.documents.ledger.LedgerReport`) hold noise multipliers as
-they count against the colluders that the run allows for. Against another number they count for more
-or less, by a factor that the network of shared noise decides alone (`tacit.training.pair_noise`);
-all else of a mechanism stays. Who took part in which step stands in the mechanisms: other steps
-have `SILENT` noise there.
+they count against the colluders that the run allows for, and say how many these are. Against
+another number they count for more or less, by a factor that is decided by who shares noise with
+whom (`tacit.training.pair_noise`) or by how many take part in a secure sum
+(`tacit.training.secure_sums`) alone; all else of a mechanism stays. Who took part in which step
+stands in the mechanisms: other steps have `SILENT` noise there.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from tacit.errors import InputError
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.ledger import StepRun
 from tacit.privacy.ledger.spent import cost, released
+from tacit.privacy.mechanisms.base import against, observer
 from tacit.privacy.mechanisms.composed import Scheduled, schedule
 from tacit.privacy.mechanisms.steps import SILENT
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.ledger import LedgerAccount, LedgerReport
 from tacit.report.documents.trust import TrustTerms
 from tacit.training.pair_noise import PairNoise
+from tacit.training.secure_sums import SecureSums
 
 __all__ = ["epsilon_against"]
 
@@ -47,24 +50,20 @@ def epsilon_against(
     if len(ledger.nodes) != len(trust.own):
         expected = f"must be of the {len(ledger.nodes)} nodes of its ledger"
         raise InputError("trust", len(trust.own), expected)
-    mechanisms = [_mechanism(ledger, account) for account in ledger.nodes]
+    mechanisms = [_mechanism(ledger, account, trust) for account in ledger.nodes]
     planned = np.array([schedule(mechanism) for mechanism in mechanisms]).T  # [steps, nodes]
     active = planned < SILENT
-    network = PairNoise(
-        pairs=trust.pairs,
-        own=trust.own,
-        deviation=trust.deviation,
-        colluding=trust.colluding,
-        active=None if active.all() else active,
-    )
-    _check_noise(planned, active, network, trust)
+    shared = _shared(mechanisms[0].trust_model, active, trust)
+    gains = _gains(shared, active)
+    _check_noise(planned, active, gains, trust)
     known: dict[tuple[Scheduled, _Charged, float | None], float | None] = {}
     rows = []
     for colluding in range(len(trust.epsilon_by_colluders)):
         seen = planned
         if colluding != trust.colluding:
+            ratios = _gains(shared.against(colluding), active) / gains
             # Rounded down: a multiplier never counts for more than it does.
-            seen = np.nextafter(planned * (network.against(colluding).gains / network.gains), 0.0)
+            seen = np.nextafter(planned * ratios, 0.0)
         row = []
         for node, account in enumerate(ledger.nodes):
             charged = account.releases[0].charged
@@ -76,33 +75,57 @@ def epsilon_against(
     return tuple(rows)
 
 
-def _mechanism(ledger: LedgerReport, account: LedgerAccount) -> Scheduled:
+def _mechanism(ledger: LedgerReport, account: LedgerAccount, trust: TrustTerms) -> Scheduled:
     """What one node released, with one noise multiplier a planned step."""
     (release,) = account.releases
     mechanism = from_statement(ledger.mechanisms[release.mechanism])
+    model = mechanism.trust_model
+    if model != against(observer(model), trust.colluding):
+        expected = f"must be that of the mechanisms, whose trust model is {model!r}"
+        raise InputError("trust: colluding", trust.colluding, expected)
     if not isinstance(mechanism, Scheduled):
         expected = "a mechanism with one noise multiplier a step, where nodes share noise"
         raise InputError("mechanisms", mechanism.describe(), expected)
     return mechanism
 
 
+def _shared(model: str, active: NDArray[np.bool_], trust: TrustTerms) -> PairNoise | SecureSums:
+    """What makes the noise of others count for a node."""
+    absent = None if active.all() else active
+    if observer(model) == "secure-sum":
+        return SecureSums(len(trust.own), trust.colluding, absent)
+    return PairNoise(
+        pairs=trust.pairs,
+        own=trust.own,
+        deviation=trust.deviation,
+        colluding=trust.colluding,
+        active=absent,
+    )
+
+
+def _gains(shared: PairNoise | SecureSums, active: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """What own noise counts for, over what it is: `[1, nodes]`, or `[steps, nodes]`."""
+    steps, nodes = active.shape
+    rows = range(1 if active.all() else steps)
+    return np.array([[shared.gain(node, k) for node in range(nodes)] for k in rows])
+
+
 def _check_noise(
     planned: NDArray[np.float64],
     active: NDArray[np.bool_],
-    network: PairNoise,
+    gains: NDArray[np.float64],
     trust: TrustTerms,
 ) -> None:
-    """Refuse a network of noise that the multipliers of the mechanisms do not follow from.
+    """Refuse terms that the multipliers of the mechanisms do not follow from.
 
     Of each step, all nodes have the same noise multiplier over gain, own deviation and batch.
     """
-    counted = network.gains * np.array(trust.own) * np.array(trust.expected_batch)
-    unit = np.where(active, planned / counted, np.nan)
-    unit = unit[active.any(axis=1)]
+    unit = planned / (gains * np.array(trust.own) * np.array(trust.expected_batch))
+    unit = np.where(active, unit, np.nan)[active.any(axis=1)]
     spread = np.nanmax(unit, axis=1) / np.nanmin(unit, axis=1) - 1.0
     if spread.size and spread.max() > _SAME:
         expected = "must be the noise that the noise multipliers of the ledger follow from"
-        raise InputError("trust", list(trust.own), expected)
+        raise InputError("trust: own", list(trust.own), expected)
 
 
 def _epsilon(mechanism: Scheduled, charged: _Charged, delta: float | None) -> float | None:

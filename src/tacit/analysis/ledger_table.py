@@ -13,12 +13,12 @@ from rich.table import Table
 from tacit.analysis.ledger_report import node_list
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
-from tacit.privacy.mechanisms.base import Mechanism
+from tacit.privacy.mechanisms.base import Mechanism, observer
 from tacit.report.documents.ledger import LedgerAccount, LedgerReport
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.protection import colluder_cells
 from tacit.report.terminal import print_table
-from tacit.report.trust_words import COUNTING_ON_OTHERS, TRUST_MODELS
+from tacit.report.trust_words import TRUST_MODELS
 from tacit.report.wording import epsilon_text, number_text
 
 __all__ = ["ledger_table"]
@@ -46,9 +46,7 @@ def ledger_table(document: LedgerReport) -> None:
         console.print(text, highlight=False, style=style)
 
     for name in sorted({mechanism.trust_model for mechanism in _mechanisms(document)}):
-        say(f"trust model {name}: {TRUST_MODELS[name]}", style="")
-        if name in COUNTING_ON_OTHERS and document.trust is None:
-            say("how many may collude stands in the plan, the result and the statement of each run")
+        say(f"trust model {name}: {TRUST_MODELS[observer(name)]}", style="")
     for run in document.runs:
         entered = run.created.replace("T", " ")
         say(

@@ -422,7 +422,7 @@ def _confirmed(
         nodes=len(statement.nodes),
         epsilon=max(row.epsilon for row in statement.nodes),
         delta=max(row.delta for row in statement.nodes),
-        trust_model=statement.trust_model.name,
+        trust_model=observer(statement.trust_model.name),
         colluding=None if statement.ledger.trust is None else statement.ledger.trust.colluding,
         data_epsilon=max(of_data, default=None),
         date=statement.date,

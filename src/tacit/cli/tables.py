@@ -213,10 +213,11 @@ def result_table(result: Result) -> None:
         at = f" (delta {_spread(deltas, '{:g}'.format)})"
         rows.append((f"epsilon certified, most{at}", epsilon_text(max(spent))))
         rows.append(("epsilon certified, least", epsilon_text(min(spent))))
-        if plan.release.pairs is None:
+        shared = plan.release.shared
+        if shared is None:
             rows.append(("epsilon claimed by the paper, same noise", _claims(result)))
         else:
-            collude = count_text(plan.release.pairs.colluding, "node")
+            collude = count_text(shared.colluding, "node")
             rows.append(("trust model", f"{plan.release.trust_model}, {collude} may collude"))
     rows.append(("bytes sent a node", bytes_text(sum(result.bytes_sent) / len(result.bytes_sent))))
     rows.append(("steps", f"{result.steps} of {plan.steps} in {result.seconds:.1f} s"))
@@ -258,7 +259,8 @@ def plan_document(job: Job) -> PlanDocument:
     plan = job.plan
     per_step = bytes_per_step(plan, _message_numbers(plan), job.dtype.itemsize)
     bounds, last = plan.release.clip.bounds, plan.steps - 1
-    pairs, by_colluders = plan.release.pairs, epsilon_by_colluders(plan)
+    shared, pairs = plan.release.shared, plan.release.pairs
+    by_colluders = epsilon_by_colluders(plan)
     return PlanDocument(
         algorithm=plan.config.algorithm.name,
         dataset=plan.config.task.dataset,
@@ -267,7 +269,7 @@ def plan_document(job: Job) -> PlanDocument:
         steps=plan.steps,
         relation=plan.config.privacy.relation if plan.accounted else None,
         trust_model=plan.release.trust_model if plan.accounted else None,
-        colluding=None if pairs is None else pairs.colluding,
+        colluding=None if shared is None else shared.colluding,
         pair_noise=None if pairs is None else pairs.ratio,
         mechanism=mechanism_line(plan),
         clip=None if bounds is None else (bounds[0], bounds[last]),
@@ -329,7 +331,7 @@ def plan_table(job: Job) -> None:
     for row in rows:
         about.add_row(*row)
     console.print(about)
-    shared = plan.release.pairs is not None
+    shared = plan.release.shared is not None
     # No paper claims anything of noise that nodes share.
     kind = ("own multiplier",) if shared else ()
     headings = ("nodes", "records", "rate", "noise multiplier", *kind, "noise in mean", "budget")
@@ -388,7 +390,7 @@ def _table(headings: Sequence[str], justify: Literal["left", "right"] = "left") 
 
 def _plan_row(plan: Plan, numbers: Sequence[int], node: NodePlan) -> tuple[str, ...]:
     release, ends = plan.release, (0, plan.steps - 1)
-    own = () if release.pairs is None else ([release.own_multiplier(node, k) for k in ends],)
+    own = () if release.shared is None else ([release.own_multiplier(node, k) for k in ends],)
     return (
         _numbers(numbers),
         str(node.records),

@@ -17,6 +17,7 @@ from tacit.config import Config, Privacy
 from tacit.errors import BudgetError, InputError
 from tacit.gradients.clipping import check_clip
 from tacit.privacy.accounting.calibration import least_scale
+from tacit.report.wording import count_text
 from tacit.topology import (
     Mixing,
     build_mixing,
@@ -25,6 +26,12 @@ from tacit.topology import (
     check_doubly_stochastic,
     check_strongly_connected,
     server_averaging,
+)
+from tacit.training.consensus import (
+    PairChoice,
+    choose,
+    consensus_forecast,
+    consensus_warning,
 )
 from tacit.training.faults import FaultPlan, fault_plan, taking_part
 from tacit.training.pair_noise import PairNoise, partners, root_mean_square
@@ -97,8 +104,17 @@ def build_plan(
     if config.privacy.noisy:
         nodes = _noised(config, release, sampled)
         if release.pairs is not None:
-            release, nodes = _with_pair_noise(config, release, nodes)
-            notes = (_pairs_note(config, release), *notes)
+            choice = _choice(config, release, nodes, mixing)
+            rounds = choice.rounds
+            if faults is not None:
+                faults = replace(faults, rounds=rounds)
+                activity = taking_part(definition.activity(setup), faults, config.train.steps)
+                # Whose pairs may lose other messages.
+                active = None if activity is None else activity.active
+                pairs = replace(release.pairs, active=active)
+                release = replace(release, activity=activity, pairs=pairs)
+            release, nodes = _with_pair_noise(config, release, nodes, choice.pair_noise)
+            notes = (_pairs_note(config, release), *choice.reasons, *notes)
             cautions += _uncovered(release)
         if release.sums is not None:
             nodes = _with_common_noise(config, release, nodes)
@@ -106,7 +122,7 @@ def build_plan(
         cautions += _large_delta(nodes)
     else:
         nodes = tuple(NodePlan(**vars(node)) for node in sampled)
-    return Plan(
+    plan = Plan(
         config=config,
         release=release,
         nodes=nodes,
@@ -116,6 +132,32 @@ def build_plan(
         faults=faults,
         cautions=cautions,
         notes=(*_notes(config, activity, faults), *_epochs(config, sampled), *notes),
+    )
+    return plan if release.pairs is None else _with_forecast(plan)
+
+
+def _choice(
+    config: Config, release: Release, nodes: Sequence[NodePlan], mixing: Mixing
+) -> PairChoice:
+    """Noise of pairs and gossip rounds, as they are given or as they are best."""
+    pair_noise, rounds = config.privacy.pair_noise, config.topology.rounds
+    return choose(
+        release,
+        [node.noise_scale / node.expected_batch for node in nodes],
+        mixing,
+        pair_noise=None if pair_noise in (None, "auto") else float(pair_noise or 0.0),
+        rounds=planned_rounds(config) if rounds != "auto" else None,
+    )
+
+
+def _with_forecast(plan: Plan) -> Plan:
+    """The plan with what it says of how far models will stand apart."""
+    forecast = consensus_forecast(plan)
+    warning = consensus_warning(forecast, plan.rounds)
+    return replace(
+        plan,
+        notes=plan.notes if forecast is None else (*plan.notes, forecast.note()),
+        cautions=plan.cautions if warning is None else (*plan.cautions, warning),
     )
 
 
@@ -383,7 +425,7 @@ def _pairs_alone(config: Config, mixing: Mixing, activity: Activity | None) -> P
 
 
 def _with_pair_noise(
-    config: Config, release: Release, nodes: Sequence[NodePlan]
+    config: Config, release: Release, nodes: Sequence[NodePlan], ratio: float
 ) -> tuple[Release, tuple[NodePlan, ...]]:
     """The release with noise of pairs, and the nodes with as much less of their own.
 
@@ -391,6 +433,12 @@ def _with_pair_noise(
     the own noises begins with that, and is scaled until it is enough for all; then nodes that have
     more than enough are given less, and all are scaled again, as long as the mean gets less noise.
     A given noise (`privacy.noise_std`) stays as it is.
+
+    Args:
+        config: the experiment.
+        release: what nodes release, with its pairs.
+        nodes: with the noise that they need if it is independent.
+        ratio: deviation of a pair's noise over the root mean square of the nodes' own.
 
     Raises:
         BudgetError: a given noise does not keep a node's budget.
@@ -400,7 +448,6 @@ def _with_pair_noise(
     given = settings.noise_std is not None
     needed = np.array([node.noise_scale / node.expected_batch for node in nodes])
     assert release.pairs is not None
-    ratio = 4.0 if settings.pair_noise in (None, "auto") else float(settings.pair_noise or 0.0)
     shape, least = needed, math.inf
     chosen = release.pairs
     for _ in range(1 if given else _SHAPES):
@@ -499,8 +546,8 @@ def _sums_note(release: Release) -> str:
     counted = least if least == most else f"{least} to {most}"
     return (
         "secure sums: the server sees the sum over a round's clients, and no message alone; "
-        f"against it and any {sums.colluding} colluding clients, a client's own noise counts "
-        f"{counted} times"
+        f"against it and {count_text(sums.colluding, 'colluding client')}, whichever they are, a "
+        f"client's own noise counts {counted} times"
     )
 
 

@@ -25,8 +25,8 @@ class TrustTerms(Document):
         own: standard deviation of the nodes' own noise in the mean over a batch, each over a common
             unit.
         expected_batch: what each node's sums are divided by.
-        pairs: who shared noise, the smaller number first.
-        deviation: of the noise of a pair, over the same unit as `own`.
+        pairs: who shared noise, the smaller number first; none where a server saw sums only.
+        deviation: of the noise of a pair, over the same unit as `own`; 0 without pairs.
         epsilon_by_colluders: certified epsilon of each node against 0, 1, 2 ... colluders, a row a
             number, up to one more than `colluding`.
     """

@@ -37,6 +37,7 @@ from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 from tacit.training.run_folder import summary
 from tacit.training.run_folder.metrics import Evaluation, summaries
+from tacit.training.secure_sums import SUMMAND_BYTES
 
 __all__ = ["Claim", "Result", "result_document"]
 
@@ -293,17 +294,17 @@ def _trust_terms(
     job: Job, epsilon_by_colluders: Sequence[Sequence[float | None]]
 ) -> TrustTerms | None:
     """What nodes hide behind beside their own noise; None where each relies on itself alone."""
-    plan, pairs = job.plan, job.plan.release.pairs
-    if pairs is None or not plan.accounted:
+    plan, shared = job.plan, job.plan.release.shared
+    if shared is None or not plan.accounted:
         return None
-    hosts = job.placement.ranks
+    pairs, hosts = plan.release.pairs, job.placement.ranks
     return TrustTerms(
-        colluding=pairs.colluding,
+        colluding=shared.colluding,
         nodes_by_process=tuple(hosts.count(rank) for rank in range(job.placement.processes)),
-        own=pairs.own,
+        own=tuple(node.noise_scale / node.expected_batch for node in plan.nodes),
         expected_batch=tuple(node.expected_batch for node in plan.nodes),
-        pairs=pairs.pairs,
-        deviation=pairs.deviation,
+        pairs=() if pairs is None else pairs.pairs,
+        deviation=0.0 if pairs is None else pairs.deviation,
         epsilon_by_colluders=tuple(map(tuple, epsilon_by_colluders)),
     )
 
@@ -370,7 +371,9 @@ def bytes_per_step(plan: Plan, numbers: float, size: int) -> Tensor:
 
     Over the graph's period and over the steps in which it takes part; with a partner or a server,
     one message each time. In each further gossip round of a step all nodes send to all neighbours.
+    Numbers of `size` bytes each; those of a secure sum have 8.
     """
+    size = SUMMAND_BYTES if plan.release.sums is not None else size
     period = plan.mixing.schedule.period
     degrees = torch.stack([torch.as_tensor(plan.mixing.out_degrees(k)) for k in range(period)])
     sent = degrees.double().mean(0)
