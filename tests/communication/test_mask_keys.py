@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from tacit.communication.mask_keys import agreed_mask_keys
 
 from tacit.communication.colours import Summand
-from tacit.communication.mask_keys import agreed_mask_keys
 from tacit.communication.masks import PairMasks, wrapped_sum
 from tacit.communication.peers import ALONE
 from tacit.communication.received import PUBLIC_KEY
