@@ -13,6 +13,7 @@ from experiments import experiment
 from tacit import privacy
 from tacit.analysis.colluders import epsilon_against
 from tacit.analysis.ledger_report import confirm, ledger_document
+from tacit.analysis.statement import check_statement, write_statement
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.report.documents.ledger import LedgerReport
@@ -98,6 +99,27 @@ def test_epsilon_is_that_of_one_noised_sum_by_hand(
         )
         expected = privacy.epsilon(mechanism, delta=1e-4)
         assert terms.epsilon_by_colluders[1][node.node] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["dp-sgd", "dp-fedavg"])
+def test_a_ledger_tells_what_secure_sums_are_worth(name: str, tmp_path: Path) -> None:
+    """By who takes part alone: clients of unequal size, three of five a round."""
+    changes = {
+        "topology": {},
+        "algorithm": {"name": name, "clients_per_round": 3},
+        "privacy": {"noise": None, "noise_seed": None, "aggregation": "secure-sum"},
+    }
+    plan, ledger, terms = trained(tmp_path / "run", **changes)
+    assert (terms.pairs, terms.deviation, terms.colluding) == ((), 0.0, 1)
+    assert max(terms.own) / min(terms.own) - 1 < 1e-12
+    planned = epsilon_by_colluders(plan)
+    for stated, by_plan in zip(terms.epsilon_by_colluders, planned, strict=True):
+        assert stated == pytest.approx(by_plan, rel=1e-4)
+    assert all(np.diff(np.array(planned, float), axis=0).min(axis=1) > 0)
+    confirm(ledger)
+    path, _ = write_statement(tmp_path / "run")
+    confirmed = check_statement(path)
+    assert (confirmed.trust_model, confirmed.colluding) == ("secure-sum", 1)
 
 
 def test_who_is_away_counts_for_nothing_in_that_step(tmp_path: Path) -> None:

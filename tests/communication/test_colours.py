@@ -15,7 +15,7 @@ import tacit
 from experiments import experiment, write_experiment
 from experiments import tacit as command
 from tacit.algorithms import privsgp
-from tacit.communication.colours import Private, Public, Released, opened
+from tacit.communication.colours import Masked, Private, Public, Released, Summand, opened
 from tacit.communication.exchange import BetweenProcesses, Graphs, InProcessExchange
 from tacit.errors import LeakError
 from tacit.topology import Weights
@@ -49,13 +49,15 @@ def test_public_and_released_values_are_opened() -> None:
     assert opened(Released("text"), "a word") == "text"
 
 
-@pytest.mark.parametrize("value", [3, VALUE, Private(3), None, (Released(3),)])
+@pytest.mark.parametrize(
+    "value", [3, VALUE, Private(3), Summand(3), Masked(3), None, (Released(3),)]
+)
 def test_nothing_else_is(value: Any) -> None:
     with pytest.raises(LeakError, match=f"a thing is a {type(value).__name__}, and only"):
         opened(value, "a thing")
 
 
-@pytest.mark.parametrize("colour", [Public, Released, Private])
+@pytest.mark.parametrize("colour", [Public, Released, Private, Summand, Masked])
 def test_colours_are_frozen(colour: Any) -> None:
     with pytest.raises(FrozenInstanceError):
         colour(1).value = 2

@@ -9,11 +9,14 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from tacit.communication.colours import Summand
+from tacit.communication.masks import PairMasks, wrapped_sum
 from tacit.communication.pair_keys import agreed_pair_keys
-from tacit.communication.peers import Alone
-from tacit.communication.received import Form
+from tacit.communication.peers import ALONE, Alone
+from tacit.communication.received import PUBLIC_KEY, Form
 from tacit.errors import PeerError
 from tacit.privacy.noise.draws import keystream
 from tacit.privacy.noise.pairwise import PairKeys
@@ -96,3 +99,27 @@ def test_a_half_that_was_changed_on_its_way_gives_the_ends_different_keys() -> N
 def test_a_half_of_low_order_is_refused() -> None:
     with pytest.raises(PeerError, match="rank 1 sent a wrong key of a test"):
         agreed(tell=lambda to, of, said: "00" * 32 if of == 1 and to != 1 else said)
+
+
+def test_a_process_alone_has_keys_of_its_own() -> None:
+    keys = agreed_pair_keys(ALONE, PAIRS, (0,) * 5, "a test")
+    assert keys.pairs == PAIRS
+    assert len(set(drawn(keys).values())) == len(PAIRS)
+    assert agreed_pair_keys(ALONE, (), (0,), "a test").pairs == ()
+
+
+@pytest.mark.parametrize("text", ['""', '"xyz"', '"' + "0" * 63 + '"', '"' + "A" * 64 + '"', "7"])
+def test_what_is_no_half_is_refused_where_it_comes_in(text: str) -> None:
+    with pytest.raises(PeerError, match="rank 1 sent a wrong key"):
+        PUBLIC_KEY.read(text, 1, "key")
+
+
+def test_masks_of_agreed_keys_cancel() -> None:
+    parties = [0, 2, 4]
+    values = torch.arange(12).view(3, 1, 4) - 5
+    hidden = [
+        PairMasks(party, keys).over(Summand(value), 7, 0, parties).value
+        for party, keys, value in zip(parties, agreed(), values, strict=True)
+    ]
+    assert torch.equal(wrapped_sum(torch.cat(hidden)), values.sum(0))
+    assert not any(torch.equal(one, value) for one, value in zip(hidden, values, strict=True))

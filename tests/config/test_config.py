@@ -56,6 +56,8 @@ def test_every_default() -> None:
             "degree": None,
             "shape": None,
             "probability": None,
+            "partners": None,
+            "rounds": None,
         },
         "privacy": {
             "epsilon": 3.0,
@@ -65,6 +67,9 @@ def test_every_default() -> None:
             "published_constant": 1.0,
             "accounting": "certified",
             "relation": "add-or-remove-one",
+            "noise": "independent",
+            "colluding": None,
+            "pair_noise": None,
             "aggregation": "clear",
             "noise_seed": None,
             "ledger": None,
@@ -289,7 +294,7 @@ NOT_BATCH = "must be a whole number of 1 or more, or 'all'"
         *((f"train.batch={value}", NOT_BATCH) for value in ("0", "-3", "some", "1.5", "true")),
         ("train.seed=9223372036854775808", "must be less than 9223372036854775808"),
         ("train.dtype=float16", "must be 'float32' or 'float64'"),
-        ("train.sampling=uniform", "must be 'poisson' or 'fixed'"),
+        ("train.sampling=uniform", "must be 'poisson', 'fixed' or 'allocation'"),
         ("train.evaluate_every=0", "must be greater than or equal to 1"),
         ("nodes.count=0", "must be greater than or equal to 1"),
         ("nodes.alpha=nan", "must be a finite number"),
@@ -375,6 +380,24 @@ def test_fixed_batches_are_accounted_under_replace_one_only() -> None:
         sections = experiment(**{"train": fixed, **changes})
         sections["train"]["sampling"] = "fixed"
         assert load_config(sections).train.sampling == "fixed"
+
+
+def test_allocation_is_refused_where_nothing_is_proved() -> None:
+    train = {"batch": 8, "sampling": "allocation"}
+    error = refusal(train=train, privacy={"relation": "replace-one"})
+    assert (error.where, error.value) == ("train.sampling", "allocation")
+    assert "add-or-remove-one" in error.expected
+    for name in ("privsgp-vr", "dp-fedavg", "cpgt", "fedspd-dp"):
+        options = {"clip_norm": "l1"} if name == "cpgt" else {}
+        error = refusal(
+            train=train, algorithm={"name": name, **options}, topology={"graph": "star"}
+        )
+        assert error.where == "train.sampling", name
+        assert name in error.expected
+    for name in ("privsgp", "dp2-sgd", "do-adp"):
+        graph = {"graph": "ring"} if name != "privsgp" else {}
+        sections = experiment(train=train, algorithm={"name": name}, topology=graph)
+        assert load_config(sections).train.sampling == "allocation"
 
 
 @pytest.mark.parametrize("source", [{}, {"task": {}}, {"task": {"dataset": "given"}}])

@@ -193,7 +193,18 @@ def test_hardly_a_value_is_left_to_care() -> None:
     std = 1.99
     scale = np.array([std / spacing(std)])
     count = fast.noise_rows(
-        row, np.empty((0, 0)), drawn, np.array([spacing(std)]), scale, flags, left, words, 0, 0, 0
+        row,
+        np.empty((0, 0), np.int32),
+        drawn,
+        np.array([spacing(std)]),
+        scale,
+        np.zeros(1),
+        flags,
+        left,
+        words,
+        0,
+        0,
+        0,
     )
     assert 300 < count < 640_000 / 700
 

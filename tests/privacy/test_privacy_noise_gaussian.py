@@ -20,10 +20,11 @@ from tacit.privacy.noise import gaussian, lattice
 from tacit.privacy.noise.draws import NodeKeys, keystream, position, seeded_keys
 from tacit.privacy.noise.gaussian import add_normal, careful_normals, spacing, uniform
 from tacit.privacy.noise.independent import GAUSSIAN, LAPLACE
+from tacit.privacy.noise.lattice import Offsets
 
 KEYS = seeded_keys(77, range(8))
 DTYPES = [torch.float32, torch.float64]
-NONE = np.empty((0, 0))
+NONE = np.empty((0, 0), np.int32)
 TOP, TOP_BITS = (1 << 32) - 1, (1 << 64) - 1
 
 
@@ -421,48 +422,59 @@ def test_views_on_a_device_are_noised_where_they_lie(monkeypatch: pytest.MonkeyP
 SIZES = [0.0, 1.0, 1e-30, 3e4, 5e12]
 
 
+def offset(points: torch.Tensor, unit: float) -> Offsets:
+    """Of one row."""
+    return Offsets(points.to(torch.int32).unsqueeze(0), (unit,))
+
+
 def moved(
-    total: torch.Tensor, offsets: torch.Tensor, std: float, monkeypatch: pytest.MonkeyPatch
+    total: torch.Tensor, offsets: Offsets, std: float, monkeypatch: pytest.MonkeyPatch
 ) -> torch.Tensor:
     """A row, noised with offsets on the host, and likewise on a device."""
     rows = [total.clone().unsqueeze(0) for _ in range(2)]
-    add_normal(rows[0], [std], KEYS, [1], "noise", 4, offsets=offsets.unsqueeze(0))
+    add_normal(rows[0], [std], KEYS, [1], "noise", 4, offsets=offsets)
     with monkeypatch.context() as patch:
         patch.setattr(gaussian, "_DEVICE_TYPES", frozenset({"cpu"}))
-        add_normal(rows[1], [std], KEYS, [1], "noise", 4, offsets=offsets.unsqueeze(0))
+        add_normal(rows[1], [std], KEYS, [1], "noise", 4, offsets=offsets)
     assert bits(rows[0]) == bits(rows[1])
     return rows[0][0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("std", [0.7312, 2.0**-90])
+@pytest.mark.parametrize(("std", "unit"), [(0.7312, 0.0371), (2.0**-90, 1e-29), (3.0, 1.0 / 3.0)])
 def test_releases_with_offsets_are_the_lattice_points_of_exact_sums(
-    dtype: torch.dtype, size: float, std: float, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, size: float, std: float, unit: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     d = 203
     draw = torch.Generator().manual_seed(2)
     total = std * size * torch.randn(d, generator=draw, dtype=dtype)
-    offsets = std * 20.0 * torch.randn(d, generator=draw, dtype=torch.float64)
-    offsets[:4] = std * torch.tensor([0.0, 1e-12, 2e9, -2e9], dtype=torch.float64)
-    released = moved(total, offsets, std, monkeypatch).tolist()
+    points = (2000.0 * torch.randn(d, generator=draw)).round()
+    points[:6] = torch.tensor([0.0, 1.0, -1.0, 2.0**19 + 1, -(2.0**18) - 3, 2.0**20 - 1])
+    released = moved(total, offset(points, unit), std, monkeypatch).tolist()
     drawn = words_of(KEYS, 1, "noise", 4, d)
     step = spacing(std)
     with mpmath.workdps(60):
         for j, (word, angle, *found, second, _) in enumerate(zip(*map(list, drawn), strict=True)):
             x = exact_normal(int(word), int(angle), tuple(map(int, found)), bool(second))
-            exact = mpmath.mpf(total[j].item()) + mpmath.mpf(offsets[j].item())
+            exact = mpmath.mpf(total[j].item()) + int(points[j]) * mpmath.mpf(unit)
             point = mpmath.nint((exact + mpmath.mpf(std) * x) / step) * step
             assert released[j] == torch.tensor(float(point), dtype=dtype).item()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_offsets_of_zero_change_no_bit(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("unit", [0.0, 0.37])
+def test_fast_ways_with_offsets_find_what_care_finds(
+    dtype: torch.dtype, unit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a million values against the device's way, which takes care of every one."""
     draw = torch.Generator().manual_seed(3)
-    total = 30.0 * torch.randn(10_001, generator=draw, dtype=dtype)
-    zeros = torch.zeros(10_001, dtype=torch.float64)
-    plain = add_normal(total.clone().unsqueeze(0), [1.3], KEYS, [1], "noise", 4)[0]
-    assert bits(moved(total, zeros, 1.3, monkeypatch)) == bits(plain)
+    total = 30.0 * torch.randn(500_001, generator=draw, dtype=dtype)
+    points = (300.0 * torch.randn(500_001, generator=draw)).round()
+    found = moved(total, offset(points, unit), 1.3, monkeypatch)
+    if unit == 0.0:
+        plain = add_normal(total.clone().unsqueeze(0), [1.3], KEYS, [1], "noise", 4)[0]
+        assert bits(found) == bits(plain)
 
 
 def test_a_large_offset_takes_no_low_bits_from_the_total() -> None:
@@ -470,58 +482,59 @@ def test_a_large_offset_takes_no_low_bits_from_the_total() -> None:
     step, d = spacing(1.0), 300
     exact = torch.tensor(normals(KEYS, 1, "noise", 4, d)) / step
     total = ((torch.round(exact) + 0.5 - exact) * step).unsqueeze(0)
-    offsets = torch.full((1, d), 2.0**45 * step, dtype=torch.float64)
-    for shift in (-(2.0**-30), 2.0**-30):
+    offsets = offset(torch.full((d,), 1 << 20), 32.0 * step)
+    for shift in (-(2.0**-35), 2.0**-35):
         shifted = total + shift * step
         plain = add_normal(shifted.clone(), [1.0], KEYS, [1], "noise", 4)
         found = add_normal(shifted.clone(), [1.0], KEYS, [1], "noise", 4, offsets=offsets)
         assert torch.equal(plain[0] / step, torch.round(exact) + (shift > 0))
-        assert torch.equal(found - offsets, plain)
+        assert torch.equal(found - offsets.dense(), plain)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_what_is_not_finite_stays_so_alone_with_offsets(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    total, offsets = torch.zeros(900, dtype=dtype), torch.ones(900, dtype=torch.float64)
+    total, offsets = torch.zeros(900, dtype=dtype), offset(torch.full((900,), 11), 0.3)
     plain = moved(total, offsets, 2.0, monkeypatch)
     rest = torch.arange(900) != 7
     for odd_one in (math.inf, -math.inf, math.nan, 1e30):
         total[7] = odd_one
         row = total.clone().unsqueeze(0)
-        add_normal(row, [2.0], KEYS, [1], "noise", 4, offsets=offsets.unsqueeze(0))
+        add_normal(row, [2.0], KEYS, [1], "noise", 4, offsets=offsets)
         assert torch.equal(row[0, rest], plain[rest])
         assert math.isfinite(row[0, 7].item()) == math.isfinite(odd_one)
 
 
 def test_unusable_offsets_are_refused() -> None:
     total = torch.zeros(1, 3)
-    for offsets in (
-        torch.zeros(1, 3),
-        torch.zeros(1, 4, dtype=torch.float64),
-        torch.zeros(3, dtype=torch.float64),
+    good = torch.zeros(1, 3, dtype=torch.int32)
+    for points, units in (
+        (good.double(), (1.0,)),
+        (good[:, :2], (1.0,)),
+        (good[0], (1.0,)),
+        (good, (1.0, 1.0)),
     ):
         with pytest.raises(InputError, match="offsets"):
-            add_normal(total, [1.0], KEYS, [0], "noise", 0, offsets=offsets)
-    for size in (2.0**50 * spacing(1.0), -math.inf, math.nan):
-        offsets = torch.zeros(1, 3, dtype=torch.float64)
-        offsets[0, 1] = size
-        with pytest.raises(InputError, match="offsets"):
-            add_normal(total.clone(), [1.0], KEYS, [0], "noise", 0, offsets=offsets)
+            add_normal(total, [1.0], KEYS, [0], "noise", 0, offsets=Offsets(points, units))
 
 
-def test_offsets_that_are_too_large_release_nothing_on_a_device(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("points", "unit"), [(1 << 20, 64 * spacing(1.0)), ((1 << 24) + 1, 1e-9), (1, math.inf)]
+)
+def test_offsets_that_are_too_large_release_nothing(
+    points: int, unit: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    offsets = offset(torch.tensor([0, points, 0]), unit)
+    with pytest.raises(InputError, match="offsets = 'one is larger'"):
+        add_normal(torch.zeros(1, 3), [1.0], KEYS, [0], "noise", 0, offsets=offsets)
     monkeypatch.setattr(gaussian, "_DEVICE_TYPES", frozenset({"cpu"}))
-    total, offsets = torch.zeros(1, 3), torch.zeros(1, 3, dtype=torch.float64)
-    offsets[0, 1] = 2.0**50 * spacing(1.0)
-    add_normal(total, [1.0], KEYS, [0], "noise", 0, offsets=offsets)
-    assert total.isnan().tolist() == [[False, True, False]]
+    total = add_normal(torch.zeros(1, 3), [1.0], KEYS, [0], "noise", 0, offsets=offsets)
+    assert total[0, 1].isnan()
 
 
 def test_laplace_noise_refuses_offsets() -> None:
-    rows, offsets = torch.zeros(1, 3), torch.zeros(1, 3, dtype=torch.float64)
+    rows, offsets = torch.zeros(1, 3), offset(torch.zeros(3), 1.0)
     with pytest.raises(InputError, match="laplace noise is not proved to cancel"):
         LAPLACE.add(rows, [1.0], KEYS, [0], 0, part=0, offsets=offsets)
     assert not rows.any()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from forked import said_in_fork
 from tacit.errors import InputError
+from tacit.privacy.noise import pair_loop
 from tacit.privacy.noise.draws import seeded_keys
 from tacit.privacy.noise.pairwise import (
     Pair,
@@ -35,12 +36,12 @@ def sums(
     *,
     active: Collection[int] | None = None,
     factors: Sequence[float] | None = None,
-    deviation: float = 1.7,
+    deviation: float = 2.0,  # points of a power of two: sums of their multiples are exact
     k: int = 3,
     part: int = 0,
 ) -> torch.Tensor:
     given = [1.0] * len(nodes) if factors is None else factors
-    return pair_sums(keys, nodes, active, given, deviation, d, k, part, CPU)
+    return pair_sums(keys, nodes, active, given, deviation, d, k, part, CPU).dense()
 
 
 def of_pair(pair: Pair, d: int = 50) -> torch.Tensor:
@@ -125,7 +126,10 @@ def test_rows_are_sums_of_the_noise_of_pairs_with_their_signs() -> None:
 
 
 def test_the_sum_over_nodes_is_exactly_zero() -> None:
-    assert torch.equal(sums(KEYS, range(5), 5000).sum(0), torch.zeros(5000, dtype=torch.float64))
+    found = pair_sums(KEYS, range(5), None, [1.0] * 5, 1.7, 5000, 3, 0, CPU)
+    assert not found.points.sum(0).any()
+    assert found.points.bool().any(1).all()
+    assert len(set(found.units)) == 1
 
 
 @settings(max_examples=30, deadline=None)
@@ -164,3 +168,26 @@ def test_an_end_that_is_elsewhere_is_not_needed() -> None:
     assert sums(KEYS, []).shape == (0, 50)
     assert sums(KEYS, [0], 0).shape == (1, 0)
     assert not sums(KEYS, [7]).any()
+
+
+def test_more_pairs_than_sums_are_exact_for_are_refused() -> None:
+    keys = seeded_pair_keys(1, [(0, j) for j in range(1, 4701)])
+    with pytest.raises(InputError, match="pairs of a node = 4700: at most 45"):
+        sums(keys, [0], 1)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_pieces_and_threads_change_nothing(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    d = 3 * pair_loop.STRIP + 77
+    whole = sums(KEYS, range(5), d)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        # Pieces of one strip, and a pair at a time.
+        monkeypatch.setattr(pair_loop, "_PIECE_STRIPS", 1)
+        monkeypatch.setattr(pair_loop, "_MOST_BYTES", 1)
+        assert torch.equal(sums(KEYS, range(5), d), whole)
+    finally:
+        torch.set_num_threads(before)
+    for short in (1, 2, 63, pair_loop.STRIP + 1):
+        assert torch.equal(sums(KEYS, range(5), short), whole[:, :short])

@@ -302,3 +302,29 @@ def test_what_makes_no_sense_is_refused(
     with pytest.raises(InputError) as caught:
         privacy.pairwise_multipliers(own, pairs, colluding)
     assert caught.value.where == where
+
+
+@given(network=networks(), colluding=st.integers(0, 3), data=st.data())
+@settings(deadline=None, max_examples=30)
+def test_in_steps_those_who_are_active_are_a_network_of_their_own(
+    network: Network, colluding: int, data: st.DataObject
+) -> None:
+    own, pairs = network
+    rows = st.lists(st.booleans(), min_size=len(own), max_size=len(own))
+    active = np.array(data.draw(st.lists(rows, min_size=1, max_size=6)))
+    for work in (pairwise._MOST_WORK, 0.0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pairwise, "_MOST_WORK", work)
+            found = pairwise.multipliers_of_steps(own, pairs, colluding, active)
+            for row, flags in zip(found, active, strict=True):
+                nodes = np.flatnonzero(flags).tolist()
+                within = {
+                    (nodes.index(i), nodes.index(j)): size
+                    for (i, j), size in pairs.items()
+                    if {i, j} <= set(nodes)
+                }
+                alone = privacy.pairwise_multipliers([own[j] for j in nodes], within, colluding)
+                expected = list(own)
+                for node, value in zip(nodes, alone, strict=True):
+                    expected[node] = value
+                assert row.tolist() == pytest.approx(expected, rel=1e-12)

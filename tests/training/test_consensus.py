@@ -38,12 +38,19 @@ def records() -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 def experiment(name: str, noise: str, rounds: int, **algorithm: Any) -> dict[str, Any]:
     """Gradients are clipped to next to nothing, so that all that moves models is noise."""
+    ratio = {"pair_noise": 4.0} if noise == "pairwise" else {}
     chosen = "exponential" if name.startswith(("privsgp", "dyn")) else "ring"
     return {
         "task": {"model": "linear", "loss": "mse"},
         "topology": {"graph": chosen, "rounds": rounds},
         "algorithm": {"name": name, "learning_rate": 0.5, "clip": 1e-6, **algorithm},
-        "privacy": {"noise_std": 0.1, "noise_seed": 4, "noise": noise, "accounting": "none"},
+        "privacy": {
+            "noise_std": 0.1,
+            "noise_seed": 4,
+            "noise": noise,
+            "accounting": "none",
+            **ratio,
+        },
         "train": {"steps": STEPS, "batch": "all", "evaluate_every": 3},
     }
 
@@ -95,14 +102,27 @@ def test_a_runs_models_carry_the_figure_that_is_forecast() -> None:
 
 
 def plan_of(
-    nodes: int = 20, *, steps: int = 40, topology: Any = None, noise: str = "pairwise", **more: Any
+    nodes: int = 20,
+    *,
+    steps: int = 40,
+    topology: Any = None,
+    noise: str = "pairwise",
+    ratio: float | None = None,
+    **more: Any,
 ) -> tacit.Plan:
+    given = {} if ratio is None else {"pair_noise": ratio}
     settings = load_config(
         {
             "task": {"model": "linear", "loss": "mse"},
             "topology": topology or {"graph": "exponential", "rounds": 1},
             "algorithm": {"name": "privsgp", **more},
-            "privacy": {"noise_std": 0.1, "noise_seed": 1, "noise": noise, "accounting": "none"},
+            "privacy": {
+                "noise_std": 0.1,
+                "noise_seed": 1,
+                "noise": noise,
+                "accounting": "none",
+                **given,
+            },
             "train": {"steps": steps, "batch": "all"},
         },
         count=nodes,
@@ -155,7 +175,7 @@ def test_what_is_given_stays_as_it_is() -> None:
     assert choose(plan.release, own, plan.mixing, rounds=2).rounds == 2
     assert choose(plan.release, own, plan.mixing, pair_noise=7.0).pair_noise == 7.0
     both = choose(plan.release, own, plan.mixing, pair_noise=7.0, rounds=3)
-    assert (both.pair_noise, both.rounds) == (7.0, 3)
+    assert (both.pair_noise, both.rounds, both.reason) == (7.0, 3, None)
     assert choose(plan.release, own, plan.mixing, most_rounds=3).rounds == 3
     # With fewer rounds to mix it away, less noise of pairs is worth having.
     few = choose(plan.release, own, plan.mixing, rounds=1).pair_noise
@@ -165,8 +185,51 @@ def test_what_is_given_stays_as_it_is() -> None:
     assert choose(complete.release, own, complete.mixing).rounds == 1
 
 
+def test_a_plan_with_noise_of_pairs_chooses_both_and_says_why() -> None:
+    plan = plan_of(topology={"graph": "exponential"})
+    assert plan.config.topology.rounds == "auto"
+    assert plan.rounds == 5
+    assert plan.release.pairs is not None
+    assert plan.release.pairs.ratio == pytest.approx(3.0)
+    chosen = choose(plan.release, [1.0] * 20, plan.mixing)
+    assert chosen.reason in plan.notes
+    forecast = consensus_forecast(plan)
+    assert forecast is not None
+    assert plan.notes[-1] == forecast.note()
+    assert forecast.figure < 1.2
+    assert not any("gossip round" in caution for caution in plan.cautions)
+    one = plan_of(topology={"graph": "exponential", "rounds": 1}, ratio=4.0)
+    assert one.rounds == 1
+    warning = consensus_warning(consensus_forecast(one), 1)
+    assert warning in one.cautions
+    # Independent noise has one round, and says nothing of it.
+    alone = plan_of(topology={"graph": "exponential", "rounds": "auto"}, noise="independent")
+    assert alone.rounds == 1
+    assert not any("forecast" in note for note in alone.notes)
+
+
+def test_lost_messages_are_those_of_the_rounds_that_are_chosen() -> None:
+    """Who is paired follows from the losses of the first round of every step."""
+    job = experiment("adp2-sgd", "pairwise", 1)
+    del job["topology"]["rounds"]
+    job["faults"] = {"drop": 0.5}
+    plan = build_plan(load_config(job, count=NODES), [4] * NODES, 3)
+    faults, activity = plan.faults, plan.release.activity
+    assert plan.rounds > 1
+    assert faults is not None
+    assert activity is not None
+    assert activity.partner is not None
+    assert faults.rounds == plan.rounds
+    for k, row in enumerate(activity.partner):
+        lost = set(
+            zip(*(ends.tolist() for ends in faults.lost_edges(k * plan.rounds)), strict=True)
+        )
+        assert not lost & {(i, int(j)) for i, j in enumerate(row)}
+    assert (activity.partner != np.arange(NODES)).any()
+
+
 def test_figures_count_the_last_steps_and_distances_all() -> None:
-    short, long = plan_of(steps=MEMORY), plan_of(steps=1000)
+    short, long = plan_of(steps=MEMORY, ratio=4.0), plan_of(steps=1000, ratio=4.0)
     first, second = consensus_forecast(short), consensus_forecast(long)
     assert first is not None
     assert second is not None
@@ -176,7 +239,7 @@ def test_figures_count_the_last_steps_and_distances_all() -> None:
 
 
 def test_a_plan_is_warned_of_models_that_stand_far_apart() -> None:
-    plan = plan_of()
+    plan = plan_of(ratio=4.0)
     forecast = consensus_forecast(plan)
     assert forecast is not None
     assert forecast.worst == pytest.approx(7.06, abs=0.01)  # of the table of the analysis

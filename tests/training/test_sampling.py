@@ -88,7 +88,27 @@ def test_fixed_batches_are_uniform_subsets_of_the_planned_size() -> None:
         assert np.abs(joined.mean(axis=0) - rate).max() <= 4.5 * error
 
 
-@pytest.mark.parametrize("method", ["poisson", "fixed"])
+def test_allocation_takes_every_record_once_an_epoch_at_a_uniform_step() -> None:
+    plan, epochs = plan_of((40, 8, 25, 5, 1, 48), sampling="allocation"), 300
+    lengths = [node.epoch_steps for node in plan.nodes]
+    assert lengths == [5, 1, 4, 1, 1, 6]  # as few steps as keep a batch at 8 in expectation
+    assert [node.expected_batch for node in plan.nodes] == [8, 8, 6.25, 5, 1, 8]
+    for node, t, joined in zip(plan.nodes, lengths, inclusions(plan, 6 * epochs), strict=True):
+        by_epoch = joined[: len(joined) // t * t].reshape(-1, t, node.records)
+        assert (by_epoch.sum(axis=1) == 1).all()
+        if t == 1:
+            continue
+        # Each record at each step: a share of 1 / t, within 4.5 deviations, 300 of them.
+        error = math.sqrt((1 - 1 / t) / t / len(by_epoch))
+        assert np.abs(by_epoch.mean(axis=0) - 1 / t).max() <= 4.5 * error
+        steps = by_epoch.argmax(axis=1)
+        same = (steps[1:] == steps[:-1]).mean()
+        assert abs(same - 1 / t) <= 4.5 * error / math.sqrt(node.records)
+        pairs = (steps[:, 1:] == steps[:, :-1]).mean()
+        assert abs(pairs - 1 / t) <= 4.5 * error / math.sqrt(node.records - 1)
+
+
+@pytest.mark.parametrize("method", ["poisson", "fixed", "allocation"])
 def test_records_are_distinct_ascending_and_within_the_node(method: str) -> None:
     plan = plan_of(sampling=method)
     for k in range(50):
@@ -99,7 +119,7 @@ def test_records_are_distinct_ascending_and_within_the_node(method: str) -> None
             assert all(0 <= record < node.records for record in records)
 
 
-@pytest.mark.parametrize("method", ["poisson", "fixed"])
+@pytest.mark.parametrize("method", ["poisson", "fixed", "allocation"])
 def test_all_means_every_record_at_every_step(method: str) -> None:
     plan = plan_of(batch="all", sampling=method)
     every = [list(range(count)) for count in RECORDS]
@@ -120,7 +140,7 @@ def test_hidden_slots_hold_a_readable_record() -> None:
     assert not bool(batch.mask.all())
 
 
-@pytest.mark.parametrize("method", ["poisson", "fixed"])
+@pytest.mark.parametrize("method", ["poisson", "fixed", "allocation"])
 def test_a_draw_depends_on_key_and_step_and_on_no_other_node(method: str) -> None:
     plan = plan_of((40, 40, 40), sampling=method)
     keys = keys_of(plan)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from planning_cases import DELTA, STEPS, epsilons, gaussian_delta, plan_of
 from tacit.algorithms import ALGORITHMS
@@ -20,6 +24,8 @@ from tacit.training.budget import epsilon_by_colluders, node_keys
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job, prepare
 from tacit.training.processes.communication import local_exchange
+from tacit.training.run_folder.result import bytes_per_step
+from tacit.training.secure_sums import SecureSums
 from tacit.training.stacked_context import StackedContext
 
 METHODS = ["dp-sgd", "dp-fedavg"]
@@ -52,7 +58,7 @@ def test_the_noise_in_the_mean_falls_by_the_root_of_the_honest(name: str, collud
     assert max(epsilons(plan)) <= 2.0
     assert (plan.release.trust_model, alone.release.trust_model) == ("secure-sum", "server")
     statement = plan.release.mechanism(plan.nodes[0])
-    assert statement.trust_model == "secure-sum"
+    assert statement.trust_model == f"secure-sum, {colluding} colluding"
     assert statement.released_values() == STEPS * 10 * 9  # draws of all: any may be imperfect
 
 
@@ -127,12 +133,47 @@ def test_a_given_noise_is_the_same_for_all_and_keeps_every_budget_or_is_refused(
         )
 
 
-def test_default_and_note() -> None:
+def test_no_round_alone_costs_more_than_is_given_for_one() -> None:
+    plan = planned([40, 70, 40], epsilon=None, epsilon_per_round=0.5, faults={"down": [(0, 0, 2)]})
+    for node in plan.nodes:
+        active = plan.release.active_steps(node)
+        alone = [plan.release.epsilon(node, [(step, step + 1)]) for step in active]
+        assert max(one for one in alone if one is not None) <= 0.5
+    costs = [plan.release.epsilon(node, [(0, 1)]) or 0.0 for node in plan.nodes]
+    assert max(costs) > 0.49  # of the first rounds, in which but two take part
+
+
+@given(
+    batch=st.sampled_from([3, 7, 60, 999]),
+    records=st.integers(1, 2**20),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=50, deadline=None)
+def test_dividing_by_the_batch_moves_a_record_by_less_than_is_paid_for(
+    batch: int, records: int, seed: int
+) -> None:
+    """Sums of up to J clipped gradients, C = 1, one of them with another record; exact norms."""
+    draw = np.random.default_rng(seed)
+    sums = draw.normal(size=64)
+    sums *= records / np.linalg.norm(sums)
+    step = draw.normal(size=64)
+    other = sums + step / np.linalg.norm(step)
+    pairs = list(zip(sums.tolist(), other.tolist(), strict=True))
+    exact = math.fsum(float((Fraction(a) - Fraction(b)) ** 2) for a, b in pairs)
+    quotients = [(Fraction(a / batch), Fraction(b / batch)) for a, b in pairs]
+    moved = math.fsum(float((a - b) ** 2) for a, b in quotients)
+    gained = math.sqrt(moved) * batch / math.sqrt(exact)
+    assert gained <= 1 + records * 2.0**-50
+    assert gained * SecureSums(4, 0).gain(0, 0) < math.sqrt(4)
+
+
+def test_default_note_and_bytes() -> None:
     plan = planned([40] * 5)
     assert plan.config.privacy.colluding == 1
-    assert any(
-        "any 1 colluding clients, a client's own noise counts 2 times" in n for n in plan.notes
-    )
+    assert bytes_per_step(plan, 10, 4).tolist() == [80.0] * 5
+    assert bytes_per_step(planned([40] * 5, aggregation="clear"), 10, 4).tolist() == [40.0] * 5
+    told = "it and 1 colluding client, whichever they are, a client's own noise counts 2 times"
+    assert any(told in note for note in plan.notes)
 
 
 # What is refused.
@@ -248,6 +289,28 @@ def test_with_the_same_own_noise_a_sum_is_the_mean_of_messages_up_to_the_lattice
     else:
         assert difference < 1e-15
     assert float(found[0].abs().max()) > 5 * spacing(0.4)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_colluders_cannot_subtract_is_the_noise_that_is_certified(name: str) -> None:
+    """From the plan to the integers: two of six pool their noise, and look at the sum."""
+    job = job_of(name, records=(6, 9, 5, 12, 8, 7), privacy={"colluding": 2})
+    plan = job.plan
+    keys, exchange = node_keys(plan), local_exchange(job)
+    context = StackedContext(plan, job.model, job.train, keys, exchange)
+    summand = context.summand(torch.zeros(6, 30_000, dtype=torch.float64), 1)
+    seen = exchange.secure_sum(1, summand).double()
+    left = seen - summand.value[[1, 4]].sum(0)  # what two clients know of it
+    unit = spacing(plan.release.noise_std(plan.nodes[0], 1) / plan.nodes[0].expected_batch)
+    for node in plan.nodes:
+        bound = plan.release.clip.bound(1)
+        assert bound is not None
+        certified = plan.release.noise_multiplier(node, 1) * bound / node.expected_batch
+        # 1 standard error of the deviation is 0.4 %; rounding to the lattice is not counted on.
+        assert float(left.std()) * unit == pytest.approx(certified, rel=0.02)
+        assert float((left - summand.value[0]).std()) * unit < 0.9 * certified  # one more of them
+    mean = context.mean_of_sum(exchange.secure_sum(1, summand), 1)
+    torch.testing.assert_close(mean, (seen * unit / 6).float())
 
 
 def test_noise_of_one_client_is_released_in_no_other_way() -> None:

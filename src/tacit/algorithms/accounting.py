@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tacit import privacy
+from tacit.errors import InputError
+from tacit.privacy.mechanisms.allocation import allocated
 from tacit.privacy.published import ClaimedRun
 
 __all__ = ["NodeRun", "claimed_sums", "laplace_sums", "noised_sums", "released_sums"]
@@ -48,7 +50,7 @@ class NodeRun:
     records: int
     rate: float
     expected_batch: float
-    sampling: Literal["poisson", "fixed"]
+    sampling: Literal["poisson", "fixed", "allocation"]
     relation: privacy.Relation
     coordinates: int
     nodes: int
@@ -68,8 +70,18 @@ def noised_sums(run: NodeRun) -> privacy.Mechanism:
     """A message is a function of the noised sum over one batch, and of public values.
 
     Gaussian on every record at rate 1; with batches of fixed size, `FixedBatchGaussian`
-    (replace-one); with Poisson sampling, `SampledGaussian`.
+    (replace-one); with Poisson sampling, `SampledGaussian`; with one random step of each epoch,
+    `RandomAllocationGaussian` (add-or-remove-one).
     """
+    if run.sampling == "allocation" and run.rate < 1:
+        return allocated(
+            round(1 / run.rate),
+            run.released,
+            run.noise_multiplier,
+            relation=run.relation,
+            trust_model=run.trust_model,
+            coordinates=run.coordinates,
+        )
     return released_sums(run, run.noise_multiplier, run.rate, int(run.expected_batch))
 
 
@@ -80,12 +92,19 @@ def released_sums(
 
     For a step whose release moves by at most the clipping bound when one record is left out (by
     twice that when it is replaced), if it draws the record, and not at all if it does not.
+
+    Raises:
+        InputError: each record takes part in one random step of an epoch: what another chance of
+            being drawn is then, is not proved.
     """
     d, trust = run.coordinates, run.trust_model
     if rate == 1:
         return privacy.Gaussian(
             multipliers, relation=run.relation, trust_model=trust, coordinates=d
         )
+    if run.sampling == "allocation":
+        expected = "is for messages that are functions of one noised sum a step"
+        raise InputError("train.sampling", run.sampling, expected)
     if run.sampling == "fixed":
         return privacy.FixedBatchGaussian(
             batch, run.records, multipliers, trust_model=trust, coordinates=d

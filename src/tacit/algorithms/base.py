@@ -184,7 +184,7 @@ class Setup:
     loss: str
     accounted: bool
     relation: privacy.Relation
-    sampling: Literal["poisson", "fixed"]
+    sampling: Literal["poisson", "fixed", "allocation"]
     input_bound: float | None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from tacit.algorithms.accounting import noised_sums
 from tacit.config.schema import AlgorithmSection, Faults, Nodes, Privacy, Topology, Train
 from tacit.errors import InputError
 
@@ -139,8 +140,24 @@ def _check_privacy(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> 
             "published",
             f"the papers print no formula for {algorithm.name}: use 'certified'",
         )
-    fixed = train.sampling == "fixed" and train.batch != "all"
     accounted = privacy.noisy and privacy.accounting != "none"
+    if train.sampling == "allocation" and train.batch != "all":
+        if algorithm.mechanism is not noised_sums or algorithm.table(chosen.options) is not None:
+            raise InputError(
+                "train.sampling",
+                "allocation",
+                "is proved for methods whose messages are functions of one Gaussian noised sum a "
+                f"step, and {algorithm.name} is none of them: it keeps gradients, has anchors, "
+                "makes local steps or adds Laplace noise; use 'poisson'",
+            )
+        if accounted and privacy.relation != "add-or-remove-one":
+            raise InputError(
+                "train.sampling",
+                "allocation",
+                "is accounted under privacy.relation = 'add-or-remove-one' only: nothing is proved "
+                "of it for a record that is replaced; use 'poisson', or that relation",
+            )
+    fixed = train.sampling == "fixed" and train.batch != "all"
     if fixed and accounted and privacy.relation != "replace-one":
         raise InputError(
             "train.sampling",

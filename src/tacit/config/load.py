@@ -48,6 +48,7 @@ __all__ = [
 _MOST_BYTES = 2**24
 DEFAULT_EPSILON = 3.0
 DEFAULT_PAIRWISE = {"colluding": 1, "pair_noise": "auto"}
+DEFAULT_PARTNERS = {"partners": "graph", "rounds": "auto"}
 DEFAULT_SECURE_SUM = {"colluding": 1}
 DEFAULT_GRAPH = {
     "column-stochastic": "exponential",
@@ -90,7 +91,7 @@ class Config(Section):
             made["privacy"] = privacy.model_copy(update={"epsilon": DEFAULT_EPSILON})
         if privacy.noise == "pairwise":
             made["privacy"] = _completed(made["privacy"], DEFAULT_PAIRWISE)
-            made["topology"] = _completed(made["topology"], {"partners": "graph"})
+            made["topology"] = _completed(made["topology"], DEFAULT_PARTNERS)
         if privacy.aggregation == "secure-sum":
             made["privacy"] = _completed(made["privacy"], DEFAULT_SECURE_SUM)
         made["task"], made["nodes"] = complete_for_table(made["task"], made["nodes"])

@@ -327,7 +327,7 @@ class Train(Section):
 
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS, strict=True), Whole] = 500
     batch: Literal["all"] | Count = 64
-    sampling: Literal["poisson", "fixed"] = "poisson"
+    sampling: Literal["poisson", "fixed", "allocation"] = "poisson"
     seed: Seed = 0
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"

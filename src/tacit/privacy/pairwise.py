@@ -29,15 +29,15 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, islice
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import InputError
 
-__all__ = ["pairwise_multipliers"]
+__all__ = ["multipliers_of_steps", "pairwise_multipliers"]
 
 # Within these, no square and no product of shares overflows, and what underflows is nothing.
 _SMALLEST, _LARGEST = 2.0**-100, 2.0**100
@@ -74,19 +74,48 @@ def pairwise_multipliers(
             between 0 and 2^100, a pair is not of two different nodes or is named twice, or
             `colluding` is not a whole number from 0 on.
     """
+    everybody = np.ones((1, len(own)), np.bool_)
+    return [float(found) for found in multipliers_of_steps(own, pairs, colluding, everybody)[0]]
+
+
+def multipliers_of_steps(
+    own: Sequence[float],
+    pairs: Mapping[tuple[int, int], float],
+    colluding: int,
+    active: NDArray[np.bool_],
+) -> NDArray[np.float64]:
+    """`pairwise_multipliers` of steps in which some nodes are silent: `[steps, nodes]`.
+
+    A pair has noise in the steps in which both its ends are active. A node that is silent has its
+    own multiplier there. Steps with the same active nodes cost nothing more.
+
+    Args:
+        own: as there.
+        pairs: as there.
+        colluding: as there.
+        active: who takes part when, `[steps, nodes]`.
+
+    Raises:
+        InputError: as there.
+    """
     multipliers, weights = _checked(own, pairs)
-    count = len(own)
-    others = _colluders(colluding)
-    if others >= count - 1:
-        return [float(multiplier) for multiplier in multipliers]
-    ground = multipliers**2
-    if math.comb(count, others) * float(count) ** 3 <= _MOST_WORK:
-        conductances = _enumerated(ground, weights, others)
-    else:
-        conductances = _trees(ground, weights, others)
-    kept = 1.0 - 3.0 * (count + 2.0) ** 2 * 2.0**-53
-    found = np.maximum(np.sqrt(conductances) * kept, multipliers)
-    return [float(multiplier) for multiplier in found]
+    others, ground = _colluders(colluding), multipliers**2
+    sets, which = np.unique(active, axis=0, return_inverse=True)
+    found = np.tile(multipliers, (len(sets), 1))
+    sizes = sets.sum(axis=1)
+    for size in set(sizes.tolist()):
+        if others >= size - 1:
+            continue
+        rows = np.flatnonzero(sizes == size)
+        members = np.nonzero(sets[rows])[1].reshape(len(rows), size)
+        if math.comb(size, others) * float(size) ** 3 <= _MOST_WORK:
+            conductances = _enumerated(ground, weights, members, others)
+        else:
+            conductances = _trees(ground, weights, members, others)
+        kept = 1.0 - 3.0 * (size + 2.0) ** 2 * 2.0**-53
+        counted = np.maximum(np.sqrt(conductances) * kept, multipliers[members])
+        found[rows[:, None], members] = counted
+    return found[which.ravel()]
 
 
 def _checked(
@@ -128,16 +157,29 @@ def _colluders(colluding: int) -> int:
 
 
 def _enumerated(
-    ground: NDArray[np.float64], weights: NDArray[np.float64], colluding: int
+    ground: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    members: NDArray[np.intp],
+    colluding: int,
 ) -> NDArray[np.float64]:
-    """The least conductance of each node `[nodes]`, over all sets of so many others."""
-    count = len(ground)
-    worst = np.zeros(count)  # resistances
-    sets: Iterator[tuple[int, ...]] = combinations(range(count), count - colluding)
-    while some := list(islice(sets, max(1, _CHUNK // count**2))):
-        honest = np.array(some, np.intp)
-        within = weights[honest[:, :, None], honest[:, None, :]]
-        np.maximum.at(worst, honest, _resistances(ground[honest], within))
+    """The least conductance of every member, over all sets of so many others: `[groups, members]`.
+
+    Args:
+        ground: conductance of each node to the ground, `[nodes]`.
+        weights: conductance between nodes, `[nodes, nodes]`.
+        members: nodes that are there together, `[groups, members]`.
+        colluding: how many of them collude.
+    """
+    groups, count = members.shape
+    honest = np.array(list(combinations(range(count), count - colluding)), np.intp)
+    worst = np.zeros(members.shape)  # resistances
+    total, step = groups * len(honest), max(1, _CHUNK // count**2)
+    for start in range(0, total, step):
+        group, choice = np.divmod(np.arange(start, min(start + step, total)), len(honest))
+        places = honest[choice]
+        nodes = members[group[:, None], places]
+        within = weights[nodes[:, :, None], nodes[:, None, :]]
+        np.maximum.at(worst, (group[:, None], places), _resistances(ground[nodes], within))
     return 1.0 / worst
 
 
@@ -165,12 +207,20 @@ def _resistances(ground: NDArray[np.float64], weights: NDArray[np.float64]) -> N
 
 
 def _trees(
-    ground: NDArray[np.float64], weights: NDArray[np.float64], colluding: int
+    ground: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    members: NDArray[np.intp],
+    colluding: int,
 ) -> NDArray[np.float64]:
-    """A bound below the least conductance of each node `[nodes]`: what a tree of its own leaves."""
-    partners = [np.flatnonzero(row).tolist() for row in weights]
-    bounds = [_tree(node, ground, weights, partners, colluding) for node in range(len(ground))]
-    return np.array(bounds, np.float64)
+    """A bound below it, likewise: what a tree of each node's own leaves."""
+    bounds = np.empty(members.shape)
+    for group, nodes in enumerate(members):
+        within = weights[np.ix_(nodes, nodes)]
+        partners = [np.flatnonzero(row).tolist() for row in within]
+        bounds[group] = [
+            _tree(node, ground[nodes], within, partners, colluding) for node in range(len(nodes))
+        ]
+    return bounds
 
 
 def _tree(

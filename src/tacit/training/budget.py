@@ -218,6 +218,7 @@ def affordable(
     first: int,
     ledger: RunLedger | None = None,
     paid: int | None = None,
+    again: Sequence[Interval] = (),
 ) -> tuple[int, str | None]:
     """The last step that every budget still covers, and why it is not the planned one.
 
@@ -230,14 +231,16 @@ def affordable(
         ledger: its ledger, for the budgets of the nodes' data; a new run needs none, since
             `shared_budgets.check_shared` has admitted it.
         paid: up to which step the run has paid already; None: `first`.
+        again: steps that the run will reserve beside those to come.
 
     Raises:
         BudgetError: nothing is left, and no step was completed that could be the result.
     """
     paid = first if paid is None else paid
-    limits = [*_own_limits(plan, before, paid)]
+    charged = {node: (*intervals, *again) for node, intervals in before.items()}
+    limits = [*_own_limits(plan, charged, paid)]
     if ledger is not None:
-        limits += _data_limits(plan, ledger.shared, paid, ledger.own.run_id)
+        limits += _data_limits(plan, ledger.shared, paid, ledger.own.run_id, again)
     until, short = plan.steps, None
     for limit in limits:
         covered = _covered(limit, paid, until)
@@ -281,7 +284,11 @@ def _own_limits(
 
 
 def _data_limits(
-    plan: Plan, shared: SharedLedgers, first: int, run_id: str | None
+    plan: Plan,
+    shared: SharedLedgers,
+    first: int,
+    run_id: str | None,
+    again: Sequence[Interval],
 ) -> Sequence[_Limit]:
     """The budgets of the nodes' data, one limit for nodes whose ledgers agree."""
     why = "steps of this run that were reserved before, and all other runs, are charged as well"
@@ -293,7 +300,7 @@ def _data_limits(
             why,
             f", in {draw.file}",
         )
-        for draw in draws(plan, shared, first, run_id)
+        for draw in draws(plan, shared, first, run_id, again)
     ]
 
 

@@ -94,12 +94,17 @@ class PairChoice:
     Args:
         pair_noise: deviation of a pair's noise over the root mean square of the nodes' own.
         rounds: of gossip, a step.
-        reason: one sentence.
+        reason: why, one sentence; None where nothing was left to choose.
     """
 
     pair_noise: float
     rounds: int
-    reason: str
+    reason: str | None
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """For the notes of a plan."""
+        return () if self.reason is None else (self.reason,)
 
 
 def noise_flow(
@@ -223,6 +228,8 @@ def choose(
         most_rounds: how many rounds the bytes allow, if they are chosen: by default log2 of the
             nodes, rounded up, and 2 at least.
     """
+    if pair_noise is not None and rounds is not None:
+        return PairChoice(pair_noise, rounds, None)
     pairs = release.pairs
     assert pairs is not None
     pairs = replace(_some_steps(pairs), own=tuple(own))

@@ -61,6 +61,7 @@ from tacit.training.state import (
     MakeContext,
     RunState,
     begin,
+    drawn_again,
     record,
     save,
     share_of,
@@ -297,6 +298,10 @@ def _train(
     block = share_of(run.plan.steps, DATA_BLOCKS if config.privacy.ledger else BLOCKS)
     if run.step == 0 and not run.started:
         hooks.metrics(record(run))
+    again = drawn_again(run.job, run.job.hosted, run.step)
+    if run.ledger is not None and run.step < run.until:
+        for first, until in again:
+            run.ledger.reserve(first, until)
     run.reserved = run.charged
     if run.reserved > run.step and run.ledger is not None:
         run.ledger.use()

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit import privacy
 from tacit.config import Config
 from tacit.errors import InputError
 from tacit.privacy.noise.pairwise import LEAST_POINTS
+from tacit.privacy.pairwise import multipliers_of_steps
 from tacit.topology.graphs import GraphSchedule, complete, k_regular
 
 __all__ = ["PairNoise", "partners", "root_mean_square"]
@@ -65,9 +65,11 @@ class PairNoise:
 
         One row where all take part in every step.
         """
-        if self.active is None:
-            return self._gains_among(np.ones((1, len(self.own)), np.bool_))
-        return self._gains_among(self.active)
+        active = np.ones((1, len(self.own)), np.bool_) if self.active is None else self.active
+        shared = dict.fromkeys(self.pairs, self.deviation)
+        found = multipliers_of_steps(self.own, shared, self.colluding, active)
+        # A quotient that is rounded down stays a lower bound.
+        return np.maximum(np.nextafter(found / self.own, 0.0), 1.0)
 
     @property
     def typical_gains(self) -> NDArray[np.float64]:
@@ -93,30 +95,6 @@ class PairNoise:
     def identity(self) -> list[Any]:
         """What tells it from other noise of pairs."""
         return [self.deviation, self.colluding, *map(list, self.pairs)]
-
-    def _gains_among(self, active: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Of steps `[steps, nodes]`: those with the same active nodes share the work."""
-        gains = np.ones(active.shape)
-        sets, which = np.unique(active, axis=0, return_inverse=True)
-        for number, members in enumerate(sets):
-            nodes = np.flatnonzero(members)
-            place = {int(node): row for row, node in enumerate(nodes)}
-            pairs = {
-                (place[i], place[j]): self.deviation
-                for i, j in self.pairs
-                if i in place and j in place
-            }
-            if not pairs or not self.deviation:
-                continue
-            own = [self.own[node] for node in nodes]
-            colluding = min(self.colluding, len(nodes) - 1)
-            found = privacy.pairwise_multipliers(own, pairs, colluding)
-            # A quotient that is rounded down stays a lower bound.
-            shares = [math.nextafter(z / std, 0.0) for z, std in zip(found, own, strict=True)]
-            row = np.ones(active.shape[1])
-            row[nodes] = np.maximum(shares, 1.0)
-            gains[which.ravel() == number] = row
-        return gains
 
     @property
     def most(self) -> float:

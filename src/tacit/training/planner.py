@@ -17,6 +17,7 @@ from tacit.config import Config, Privacy
 from tacit.errors import BudgetError, InputError
 from tacit.gradients.clipping import check_clip
 from tacit.privacy.accounting.calibration import least_scale
+from tacit.report.wording import count_text
 from tacit.topology import (
     Mixing,
     build_mixing,
@@ -25,6 +26,12 @@ from tacit.topology import (
     check_doubly_stochastic,
     check_strongly_connected,
     server_averaging,
+)
+from tacit.training.consensus import (
+    PairChoice,
+    choose,
+    consensus_forecast,
+    consensus_warning,
 )
 from tacit.training.faults import FaultPlan, fault_plan, taking_part
 from tacit.training.pair_noise import PairNoise, partners, root_mean_square
@@ -97,8 +104,14 @@ def build_plan(
     if config.privacy.noisy:
         nodes = _noised(config, release, sampled)
         if release.pairs is not None:
-            release, nodes = _with_pair_noise(config, release, nodes)
-            notes = (_pairs_note(config, release), *notes)
+            choice = _choice(config, release, nodes, mixing)
+            rounds = choice.rounds
+            if faults is not None:
+                faults = replace(faults, rounds=rounds)
+                activity = taking_part(definition.activity(setup), faults, config.train.steps)
+                release = replace(release, activity=activity)  # whose pairs may lose other messages
+            release, nodes = _with_pair_noise(config, release, nodes, choice.pair_noise)
+            notes = (_pairs_note(config, release), *choice.reasons, *notes)
             cautions += _uncovered(release)
         if release.sums is not None:
             nodes = _with_common_noise(config, release, nodes)
@@ -106,7 +119,7 @@ def build_plan(
         cautions += _large_delta(nodes)
     else:
         nodes = tuple(NodePlan(**vars(node)) for node in sampled)
-    return Plan(
+    plan = Plan(
         config=config,
         release=release,
         nodes=nodes,
@@ -115,7 +128,33 @@ def build_plan(
         rounds=rounds,
         faults=faults,
         cautions=cautions,
-        notes=(*_notes(config, activity, faults), *notes),
+        notes=(*_notes(config, activity, faults), *_epochs(config, sampled), *notes),
+    )
+    return plan if release.pairs is None else _with_forecast(plan)
+
+
+def _choice(
+    config: Config, release: Release, nodes: Sequence[NodePlan], mixing: Mixing
+) -> PairChoice:
+    """Noise of pairs and gossip rounds, as they are given or as they are best."""
+    pair_noise, rounds = config.privacy.pair_noise, config.topology.rounds
+    return choose(
+        release,
+        [node.noise_scale / node.expected_batch for node in nodes],
+        mixing,
+        pair_noise=None if pair_noise in (None, "auto") else float(pair_noise or 0.0),
+        rounds=planned_rounds(config) if rounds != "auto" else None,
+    )
+
+
+def _with_forecast(plan: Plan) -> Plan:
+    """The plan with what it says of how far models will stand apart."""
+    forecast = consensus_forecast(plan)
+    warning = consensus_warning(forecast, plan.rounds)
+    return replace(
+        plan,
+        notes=plan.notes if forecast is None else (*plan.notes, forecast.note()),
+        cautions=plan.cautions if warning is None else (*plan.cautions, warning),
     )
 
 
@@ -172,6 +211,11 @@ def _sampling(config: Config, schedules: Schedules, node: int, records: int) -> 
                 f"mini-batches that share no record need as many records: node {node} has "
                 f"{records}",
             )
+    if config.train.sampling == "allocation":
+        epoch = -(-records // size)
+        return NodeRelease(
+            node=node, records=records, rate=1 / epoch, expected_batch=records / epoch
+        )
     return NodeRelease(node=node, records=records, rate=size / records, expected_batch=float(size))
 
 
@@ -221,6 +265,21 @@ def _notes(config: Config, activity: Activity | None, faults: FaultPlan | None) 
     )
 
 
+def _epochs(config: Config, nodes: Sequence[NodeRelease]) -> tuple[str, ...]:
+    """How long the epochs are in which each record takes part in one step."""
+    drawing = [node for node in nodes if node.rate < 1]
+    if config.train.sampling != "allocation" or not drawing:
+        return ()
+    steps = sorted({node.epoch_steps for node in drawing})
+    sizes = sorted({node.expected_batch for node in drawing})
+    lengths = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
+    batches = f"{sizes[0]:.6g}" if len(sizes) == 1 else f"{sizes[0]:.6g} to {sizes[-1]:.6g}"
+    return (
+        f"each record takes part in one random step of each epoch of {lengths} steps; batches vary "
+        f"in size, and sums are divided by the expected one, {batches}",
+    )
+
+
 def _schedules(config: Config, records: Sequence[int]) -> Schedules:
     """Clip and noise shape as they will run."""
     batch, largest = config.train.batch, max(records)
@@ -262,7 +321,8 @@ def _released(release: Release, node: NodeRelease) -> tuple[tuple[float, int], .
     if release.activity is None:
         return ()
     steps = release.active_steps(node)
-    if release.algorithm.cost_depends_on_step(release.setup.options):
+    by_epochs = release.setup.sampling == "allocation"
+    if by_epochs or release.algorithm.cost_depends_on_step(release.setup.options):
         return tuple((float(step), 1) for step in steps)
     unit = replace(node, noise_scale=1.0)
     return tuple(sorted(Counter(release.noise_multiplier(unit, step) for step in steps).items()))
@@ -362,7 +422,7 @@ def _pairs_alone(config: Config, mixing: Mixing, activity: Activity | None) -> P
 
 
 def _with_pair_noise(
-    config: Config, release: Release, nodes: Sequence[NodePlan]
+    config: Config, release: Release, nodes: Sequence[NodePlan], ratio: float
 ) -> tuple[Release, tuple[NodePlan, ...]]:
     """The release with noise of pairs, and the nodes with as much less of their own.
 
@@ -370,6 +430,12 @@ def _with_pair_noise(
     the own noises begins with that, and is scaled until it is enough for all; then nodes that have
     more than enough are given less, and all are scaled again, as long as the mean gets less noise.
     A given noise (`privacy.noise_std`) stays as it is.
+
+    Args:
+        config: the experiment.
+        release: what nodes release, with its pairs.
+        nodes: with the noise that they need if it is independent.
+        ratio: deviation of a pair's noise over the root mean square of the nodes' own.
 
     Raises:
         BudgetError: a given noise does not keep a node's budget.
@@ -379,7 +445,6 @@ def _with_pair_noise(
     given = settings.noise_std is not None
     needed = np.array([node.noise_scale / node.expected_batch for node in nodes])
     assert release.pairs is not None
-    ratio = 4.0 if settings.pair_noise in (None, "auto") else float(settings.pair_noise or 0.0)
     shape, least = needed, math.inf
     chosen = release.pairs
     for _ in range(1 if given else _SHAPES):
@@ -478,8 +543,8 @@ def _sums_note(release: Release) -> str:
     counted = least if least == most else f"{least} to {most}"
     return (
         "secure sums: the server sees the sum over a round's clients, and no message alone; "
-        f"against it and any {sums.colluding} colluding clients, a client's own noise counts "
-        f"{counted} times"
+        f"against it and {count_text(sums.colluding, 'colluding client')}, whichever they are, a "
+        f"client's own noise counts {counted} times"
     )
 
 

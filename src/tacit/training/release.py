@@ -54,6 +54,11 @@ class NodeRelease:
     budget: float | None = None
     delta: float | None = None
 
+    @property
+    def epoch_steps(self) -> int:
+        """Steps of an epoch, in which each record takes part once where it is allocated to one."""
+        return round(1 / self.rate)
+
 
 @dataclass(frozen=True)
 class Release:
@@ -157,6 +162,21 @@ class Release:
         """Which nodes take part in step k, `[nodes]`; None: everybody always."""
         return None if self.activity is None else self.activity.active[k]
 
+    def drawn_again(self, nodes: Iterable[NodeRelease], first: int) -> tuple[Interval, ...]:
+        """What a process that goes on at step `first` has to reserve beside the steps to come.
+
+        With random allocation it draws the epochs anew in the middle of which it begins, and these
+        are charged once more, from their first step on (`RandomAllocationGaussian.of_steps`).
+
+        Args:
+            nodes: of the ledger, which reserves the same steps for all of them.
+            first: the step.
+        """
+        if self.setup.sampling != "allocation" or not self.setup.accounted:
+            return ()
+        begun = min(first - first % node.epoch_steps for node in nodes)
+        return ((begun, first),) if begun < first else ()
+
     def active_steps(
         self, node: NodeRelease, intervals: Iterable[Interval] | None = None
     ) -> list[int]:
@@ -193,7 +213,7 @@ class Release:
         if self.activity is None:
             return mechanism
         active = self.active_steps(node) or [0]
-        if isinstance(mechanism, Scheduled):
+        if isinstance(mechanism, Scheduled) and mechanism.steps == len(active):
             schedule = [SILENT] * self.setup.steps
             for step, multiplier in zip(active, schedule_of(mechanism), strict=True):
                 schedule[step] = multiplier

@@ -17,6 +17,7 @@ from tacit.training.plan import NodePlan, Plan
 __all__ = ["Batch", "DisjointBatches", "disjoint_batches", "draw", "draw_units", "everything"]
 
 PURPOSE = "sampling"
+ALLOCATION = "allocation"
 DEALING = "dealing"
 
 _WORDS_AT_ONCE = 1 << 20  # 8 MiB
@@ -62,7 +63,9 @@ class DisjointBatches:
             return Batch(self.together.indices[part], self.together.mask[part])
         if self.batches is not None:
             return _padded([batches[part] for batches in self.batches], self.device)
-        drawn = _fixed if self.plan.config.train.sampling == "fixed" else _coins
+        drawn = {"fixed": _fixed, "allocation": _allocated}.get(
+            self.plan.config.train.sampling, _coins
+        )
         return _padded(drawn(self.rows, self.keys, self.step, part), self.device)
 
 
@@ -77,8 +80,10 @@ def disjoint_batches(
     """The records of step k, for some nodes of the plan, once for all its mini-batches.
 
     Poisson: independent coins, never likelier than the planned rate. Fixed: a uniform subset of
-    the planned size. A node at rate 1 takes every record. Where a step has several mini-batches
-    that share no record, the step's records are drawn first, and then dealt out, here.
+    the planned size. Allocation: the records that drew this step of its epoch, each uniformly and
+    for itself, anew for every epoch and every start of a process. A node at rate 1 takes every
+    record. Where a step has several mini-batches that share no record, the step's records are drawn
+    first, and then dealt out, here.
 
     Args:
         plan: says how.
@@ -148,6 +153,18 @@ def _coins(rows: Sequence[NodePlan], keys: noise.NodeKeys, k: int, part: int) ->
 
 def _fixed(rows: Sequence[NodePlan], keys: noise.NodeKeys, k: int, part: int) -> list[Records]:
     return _subsets(rows, keys, k, 1, part)
+
+
+def _allocated(rows: Sequence[NodePlan], keys: noise.NodeKeys, k: int, part: int) -> list[Records]:
+    """Every record draws its step of the epoch from coins at the epoch's number."""
+    found = []
+    for node in rows:
+        epoch, step = divmod(k, node.epoch_steps)
+        steps = noise.choices(
+            keys, node.node, ALLOCATION, epoch, node.records, node.epoch_steps, part
+        )
+        found.append(np.flatnonzero(steps == step))
+    return found
 
 
 def _subsets(

@@ -19,7 +19,6 @@ every gain pays for both.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,7 +30,10 @@ from tacit.errors import InputError
 from tacit.privacy.mechanisms.clipping import Clipping
 from tacit.privacy.noise.summands import MOST_PARTICIPANTS, MOST_POINTS, most_points
 
-__all__ = ["SecureSums", "check_range", "most_value"]
+__all__ = ["SUMMAND_BYTES", "SecureSums", "check_range", "most_value"]
+
+SUMMAND_BYTES = 8
+"""Of one number of a client's message: an int64."""
 
 _MARGIN = 1.0 - 2.0**-20
 _MOST_RECORDS = 1 << 30
@@ -63,14 +65,19 @@ class SecureSums:
         """Participants of the largest round."""
         return int(self.participants.max())
 
-    def gain(self, node: int, k: int) -> float:
-        """What a participant's own noise counts for in round k, over what it is; never rounded up.
+    @cached_property
+    def gains(self) -> NDArray[np.float64]:
+        """What own noise counts for, over what it is: `[steps, 1]`, never rounded up.
 
         sqrt(m - t), and 1 where nobody honest would be left: its own noise is its own. The same
-        for every participant.
+        for every participant; one row where all take part in every step.
         """
-        taking_part = int(self.participants[k if len(self.participants) > 1 else 0])
-        return math.sqrt(max(1, taking_part - self.colluding)) * _MARGIN
+        honest = np.maximum(1, self.participants - self.colluding)
+        return np.asarray(np.sqrt(honest) * _MARGIN, np.float64)[:, None]
+
+    def gain(self, node: int, k: int) -> float:
+        """That of one node in round k."""
+        return float(self.gains[k if len(self.gains) > 1 else 0, 0])
 
     def against(self, colluding: int) -> SecureSums:
         """The same sums, before another number of clients who pool what they know."""

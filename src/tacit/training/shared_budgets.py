@@ -117,7 +117,13 @@ def open_shared(
     return SharedLedgers.open(folder, wanted, session=f"{session} {plan.digest()}")
 
 
-def draws(plan: Plan, shared: SharedLedgers, first: int, run_id: str | None) -> list[Draw]:
+def draws(
+    plan: Plan,
+    shared: SharedLedgers,
+    first: int,
+    run_id: str | None,
+    again: Sequence[tuple[int, int]] = (),
+) -> list[Draw]:
     """Every budget of data that a run draws on; of nodes that are alike, those of the first.
 
     Args:
@@ -125,6 +131,7 @@ def draws(plan: Plan, shared: SharedLedgers, first: int, run_id: str | None) -> 
         shared: the ledgers of its nodes' data.
         first: the step that the run stands at.
         run_id: its identity, if it was entered before.
+        again: steps that it will reserve beside those to come.
 
     Raises:
         InputError: relation, unit or trust model are not those of the ledger.
@@ -140,7 +147,7 @@ def draws(plan: Plan, shared: SharedLedgers, first: int, run_id: str | None) -> 
         def mine(
             end: int, mates: Sequence[NodePlan] = mates, charged: Sequence[Interval] = charged
         ) -> privacy.Mechanism | None:
-            steps = [pair for pair in (*charged, (first, end)) if pair[0] < pair[1]]
+            steps = [pair for pair in (*charged, *again, (first, end)) if pair[0] < pair[1]]
             return combined(
                 plan.release.mechanism(mate, steps)
                 if plan.release.active_steps(mate, steps)

@@ -21,6 +21,7 @@ from tacit.gradients.table import clipped_difference, difference_shapes
 from tacit.gradients.table_storage import Shape
 from tacit.privacy.noise.draws import NodeKeys
 from tacit.privacy.noise.gaussian import spacing
+from tacit.privacy.noise.lattice import Offsets
 from tacit.privacy.noise.pairwise import PairKeys, pair_sums
 from tacit.privacy.noise.summands import summands
 from tacit.training import sampling
@@ -230,7 +231,7 @@ class StackedContext:
 
     def _pair_sums(
         self, total: Tensor, nodes: Sequence[int], scales: Sequence[float], k: int, part: int
-    ) -> Tensor | None:
+    ) -> Offsets | None:
         """What pairs of nodes add to `total` `[nodes, d]` so that it cancels in the mean.
 
         Args:

@@ -195,7 +195,8 @@ def begin(
     own_paid = first if ledger is None or not resume else ledger.paid_until(first)
     paid = max(first, min(peers.share("steps that are paid for", own_paid, STEP)))
     # Each process answers for the budgets of its own nodes, from its own ledger.
-    covered, message = affordable(plan, own, first, ledger if resume else None, paid)
+    again = drawn_again(job, job.hosted, first)
+    covered, message = affordable(plan, own, first, ledger if resume else None, paid, again)
     until, rank = _agreed_end(peers, plan, first, covered)
     if until < covered:
         message = (
@@ -230,7 +231,7 @@ def begin(
         step=first,
         seconds_before=seconds,
         evaluation_steps=evaluation_steps,
-        curves=_curves(job, charged, paid, evaluation_steps),
+        curves=_curves(job, _with_again(job, charged, first), paid, evaluation_steps),
         rows=rows,
         started=known,
         message=message,
@@ -238,6 +239,23 @@ def begin(
         paid=paid if paid > first else 0,
         status="done" if message is None else "budget-exhausted",
     )
+
+
+def drawn_again(job: Job, nodes: Sequence[int], first: int) -> tuple[Interval, ...]:
+    """What the process of these nodes reserves beside the steps to come, where it goes on."""
+    return job.plan.release.drawn_again([job.plan.nodes[node] for node in nodes], first)
+
+
+def _with_again(
+    job: Job, charged: Mapping[int, Sequence[Interval]], first: int
+) -> dict[int, tuple[Interval, ...]]:
+    """What is charged once every process has reserved what it draws again."""
+    found = {node: tuple(intervals) for node, intervals in charged.items()}
+    for rank in range(job.placement.processes):
+        nodes = job.placement.hosted(rank)
+        for node in nodes:
+            found[node] = (*found.get(node, ()), *drawn_again(job, nodes, first))
+    return found
 
 
 def _check_reserved(

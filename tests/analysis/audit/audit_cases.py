@@ -27,6 +27,7 @@ REPLACED: Settings = {
     "train": {"steps": 6, "batch": 10},
     "privacy": {"relation": "replace-one"},
 }
+ALLOCATION: Settings = {"train": {"steps": 8, "batch": 10, "sampling": "allocation"}}
 WHOLE: Settings = {"train": {"steps": 6, "batch": "all"}}
 SAMPLERS: Mapping[str, Settings] = {"poisson": POISSON, "replace-one": REPLACED, "fixed": FIXED}
 

@@ -10,7 +10,7 @@ import gradient_bugs as gradients
 import leaving_bugs as leaving
 import noise_bugs as noise
 import sampling_bugs as sampling
-from audit_cases import WHOLE, of, of_samplers
+from audit_cases import ALLOCATION, WHOLE, of, of_samplers
 from planting import Bug
 
 POISSON_ONES = ("poisson", "replace-one")
@@ -192,8 +192,29 @@ SAMPLING = (
         "a fixed public order",
         "Records are taken in their own order.",
         "coins of runs",
-        of_samplers(),
+        of_samplers() | of("allocation", ALLOCATION),
         patches=sampling.PUBLIC_ORDER,
+    ),
+    Bug(
+        "the same allocation at every epoch",
+        "Each record takes part in the same step of every epoch.",
+        "coins of steps",
+        of("allocation", ALLOCATION),
+        patches=sampling.SAME_STEP,
+    ),
+    Bug(
+        "records in the first half of an epoch",
+        "Each record takes part in one of the first steps of an epoch only.",
+        "sampling rate",
+        of("allocation", ALLOCATION),
+        patches=sampling.FIRST_HALF,
+    ),
+    Bug(
+        "coins in place of an allocation",
+        "Each step tosses coins where each record is to take part once an epoch.",
+        "epochs",
+        of("allocation", ALLOCATION),
+        patches=sampling.COINS,
     ),
     Bug(
         "drawn with replacement",

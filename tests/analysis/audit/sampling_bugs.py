@@ -40,7 +40,7 @@ def _by(one: Callable[[NodePlan, NodeKeys, int, int], Records]) -> tuple[Patch, 
 
         return drawn
 
-    return Patch(sampling, "_coins", make), Patch(sampling, "_fixed", make)
+    return tuple(Patch(sampling, name, make) for name in ("_coins", "_fixed", "_allocated"))
 
 
 def _slice_of(order: Records, size: int, k: int) -> Records:
@@ -82,6 +82,21 @@ def _coins(node: NodePlan, keys: NodeKeys, k: int, part: int) -> Records:
     return np.flatnonzero(draws.coins(keys, node.node, "sampling", k, node.records, rate, part))
 
 
+def _same_step(node: NodePlan, keys: NodeKeys, k: int, part: int) -> Records:
+    t = node.epoch_steps
+    steps = draws.choices(keys, node.node, "allocation", 0, node.records, t, part)
+    return np.flatnonzero(steps == k % t)
+
+
+def _first_half(node: NodePlan, keys: NodeKeys, k: int, part: int) -> Records:
+    epoch, step = divmod(k, node.epoch_steps)
+    half = max(1, node.epoch_steps // 2)
+    steps = draws.choices(keys, node.node, "allocation", epoch, node.records, half, part)
+    return np.flatnonzero(steps == step)
+
+
+SAME_STEP = _by(_same_step)
+FIRST_HALF = _by(_first_half)
 SECRET_ORDER = _by(_secret_order)
 PUBLIC_ORDER = _by(_public_order)
 WITH_REPLACEMENT = _by(_with_replacement)

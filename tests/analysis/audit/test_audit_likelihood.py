@@ -108,6 +108,26 @@ def of_changes(present: bool) -> Outcomes:
         yield chance, MU * np.asarray([size for _, size in outcome])
 
 
+def of_epochs(steps: int) -> Outcomes:
+    """One step of each epoch draws the record; the last epoch may be cut off."""
+    lengths = [min(steps, STEPS - first) for first in range(0, STEPS, steps)]
+    for places in itertools.product(range(steps), repeat=len(lengths)):
+        hits = np.zeros(STEPS)
+        for epoch, place in enumerate(places):
+            if place < lengths[epoch]:
+                hits[epoch * steps + place] = 1.0
+        yield steps ** -float(len(lengths)), MU * hits
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+def test_one_step_of_each_epoch(steps: int) -> None:
+    y = np.random.default_rng(steps).normal(size=(STEPS, NODES)) * 2
+    known = Known(rate=1 / steps, batch=5.0, mu=MU, sizes=np.ones((STEPS, 1)), epoch=steps)
+    wanted = log_mean(y, of_epochs(steps), norm.pdf) - log_mean(y, nothing(), norm.pdf)
+    found = likelihood_ratio(ALONE)(seen_of(y), known)
+    assert found == pytest.approx(wanted, abs=1e-9)
+
+
 def carried_places(pattern: tuple[int, ...]) -> np.ndarray:
     """The private state of FedSPD-DP, followed by hand: one local step, rho = 2, gamma = 3."""
     x = dual = 0.0

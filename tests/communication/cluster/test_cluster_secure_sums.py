@@ -82,7 +82,7 @@ def test_a_round_that_is_repeated_after_a_kill_has_fresh_masks_and_is_charged_ag
     assert all(twice > once for twice, once in pairs)
 
 
-def test_more_clients_at_the_server_than_may_collude_are_refused(tmp_path: Path) -> None:
+def test_more_clients_in_one_process_than_may_collude_are_refused(tmp_path: Path) -> None:
     privacy = {**PRIVACY, "colluding": 1}
     file = write_experiment(tmp_path, privacy=privacy, **CHANGES)
     answers = train(tmp_path, file, tmp_path / "run", 3)

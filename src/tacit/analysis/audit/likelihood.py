@@ -6,7 +6,7 @@ step, and `mu` is the clipping bound in the same unit.
 
 | law | a step's release, noise aside | coins are marginalised |
 |---|---|---|
-| `sum`, `iterates` | sizes of the record's part, each with its chance | step by step, exactly |
+| `sum`, `iterates` | sizes of the record's part, with their chances | exactly, by steps or epochs |
 | `snapshot`, `anchors` | the same, with sizes that depend on the step | likewise |
 | `change` | one end of the ball, the other, or nothing | likewise |
 | `table` | what is kept of the record, and its change where drawn | by a forward recursion |
@@ -68,6 +68,7 @@ class Known:
         every: steps from anchor to anchor.
         penalty: rho of a method whose state carries on what a record did, and
         inverse: its gamma + rho, `[steps]`.
+        epoch: steps of an epoch in which the record is drawn once; 0: each step draws for itself.
     """
 
     rate: float
@@ -83,6 +84,7 @@ class Known:
     every: int = 1
     penalty: float = 1.0
     inverse: Array = field(default_factory=lambda: np.ones(1))
+    epoch: int = 0
 
     def __post_init__(self) -> None:
         if not self.draws:
@@ -142,6 +144,7 @@ def known_of(plan: Plan, node: NodePlan, steps: int) -> Known:
         every=getattr(options, "anchor_every", 1),
         penalty=getattr(options, "penalty", 1.0),
         inverse=inverse,
+        epoch=node.epoch_steps if release.setup.sampling == "allocation" else 0,
     )
 
 
@@ -206,12 +209,27 @@ def _by_mixtures(
     """The sum over readings of the log-ratio of the two mixtures."""
     y, spans = seen.y[:, :, direction], seen.spans[:, :, direction]
     gains = seen.gains[:, :, direction]
-    total, shown = np.zeros(y.shape[1]), np.isfinite(y)
+    total, shown = np.zeros(y.shape), np.isfinite(y)
     y = np.where(shown, y, 0.0)
     for span in np.unique(spans[shown]):
         present, absent = sides(_hits(known, int(span)))
         ratio = _log_mixture(y, present, gains, known) - _log_mixture(y, absent, gains, known)
-        total += np.where((spans == span) & shown, ratio, 0.0).sum(0)
+        total += np.where((spans == span) & shown, ratio, 0.0)
+    if known.epoch > 1 and (spans[shown] == 1).all():
+        return _once_an_epoch(total, known.epoch)
+    return np.asarray(total.sum(0), np.float64)
+
+
+def _once_an_epoch(ratios: Array, steps: int) -> Array:
+    """The log-ratio of all steps, from that of each with the chance of one of so many, `[nodes]`.
+
+    A step's ratio is 1 + (R - 1) / t, R that of a step that draws the record; an epoch's is
+    1 + the sum of (R - 1) / t, since the record is drawn at one of its steps.
+    """
+    total = np.zeros(ratios.shape[1])
+    for first in range(0, len(ratios), steps):
+        moved = np.expm1(ratios[first : first + steps]).sum(0)
+        total += np.log1p(np.maximum(moved, -1 + 1e-12))
     return total
 
 

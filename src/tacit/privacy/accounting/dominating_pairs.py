@@ -388,7 +388,9 @@ class AllocationStep:
         )
         q[0] += ratios.lost_q
         p[-1] += ratios.lost_p
-        size = float(np.abs(at[[0, -1]]).max()) + 4
+        # A word modulo t draws no step by more than t / 2^64 likelier, or less likely, than 1 / t.
+        uneven = self.steps * 2.0**-11
+        size = float(np.abs(at[[0, -1]]).max()) + 4 + uneven
         return Binned(
             ends,
             p,
@@ -396,7 +398,7 @@ class AllocationStep:
             bounded=False,
             middle=0.0,
             mirrored=False,
-            p_error=(len(at) + 16) * p,
+            p_error=(len(at) + 16 + uneven) * p,
             q_error=(len(at) + 16) * q,
             size=size,
         )

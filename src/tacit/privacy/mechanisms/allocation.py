@@ -148,4 +148,6 @@ def allocated(
     for step, multiplier in zip(released, multipliers, strict=True):
         planned[step] = multiplier
     mechanism = RandomAllocationGaussian(epoch_steps, planned, **words)
+    if list(released) == list(range(len(planned))):
+        return mechanism
     return mechanism.of_steps([(step, step + 1, n) for step, n in Counter(released).items()])

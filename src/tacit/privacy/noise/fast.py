@@ -19,12 +19,13 @@ is tested for every W and every A. Whatever that bound leaves in doubt is not de
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.kernels.compile import compiled, fused, inlined
-from tacit.privacy.noise.lattice import GROUP_PAIRS, LARGEST_OFFSET
+from tacit.privacy.noise.lattice import GROUP_PAIRS
 
 __all__ = [
     "FAST_ERROR",
@@ -47,6 +48,10 @@ FAST_ERROR = 3.0 * 2.0**-20
 # that of a total in double precision as much again, and that of the threshold nothing beside them.
 _SINGLE_SUM = F(2.0**11)
 _SINGLE_ERROR = 2.0**-12
+# With offsets: totals and rests are added first, and both sums are rounded, by at most 2^-13; what
+# the rests of offsets that are split in single precision are rounded by is nothing beside that.
+_MOVED_ERROR = 2.0**-11
+_SINGLE_OFFSET, _SINGLE_COUNT = F(2.0**21), F(2.0**24)
 # Sums below this many lattice points are rounded by at most 2^-19 of one in double precision.
 _DOUBLE_SUM = 2.0**34
 _DOUBLE_ERROR = 2.0**-18
@@ -136,26 +141,22 @@ def _noise_groups(
             flags[group * GROUP_PAIRS + pair] = np.uint8(3) - sure_of_one - 2 * sure_of_other
 
 
-@inlined
-def _split(total: float, offset: float) -> tuple[float, float, float]:
-    """Both, in lattice points, as whole numbers and the sum of the rests, at most 1 of size."""
-    whole, point = np.rint(total), np.rint(offset)
-    return whole, point, (total - whole) + (offset - point)
-
-
 @compiled
 def _noise_moved_groups(
     totals: NDArray[np.float32],
-    offsets: NDArray[np.float64],
+    points: NDArray[np.int32],
     words: NDArray[np.uint32],
     spacing: float,
     scale: float,
+    ratio: float,
     flags: NDArray[np.uint8],
 ) -> None:
     """As `_noise_groups`, with offsets."""
     kind = totals.dtype.type
-    points_per_unit = 1.0 / spacing
-    deviation, sure = F(scale), F(0.5 - _SINGLE_ERROR - FAST_ERROR * scale)
+    size, points_per_unit = kind(spacing), kind(1.0 / spacing)
+    high = F(ratio)
+    low = F(ratio - np.float64(high))
+    deviation, sure = F(scale), F(0.5 - _MOVED_ERROR - FAST_ERROR * scale)
     for group in range(len(totals) // GROUP_VALUES):
         begin = group * GROUP_VALUES
         for pair in range(GROUP_PAIRS):
@@ -164,29 +165,33 @@ def _noise_moved_groups(
             radius = fast_radius(word) * deviation
             cosine, sine = fast_direction(word, words[j])
             first, second = totals[i], totals[j]
-            offset, other_offset = offsets[i] * points_per_unit, offsets[j] * points_per_unit
-            whole, moved, rest = _split(np.float64(first) * points_per_unit, offset)
-            other_whole, other_moved, other_rest = _split(
-                np.float64(second) * points_per_unit, other_offset
-            )
-            one = fused(radius, cosine, F(rest))
-            other = fused(radius, sine, F(other_rest))
+            count, other_count = F(points[i]), F(points[j])
+            whole, rest, fits = _split(count, high, low)
+            other_whole, other_rest, other_fits = _split(other_count, high, low)
+            one = fused(radius, cosine, F(first * points_per_unit) + rest)
+            other = fused(radius, sine, F(second * points_per_unit) + other_rest)
             point_of_one = (one + _ROUND) - _ROUND
             point_of_other = (other + _ROUND) - _ROUND
             fine = (word >= LEAST_WORD) & (word < TOP_WORD)
-            # What is not a number is above no bound, and not sure either.
-            sure_of_one = fine & (abs(offset) < LARGEST_OFFSET) & (abs(one - point_of_one) <= sure)
+            sure_of_one = fine & fits & (abs(one) < _SINGLE_SUM) & (abs(one - point_of_one) <= sure)
             sure_of_other = (
-                fine & (abs(other_offset) < LARGEST_OFFSET) & (abs(other - point_of_other) <= sure)
+                fine
+                & other_fits
+                & (abs(other) < _SINGLE_SUM)
+                & (abs(other - point_of_other) <= sure)
             )
-            # Exact but for the last sum, which rounds the lattice point itself.
-            one_released = (whole + (moved + np.float64(point_of_one)) + 0.0) * spacing
-            other_released = (other_whole + (other_moved + np.float64(point_of_other)) + 0.0) * (
-                spacing
-            )
-            totals[i] = kind(one_released) if sure_of_one else first
-            totals[j] = kind(other_released) if sure_of_other else second
+            totals[i] = (whole + point_of_one) * size if sure_of_one else first
+            totals[j] = (other_whole + point_of_other) * size if sure_of_other else second
             flags[group * GROUP_PAIRS + pair] = np.uint8(3) - sure_of_one - 2 * sure_of_other
+
+
+@inlined
+def _split(count: Any, high: Any, low: Any) -> tuple[Any, Any, Any]:
+    """An offset in lattice points, as a whole number and the rest; and whether these are right."""
+    offset = count * high
+    whole = (offset + _ROUND) - _ROUND
+    rest = fused(count, low, fused(count, high, -whole))
+    return whole, rest, (abs(offset) < _SINGLE_OFFSET) & (abs(count) < _SINGLE_COUNT)
 
 
 @compiled
@@ -205,13 +210,35 @@ def _settled(
     return math.nan
 
 
+@inlined
+def _settled_with_offset(
+    total: float,
+    count: float,
+    ratio: float,
+    word: np.uint32,
+    angle: np.uint32,
+    half: int,
+    spacing: float,
+    scale: float,
+) -> float:
+    """As `_settled`, with an offset."""
+    exact, high = total / spacing, np.float64(F(ratio))
+    offset = count * high
+    whole, moved = np.rint(exact), np.rint(offset)
+    if not (abs(offset) < np.float64(_SINGLE_OFFSET) and abs(count) < np.float64(_SINGLE_COUNT)):
+        return math.nan
+    rest = (exact - whole) + ((offset - moved) + count * (ratio - high))
+    return float(whole + (moved + _settled(rest, word, angle, half, 1.0, scale)))
+
+
 @compiled
 def noise_rows(
     rows: NDArray[np.float32],
-    offsets: NDArray[np.float64],
+    points: NDArray[np.int32],
     words: NDArray[np.uint32],
     spacings: NDArray[np.float64],
     scales: NDArray[np.float64],
+    ratios: NDArray[np.float64],
     flags: NDArray[np.uint8],
     left: NDArray[np.int64],
     left_words: NDArray[np.uint32],
@@ -223,10 +250,11 @@ def noise_rows(
 
     Args:
         rows: totals, `[rows, length]` of float32 or float64, changed in place.
-        offsets: what is added to the sums beside the noise, `[rows, length]`; `[0, 0]` for none.
+        points: of the offsets that are added beside the noise, `[rows, length]`; `[0, 0]` for none.
         words: their keystream, `[rows, width]`, in whole groups.
         spacings: of the lattices, powers of two, `[rows]`.
         scales: standard deviations in lattice points, `[rows]`.
+        ratios: units of offsets in lattice points, `[rows]`.
         flags: scratch, `[width / 2]`.
         left: is written, from `count` on, with row and column of the values that are left as they
             were, to be settled with care; `[capacity, 2]`, with room for all values.
@@ -241,14 +269,14 @@ def noise_rows(
     length = rows.shape[1]
     whole = length // GROUP_VALUES * GROUP_VALUES
     pairs = -(-length // GROUP_VALUES) * GROUP_PAIRS
-    rest, rest_offsets = np.zeros(GROUP_VALUES, rows.dtype), np.zeros(GROUP_VALUES)
-    moves = len(offsets) > 0
+    rest, rest_points = np.zeros(GROUP_VALUES, rows.dtype), np.zeros(GROUP_VALUES, np.int32)
+    moves = len(points) > 0
     for row in range(len(rows)):
-        spacing, scale = spacings[row], scales[row]
+        spacing, scale, ratio = spacings[row], scales[row], ratios[row]
         if _SPACINGS[0] < spacing < _SPACINGS[1]:
             if moves:
                 _noise_moved_groups(
-                    rows[row, :whole], offsets[row, :whole], words[row], spacing, scale, flags
+                    rows[row, :whole], points[row, :whole], words[row], spacing, scale, ratio, flags
                 )
             else:
                 _noise_groups(rows[row, :whole], words[row], spacing, scale, flags)
@@ -256,8 +284,8 @@ def noise_rows(
                 rest[: length - whole] = rows[row, whole:]
                 last, last_flags = words[row, whole:], flags[whole // 2 :]
                 if moves:
-                    rest_offsets[: length - whole] = offsets[row, whole:]
-                    _noise_moved_groups(rest, rest_offsets, last, spacing, scale, last_flags)
+                    rest_points[: length - whole] = points[row, whole:]
+                    _noise_moved_groups(rest, rest_points, last, spacing, scale, ratio, last_flags)
                 else:
                     _noise_groups(rest, last, spacing, scale, last_flags)
                 rows[row, whole:] = rest[: length - whole]
@@ -275,16 +303,17 @@ def noise_rows(
                     if flags[pair] & (1 << half) and column < length:
                         total = float(rows[row, column])
                         word, angle = words[row, at], words[row, at + GROUP_PAIRS]
-                        whole_point, moved, size = 0.0, 0.0, spacing
                         if moves:
-                            offset, size = offsets[row, column] / spacing, 1.0
-                            whole_point, moved, rest_point = _split(total / spacing, offset)
-                            total = rest_point if abs(offset) < LARGEST_OFFSET else math.nan
-                        point = _settled(total, word, angle, half, size, scale)
+                            count_of_points = np.float64(points[row, column])
+                            point = _settled_with_offset(
+                                total, count_of_points, ratio, word, angle, half, spacing, scale
+                            )
+                        else:
+                            point = _settled(total, word, angle, half, spacing, scale)
                         if math.isnan(point):
                             left[count, 0], left[count, 1] = first_row + row, first_column + column
                             left_words[count, 0], left_words[count, 1] = word, angle
                             count += 1
                         else:
-                            rows[row, column] = (whole_point + (moved + point) + 0.0) * spacing
+                            rows[row, column] = point * spacing
     return count

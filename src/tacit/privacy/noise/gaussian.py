@@ -29,8 +29,10 @@ was found; the noise does not depend on how a machine rounds in single precision
 
 *Offsets*, such as noise that cancels between nodes, are added to the exact sum before it is
 rounded, and cost no accuracy however large a total is: total and offset are each split into a
-lattice point and the rest, exactly, and only the rests (together at most one point) are added to
-the noise. What that rounds is below 2^-52 of a lattice point.
+lattice point and the rest, and only the rests (together at most one point) are added to the noise.
+An offset is a whole number n, up to 2^24 in size, of units u: with u / s = h + l, h of 24 bits, n h
+is exact in double precision, and n l is below 2^-24 of it, so what is rounded is below 2^-50 of a
+lattice point as long as an offset is below 2^26 points.
 
 *What is proved.* The careful value is not exact either. `tacit.privacy.noise.slack` bounds what
 that adds to epsilon (below 1e-5 for 10^10 values), and says what is assumed.
@@ -69,7 +71,8 @@ from tacit.errors import InputError
 from tacit.privacy.noise.draws import BLOCK_BYTES, NodeKeys, position
 from tacit.privacy.noise.lattice import (
     GROUP_PAIRS,
-    LARGEST_OFFSET,
+    LARGEST_POINT,
+    Offsets,
     Pieces,
     Place,
     check_total,
@@ -90,6 +93,9 @@ _TAIL_BITS = 8 * BLOCK_BYTES * _TAIL_BLOCKS
 _PAIR_BYTES = 8
 # Values that are settled with care at once, or a few more.
 _MOST_LEFT = 1 << 15
+# Offsets, in lattice points; see the module.
+LARGEST_OFFSET = 2.0**26
+_NONE = np.empty((0, 0), np.int32)
 _EIGHTH = math.pi / 4.0 * 2.0**-31
 # Kinds of devices with double precision.
 _DEVICE_TYPES = frozenset({"cuda"})
@@ -117,7 +123,7 @@ def add_normal(
     step: int,
     *,
     part: int = 0,
-    offsets: Tensor | None = None,
+    offsets: Offsets | None = None,
 ) -> Tensor:
     """Release `total`: add independent Gaussian noise, in place, and leave nothing in the low bits.
 
@@ -134,8 +140,8 @@ def add_normal(
         purpose: what the draw is for; different purposes are independent.
         step: 0 .. 2^48 - 1.
         part: 0 .. 2^16 - 1, for several draws of one purpose in one step.
-        offsets: what is added to the exact sum beside the noise, float64 `[nodes, d]` on the
-            total's device, below 2^50 spacings; it must not depend on what is to be hidden.
+        offsets: what is added to the exact sum beside the noise, on the total's device, below
+            2^26 spacings; it must not depend on what is to be hidden.
 
     Returns:
         `total`.
@@ -146,8 +152,9 @@ def add_normal(
             is too large (found on the host; on a device the value becomes NaN).
     """
     check_total(total, nodes, stds, "deviations")
-    _check_offsets(offsets, total)
-    lattice = _Lattice.of(stds)
+    if offsets is not None:
+        offsets.check(total)
+    lattice = _Lattice.of(stds, offsets)
     source = _Source(keys, tuple(nodes), purpose, position(step, part))
     for node in nodes:
         keys.check(node)
@@ -158,7 +165,7 @@ def add_normal(
     from tacit.privacy.noise.fast import noise_rows
 
     pieces = Pieces.of(*total.shape)
-    added = np.empty((0, 0)) if offsets is None else offsets.detach().cpu().contiguous().numpy()
+    added = _NONE if offsets is None else offsets.points.cpu().contiguous().numpy()
     with host_rows(total) as rows:
 
         def work(places: Iterator[Place]) -> None:
@@ -171,6 +178,7 @@ def add_normal(
                     room.words(place, len(piece), source),
                     lattice.spacings[group],
                     lattice.scales[group],
+                    lattice.ratios[group],
                     room.flags,
                     room.left,
                     room.left_words,
@@ -184,15 +192,6 @@ def add_normal(
 
         over_pieces(pieces, work)
     return total
-
-
-def _check_offsets(offsets: Tensor | None, total: Tensor) -> None:
-    if offsets is None:
-        return
-    found = (tuple(offsets.shape), offsets.dtype, offsets.device)
-    if found != (tuple(total.shape), torch.float64, total.device):
-        expected = f"float64 of the total's shape {tuple(total.shape)}, on {total.device}"
-        raise InputError("offsets", found, expected)
 
 
 @dataclass(frozen=True, repr=False)
@@ -249,15 +248,18 @@ class _Source:
 
 @dataclass(frozen=True, eq=False)
 class _Lattice:
-    """The lattices of all rows: their spacings, and deviations in lattice points, `[nodes]`."""
+    """The lattices of all rows, `[nodes]`: spacings; deviations and units of offsets over them."""
 
     spacings: NDArray[np.float64]
     scales: NDArray[np.float64]
+    ratios: NDArray[np.float64]
 
     @classmethod
-    def of(cls, stds: Sequence[float]) -> _Lattice:
+    def of(cls, stds: Sequence[float], offsets: Offsets | None = None) -> _Lattice:
         spacings = np.array([spacing(std) for std in stds], np.float64)
-        return cls(spacings, np.array(stds, np.float64) / spacings)
+        units = np.zeros(len(stds)) if offsets is None else np.array(offsets.units, np.float64)
+        with np.errstate(over="ignore"):
+            return cls(spacings, np.array(stds, np.float64) / spacings, units / spacings)
 
 
 class _Room:
@@ -297,14 +299,14 @@ def pair_of(column: NDArray[np.intp]) -> NDArray[np.intp]:
 
 def _settle(
     rows: NDArray[Any],
-    added: NDArray[np.float64],
+    added: NDArray[np.int32],
     lattice: _Lattice,
     source: _Source,
     room: _Room,
 ) -> None:
     """Compute with care, and write into `[nodes, d]`, what is left; all at once, for speed.
 
-    `added` are the offsets, `[nodes, d]`; `[0, 0]` for none.
+    `added` are the points of the offsets, `[nodes, d]`; `[0, 0]` for none.
     """
     if not room.count:
         return
@@ -326,13 +328,16 @@ def _settle(
         if not len(added):
             rows[row, column] = (whole + np.rint(rest + noise) + 0.0) * units
             return
-        offset = added[row, column] / units
-        if not np.all(np.abs(offset) < LARGEST_OFFSET):
-            # Which is not said: offsets may be secret.
-            raise InputError("offsets", "one is larger", f"must be below {LARGEST_OFFSET:g} points")
+        count, ratio = added[row, column].astype(np.float64), lattice.ratios[row]
+        high = ratio.astype(np.float32).astype(np.float64)
+        offset = count * high
+        # How large it is is not said: offsets may be secret.
+        if not np.all((np.abs(offset) < LARGEST_OFFSET) & (np.abs(count) <= LARGEST_POINT)):
+            expected = f"at most {LARGEST_POINT} points, and less than {LARGEST_OFFSET:g} spacings"
+            raise InputError("offsets", "one is larger", expected)
         point = np.rint(offset)
-        moved = point + np.rint((rest + (offset - point)) + noise)
-        rows[row, column] = (whole + moved + 0.0) * units
+        rest += (offset - point) + count * (ratio - high)
+        rows[row, column] = (whole + (point + np.rint(rest + noise)) + 0.0) * units
 
 
 def uniform(word: NDArray[np.uint32], more: NDArray[np.uint64]) -> NDArray[np.float64]:
@@ -366,11 +371,15 @@ def careful_normals(
 
 
 def _release_on_device(
-    total: Tensor, lattice: _Lattice, source: _Source, offsets: Tensor | None
+    total: Tensor, lattice: _Lattice, source: _Source, offsets: Offsets | None
 ) -> None:
     """Noise `[nodes, d]` in place where it lies, float32 or float64, and step to the lattice."""
     device = total.device
     spacings, scales = (_sent(array, device) for array in (lattice.spacings, lattice.scales))
+    with np.errstate(over="ignore", invalid="ignore"):
+        highs = lattice.ratios.astype(np.float32).astype(np.float64)
+        lows = lattice.ratios - highs
+    parts = [_sent(array, device) for array in (highs, lows)]
     with torch.no_grad():
         rows, length = total.shape
         for place in Pieces.of(rows, length, _DEVICE_PAIRS).places():
@@ -383,10 +392,13 @@ def _release_on_device(
             sums.sub_(whole)
             moved: Tensor | None = None
             if offsets is not None:
-                added = offsets[place] / units
-                added.masked_fill_(~(added.abs() < LARGEST_OFFSET), math.nan)
+                high, low = (part[place[0], None] for part in parts)
+                counts = offsets.points[place].double()
+                added = counts * high
+                fits = (added.abs() < LARGEST_OFFSET) & (counts.abs() <= LARGEST_POINT)
+                added.masked_fill_(~fits, math.nan)
                 moved = torch.round(added)
-                sums.add_(added.sub_(moved))
+                sums.add_(added.sub_(moved).addcmul_(counts, low))
             point = torch.round(sums.addcmul_(noise, scales[place[0], None]))
             if moved is not None:
                 point.add_(moved)

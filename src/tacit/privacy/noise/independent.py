@@ -18,6 +18,7 @@ from tacit.privacy.mechanisms.clipping import NoiseNorm
 from tacit.privacy.noise.draws import NodeKeys
 from tacit.privacy.noise.gaussian import add_normal
 from tacit.privacy.noise.laplace import add_laplace
+from tacit.privacy.noise.lattice import Offsets
 
 __all__ = ["GAUSSIAN", "LAPLACE", "IndependentNoise", "Noise"]
 
@@ -44,7 +45,7 @@ class Noise(Protocol):
         k: int,
         *,
         part: int,
-        offsets: Tensor | None = None,
+        offsets: Offsets | None = None,
     ) -> Tensor:
         """`total` plus the noise of step k, in place, on a public lattice.
 
@@ -56,8 +57,8 @@ class Noise(Protocol):
             nodes: which nodes, in the order of the rows.
             k: the step.
             part: its number, where a step releases several sums.
-            offsets: what else is added before all is rounded to the lattice, float64 `[nodes, d]`,
-                such as `tacit.privacy.noise.pairwise.pair_sums`.
+            offsets: what else is added before all is rounded to the lattice, such as
+                `tacit.privacy.noise.pairwise.pair_sums`.
 
         Returns:
             `total`.
@@ -92,14 +93,14 @@ class IndependentNoise:
         k: int,
         *,
         part: int,
-        offsets: Tensor | None = None,
+        offsets: Offsets | None = None,
     ) -> Tensor:
         """`total` plus fresh noise, in place; see `Noise.add`."""
         if offsets is None:
             return self.draw(total, stds, keys, nodes, _PURPOSE, k, part=part)
         if not self.takes_offsets:
             expected = f"must be none: {self.name} noise is not proved to cancel between nodes"
-            raise InputError("offsets", tuple(offsets.shape), expected)
+            raise InputError("offsets", tuple(offsets.points.shape), expected)
         return self.draw(total, stds, keys, nodes, _PURPOSE, k, part=part, offsets=offsets)
 
 

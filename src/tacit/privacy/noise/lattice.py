@@ -22,9 +22,11 @@ from tacit.kernels.threads import over_threads
 
 __all__ = [
     "GROUP_PAIRS",
-    "LARGEST_OFFSET",
+    "LARGEST_POINT",
+    "Offsets",
     "Pieces",
     "Place",
+    "check_size",
     "check_total",
     "host_rows",
     "lattice_spacing",
@@ -35,8 +37,6 @@ __all__ = [
 
 # Pairs of normals come in groups of this many: first all words for radii, then those for angles.
 GROUP_PAIRS = 32
-# Offsets, in lattice points: with the noise, whole numbers of this size are exact.
-LARGEST_OFFSET = 2.0**50
 # Most pairs of a piece. A thread alone does not mind the size; two hand the interpreter's lock to
 # each other twice a piece: 5 million values take 3.4 ns each in pieces of 2^14 pairs, 2.0 in 2^17.
 _PIECE_PAIRS = 1 << 17
@@ -46,8 +46,41 @@ _SHARED_VALUES = 1 << 16
 _THREAD_VALUES = 1 << 17
 _DTYPES = (torch.float32, torch.float64)
 
+# Of offsets: single precision holds whole numbers up to this.
+LARGEST_POINT = 1 << 24
+
 # Which rows and columns of `[rows, length]`.
 Place: TypeAlias = tuple[slice, slice]
+
+
+@dataclass(frozen=True, eq=False)
+class Offsets:
+    """What is added to totals before they are noised: whole numbers, each row in units of its own.
+
+    Args:
+        points: int32 `[nodes, d]`, at most 2^24 in size.
+        units: of each row, exactly what one point is worth.
+    """
+
+    points: Tensor
+    units: tuple[float, ...]
+
+    def dense(self) -> Tensor:
+        """The offsets themselves, float64 `[nodes, d]`, each rounded once."""
+        units = torch.tensor(self.units, dtype=torch.float64, device=self.points.device)
+        return self.points * units.unsqueeze(1)
+
+    def check(self, total: Tensor) -> None:
+        """Refuse offsets that are none of `total` `[nodes, d]`.
+
+        Raises:
+            InputError: shape or device differ, or the points are not int32.
+        """
+        found = (tuple(self.points.shape), self.points.dtype, self.points.device)
+        wanted = (tuple(total.shape), torch.int32, total.device)
+        if found != wanted or len(self.units) != len(total):
+            expected = f"int32 of shape {wanted[0]} on {wanted[2]}, with a unit for each row"
+            raise InputError("offsets", found, expected)
 
 
 def over_rows(rows: int, length: int, work: Callable[[range], None]) -> None:
@@ -135,9 +168,18 @@ def lattice_spacing(what: str, size: float) -> float:
     Raises:
         InputError: the size is not between 2^-500 and 2^500.
     """
+    check_size(what, size)
+    return math.ldexp(1.0, math.frexp(size)[1] - 1 - _POINTS_LOG2)
+
+
+def check_size(what: str, size: float) -> None:
+    """Refuse a size of noise that is not between 2^-500 and 2^500.
+
+    Raises:
+        InputError: on `what`.
+    """
     if not _SIZE_RANGE[0] < size < _SIZE_RANGE[1]:
         raise InputError(what, size, "a number between 2^-500 and 2^500")
-    return math.ldexp(1.0, math.frexp(size)[1] - 1 - _POINTS_LOG2)
 
 
 def check_total(

@@ -5,10 +5,10 @@ subtracts it, so that the sum over nodes has none of it, and whoever does not kn
 in each of the two messages. What it hides is proved in `docs/proofs/pairwise-noise.md`; the noise
 that stays in the sum is each node's own (`tacit.privacy.noise.gaussian`).
 
-*Law.* zeta_e is b times a standard normal, rounded to a public lattice of spacing t = `spacing(b)`.
-So both ends get exactly the same number, and sums are exact in any order: a value has at most 27
-deviations, fewer than 27 * 2^7 < 2^12 spacings, which float32 holds, and float64 holds any sum of
-up to 2^41 of them.
+*Law.* zeta_e is a whole number, a discrete normal of `LEAST_POINTS` points a deviation
+(`tacit.privacy.noise.discrete`), times b / `LEAST_POINTS`. Both ends get exactly the same one, and
+sums of them are exact in any order. Under the own noise of its two ends such noise has the density
+of normal noise up to a share of 2^-100: where that asks for more points, the plan refuses it.
 
 *Trust model.* Whoever has a pair's key can subtract its noise: keys are as secret as those of nodes
 and protected alike. A process that hosts many nodes, as a simulation does, has the keys of all
@@ -19,25 +19,31 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Self
 
 import torch
-from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.privacy.noise.draws import KEY_BYTES, NodeKeys
-from tacit.privacy.noise.gaussian import add_normal
+from tacit.privacy.noise.discrete import table_of
+from tacit.privacy.noise.draws import KEY_BYTES, NodeKeys, position
+from tacit.privacy.noise.lattice import LARGEST_POINT, Offsets, check_size
 
-__all__ = ["LEAST_POINTS", "Pair", "PairKeys", "fresh_pair_keys", "pair_sums", "seeded_pair_keys"]
+__all__ = [
+    "LEAST_POINTS",
+    "Pair",
+    "PairKeys",
+    "fresh_pair_keys",
+    "pair_sums",
+    "seeded_pair_keys",
+]
 
 Pair = tuple[int, int]
 
-LEAST_POINTS = 64.0
-"""A pair's noise has at least this standard deviation in points of its lattice."""
-
-_PURPOSE = "pair noise"
+LEAST_POINTS = 64
+"""The standard deviation of a pair's noise in points of its lattice."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,13 +125,13 @@ def pair_sums(
     k: int,
     part: int,
     device: torch.device,
-) -> Tensor:
-    """What the noise of its pairs adds to each node's release: `[nodes, d]`, float64.
+) -> Offsets:
+    """What the noise of its pairs adds to each node's release, `[nodes, d]`.
 
     Row i is `factors[i]` times the sum over the node's pairs, both ends active, of +zeta where the
     node's number is the smaller one, and -zeta where it is the larger. zeta depends on the pair's
     key, k, part and the deviation only: whatever the nodes of this process, each gets the same row.
-    A pair is drawn once, also where both its ends are here. Rows over their factors are exact.
+    A pair is drawn once, also where both its ends are here.
 
     Args:
         keys: of at least the pairs with an end among `nodes`.
@@ -139,20 +145,29 @@ def pair_sums(
         device: where the result is to lie.
 
     Raises:
-        InputError: the deviation is not between 2^-500 and 2^500, a position is out of range, or
-            the keys were dropped by a fork.
+        InputError: the deviation is not between 2^-500 and 2^500, a position is out of range, a
+            node has too many pairs for exact sums (above 4,500), or the keys were dropped by a
+            fork.
     """
+    # Compiled loops, which a process that draws nothing does not load.
+    from tacit.privacy.noise.pair_loop import draw_rows
+
+    check_size("deviation of the noise of pairs", deviation)
     rows = {node: row for row, node in enumerate(nodes)}
-    sums = torch.zeros(len(nodes), d, dtype=torch.float64)
-    for place, (i, j) in enumerate(keys.pairs):
-        here = i in rows or j in rows
-        if not here or (active is not None and not (i in active and j in active)):
-            continue
-        drawn = torch.zeros(1, d, dtype=torch.float32)
-        add_normal(drawn, [deviation], keys.keys, [place], _PURPOSE, k, part=part)
-        if i in rows:
-            sums[rows[i]] += drawn[0]
-        if j in rows:
-            sums[rows[j]] -= drawn[0]
-    sums.mul_(torch.tensor(factors, dtype=torch.float64).unsqueeze(1))
-    return sums.to(device)
+    ends = {
+        place: (rows.get(i, -1), rows.get(j, -1))
+        for place, (i, j) in enumerate(keys.pairs)
+        if (i in rows or j in rows) and (active is None or (i in active and j in active))
+    }
+    table = table_of(LEAST_POINTS)
+    degree = max(
+        Counter(row for pair in ends.values() for row in pair if row >= 0).values(), default=0
+    )
+    # A sum that is exact in single precision; no number is further out than the last border.
+    if 2 * len(table.borders) * degree > LARGEST_POINT:
+        most = LARGEST_POINT // (2 * len(table.borders))
+        raise InputError("pairs of a node", degree, f"at most {most}")
+    sums = draw_rows(keys.keys, ends, len(nodes), d, position(k, part), table)
+    # The loop counts halves.
+    half = deviation / (2 * LEAST_POINTS)
+    return Offsets(sums.to(device), tuple(half * factor for factor in factors))

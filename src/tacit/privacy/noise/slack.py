@@ -76,7 +76,8 @@ def slack(draws: int, delta: float) -> Slack:
     on earlier ones. Theorem: see the module.
 
     Args:
-        draws: noised values of one node in all steps, d times K.
+        draws: noised values in all steps that the guarantee rests on: d times K of the node, and
+            those of others where their noise counts for it.
         delta: what to spend on it; epsilon grows with the root of its logarithm only.
 
     Raises:

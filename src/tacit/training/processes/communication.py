@@ -15,7 +15,6 @@ from torch import Tensor
 
 from tacit.communication.colours import Outgoing, opened
 from tacit.communication.exchange import BetweenProcesses, Exchange, Graphs, InProcessExchange
-from tacit.communication.exchange.between import SERVER
 from tacit.communication.exchange.protocol import Active, everybody
 from tacit.communication.masks import PairMasks
 from tacit.communication.pair_keys import agreed_pair_keys
@@ -171,18 +170,19 @@ def _masks(job: Job, cluster: Cluster) -> PairMasks | None:
     """This process's masks for secure sums, with keys of this start; None without such sums.
 
     Raises:
-        InputError: on `privacy.colluding`, the server's process knows more clients than that.
+        InputError: on `privacy.colluding`, a process hosts more clients than that.
     """
     sums = job.plan.release.sums
     if sums is None:
         return None
-    at_server = len(job.placement.hosted(SERVER))
-    if sums.colluding < at_server:
+    hosted = [len(job.placement.hosted(rank)) for rank in range(cluster.processes)]
+    if sums.colluding < max(hosted):
         raise InputError(
             "privacy.colluding",
             sums.colluding,
-            f"must be at least {at_server}: the process of rank {SERVER} does the server's work, "
-            f"and knows what its {at_server} clients know; or give it fewer (nodes.placement)",
+            f"must be at least {max(hosted)}: the process of rank {hosted.index(max(hosted))} "
+            "hosts so many clients, and knows all that they know; or give each process fewer "
+            "(nodes.placement)",
             public=True,
         )
     parties = [job.placement.hosted(rank)[0] for rank in range(cluster.processes)]

@@ -38,6 +38,7 @@ from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 from tacit.training.run_folder import summary
 from tacit.training.run_folder.metrics import Evaluation, summaries
+from tacit.training.secure_sums import SUMMAND_BYTES
 
 __all__ = ["Claim", "Result", "result_document"]
 
@@ -342,6 +343,9 @@ def mechanism_line(plan: Plan) -> str | None:
         sampling = "Gaussian on every record at every step"
     elif plan.config.train.sampling == "fixed":
         sampling = "Gaussian on batches of fixed size without replacement"
+    elif plan.config.train.sampling == "allocation":
+        steps = _range([node.epoch_steps for node in plan.nodes])
+        sampling = f"Gaussian in one random step of each epoch of {steps}"
     else:
         sampling = f"Poisson-sampled Gaussian, rate {_range(rates)}"
     first = [plan.release.noise_multiplier(node, 0) for node in plan.nodes]
@@ -372,7 +376,9 @@ def bytes_per_step(plan: Plan, numbers: float, size: int) -> Tensor:
 
     Over the graph's period and over the steps in which it takes part; with a partner or a server,
     one message each time. In each further gossip round of a step all nodes send to all neighbours.
+    Numbers of `size` bytes each; those of a secure sum have 8.
     """
+    size = SUMMAND_BYTES if plan.release.sums is not None else size
     period = plan.mixing.schedule.period
     degrees = torch.stack([torch.as_tensor(plan.mixing.out_degrees(k)) for k in range(period)])
     sent = degrees.double().mean(0)

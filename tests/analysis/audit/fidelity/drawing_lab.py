@@ -26,6 +26,7 @@ FIXED: Mapping[str, Any] = {
     "train": {"sampling": "fixed"},
     "privacy": {"relation": "replace-one"},
 }
+ALLOCATION: Mapping[str, Any] = {"train": {"sampling": "allocation"}}
 STEPS = 8
 
 

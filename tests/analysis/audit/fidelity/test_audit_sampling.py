@@ -66,6 +66,33 @@ def test_a_correct_program(setting: Mapping[str, Any], algorithm: Mapping[str, A
     assert ("parts of a step" in findings) == (algorithm in (TWO_PARTS, PRIMAL))
 
 
+def test_a_correct_program_with_random_allocation() -> None:
+    job = lab.drawing_job(records=(20, 12, 17, 5), train={"sampling": "allocation", "steps": 10})
+    assert [node.epoch_steps for node in job.plan.nodes] == [4, 3, 4, 1]
+    findings = lab.findings_of(lab.observe(job))
+    assert not failed(findings)
+    assert {"batches", "epochs", "sampling rate", "favoured records"} <= set(findings)
+    assert {"coins of steps", "coins of nodes", "coins of runs"} <= set(findings)
+    assert "batch sizes" not in findings  # those of an epoch add up to all records
+    assert not failed(lab.findings_of(lab.observe(job, absent=True, seed=5)))
+
+
+def test_an_epoch_in_which_a_record_is_drawn_twice() -> None:
+    runs = lab.observe(lab.drawing_job(**lab.ALLOCATION))
+    assert lab.findings_of(runs)["epochs"].saw.startswith("In all 256 whole epochs")
+    drawn_by_coins = lab.observe(lab.drawing_job())
+    finding = lab.findings_of(planned_as(drawn_by_coins, runs))["epochs"]
+    assert finding.p_value == 0
+    assert "times in the epoch from step" in finding.saw
+
+
+@pytest.mark.parametrize(
+    ("context", "name"), [(lab.PublicOrder, "coins of runs"), (lab.SameCoins, "epochs")]
+)
+def test_defects_of_an_allocation(context: type[StackedContext], name: str) -> None:
+    assert name in failed(found(context, lab.ALLOCATION))
+
+
 def test_nodes_of_several_sizes_and_nodes_that_lack_a_record() -> None:
     runs = lab.observe(lab.drawing_job(records=(20, 12, 17, 5)), absent=True)
     assert not failed(lab.findings_of(runs))

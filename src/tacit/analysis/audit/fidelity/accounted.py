@@ -8,6 +8,7 @@ adds noise.
 | mechanism | at a step that draws the record | at any other step |
 |---|---|---|
 | `Gaussian`, `SampledGaussian`, `FixedBatchGaussian`, `Laplace` | 1 / z | 0 |
+| `RandomAllocationGaussian` | likewise | 0 |
 | `PrivateState` | `drawn_norm` / z | `undrawn_norm` / z |
 
 Of `PersistentState`, all releases up to a step, taken together as one vector, are moved by at most
@@ -32,6 +33,7 @@ from tacit.privacy.mechanisms.composed import (
     Laplace,
     PersistentState,
     PrivateState,
+    RandomAllocationGaussian,
     SampledGaussian,
     schedule,
 )
@@ -107,6 +109,10 @@ def _plain(mechanism: Any) -> _Pair:
     return 1 / schedule(mechanism)[0], 0.0
 
 
+def _allocated(mechanism: RandomAllocationGaussian) -> _Pair:
+    return 1 / min(schedule(mechanism)), 0.0  # the other steps of its epoch are silent
+
+
 def _kept(mechanism: PrivateState) -> _Pair:
     (multiplier,) = schedule(mechanism)
     return mechanism.drawn_norm / multiplier, mechanism.undrawn_norm / multiplier
@@ -116,6 +122,7 @@ _SHIFTS: Mapping[type[Mechanism], Callable[[Any], _Pair]] = {
     Gaussian: _plain,
     SampledGaussian: _plain,
     FixedBatchGaussian: _plain,
+    RandomAllocationGaussian: _allocated,
     Laplace: _plain,
     PersistentState: _plain,
     PrivateState: _kept,

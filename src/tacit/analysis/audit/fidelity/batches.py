@@ -36,12 +36,15 @@ class View:
         drawn: whether the record was drawn, likewise.
         rates: the planned chance of it, `[runs, nodes]`; of batches of fixed size, their share of
             the records.
+        epochs: of each node, in how many slots each record is drawn once, `[nodes]`; None: each
+            slot is drawn for itself.
     """
 
     which: str
     tossed: Bools
     drawn: Bools
     rates: NDArray[np.float64]
+    epochs: Numbers | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +58,7 @@ class Coins:
         rate: q, below 1.
         size: of batches of fixed size; None: each coin is tossed alone.
         records: of a node with batches of fixed size; None: of any number.
+        once: whether each record is drawn once in each epoch.
     """
 
     which: str
@@ -63,6 +67,7 @@ class Coins:
     rate: float
     size: int | None
     records: int | None
+    once: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +81,9 @@ class Drawings:
         wrong: what is wrong with single batches, without doubt; each one sentence.
         shared: of the parts of a step that must share no record, those that do; likewise.
         steps_with_parts: how many steps of nodes were read that have such parts.
+        unlike: of the epochs in which each record takes part once, those in which one does not;
+            likewise.
+        epochs: how many whole ones of nodes were read.
     """
 
     views: tuple[View, ...]
@@ -84,6 +92,8 @@ class Drawings:
     wrong: tuple[str, ...]
     shared: tuple[str, ...]
     steps_with_parts: int
+    unlike: tuple[str, ...]
+    epochs: int
 
 
 def read_drawings(traces: Sequence[Trace]) -> Drawings:
@@ -119,7 +129,8 @@ def read_drawings(traces: Sequence[Trace]) -> Drawings:
             drawn[run, own, slot], present[run, own, slot] = units[kept][:, : shape[2]], True
     views, coins = _by_law(plans, drawn, present, sizes[:, :nodes])
     shared, steps = _shared(first, drawn, present)
-    return Drawings(views, coins, batches, tuple(wrong), shared, steps)
+    unlike, epochs = _once(plans, drawn, present)
+    return Drawings(views, coins, batches, tuple(wrong), shared, steps, unlike, epochs)
 
 
 def _records_of_a_coin(plan: Plan) -> int:
@@ -240,6 +251,31 @@ def _shared(plan: Plan, drawn: Bools, present: Bools) -> tuple[tuple[str, ...], 
     return tuple(told), int(present.reshape(split).any(axis=3).sum())
 
 
+def _once(plans: Sequence[Plan], drawn: Bools, present: Bools) -> tuple[tuple[str, ...], int]:
+    """Epochs in which a record is not drawn once, of those that must, and how many were whole.
+
+    Of an epoch of which not all steps were seen, no record may be drawn twice.
+    """
+    if plans[0].config.train.sampling != "allocation":
+        return (), 0
+    told, whole = [], 0
+    for run, plan in enumerate(plans):
+        for row, node in enumerate(plan.nodes[: drawn.shape[1]]):
+            t = node.epoch_steps
+            for first in range(0, drawn.shape[2] if node.rate < 1 else 0, t):
+                seen = present[run, row, first : first + t]
+                times = drawn[run, row, first : first + t, : node.records].sum(axis=0)
+                complete = bool(seen.all()) and len(seen) == t
+                whole += complete
+                if times.max() > 1 or (complete and times.min() < 1):
+                    told.append(
+                        f"in run {run}, a record of node {row} takes part "
+                        f"{times.max() if times.max() > 1 else 0} times in the epoch from step "
+                        f"{first}"
+                    )
+    return tuple(told), whole
+
+
 def _by_law(
     plans: Sequence[Plan], drawn: Bools, present: Bools, counts: NDArray[np.int64]
 ) -> tuple[tuple[View, ...], tuple[Coins, ...]]:
@@ -253,7 +289,10 @@ def _by_law(
     real = (np.arange(drawn.shape[3]) < counts[:, :, None])[:, :, None, :]
     tossed: Bools = present[:, :, :, None] & real & (rates < 1)[:, :, None, None]
     parts = release.local_steps if release.disjoint else 1
-    each = View("each", tossed, drawn, rates)
+    epochs = None
+    if plans[0].config.train.sampling == "allocation":
+        epochs = np.array([node.epoch_steps for node in plans[0].nodes[:nodes]], np.int64)
+    each = View("each", tossed, drawn, rates, epochs)
     views = [each] if parts == 1 else _split(each, parts)
     views = [view for view in views if view.tossed.any()]
     coins = []
@@ -275,7 +314,10 @@ def _of_rate(view: View, rate: float, laws: NDArray[np.int64]) -> list[Coins]:
         tossed = view.tossed[:, nodes] & own[:, nodes, None, None]
         if tossed.any():
             drawn = view.drawn[:, nodes] & tossed
-            found.append(Coins(view.which, tossed, drawn, rate, size or None, records or None))
+            once = view.epochs is not None
+            found.append(
+                Coins(view.which, tossed, drawn, rate, size or None, records or None, once)
+            )
     return found
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from tacit.privacy.mechanisms.clipping import NoiseNorm
 from tacit.privacy.noise.draws import NodeKeys
 from tacit.privacy.noise.independent import Noise
+from tacit.privacy.noise.lattice import Offsets
 from tacit.training.plan import Plan
 
 __all__ = ["Asked", "Pinned", "Place", "pinned", "with_noise"]
@@ -82,7 +83,7 @@ class Pinned:
         k: int,
         *,
         part: int,
-        offsets: Tensor | None = None,
+        offsets: Offsets | None = None,
     ) -> Tensor:
         """See `Noise.add`; where it replays, `total` decides nothing but shape and type."""
         asked = Asked(k, part, tuple(nodes), tuple(stds), tuple(total.shape), str(total.dtype))

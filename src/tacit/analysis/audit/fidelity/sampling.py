@@ -7,11 +7,14 @@ Association of Random Variables*, 1983, section 3.2), and its overlap with any g
 hypergeometric, whose moment generating function is at most the binomial one (Hoeffding,
 *Probability Inequalities for Sums of Bounded Random Variables*, 1963, Theorem 4). So the evidence
 of `fidelity/evidence.py`, which asks for no more than a bound of that function, holds for both.
-Proof, with whose coins are counted and in which order they fall: `docs/proofs/audits.md`, Who is
-drawn.
+With one random step of each epoch the steps at which a record is drawn are negatively associated as
+well, and epochs are independent. So batches of one step are judged like those of coins, but for how
+their sizes follow each other, and whole epochs are compared in place of steps. Proof, with whose
+coins are counted and in which order they fall: `docs/proofs/audits.md`, Who is drawn.
 
-A record of another node, a batch of another size than is fixed, and two disjoint parts that share a
-record need no chance: no correct program shows one.
+A record of another node, a batch of another size than is fixed, two disjoint parts that share a
+record, and an epoch in which a record is not drawn once need no chance: no correct program shows
+one.
 """
 
 from __future__ import annotations
@@ -64,16 +67,19 @@ def sampling_findings(traces: Sequence[Trace]) -> list[Finding]:
     findings = [_contents(drawings)]
     if drawings.steps_with_parts:
         findings.append(_parts(drawings))
+    if drawings.epochs:
+        findings.append(_epochs(drawings))
     if not drawings.coins:
         return findings
     slack = _slack(drawings.coins)
     poisson = [coins for coins in drawings.coins if coins.size is None]
     tests = [
         _rate(poisson, slack) if poisson else None,
-        _sizes(poisson, slack) if poisson else None,
+        _sizes([coins for coins in poisson if not coins.once], slack),
         _favoured(drawings.coins, slack),
         _together(drawings.coins, slack),
-        *(_repeated(again, drawings.views, slack) for again in _AGAIN),
+        _repeated(_AGAIN[0], _by_epochs(drawings.views), slack),
+        *(_repeated(again, drawings.views, slack) for again in _AGAIN[1:]),
     ]
     return findings + [finding for finding in tests if finding is not None]
 
@@ -123,6 +129,22 @@ def _parts(drawings: Drawings) -> Finding:
         if shared
         else f"In all {drawings.steps_with_parts} steps of nodes they share none.",
         power="It finds every single step with mini-batches that share a record.",
+    )
+
+
+def _epochs(drawings: Drawings) -> Finding:
+    unlike = drawings.unlike
+    return Finding(
+        name="epochs",
+        question="Does every record take part in exactly one step of each epoch?",
+        statistic=float(len(unlike)),
+        meaning="epochs of a node in which a record does not",
+        p_value=0.0 if unlike else 1.0,
+        exact=True,
+        saw=_sentence(unlike[0])
+        if unlike
+        else f"In all {drawings.epochs} whole epochs of nodes every one does.",
+        power="It finds every single epoch in which a record is drawn twice or not at all.",
     )
 
 
@@ -428,6 +450,27 @@ _AGAIN = (
         lambda rates, slots: rates.T,
     ),
 )
+
+
+def _by_epochs(views: Sequence[View]) -> list[View]:
+    """The same with all steps of an epoch as one batch, where each record is drawn once in it.
+
+    Of an epoch, a place is a record at a step; nodes are divided by how long their epochs are.
+    """
+    found = []
+    for view in views:
+        if view.epochs is None:
+            found.append(view)
+            continue
+        for steps in np.unique(view.epochs).tolist():
+            own = view.epochs == steps
+            room = (0, 0), (0, 0), (0, -view.tossed.shape[2] % steps), (0, 0)
+            shape = (len(view.tossed), int(own.sum()), -1, steps * view.tossed.shape[3])
+            tossed, drawn = (
+                np.pad(values[:, own], room).reshape(shape) for values in (view.tossed, view.drawn)
+            )
+            found.append(View(view.which, tossed, drawn, view.rates[:, own]))
+    return found
 
 
 def _repeated(again: _Again, views: Sequence[View], slack: float) -> Finding | None:
