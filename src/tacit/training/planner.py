@@ -492,9 +492,11 @@ def _pairs_note(config: Config, release: Release) -> str:
     least, most = (f"{value:.3g}" for value in (gains.min(), gains.max()))
     counts = least if least == most else f"{least} to {most}"
     return (
-        f"noise of pairs: {len(pairs.pairs)} pairs (partners = '{config.topology.partners}') share "
-        f"noise of {pairs.ratio:.3g} times the deviation of a node's own, which cancels in the "
-        f"mean; against any {pairs.colluding} colluding nodes, the own noise counts {counts} times"
+        f"noise of pairs: {count_text(len(pairs.pairs), 'pair')} of nodes (partners = "
+        f"'{config.topology.partners}') with noise of {pairs.ratio:.3g} times the deviation of a "
+        "node's own, which cancels in the mean; against "
+        f"{count_text(pairs.colluding, 'colluding node')}, whichever they are, the own noise "
+        f"counts {counts} times"
     )
 
 
