@@ -198,7 +198,7 @@ def _notes(job: Job, reports: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         return ()
     note = f"rows of bad messages that were dropped: {dropped:,}"
     if job.plan.release.pairs is not None:
-        note += ", and the noise of pairs in them was not cancelled (models are noisier for it)"
+        note += " (noise of pairs that was in them is left in the mean; privacy stands)"
     if len(masses) < len(reports):
         return (note,)
     every = len(job.plan.nodes)
