@@ -248,7 +248,12 @@ def _setup(config: Config, mixing: Mixing, records: Sequence[int], parameters: i
 
 
 def _notes(config: Config, activity: Activity | None, faults: FaultPlan | None) -> tuple[str, ...]:
-    simulated = () if faults is None else (faults.note,)
+    simulated: tuple[str, ...] = () if faults is None else (faults.note,)
+    if config.privacy.noise == "pairwise" and (config.faults.drop or config.faults.drop_edges):
+        simulated += (
+            "what a lost message held of the noise of pairs is not cancelled where it should have "
+            "arrived: models are noisier, and no epsilon changes",
+        )
     if config.input_bound is not None:
         source = "task.input_bound" if config.task.input_bound is not None else "the algorithm"
         simulated = (
