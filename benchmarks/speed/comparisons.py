@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from contender import Contender
 from workloads import Workload
@@ -16,6 +16,8 @@ GLOO, OPACUS = "a process a node (gloo)", "in sequence (Opacus)"
 RECORDS = "a process a node (gloo, gradients of records)"
 SEQUENCE, AUTOGRAD = "in sequence (PyTorch, closed form)", "in sequence (PyTorch, autograd)"
 PFL, FLOWER = "pfl", "Flower"
+INDEPENDENT, PAIRWISE = "independent noise", "pairwise noise"
+PLANNED = "pairwise noise, rounds as planned"
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ def comparisons(data_dir: str, peers: str) -> list[Comparison]:
         _dyn_d2p_cnn,
         _fedspd_adult,
         _dp_fedavg,
+        _pairwise,
     ]
     return [row(data_dir, peers) for row in rows]
 
@@ -169,3 +172,36 @@ def _dp_fedavg(data_dir: str, peers: str) -> Comparison:
         Contender(FLOWER, "flower_peer", python=peers, needs=("torch", "flwr", "ray")),
     )
     return Comparison(workload, contenders, (_faster(PFL, 1.5), _faster(FLOWER, 6)))
+
+
+def _pairwise(data_dir: str, peers: str) -> Comparison:
+    """Noise that cancels between the 80 pairs of the exponential graph of 20 nodes, of degree 8.
+
+    Pairwise noise takes a certified budget, so both have the same one, and steps enough for all
+    turns. As many rounds of gossip: what is compared is noise. `PLANNED` has as many as its plan
+    chooses, since the cancelling noise has to be mixed away.
+    """
+    budget = {"epsilon": 8.0, "delta": 1e-5, "relation": "replace-one"}
+    planned = {"graph": "exponential", "partners": "graph"}
+    once = {**planned, "rounds": 1}
+
+    def contender(name: str, noise: str, topology: dict[str, Any]) -> Contender:
+        privacy = {**budget, "noise": noise}
+        return Contender(
+            name,
+            "tacit_stacked",
+            {"steps": 100_000, "privacy": privacy, "topology": topology},
+        )
+
+    return Comparison(
+        Workload("pairwise", nodes=20, batch=32, records=3000, data_dir=data_dir),
+        (
+            contender(INDEPENDENT, "independent", {"graph": "exponential"}),
+            contender(PAIRWISE, "pairwise", once),
+            contender(PLANNED, "pairwise", planned),
+        ),
+        (
+            Ratio(f"{PAIRWISE} over {INDEPENDENT}", PAIRWISE, INDEPENDENT, at_most=1.6),
+            Ratio(f"{PLANNED}, over {INDEPENDENT}", PLANNED, INDEPENDENT, at_most=1.6),
+        ),
+    )

@@ -22,8 +22,23 @@ __all__ = ["build", "job_of"]
 MOST_STEPS = 1_000_000
 
 
-def job_of(workload: Workload, **algorithm: Any) -> Job:
-    """The workload as an experiment; `algorithm` are further options of `[algorithm]`."""
+def job_of(
+    workload: Workload,
+    *,
+    steps: int = MOST_STEPS,
+    privacy: Mapping[str, Any] | None = None,
+    topology: Mapping[str, Any] | None = None,
+    **algorithm: Any,
+) -> Job:
+    """The workload as an experiment.
+
+    Args:
+        workload: what is done.
+        steps: most that can be asked for.
+        privacy: `[privacy]` of a private workload, in place of a given noise without accounting.
+        topology: `[topology]`; by default what the algorithm takes.
+        algorithm: further options of `[algorithm]`.
+    """
     records = records_of(workload)
     private = workload.clip is not None
     experiment = {
@@ -35,14 +50,15 @@ def job_of(workload: Workload, **algorithm: Any) -> Job:
             **({"local_steps": workload.local_steps} if workload.local_steps > 1 else {}),
             **algorithm,
         },
-        "privacy": {"noise_std": workload.noise / workload.batch, "accounting": "none"}
+        "privacy": (privacy or {"noise_std": workload.noise / workload.batch, "accounting": "none"})
         if private
         else {},
+        "topology": topology or {},
         "train": {
-            "steps": MOST_STEPS,
+            "steps": steps,
             "batch": workload.batch,
             "sampling": "fixed",
-            "evaluate_every": MOST_STEPS,
+            "evaluate_every": steps,
         },
     }
     nodes = [
@@ -96,6 +112,6 @@ class _Stacked:
         self._gate.stop(seconds=60.0)
 
 
-def build(workload: Workload, **algorithm: Any) -> _Stacked:
-    """See `contender`."""
-    return _Stacked(workload, job_of(workload, **algorithm))
+def build(workload: Workload, **options: Any) -> _Stacked:
+    """See `contender`; the options are those of `job_of`."""
+    return _Stacked(workload, job_of(workload, **options))

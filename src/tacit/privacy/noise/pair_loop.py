@@ -12,6 +12,7 @@ first all numbers of a strip, then those in doubt, which are odd in the table, t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,9 +46,9 @@ def fine_words(points: int) -> int:
     """How many 64-bit words a strip has, an even number: some twice as many as it needs.
 
     It needs 0.52 `points` on average: the sizes below 4.2 deviations have a border each, and a cell
-    has 1/8 of the strip's columns.
+    has 1/8 of the strip's columns. Where they do not suffice, others do.
     """
-    return points + 64
+    return max(64, points)
 
 
 def draw_rows(
@@ -57,8 +58,9 @@ def draw_rows(
     columns: int,
     counter: int,
     table: Table,
+    dtype: torch.dtype = torch.int32,
 ) -> Tensor:
-    """Twice the sums of the numbers of pairs, int32 `[rows, columns]`, on all threads of PyTorch.
+    """Twice the sums of the numbers of pairs, `[rows, columns]`, on all threads of PyTorch.
 
     Beside the result it holds some megabytes a thread, however many pairs there are.
 
@@ -70,18 +72,23 @@ def draw_rows(
         columns: of each.
         counter: the first block of the keystreams.
         table: of the numbers.
+        dtype: int16 or int32, which holds all sums.
     """
     for place in ends:
         keys.check(place)
-    sums = torch.zeros(rows, columns, dtype=torch.int32)
+    sums = torch.empty(rows, columns, dtype=dtype)
+    if not ends:
+        return sums.zero_()
     whole, width = sums.numpy(), _PIECE_STRIPS * STRIP
-    starts = range(0, columns, width) if ends else range(0)
+    starts = range(0, columns, width)
     left = iter(starts)  # taking the next is atomic under the interpreter's lock
 
     def work(left: Iterator[int]) -> None:
         room = _Room(min(columns, width), len(ends), fine_words(table.points))
         for start in left:
             stop = min(start + width, columns)
+            # Here, since memory is in reach of the thread's core from now on.
+            whole[:, start:stop] = 0
             _add_piece(keys, ends, whole, start, stop, counter, table, room)
 
     over_threads(work, [left] * max(1, min(torch.get_num_threads(), len(starts))))
@@ -108,7 +115,7 @@ class _Room:
 def _add_piece(
     keys: NodeKeys,
     ends: Mapping[int, tuple[int, int]],
-    sums: NDArray[np.int32],
+    sums: NDArray[Any],
     start: int,
     stop: int,
     counter: int,
@@ -164,7 +171,7 @@ def _carefully(
     return size if cell == word else -size
 
 
-def _put(sums: NDArray[np.int32], ends: NDArray[np.int64], column: int, number: int) -> None:
+def _put(sums: NDArray[Any], ends: NDArray[np.int64], column: int, number: int) -> None:
     """Add twice a number to the row of one end, and subtract it from that of the other."""
     for row, sign in zip(ends.tolist(), (1, -1), strict=True):
         if row >= 0:
@@ -250,13 +257,13 @@ def _settle(
 
 
 @compiled
-def _add(sums: NDArray[np.int32], room: NDArray[np.int16], sign: int) -> None:
+def _add(sums: NDArray[Any], room: NDArray[np.int16], sign: int) -> None:
     if sign > 0:
         for c in range(len(sums)):
-            sums[c] += np.int32(room[c])
+            sums[c] += room[c]
     else:
         for c in range(len(sums)):
-            sums[c] -= np.int32(room[c])
+            sums[c] -= room[c]
 
 
 @compiled
@@ -269,7 +276,7 @@ def _add_pairs(
     first: NDArray[np.int16],
     cells: NDArray[np.uint16],
     borders: NDArray[np.uint64],
-    sums: NDArray[np.int32],
+    sums: NDArray[Any],
     first_column: int,
     last_column: int,
     left: NDArray[np.int64],
