@@ -21,7 +21,14 @@ from torch import Tensor
 
 from tacit.kernels.compile import compiled
 from tacit.kernels.threads import over_threads
-from tacit.privacy.noise.discrete import CELL_BITS, DOUBT, FINE_BITS, LAST_BITS, Table, size_of
+from tacit.privacy.noise.discrete import (
+    CELL_BITS,
+    DOUBT,
+    FINE_BITS,
+    LAST_BITS,
+    NormalTable,
+    size_of,
+)
 from tacit.privacy.noise.draws import BLOCK_BYTES, NodeKeys
 
 __all__ = ["PURPOSE", "STRIP", "draw_rows", "fine_words"]
@@ -57,7 +64,7 @@ def draw_rows(
     rows: int,
     columns: int,
     counter: int,
-    table: Table,
+    table: NormalTable,
     dtype: torch.dtype = torch.int32,
 ) -> Tensor:
     """Twice the sums of the numbers of pairs, `[rows, columns]`, on all threads of PyTorch.
@@ -84,7 +91,7 @@ def draw_rows(
     left = iter(starts)  # taking the next is atomic under the interpreter's lock
 
     def work(left: Iterator[int]) -> None:
-        room = _Room(min(columns, width), len(ends), fine_words(table.points))
+        room = _Scratch(min(columns, width), len(ends), fine_words(table.points))
         for start in left:
             stop = min(start + width, columns)
             # Here, since memory is in reach of the thread's core from now on.
@@ -95,7 +102,7 @@ def draw_rows(
     return sums
 
 
-class _Room:
+class _Scratch:
     """Working memory of one thread: keystreams of some pairs, and what is left to do with care.
 
     Attributes:
@@ -119,8 +126,8 @@ def _add_piece(
     start: int,
     stop: int,
     counter: int,
-    table: Table,
-    room: _Room,
+    table: NormalTable,
+    room: _Scratch,
 ) -> None:
     """Add all pairs to some columns of `[rows, columns]`, which begin at a strip."""
     strip_bytes = 2 * STRIP + 8 * room.reserve
@@ -157,7 +164,13 @@ def _add_piece(
 
 
 def _carefully(
-    keys: NodeKeys, place: int, counter: int, column: int, word: int, fine: int | None, table: Table
+    keys: NodeKeys,
+    place: int,
+    counter: int,
+    column: int,
+    word: int,
+    fine: int | None,
+    table: NormalTable,
 ) -> int:
     """A number with all its bits: of its word, of its fine word (None: a new one), and 512 more."""
     buffer = bytearray((_MORE_BLOCKS + 1) * BLOCK_BYTES)
