@@ -17,12 +17,16 @@ from tacit.analysis.statement import check_statement, write_statement
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.report.documents.ledger import LedgerReport
-from tacit.report.documents.run import ResultDocument, read_result
+from tacit.report.documents.run import ResultDocument, read_result, read_run_folder
 from tacit.report.documents.trust import TrustTerms
+from tacit.report.run_charts import network_charts
 from tacit.training.budget import epsilon_by_colluders
+from tacit.training.consensus import consensus_distances
+from tacit.training.evaluation import _notes
 from tacit.training.loop import execute
 from tacit.training.plan import Plan
 from tacit.training.prepare import prepare
+from web_pages import drawn
 
 Sections = Mapping[str, Mapping[str, Any]]
 
@@ -115,7 +119,7 @@ def test_a_ledger_tells_what_secure_sums_are_worth(name: str, tmp_path: Path) ->
     confirm(ledger)
     path, _ = write_statement(tmp_path / "run")
     confirmed = check_statement(path)
-    assert (confirmed.trust_model, confirmed.colluding) == ("secure-sum, 1 colluding", 1)
+    assert (confirmed.trust_model, confirmed.colluding) == ("secure-sum", 1)
 
 
 def test_who_is_away_counts_for_nothing_in_that_step(tmp_path: Path) -> None:
@@ -138,6 +142,35 @@ def test_a_result_has_the_terms(tmp_path: Path) -> None:
     assert result.trust.nodes_by_process == (5,)
     assert list(result.trust.epsilon_by_colluders[1]) == list(result.epsilon)
     assert "A simulation of its trust model" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_result_has_the_forecast_of_every_measurement(tmp_path: Path) -> None:
+    """On a ring, whose nodes stay apart: in the unit of what is measured, and of its size."""
+    shape = {
+        "topology": {"graph": "ring", "rounds": 1},
+        "train": {"batch": 20, "evaluate_every": 2},
+    }
+    job = prepare(load_config(pairwise(**shape)))
+    execute(job, out=tmp_path / "run")
+    run = read_run_folder(tmp_path / "run")
+    steps = [line.step for line in run.measurements]
+    planned = consensus_distances(job.plan, steps)
+    assert list(run.result.consensus_forecast) == list(zip(steps, planned, strict=True))
+    for line, distance in zip(run.measurements, planned, strict=True):
+        assert line.consensus_distance is not None
+        assert distance is not None
+        assert line.consensus_distance == pytest.approx(distance, rel=0.25)  # of noise alone
+    measured, forecast = drawn(network_charts(run)[0]).data
+    # Where all models start, they are equal: zero has no place on a logarithmic axis.
+    assert list(forecast.y) == [None, *planned[1:]]
+    assert list(measured.y) == [None, *(line.consensus_distance for line in run.measurements[1:])]
+
+
+def test_dropped_messages_say_that_noise_stays() -> None:
+    job = prepare(load_config(pairwise()))
+    (note,) = _notes(job, [{"dropped": 3}])
+    assert "3 (noise of pairs that was in them is left in the mean; privacy stands)" in note
+    assert _notes(job, [{"dropped": 0}]) == ()
 
 
 @pytest.mark.parametrize(

@@ -346,13 +346,13 @@ def test_a_statement_says_whom_it_rests_on(pairwise: Path) -> None:
     for words in (
         "A simulation of its trust model",
         "Whom this rests on",
-        "against any 2 nodes who pool",
+        "even if any 2 other nodes pool",
         "poisoning",
         epsilon_text(max(terms["epsilon_by_colluders"][3])),
     ):
         assert words in page
     confirmed = check_statement(pairwise)
-    assert (confirmed.trust_model, confirmed.colluding) == ("pairwise, 2 colluding", 2)
+    assert (confirmed.trust_model, confirmed.colluding) == ("pairwise", 2)
 
 
 # Tampering.

@@ -320,6 +320,7 @@ SIX: Sections = {"task": READ["task"], "nodes": {"count": 6}, "algorithm": {"nam
 REGULAR: Sections = {"topology": {"graph": "k-regular"}}
 TORUS: Sections = {"topology": {"graph": "torus"}}
 DRAWN: Sections = {"topology": {"graph": "erdos-renyi"}}
+PAIRWISE = combined(SIX, {"topology": {"graph": "ring"}, "privacy": {"noise": "pairwise"}})
 ELSEWHERE_LEDGER = "tests/training/test_shared_budgets.py::"
 RANKS = "tests/communication/cluster/"
 
@@ -365,6 +366,7 @@ KEYS: Mapping[str, Key] = {
     "topology.shape": Key(([2, 3], [3, 2]), combined(SIX, TORUS), given=False),
     "topology.probability": Key((0.4, 0.9), combined(SIX, DRAWN), given=False),
     "topology.rounds": Key((1, 2)),
+    "topology.partners": Key(("graph", "complete"), PAIRWISE, given=False),
     "algorithm.name": Key(("privsgp", "dp2-sgd")),
     "privacy.epsilon": Key((1.0, 3.0), CERTIFIED),
     "privacy.delta": Key((1e-3, 1e-4), CERTIFIED),
@@ -377,6 +379,9 @@ KEYS: Mapping[str, Key] = {
     ),
     "privacy.accounting": Key(("certified", "published"), CERTIFIED),
     "privacy.relation": Key(("add-or-remove-one", "replace-one"), CERTIFIED),
+    "privacy.noise": Key(("independent", "pairwise"), CERTIFIED),
+    "privacy.colluding": Key((0, 1), combined(CERTIFIED, {"privacy": {"noise": "pairwise"}})),
+    "privacy.pair_noise": Key((1.0, 4.0), combined(CERTIFIED, {"privacy": {"noise": "pairwise"}})),
     "privacy.aggregation": Key(
         ("clear", "secure-sum"), combined(CERTIFIED, {"algorithm": {"name": "dp-sgd"}})
     ),

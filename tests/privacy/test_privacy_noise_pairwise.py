@@ -127,6 +127,7 @@ def test_rows_are_sums_of_the_noise_of_pairs_with_their_signs() -> None:
 
 def test_the_sum_over_nodes_is_exactly_zero() -> None:
     found = pair_sums(KEYS, range(5), None, [1.0] * 5, 1.7, 5000, 3, 0, CPU)
+    assert found.points.dtype == torch.int16
     assert not found.points.sum(0).any()
     assert found.points.bool().any(1).all()
     assert len(set(found.units)) == 1
@@ -170,6 +171,19 @@ def test_an_end_that_is_elsewhere_is_not_needed() -> None:
     assert not sums(KEYS, [7]).any()
 
 
+def test_nodes_of_many_pairs_have_wider_sums() -> None:
+    """A star of 8 and one of 9 pairs: the numbers of a pair are the same in both."""
+    for count, dtype in ((8, torch.int16), (9, torch.int32)):
+        pairs = [(0, j) for j in range(1, count + 1)]
+        nodes = range(count + 1)
+        found = pair_sums(
+            seeded_pair_keys(5, pairs), nodes, None, [1.0] * (count + 1), 2.0, 50, 3, 0, CPU
+        )
+        assert found.points.dtype == dtype
+        assert torch.equal(found.points[1].double() * found.units[0], -of_pair((0, 1)))
+        assert not found.points.sum(0).any()
+
+
 def test_more_pairs_than_sums_are_exact_for_are_refused() -> None:
     keys = seeded_pair_keys(1, [(0, j) for j in range(1, 4701)])
     with pytest.raises(InputError, match="pairs of a node = 4700: at most 45"):
@@ -184,7 +198,7 @@ def test_pieces_and_threads_change_nothing(threads: int, monkeypatch: pytest.Mon
     torch.set_num_threads(threads)
     try:
         # Pieces of one strip, and a pair at a time.
-        monkeypatch.setattr(pair_loop, "_PIECE_STRIPS", 1)
+        monkeypatch.setattr(pair_loop, "_MOST_STRIPS", 1)
         monkeypatch.setattr(pair_loop, "_MOST_BYTES", 1)
         assert torch.equal(sums(KEYS, range(5), d), whole)
     finally:

@@ -294,7 +294,7 @@ def test_a_trust_model_that_counts_on_others_is_explained(write_run: WriteRun) -
         "A simulation of its trust model",
         "Whom this rests on",
         "Certified epsilon by number of colluders",
-        "against any 1 node who pool",
+        "even if any 1 other node gives away",
         "poisoning",
         "1.24",
         "5.68",

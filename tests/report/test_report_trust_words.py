@@ -75,7 +75,7 @@ def test_poisoning_and_the_number_of_colluders_are_always_said(model: str, collu
     text = " ".join(told.texts + told.limits)
     assert "poisoning" in text
     assert "follow the protocol" in text
-    assert (f"any {colluding} node" in text) == (colluding > 0)
+    assert (f"any {colluding} other node" in text) == (colluding > 0)
 
 
 def test_terms_are_read_back_as_they_were_written() -> None:

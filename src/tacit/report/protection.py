@@ -41,13 +41,13 @@ class Protection:
     words: str
     right_guess: str
 
-    @property
-    def sentence(self) -> str:
-        """The verdict, for a reader who knows nothing of epsilon."""
-        return (
-            f"{self.words}: whoever sees everything guesses right with probability "
-            f"{self.right_guess} at most"
-        )
+    def sentence(self, observer: str = "whoever sees everything") -> str:
+        """The verdict, for a reader who knows nothing of epsilon.
+
+        Args:
+            observer: who guesses: what they see and know.
+        """
+        return f"{self.words}: {observer} guesses right with probability {self.right_guess} at most"
 
 
 # Up to which probability of a right guess which words are said. A blind guess is right with 0.5.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
 from typing import TypeVar
@@ -99,7 +99,7 @@ def gradient_charts(run: RecordedRun) -> list[Chart]:
 def network_charts(run: RecordedRun) -> list[Chart]:
     """Draw how far the nodes' models are apart, and the graph."""
     return [
-        _consensus_chart(thinned(run.measurements)),
+        _consensus_chart(thinned(run.measurements), dict(run.result.consensus_forecast)),
         graph_chart(run.result.topology, len(run.result.nodes)),
     ]
 
@@ -228,20 +228,28 @@ def _bytes(measurements: Sequence[Measurement]) -> list[float | None]:
     return [measurement.bytes_sent for measurement in measurements]
 
 
-def _consensus_chart(measurements: Sequence[Measurement]) -> Chart:
+def _consensus_chart(
+    measurements: Sequence[Measurement], forecast: Mapping[int, float | None]
+) -> Chart:
     distances = [measurement.consensus_distance for measurement in measurements]
     any_known = any(distance is not None for distance in distances)
+    lines = [Series("distance to the average model", distances, BLUE)]
+    caption = (
+        "How far the nodes' models are from their average, on a logarithmic axis: lower means that "
+        "they agree more, a rising line that they drift apart (zero is not shown)."
+    )
+    foreseen = [forecast.get(measurement.step) for measurement in measurements]
+    if any(distance is not None for distance in foreseen):
+        lines.append(Series("forecast by the plan, of noise alone", foreseen, AMBER))
+        caption += (
+            " The noise that nodes share is in each model until gossip has mixed it away: that is "
+            "what the forecast counts. What different data do to the models comes on top of it."
+        )
     return Chart(
         key="consensus",
         title="Consensus distance",
-        caption="How far the nodes' models are from their average, on a logarithmic axis: lower "
-        "means that they agree more, a rising line that they drift apart (zero is not shown).",
-        figure=line_figure(
-            _steps(measurements),
-            _STEPS,
-            Axis("consensus distance", "log"),
-            [Series("distance to the average model", distances, BLUE)],
-        ),
+        caption=caption,
+        figure=line_figure(_steps(measurements), _STEPS, Axis("consensus distance", "log"), lines),
         absent="The models of all nodes were equal at every measurement: the distance was zero."
         if any_known
         else _absent(measurements, "The consensus distance was not recorded."),

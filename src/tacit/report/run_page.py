@@ -105,7 +105,7 @@ def _why_not_private(result: ResultDocument) -> str | None:
 
 def _banners(result: ResultDocument, alarm: tuple[str, str] | None) -> list[_Banner]:
     """An audit's alarm, the verdict on privacy, how the run ended, which budgets are exceeded."""
-    mechanism, nodes = result.mechanism or "", len(result.nodes)
+    mechanism, nodes, trust = result.mechanism or "", len(result.nodes), _trust(result)
     reason = _why_not_private(result)
     if reason is not None:
         verdict = _Banner("bad", f"NOT PRIVATE: {reason}", mechanism)
@@ -117,11 +117,11 @@ def _banners(result: ResultDocument, alarm: tuple[str, str] | None) -> list[_Ban
             f"Certified epsilon {epsilon} at {_delta_text(result)}{over}. A blind guess is right "
             f"with 50{_NARROW}%. {mechanism}"
         )
-        verdict = _Banner(strength.kind, strength.sentence, detail)
+        told = strength.sentence() if trust is None else strength.sentence(trust.observer)
+        verdict = _Banner(strength.kind, told, detail)
         if alarm is not None:
-            verdict = _Banner("warn", in_doubt(strength.sentence), detail)
+            verdict = _Banner("warn", in_doubt(told), detail)
     banners = [verdict] if alarm is None else [_Banner("bad", *alarm), verdict]
-    trust = _trust(result)
     if trust is not None and trust.simulated:
         banners.append(_Banner("warn", *SIMULATED))
     if result.status in _STATUS_BANNERS:

@@ -58,6 +58,8 @@ def statement_page(document: Mapping[str, Any]) -> str:
     infinite = claim.get("infinite", False)
     audit = _audit(document)
     alarmed = audit is not None and audit.alarm is not None
+    trust = _trust(document)
+    verdict = strength.sentence() if trust is None else strength.sentence(trust.observer)
     return render(
         "statement",
         title=f"Statement of privacy: {subject}",
@@ -65,12 +67,12 @@ def statement_page(document: Mapping[str, Any]) -> str:
         subtitle=f"Run {run['run']}, stated on {_day(document['date'])} by tacit "
         f"{document['tacit_version']}",
         kind="warn" if alarmed else strength.kind,
-        verdict=in_doubt(strength.sentence) if alarmed else strength.sentence,
+        verdict=in_doubt(verdict) if alarmed else verdict,
         certified=f"Certified: epsilon {epsilon} at delta {delta}{over}",
         relation=document["relation"],
         unit=document["unit"],
         trust_model=document["trust_model"],
-        trust=_trust(document),
+        trust=trust,
         simulated=SIMULATED,
         right_guess=strength.right_guess,
         epsilon_meaning=document["epsilon_meaning"],

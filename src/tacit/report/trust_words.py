@@ -46,6 +46,10 @@ _HIDDEN = {
     "masks that cancel in the sum hide each. Every participant adds a small noise of its own "
     "before, and the noise of all of them hides the records of each.",
 }
+_OBSERVERS = {
+    "pairwise": "whoever reads all messages",
+    "secure-sum": "the server, or whoever it talks to,",
+}
 SIMULATED = (
     "A simulation of its trust model: all secrets were in one process",
     "Whoever runs that process can take away all that nodes hide behind each other, and sees the "
@@ -72,12 +76,14 @@ class TrustWords:
     """What a page says of a trust model in which nodes rely on each other.
 
     Args:
+        observer: who guesses, for the verdict on a run: what they see and know.
         simulated: whether all secrets were in one process.
         texts: how nodes hide behind each other, and for how many colluders: each a paragraph.
         limits: where secrets come from, and what is not covered: each a paragraph.
         table: certified epsilon against how many colluders.
     """
 
+    observer: str
     simulated: bool
     texts: tuple[str, ...]
     limits: tuple[str, ...]
@@ -104,15 +110,23 @@ def trust_words(trust_model: str, trust: TrustTerms, deltas: Sequence[float | No
     ]
     columns = ("colluding nodes", "epsilon, highest node", "right guess at most", "allowed for")
     table = Table(columns, rows, left=("allowed for",), note=size_note(rows))
-    texts = (_HIDDEN[trust_model.partition(",")[0]], _guarantee(trust.colluding))
-    return TrustWords(simulated, texts, (*limits, _POISONING), table)
+    model = trust_model.partition(",")[0]
+    texts = (_HIDDEN[model], _guarantee(trust.colluding))
+    observer = f"{_OBSERVERS[model]} {_known(trust.colluding)}"
+    return TrustWords(observer, simulated, texts, (*limits, _POISONING), table)
+
+
+def _known(colluding: int) -> str:
+    if colluding == 0:
+        return "and knows no node's secrets"
+    return f"and knows all that any {count_text(colluding, 'node')} know" + "s" * (colluding == 1)
 
 
 def _guarantee(colluding: int) -> str:
-    rest = "if all others follow the protocol and keep their secrets"
+    rest = "as long as all others follow the protocol and keep their secrets"
     if colluding == 0:
-        return f"Epsilon holds as long as nobody gives away what only a node may know, and {rest}."
-    return (
-        f"Epsilon holds against any {count_text(colluding, 'node')} who pool all that they know, "
-        f"their noise and secrets included, {rest}."
-    )
+        return f"Epsilon holds {rest}: nobody may give away what only a node may know."
+    pool = f"any {colluding} other nodes pool all that they know, their"
+    if colluding == 1:
+        pool = "any 1 other node gives away all that it knows, its"
+    return f"Epsilon holds even if {pool} noise and secrets included, {rest}."

@@ -197,6 +197,8 @@ def _notes(job: Job, reports: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     if not dropped:
         return ()
     note = f"rows of bad messages that were dropped: {dropped:,}"
+    if job.plan.release.pairs is not None:
+        note += " (noise of pairs that was in them is left in the mean; privacy stands)"
     if len(masses) < len(reports):
         return (note,)
     every = len(job.plan.nodes)

@@ -534,6 +534,7 @@ def _document(
         notes=(*run.notes, *(() if run_evaluation is None else run_evaluation.notes)),
         epsilon_source=sources if job.plan.accounted else None,
         charged_steps=run.charged if run.charged > run.step else None,
+        measured_at=[row.step for row in run.rows],
     )
 
 

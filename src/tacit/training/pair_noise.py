@@ -33,6 +33,7 @@ Pair = tuple[int, int]
 # Variance of what is not known of a pair's noise, over the square of its lattice's spacing, from
 # which on the lattice changes no density by more than a relative 2^-100.
 _LEAST_COVER = 3.6
+_STEP = math.log(1.02)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +70,11 @@ class PairNoise:
         shared = dict.fromkeys(self.pairs, self.deviation)
         found = multipliers_of_steps(self.own, shared, self.colluding, active)
         # A quotient that is rounded down stays a lower bound.
-        return np.maximum(np.nextafter(found / self.own, 0.0), 1.0)
+        gains = np.nextafter(found / self.own, 0.0)
+        if self.active is not None:
+            # To steps of 2 %: the accountant takes its time for every multiplier of its own.
+            gains = np.exp(np.floor(np.log(gains) / _STEP) * _STEP) * (1 - 1e-12)
+        return np.maximum(gains, 1.0)
 
     @property
     def typical_gains(self) -> NDArray[np.float64]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tacit import privacy
 from tacit.algorithms import Activity, Schedules, Setup
@@ -247,7 +248,12 @@ def _setup(config: Config, mixing: Mixing, records: Sequence[int], parameters: i
 
 
 def _notes(config: Config, activity: Activity | None, faults: FaultPlan | None) -> tuple[str, ...]:
-    simulated = () if faults is None else (faults.note,)
+    simulated: tuple[str, ...] = () if faults is None else (faults.note,)
+    if config.privacy.noise == "pairwise" and (config.faults.drop or config.faults.drop_edges):
+        simulated += (
+            "what a lost message held of the noise of pairs is not cancelled where it should have "
+            "arrived: models are noisier, and no epsilon changes",
+        )
     if config.input_bound is not None:
         source = "task.input_bound" if config.task.input_bound is not None else "the algorithm"
         simulated = (
@@ -471,12 +477,8 @@ def _with_pair_noise(
     if not release.setup.accounted:
         return release, scaled
     if release.activity is not None and not given:
-        factor = max(
-            _noise_scale(settings, release, node, node) / node.noise_scale
-            for node in {release.kind(node): node for node in scaled}.values()
-        )
-        release = replace(release, pairs=chosen.scaled(factor))
-        scaled = _own_noise(nodes, chosen.scaled(factor))
+        chosen = chosen.scaled(_enough(settings, release, scaled, needed))
+        release, scaled = replace(release, pairs=chosen), _own_noise(nodes, chosen)
     costs: dict[tuple[Any, ...], float] = {}
     for node in scaled:
         kind = (release.kind(node), node.budget)
@@ -495,9 +497,11 @@ def _pairs_note(config: Config, release: Release) -> str:
     least, most = (f"{value:.3g}" for value in (gains.min(), gains.max()))
     counts = least if least == most else f"{least} to {most}"
     return (
-        f"noise of pairs: {len(pairs.pairs)} pairs (partners = '{config.topology.partners}') share "
-        f"noise of {pairs.ratio:.3g} times the deviation of a node's own, which cancels in the "
-        f"mean; against any {pairs.colluding} colluding nodes, the own noise counts {counts} times"
+        f"noise of pairs: {count_text(len(pairs.pairs), 'pair')} of nodes (partners = "
+        f"'{config.topology.partners}') with noise of {pairs.ratio:.3g} times the deviation of a "
+        "node's own, which cancels in the mean; against "
+        f"{count_text(pairs.colluding, 'colluding node')}, whichever they are, the own noise "
+        f"counts {counts} times"
     )
 
 
@@ -564,6 +568,32 @@ def _uncovered(release: Release) -> tuple[str, ...]:
         "noise of pairs is worth nothing there: choose a graph of higher degree, or "
         "topology.partners = 'complete'",
     )
+
+
+def _enough(
+    settings: Privacy,
+    release: Release,
+    nodes: Sequence[NodePlan],
+    needed: NDArray[np.float64],
+) -> float:
+    """What all noise is to be multiplied by, so that every node keeps its budget.
+
+    Gains differ from step to step here. The node that is likely to need most is calibrated first,
+    so that most others need only be looked at.
+    """
+    pairs = release.pairs
+    assert pairs is not None
+    kinds = list({(release.kind(node), node.budget): node for node in nodes}.values())
+    counted = pairs.typical_gains * np.array(pairs.own) / needed
+    factor = 0.0
+    for node in sorted(kinds, key=lambda node: float(counted[node.node])):
+        if factor and settings.epsilon_per_round is None and node.budget is not None:
+            louder = replace(node, noise_scale=factor * node.noise_scale)
+            spent = release.epsilon(louder, [(0, release.setup.steps)])
+            if spent is not None and spent <= node.budget:
+                continue
+        factor = max(factor, _noise_scale(settings, release, node, node) / node.noise_scale)
+    return factor
 
 
 def _own_noise(nodes: Sequence[NodePlan], pairs: PairNoise) -> tuple[NodePlan, ...]:

@@ -175,6 +175,10 @@ def test_nothing_else_is_added_and_nothing_is_sent_without_masks() -> None:
     summand: Any = Summand(rows([0, 1], 0).float())
     with pytest.raises(LeakError, match=r"value 0 that .* at step 0 is a Summand"):
         alone.average(0, summand)
+    for value in (rows([0], 0), rows([0, 1], 0).double(), rows([0, 1, 2], 0)):
+        with pytest.raises(LeakError, match="2 clients take part here"):
+            alone.secure_sum(0, Summand(value))
+    assert alone.bytes_sent.tolist() == [0, 0]
     channel: Any = ThreadChannel(Hub(2), 0, 1.0)
     graphs = Graphs(lambda k: weights(2)[0], 1, "server")
     unmasked = BetweenProcesses(channel, [0, 1], graphs, dtype=torch.float32, device=CPU)

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.communication.colours import Masked, Summand, summand_value
+from tacit.communication.colours import Masked, Summand
 from tacit.communication.compression import Coding
 from tacit.communication.exchange.messages import (
     HEADER_BYTES,
@@ -52,6 +52,7 @@ from tacit.communication.exchange.protocol import (
     message_values,
     row_bytes,
     sizes,
+    summand_rows,
 )
 from tacit.communication.exchange.rows import Mixer, Server, compile_rows
 from tacit.communication.masks import PairMasks, wrapped_sum
@@ -215,14 +216,13 @@ class BetweenProcesses:
 
     def secure_sum(self, k: int, summands: Summand[Tensor], *, part: int = 0) -> Tensor:
         """The sum over the active clients; see `Exchange.secure_sum`."""
-        value = summand_value(summands, f"what exchange.secure_sum was given at step {k}")
         if self._masks is None:
             raise InputError("exchange", "without masks", "is needed with them for a secure sum")
         flags = self._graphs.active(k)
         active = range(len(self._ranks)) if flags is None else np.flatnonzero(flags).tolist()
-        for node in active:
-            if node in self._place:
-                self.bytes_sent[self._place[node]] += row_bytes(value)
+        here = [self._place[node] for node in active if node in self._place]
+        value = summand_rows(k, summands, len(here))
+        self.bytes_sent[here] += row_bytes(value)
         taking_part = sorted({self._ranks[node] for node in active})
         own = Summand(wrapped_sum(value))
         if self._channel.rank not in taking_part:

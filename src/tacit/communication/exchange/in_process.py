@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.communication.colours import Summand, summand_value
+from tacit.communication.colours import Summand
 from tacit.communication.compression import Coding
 from tacit.communication.exchange.protocol import (
     Active,
@@ -19,6 +19,7 @@ from tacit.communication.exchange.protocol import (
     message_values,
     row_bytes,
     sizes,
+    summand_rows,
 )
 from tacit.communication.exchange.rows import Mixer, Server, compile_rows
 from tacit.communication.masks import wrapped_sum
@@ -107,9 +108,10 @@ class InProcessExchange:
 
     def secure_sum(self, k: int, summands: Summand[Tensor], *, part: int = 0) -> Tensor:
         """The sum over the active clients; see `Exchange.secure_sum`."""
-        value = summand_value(summands, f"what exchange.secure_sum was given at step {k}")
         active = self._active(k)
-        self.bytes_sent[slice(None) if active is None else active] += row_bytes(value)
+        sending = slice(None) if active is None else active
+        value = summand_rows(k, summands, len(self.bytes_sent[sending]))
+        self.bytes_sent[sending] += row_bytes(value)
         return wrapped_sum(value)
 
     def _compiled(self, weights: Weights) -> tuple[Mixer, NDArray[np.int64]]:

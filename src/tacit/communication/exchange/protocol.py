@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.communication.colours import Outgoing, Summand, opened
+from tacit.communication.colours import Outgoing, Summand, opened, summand_value
 from tacit.communication.compression import Coding
+from tacit.errors import LeakError
 
 __all__ = [
     "Active",
@@ -28,6 +30,7 @@ __all__ = [
     "message_values",
     "row_bytes",
     "sizes",
+    "summand_rows",
 ]
 
 Message: TypeAlias = Outgoing[Tensor]
@@ -49,6 +52,26 @@ def message_values(verb: str, k: int, values: Sequence[Message]) -> tuple[Tensor
         opened(value, f"value {place} that exchange.{verb} was given at step {k}")
         for place, value in enumerate(values)
     )
+
+
+def summand_rows(k: int, summands: Summand[Tensor], active: int) -> Tensor:
+    """The plain rows of what is about to be added up, int64 `[active, ...]`.
+
+    Args:
+        k: the step.
+        summands: of the active clients of this process.
+        active: how many these are: what hides in a sum is counted by who takes part.
+
+    Raises:
+        LeakError: no `Summand`, or not a row of whole numbers for each of them.
+    """
+    value = summand_value(summands, f"what exchange.secure_sum was given at step {k}")
+    if len(value) != active or value.dtype != torch.int64:
+        raise LeakError(
+            f"exchange.secure_sum was given {len(value)} rows of {value.dtype} at step {k}, and "
+            f"{active} clients take part here: this is a defect, and nothing was sent"
+        )
+    return value
 
 
 @dataclass(frozen=True)
@@ -172,7 +195,8 @@ class Exchange(Protocol):
             A new tensor, int64 `[1, ...]`: exact, the same whoever hosts which node.
 
         Raises:
-            LeakError: no `Summand`, or masks that were used already; nothing was sent.
+            LeakError: no `Summand`, other rows than those of the active clients here, or masks that
+                were used already; nothing was sent.
             InputError: this exchange has no masks.
         """
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from tacit.errors import InputError
 
-__all__ = ["CELL_BITS", "DOUBT", "FINE_BITS", "LAST_BITS", "Table", "size_of", "table_of"]
+__all__ = ["CELL_BITS", "DOUBT", "FINE_BITS", "LAST_BITS", "NormalTable", "size_of", "table_of"]
 
 CELL_BITS, FINE_BITS, LAST_BITS = 15, 64, 512
 _BITS = CELL_BITS + FINE_BITS + LAST_BITS
@@ -40,7 +40,7 @@ _POINTS = tuple(1 << power for power in range(4, 10))
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class NormalTable:
     """Which part of the uniform numbers belongs to which size.
 
     Args:
@@ -61,7 +61,7 @@ class Table:
 
 
 @lru_cache(maxsize=4)
-def table_of(points: int) -> Table:
+def table_of(points: int) -> NormalTable:
     """The table of a deviation of so many lattice points.
 
     Raises:
@@ -79,7 +79,7 @@ def table_of(points: int) -> Table:
     decided = first == np.searchsorted(cells, every, "right")
     halves = [np.where(decided, sign * 2 * first, DOUBT) for sign in (1, -1)]
     numbers = np.concatenate(halves).astype(np.int16)
-    return Table(points, numbers, first, cells, fine, borders)
+    return NormalTable(points, numbers, first, cells, fine, borders)
 
 
 def _borders(points: int) -> tuple[int, ...]:
@@ -110,7 +110,7 @@ def _borders(points: int) -> tuple[int, ...]:
     return tuple(borders)
 
 
-def size_of(table: Table, cell: int, fine: int, last: int) -> int:
+def size_of(table: NormalTable, cell: int, fine: int, last: int) -> int:
     """The size of a uniform of 15, 64 and 512 bits, computed with all of them."""
     uniform = (((cell << FINE_BITS) | fine) << LAST_BITS) | last
     return bisect_right(table.borders, uniform)

@@ -46,6 +46,7 @@ _SHARED_VALUES = 1 << 16
 _THREAD_VALUES = 1 << 17
 _DTYPES = (torch.float32, torch.float64)
 
+_POINTS = (torch.int16, torch.int32)
 # Of offsets: single precision holds whole numbers up to this.
 LARGEST_POINT = 1 << 24
 
@@ -58,7 +59,7 @@ class Offsets:
     """What is added to totals before they are noised: whole numbers, each row in units of its own.
 
     Args:
-        points: int32 `[nodes, d]`, at most 2^24 in size.
+        points: int16 or int32 `[nodes, d]`, at most 2^24 in size.
         units: of each row, exactly what one point is worth.
     """
 
@@ -74,13 +75,17 @@ class Offsets:
         """Refuse offsets that are none of `total` `[nodes, d]`.
 
         Raises:
-            InputError: shape or device differ, or the points are not int32.
+            InputError: shape or device differ, or the points are neither int16 nor int32.
         """
-        found = (tuple(self.points.shape), self.points.dtype, self.points.device)
-        wanted = (tuple(total.shape), torch.int32, total.device)
+        found, wanted = (
+            (tuple(tensor.shape), tensor.device, dtype)
+            for tensor, dtype in ((self.points, self.points.dtype in _POINTS), (total, True))
+        )
         if found != wanted or len(self.units) != len(total):
-            expected = f"int32 of shape {wanted[0]} on {wanted[2]}, with a unit for each row"
-            raise InputError("offsets", found, expected)
+            expected = (
+                f"whole numbers of shape {wanted[0]} on {wanted[1]}, with a unit for each row"
+            )
+            raise InputError("offsets", (*found[:2], self.points.dtype), expected)
 
 
 def over_rows(rows: int, length: int, work: Callable[[range], None]) -> None:

@@ -12,6 +12,7 @@ first all numbers of a strip, then those in doubt, which are odd in the table, t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,14 @@ from torch import Tensor
 
 from tacit.kernels.compile import compiled
 from tacit.kernels.threads import over_threads
-from tacit.privacy.noise.discrete import CELL_BITS, DOUBT, FINE_BITS, LAST_BITS, Table, size_of
+from tacit.privacy.noise.discrete import (
+    CELL_BITS,
+    DOUBT,
+    FINE_BITS,
+    LAST_BITS,
+    NormalTable,
+    size_of,
+)
 from tacit.privacy.noise.draws import BLOCK_BYTES, NodeKeys
 
 __all__ = ["PURPOSE", "STRIP", "draw_rows", "fine_words"]
@@ -28,8 +36,9 @@ __all__ = ["PURPOSE", "STRIP", "draw_rows", "fine_words"]
 STRIP = 4096
 PURPOSE = "pair noise"
 
-# Strips of a piece, and bytes of keystream that a thread holds.
-_PIECE_STRIPS = 4
+# Strips of a piece at most (a read of a keystream takes 3 us beside its bytes), and bytes of
+# keystream that a thread holds, which its core's cache does too.
+_MOST_STRIPS = 8
 _MOST_BYTES = 1 << 18
 # Blocks of further bits for a number that 16 and 64 bits leave in doubt.
 _MORE_BLOCKS = -(-(FINE_BITS + LAST_BITS) // (8 * BLOCK_BYTES))
@@ -45,9 +54,9 @@ def fine_words(points: int) -> int:
     """How many 64-bit words a strip has, an even number: some twice as many as it needs.
 
     It needs 0.52 `points` on average: the sizes below 4.2 deviations have a border each, and a cell
-    has 1/8 of the strip's columns.
+    has 1/8 of the strip's columns. Where they do not suffice, others do.
     """
-    return points + 64
+    return max(64, points)
 
 
 def draw_rows(
@@ -56,9 +65,10 @@ def draw_rows(
     rows: int,
     columns: int,
     counter: int,
-    table: Table,
+    table: NormalTable,
+    dtype: torch.dtype = torch.int32,
 ) -> Tensor:
-    """Twice the sums of the numbers of pairs, int32 `[rows, columns]`, on all threads of PyTorch.
+    """Twice the sums of the numbers of pairs, `[rows, columns]`, on all threads of PyTorch.
 
     Beside the result it holds some megabytes a thread, however many pairs there are.
 
@@ -70,25 +80,33 @@ def draw_rows(
         columns: of each.
         counter: the first block of the keystreams.
         table: of the numbers.
+        dtype: int16 or int32, which holds all sums.
     """
     for place in ends:
         keys.check(place)
-    sums = torch.zeros(rows, columns, dtype=torch.int32)
-    whole, width = sums.numpy(), _PIECE_STRIPS * STRIP
-    starts = range(0, columns, width) if ends else range(0)
-    left = iter(starts)  # taking the next is atomic under the interpreter's lock
+    sums = torch.empty(rows, columns, dtype=dtype)
+    if not ends:
+        return sums.zero_()
+    whole, strips = sums.numpy(), -(-columns // STRIP)
+    threads = max(1, min(torch.get_num_threads(), strips))
+    # As many pieces for every thread, of about one size.
+    turns = max(1, -(-strips // (threads * _MOST_STRIPS)))
+    width = max(1, -(-strips // (threads * turns))) * STRIP
+    left = iter(range(0, columns, width))  # taking the next is atomic under the interpreter's lock
 
     def work(left: Iterator[int]) -> None:
-        room = _Room(min(columns, width), len(ends), fine_words(table.points))
+        room = _Scratch(min(columns, width), len(ends), fine_words(table.points))
         for start in left:
             stop = min(start + width, columns)
+            # Here, since memory is in reach of the thread's core from now on.
+            whole[:, start:stop] = 0
             _add_piece(keys, ends, whole, start, stop, counter, table, room)
 
-    over_threads(work, [left] * max(1, min(torch.get_num_threads(), len(starts))))
+    over_threads(work, [left] * threads)
     return sums
 
 
-class _Room:
+class _Scratch:
     """Working memory of one thread: keystreams of some pairs, and what is left to do with care.
 
     Attributes:
@@ -108,12 +126,12 @@ class _Room:
 def _add_piece(
     keys: NodeKeys,
     ends: Mapping[int, tuple[int, int]],
-    sums: NDArray[np.int32],
+    sums: NDArray[Any],
     start: int,
     stop: int,
     counter: int,
-    table: Table,
-    room: _Room,
+    table: NormalTable,
+    room: _Scratch,
 ) -> None:
     """Add all pairs to some columns of `[rows, columns]`, which begin at a strip."""
     strip_bytes = 2 * STRIP + 8 * room.reserve
@@ -150,7 +168,13 @@ def _add_piece(
 
 
 def _carefully(
-    keys: NodeKeys, place: int, counter: int, column: int, word: int, fine: int | None, table: Table
+    keys: NodeKeys,
+    place: int,
+    counter: int,
+    column: int,
+    word: int,
+    fine: int | None,
+    table: NormalTable,
 ) -> int:
     """A number with all its bits: of its word, of its fine word (None: a new one), and 512 more."""
     buffer = bytearray((_MORE_BLOCKS + 1) * BLOCK_BYTES)
@@ -164,7 +188,7 @@ def _carefully(
     return size if cell == word else -size
 
 
-def _put(sums: NDArray[np.int32], ends: NDArray[np.int64], column: int, number: int) -> None:
+def _put(sums: NDArray[Any], ends: NDArray[np.int64], column: int, number: int) -> None:
     """Add twice a number to the row of one end, and subtract it from that of the other."""
     for row, sign in zip(ends.tolist(), (1, -1), strict=True):
         if row >= 0:
@@ -250,13 +274,13 @@ def _settle(
 
 
 @compiled
-def _add(sums: NDArray[np.int32], room: NDArray[np.int16], sign: int) -> None:
+def _add(sums: NDArray[Any], room: NDArray[np.int16], sign: int) -> None:
     if sign > 0:
         for c in range(len(sums)):
-            sums[c] += np.int32(room[c])
+            sums[c] += room[c]
     else:
         for c in range(len(sums)):
-            sums[c] -= np.int32(room[c])
+            sums[c] -= room[c]
 
 
 @compiled
@@ -269,7 +293,7 @@ def _add_pairs(
     first: NDArray[np.int16],
     cells: NDArray[np.uint16],
     borders: NDArray[np.uint64],
-    sums: NDArray[np.int32],
+    sums: NDArray[Any],
     first_column: int,
     last_column: int,
     left: NDArray[np.int64],

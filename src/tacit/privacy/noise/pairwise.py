@@ -163,11 +163,12 @@ def pair_sums(
     degree = max(
         Counter(row for pair in ends.values() for row in pair if row >= 0).values(), default=0
     )
-    # A sum that is exact in single precision; no number is further out than the last border.
-    if 2 * len(table.borders) * degree > LARGEST_POINT:
+    # The loop counts halves, and no number is further out than the last border.
+    largest = 2 * len(table.borders) * degree
+    if largest > LARGEST_POINT:
         most = LARGEST_POINT // (2 * len(table.borders))
         raise InputError("pairs of a node", degree, f"at most {most}")
-    sums = draw_rows(keys.keys, ends, len(nodes), d, position(k, part), table)
-    # The loop counts halves.
+    dtype = torch.int16 if largest <= torch.iinfo(torch.int16).max else torch.int32
+    sums = draw_rows(keys.keys, ends, len(nodes), d, position(k, part), table, dtype)
     half = deviation / (2 * LEAST_POINTS)
     return Offsets(sums.to(device), tuple(half * factor for factor in factors))

@@ -258,6 +258,7 @@ class ResultDocument(RunDocument):
     not_covered: Items[Text]
     epsilon_source: Items[Text] | None
     charged_steps: Count | None = None
+    consensus_forecast: Items[tuple[Count, OptionalNumber]] = ()
 
     @field_validator(
         "epsilon",

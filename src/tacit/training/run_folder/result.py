@@ -33,6 +33,7 @@ from tacit.report.documents.run import (
 )
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.measures import Measure
+from tacit.training.consensus import consensus_distances
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 from tacit.training.run_folder import summary
@@ -211,9 +212,13 @@ def result_document(
     notes: Sequence[str] = (),
     epsilon_source: Sequence[str] | None = None,
     charged_steps: int | None = None,
+    measured_at: Sequence[int] = (),
 ) -> ResultDocument:
     """The content of `result.json`, from which the report is drawn too."""
     more: dict[str, Any] = {} if charged_steps is None else {"charged_steps": charged_steps}
+    if job.plan.release.pairs is not None:
+        forecast = consensus_distances(job.plan, measured_at)
+        more["consensus_forecast"] = tuple(zip(measured_at, forecast, strict=True))
     plan, config = job.plan, job.config
     algorithm = config.algorithm.definition
     reason = plan.not_private_reason
