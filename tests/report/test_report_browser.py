@@ -76,8 +76,21 @@ def a_run_over_its_budget(folder: Path) -> Path:
     return folder / "run" / "report.html"
 
 
+def shared_noise() -> dict[str, Any]:
+    """Nodes on a ring that hide behind each other, of which one may give away what it knows."""
+    noise = {"epsilon": 1.0, "delta": 1e-4, "noise": "pairwise"}
+    return experiment(privacy=noise, topology={"graph": "ring", "partners": "complete"})
+
+
+def a_run_of_shared_noise(folder: Path) -> Path:
+    """A simulation of its trust model, with a forecast beside what was measured."""
+    tacit.train(shared_noise(), out=folder / "run")
+    return folder / "run" / "report.html"
+
+
 def a_statement(folder: Path) -> Path:
-    tacit.train(experiment(), out=folder / "run")
+    """Of nodes that count on each other, which says more than one of others."""
+    tacit.train(shared_noise(), out=folder / "run")
     return next(path for path in write_statement(folder / "run") if path.suffix == ".html")
 
 
@@ -124,6 +137,7 @@ PAGES: tuple[Callable[[Path], Path], ...] = (
     a_run,
     a_run_that_is_not_private,
     a_run_over_its_budget,
+    a_run_of_shared_noise,
     a_statement,
     claims,
     a_plan,
