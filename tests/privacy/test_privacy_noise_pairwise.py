@@ -198,7 +198,7 @@ def test_pieces_and_threads_change_nothing(threads: int, monkeypatch: pytest.Mon
     torch.set_num_threads(threads)
     try:
         # Pieces of one strip, and a pair at a time.
-        monkeypatch.setattr(pair_loop, "_PIECE_STRIPS", 1)
+        monkeypatch.setattr(pair_loop, "_MOST_STRIPS", 1)
         monkeypatch.setattr(pair_loop, "_MOST_BYTES", 1)
         assert torch.equal(sums(KEYS, range(5), d), whole)
     finally:

@@ -137,6 +137,17 @@ def test_names_are_drawn_as_they_are(name: str) -> None:
     assert "<script" not in picture
 
 
+def test_numbers_of_logarithmic_axes_are_plain() -> None:
+    curve = replace(CURVE, x=(0.0501, 0.3, 1.0), y=(5e-3, 0.5, 50.0), low=(), high=())
+    swept = replace(
+        PANEL, axis="budget", measure="test_loss", log_x=True, log_y=True, curves=(curve,)
+    )
+    shown = words(svg_picture("budgets", [swept]))
+    assert {"0.05", "0.3", "1"} <= set(shown)
+    assert {"0.01", "0.1", "10"} <= set(shown)
+    assert not [word for word in shown if "$" in word]
+
+
 def test_bytes_are_written_with_their_unit() -> None:
     curve = replace(CURVE, x=(0.0, 1e6, 2e6))
     picture = svg_picture("bytes", [replace(PANEL, axis="bytes", curves=(curve,))])

@@ -131,6 +131,7 @@ def test_a_run_that_goes_on_pays_for_its_epoch_again(tmp_path: Path) -> None:
     assert ended.epsilon[0] == privacy.epsilon(paid, delta=1e-5)
 
 
+@pytest.mark.slow
 def test_what_is_paid_again_is_part_of_the_budget(tmp_path: Path) -> None:
     job, run = job_of(steps=18), tmp_path / "run"
     execute(job, out=run, should_stop=after(2))
@@ -146,6 +147,7 @@ def test_what_is_paid_again_is_part_of_the_budget(tmp_path: Path) -> None:
         assert more > 4.0
 
 
+@pytest.mark.slow
 def test_at_the_end_of_an_epoch_nothing_is_paid_twice(tmp_path: Path) -> None:
     job, run = job_of(), tmp_path / "run"
     execute(job, out=run, should_stop=after(job.plan.nodes[0].epoch_steps))

@@ -271,7 +271,8 @@ def picture_note(document: Row) -> str:
         notes.append(f"bands: standard deviation over {document['seeds']} seeds")
     if any(line["published"] for line in document["lines"]):
         notes.append("dotted: published figures")
-    if any(_budget(line["points"][line["chosen"]]) for line in document["lines"]):
+    swept = list(document["x"]) == ["budget"]
+    if not swept and any(_budget(line["points"][line["chosen"]]) for line in document["lines"]):
         notes.append("in brackets: what is certified of one run")
     return "; ".join(notes)
 

@@ -15,9 +15,10 @@ from types import MappingProxyType
 from matplotlib import style
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import XAxis, YAxis
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from tacit.report.compare_page import AXIS_TITLES, Curve, Panel, compared, measure_title
 from tacit.report.wording import bytes_text
@@ -144,14 +145,24 @@ def _prepare_axes(axes: Axes, panel: Panel) -> None:
     axes.set_ylabel(measure_title(panel.measure))
     if panel.log_x:
         axes.set_xscale("log")
+        _write_plainly(axes.xaxis)
     if panel.log_y:
         axes.set_yscale("log")
+        _write_plainly(axes.yaxis)
+    if panel.axis == "budget":
+        axes.set_xticks(sorted({float(f"{x:.2g}") for curve in panel.curves for x in curve.x}))
     if not panel.log_x:
         axes.locator_params(axis="x", nbins=6)
     if panel.axis == "bytes":
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: bytes_text(value)))
     if compared(panel.measure).percent:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
+
+
+def _write_plainly(axis: XAxis | YAxis) -> None:
+    """Numbers of a logarithmic axis in plain digits; as formulas, which nobody sets, else."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _label(curve: Curve) -> str:

@@ -44,6 +44,15 @@ KINDS: Mapping[str, Sections] = {
             "activation": 0.8,
         },
     },
+    "noise of pairs": {
+        "algorithm": {"name": "dyn-d2p", "momentum": 0.9},
+        "privacy": {"noise": "pairwise", "pair_noise": 3.0, "colluding": 1},
+    },
+    "noise of pairs, asynchronous": {
+        "algorithm": {"name": "adp2-sgd", "stragglers": 0.3},
+        "topology": {"partners": "complete"},
+        "privacy": {"noise": "pairwise", "pair_noise": 3.0, "colluding": 1},
+    },
     "server": {"algorithm": {"name": "dp-fedavg", "clients_per_round": 3, "local_steps": 2}},
     "server, secure sums": {
         "algorithm": {"name": "dp-sgd", "clients_per_round": 4},
@@ -55,7 +64,7 @@ KINDS: Mapping[str, Sections] = {
     },
     "asynchronous": {"algorithm": {"name": "adp2-sgd", "stragglers": 0.3}},
 }  # fmt: skip
-CASES = [(name, NODES if name == "push-sum" else 3) for name in KINDS]
+CASES = [(name, NODES if name == "push-sum" else 3) for name in KINDS] + [("noise of pairs", 2)]
 
 
 def flat(value: Any) -> list[float | None]:

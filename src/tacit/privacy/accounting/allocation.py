@@ -26,8 +26,8 @@ both near the mean and far out, where a single large number decides.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 
@@ -44,13 +44,16 @@ STEEPEST = 4.0
 """Level above which the grid would be too long: there the step that a record takes part in is taken
 for known."""
 
+EpochLevels = tuple[tuple[float, int], ...]
+"""Levels 1 / z of the steps that an epoch releases, ascending, each with how many."""
+
 _POINTS = 512  # of an octave
 _UNIT = 2.0**-53
 _REACH = 12.0  # standard deviations: what lies beyond has a mass of 2e-33
 _BEYOND = float(ndtr(-_REACH))
-_SHAPES = 12  # different noise multipliers of an epoch, as many as are summed apart
-_SHARES = 256  # to which shares of levels are rounded up
-_LEVELS = 12  # of epochs of one shape
+_DIFFERENT = 12  # noise multipliers of an epoch that are summed apart
+_LAWS = 48  # of epochs, as many as are composed
+_OCTAVES = (256, 128, 64, 32, 16, 8, 4, 2, 1)  # parts of an octave, to which levels are rounded up
 _RELATIVE = 16.0  # octaves' lengths over the smallest number
 
 
@@ -104,27 +107,52 @@ class _Sum:
         return self.offset + self.unit * _positions(len(self.masses))
 
 
-def epoch_levels(
-    mechanism: RandomAllocationGaussian,
-) -> tuple[dict[tuple[tuple[float, int], ...], dict[float, int]], float]:
+def epoch_levels(mechanism: RandomAllocationGaussian) -> tuple[dict[EpochLevels, int], float]:
     """What the epochs of a mechanism are charged as, rounded up to few different ones.
 
     Returns:
-        By the shape of an epoch, the levels with how many epochs. A shape has shares of the level,
-        ascending to 1, each with how many steps; a level is 1 / z of the least noise.
-        And the sum of the squares of the levels of Gaussian steps on every record: for what stands
-        for no release, and for epochs whose least noise is below 1 / `STEEPEST`.
+        The levels of epochs, with how many of each; and the sum of the squares of the levels of
+        Gaussian steps on every record, which stand for what is not released, and for epochs whose
+        least noise is below 1 / `STEEPEST`.
     """
-    square, tops = 0.0, defaultdict[tuple[tuple[float, int], ...], Counter[float]](Counter)
+    square, drawn = 0.0, []
     for noises, count in epochs(mechanism).items():
         released = [z for z in noises if z < SILENT]
         square += count * (len(released) < len(noises)) / SILENT**2
         if released and 1 / released[0] > STEEPEST:
             square += count / released[0] ** 2
         elif released:
-            top = math.nextafter(1 / released[0], math.inf)
-            tops[_shape([released[0] / z for z in released])][top] += count
-    return {shape: _few(counts) for shape, counts in tops.items()}, square * (1 + 1e-9)
+            drawn.append((_few([math.nextafter(1 / z, math.inf) for z in released]), count))
+    charged = _counted(drawn)
+    for parts in _OCTAVES:
+        if len(charged) <= _LAWS:
+            break
+        charged = _counted(
+            ([_raised(level, parts) for level in levels], count) for levels, count in drawn
+        )
+    return charged, square * (1 + 1e-9)
+
+
+def _counted(epochs_of: Iterable[tuple[Sequence[float], int]]) -> dict[EpochLevels, int]:
+    """How many epochs there are of each kind."""
+    found: Counter[EpochLevels] = Counter()
+    for levels, count in epochs_of:
+        found[tuple(sorted(Counter(levels).items()))] += count
+    return dict(found)
+
+
+def _few(levels: Sequence[float]) -> Sequence[float]:
+    """Falling levels; where too many differ, neighbours have the largest of them."""
+    if len(set(levels)) <= _DIFFERENT:
+        return levels
+    size = -(-len(levels) // _DIFFERENT)
+    return [levels[at - at % size] for at in range(len(levels))]
+
+
+def _raised(level: float, parts: int) -> float:
+    """The next level of a lattice that divides octaves, rounded up."""
+    above = math.ceil(parts * math.log2(level)) / parts
+    return max(level, math.exp2(above) * (1 + 1e-12))
 
 
 def sums_square(mechanism: RandomAllocationGaussian) -> float:
@@ -140,30 +168,8 @@ def sums_square(mechanism: RandomAllocationGaussian) -> float:
     return math.fsum(entire) * (1 - 1e-9)
 
 
-def _shape(shares: Sequence[float]) -> tuple[tuple[float, int], ...]:
-    """Shares of the largest level, falling from 1, rounded up to few: ascending, with numbers."""
-    size = -(-len(shares) // _SHAPES) if len(set(shares)) > _SHAPES else 1
-    rounded = Counter(
-        min(1.0, math.ceil(_SHARES * shares[at - at % size] * (1 + 1e-12)) / _SHARES)
-        for at in range(len(shares))
-    )
-    return tuple(sorted(rounded.items()))
-
-
-def _few(counts: Mapping[float, int]) -> dict[float, int]:
-    """Levels of epochs, ascending, rounded up until they are few: each costs a sum of its own."""
-    lattice = 64
-    while len(counts) > _LEVELS and lattice:
-        rounded: Counter[float] = Counter()
-        for level, count in counts.items():
-            above = 2.0 ** (math.ceil(lattice * math.log2(level)) / lattice)
-            rounded[max(level, above)] += count
-        counts, lattice = rounded, lattice // 2
-    return dict(sorted(counts.items()))
-
-
-@lru_cache(maxsize=64)
-def likelihood_ratios(levels: tuple[tuple[float, int], ...], steps: int) -> Ratios:
+@lru_cache(maxsize=128)
+def likelihood_ratios(levels: EpochLevels, steps: int) -> Ratios:
     """A law that dominates the likelihood ratio of an epoch, in both directions.
 
     Args:

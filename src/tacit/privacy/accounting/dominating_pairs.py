@@ -360,7 +360,7 @@ class AllocationStep:
 
     def scaled(self, level: float) -> AllocationStep:
         """The step with all means multiplied by the level, rounded up."""
-        up = 1.0 if self.means[0][0] == 1.0 else 1 + 2.0**-52
+        up = 1.0 if level == 1.0 else 1 + 2.0**-52
         return replace(self, means=tuple((mean * level * up, n) for mean, n in self.means))
 
     def interval(self, reach: float) -> tuple[float, float]:
@@ -677,13 +677,13 @@ def _allocation(mechanism: Any, upper: bool) -> tuple[Part, ...]:
     """
     if not upper:
         return (GaussianPart(sums_square(mechanism)),)
-    shapes, square = epoch_levels(mechanism)
+    charged, square = epoch_levels(mechanism)
     parts: list[Part] = [
         StepsPart(
-            AllocationStep(shape, mechanism.epoch_steps),
-            Levels(np.asarray(list(counts)), np.asarray(list(counts.values()))),
+            AllocationStep(levels, mechanism.epoch_steps),
+            Levels(np.ones(1), np.asarray([count])),
         )
-        for shape, counts in shapes.items()
+        for levels, count in charged.items()
     ]
     if square:
         parts.append(GaussianPart(square))

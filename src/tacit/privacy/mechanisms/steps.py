@@ -102,7 +102,7 @@ class Scheduled(Mechanism):
 
     def explain(self, number_text: Callable[[float], str]) -> str:
         """What is released, in words for someone who has to answer for it."""
-        values = schedule(self)
+        values = [z for z in schedule(self) if z < SILENT] or [SILENT]
         low, high = number_text(min(values)), number_text(max(values))
         size = low if low == high else f"{low} to {high}"
         steps = f"{len(values):,} step{'s' if len(values) > 1 else ''}"

@@ -36,8 +36,9 @@ __all__ = ["PURPOSE", "STRIP", "draw_rows", "fine_words"]
 STRIP = 4096
 PURPOSE = "pair noise"
 
-# Strips of a piece, and bytes of keystream that a thread holds.
-_PIECE_STRIPS = 4
+# Strips of a piece at most (a read of a keystream takes 3 us beside its bytes), and bytes of
+# keystream that a thread holds, which its core's cache does too.
+_MOST_STRIPS = 8
 _MOST_BYTES = 1 << 18
 # Blocks of further bits for a number that 16 and 64 bits leave in doubt.
 _MORE_BLOCKS = -(-(FINE_BITS + LAST_BITS) // (8 * BLOCK_BYTES))
@@ -86,9 +87,12 @@ def draw_rows(
     sums = torch.empty(rows, columns, dtype=dtype)
     if not ends:
         return sums.zero_()
-    whole, width = sums.numpy(), _PIECE_STRIPS * STRIP
-    starts = range(0, columns, width)
-    left = iter(starts)  # taking the next is atomic under the interpreter's lock
+    whole, strips = sums.numpy(), -(-columns // STRIP)
+    threads = max(1, min(torch.get_num_threads(), strips))
+    # As many pieces for every thread, of about one size.
+    turns = max(1, -(-strips // (threads * _MOST_STRIPS)))
+    width = max(1, -(-strips // (threads * turns))) * STRIP
+    left = iter(range(0, columns, width))  # taking the next is atomic under the interpreter's lock
 
     def work(left: Iterator[int]) -> None:
         room = _Scratch(min(columns, width), len(ends), fine_words(table.points))
@@ -98,7 +102,7 @@ def draw_rows(
             whole[:, start:stop] = 0
             _add_piece(keys, ends, whole, start, stop, counter, table, room)
 
-    over_threads(work, [left] * max(1, min(torch.get_num_threads(), len(starts))))
+    over_threads(work, [left] * threads)
     return sums
 
 
