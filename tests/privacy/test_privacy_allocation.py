@@ -172,7 +172,7 @@ def test_the_setting_of_the_pages() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(
     steps=st.integers(1, 12),
     multiplier=st.floats(0.4, 6),

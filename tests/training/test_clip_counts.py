@@ -49,7 +49,10 @@ def summed(found: Job, step: int) -> tuple[torch.Tensor, set[int]]:
     return total, set(indices[mask].tolist())
 
 
-@pytest.mark.parametrize("train", [{"batch": 120}, {"batch": "all"}])
+ONCE = {"batch": 120, "sampling": "allocation"}
+
+
+@pytest.mark.parametrize("train", [{"batch": 120}, {"batch": "all"}, ONCE])
 def test_a_record_more_moves_the_sum_by_no_more_than_the_bound(train: dict[str, Any]) -> None:
     found = job(**train)
     whole, drawn = summed(found, 0)

@@ -276,6 +276,13 @@ def audit(
         float | None,
         typer.Option("--seconds", help="For the search for worst-case records; default: 20."),
     ] = None,
+    colluding: Annotated[
+        int | None,
+        typer.Option(
+            "--colluding",
+            help="Nodes who pool what they know, where pairs' noise cancels; default: the plan's.",
+        ),
+    ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print every test and every attack, too.")
     ] = False,
@@ -304,10 +311,13 @@ def audit(
         if found.defect:
             raise typer.Exit(1)
         return
-    options = auditing.AuditOptions(repetitions, steps, confidence, delta, canaries, seed, seconds)
+    options = auditing.AuditOptions(
+        repetitions, steps, confidence, delta, canaries, seed, seconds, colluding
+    )
     run = file if file.is_dir() else None
-    if run is not None and (set_ or steps is not None):
-        raise InputError("--set" if set_ else "--steps", set_ or steps, "a run is audited as it is")
+    for name, value in {"--set": set_, "--steps": steps, "--colluding": colluding}.items():
+        if run is not None and value is not None and value != []:
+            raise InputError(name, value, "a run is audited as it is")
     experiment = file if run is None else auditing.run_experiment(run)
     with auditing.audit_progress() as progress:
         report = auditing.audit_file(experiment, set_ or (), options, progress=progress)

@@ -333,8 +333,11 @@ def _released(release: Release, node: NodeRelease) -> tuple[tuple[float, int], .
     by_epochs = release.setup.sampling == "allocation"
     if by_epochs or release.algorithm.cost_depends_on_step(release.setup.options):
         return tuple((float(step), 1) for step in steps)
-    unit = replace(node, noise_scale=1.0)
-    return tuple(sorted(Counter(release.noise_multiplier(unit, step) for step in steps).items()))
+    counted = [release.noise_shape[step] for step in steps]
+    if release.sums is not None:
+        gains = [release.sums.gain(node.node, step) for step in steps]
+        counted = [shape * gain for shape, gain in zip(counted, gains, strict=True)]
+    return tuple(sorted(Counter(counted).items()))
 
 
 def _noised(config: Config, release: Release, nodes: Sequence[NodeRelease]) -> tuple[NodePlan, ...]:

@@ -246,7 +246,8 @@ class StackedContext:
         flags = self._plan.release.active(k)
         active = None
         if flags is not None:
-            active = set(np.flatnonzero(flags[np.arange(self.count) % len(flags)]).tolist())
+            everyone = np.arange(len(self._plan.nodes))
+            active = set(np.flatnonzero(flags[everyone % len(flags)]).tolist())
         return pair_sums(
             self._pair_keys,
             nodes,

@@ -29,6 +29,10 @@ REPLACED: Settings = {
 }
 ALLOCATION: Settings = {"train": {"steps": 8, "batch": 10, "sampling": "allocation"}}
 WHOLE: Settings = {"train": {"steps": 6, "batch": "all"}}
+PAIRED: Settings = {
+    "train": {"steps": 3, "batch": 10},
+    "privacy": {"noise": "pairwise", "colluding": 1, "pair_noise": 3.0},
+}
 SAMPLERS: Mapping[str, Settings] = {"poisson": POISSON, "replace-one": REPLACED, "fixed": FIXED}
 
 

@@ -9,8 +9,9 @@ import audit_bugs as first
 import gradient_bugs as gradients
 import leaving_bugs as leaving
 import noise_bugs as noise
+import pair_bugs as pairs
 import sampling_bugs as sampling
-from audit_cases import ALLOCATION, WHOLE, of, of_samplers
+from audit_cases import ALLOCATION, PAIRED, WHOLE, of, of_samplers
 from planting import Bug
 
 POISSON_ONES = ("poisson", "replace-one")
@@ -163,6 +164,74 @@ NOISE = (
         "noise common to runs",
         of_samplers("poisson"),
         noise.KeyOfTheNumber,
+    ),
+)
+
+ALL_TAKE_PART = of("privsgp", PAIRED)
+PAIRS = (
+    Bug(
+        "pair noise reused at a resume",
+        "The key of a pair follows from its numbers, so that a run that is resumed has it again.",
+        "keys of the pairs",
+        ALL_TAKE_PART,
+        patches=pairs.SAME_KEYS,
+        sent=False,
+    ),
+    Bug(
+        "pair noise of step 0",
+        "Every step adds the pair noise of step 0.",
+        "pair noise common to steps",
+        ALL_TAKE_PART,
+        patches=pairs.AT_EVERY_STEP,
+    ),
+    Bug(
+        "pair noise that does not cancel",
+        "Both ends of a pair add its noise.",
+        "ends of the pairs",
+        ALL_TAKE_PART,
+        patches=pairs.SAME_SIGNS,
+    ),
+    Bug(
+        "one pair missing",
+        "One end of the first pair leaves its noise out.",
+        "ends of the pairs",
+        ALL_TAKE_PART,
+        patches=pairs.ONE_MISSING,
+    ),
+    Bug(
+        "a tenth less pair noise",
+        "The deviation of the pair noise is nine tenths of the planned one.",
+        "pair noise variance",
+        ALL_TAKE_PART,
+        patches=pairs.LESS,
+    ),
+    Bug(
+        "pair noise alone",
+        "A node that has pair noise adds none of its own.",
+        "noise variance",
+        ALL_TAKE_PART,
+        patches=pairs.NO_OWN,
+    ),
+    Bug(
+        "pair keys from the pair",
+        "The key of a pair is made from its two numbers alone.",
+        "pair noise common to runs",
+        ALL_TAKE_PART,
+        patches=pairs.PUBLIC_KEYS,
+    ),
+    Bug(
+        "one number for all of a pair",
+        "One number of a pair is added to all coordinates.",
+        "pair noise of coordinates",
+        ALL_TAKE_PART,
+        patches=pairs.ONE_NUMBER,
+    ),
+    Bug(
+        "pairs with who is away",
+        "Pairs count whose other end takes no part in the step.",
+        "ends of the pairs",
+        of("adp2-sgd", PAIRED, algorithm="adp2-sgd"),
+        patches=pairs.INACTIVE,
     ),
 )
 
@@ -405,5 +474,5 @@ ACCOUNTING = (
 )
 
 BUGS: Mapping[str, Bug] = {
-    bug.name: bug for bug in (*NOISE, *SAMPLING, *GRADIENTS, *LEAVING, *ACCOUNTING)
+    bug.name: bug for bug in (*NOISE, *PAIRS, *SAMPLING, *GRADIENTS, *LEAVING, *ACCOUNTING)
 }

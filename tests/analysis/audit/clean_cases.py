@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from audit_cases import SAMPLERS, WHOLE, job
+from audit_cases import ALLOCATION, PAIRED, SAMPLERS, WHOLE, job
 
 from tacit.algorithms import ALGORITHMS
 from tacit.training.prepare import Job
@@ -80,13 +80,33 @@ def _named() -> dict[str, dict[str, Callable[[], Job]]]:
 
 _ALL = _named()
 
+ONCE_AN_EPOCH: Mapping[str, Callable[[], Job]] = {
+    f"{name}, allocation": lambda name=name, options=options: job(  # type: ignore[misc]
+        ALLOCATION, algorithm=name, options=options
+    )
+    for name, options in {"privsgp": {}, "dp-dda": {"activation": 0.6}}.items()
+}
+"""Methods whose records take part in one random step of each epoch; also some nodes are away."""
+
+PAIRWISE: Mapping[str, Callable[[], Job]] = {
+    f"{name}, pairs": lambda name=name: job(  # type: ignore[misc]
+        PAIRED, algorithm=name, options=next(iter(VARIANTS.get(name, {"": {}}).values()))
+    )
+    for name in PRIVATE
+    if ALGORITHMS[name].no_pairwise is None and ALGORITHMS[name].weights != "server"
+}
+"""Every algorithm that runs with noise of pairs, in its first variant."""
+
 CLEAN: Mapping[str, Callable[[], Job]] = {
     f"{shown}, {setting}": make for shown, cases in _ALL.items() for setting, make in cases.items()
-}
+} | {**ONCE_AN_EPOCH, **PAIRWISE}
 
 BY_ALGORITHM: Mapping[str, Callable[[], Job]] = {
     f"{shown}, {setting}": cases[setting]
     for number, (shown, cases) in enumerate(_ALL.items())
     for setting in [list(cases)[number % len(cases)]]
+} | {
+    "privsgp, allocation": ONCE_AN_EPOCH["privsgp, allocation"],
+    **{name: PAIRWISE[name] for name in ("adp2-sgd, pairs", "dp-dda, pairs")},
 }
 """One of each algorithm and variant, with samplers and relations in turn."""

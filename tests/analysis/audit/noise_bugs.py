@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tacit.privacy.noise.draws import NodeKeys, seeded_keys
 from tacit.privacy.noise.independent import IndependentNoise
-from tacit.privacy.noise.lattice import lattice_spacing
+from tacit.privacy.noise.lattice import Offsets, lattice_spacing
 from tacit.training.stacked_context import StackedContext
 
 OF_NO_STEP = 1 << 40
@@ -47,6 +47,7 @@ def _instead(law: Callable[[Draw, Sequence[float], Sequence[int], int, int], Ten
             k: int,
             *,
             part: int,
+            offsets: Offsets | None = None,
         ) -> Tensor:
             def draw(sizes: Sequence[float], rows: Sequence[int], step: int, count: int) -> Tensor:
                 none = torch.zeros(len(rows), count, dtype=torch.float64)
@@ -127,6 +128,7 @@ def _floating_point(dtype: np.dtype[Any] | type[np.floating[Any]]) -> Patch:
             k: int,
             *,
             part: int,
+            offsets: Offsets | None = None,
         ) -> Tensor:
             for row, (std, node) in enumerate(zip(stds, nodes, strict=True)):
                 key = np.frombuffer(keys.purpose_key(node, "plain"), np.uint32)

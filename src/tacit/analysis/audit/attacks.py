@@ -8,6 +8,7 @@ more often.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from tacit.analysis.audit.bounds import (
     mu_lower,
 )
 from tacit.analysis.audit.canaries import OPPOSED, Problem, law_of, problem_of
+from tacit.analysis.audit.colluders import colluders_of
 from tacit.analysis.audit.fidelity.finding import ALARM_RATE
 from tacit.analysis.audit.harness import Harness, Observed, in_small, set_up
 from tacit.analysis.audit.likelihood import Known, known_of
@@ -86,6 +88,9 @@ class Target:
         certificate: certified epsilon at this delta, which comes first, and at some others.
         claimed: epsilon by the paper's formula at this delta; None without a formula.
         confidence: of each attack.
+        colluding: how many nodes pool what they know; the certificate is the one against so many.
+            None where there is no noise of pairs.
+        guaranteed: certified epsilon at this delta against as many as the plan is about; likewise.
     """
 
     node: NodePlan
@@ -96,6 +101,8 @@ class Target:
     certificate: Mapping[float, float]
     claimed: float | None
     confidence: float
+    colluding: int | None = None
+    guaranteed: float | None = None
 
 
 def choose_target(plan: Plan, options: AuditOptions) -> Target:
@@ -114,16 +121,30 @@ def choose_target(plan: Plan, options: AuditOptions) -> Target:
     if min(node.records for node in plan.nodes) < 2:
         raise InputError("nodes", 1, "every node needs two records or more to be audited")
     worst = max(plan.nodes, key=lambda node: (node.epsilon or 0.0, -node.noise_scale))
+    release, colluding = plan.release, None
+    if release.pairs is not None:
+        colluding = release.pairs.colluding if options.colluding is None else options.colluding
+        if colluding >= len(plan.nodes):
+            raise InputError("colluding", colluding, f"must be below {len(plan.nodes)}, the nodes")
+        release = release.against(colluding)
+    elif options.colluding is not None:
+        raise InputError(
+            "colluding",
+            options.colluding,
+            "nodes who pool what they know learn no more of other nodes than all messages show: "
+            "leave it out where the noise of nodes is independent",
+        )
     same = [
         node.node
         for node in plan.nodes
         if (node.records, node.noise_scale) == (worst.records, worst.noise_scale)
+        and (colluding is None or node == worst)
     ]
     delta = options.delta
     if delta is None:
         delta = max(SMALLEST_DELTA, worst.delta or 0.0)
     steps = options.steps or plan.steps
-    mechanism = plan.release.mechanism(worst, [(0, steps)])
+    mechanism = release.mechanism(worst, [(0, steps)])
     certificate = {delta: privacy.epsilon(mechanism, delta=delta)}
     for other in DELTAS:
         with suppress(InputError):  # without a certificate nothing is contradicted
@@ -137,11 +158,20 @@ def choose_target(plan: Plan, options: AuditOptions) -> Target:
         certificate=certificate,
         claimed=plan.release.claimed(worst, steps, delta),
         confidence=options.confidence,
+        colluding=colluding,
+        guaranteed=_guaranteed(plan, worst, steps, delta),
     )
     each = len(_designs(plan, target)) + int(options.canaries > 0)
     assert each <= MOST_ATTACKS
     # Bonferroni: all of them hold together.
     return replace(target, confidence=1 - (1 - options.confidence) / each)
+
+
+def _guaranteed(plan: Plan, node: NodePlan, steps: int, delta: float) -> float | None:
+    """The epsilon that the plan's guarantee comes to at a delta; None without noise of pairs."""
+    if plan.release.pairs is None:
+        return None
+    return privacy.epsilon(plan.release.mechanism(node, [(0, steps)]), delta=delta)
 
 
 @dataclass(frozen=True)
@@ -204,10 +234,13 @@ def worst_cases(
     if apart == "copies":
         target = replace(target, nodes=(target.node.node,))
     node = small.nodes[target.node.node]
-    repetitions = options.repetitions or _affordable(small, node, target.steps)
+    repetitions = options.repetitions or _affordable(small, node, target.steps, apart)
     nodes = -(-repetitions * len(plan.nodes) // len(target.nodes))
-    harness = set_up(small, target.steps, nodes, context)
+    colluders = colluders_of(small, node, target.colluding or 0, target.steps)
+    harness = set_up(small, target.steps, nodes, context, colluders)
     known = known_of(small, node, target.steps)
+    if colluders is not None:
+        known = replace(known, mu=known.mu / colluders.gains)
     runs = -(-repetitions // (harness.copies * len(target.nodes)))
     attacks: list[Attack] = []
     traces: list[Trace] = []
@@ -247,10 +280,12 @@ def _repetitions_apart(plan: Plan) -> Literal["nodes", "copies", "no"]:
     Where what is released depends on public values other than by a linear function, nodes that
     share such values are no independent repetitions (`docs/proofs/audits.md`, The laboratory): a
     box around the sum of gradients in DPDO, a proximal step in the iterates of FedSPD-DP, whose
-    server all copies share.
+    server all copies share. Noise of pairs is the same in the messages of all.
     """
     chosen = plan.config.algorithm
     regulariser = getattr(chosen.options, "regulariser", "none")
+    if plan.release.pairs is not None:  # an estimate of one node has the noise of others in it
+        return "copies"
     if chosen.definition.step is dpdo.step and regulariser != "none":
         return "copies"
     if chosen.definition.step is fedspd_dp.step and regulariser not in ("none", "l2"):
@@ -258,10 +293,14 @@ def _repetitions_apart(plan: Plan) -> Literal["nodes", "copies", "no"]:
     return "nodes"
 
 
-def _affordable(plan: Plan, node: NodePlan, steps: int) -> int:
-    """Repetitions that take some ten seconds: what one costs grows with steps and records."""
+def _affordable(plan: Plan, node: NodePlan, steps: int, apart: str) -> int:
+    """Repetitions that take some ten seconds: what one costs grows with steps and records.
+
+    Where each takes a copy of the graph, nodes make it dearer, and some more time is taken.
+    """
     coins, drawn = node.records / COINS_PER_STEP, node.expected_batch / DRAWN_PER_STEP
     cost = steps * plan.release.local_steps * (1 + coins + drawn)
+    cost *= math.sqrt(len(plan.nodes)) if apart == "copies" else 1.0
     return int(min(MOST_REPETITIONS, max(LEAST_REPETITIONS, NODE_STEPS / cost)))
 
 
@@ -344,10 +383,11 @@ def one_run_attacks(one_run: OneRun, plan: Plan, target: Target) -> list[Attack]
     they hold together.
     """
     guessed, times = one_run.guessed, one_run.times
+    release = plan.release.against(target.colluding or 0)
 
     def mechanisms(factor: float) -> list[privacy.Mechanism]:
         node = replace(target.node, noise_scale=target.node.noise_scale * factor)
-        return [plan.release.mechanism(node, [(0, target.steps)])]
+        return [release.mechanism(node, [(0, target.steps)])]
 
     family = epsilon_of_family(
         guessed, mechanisms, delta=target.delta, confidence=target.confidence, times=times

@@ -31,12 +31,14 @@ from tacit.analysis.audit.canaries import (
     sign_schedule,
     stack_records,
 )
+from tacit.analysis.audit.colluders import Colluders, pooled
 from tacit.analysis.audit.observers import Overheard, Readings, seen
 from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
 from tacit.communication.exchange import InProcessExchange
 from tacit.communication.exchange.protocol import everybody
 from tacit.errors import InputError, TacitError
 from tacit.gradients import StackedModel
+from tacit.training.pair_noise import PairNoise
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.prepare import DTYPES
 
@@ -95,6 +97,8 @@ class Harness:
         model: the linear model.
         exchange: the mixing of all copies together; public, so the observer has it too.
         context: what executes a step.
+        colluders: what is seen is then what they make of it, of their node alone; None: what each
+            node's messages show.
     """
 
     plan: Plan
@@ -103,6 +107,7 @@ class Harness:
     model: StackedModel
     exchange: InProcessExchange
     context: ContextFactory
+    colluders: Colluders | None = None
 
     def observe(self, problem: Problem, seed: int) -> Observed:
         """Run once from a seed: each node holds D or D' by a fair coin of the auditor's.
@@ -139,16 +144,19 @@ class Harness:
         )
         heard = Overheard(plan, trace.start, trace.sent, self.exchange, self.steps)
         try:
-            read = seen(heard).along(basis)
+            read = seen(heard)
+            if self.colluders is not None:
+                read = pooled(read, trace, self.colluders, self.copies)
+            read = read.along(basis)
         except InputError:
             raise
         except Exception as error:  # of what is sent nothing is known but what the plan says
             raise MessagesError(f"messages are not those of the algorithm ({error})") from error
         return Observed(read, inserted, self.copies, trace)
 
-    def _side_by_side(self, *arguments: Any) -> StepContext:
+    def _side_by_side(self, *arguments: Any, **named: Any) -> StepContext:
         """The context of all copies, each of which is a run of its own: they are not counted."""
-        context: Any = self.context(*arguments)
+        context: Any = self.context(*arguments, **named)
         context.count = len(self.plan.nodes)
         return cast(StepContext, context)
 
@@ -170,9 +178,11 @@ class Harness:
             for copy in range(self.copies)
             for node in self.plan.nodes
         )
-        activity = _copied(self.plan.release.activity, self.copies)
+        release = self.plan.release
+        activity = _copied(release.activity, self.copies)
+        pairs = _copied_pairs(release.pairs, self.copies)
         return replace(
-            self.plan, nodes=nodes, release=replace(self.plan.release, activity=activity)
+            self.plan, nodes=nodes, release=replace(release, activity=activity, pairs=pairs)
         )
 
 
@@ -187,6 +197,20 @@ def _copied(activity: Activity | None, copies: int) -> Activity | None:
     return replace(activity, active=np.tile(activity.active, (1, copies)), partner=partner)
 
 
+def _copied_pairs(pairs: PairNoise | None, copies: int) -> PairNoise | None:
+    """The noise of the pairs of all copies of the graph; pairs stay within theirs."""
+    if pairs is None:
+        return None
+    nodes = len(pairs.own)
+    moved = [copy * nodes for copy in range(copies)]
+    return replace(
+        pairs,
+        pairs=tuple((i + first, j + first) for first in moved for i, j in pairs.pairs),
+        own=pairs.own * copies,
+        active=None if pairs.active is None else np.tile(pairs.active, (1, copies)),
+    )
+
+
 def seeded(plan: Plan, seed: int) -> Plan:
     """The same plan with its noise and coins from a number, and no ledger, which that rules out."""
     ledgers = dict.fromkeys(("ledger", "ledger_epsilon", "ledger_delta"))
@@ -199,8 +223,19 @@ def in_small(plan: Plan) -> Plan:
 
     What one record does to a node's releases does not depend then on how many others there are,
     and a laboratory without them takes less time. The sampling rate stays, and so does the noise.
+    Noise of pairs is in units of the mean over a batch: all batches must shrink alike then.
     """
-    return replace(plan, nodes=tuple(_small(plan, node) for node in plan.nodes))
+    nodes, pairs = tuple(_small(plan, node) for node in plan.nodes), plan.release.pairs
+    if pairs is None:
+        return replace(plan, nodes=nodes)
+    shares = {
+        small.expected_batch / node.expected_batch
+        for small, node in zip(nodes, plan.nodes, strict=True)
+    }
+    if len(shares) > 1:
+        return plan
+    release = replace(plan.release, pairs=pairs.scaled(1 / shares.pop()))
+    return replace(plan, nodes=nodes, release=release)
 
 
 def _small(plan: Plan, node: NodePlan) -> NodePlan:
@@ -212,7 +247,13 @@ def _small(plan: Plan, node: NodePlan) -> NodePlan:
     return fewer if same else node
 
 
-def set_up(plan: Plan, steps: int, repetitions: int, context: ContextFactory) -> Harness:
+def set_up(
+    plan: Plan,
+    steps: int,
+    repetitions: int,
+    context: ContextFactory,
+    colluders: Colluders | None = None,
+) -> Harness:
     """Choose how many copies of the graph one run holds, and lay them out.
 
     Args:
@@ -220,6 +261,7 @@ def set_up(plan: Plan, steps: int, repetitions: int, context: ContextFactory) ->
         steps: how many steps to run.
         repetitions: how many nodes are wanted in all.
         context: what executes a step.
+        colluders: who pool what they know; None where there is no noise of pairs.
     """
     nodes = len(plan.nodes)
     largest = max(steps, *(node.records for node in plan.nodes))
@@ -244,4 +286,5 @@ def set_up(plan: Plan, steps: int, repetitions: int, context: ContextFactory) ->
             rounds=plan.rounds,
         ),
         context=context,
+        colluders=colluders,
     )

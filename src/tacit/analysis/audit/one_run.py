@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -24,8 +25,9 @@ from torch import Tensor
 
 from tacit.algorithms import StepContext, dp_fedavg, dpdo, fedspd_dp
 from tacit.analysis.audit.alignment import Alignment, Forms
+from tacit.analysis.audit.colluders import Colluders, estimated, keys_of
 from tacit.analysis.audit.harness import seeded
-from tacit.analysis.audit.trace import ContextFactory
+from tacit.analysis.audit.trace import ContextFactory, TracedRelease, pair_keys_of
 from tacit.analysis.audit.trade_off import Guessed, epsilon_of_any
 from tacit.communication.exchange import InProcessExchange
 from tacit.data import StackedData
@@ -166,6 +168,7 @@ def run_once(
     seed: int,
     context: ContextFactory,
     canary: Canary = "mislabelled",
+    colluders: Colluders | None = None,
     on_step: Callable[[int], None] = lambda k: None,
 ) -> OneRun:
     """Train once with canaries, and guess the coins.
@@ -189,6 +192,8 @@ def run_once(
         seed: of coins and noise.
         context: what executes a step.
         canary: what a canary is; mislabelled where the model fails on one that is unlike any other.
+        colluders: who pool what they know of the one node that is audited; None where there is no
+            noise of pairs.
         on_step: called with every step done.
     """
     rng = np.random.default_rng(seed)
@@ -227,7 +232,7 @@ def run_once(
         joint=count**2 * plan.parameters * scored < MOST_PRODUCTS,
     )
     looked_at = frozenset(np.linspace(0, ran - 1, scored).astype(int).tolist())
-    _train(job, seeded(plan, seed), train, ran, looked_at, context, alignment, on_step)
+    _train(job, seeded(plan, seed), train, ran, looked_at, context, alignment, colluders, on_step)
     scores = alignment.scores()
     counts = guess(scores, selection.included)
     return OneRun(
@@ -314,20 +319,33 @@ class _Watched:
         return cast(StepContext, _Watched(self._inner.among(k), self._seen))
 
     def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
+        before = total.clone()
         released = self._inner.add_noise(total, k, **options)
         scale = torch.as_tensor(options.get("scale", 1.0), dtype=torch.float64)
-        factors = scale.expand(len(released), 1)[:, 0]
-        self._seen.append(_Noised(tuple(self._inner.nodes), released.clone(), factors))
+        factors, part = scale.expand(len(released), 1)[:, 0], options.get("part", 0)
+        self._seen.append(
+            _Noised(tuple(self._inner.nodes), before, released.clone(), factors, part)
+        )
         return released
 
 
 @dataclass(frozen=True, eq=False)
 class _Noised:
-    """One release: whose, what `[rows, d]`, and the factors of the planned noise `[rows]`."""
+    """One release.
+
+    Args:
+        nodes: whose.
+        before: what was handed to the noise, `[rows, d]`.
+        released: what came back, `[rows, d]`.
+        factors: of the planned noise, `[rows]`.
+        part: of the step's releases.
+    """
 
     nodes: tuple[int, ...]
+    before: Tensor
     released: Tensor
     factors: Tensor
+    part: int
 
 
 def _train(
@@ -338,6 +356,7 @@ def _train(
     scored: frozenset[int],
     context: ContextFactory,
     alignment: Alignment,
+    colluders: Colluders | None,
     on_step: Callable[[int], None],
 ) -> None:
     """Train, and hand the releases of some steps on, with the public points where they began."""
@@ -350,6 +369,9 @@ def _train(
         rounds=plan.rounds,
     )
     seen: list[_Noised] = []
+    shared = pair_keys_of(plan)
+    if shared is not None:
+        context = partial(context, pair_keys=shared)
     inner = context(plan, job.model, train, node_keys(plan), exchange)
     watched = cast(StepContext, _Watched(inner, seen))
     state = definition.start(
@@ -367,6 +389,8 @@ def _train(
             whole = torch.zeros_like(points, dtype=torch.float64)
             whole[nodes] = release.released.double()
             precision = _precision(plan, release, k).to(job.device)
+            if colluders is not None:
+                whole, precision = _pooled(plan, release, k, whole, precision, colluders)
             clip = None if definition.step in _UNCLIPPED else plan.release.clip.bound(k)
             alignment.add(points, whole, precision, clip, step=k)
         on_step(k + 1)
@@ -381,3 +405,43 @@ def _precision(plan: Plan, release: _Noised, k: int) -> Tensor:
         if deviation > 0 and (active is None or active[number]):
             precision[number] = deviation**-2
     return precision
+
+
+def _pooled(
+    plan: Plan, release: _Noised, k: int, whole: Tensor, precision: Tensor, colluders: Colluders
+) -> tuple[Tensor, Tensor]:
+    """What colluders make of a release: of their node alone, with as much noise as they leave.
+
+    Args:
+        plan: under seeded noise.
+        release: of step k.
+        k: the step.
+        whole: what all nodes released, `[nodes, d]`.
+        precision: one over the variance of each node's own noise, `[nodes]`; 0: nothing is known.
+        colluders: who pool what they know.
+    """
+    node, nothing = colluders.node, torch.zeros_like(precision)
+    estimate = colluders.estimates[k]
+    if estimate is None or not precision[node] > 0:
+        return whole, nothing
+    rows = [row for row, number in enumerate(release.nodes) if precision[number] > 0]
+    numbers = tuple(release.nodes[row] for row in rows)
+    deviations = precision[list(numbers)].rsqrt()
+    traced = TracedRelease(
+        step=k,
+        part=release.part,
+        nodes=numbers,
+        before=release.before[rows],
+        after=release.released[rows],
+        deviations=deviations.cpu().numpy(),
+        draws=slice(0),
+        sums=slice(0),
+    )
+    values = (whole * precision.sqrt()[:, None]).cpu().numpy()
+    keys = keys_of(colluders, plan)
+    found = torch.from_numpy(estimated(values, plan, traced, colluders, keys)[0])
+    left = estimate.gain / precision[node].sqrt()
+    pooled = torch.zeros_like(whole)
+    pooled[node] = found.to(whole.device) * left
+    nothing[node] = left**-2
+    return pooled, nothing

@@ -23,12 +23,19 @@ from tacit.analysis.audit.attacks import (
     worst_cases,
 )
 from tacit.analysis.audit.canaries import WIDTH
+from tacit.analysis.audit.colluders import colluders_of
 from tacit.analysis.audit.excess import smallest_excess
 from tacit.analysis.audit.fidelity.finding import MOST_TESTS, Finding
 from tacit.analysis.audit.fidelity.interference import interference_findings
 from tacit.analysis.audit.fidelity.leaving import leaving_findings
-from tacit.analysis.audit.fidelity.noise import noise_findings
+from tacit.analysis.audit.fidelity.noise import noise_findings, pair_noise_findings
 from tacit.analysis.audit.fidelity.noise_sample import NoiseSample, noise_sample
+from tacit.analysis.audit.fidelity.pair_noise import (
+    PairSample,
+    ends_finding,
+    keys_finding,
+    pair_sample,
+)
 from tacit.analysis.audit.fidelity.sampling import sampling_findings
 from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
 from tacit.analysis.audit.harness import Harness, MessagesError, seeded
@@ -124,6 +131,13 @@ def audit_job(
             "leaves no message of one client to an observer, and audits attack messages: audit the "
             "same experiment with 'clear'",
         )
+    if job.plan.release.sums is not None:
+        raise InputError(
+            "privacy.aggregation",
+            "secure-sum",
+            "cannot be audited: no attack is known to the auditor that looks at sums alone; with "
+            "'clear' the same sampler, clip and gradients can",
+        )
     directory = getattr(job.config.algorithm.options, "table_directory", None)
     if directory is None:
         return _audit(job, options, context, progress)
@@ -156,10 +170,11 @@ def _audit(
         attacks, traces, drawn, laboratory = worst_cases(plan, target, options, context, progress)
         progress("tests of the laboratory", 0, 1)
         samples = [_laboratory_sample(traces, laboratory)]
+        shared = _laboratory_pairs(traces, laboratory)
         findings += sampling_findings(drawn)
     except MessagesError as error:
-        samples, findings = [], [_unreadable(error)]
-    findings += _own_findings(job, samples, options, context, progress)
+        samples, shared, findings = [], [], [_unreadable(error)]
+    findings += _own_findings(job, samples, shared, options, context, progress)
     assert len(findings) <= MOST_TESTS
     if options.canaries:
         one_run = run_once(
@@ -171,6 +186,7 @@ def _audit(
             seed=seed_of(options, 0, 0),
             context=context,
             canary="unlike",
+            colluders=colluders_of(plan, target.node, target.colluding or 0, target.steps),
             on_step=lambda k: progress("one training", k, target.steps),
         )
         attacks.extend(one_run_attacks(one_run, plan, target))
@@ -184,6 +200,10 @@ def _audit(
         confidence=options.confidence,
         claimed=target.claimed,
         certified=target.certificate[target.delta],
+        colluding=target.colluding,
+        tolerated=None if plan.release.pairs is None else plan.release.pairs.colluding,
+        guaranteed=target.guaranteed,
+        trust_model=plan.release.trust_model,
         attacks=tuple(attacks),
         seconds=time.perf_counter() - began,
         fidelity=tuple(findings),
@@ -204,6 +224,11 @@ def _laboratory_sample(traces: Sequence[Trace], laboratory: Harness) -> NoiseSam
     )
 
 
+def _laboratory_pairs(traces: Sequence[Trace], laboratory: Harness) -> list[PairSample]:
+    found = pair_sample(traces, laboratory.plan, copies=laboratory.copies, where="the laboratory")
+    return [] if found is None else [found]
+
+
 def _unreadable(error: MessagesError) -> Finding:
     """No correct program sends what its algorithm does not."""
     return Finding(
@@ -221,6 +246,7 @@ def _unreadable(error: MessagesError) -> Finding:
 def _own_findings(
     job: Job,
     samples: list[NoiseSample],
+    shared: list[PairSample],
     options: AuditOptions,
     context: ContextFactory,
     progress: Progress,
@@ -230,6 +256,7 @@ def _own_findings(
     Args:
         job: the experiment.
         samples: of the noise of the laboratory.
+        shared: of the noise of pairs there.
         options: how hard to look.
         context: what executes a step.
         progress: hears what is done.
@@ -241,6 +268,11 @@ def _own_findings(
     progress("tests of the noise", 0, 1)
     sample = noise_sample([own], job.plan, steps=steps, where="the run of your own model")
     findings = noise_findings([*samples, sample])
+    own_pairs = pair_sample([own], job.plan, where="the run of your own model")
+    if own_pairs is not None:
+        looked_at = [*shared, own_pairs]
+        findings += pair_noise_findings([one.noise for one in looked_at])
+        findings += [ends_finding(looked_at), keys_finding(job)]
     progress("runs on other records", 0, 1)
     compared = _compared_steps(job.plan)
     findings += interference_findings(job, context=context, seed=seed + 1, steps=compared)

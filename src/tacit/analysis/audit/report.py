@@ -55,6 +55,8 @@ class AuditOptions:
             smaller delta needs more repetitions than 1 / delta to show.
         canaries: records that are planted in the one full training; 0 leaves it out.
         seed: of the auditor's coins, and of noise and sampling.
+        colluding: how many nodes pool what they know, where the noise of pairs of nodes cancels;
+            None takes as many as the plan's guarantee is about.
         seconds: that the search for worst-case records may take, but for its last run; None takes
             20, with which an audit of a model of 100,000 parameters ends within two minutes on two
             cores.
@@ -70,6 +72,7 @@ class AuditOptions:
     canaries: int = 1000
     seed: int = 0
     seconds: float | None = None
+    colluding: int | None = None
 
     def __post_init__(self) -> None:
         checks: dict[str, tuple[bool, str]] = {
@@ -85,6 +88,7 @@ class AuditOptions:
             ),
             "canaries": (self.canaries >= 0, "must be 0 or more"),
             "seed": (0 <= self.seed < 2**31, "must lie in 0..2^31 - 1"),
+            "colluding": (self.colluding is None or self.colluding >= 0, "must be 0 or more"),
             "seconds": (self.seconds is None or self.seconds > 0, "must be positive"),
         }
         for name, (right, expected) in checks.items():
@@ -114,6 +118,11 @@ class AuditReport:
         tested: the models whose training was audited.
         alarm_rate: the chance, at most, that all tests and attacks together accuse a correct
             program.
+        colluding: how many nodes pooled what they know in all attacks. `certified` is the bound
+            against so many. None where no noise of pairs cancels.
+        tolerated: how many the plan's guarantee is about; likewise.
+        guaranteed: the upper bound against so many, at `delta`; likewise.
+        trust_model: of the plan's guarantee.
     """
 
     algorithm: str
@@ -131,6 +140,10 @@ class AuditReport:
     smallest_excess: float | None = None
     tested: tuple[AuditedModel, ...] = ()
     alarm_rate: float = ALARM_RATE
+    colluding: int | None = None
+    tolerated: int | None = None
+    guaranteed: float | None = None
+    trust_model: str = "all-messages"
 
     @property
     def epsilon(self) -> float:
@@ -175,6 +188,28 @@ class AuditReport:
     @property
     def verdict(self) -> str:
         """In one line."""
+        return self._verdict + self._of_more_colluders
+
+    @property
+    def _of_more_colluders(self) -> str:
+        """What is shown beyond the guarantee, where more colluders attacked than it is about."""
+        if self.colluding is None or self.tolerated is None or self.guaranteed is None:
+            return ""
+        more = self.colluding - self.tolerated
+        if more <= 0:
+            return ""
+        against = "nobody" if not self.tolerated else str(self.tolerated)
+        shown = f"At least {lower_text(self.epsilon)} was shown"
+        if self.epsilon <= self.guaranteed:
+            shown += ", no more than that"
+        return (
+            f". The guarantee, epsilon {self.guaranteed:.4g}, is about {against} who pool what "
+            f"they know; here {self.colluding} did. {shown}: this is what "
+            f"{'one more' if more == 1 else f'{more} more'} would learn, and no defect"
+        )
+
+    @property
+    def _verdict(self) -> str:
         level = f"{100 * self.confidence:g} % confidence"
         passed = f"all {len(self.fidelity)} fidelity tests passed; " if self.fidelity else ""
         failures = self.failures
@@ -248,7 +283,10 @@ def audit_document(report: AuditReport) -> AuditDocument:
         algorithm=report.algorithm,
         relation=report.relation,
         mechanism=report.mechanism,
-        trust_model="all-messages",
+        trust_model=report.trust_model,
+        colluding=report.colluding,
+        tolerated=report.tolerated,
+        guaranteed_epsilon=report.guaranteed,
         nodes=report.nodes,
         steps=report.steps,
         tested=report.tested,
@@ -290,6 +328,18 @@ def _summary_table(report: AuditReport) -> Table:
     table.add_row(
         "certified epsilon", f"at most {epsilon_words(report.certified)}", "proved for the plan"
     )
+    if report.colluding is not None:
+        table.add_row(
+            "colluders",
+            str(report.colluding),
+            "pool what they know: what is certified and audited here is against so many",
+        )
+    if report.guaranteed is not None and report.colluding != report.tolerated:
+        table.add_row(
+            "guaranteed epsilon",
+            f"at most {epsilon_words(report.guaranteed)}",
+            f"proved for the plan, against {report.tolerated}",
+        )
     best = max(report.attacks, key=lambda attack: attack.epsilon, default=None)
     by = "no attack" if best is None else f"{best.name}, by {best.statistic}"
     table.add_row(

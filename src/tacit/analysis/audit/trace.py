@@ -12,7 +12,8 @@ release comes out as it did before. All that leaves a node must then be what it 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -27,7 +28,12 @@ from tacit.communication.exchange import Exchange
 from tacit.communication.exchange.protocol import Message, descent_of, message_values
 from tacit.data import StackedData
 from tacit.gradients import BatchGradient, StackedModel
+from tacit.privacy.mechanisms.clipping import NoiseNorm
+from tacit.privacy.noise import pairwise
 from tacit.privacy.noise.draws import NodeKeys
+from tacit.privacy.noise.independent import Noise
+from tacit.privacy.noise.lattice import Offsets
+from tacit.privacy.noise.pairwise import PairKeys
 from tacit.training.budget import node_keys
 from tacit.training.plan import Plan
 from tacit.training.prepare import DTYPES
@@ -41,11 +47,16 @@ __all__ = [
     "Trace",
     "TracedExchange",
     "TracedRelease",
+    "pair_keys_of",
     "run_traced",
+    "with_noise",
 ]
 
-ContextFactory = Callable[[Plan, StackedModel, StackedData, NodeKeys, Exchange], StepContext]
-"""What `StackedContext` is called with; an audit of other code puts its own here."""
+ContextFactory = Callable[..., StepContext]
+"""What `StackedContext` is called with; an audit of other code puts its own here.
+
+Plan, model, data, keys and exchange; and, by name, `pair_keys` where the plan has noise of pairs.
+"""
 
 Verb = Literal["mix", "swap", "average", "secure_sum"]
 
@@ -86,6 +97,8 @@ class TracedRelease:
             for: standard deviations, scales of Laplace noise; float64 `[rows]`.
         draws: which calls of the model came before it since the last one: `Trace.drawn[first:end]`.
         sums: which sums did: `Trace.sums[first:end]`.
+        offsets: what the noise was told to add to these rows besides, `[rows, d]` float64: the
+            noise of pairs; None where the plan has none.
     """
 
     step: int
@@ -96,6 +109,7 @@ class TracedRelease:
     deviations: NDArray[np.float64]
     draws: slice
     sums: slice
+    offsets: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,6 +287,46 @@ class _TracedTable:
         return total
 
 
+@dataclass(frozen=True, eq=False)
+class _TracedNoise:
+    """Noise that keeps what it was told to add besides, `given`: rows by node, float64 `[d]`."""
+
+    inner: Noise
+    given: dict[int, Tensor] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def norm(self) -> NoiseNorm:
+        return self.inner.norm
+
+    def add(
+        self,
+        total: Tensor,
+        stds: Sequence[float],
+        keys: NodeKeys,
+        nodes: Sequence[int],
+        k: int,
+        *,
+        part: int,
+        offsets: Offsets | None = None,
+    ) -> Tensor:
+        if offsets is not None:
+            for node, row in zip(nodes, offsets.dense(), strict=True):
+                before = self.given.get(node)
+                self.given[node] = row if before is None else before + row
+        return self.inner.add(total, stds, keys, nodes, k, part=part, offsets=offsets)
+
+    def taken(self, nodes: Sequence[int], like: Tensor) -> Tensor:
+        """What was added to some rows since this was asked last: zeros where nothing was."""
+        nothing = torch.zeros(like.shape[1], dtype=torch.float64, device=like.device)
+        rows = [self.given.get(node, nothing).to(like.device) for node in nodes]
+        self.given.clear()
+        return torch.stack(rows) if rows else nothing.expand(0, -1)
+
+
 class _TracedContext:
     """A context that does what another one does, and keeps what passes.
 
@@ -281,12 +335,19 @@ class _TracedContext:
         plan: what should happen.
         trace: what is added to.
         replay: releases to come out as they did before, in order; None: as they come.
+        noise: that it adds; None where the plan has no noise of pairs.
     """
 
     def __init__(
-        self, inner: StepContext, plan: Plan, trace: Trace, replay: Sequence[TracedRelease] | None
+        self,
+        inner: StepContext,
+        plan: Plan,
+        trace: Trace,
+        replay: Sequence[TracedRelease] | None,
+        noise: _TracedNoise | None,
     ) -> None:
         self._inner, self._plan, self._trace, self._replay = inner, plan, trace, replay
+        self._noise = noise
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -299,7 +360,10 @@ class _TracedContext:
         inner = self._inner.among(k)
         if inner is self._inner:
             return cast(StepContext, self)
-        return cast(StepContext, _TracedContext(inner, self._plan, self._trace, self._replay))
+        return cast(
+            StepContext,
+            _TracedContext(inner, self._plan, self._trace, self._replay, self._noise),
+        )
 
     def batch_gradient(
         self, at: Tensor, k: int, *, part: int = 0, whole: bool = False, clipped: bool = True
@@ -352,9 +416,32 @@ class _TracedContext:
                 deviations=np.asarray(deviations, np.float64),
                 draws=slice(0 if last is None else last.draws.stop, len(trace.drawn)),
                 sums=slice(0 if last is None else last.sums.stop, len(trace.sums)),
+                offsets=None if self._noise is None else self._noise.taken(nodes, before),
             )
         )
         return released
+
+
+def pair_keys_of(plan: Plan, among: Sequence[int] | None = None) -> PairKeys | None:
+    """The keys of the plan's pairs, from its `noise_seed`; None where it has no noise of pairs.
+
+    Args:
+        plan: of the run.
+        among: of pairs with an end among these nodes alone; None: of all.
+    """
+    seed, pairs = plan.config.privacy.noise_seed, plan.release.pairs
+    if pairs is None:
+        return None
+    assert seed is not None
+    ends = None if among is None else set(among)
+    chosen = [pair for pair in pairs.pairs if ends is None or not ends.isdisjoint(pair)]
+    return pairwise.seeded_pair_keys(seed, chosen)
+
+
+def with_noise(plan: Plan, noise: Noise) -> Plan:
+    """The same plan, whose releases get their noise from another object."""
+    algorithm = replace(plan.release.algorithm, noise=noise)
+    return replace(plan, release=replace(plan.release, algorithm=algorithm))
 
 
 def run_traced(
@@ -389,8 +476,14 @@ def run_traced(
     origin = model.start(len(plan.nodes), DTYPES[plan.config.train.dtype], data.targets.device)
     trace = Trace(plan, data.offsets.cpu().numpy(), origin.clone())
     traced_model = cast(StackedModel, _TracedModel(model, trace.drawn))
-    inner = context(plan, traced_model, data, node_keys(plan), TracedExchange(exchange, trace.sent))
-    traced = cast(StepContext, _TracedContext(inner, plan, trace, replay))
+    noise, shared = None, pair_keys_of(plan)
+    ran = plan
+    if shared is not None:
+        noise = _TracedNoise(plan.release.algorithm.noise)
+        ran, context = with_noise(plan, noise), partial(context, pair_keys=shared)
+    heard = TracedExchange(exchange, trace.sent)
+    inner = context(ran, traced_model, data, node_keys(plan), heard)
+    traced = cast(StepContext, _TracedContext(inner, plan, trace, replay, noise))
     state = algorithm.start(origin, options, traced)
     for k in range(steps):
         if models:

@@ -6,7 +6,7 @@ The discrete normal of `points` lattice points a deviation has
 
 A value takes a 16-bit word: one bit is the sign, and the other 15 are the leading bits of a uniform
 V. The size |k| is the least m with V < P(|k| <= m). For most words those 15 bits decide, and a
-table of 2^15 entries has the answer. Where a border lies within the word's cell (about one in 120
+table of 2^15 entries has the answer. Where a border lies within the word's cell (about one in 140
 at 64 points) 64 bits more of V decide, which follow in the keystream; and where they agree with the
 border as well (once in 2^64 such words) 512 bits more do.
 

@@ -158,7 +158,9 @@ class AuditDocument(Document):
 
     `fidelity_tests` and `fidelity_passed` count them; `failures` tells of each test that failed
     and of each attack that accuses what it saw, and `alarms` has their names. `power` is the chance
-    with which what a test says it finds is found.
+    with which what a test says it finds is found. Where noise of pairs cancels, `colluding` nodes
+    pool what they know in all attacks, and `certified_epsilon` is against so many; the plan's
+    guarantee is `guaranteed_epsilon`, against `tolerated`. All three are null elsewhere.
     """
 
     format_version: Count
@@ -183,6 +185,9 @@ class AuditDocument(Document):
     relation: Text
     mechanism: Text
     trust_model: Text
+    colluding: Count | None
+    tolerated: Count | None
+    guaranteed_epsilon: OptionalNumber
     nodes: Items[Count]
     steps: Count
     tested: Items[AuditedModel]

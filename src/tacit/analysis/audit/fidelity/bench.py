@@ -16,10 +16,9 @@ from tacit.algorithms import StepContext
 from tacit.analysis.audit.harness import seeded
 from tacit.analysis.audit.trace import ContextFactory, Trace, TracedRelease, run_traced
 from tacit.analysis.audit.worst_case import Candidate
-from tacit.communication.exchange import Exchange, InProcessExchange
+from tacit.communication.exchange import InProcessExchange
 from tacit.data import StackedData
 from tacit.gradients import StackedModel
-from tacit.privacy.noise.draws import NodeKeys
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 
@@ -174,11 +173,9 @@ class Bench:
         calls: list[NotedCall] = []
         divisions: list[NotedDivision] = []
 
-        def noted(
-            plan: Plan, model: StackedModel, data: StackedData, keys: NodeKeys, exchange: Exchange
-        ) -> StepContext:
+        def noted(plan: Plan, model: StackedModel, *others: Any, **named: Any) -> StepContext:
             noting = cast(StackedModel, _NotingModel(model, calls, absent))
-            inner = self.context(plan, noting, data, keys, exchange)
+            inner = self.context(plan, noting, *others, **named)
             return cast(StepContext, _NotingContext(inner, divisions))
 
         exchange = InProcessExchange(

@@ -11,7 +11,7 @@ What is seen is what reaches a message by another way than through the noise: mo
 that is added after it, a step that is sent bare, a compressor that selects by un-noised values, a
 division by how many records were drawn. What is not seen is what depends on private values for
 records that were not tried, and what is wrong with the noise itself or with the sum that it is
-added to: other tests look at these. Noise that nodes share in pairs does not exist yet.
+added to: other tests look at these. Noise of pairs is a part of the release that is kept.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from torch import Tensor
 from tacit.analysis.audit.fidelity.compared import Items, changed, exact_finding, fingerprint
 from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.analysis.audit.fidelity.other_records import CHANGES, other_records
-from tacit.analysis.audit.fidelity.pinned import Place, pinned, with_noise
+from tacit.analysis.audit.fidelity.pinned import Place, pinned
 from tacit.analysis.audit.harness import seeded
-from tacit.analysis.audit.trace import ContextFactory, Sent, Trace, run_traced
+from tacit.analysis.audit.trace import ContextFactory, Sent, Trace, run_traced, with_noise
 from tacit.communication.compression import Coding
 from tacit.data import StackedData
 from tacit.training.prepare import Job

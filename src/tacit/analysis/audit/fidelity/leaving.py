@@ -17,6 +17,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -28,8 +29,8 @@ from tacit.analysis.audit.fidelity.compared import Items, changed, digest, exact
 from tacit.analysis.audit.fidelity.compared import fingerprint as bits
 from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.analysis.audit.fidelity.other_records import CHANGES, other_records
-from tacit.analysis.audit.fidelity.pinned import Place, pinned, with_noise
-from tacit.analysis.audit.trace import ContextFactory
+from tacit.analysis.audit.fidelity.pinned import Place, pinned
+from tacit.analysis.audit.trace import ContextFactory, with_noise
 from tacit.analysis.statement import statement_document
 from tacit.communication.peers import Alone
 from tacit.communication.received import SESSION_ID, Form
@@ -190,8 +191,9 @@ class _Pin:
 
     def make_context(self, *arguments: Any) -> StackedContext:
         """Without the list of the nodes of this process, which are all."""
-        plan, model, data, keys, exchange, _ = arguments
-        return cast(StackedContext, self.context(plan, model, data, keys, exchange))
+        plan, model, data, keys, exchange, _, shared = arguments
+        context = self.context if shared is None else partial(self.context, pair_keys=shared)
+        return cast(StackedContext, context(plan, model, data, keys, exchange))
 
 
 def _run_on(job: Job, name: str, pin: _Pin) -> _Left | None:

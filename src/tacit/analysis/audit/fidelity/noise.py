@@ -16,8 +16,8 @@ sums of squares are chi-square, exactly, in any number and width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tacit.analysis.audit.fidelity import noise_law as law
 from tacit.analysis.audit.fidelity import noise_links as links
@@ -26,7 +26,7 @@ from tacit.analysis.audit.fidelity.finding import LEVEL, Finding
 from tacit.analysis.audit.fidelity.laws import Look
 from tacit.analysis.audit.fidelity.noise_sample import NoiseSample, noise_sample, sample_of
 
-__all__ = ["NoiseSample", "noise_findings", "noise_sample", "sample_of"]
+__all__ = ["NoiseSample", "noise_findings", "noise_sample", "pair_noise_findings", "sample_of"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,32 @@ def noise_findings(samples: Sequence[NoiseSample]) -> list[Finding]:
         samples: of noise, say of a laboratory and of the user's own model.
     """
     return [finding for test in _TESTS for finding in _found(test, samples)]
+
+
+def pair_noise_findings(samples: Sequence[NoiseSample]) -> list[Finding]:
+    """The tests that are made of the noise of pairs as well, each over all samples together.
+
+    None of them says how much epsilon weaker noise of pairs would allow.
+
+    Args:
+        samples: of noise of pairs, whose `node` is the number of a pair.
+    """
+    return [
+        replace(
+            finding,
+            noise_factor=None,
+            saw=finding.saw.replace("node", "pair"),
+            power=finding.power.replace("node", "pair"),
+        )
+        for test in _TESTS
+        if test.name in _OF_PAIRS
+        for finding in _found(_of_pairs(test), samples)
+    ]
+
+
+def _of_pairs(test: _Test) -> _Test:
+    name, question = _OF_PAIRS[test.name]
+    return replace(test, name=name, question=question, meaning=test.meaning.replace("node", "pair"))
 
 
 def _found(test: _Test, samples: Sequence[NoiseSample]) -> list[Finding]:
@@ -270,3 +296,71 @@ _TESTS: tuple[_Test, ...] = (
         lambda least: "Finds a single one.",
     ),
 )
+
+_OF_PAIRS: Mapping[str, tuple[str, str]] = {
+    "noise variance": (
+        "pair noise variance",
+        "Is the noise of pairs as large as planned?",
+    ),
+    "noise of each coordinate": (
+        "pair noise of each coordinate",
+        "Is the noise of pairs as large as planned in every coordinate?",
+    ),
+    "noise of each node": (
+        "noise of each pair",
+        "Is the noise of every pair as large as planned?",
+    ),
+    "noise of each step": (
+        "pair noise of each step",
+        "Is the noise of pairs as large as planned in every step?",
+    ),
+    "noise common to steps": (
+        "pair noise common to steps",
+        "Does every pair have other noise in every step?",
+    ),
+    "noise common to nodes": (
+        "noise common to pairs",
+        "Does every pair have noise of its own?",
+    ),
+    "noise common to runs": (
+        "pair noise common to runs",
+        "Does every run have pair noise of its own?",
+    ),
+    "noise some steps apart": (
+        "pair noise some steps apart",
+        "Is the noise of a pair independent of its noise in the steps before?",
+    ),
+    "noise moved on": (
+        "pair noise moved on",
+        "Does every step draw the noise of a pair from a stretch of its own?",
+    ),
+    "noise met twice": (
+        "pair noise met twice",
+        "Is every noise of a pair used once?",
+    ),
+    "noise of coordinates": (
+        "pair noise of coordinates",
+        "Does every coordinate have pair noise of its own?",
+    ),
+    "noise in any direction": (
+        "pair noise in any direction",
+        "Is the noise of pairs alike in all directions?",
+    ),
+    "mean of the noise": (
+        "mean of the pair noise",
+        "Is the noise of pairs around zero?",
+    ),
+    "low bits": (
+        "lattice of the pair noise",
+        "Is every number that a pair draws on its public lattice?",
+    ),
+    "lowest bit": (
+        "lowest bit of the pair noise",
+        "Is the lowest bit of what a pair draws a fair coin?",
+    ),
+    "shape of the noise": (
+        "shape of the pair noise",
+        "Does the noise of pairs follow its law, out to its tails?",
+    ),
+}
+"""Which tests are made of the noise of pairs, and what they are then called."""

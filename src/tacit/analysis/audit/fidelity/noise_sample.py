@@ -30,7 +30,14 @@ from tacit.privacy.noise.gaussian import spacing
 from tacit.privacy.noise.laplace import laplace_spacing
 from tacit.training.plan import Plan
 
-__all__ = ["NoiseKind", "NoiseSample", "ReleasePlace", "noise_sample", "sample_of"]
+__all__ = [
+    "NoiseKind",
+    "NoiseSample",
+    "ReleasePlace",
+    "columns_of",
+    "noise_sample",
+    "sample_of",
+]
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -149,6 +156,7 @@ def sample_of(
     seed: int = 0,
     drawn: Array | None = None,
     missing: Sequence[ReleasePlace] = (),
+    offsets: Tensor | None = None,
 ) -> NoiseSample:
     """The noise of releases from what was handed in and what came back.
 
@@ -162,12 +170,13 @@ def sample_of(
         seed: of the auditor's coins, and of the public choice of coordinates.
         drawn: records that were drawn over those that were expected, `[releases]`.
         missing: releases that the plan has, and that were not made.
+        offsets: what was added besides before all was rounded, float64 `[releases, d]`.
 
     Raises:
         InputError: a planned deviation is not between 2^-500 and 2^500.
     """
     rng = np.random.default_rng([0x6E6F697365, seed])
-    chosen = _columns(len(places), int(before.shape[1]), rng)
+    chosen = columns_of(len(places), int(before.shape[1]), rng)
     shape = len(places), len(chosen)
     scores, handed = np.empty(shape), np.empty(shape)
     sizes, columns = np.empty(len(places)), np.zeros(len(chosen))
@@ -176,14 +185,17 @@ def sample_of(
     for first in range(0, len(places), height):
         rows = slice(first, first + height)
         given, released = (values[rows][:, chosen].cpu().numpy() for values in (before, after))
+        total = given.astype(np.float64)
+        if offsets is not None:
+            total = total + offsets[rows][:, chosen].cpu().numpy()
         deviation = deviations[rows, None]
         unit = np.array([[_SPACINGS[kind](float(value))] for value in deviations[rows]])
-        scores[rows], size = _ideal(given, released, deviation, unit, kind, rng)
+        scores[rows], size = _ideal(total, released, deviation, unit, kind, rng)
         sizes[rows] = size.sum(1)
         columns += size.sum(0)
         handed[rows] = _directions(given.astype(np.float64) / deviation)
-        off[rows], odd[rows], judged[rows] = _lattice_counts(given, released, unit)
-    columns_of = {
+        off[rows], odd[rows], judged[rows] = _lattice_counts(total, released, unit)
+    labels = {
         name: np.array([getattr(place, name) for place in places], np.int64)
         for name in ("step", "node", "part", "run")
     }
@@ -202,7 +214,7 @@ def sample_of(
         missing=tuple(missing),
         twice=_repeated(places),
         coordinates=int(before.shape[1]),
-        **columns_of,
+        **labels,
     )
 
 
@@ -248,6 +260,7 @@ def noise_sample(
     ]
     drawn = [_drawn(trace, release, plan) for _, trace, release in made]
     known = [shares for shares in drawn if shares is not None]
+    besides = [release.offsets for *_, release in made if release.offsets is not None]
     return sample_of(
         _rows([release.before for *_, release in made], kept),
         _rows([release.after for *_, release in made], kept),
@@ -258,6 +271,7 @@ def noise_sample(
         seed=seed,
         drawn=np.concatenate(known)[kept] if known and len(known) == len(made) else None,
         missing=_missing(places, plan, ran, len(traces) * taken),
+        offsets=_rows(besides, kept) if besides else None,
     )
 
 
@@ -315,7 +329,7 @@ def _repeated(places: Sequence[ReleasePlace]) -> tuple[ReleasePlace, ...]:
     return tuple(again)
 
 
-def _columns(releases: int, width: int, rng: np.random.Generator) -> Counts:
+def columns_of(releases: int, width: int, rng: np.random.Generator) -> Counts:
     """All coordinates, or blocks of them by a public choice where the numbers are too many."""
     most = max(_BLOCK, MOST_NUMBERS // max(1, releases))
     if width <= most:
@@ -327,7 +341,7 @@ def _columns(releases: int, width: int, rng: np.random.Generator) -> Counts:
 
 
 def _ideal(
-    before: NDArray[np.floating],
+    total: Array,
     after: NDArray[np.floating],
     deviation: Array,
     unit: Array,
@@ -336,8 +350,7 @@ def _ideal(
 ) -> tuple[Array, Array]:
     """Scores and sizes of points drawn from the intervals in which the ideal noise lies."""
     lowest, highest = _cell(after, unit)
-    given = before.astype(np.float64)
-    lowest, highest = (lowest - given) / deviation, (highest - given) / deviation
+    lowest, highest = (lowest - total) / deviation, (highest - total) / deviation
     # On the upper side of the law, where its tail keeps its relative accuracy.
     turned = lowest + highest < 0
     low, high = np.where(turned, -highest, lowest), np.where(turned, -lowest, highest)
@@ -404,7 +417,7 @@ def _directions(values: Array) -> Array:
 
 
 def _lattice_counts(
-    before: NDArray[np.floating], after: NDArray[np.floating], unit: Array
+    total: Array, after: NDArray[np.floating], unit: Array
 ) -> tuple[Counts, Counts, Counts]:
     """How many numbers are off the lattice, an odd multiple of its spacing, and judged for that.
 
@@ -414,7 +427,7 @@ def _lattice_counts(
     points = after.astype(np.float64) / unit
     whole = points == np.rint(points)
     most = _WHOLE_FLOAT32 if after.dtype == np.float32 else 2.0**52
-    judged = np.abs(before.astype(np.float64) / unit) < most / 2
+    judged = np.abs(total / unit) < most / 2
     with np.errstate(invalid="ignore"):
         odd = whole & judged & (np.mod(points, 2.0) == 1.0)
     return (~whole).sum(1), odd.sum(1), judged.sum(1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -18,9 +18,8 @@ from tacit.privacy.mechanisms.clipping import NoiseNorm
 from tacit.privacy.noise.draws import NodeKeys
 from tacit.privacy.noise.independent import Noise
 from tacit.privacy.noise.lattice import Offsets
-from tacit.training.plan import Plan
 
-__all__ = ["Asked", "Pinned", "Place", "pinned", "with_noise"]
+__all__ = ["Asked", "Pinned", "Place", "pinned"]
 
 Place = tuple[int, int, int, int]
 """Step, part, node, and how often that was asked for before."""
@@ -109,9 +108,3 @@ def pinned(inner: Noise, before: Mapping[Place, Tensor] | None = None) -> Pinned
         before: what the other run kept; None keeps.
     """
     return Pinned(inner, {} if before is None else dict(before), before is not None)
-
-
-def with_noise(plan: Plan, noise: Noise) -> Plan:
-    """The same plan, whose releases get their noise from another object."""
-    algorithm = replace(plan.release.algorithm, noise=noise)
-    return replace(plan, release=replace(plan.release, algorithm=algorithm))

@@ -214,6 +214,7 @@ class _Judge:
         self._rounding = _ROUNDING[bench.job.dtype]
         self._l1 = bench.plan.release.algorithm.noise.norm == "l1"
         self._releases = releases
+        self._pairs = bench.plan.release.pairs
         steps: dict[int, list[int]] = {}
         for release in releases:
             for node in release.nodes:
@@ -241,7 +242,7 @@ class _Judge:
         moved: dict[int, dict[int, float]] = {}
         hit: dict[int, set[int]] = {}
         for release, left, right, nodes in zip(self._releases, one, other, drawn, strict=True):
-            lengths = _lengths(left, right, self._l1) / release.deviations
+            lengths = _lengths(left, right, self._l1) / self._hidden(release)
             for node, length in zip(release.nodes, lengths.tolist(), strict=True):
                 own = moved.setdefault(node, {})
                 before = own.get(release.step, 0.0)
@@ -256,6 +257,14 @@ class _Judge:
                 seen.add(share, nothing, node, step, name, how)
                 largest = max(largest, 0.0 if nothing else share)
         return largest
+
+    def _hidden(self, release: TracedRelease) -> Array:
+        """The deviation of the noise that counts for each row: that of the node's own, or more."""
+        pairs = self._pairs
+        if pairs is None:
+            return release.deviations
+        gains = np.array([pairs.gain(node, release.step) for node in release.nodes])
+        return np.asarray(release.deviations * gains, np.float64)
 
     def _limited(
         self, node: int, moved: dict[int, float], hit: set[int], left_out: bool
