@@ -403,6 +403,20 @@ class Algorithm(Generic[State, Chosen]):
         return _described(self.documentation, self.title)[1]
 
     @property
+    def no_rounds(self) -> str:
+        """Why its steps have one gossip round each; empty: they may have more.
+
+        Further rounds send `state.x`, so that it must be the models, and made of what was noised,
+        unless `gossip` says what they send.
+        """
+        if self.weights == "server":
+            return "has a server, and what it averages is every client's: nothing is left to mix"
+        mixes_models = self.released_models and self.models is _x_of
+        if self.one_round or self.gossip is not None or mixes_models:
+            return self.one_round
+        return "does not say what a round of gossip alone may send (`gossip`)"
+
+    @property
     def setting(self) -> Literal["peer-to-peer", "federated"]:
         """Who talks to whom."""
         return "federated" if self.weights == "server" else "peer-to-peer"

@@ -10,6 +10,8 @@ stands in the mechanisms: other steps have `SILENT` noise there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +20,7 @@ from tacit.privacy import from_statement
 from tacit.privacy.ledger.ledger import StepRun
 from tacit.privacy.ledger.spent import cost, released
 from tacit.privacy.mechanisms.base import against, observer
-from tacit.privacy.mechanisms.composed import Scheduled, schedule
+from tacit.privacy.mechanisms.composed import Composed, Mechanism, Scheduled, schedule
 from tacit.privacy.mechanisms.steps import SILENT
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.ledger import LedgerAccount, LedgerReport
@@ -51,23 +53,23 @@ def epsilon_against(
         expected = f"must be of the {len(ledger.nodes)} nodes of its ledger"
         raise InputError("trust", len(trust.own), expected)
     mechanisms = [_mechanism(ledger, account, trust) for account in ledger.nodes]
-    planned = np.array([schedule(mechanism) for mechanism in mechanisms]).T  # [steps, nodes]
+    steps = [_steps(mechanism) for mechanism in mechanisms]
+    planned = np.array(steps).T if None not in steps else np.ones((1, len(mechanisms)))
     active = planned < SILENT
     shared = _shared(mechanisms[0].trust_model, active, trust)
     gains = _gains(shared, active)
-    _check_noise(planned, active, gains, trust)
-    known: dict[tuple[Scheduled, _Charged, float | None], float | None] = {}
+    if None not in steps:
+        _check_noise(mechanisms, planned, active, gains, trust)
+    known: dict[tuple[Mechanism, _Charged, float | None], float | None] = {}
     rows = []
     for colluding in range(len(trust.epsilon_by_colluders)):
-        seen = planned
+        ratios = np.ones(gains.shape)
         if colluding != trust.colluding:
             ratios = _gains(shared.against(colluding), active) / gains
-            # Rounded down: a multiplier never counts for more than it does.
-            seen = np.nextafter(planned * ratios, 0.0)
         row = []
         for node, account in enumerate(ledger.nodes):
             charged = account.releases[0].charged
-            key = (mechanisms[node].with_schedule(seen[:, node].tolist()), charged, account.delta)
+            key = (_counting(mechanisms[node], ratios[:, node]), charged, account.delta)
             if key not in known:
                 known[key] = _epsilon(*key)
             row.append(known[key])
@@ -75,17 +77,35 @@ def epsilon_against(
     return tuple(rows)
 
 
-def _mechanism(ledger: LedgerReport, account: LedgerAccount, trust: TrustTerms) -> Scheduled:
-    """What one node released, with one noise multiplier a planned step."""
+def _steps(mechanism: Mechanism) -> tuple[float, ...] | None:
+    """One noise multiplier a planned step; None where a mechanism has parts of several kinds.
+
+    Only methods whose nodes take part in every step have such parts.
+    """
+    return schedule(mechanism) if isinstance(mechanism, Scheduled) else None
+
+
+def _counting(mechanism: Mechanism, ratios: NDArray[np.float64]) -> Mechanism:
+    """The mechanism where noise counts for so many times as much, at every step or at all alike."""
+    if isinstance(mechanism, Composed):
+        return Composed([_counting(part, ratios) for part in mechanism.parts])
+    if not isinstance(mechanism, Scheduled):
+        expected = "a mechanism of steps with noise multipliers, where nodes share noise"
+        raise InputError("mechanisms", mechanism.describe(), expected)
+    if (ratios == 1.0).all():
+        return mechanism
+    # Rounded down: a multiplier never counts for more than it does.
+    return mechanism.with_schedule(np.nextafter(schedule(mechanism) * ratios, 0.0).tolist())
+
+
+def _mechanism(ledger: LedgerReport, account: LedgerAccount, trust: TrustTerms) -> Mechanism:
+    """What one node released."""
     (release,) = account.releases
     mechanism = from_statement(ledger.mechanisms[release.mechanism])
     model = mechanism.trust_model
     if model != against(observer(model), trust.colluding):
         expected = f"must be that of the mechanisms, whose trust model is {model!r}"
         raise InputError("trust: colluding", trust.colluding, expected)
-    if not isinstance(mechanism, Scheduled):
-        expected = "a mechanism with one noise multiplier a step, where nodes share noise"
-        raise InputError("mechanisms", mechanism.describe(), expected)
     return mechanism
 
 
@@ -111,6 +131,7 @@ def _gains(shared: PairNoise | SecureSums, active: NDArray[np.bool_]) -> NDArray
 
 
 def _check_noise(
+    mechanisms: Sequence[Mechanism],
     planned: NDArray[np.float64],
     active: NDArray[np.bool_],
     gains: NDArray[np.float64],
@@ -118,17 +139,22 @@ def _check_noise(
 ) -> None:
     """Refuse terms that the multipliers of the mechanisms do not follow from.
 
-    Of each step, all nodes have the same noise multiplier over gain, own deviation and batch.
+    Of each step, all nodes whose records are drawn in the same way have the same noise multiplier
+    over gain, own deviation and batch.
     """
     unit = planned / (gains * np.array(trust.own) * np.array(trust.expected_batch))
-    unit = np.where(active, unit, np.nan)[active.any(axis=1)]
-    spread = np.nanmax(unit, axis=1) / np.nanmin(unit, axis=1) - 1.0
-    if spread.size and spread.max() > _SAME:
-        expected = "must be the noise that the noise multipliers of the ledger follow from"
-        raise InputError("trust: own", list(trust.own), expected)
+    unit = np.where(active, unit, np.nan)
+    kinds = [(mechanism.kind, mechanism.rate == 1) for mechanism in mechanisms]
+    for kind in set(kinds):
+        alike = unit[:, [other == kind for other in kinds]]
+        alike = alike[~np.isnan(alike).all(axis=1)]
+        spread = np.nanmax(alike, axis=1) / np.nanmin(alike, axis=1) - 1.0
+        if spread.size and spread.max() > _SAME:
+            expected = "must be the noise that the noise multipliers of the ledger follow from"
+            raise InputError("trust: own", list(trust.own), expected)
 
 
-def _epsilon(mechanism: Scheduled, charged: _Charged, delta: float | None) -> float | None:
+def _epsilon(mechanism: Mechanism, charged: _Charged, delta: float | None) -> float | None:
     if delta is None:
         return None
     epsilon: float | None = plain_json(

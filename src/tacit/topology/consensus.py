@@ -154,7 +154,9 @@ class ModelSpread:
             pair_noise: rho.
         """
         variances = self.own + pair_noise**2 * self.paired
-        return np.sqrt(variances / self.mean[:, None])
+        # Where nobody has added noise yet, nothing stands apart.
+        mean = self.mean[:, None]
+        return np.sqrt(np.divide(variances, mean, out=np.ones_like(variances), where=mean > 0))
 
     def apart(self, pair_noise: float) -> Matrix:
         """Root mean square over nodes of the deviation from the mean model, `[points]`.

@@ -243,7 +243,7 @@ def affordable(
         limits += _data_limits(plan, ledger.shared, paid, ledger.own.run_id, again)
     until, short = plan.steps, None
     for limit in limits:
-        covered = _covered(limit, paid, until)
+        covered = _covered(limit, first, paid, until)
         if covered < until:
             until, short = covered, limit
     if short is None:
@@ -304,11 +304,17 @@ def _data_limits(
     ]
 
 
-def _covered(limit: _Limit, first: int, until: int) -> int:
-    """The largest end within [first, until] for which a node's epsilon stays in its budget."""
-    low, high = first, until
+def _covered(limit: _Limit, first: int, paid: int, until: int) -> int:
+    """The largest end within [paid, until] for which a node's epsilon stays in its budget.
+
+    `first` where it does not even without a step beyond those that are paid: what is drawn again
+    when a run goes on is charged on top of them.
+    """
+    low, high = paid, until
     if limit.cost(high) <= limit.budget:
         return high
+    if limit.cost(low) > limit.budget:
+        return first
     while high - low > 1:
         middle = (low + high) // 2
         fits = limit.cost(middle) <= limit.budget

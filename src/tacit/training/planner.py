@@ -48,6 +48,8 @@ __all__ = ["build_plan"]
 _SHAPES = 20
 _WORTHWHILE = 0.01
 _UPWARDS = 1 + 1e-12
+# That the largest pair noise is computed from other sums, which err in their last digits.
+_ROUNDED = 1 + 1e-6
 
 _log = logging.getLogger(__name__)
 
@@ -141,13 +143,14 @@ def _choice(
     config: Config, release: Release, nodes: Sequence[NodePlan], mixing: Mixing
 ) -> PairChoice:
     """Noise of pairs and gossip rounds, as they are given or as they are best."""
-    pair_noise, rounds = config.privacy.pair_noise, config.topology.rounds
+    pair_noise = config.privacy.pair_noise
+    free = config.topology.rounds == "auto" and not config.algorithm.definition.no_rounds
     return choose(
         release,
         [node.noise_scale / node.expected_batch for node in nodes],
         mixing,
         pair_noise=None if pair_noise in (None, "auto") else float(pair_noise or 0.0),
-        rounds=planned_rounds(config) if rounds != "auto" else None,
+        rounds=None if free else planned_rounds(config),
     )
 
 
@@ -468,12 +471,12 @@ def _with_pair_noise(
             break
         chosen, least = pairs.scaled(factor), factor * root_mean_square(own) * (1 - _WORTHWHILE)
         shape = shape * np.sqrt(needed / counted)
-    if ratio > chosen.most:
+    if ratio > chosen.most * _ROUNDED:
         raise InputError(
             "privacy.pair_noise",
             ratio,
             "is too large beside the own noise of some node: "
-            f"at most {math.floor(chosen.most * 100) / 100:g} here",
+            f"at most {float(f'{chosen.most * 0.999:.3g}'):g} here",
         )
     release = replace(release, pairs=chosen)
     scaled = _own_noise(nodes, chosen)
@@ -595,7 +598,9 @@ def _enough(
             spent = release.epsilon(louder, [(0, release.setup.steps)])
             if spent is not None and spent <= node.budget:
                 continue
-        factor = max(factor, _noise_scale(settings, release, node, node) / node.noise_scale)
+        # What one step costs is no guess for another here.
+        guess = node if settings.epsilon_per_round is None else None
+        factor = max(factor, _noise_scale(settings, release, node, guess) / node.noise_scale)
     return factor
 
 

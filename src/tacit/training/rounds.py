@@ -19,8 +19,6 @@ from tacit.training.plan import Plan
 
 __all__ = ["advanced", "contraction_of_rounds", "finally_mixed", "planned_rounds"]
 
-_SERVER = "has a server, and what it averages is every client's: nothing is left to mix"
-
 
 def planned_rounds(config: Config) -> int:
     """Gossip rounds of a step, R, that an experiment has; "auto" is 1 with independent noise.
@@ -32,7 +30,7 @@ def planned_rounds(config: Config) -> int:
     if asked is None or asked == "auto" or asked == 1:
         return 1
     row = config.algorithm.definition
-    reason = _SERVER if row.weights == "server" else row.one_round
+    reason = row.no_rounds
     if reason:
         raise InputError("topology.rounds", asked, f"{row.name} {reason}; leave it out")
     return int(asked)

@@ -231,7 +231,7 @@ def begin(
         step=first,
         seconds_before=seconds,
         evaluation_steps=evaluation_steps,
-        curves=_curves(job, _with_again(job, charged, first), paid, evaluation_steps),
+        curves=_curves(job, _with_again(job, charged, first, until), paid, evaluation_steps),
         rows=rows,
         started=known,
         message=message,
@@ -247,10 +247,12 @@ def drawn_again(job: Job, nodes: Sequence[int], first: int) -> tuple[Interval, .
 
 
 def _with_again(
-    job: Job, charged: Mapping[int, Sequence[Interval]], first: int
+    job: Job, charged: Mapping[int, Sequence[Interval]], first: int, until: int
 ) -> dict[int, tuple[Interval, ...]]:
-    """What is charged once every process has reserved what it draws again."""
+    """What is charged once every process has reserved what it draws again, if any step follows."""
     found = {node: tuple(intervals) for node, intervals in charged.items()}
+    if first >= until:
+        return found
     for rank in range(job.placement.processes):
         nodes = job.placement.hosted(rank)
         for node in nodes:
