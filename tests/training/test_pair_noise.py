@@ -199,3 +199,27 @@ def test_keys_of_pairs_do_nothing_without_them(sections: dict[str, Any], where: 
     with pytest.raises(InputError, match="pairwise") as caught:
         plan_of([40] * NODES, **sections)
     assert caught.value.where == where
+
+
+def test_no_round_costs_more_than_it_may_whoever_is_away() -> None:
+    """In step 3 all nodes but one are away, so that nothing but its own noise hides it."""
+    alone = {"down": [[node, 3, 4] for node in range(1, NODES)]}
+    settings = {"epsilon_per_round": 0.3, "pair_noise": 3.0}
+    topology = {"graph": "complete", "rounds": 1}
+    algorithm = {"name": "dp2-sgd"}
+    plan = pairwise(
+        epsilon=None, settings=settings, topology=topology, algorithm=algorithm, faults=alone
+    )
+    for node in plan.nodes:
+        for step in plan.release.active_steps(node):
+            spent = plan.release.epsilon(node, [(step, step + 1)])
+            assert spent is not None
+            assert spent <= 0.3
+
+
+def test_the_plan_keeps_to_the_noise_of_pairs_that_it_chooses() -> None:
+    budgets = [0.01, 0.1, 1.0, 10.0, 100.0]
+    plan = pairwise([40] * 5, epsilon=budgets, settings={"pair_noise": "auto"})
+    pairs = plan.release.pairs
+    assert pairs is not None
+    assert pairs.ratio <= pairs.most * (1 + 1e-6)

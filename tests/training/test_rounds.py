@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,15 @@ def test_a_server_and_public_copies_have_one_round_and_the_others_several() -> N
         with pytest.raises(InputError, match=r"topology.rounds = 3: .*; leave it out") as refused:
             plan_of(name, rounds=3)
         assert ("server" if name in SERVERS else "public copies") in str(refused.value)
+
+
+def test_models_that_are_private_are_sent_in_no_round_that_they_do_not_ask_for() -> None:
+    """A row of a user's own, whose messages hold something else than its models."""
+    row = ALGORITHMS["dp2-sgd"]
+    assert not row.no_rounds
+    for own in (replace(row, released_models=False), replace(row, models=lambda state: state.x)):
+        assert "gossip" in own.no_rounds
+        assert not replace(own, gossip=ALGORITHMS["dp-dda"].gossip).no_rounds
 
 
 @pytest.mark.parametrize("value", [0, -1, 1001, 1.5, True, "many"])
