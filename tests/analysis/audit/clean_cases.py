@@ -88,14 +88,17 @@ ONCE_AN_EPOCH: Mapping[str, Callable[[], Job]] = {
 }
 """Methods whose records take part in one random step of each epoch; also some nodes are away."""
 
+WITH_PAIRS = {
+    "privsgp": "momentum", "privsgp-vr": "anchors", "adp2-sgd": "stragglers", "dp-dda": "some"
+}  # fmt: skip
 PAIRWISE: Mapping[str, Callable[[], Job]] = {
     f"{name}, pairs": lambda name=name: job(  # type: ignore[misc]
-        PAIRED, algorithm=name, options=next(iter(VARIANTS.get(name, {"": {}}).values()))
+        PAIRED, algorithm=name, options=VARIANTS.get(name, {}).get(WITH_PAIRS.get(name, ""), {})
     )
     for name in PRIVATE
     if ALGORITHMS[name].no_pairwise is None and ALGORITHMS[name].weights != "server"
 }
-"""Every algorithm that runs with noise of pairs, in its first variant."""
+"""Every algorithm that runs with noise of pairs, some of them in a variant."""
 
 CLEAN: Mapping[str, Callable[[], Job]] = {
     f"{shown}, {setting}": make for shown, cases in _ALL.items() for setting, make in cases.items()
