@@ -76,7 +76,9 @@ def test_a_ledger_tells_what_its_plan_told(
 def test_anchors_are_told_like_sums(tmp_path: Path, batch: Any) -> None:
     """Their mechanism has parts of two kinds."""
     plan, _, terms = trained(
-        tmp_path / "run", algorithm={"name": "privsgp-vr", "anchor_every": 2}, train={"batch": batch}
+        tmp_path / "run",
+        algorithm={"name": "privsgp-vr", "anchor_every": 2},
+        train={"batch": batch},
     )
     for stated, planned in zip(terms.epsilon_by_colluders, epsilon_by_colluders(plan), strict=True):
         assert stated == pytest.approx(planned, rel=1e-6)

@@ -15,6 +15,8 @@ from tacit.privacy import RandomAllocationGaussian
 from tacit.privacy.ledger.ledger import Ledger, read_ledger
 from tacit.privacy.ledger.spent import run_mechanism
 from tacit.privacy.mechanisms.steps import SILENT
+from tacit.report.documents.metrics import PublicMeasurement
+from tacit.training.hooks import Callback
 from tacit.training.loop import execute
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
@@ -97,8 +99,9 @@ def test_a_node_that_is_away_releases_parts_of_epochs() -> None:
         assert privacy.epsilon(released, delta=1e-5) <= 2.0
 
 
-def job_of(steps: int = 9, **privacy: Any) -> Job:
+def job_of(steps: int = 9, evaluate_every: int | None = None, **privacy: Any) -> Job:
     settings = {"batch": 60, "steps": steps, "sampling": "allocation", "checkpoint_every": 1}
+    settings |= {} if evaluate_every is None else {"evaluate_every": evaluate_every}
     given = {"noise_std": None, "epsilon": 4.0} | privacy
     sections = experiment(train=settings, privacy=given, nodes={"count": 4})
     return prepare(load_config(sections))
@@ -155,3 +158,24 @@ def test_at_the_end_of_an_epoch_nothing_is_paid_twice(tmp_path: Path) -> None:
     assert (ended.status, ended.steps) == ("done", 9)
     for node, spent in zip(job.plan.nodes, ended.epsilon, strict=True):
         assert spent == node.epsilon
+
+
+@pytest.mark.slow
+def test_a_stop_that_keeps_all_charged_leaves_no_budget_for_an_epoch_drawn_again(
+    tmp_path: Path,
+) -> None:
+    """What was released may have chosen such a stop, so that all steps stay charged."""
+
+    class Stop(Callback):
+        def on_metrics(self, metrics: PublicMeasurement) -> bool:
+            return metrics.step >= 4
+
+    job, run = job_of(evaluate_every=1), tmp_path / "run"
+    stopped = execute(job, out=run, callbacks=[Stop()])
+    assert (stopped.status, stopped.steps) == ("stopped", 4)
+    assert "charged again" in (stopped.message or "")
+    ended = execute(job, out=run, resume=True)
+    assert (ended.status, ended.steps) == ("budget-exhausted", 4)
+    for spent in ended.epsilon:
+        assert spent is not None
+        assert spent <= 4.0
