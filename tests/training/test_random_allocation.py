@@ -173,7 +173,7 @@ def test_a_stop_that_keeps_all_charged_leaves_no_budget_for_an_epoch_drawn_again
     job, run = job_of(evaluate_every=1), tmp_path / "run"
     stopped = execute(job, out=run, callbacks=[Stop()])
     assert (stopped.status, stopped.steps) == ("stopped", 4)
-    assert "charged again" in (stopped.message or "")
+    assert "charged for it again" in (stopped.message or "")
     ended = execute(job, out=run, resume=True)
     assert (ended.status, ended.steps) == ("budget-exhausted", 4)
     for spent in ended.epsilon:

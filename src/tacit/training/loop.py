@@ -393,9 +393,7 @@ def _stopped(run: RunState, hooks: Hooks, asked: bool, called: bool) -> str:
         return f"{by}; an earlier stop by a callback keeps all {run.charged} steps charged"
     more = "going on costs no more"
     if drawn_again(run.job, run.job.hosted, run.step):
-        more = (
-            "whoever goes on draws the epoch that was under way anew, and is charged for it again"
-        )
+        more = "who goes on draws the epoch under way anew, and is charged for it again"
     return (
         f"{by}: such a stop may depend on what was released, so that all {run.charged} planned "
         f"steps are charged and epsilon is that of the whole plan; {more}"
