@@ -20,7 +20,7 @@ from tacit.privacy.noise.discrete import (
     DOUBT,
     FINE_BITS,
     LAST_BITS,
-    Table,
+    NormalTable,
     size_of,
     table_of,
 )
@@ -98,7 +98,7 @@ def test_other_lattices_are_refused(points: int) -> None:
         table_of(points)
 
 
-def by_hand(key: int, columns: int, table: Table = TABLE) -> list[int]:
+def by_hand(key: int, columns: int, table: NormalTable = TABLE) -> list[int]:
     """The numbers of a key, from its keystream and whole numbers alone."""
     reserve = fine_words(table.points)
     strips = -(-columns // STRIP)
@@ -120,7 +120,7 @@ def by_hand(key: int, columns: int, table: Table = TABLE) -> list[int]:
     return found
 
 
-def drawn(columns: int, table: Table = TABLE) -> NDArray[np.int32]:
+def drawn(columns: int, table: NormalTable = TABLE) -> NDArray[np.int32]:
     """The numbers of two keys, `[2, columns]`, each at one end that is here."""
     ends = {0: (0, -1), 1: (-1, 1)}
     rows = draw_rows(KEYS, ends, 2, columns, position(3, 1), table).numpy()
