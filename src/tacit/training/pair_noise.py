@@ -70,7 +70,8 @@ class PairNoise:
         shared = dict.fromkeys(self.pairs, self.deviation)
         found = multipliers_of_steps(self.own, shared, self.colluding, active)
         # A quotient that is rounded down stays a lower bound.
-        gains = np.nextafter(found / self.own, 0.0)
+        # To parts of 2^30, so that nodes that are alike do not differ in their last digits.
+        gains = np.floor(np.nextafter(found / self.own, 0.0) * 2.0**30) / 2.0**30
         if self.active is not None:
             # To steps of 2 %: the accountant takes its time for every multiplier of its own.
             gains = np.exp(np.floor(np.log(gains) / _STEP) * _STEP) * (1 - 1e-12)

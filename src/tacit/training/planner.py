@@ -122,6 +122,12 @@ def build_plan(
         if release.sums is not None:
             nodes = _with_common_noise(config, release, nodes)
             notes = (_sums_note(release), *notes)
+            if release.sums.gains.min() <= 1.0:
+                cautions += (
+                    "in some rounds no more than privacy.colluding + 1 = "
+                    f"{release.sums.colluding + 1} clients take part, and a secure sum hides none "
+                    "behind the others there: lower privacy.colluding, or let more take part",
+                )
         cautions += _large_delta(nodes)
     else:
         nodes = tuple(NodePlan(**vars(node)) for node in sampled)
