@@ -84,6 +84,24 @@ def test_anchors_are_told_like_sums(tmp_path: Path, batch: Any) -> None:
         assert stated == pytest.approx(planned, rel=1e-6)
 
 
+def test_a_node_that_never_acts_is_counted_by_nobody(tmp_path: Path) -> None:
+    """Its mechanism is stated as if it acted in the first step, which would hide others there."""
+    algorithm = {"name": "adp2-sgd"}
+    train = {"steps": 3, "batch": 20}
+    plan, ledger, terms = trained(tmp_path / "run", algorithm=algorithm, train=train)
+    absent = [node.node for node in plan.nodes if not plan.release.active_steps(node)]
+    assert absent
+    assert list(terms.absent) == absent
+    for stated, planned in zip(terms.epsilon_by_colluders, epsilon_by_colluders(plan), strict=True):
+        for node in set(range(len(stated))) - set(absent):
+            assert stated[node] == pytest.approx(planned[node], rel=1e-6)
+    acting = next(
+        node.node for node in plan.nodes if max(plan.release.active_steps(node), default=0)
+    )
+    with pytest.raises(InputError, match="must take part in no step"):
+        epsilon_against(ledger, terms.model_copy(update={"absent": (acting,)}))
+
+
 def test_epsilon_is_that_of_one_noised_sum_by_hand(
     run: tuple[Plan, LedgerReport, TrustTerms],
 ) -> None:
@@ -197,6 +215,7 @@ def test_dropped_messages_say_that_noise_stays() -> None:
             "own": (0.1,) * 4,
             "expected_batch": (20.0,) * 4,
             "nodes_by_process": (4,),
+            "absent": (),
             "pairs": ((0, 1),),
             "epsilon_by_colluders": ((0.1,) * 4,) * 3,
         },

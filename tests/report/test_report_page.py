@@ -279,6 +279,7 @@ def test_a_folder_that_is_no_run_is_refused_and_left_alone(tmp_path: Path) -> No
 TRUST: dict[str, Any] = {
     "colluding": 1,
     "nodes_by_process": [16],
+    "absent": [],
     "own": [0.1] * 16,
     "expected_batch": [32.0] * 16,
     "pairs": [[node, node + 1] for node in range(15)],

@@ -16,6 +16,7 @@ from tacit.report.wording import epsilon_text
 TERMS: dict[str, Any] = {
     "colluding": 1,
     "nodes_by_process": [4],
+    "absent": [],
     "own": [0.1, 0.1, 0.2, 0.1],
     "expected_batch": [50.0, 50.0, 25.0, 50.0],
     "pairs": [[0, 1], [1, 2], [2, 3], [0, 3]],

@@ -55,7 +55,7 @@ def epsilon_against(
     mechanisms = [_mechanism(ledger, account, trust) for account in ledger.nodes]
     steps = [_steps(mechanism) for mechanism in mechanisms]
     planned = np.array(steps).T if None not in steps else np.ones((1, len(mechanisms)))
-    active = planned < SILENT
+    active = _active(planned, trust)
     shared = _shared(mechanisms[0].trust_model, active, trust)
     gains = _gains(shared, active)
     if None not in steps:
@@ -75,6 +75,21 @@ def epsilon_against(
             row.append(known[key])
         rows.append(tuple(row))
     return tuple(rows)
+
+
+def _active(planned: NDArray[np.float64], trust: TrustTerms) -> NDArray[np.bool_]:
+    """Who takes part when, by the noise multipliers `[steps, nodes]` of the mechanisms.
+
+    Raises:
+        InputError: a node that is said to be absent is stated in other steps than the first.
+    """
+    active = planned < SILENT
+    absent = list(trust.absent)
+    if active[1:, absent].any():
+        expected = "must take part in no step, and are stated as if they did in the first alone"
+        raise InputError("trust: absent", absent, expected)
+    active[:, absent] = False
+    return active
 
 
 def _steps(mechanism: Mechanism) -> tuple[float, ...] | None:

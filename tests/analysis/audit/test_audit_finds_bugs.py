@@ -52,4 +52,5 @@ def test_no_correct_program_is_accused(name: str) -> None:
     job = BY_ALGORITHM[name]()
     report = audit_job(job, options=replace(SHORT, steps=min(4, job.plan.steps)))
     assert not report.defect, report.verdict
+    assert not [finding.saw for finding in report.fidelity if "before an error" in finding.saw]
     assert len(report.fidelity) > 10

@@ -25,6 +25,8 @@ class TrustTerms(Document):
         own: standard deviation of the nodes' own noise in the mean over a batch, each over a common
             unit.
         expected_batch: what each node's sums are divided by.
+        absent: the nodes that take part in no planned step: their mechanisms are stated as if they
+            did in the first.
         pairs: who shared noise, the smaller number first; none where a server saw sums only.
         deviation: of the noise of a pair, over the same unit as `own`; 0 without pairs.
         epsilon_by_colluders: certified epsilon of each node against 0, 1, 2 ... colluders, a row a
@@ -35,6 +37,7 @@ class TrustTerms(Document):
     nodes_by_process: Items[Count]
     own: Items[Number]
     expected_batch: Items[Number]
+    absent: Items[Count]
     pairs: Items[tuple[Count, Count]]
     deviation: Number
     epsilon_by_colluders: Items[Items[OptionalNumber]]
@@ -49,6 +52,8 @@ class TrustTerms(Document):
             raise PydanticCustomError(
                 "trust", "must name pairs of two of its nodes, the smaller number first"
             )
+        if any(node >= nodes for node in self.absent):
+            raise PydanticCustomError("trust", "must name some of its nodes as absent")
         rows = min(self.colluding + 1, nodes - 1) + 1
         if len(self.epsilon_by_colluders) != rows:
             raise PydanticCustomError(

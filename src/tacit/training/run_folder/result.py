@@ -308,6 +308,7 @@ def _trust_terms(
         nodes_by_process=tuple(hosts.count(rank) for rank in range(job.placement.processes)),
         own=tuple(node.noise_scale / node.expected_batch for node in plan.nodes),
         expected_batch=tuple(node.expected_batch for node in plan.nodes),
+        absent=tuple(n.node for n in plan.nodes if not plan.release.active_steps(n)),
         pairs=() if pairs is None else pairs.pairs,
         deviation=0.0 if pairs is None else pairs.deviation,
         epsilon_by_colluders=tuple(map(tuple, epsilon_by_colluders)),

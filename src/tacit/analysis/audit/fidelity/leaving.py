@@ -35,7 +35,7 @@ from tacit.analysis.statement import statement_document
 from tacit.communication.peers import Alone
 from tacit.communication.received import SESSION_ID, Form
 from tacit.data import Dataset, StackedData
-from tacit.errors import DivergenceError
+from tacit.errors import DivergenceError, TacitError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.report.documents.base import as_dict, plain_json
 from tacit.report.documents.metrics import PrivateMeasurement, PublicMeasurement
@@ -208,7 +208,12 @@ def _run(job: Job, data: StackedData, pin: _Pin) -> _Left:
         job: what to run.
         data: the nodes' records.
         pin: where nothing is kept yet, what the noise released is put there.
+
+    Raises:
+        Exception: on the job's own records, what ended the run and is no error of ours: nothing
+            is left to compare then, and runs that all end alike would pass for equal.
     """
+    own = data is job.train
     noise = pinned(job.plan.release.algorithm.noise, pin.kept or None)
     plan = with_noise(_with_fresh_keys(job.plan), noise)
     job = replace(job, plan=plan, train=data, loaded=data, test=_few(job.test))
@@ -231,6 +236,8 @@ def _run(job: Job, data: StackedData, pin: _Pin) -> _Left:
             shown.append(("the end of a run that diverged", digest(str(error).replace(folder, ""))))
             ended = _ended(error)
         except Exception as error:  # whatever the code under audit raises
+            if own and not isinstance(error, TacitError):
+                raise
             ended = _ended(error)
     if not pin.kept:
         pin.kept.update(noise.kept)
@@ -383,11 +390,16 @@ def _prepared(job: Job, data: StackedData) -> _Left:
 
     Lines of a plan that say what was timed differ between two preparations of the same records,
     and are left out.
+
+    Raises:
+        Exception: on the job's own records, what was raised and is no error of ours.
     """
     heard = _Heard()
     try:
         other = job.again(data, heard)
     except Exception as error:  # whatever the code under audit raises
+        if data is job.train and not isinstance(error, TacitError):
+            raise
         return _Left(told=tuple(heard.told), error=_ended(error))
     plan, slots = other.plan, other.model.layout.slots
     shown = {
