@@ -16,11 +16,11 @@ from tacit.communication.peers import Alone, PeerState
 from tacit.config import load_config
 from tacit.errors import BudgetError, InputError, PeerError, RecordsError
 from tacit.report.documents.base import load
-from tacit.report.documents.status import StatusDocument
+from tacit.report.documents.status import STATUS, StatusDocument
 from tacit.training.hooks import Progress
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
-from tacit.training.run_folder.status import STATUS, Standing, StatusWriter, public_line
+from tacit.training.run_folder.status import Standing, StatusWriter, public_line
 
 LIMIT = 30.0
 START = datetime(2026, 1, 1, tzinfo=UTC)

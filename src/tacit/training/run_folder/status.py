@@ -17,11 +17,16 @@ from tacit.communication.peers import Peers, PeerState
 from tacit.errors import InputError, TacitError
 from tacit.private_files import lacks_room, write_passing
 from tacit.report.documents.base import dump
-from tacit.report.documents.status import FINAL, ProcessState, SiteStatus, StatusDocument
+from tacit.report.documents.status import (
+    FINAL,
+    STATUS,
+    ProcessState,
+    SiteStatus,
+    StatusDocument,
+)
 
-__all__ = ["STATUS", "Standing", "StatusWriter", "public_line", "written_status"]
+__all__ = ["Standing", "StatusWriter", "public_line", "written_status"]
 
-STATUS = "status.json"
 _BETWEEN = 1.0  # seconds between two looks
 _TO_END = 5.0  # seconds that a write which is under way may take
 _OF_FILES = ("out", "checkpoint", "ledger", "RUN")  # errors that speak of files alone
