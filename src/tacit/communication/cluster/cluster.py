@@ -11,7 +11,8 @@ from typing import TypeVar
 from tacit.communication.cluster.reports import describe_rank, write_report
 from tacit.communication.cluster.stop_vote import StopVote
 from tacit.communication.cluster.store import SharedFacts
-from tacit.communication.cluster.watch import Watch, first_failure
+from tacit.communication.cluster.watch import Seen, Watch, first_failure
+from tacit.communication.peers import PeerState
 from tacit.communication.received import STEP, Form
 from tacit.errors import PeerError, TacitError
 
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 START_UP = 600.0  # seconds that ranks may be apart while they load data and models
 _LOOKS = 3  # of the watch, before somebody is blamed
+_AWAY = 4  # looks in a row without a new heartbeat, of a rank that is then shown as away
+_ASK_WHO = 1.0  # seconds between two questions who has not come yet
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class Cluster:
         self._store, self._lasting, self._watch = store, lasting, watch
         self._server = server  # kept alive: with it goes the store
         self._rounds: Counter[str] = Counter()
+        self._absent: tuple[int, ...] = ()  # who has not yet shared what this rank waits for
         self._stop_vote: StopVote | None = None
 
     @property
@@ -110,7 +114,20 @@ class Cluster:
         self._rounds[what] += 1
         self._store.put(keys[self.rank], text)
         limit = max(self.timeout, START_UP) if limit is None else limit
-        self._until(lambda: self._store.has(keys), limit, lambda: self._late(what, keys, limit))
+        asked = time.monotonic()
+
+        def come() -> bool:
+            nonlocal asked
+            if self._store.has(keys):
+                return True
+            if time.monotonic() - asked > _ASK_WHO:
+                self._absent, asked = tuple(self._missing(keys)), time.monotonic()
+            return False
+
+        try:
+            self._until(come, limit, lambda: self._late(what, keys, limit))
+        finally:
+            self._absent = ()
         return [
             value if rank == self.rank else schema.read(text, rank, what)
             for rank, text in enumerate(self._store.get_all(keys))
@@ -201,6 +218,20 @@ class Cluster:
         assert self._stop_vote is not None, "begin first"
         return self._stop_vote.stop(step, asked)
 
+    def seen(self) -> Sequence[PeerState]:
+        """What the heartbeats say of every rank; asks no network, from any thread."""
+        states = [_state(rank, seen) for rank, seen in enumerate(self._watch.seen)]
+        waiting = self._watch.waiting
+        own = PeerState(
+            self.rank,
+            states[self.rank].name,
+            "connected",
+            step=_made(self._watch.step),
+            quiet=0.0,
+            waiting_for=self._absent if waiting is None else (waiting,),
+        )
+        return [*states[: self.rank], own, *states[self.rank + 1 :]]
+
     def note(self, name: str, text: str) -> None:
         """Leave a text that later attempts of the same launcher's run will find."""
         self._lasting.put(name, text)
@@ -242,8 +273,7 @@ class Cluster:
             pause = min(2 * pause, 0.1)
 
     def _late(self, what: str, keys: Sequence[str], limit: float) -> TacitError:
-        missing = [rank for rank, key in enumerate(keys) if not self._store.has([key])]
-        named = ", ".join(describe_rank(rank, self.hosts) for rank in missing)
+        named = ", ".join(describe_rank(rank, self.hosts) for rank in self._missing(keys))
         return self._verdict(PeerError(f"{named} did not send the {what} within {limit:g} s"))
 
     def _wait_for_votes(self, missing: Callable[[], Sequence[int]]) -> None:
@@ -259,3 +289,27 @@ class Cluster:
             ),
         )
         self.waiting(None)
+
+    def _missing(self, keys: Sequence[str]) -> list[int]:
+        return [rank for rank, key in enumerate(keys) if not self._store.has([key])]
+
+
+def _state(rank: int, seen: Seen) -> PeerState:
+    """What the heartbeats of another rank say."""
+    heartbeat, name = seen.heartbeat, f"rank {rank}"
+    if heartbeat.beat < 0:
+        return PeerState(rank, name, "unknown")
+    away = seen.missed >= _AWAY
+    return PeerState(
+        rank,
+        name,
+        "done" if heartbeat.done else "away" if away else "connected",
+        step=_made(heartbeat.step),
+        quiet=seen.quiet,
+        waiting_for=() if heartbeat.waiting is None else (heartbeat.waiting,),
+    )
+
+
+def _made(step: int) -> int | None:
+    """A rank that is at a step has made as many."""
+    return step if step >= 0 else None
