@@ -116,9 +116,7 @@ def make_site(folder: Path, authority: Authority, own, key, members) -> LocalSit
     site.authority_file.write_bytes(authority.certificate.public_bytes(pem))
     site.certificate_file.write_bytes(own.certificate.public_bytes(pem))
     site.key_file.write_bytes(
-        key.private_bytes(
-            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     return site
 

@@ -126,7 +126,7 @@ def run_relay(
         while not until():
             time.sleep(0.2)
         if watched is not None:
-            watched.undeclare()
+            watched.undeclare()  # type: ignore[no-untyped-call]
 
 
 class _ZenohCarrier:
@@ -144,7 +144,7 @@ class _ZenohCarrier:
         self._largest = largest
         self._one_at_a_time = threading.Lock()
         self._changes = threading.Lock()
-        self._closed = False
+        self._closed = threading.Event()
         self._direct: _Way | None = None
         self._ways: list[_Way] = []  # through relays, in the order in which they were opened
         self._threads: list[threading.Thread] = []
@@ -172,8 +172,8 @@ class _ZenohCarrier:
             raise ValueError(f"a frame of {len(frame)} bytes; {self._largest} can be sent")
         ways = [self._direct, *self._ways]
         for way in ways:
-            if way is not None and (publisher := way.publishers[rank]).matching_status.matching:
-                publisher.put(frame)
+            if way is not None and way.leads_to(rank):
+                way.publishers[rank].put(frame)
                 return
 
     def connected(self) -> bool:
@@ -182,7 +182,7 @@ class _ZenohCarrier:
 
     def close(self) -> None:
         with self._changes:
-            self._closed = True
+            self._closed.set()
             ways = [way for way in (self._direct, *self._ways) if way is not None]
             self._direct, self._ways = None, []
         for way in ways:
@@ -212,7 +212,7 @@ class _ZenohCarrier:
             connect=relay.addresses,
             largest=self._largest,
         )
-        while not self._closed:
+        while not self._closed.is_set():
             started = time.monotonic()
             try:
                 session = zenoh.open(config)
@@ -221,8 +221,8 @@ class _ZenohCarrier:
                 time.sleep(max(0.0, started + _RETRY_MS / 1000 - time.monotonic()))
                 continue
             with self._changes:
-                if self._closed:
-                    session.close()
+                if self._closed.is_set():
+                    session.close()  # type: ignore[no-untyped-call]
                 else:
                     self._ways.append(self._way(session))
             return
@@ -247,7 +247,7 @@ class _ZenohCarrier:
     def _take(self, way: _Way) -> None:
         for frame in way.frames():
             with self._one_at_a_time:
-                if self._closed:
+                if self._closed.is_set():
                     return
                 try:
                     self._receive(frame)
@@ -280,9 +280,14 @@ class _Way:
                 if sample.kind == zenoh.SampleKind.PUT:
                     yield sample.payload.to_bytes()
 
+    def leads_to(self, rank: int) -> bool:
+        """Whether a site is known to listen on it."""
+        status: Any = self.publishers[rank].matching_status  # its stub says that it is a bool
+        return bool(status.matching)
+
     def close(self) -> None:
         with suppress(zenoh.ZError):
-            self.session.close()
+            self.session.close()  # type: ignore[no-untyped-call]
 
 
 def _called_directly(site: Site) -> list[Member]:
