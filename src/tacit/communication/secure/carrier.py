@@ -16,8 +16,11 @@ itself gives none where a certificate is wrong.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+import secrets
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +41,11 @@ LARGEST_FRAME = 2**30  # bytes, where nothing smaller is said
 _RETRY_MS = 1000  # a connection that was lost is tried again after this time, then
 _LONGEST_RETRY_MS = 2000  # after twice as long, and so on for ever
 _ATTEMPT = 2.0  # seconds of one attempt to open a session with a relay
-_WAITING_FRAMES = 16  # of one session, until `receive` has taken them: then the sender waits
+_PIECE = 60 * 2**10  # bytes of a message of the engine, which divides longer than 65,535
+_PLACE = struct.Struct(">QII")  # of a piece: which frame, which piece of it, of how many
+_LARGEST_MESSAGE = 2**20  # bytes that the engine collects of one message
+_WAITING_PIECES = 1000  # of one session, until `receive` has taken them: then senders wait
+_STALLED_US = 5_000_000  # a connection on which a piece has not gone out so long is given up
 _POLL = 0.02  # seconds
 
 _log = logging.getLogger(__name__)
@@ -97,7 +104,6 @@ def run_relay(
     listen: Sequence[str],
     until: Callable[[], bool],
     *,
-    largest: int = LARGEST_FRAME,
     on_change: Callable[[str, bool], None] | None = None,
 ) -> None:
     """Pass frames on between the sites of a consortium, until it is to end.
@@ -106,15 +112,15 @@ def run_relay(
         site: the relay's own folder.
         listen: HOST:PORT of each address.
         until: asked five times a second whether to end.
-        largest: bytes that a frame may have.
         on_change: called with a member's name and whether it has connected or left, from a thread.
 
     Raises:
         InputError: an address cannot be listened at.
     """
-    config = _config(site, "router", site.sites, "*", listen=listen, largest=largest)
+    config = _config(site, "router", site.sites, "*", listen=listen)
     session = _listening(config, "--listen", listen)
     with session:
+        session.declare_subscriber(_door(site), lambda sample: None)
         watched = None
         if on_change is not None:
             watched = session.info.declare_link_events_listener(
@@ -139,14 +145,15 @@ class _ZenohCarrier:
             raise InputError("--site", site.own.name, "is a relay; a site takes part in a run")
         self._site = site
         self._own_rank = site.own.rank
-        self._place = f"tacit/{site.consortium}/{run}/to"
+        self._run = run
         self._receive = receive
         self._largest = largest
         self._one_at_a_time = threading.Lock()
         self._changes = threading.Lock()
         self._closed = threading.Event()
-        self._direct: _Way | None = None
-        self._ways: list[_Way] = []  # through relays, in the order in which they were opened
+        self._ways: tuple[_Way, ...] = ()
+        self._numbers = itertools.count(secrets.randbits(62))
+        self._one_sends = {site.rank: threading.Lock() for site in site.sites}
         self._threads: list[threading.Thread] = []
 
     def open(self, timeout: float) -> None:
@@ -170,21 +177,22 @@ class _ZenohCarrier:
     def publish(self, rank: int, frame: bytes) -> None:
         if len(frame) > self._largest:
             raise ValueError(f"a frame of {len(frame)} bytes; {self._largest} can be sent")
-        ways = [self._direct, *self._ways]
-        for way in ways:
-            if way is not None and way.leads_to(rank):
-                way.publishers[rank].put(frame)
+        for way in self._ways:
+            if way.leads_to(rank):
+                # Pieces of two frames must not mix; a session that is closed meanwhile loses them.
+                with self._one_sends[rank], suppress(zenoh.ZError):
+                    number = next(self._numbers)
+                    for piece, place in _pieces(frame, number):
+                        way.publishers[rank].put(piece, attachment=place)
                 return
 
     def connected(self) -> bool:
-        ways = [self._direct, *self._ways]
-        return any(way is not None and way.session.info.links() for way in ways)
+        return any(way.leads_anywhere() for way in self._ways)
 
     def close(self) -> None:
         with self._changes:
             self._closed.set()
-            ways = [way for way in (self._direct, *self._ways) if way is not None]
-            self._direct, self._ways = None, []
+            ways, self._ways = self._ways, ()
         for way in ways:
             way.close()
         for thread in self._threads:
@@ -198,10 +206,8 @@ class _ZenohCarrier:
             str(self._own_rank),
             listen=self._site.own.addresses,
             connect=[address for other in called for address in other.addresses],
-            largest=self._largest,
         )
-        session = _listening(config, "--site", self._site.own.addresses)
-        self._direct = self._way(session)
+        self._add(_listening(config, "--site", self._site.own.addresses), None)
 
     def _open_relay(self, relay: Member) -> None:
         config = _config(
@@ -210,7 +216,6 @@ class _ZenohCarrier:
             [relay],
             str(self._own_rank),
             connect=relay.addresses,
-            largest=self._largest,
         )
         while not self._closed.is_set():
             started = time.monotonic()
@@ -220,32 +225,34 @@ class _ZenohCarrier:
                 _log.debug("%s cannot be reached: %s", relay.name, error)
                 time.sleep(max(0.0, started + _RETRY_MS / 1000 - time.monotonic()))
                 continue
-            with self._changes:
-                if self._closed.is_set():
-                    session.close()  # type: ignore[no-untyped-call]
-                else:
-                    self._ways.append(self._way(session))
+            self._add(session, session.declare_publisher(_door(self._site)))
             return
 
-    def _way(self, session: zenoh.Session) -> _Way:
+    def _add(self, session: zenoh.Session, door: zenoh.Publisher | None) -> None:
+        """One more way; directly before those through relays."""
+        own, place = self._own_rank, f"tacit/{self._site.consortium}/{self._run}/to"
         publishers = {
             other.rank: session.declare_publisher(
-                f"{self._place}/{other.rank}",
+                f"{place}/{other.rank}/from/{own}",
                 congestion_control=zenoh.CongestionControl.BLOCK,
                 reliability=zenoh.Reliability.RELIABLE,
             )
             for other in self._site.sites
-            if other.rank is not None and other.rank != self._own_rank
+            if other.rank is not None and other.rank != own
         }
         subscriber = session.declare_subscriber(
-            f"{self._place}/{self._own_rank}", zenoh.handlers.FifoChannel(_WAITING_FRAMES)
+            f"{place}/{own}/from/*", zenoh.handlers.FifoChannel(_WAITING_PIECES)
         )
-        way = _Way(session, publishers, subscriber)
-        self._start(self._take, way)
-        return way
+        way = _Way(session, door, publishers, subscriber)
+        with self._changes:
+            if not self._closed.is_set():
+                self._ways = (*self._ways, way) if door is not None else (way, *self._ways)
+                self._start(self._take, way)
+                return
+        way.close()
 
     def _take(self, way: _Way) -> None:
-        for frame in way.frames():
+        for frame in way.frames(self._largest):
             with self._one_at_a_time:
                 if self._closed.is_set():
                     return
@@ -261,33 +268,94 @@ class _ZenohCarrier:
 
 
 class _Way:
-    """One session: a publisher for each other site, and what comes for this one."""
+    """One session: a publisher for each other site, and what comes for this one.
+
+    Args:
+        session: with a relay, or with the sites that can be connected to directly.
+        door: at a relay, to see whether it lets this site in.
+        publishers: by the rank of the site that takes what they send.
+        subscriber: of the pieces that come.
+    """
 
     def __init__(
         self,
         session: zenoh.Session,
+        door: zenoh.Publisher | None,
         publishers: dict[int, zenoh.Publisher],
         subscriber: zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]],
     ) -> None:
-        self.session = session
+        self._session = session
+        self._door = door
         self.publishers = publishers
         self._subscriber = subscriber
 
-    def frames(self) -> Iterator[bytes]:
-        """What comes, until the session is closed."""
-        with suppress(zenoh.ZError):
-            for sample in self._subscriber:
-                if sample.kind == zenoh.SampleKind.PUT:
-                    yield sample.payload.to_bytes()
-
     def leads_to(self, rank: int) -> bool:
         """Whether a site is known to listen on it."""
-        status: Any = self.publishers[rank].matching_status  # its stub says that it is a bool
-        return bool(status.matching)
+        return _listened(self.publishers[rank])
+
+    def leads_anywhere(self) -> bool:
+        """Whether a relay lets this site in, or another site listens."""
+        doors = self.publishers.values() if self._door is None else (self._door,)
+        return any(map(_listened, doors))
+
+    def frames(self, largest: int) -> Iterator[bytes]:
+        """What comes, until the session is closed."""
+        unfinished: dict[str, _Unfinished] = {}
+        with suppress(zenoh.ZError):
+            for sample in self._subscriber:
+                sender = str(sample.key_expr)  # one of few: access control has seen to it
+                frame = unfinished.setdefault(sender, _Unfinished(largest)).add(sample)
+                if frame is not None:
+                    yield frame
 
     def close(self) -> None:
         with suppress(zenoh.ZError):
-            self.session.close()  # type: ignore[no-untyped-call]
+            self._session.close()  # type: ignore[no-untyped-call]
+
+
+def _listened(publisher: zenoh.Publisher) -> bool:
+    status: Any = publisher.matching_status  # its stub says that it is a bool
+    return bool(status.matching)
+
+
+def _pieces(frame: bytes, number: int) -> Iterator[tuple[bytes, bytes]]:
+    """A frame in pieces that the engine need not divide, each with its place.
+
+    The engine gives up a connection on which one message has not gone out in five seconds, however
+    well it is going: on a line of 1 MB/s, no frame above 5 MB would ever arrive in one piece.
+    """
+    view = memoryview(frame)
+    starts = range(0, max(1, len(frame)), _PIECE)
+    for i, start in enumerate(starts):
+        yield bytes(view[start : start + _PIECE]), _PLACE.pack(number, i, len(starts))
+
+
+class _Unfinished:
+    """The pieces of one sender's frame that have come so far; a frame that lacks one is dropped."""
+
+    def __init__(self, largest: int) -> None:
+        self._most_pieces = max(1, -(-largest // _PIECE))
+        self._number = -1
+        self._pieces: list[bytes] = []
+
+    def add(self, sample: zenoh.Sample) -> bytes | None:
+        """The frame, where this piece was its last."""
+        place = b"" if sample.attachment is None else sample.attachment.to_bytes()
+        if sample.kind != zenoh.SampleKind.PUT or len(place) != _PLACE.size:
+            return None
+        number, index, count = _PLACE.unpack(place)
+        if index == 0:
+            self._number, self._pieces = number, []
+        fits = count <= self._most_pieces and len(sample.payload) <= _PIECE
+        if not fits or number != self._number or index != len(self._pieces):
+            self._number, self._pieces = -1, []
+            return None
+        self._pieces.append(sample.payload.to_bytes())
+        if len(self._pieces) < count:
+            return None
+        frame = b"".join(self._pieces)
+        self._number, self._pieces = -1, []
+        return frame
 
 
 def _called_directly(site: Site) -> list[Member]:
@@ -327,11 +395,10 @@ def _config(
     site: Site,
     mode: str,
     others: Sequence[Member],
-    own_place: str,
+    own: str,
     *,
     listen: Sequence[str] = (),
     connect: Sequence[str] = (),
-    largest: int,
 ) -> zenoh.Config:
     """Of one session: TLS with both certificates, no scouting, nobody but `others`."""
     config = zenoh.Config()
@@ -359,7 +426,8 @@ def _config(
         "transport/shared_memory/enabled": False,
         "transport/link/protocols": ["tls"],
         "transport/link/tls": tls,
-        "transport/link/rx/max_message_size": largest,
+        "transport/link/rx/max_message_size": _LARGEST_MESSAGE,
+        "transport/link/tx/queue/congestion_control/block/wait_before_close": _STALLED_US,
         "listen/endpoints": [f"tls/{address}" for address in listen],
         "listen/exit_on_failure": True,
         "connect/endpoints": [f"tls/{address}" for address in connect],
@@ -368,50 +436,56 @@ def _config(
         "connect/exit_on_failure": mode == "client",
         "connect/retry": retry,
         "open/return_conditions/connect_scouted": False,
-        "access_control": _access(site, others, own_place),
+        "access_control": _access(site, others, own),
     }
     for key, value in settings.items():
         config.insert_json5(key, json.dumps(value))
     return config
 
 
-def _access(site: Site, others: Sequence[Member], own_place: str) -> dict[str, object]:
+def _door(site: Site) -> str:
+    """Where a relay listens, and nothing is sent: who sees it there has been let in."""
+    return f"tacit/{site.consortium}/door"
+
+
+def _access(site: Site, others: Sequence[Member], own: str) -> dict[str, object]:
     """What each of the others may do here; nobody else may do anything.
 
     Args:
         site: whose members they are.
         others: by the common names of their certificates.
-        own_place: the rank whose frames this process takes; `*` at a relay, which takes all.
+        own: the rank whose frames this process takes and sends; `*` at a relay, which does so for
+            all.
     """
+    place = f"tacit/{site.consortium}/*/to"
     rules: list[dict[str, object]] = []
     policies: list[dict[str, object]] = []
     subjects: list[dict[str, object]] = []
-
-    def allow(other: Member, flow: str, message: str, place: object) -> str:
-        name = f"{other.name} {flow} {message}"
-        rules.append(
-            {
-                "id": name,
-                "permission": "allow",
-                "flows": [flow],
-                "messages": [message],
-                "key_exprs": [f"tacit/{site.consortium}/*/to/{place}"],
-            }
-        )
-        return name
-
     for other in others:
         if other.revoked or other.name == site.own.name:
             continue
-        place = "*" if other.rank is None else other.rank
-        allowed = [
-            allow(other, "ingress", "put", own_place),
-            allow(other, "egress", "put", place),
-            allow(other, "ingress", "declare_subscriber", place),
-            allow(other, "egress", "declare_subscriber", own_place),
-        ]
+        theirs = "*" if other.rank is None else str(other.rank)
+        allowed = {
+            ("ingress", "put"): [f"{place}/{own}/from/{theirs}"],
+            ("egress", "put"): [f"{place}/{theirs}/from/{own}"],
+            ("ingress", "declare_subscriber"): [f"{place}/{theirs}/from/*", _door(site)],
+            ("egress", "declare_subscriber"): [f"{place}/{own}/from/*", _door(site)],
+        }
+        for (flow, message), keys in allowed.items():
+            rule = f"{other.name} {flow} {message}"
+            rules.append(
+                {
+                    "id": rule,
+                    "permission": "allow",
+                    "flows": [flow],
+                    "messages": [message],
+                    "key_exprs": keys,
+                }
+            )
         subjects.append({"id": other.name, "cert_common_names": [other.name]})
-        policies.append({"rules": allowed, "subjects": [other.name]})
+        policies.append(
+            {"rules": [rule["id"] for rule in rules[-len(allowed) :]], "subjects": [other.name]}
+        )
     return {
         "enabled": True,
         "default_permission": "deny",
