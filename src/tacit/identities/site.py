@@ -35,6 +35,7 @@ __all__ = [
     "Site",
     "asked_for",
     "create_site",
+    "has_joined",
     "join",
     "load_site",
     "refusal",
@@ -149,6 +150,11 @@ def asked_for(folder: Path) -> MemberRequest:
         InputError: the folder is no member's, or is damaged.
     """
     return _own_request(Path(folder))[1]
+
+
+def has_joined(folder: Path) -> bool:
+    """Whether a bundle was joined in a member's folder."""
+    return (Path(folder) / _BUNDLE_FILE).exists()
 
 
 def _own_request(folder: Path) -> tuple[Ed25519PrivateKey, MemberRequest]:
