@@ -44,6 +44,7 @@ from tacit.cli.options import (
 )
 from tacit.cli.privacy import privacy_app
 from tacit.cli.tune import tune
+from tacit.cli.watch import watch
 from tacit.errors import InputError, TacitError
 from tacit.private_files import lacks_room
 
@@ -68,6 +69,7 @@ app.command()(init)
 app.command()(compare)
 app.command()(launch)
 app.command()(tune)
+app.command()(watch)
 
 _PREPARING = "preparing data, model and noise for every node's budget"
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000

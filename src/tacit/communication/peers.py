@@ -13,9 +13,33 @@ from typing import Literal, Protocol, TypeVar
 from tacit.communication.received import Form
 from tacit.errors import InputError, TacitError
 
-__all__ = ["ALONE", "Alone", "Peers", "Placement", "place"]
+__all__ = ["ALONE", "Alone", "PeerState", "Peers", "Placement", "place"]
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PeerState:
+    """What is known of a process at one moment.
+
+    Attributes:
+        rank: which it is.
+        name: of its site; of a process without one, "rank 2".
+        state: "connected": it was heard of just now; "away": it was, and is not any more; "done":
+            it has ended as it should; "unknown": it was never heard of.
+        step: steps that it has made, by its own word; None before the first word of it.
+        quiet: seconds since it was last heard of; None where it never was.
+        waiting_for: the ranks that it waits for now.
+        last_error: what last went wrong between it and this process, one line that is public.
+    """
+
+    rank: int
+    name: str
+    state: Literal["connected", "away", "done", "unknown"]
+    step: int | None = None
+    quiet: float | None = None
+    waiting_for: tuple[int, ...] = ()
+    last_error: str | None = None
 
 
 class Peers(Protocol):
@@ -62,6 +86,12 @@ class Peers(Protocol):
             asked: whether this process was asked to.
         """
 
+    def seen(self) -> Sequence[PeerState]:
+        """What is known of every process, this one included, in the order of ranks.
+
+        Asks nobody and waits for nothing; called from another thread than all the others.
+        """
+
 
 class Alone:
     """No other process: every question is answered here."""
@@ -92,6 +122,10 @@ class Alone:
     def agreed_stop(self, step: int, asked: bool) -> bool:
         """As it was asked."""
         return asked
+
+    def seen(self) -> Sequence[PeerState]:
+        """This one, which is here."""
+        return (PeerState(0, "rank 0", "connected", quiet=0.0),)
 
 
 ALONE = Alone()

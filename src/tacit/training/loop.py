@@ -44,6 +44,7 @@ from tacit.training.budget import (
     claimed_spent,
     epsilon_by_colluders,
     epsilon_spent,
+    extremes,
     open_ledger,
 )
 from tacit.training.evaluation import consensus_of, models_public
@@ -56,6 +57,7 @@ from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder import metrics as measured
 from tacit.training.run_folder.folder import RunFolder
 from tacit.training.run_folder.result import Claim, Result, result_document
+from tacit.training.run_folder.status import Standing, written_status
 from tacit.training.shared_budgets import check_shared, open_shared
 from tacit.training.stacked_context import StackedContext
 from tacit.training.state import (
@@ -141,6 +143,7 @@ def execute(
         if not resume:
             check_shared(job.plan, shared)
         own, common_folder, is_new = _folders(job, out, resume, peers, shared, stack)
+        status = stack.enter_context(written_status(None if own is None else own.path, peers))
         ledger = open_ledger(job.plan, own, own is not None, shared, job.hosted)
         if ledger is not None:
             stack.enter_context(ledger)
@@ -155,6 +158,8 @@ def execute(
             is_new=is_new,
             make_context=make_context,
         )
+        if status is not None:
+            status.follow(lambda: _standing(run))
         hooks = Hooks(callbacks if peers.rank == 0 else ())
         try:
             LOG.info("the run begins at step %d of %d", run.step, run.plan.steps)
@@ -166,6 +171,8 @@ def execute(
             hooks.error(error)
             _failed(run, error)
             raise
+        if status is not None:
+            status.end("stopped" if run.status == "stopped" else "done")
     hooks.end(result)
     return result
 
@@ -607,6 +614,20 @@ def _diverged(run: RunState, message: str) -> None:
     document = _document(run, epsilon, against, run.seconds, others="not asked")
     run.common_folder.write_document(folders.RESULT, document)
     write_report(run.common_folder.path)
+
+
+def _standing(run: RunState) -> Standing:
+    """Where the run stands for the eyes of this site; called from another thread, and only looks.
+
+    The steps that were reserved count as spent, since the ledger has charged them.
+    """
+    return Standing(
+        step=run.step,
+        steps=run.until,
+        epsilon=run.spent("own", max(run.step, run.reserved)),
+        budget=extremes(run.plan, run.job.hosted)["most"].budget,
+        bytes_sent=int(run.communication.exchange.bytes_sent.sum()),
+    )
 
 
 def _public(progress: Progress, row: Measurement | None) -> Progress:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -160,7 +161,10 @@ class RunState:
         return max(self.step, self.paid)
 
     def spent(self, which: str, step: int) -> float | None:
-        """Epsilon of the node that spends `most` or `least`: an upper bound after `step` steps."""
+        """Epsilon of the node that spends `most` or `least`: an upper bound after `step` steps.
+
+        `own`: of this process's node that spends most.
+        """
         curve, step = self.curves[which], max(step, self.paid)
         return next(
             (value for at, value in zip(self.evaluation_steps, curve, strict=True) if at >= step),
@@ -406,22 +410,24 @@ def _curves(
     """The most and the least that a node has spent by each step; up to `first`, all is charged.
 
     The nodes of this process count beside the extremes of all, since what others have reserved is
-    their word.
+    their word. What one of them has spent at most stands as "own", too.
     """
-
-    def curves(which: str) -> list[tuple[float | None, ...]]:
-        nodes = {extremes(plan, chosen)[which].node for chosen in (None, job.hosted)}
-        return [
-            plan.release.epsilon_curve(
-                plan.nodes[node], charged.get(node, ()), first, evaluation_steps
-            )
-            for node in sorted(nodes)
-        ]
-
     plan = job.plan
+    every, own = extremes(plan), extremes(plan, job.hosted)
+
+    @cache
+    def curve(node: int) -> tuple[float | None, ...]:
+        return plan.release.epsilon_curve(
+            plan.nodes[node], charged.get(node, ()), first, evaluation_steps
+        )
+
+    def curves(which: str) -> Iterator[tuple[float | None, ...]]:
+        return zip(*map(curve, sorted({every[which].node, own[which].node})), strict=True)
+
     return {
-        "most": tuple(max(row, key=_none_first) for row in zip(*curves("most"), strict=True)),
-        "least": tuple(min(row, key=_none_first) for row in zip(*curves("least"), strict=True)),
+        "most": tuple(max(row, key=_none_first) for row in curves("most")),
+        "least": tuple(min(row, key=_none_first) for row in curves("least")),
+        "own": curve(own["most"].node),
     }
 
 
