@@ -27,10 +27,12 @@ from tacit.cli.early import check_files
 from tacit.cli.init import init
 from tacit.cli.interrupts import EXIT_CODE, INTERRUPTED, interrupted
 from tacit.cli.launch import launch
+from tacit.cli.logs import LogFormat, as_json_lines, describe_process, log_error, log_lines
 from tacit.cli.options import (
     File,
     Insecure,
     Json,
+    LogLines,
     Out,
     Page,
     Quiet,
@@ -44,7 +46,7 @@ from tacit.cli.options import (
 from tacit.cli.privacy import privacy_app
 from tacit.cli.tune import tune
 from tacit.cli.watch import watch
-from tacit.errors import InputError, TacitError
+from tacit.errors import InputError, TacitError, public_line
 from tacit.private_files import lacks_room
 
 if TYPE_CHECKING:
@@ -99,6 +101,7 @@ def train(
     quiet: Quiet = False,
     allow_insecure_network: Insecure = False,
     as_json: Json = False,
+    log_format: LogLines = LogFormat.PLAIN,
 ) -> None:
     """Train, and write a run folder with models, metrics, ledger and report."""
     check_files(file, set_ or ())
@@ -119,11 +122,13 @@ def train(
     with process_group(timeout, allow_insecure_network=allow_insecure_network) as cluster:
         peers: Peers = ALONE if cluster is None else cluster
         destination, resume = agreed_folder(cluster, out, resume, lambda: _new_run(file))
+        describe_process(rank=peers.rank, run=destination.name)
         if not resume and peers.rank == 0:
             folder.check_new(destination)
         hidden = quiet or as_json or peers.rank > 0
         with waiting(_PREPARING, hidden=hidden):
             job = prepare(config, peers=peers)
+        hidden = hidden and not as_json_lines()
         warned: tuple[str, ...] = () if hidden else job.plan.warnings
         if hidden and peers.rank == 0 and job.plan.not_private_warning is not None:
             warned = (job.plan.not_private_warning,)  # however quiet it is to be
@@ -132,6 +137,7 @@ def train(
 
         def on_step(moment: Progress) -> None:
             made.append(moment.step)
+            describe_process(step=moment.step)
             show(moment)
 
         with progress as show, stop_signals(hidden=peers.rank > 0) as asked_to_stop:
@@ -439,7 +445,12 @@ def main() -> None:
     if os.environ.get("WORLD_SIZE"):
         # A store that is lost makes torch print stack traces; we say it in one line.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-    command = typer.main.get_command(app)
+    with log_lines(sys.argv[1:]):
+        _run(typer.main.get_command(app))
+
+
+def _run(command: Any) -> None:
+    """Run a command; every error that it raises ends the process with one line."""
     try:
         # Not app(): it would print usage errors in several lines, and swallow an interrupt.
         with (
@@ -450,9 +461,9 @@ def main() -> None:
     except typer.Exit as done:
         sys.exit(done.exit_code)
     except TacitError as error:
-        _fail(str(error), error.exit_code)
+        _fail(str(error), error.exit_code, public_line(error))
     except KeyboardInterrupt:
-        _fail(INTERRUPTED, EXIT_CODE)
+        _fail(INTERRUPTED, EXIT_CODE, INTERRUPTED)
     except SystemExit as left:
         if isinstance(left.__context__, BrokenPipeError):  # which rich makes of a pipe that is gone
             sys.exit(0)
@@ -460,24 +471,27 @@ def main() -> None:
             f"the code of your model or data ended the program (SystemExit: {left.code}): nothing "
             "was finished; let it raise another exception",
             InputError.exit_code,
+            "the code of your model or data ended the program",
         )
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
         if interrupted():  # what an interrupt makes of an import that is under way
-            _fail(INTERRUPTED, EXIT_CODE)
+            _fail(INTERRUPTED, EXIT_CODE, INTERRUPTED)
         if isinstance(error, OSError) and lacks_room(error):
             _no_room(error)
         usage = getattr(error, "format_message", None)  # of typer: a wrong command or option
         if usage is not None:
-            _fail(f"{usage()} ('tacit --help' lists commands and options)", InputError.exit_code)
+            line = f"{usage()} ('tacit --help' lists commands and options)"
+            _fail(line, InputError.exit_code, line)
         if os.environ.get("TACIT_TRACEBACK"):
             raise
         _fail(
             f"a defect of ours: {type(error).__name__}: {error} "
             "(run again with TACIT_TRACEBACK=1 to see where, and report it)",
             1,
+            f"a defect of ours: {type(error).__name__}",
         )
 
 
@@ -509,9 +523,11 @@ def _seldom_collected() -> Iterator[None]:
         gc.set_threshold(*usual)
 
 
-def _fail(message: str, code: int) -> NoReturn:
+def _fail(message: str, code: int, public: str | None = None) -> NoReturn:
+    """End with one line, of which `public` may be told to anybody."""
     line = " ".join(message.split())
-    sys.stderr.write(f"tacit: {line}\n")
+    if not log_error(line, code, public):
+        sys.stderr.write(f"tacit: {line}\n")
     sys.exit(code)
 
 
