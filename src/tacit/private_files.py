@@ -152,23 +152,30 @@ def sync_folder(path: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(
+    folder: Path,
+    where: str = "out",
+    expected: str = "a run folder that no other process uses: one is running it now",
+) -> Iterator[None]:
     """Hold a folder's lock within; the system releases it when the process ends, however it ends.
+
+    Args:
+        folder: whose.
+        where: the key or argument that named it.
+        expected: what is said where another process holds it.
 
     Raises:
         InputError: another process holds it, or the folder cannot be written.
     """
-    with plain_errors("out", folder):
+    with plain_errors(where, folder):
         descriptor = _open_private(folder / LOCK, 0)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             taken = error.errno in (errno.EACCES, errno.EAGAIN)
-            reason = f"a run folder that can be locked ({error.strerror})"
-            if taken:
-                reason = "a run folder that no other process uses: one is running it now"
-            raise InputError("out", str(folder), reason) from None
+            reason = f"a folder that can be locked ({error.strerror})"
+            raise InputError(where, str(folder), expected if taken else reason) from None
         yield
     finally:
         os.close(descriptor)

@@ -24,9 +24,10 @@ from communication.cluster.ranks import Hub, ThreadChannel, lost
 from experiments import experiment
 from tacit.communication import received
 from tacit.communication.cluster import Cluster
-from tacit.communication.cluster.cluster import Place, StopBarrier
+from tacit.communication.cluster.cluster import Place
 from tacit.communication.cluster.gathering import Gatherer, LostError
 from tacit.communication.cluster.reports import read_report, write_report
+from tacit.communication.cluster.stop_vote import StopVote
 from tacit.communication.cluster.watch import Heartbeat
 from tacit.communication.colours import Released, opened
 from tacit.communication.exchange import BetweenProcesses
@@ -113,7 +114,7 @@ class Outsider:
     texts: dict[str, str] = field(default_factory=dict)
     honest: bool = False
 
-    def set(self, key: str, text: str) -> None:
+    def put(self, key: str, text: str) -> None:
         self.texts[key] = text
 
     def has(self, keys: Sequence[str]) -> bool:
@@ -132,6 +133,34 @@ class Outsider:
         own = key.rpartition("/")[0] + "/0"
         text = self.texts.get(key, self.texts.get(own, '{"name": "x", "resume": false}'))
         return text if self.honest else mutated(text, self.draw)
+
+
+@dataclass
+class LyingFacts:
+    """Facts in which another rank's votes are lies about the own ones."""
+
+    draw: random.Random
+    texts: dict[str, str] = field(default_factory=dict)
+
+    def put(self, key: str, text: str) -> None:
+        self.texts[key] = text
+
+    def has(self, keys: Sequence[str]) -> bool:
+        return all(f"{key[:-1]}0" in self.texts for key in keys)
+
+    def get_all(self, keys: Sequence[str]) -> list[str]:
+        own = [self.texts[f"{key[:-1]}0"] for key in keys]
+        return [
+            text if key.endswith("/0") else mutated(text, self.draw)
+            for key, text in zip(keys, own, strict=True)
+        ]
+
+    def close(self) -> None:
+        """They stay."""
+
+
+def _no_wait(missing: Callable[[], Sequence[int]]) -> None:
+    assert not missing()
 
 
 class Quiet:
@@ -227,12 +256,15 @@ def saved(seat: Seat) -> None:
 
 
 def stopped(seat: Seat) -> None:
-    """A gate lies ahead, whatever it says."""
-    gates = StopBarrier(
-        1, 0, seat.outsider, read=lambda key: mutated("[7, false]", seat.outsider.draw)
-    )  # type: ignore[arg-type]
-    assert not gates.stop(0, False)
-    assert gates.stop(1, False) in (True, False)
+    """A vote for the stop makes this rank stop or not, and changes no step of a round."""
+    facts = LyingFacts(seat.outsider.draw)
+    votes = StopVote(0, 2, 7, facts, wait=_no_wait)
+    assert not votes.stop(7, False)
+    before = dict(facts.texts)
+    stopped = votes.stop(8, False)
+    assert stopped == (facts.texts == before)
+    if not stopped:
+        assert facts.texts["stop/1/0"] in ("[1,9,false,1]", "[1,9,false,2]")
 
 
 def reported(seat: Seat) -> None:

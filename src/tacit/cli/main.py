@@ -24,6 +24,7 @@ import typer
 from tacit import __version__
 from tacit.cli.compare import compare
 from tacit.cli.early import check_files
+from tacit.cli.identities import consortium_app, site_app
 from tacit.cli.init import init
 from tacit.cli.interrupts import EXIT_CODE, INTERRUPTED, interrupted
 from tacit.cli.launch import launch
@@ -64,6 +65,8 @@ app = typer.Typer(
 )
 
 app.add_typer(privacy_app)
+app.add_typer(site_app)
+app.add_typer(consortium_app)
 app.command()(init)
 app.command()(compare)
 app.command()(launch)

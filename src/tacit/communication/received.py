@@ -27,7 +27,6 @@ __all__ = [
     "EXPERIMENT",
     "FLAG",
     "FOLDER",
-    "GATE",
     "HEARTBEAT",
     "IDENTITY",
     "LABEL_COUNTS",
@@ -41,6 +40,7 @@ __all__ = [
     "SUMMARY",
     "TOKEN",
     "TOKENS",
+    "VOTE",
     "Experiment",
     "FolderName",
     "Form",
@@ -273,4 +273,6 @@ HEARTBEAT = Form(
     ),
     100,
 )
-GATE = Form(TypeAdapter[tuple[int, bool]](tuple[_Step, bool], config=_LATER), 40)
+VOTE = Form(
+    TypeAdapter[tuple[int, int, bool, int]](tuple[_Step, _Step, bool, _Count], config=_LATER), 80
+)

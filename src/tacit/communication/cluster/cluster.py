@@ -1,147 +1,22 @@
-"""The processes of a run as one of them sees the others: agreeing, and finding out who failed.
-
-`StopBarrier` stops them at the same step everywhere, without stopping anybody to agree on it.
-"""
+"""The processes of a run as one of them sees the others: agreeing, and finding out who failed."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from tacit.communication.cluster.reports import describe_rank, write_report
-from tacit.communication.cluster.store import KeyValueStore
+from tacit.communication.cluster.stop_vote import StopVote
+from tacit.communication.cluster.store import SharedFacts
 from tacit.communication.cluster.watch import Seen, Watch, first_failure
 from tacit.communication.peers import PeerState
-from tacit.communication.received import GATE, STEP, Form
+from tacit.communication.received import STEP, Form
 from tacit.errors import PeerError, TacitError
 
-__all__ = ["START_UP", "Cluster", "Notes", "Place", "StopBarrier"]
-
-_ASKED = "gates/asked"
-_APART = 0.5  # seconds between gates, so that a gate is published about one second ahead
-
-
-class Notes(Protocol):
-    """What gates need of a store; see `tacit.communication.cluster.store.KeyValueStore`."""
-
-    def set(self, key: str, text: str) -> None:
-        """Write a text."""
-
-    def has(self, keys: list[str]) -> bool:
-        """Whether all of these are written."""
-
-    def delete(self, key: str) -> None:
-        """Forget a key."""
-
-
-@dataclass(frozen=True)
-class _Gate:
-    number: int
-    step: int
-    stop: bool
-
-
-class StopBarrier:
-    """Steps at which a rank looks whether to stop; each rank asks once before every step.
-
-    Gate i is the i-th of these steps, s_0 < s_1 < ..., and a flag, whether the run stops there.
-    Gates 0 and 1 are `first` and `first + 1`, without a stop. Rank 0, when it passes gate i,
-    writes gate i + 2; every other rank, when it passes gate i >= 1, reads gate i + 1.
-
-    *All ranks stop at the same step.* A gate is written once, by rank 0, before anybody knows
-    it; a rank goes on from gate i only when it knows gate i + 1, hence at every step it knows
-    the nearest gate that lies ahead, and that gate is the same for all. It stops at a gate if
-    and only if the gate says so. No assumption on how far ranks are apart is used: a rank that is
-    ahead of rank 0 waits, at gate i, until rank 0 has passed gate i - 1.
-
-    *The wait cannot lock.* A rank that waits at gate i for rank 0 has sent all that belongs to
-    steps before s_i, and rank 0 is at a step before s_i: it never waits here, and by induction
-    over steps it, and whoever it waits for, can go on. In practice nobody waits, for gate i + 1 is
-    written about a second before anyone reaches gate i.
-
-    Args:
-        rank: of this process.
-        first: the first step of the run, the same on every rank.
-        notes: where gates are written.
-        read: the text under a key, once it is there; may wait.
-        passed: the least step that any rank is known to have begun; gates before it are forgotten.
-        clock: seconds.
-    """
-
-    def __init__(
-        self,
-        rank: int,
-        first: int,
-        notes: Notes,
-        *,
-        read: Callable[[str], str],
-        passed: Callable[[], int] = lambda: -1,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._leads = rank == 0
-        self._notes, self._read, self._passed, self._clock = notes, read, passed, clock
-        self._here = _Gate(0, first, stop=False)
-        self._ahead = deque([_Gate(1, first + 1, stop=False)])
-        self._written: deque[_Gate] = deque()
-        self._asked = False
-        self._last = (first, clock())
-        self._gap = 1
-
-    def stop(self, step: int, asked: bool) -> bool:
-        """Whether the run stops before this step; the same answer on every rank.
-
-        Args:
-            step: which is next; every step from `first` on is asked for, in order.
-            asked: whether this process was asked to stop.
-
-        Raises:
-            PeerError: from reading or writing; also if a gate makes no sense.
-        """
-        if asked and not self._asked:
-            if not self._leads:
-                self._notes.set(_ASKED, "yes")
-            self._asked = True
-        while step >= self._here.step and not self._here.stop:
-            if self._leads:
-                self._publish(step)
-            elif not self._ahead:
-                self._ahead.append(self._following())
-            self._here = self._ahead.popleft()
-        return self._here.stop and step >= self._here.step
-
-    def _following(self) -> _Gate:
-        number = self._here.number + 1
-        gate = _Gate(number, *GATE.read(self._read(_key(number)), 0, "gate"))
-        if gate.step <= self._here.step:
-            raise PeerError("rank 0 sent a gate that lies behind the one before it")
-        return gate
-
-    def _publish(self, step: int) -> None:
-        last = self._ahead[-1]
-        if last.stop:
-            return
-        now = self._clock()
-        steps, seconds = step - self._last[0], now - self._last[1]
-        if steps > 0:
-            wanted = _APART * steps / seconds if seconds > 0 else 2 * self._gap
-            self._gap = max(1, min(int(wanted), 2 * self._gap))
-        self._last = (step, now)
-        stop = self._asked or self._notes.has([_ASKED])
-        gate = _Gate(last.number + 1, last.step + (1 if stop else self._gap), stop)
-        self._notes.set(_key(gate.number), GATE.write((gate.step, gate.stop)))
-        self._ahead.append(gate)
-        self._written.append(gate)
-        # Who has begun a step after a gate's own has read it before.
-        while self._written and self._written[0].step < self._passed():
-            self._notes.delete(_key(self._written.popleft().number))
-
-
-def _key(number: int) -> str:
-    return f"gates/{number}"
-
+__all__ = ["START_UP", "Cluster", "Place"]
 
 T = TypeVar("T")
 
@@ -189,8 +64,8 @@ class Cluster:
     def __init__(
         self,
         place: Place,
-        store: KeyValueStore,
-        lasting: KeyValueStore,
+        store: SharedFacts,
+        lasting: SharedFacts,
         watch: Watch,
         *,
         timeout: float,
@@ -203,7 +78,7 @@ class Cluster:
         self._server = server  # kept alive: with it goes the store
         self._rounds: Counter[str] = Counter()
         self._absent: tuple[int, ...] = ()  # who has not yet shared what this rank waits for
-        self._stop_barrier: StopBarrier | None = None
+        self._stop_vote: StopVote | None = None
 
     @property
     def hosts(self) -> Sequence[Sequence[int]]:
@@ -237,7 +112,7 @@ class Cluster:
         text = schema.write(value)
         keys = [f"share/{what}/{self._rounds[what]}/{rank}" for rank in range(self.processes)]
         self._rounds[what] += 1
-        self._store.set(keys[self.rank], text)
+        self._store.put(keys[self.rank], text)
         limit = max(self.timeout, START_UP) if limit is None else limit
         asked = time.monotonic()
 
@@ -264,7 +139,7 @@ class Cluster:
         The first report of a run stands. Where the store has gone there is nobody to tell.
         """
         try:
-            self._watch.end(write_report(error, self.rank), self._store)
+            self._watch.end(write_report(error, self.rank))
         except PeerError:
             return
 
@@ -316,7 +191,7 @@ class Cluster:
             The last step of which every rank is known to have one; 0 before there is any.
         """
         keys = [f"saved/{rank}" for rank in range(self.processes)]
-        self._store.set(keys[self.rank], STEP.write(step))
+        self._store.put(keys[self.rank], STEP.write(step))
         if not self._store.has(keys):
             return 0
         return min(
@@ -326,22 +201,22 @@ class Cluster:
 
     def begin(self, first: int) -> None:
         """Say at which step the run begins, before `agreed_stop` is asked; the same on all."""
-        self._stop_barrier = StopBarrier(
-            self.rank, first, self._store, read=self._gate, passed=self._least_step
+        self._stop_vote = StopVote(
+            self.rank, self.processes, first + 1, self._store, wait=self._wait_for_votes
         )
 
     def agreed_stop(self, step: int, asked: bool) -> bool:
-        """Whether to stop before this step: the same answer on every rank; see `StopBarrier`.
+        """Whether to stop before this step: the same answer on every rank; see `StopVote`.
 
         Args:
-            step: which is next; every step from the first on, in order, and after `at(step)`.
+            step: which is next; every step after the first, in order, and after `at(step)`.
             asked: whether this process was asked to stop.
 
         Raises:
-            PeerError: a rank or the rendezvous was lost.
+            PeerError: a rank or the rendezvous was lost, or sent what makes no sense.
         """
-        assert self._stop_barrier is not None, "begin first"
-        return self._stop_barrier.stop(step, asked)
+        assert self._stop_vote is not None, "begin first"
+        return self._stop_vote.stop(step, asked)
 
     def seen(self) -> Sequence[PeerState]:
         """What the heartbeats say of every rank; asks no network, from any thread."""
@@ -359,14 +234,14 @@ class Cluster:
 
     def note(self, name: str, text: str) -> None:
         """Leave a text that later attempts of the same launcher's run will find."""
-        self._lasting.set(name, text)
+        self._lasting.put(name, text)
 
     def noted(self, name: str) -> str | None:
         """The text left under a name, also by an earlier attempt; None without one.
 
         Whoever can reach the store may have left it: parse it.
         """
-        return self._lasting.get(name)
+        return self._lasting.get_all([name])[0] if self._lasting.has([name]) else None
 
     def close(self) -> None:
         """End the watch, within a second; the others do not miss a rank that has closed.
@@ -381,7 +256,7 @@ class Cluster:
 
     def _verdict(self, error: PeerError) -> TacitError:
         try:
-            return self._watch.end(write_report(error), self._store)
+            return self._watch.end(write_report(error))
         except PeerError as gone:
             return self._watch.failure() or gone
 
@@ -401,22 +276,22 @@ class Cluster:
         named = ", ".join(describe_rank(rank, self.hosts) for rank in self._missing(keys))
         return self._verdict(PeerError(f"{named} did not send the {what} within {limit:g} s"))
 
+    def _wait_for_votes(self, missing: Callable[[], Sequence[int]]) -> None:
+        late = missing()
+        if not late:
+            return
+        self.waiting(late[0])
+        self._until(
+            lambda: not missing(),
+            self.timeout,
+            lambda: self.diagnose(
+                (missing() or late)[0], f"no word from it for {self.timeout:g} s"
+            ),
+        )
+        self.waiting(None)
+
     def _missing(self, keys: Sequence[str]) -> list[int]:
         return [rank for rank, key in enumerate(keys) if not self._store.has([key])]
-
-    def _gate(self, key: str) -> str:
-        if not self._store.has([key]):
-            self.waiting(0)
-            self._until(
-                lambda: self._store.has([key]),
-                self.timeout,
-                lambda: self.diagnose(0, f"no word from it for {self.timeout:g} s"),
-            )
-            self.waiting(None)
-        return self._store.get_all([key])[0]
-
-    def _least_step(self) -> int:
-        return min(seen.heartbeat.step for seen in self._watch.seen)
 
 
 def _state(rank: int, seen: Seen) -> PeerState:

@@ -192,7 +192,7 @@ def meet(store: KeyValueStore, rank: int, processes: int, limit: float, pause: f
         PeerError: not all ranks came in time; names those that are missing.
     """
     own = secrets.token_hex(8)
-    store.set(f"hello/{rank}", TOKEN.write(own))
+    store.put(f"hello/{rank}", TOKEN.write(own))
     turn = _Turn(store, rank, own, [f"hello/{one}" for one in range(processes)])
     deadline = time.monotonic() + limit
     while True:
@@ -225,10 +225,10 @@ class _Turn:
         numbers = [TOKEN.read(text, rank, "number") for rank, text in enumerate(texts)]
         if _digest(numbers) != self.token:
             self.token = _digest(numbers)
-            self._store.set("list", TOKENS.write(numbers))
+            self._store.put("list", TOKENS.write(numbers))
         if any(answer != self.token for answer in self.answers.values()):
             return ""
-        self._store.set("go", self.token)
+        self._store.put("go", self.token)
         return self.token
 
     def follow(self) -> str:
@@ -239,7 +239,7 @@ class _Turn:
             return ""
         if _digest(numbers) != self.token:
             self.token = _digest(numbers)
-            self._store.set(f"answer/{self._rank}", self.token)
+            self._store.put(f"answer/{self._rank}", self.token)
         return self.token if self._store.get("go") == self.token else ""
 
 

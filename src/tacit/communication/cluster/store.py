@@ -16,13 +16,33 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from tacit.errors import InputError, PeerError
 
-__all__ = ["KeyValueStore", "host_store", "open_board"]
+__all__ = ["KeyValueStore", "SharedFacts", "host_store", "open_board"]
 
 _CHUNK = 256  # keys asked for at once
+
+
+class SharedFacts(Protocol):
+    """What a `Cluster` asks of a store: short texts that every process can read.
+
+    Each key has one process that writes it, and what that process writes is seen by the others in
+    the order in which it was written. Every call may raise `PeerError`; none waits for a writer.
+    """
+
+    def put(self, key: str, text: str) -> None:
+        """Write a text, over what was there."""
+
+    def has(self, keys: Sequence[str]) -> bool:
+        """Whether every one of these keys has been written."""
+
+    def get_all(self, keys: Sequence[str]) -> list[str]:
+        """The texts under keys that have all been written, in their order."""
+
+    def close(self) -> None:
+        """Let go of it, without waiting."""
 
 
 class KeyValueStore:
@@ -65,7 +85,7 @@ class KeyValueStore:
 
         self._do(begin, opening)
 
-    def set(self, key: str, text: str) -> None:
+    def put(self, key: str, text: str) -> None:
         """Write a text, over what was there."""
         self._do(lambda: self._store.set(self._prefix + key, text))
 
@@ -88,10 +108,6 @@ class KeyValueStore:
         for part in self._parts(keys):
             texts.extend(map(_text, self._do(partial(self._ask, "multi_get", part))))
         return texts
-
-    def delete(self, key: str) -> None:
-        """Forget a key."""
-        self._do(lambda: self._store.delete_key(self._prefix + key))
 
     def close(self) -> None:
         """Let the connection go, without waiting."""

@@ -125,14 +125,13 @@ class Watch:
         """Why the run ends, as far as this rank has seen; None: it does not."""
         return read_report(self._end) if self._end else self._lost
 
-    def end(self, report: str, store: KeyValueStore) -> TacitError:
+    def end(self, report: str) -> TacitError:
         """Write why the run ends, unless another has; returns the reason that stands.
 
         Args:
             report: of `write_report`.
-            store: the connection to write with.
         """
-        self._end = store.first(_END, report)
+        self._end = self._store.first(_END, report)
         return read_report(self._end)
 
     def close(self, linger: float) -> None:
@@ -176,7 +175,7 @@ class Watch:
         self._beats += 1
         heartbeat = Heartbeat(self._beats, self.step, self.waiting, self._done)
         self.seen[self._rank].heartbeat = heartbeat
-        self._store.set(_heart(self._rank), heartbeat.text())
+        self._store.put(_heart(self._rank), heartbeat.text())
 
     def _look(self, passed: float) -> None:
         self._end = self._store.first(_END, "") or self._end
@@ -194,7 +193,7 @@ class Watch:
         for rank in silent:
             heartbeat = self.seen[rank].heartbeat
             if not heartbeat.done and not self._end:
-                self.end(write_report(self._silent(rank)), self._store)
+                self.end(write_report(self._silent(rank)))
 
     def _has_come(self, rank: int) -> bool:
         return self.seen[rank].heartbeat.beat >= 0 or self._store.has([_heart(rank)])
