@@ -38,6 +38,7 @@ from tacit.cli.options import (
     Page,
     Quiet,
     Resume,
+    ResumeIfThere,
     Run,
     Set,
     print_written,
@@ -45,6 +46,7 @@ from tacit.cli.options import (
     write_page,
 )
 from tacit.cli.privacy import privacy_app
+from tacit.cli.services import is_there, own_folder, rank_of, was_done
 from tacit.cli.tune import tune
 from tacit.cli.watch import watch
 from tacit.errors import InputError, TacitError, public_line
@@ -101,6 +103,7 @@ def train(
     set_: Set = None,
     out: Out = None,
     resume: Resume = False,
+    resume_if_there: ResumeIfThere = False,
     quiet: Quiet = False,
     allow_insecure_network: Insecure = False,
     as_json: Json = False,
@@ -108,11 +111,16 @@ def train(
 ) -> None:
     """Train, and write a run folder with models, metrics, ledger and report."""
     check_files(file, set_ or ())
-    from tacit.cli.tables import closing_line, progress_line, result_table, stop_signals
+    from tacit.cli.tables import (
+        DONE_ALREADY,
+        closing_line,
+        progress_line,
+        result_table,
+        stop_signals,
+        tell,
+    )
     from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config
-    from tacit.report.documents.base import dump
-    from tacit.report.documents.run import read_result
     from tacit.training import loop as run
     from tacit.training.prepare import prepare
     from tacit.training.processes.agreement import agreed_folder, process_group
@@ -121,6 +129,13 @@ def train(
     if resume and out is None:
         raise InputError("--resume", True, "name the run folder to continue with --out")
     config = load_config(file, overrides=set_ or ())
+    if resume_if_there:
+        resume = is_there(out, resume=resume)
+        rank = rank_of(os.environ)
+        if out is not None and was_done(own_folder(out, rank), config):
+            tell(DONE_ALREADY)
+            _print_result(out, rank or 0, quiet, as_json)
+            return
     timeout = config.train.timeout
     with process_group(timeout, allow_insecure_network=allow_insecure_network) as cluster:
         peers: Peers = ALONE if cluster is None else cluster
@@ -154,14 +169,20 @@ def train(
             )
     if not (quiet or as_json):
         closing_line(result, peers.rank, peers.rank == 0 and resume and not made)
-    if peers.rank > 0:
-        return
-    if as_json:
-        typer.echo(dump(read_result(destination / "result.json"), {"out": str(destination)}))
-    elif quiet:
-        typer.echo(str(destination))
-    else:
+    _print_result(destination, peers.rank, quiet, as_json)
+    if peers.rank == 0 and not (quiet or as_json):
         result_table(result)
+
+
+def _print_result(out: Path, rank: int, quiet: bool, as_json: bool) -> None:
+    """What scripts read of a run that has ended: its result, or where it is."""
+    from tacit.report.documents.base import dump
+    from tacit.report.documents.run import read_result
+
+    if rank == 0 and as_json:
+        typer.echo(dump(read_result(out / "result.json"), {"out": str(out)}))
+    elif rank == 0 and quiet:
+        typer.echo(str(out))
 
 
 @app.command()

@@ -23,6 +23,7 @@ __all__ = [
     "Page",
     "Quiet",
     "Resume",
+    "ResumeIfThere",
     "Run",
     "Set",
     "print_written",
@@ -48,6 +49,13 @@ Out = Annotated[
 ]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.")
+]
+ResumeIfThere = Annotated[
+    bool,
+    typer.Option(
+        "--resume-if-there",
+        help="Continue the run in --out if there is one, else start it; for services.",
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print the run folder and nothing else.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tacit.training.hooks import Progress as Moment
 
 __all__ = [
+    "DONE_ALREADY",
     "algorithms_document",
     "algorithms_table",
     "closing_line",
@@ -51,7 +52,10 @@ __all__ = [
     "progress_line",
     "result_table",
     "stop_signals",
+    "tell",
 ]
+
+DONE_ALREADY = "this run was done already: nothing was trained, and nothing charged"
 
 
 @contextmanager
@@ -193,16 +197,17 @@ def closing_line(result: Result, rank: int, nothing_made: bool) -> None:
         nothing_made: whether a resumed run made no step.
     """
     if nothing_made and result.status == "done":
-        _tell("this run was done already: nothing was trained, and nothing charged")
+        tell(DONE_ALREADY)
     if rank:
         nodes = _numbers(result.job.hosted)
-        _tell(
+        tell(
             f"rank {rank}: {result.status} after {result.steps} of {result.plan.steps} steps; its "
             f"nodes are {nodes}, and the results are in the run folder of rank 0"
         )
 
 
-def _tell(line: str) -> None:
+def tell(line: str) -> None:
+    """Say a line on standard error, in the form that all lines have there."""
     if not say(line):
         sys.stderr.write(f"{line}\n")
 
