@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from experiments import Answer, strict_json, tacit, tree, write_experiment
-from tacit.cli.services import own_folder, rank_of
+from tacit.cli.services import own_rank
 from tacit.config import load_config
 from tacit.errors import PeerError
 from tacit.privacy.ledger.ledger import read_ledger
@@ -127,9 +127,9 @@ def test_it_goes_with_out_and_without_resume(file: Path, tmp_path: Path) -> None
         ({"RANK": "2", "WORLD_SIZE": "many"}, None),
     ],
 )
-def test_the_folder_is_that_of_the_rank(environment: dict[str, str], rank: int | None) -> None:
-    assert rank_of(environment) == rank
-    assert own_folder(Path("a"), rank) == (Path("a") if rank is None else Path("a/rank-0002"))
+def test_the_rank_is_the_launchers(environment: dict[str, str], rank: int | None) -> None:
+    with patch.dict("os.environ", environment):
+        assert own_rank(None) == rank
 
 
 def test_one_of_several_processes_that_is_done_asks_nobody(file: Path, tmp_path: Path) -> None:

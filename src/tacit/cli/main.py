@@ -46,7 +46,7 @@ from tacit.cli.options import (
     write_page,
 )
 from tacit.cli.privacy import privacy_app
-from tacit.cli.services import is_there, own_folder, rank_of, was_done
+from tacit.cli.services import is_there, own_rank, was_done
 from tacit.cli.tune import tune
 from tacit.cli.watch import watch
 from tacit.errors import InputError, TacitError, public_line
@@ -105,6 +105,14 @@ def train(
     resume: Resume = False,
     resume_if_there: ResumeIfThere = False,
     quiet: Quiet = False,
+    site: Annotated[
+        Path | None,
+        typer.Option(
+            "--site",
+            metavar="FOLDER",
+            help="Take part as this site of a consortium; the name of --out is that of the run.",
+        ),
+    ] = None,
     allow_insecure_network: Insecure = False,
     as_json: Json = False,
     log_format: LogLines = LogFormat.PLAIN,
@@ -131,13 +139,13 @@ def train(
     config = load_config(file, overrides=set_ or ())
     if resume_if_there:
         resume = is_there(out, resume=resume)
-        rank = rank_of(os.environ)
-        if out is not None and was_done(own_folder(out, rank), config):
+        if out is not None and was_done(out, config, site):
             tell(DONE_ALREADY)
-            _print_result(out, rank or 0, quiet, as_json)
+            _print_result(out, own_rank(site) or 0, quiet, as_json)
             return
-    timeout = config.train.timeout
-    with process_group(timeout, allow_insecure_network=allow_insecure_network) as cluster:
+    with process_group(
+        config.train, allow_insecure_network=allow_insecure_network, site=site, out=out
+    ) as cluster:
         peers: Peers = ALONE if cluster is None else cluster
         destination, resume = agreed_folder(cluster, out, resume, lambda: _new_run(file))
         describe_process(rank=peers.rank, run=destination.name)
@@ -158,7 +166,8 @@ def train(
             describe_process(step=moment.step)
             show(moment)
 
-        with progress as show, stop_signals(hidden=peers.rank > 0) as asked_to_stop:
+        signals = stop_signals(hidden=peers.rank > 0, leaves=site is not None)
+        with progress as show, signals as asked_to_stop:
             result = run.execute(
                 job,
                 out=destination,
@@ -265,8 +274,7 @@ def plan(
         }
         _optimise(config, options, page, as_json)
         return
-    timeout = config.train.timeout
-    with process_group(timeout, allow_insecure_network=allow_insecure_network) as cluster:
+    with process_group(config.train, allow_insecure_network=allow_insecure_network) as cluster:
         peers: Peers = ALONE if cluster is None else cluster
         with waiting(_PREPARING, hidden=as_json or peers.rank > 0):
             job = prepare(config, peers=peers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,24 +11,7 @@ from tacit.errors import InputError
 if TYPE_CHECKING:
     from tacit.config import Config
 
-__all__ = ["is_there", "own_folder", "rank_of", "was_done"]
-
-
-def own_folder(out: Path, rank: int | None) -> Path:
-    """The folder of one process of a run.
-
-    Args:
-        out: the run folder.
-        rank: of the process; None: there is no other.
-    """
-    return out if rank is None else out / f"rank-{rank:04d}"
-
-
-def rank_of(environment: Mapping[str, str]) -> int | None:
-    """The rank that a launcher gave this process; None where it is alone, or nobody has said."""
-    rank, processes = environment.get("RANK", ""), environment.get("WORLD_SIZE", "1")
-    several = processes.isascii() and processes.isdigit() and int(processes) > 1
-    return int(rank) if several and rank.isascii() and rank.isdigit() else None
+__all__ = ["is_there", "own_rank", "was_done"]
 
 
 def is_there(out: Path | None, *, resume: bool) -> bool:
@@ -47,25 +29,57 @@ def is_there(out: Path | None, *, resume: bool) -> bool:
     return os.path.lexists(out)
 
 
-def was_done(folder: Path, config: Config) -> bool:
-    """Whether a process has ended this run as planned, so that nothing is left to do.
+def own_rank(site: Path | None) -> int | None:
+    """The rank of this site, or the one that a launcher gave; None: there is no other process.
+
+    Args:
+        site: the site folder, where one is given.
+
+    Raises:
+        InputError: the site folder is not as it must be.
+    """
+    if site is not None:
+        from tacit.identities import load_site
+
+        return load_site(site).own.rank
+    rank, processes = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "1")
+    several = processes.isascii() and processes.isdigit() and int(processes) > 1
+    return int(rank) if several and rank.isascii() and rank.isdigit() else None
+
+
+def was_done(out: Path, config: Config, site: Path | None) -> bool:
+    """Whether this process has ended the run as planned, and owes nobody anything.
 
     The other processes are not asked: they may have ended long ago.
 
     Args:
-        folder: of the process.
+        out: the run folder.
         config: the experiment.
+        site: the site folder, where one is given.
 
     Raises:
-        InputError: it has, and the run is of another experiment.
+        InputError: it has, and the run is of another experiment; or the site folder is not as it
+            must be.
     """
     from tacit.report.documents.status import read_status
     from tacit.training.run_folder.folder import reopened
 
+    rank = own_rank(site)
+    folder = out if rank is None else out / f"rank-{rank:04d}"
     try:
         if read_status(folder).state != "done":
             return False
     except InputError:  # a run that was killed, or none: what is there decides
         return False
+    if site is not None and _is_owed_to(site, out):
+        return False
     with reopened(folder, config):
         return True
+
+
+def _is_owed_to(site: Path, out: Path) -> bool:
+    """Whether other sites may lack messages of this one: it was ended before they had them all."""
+    from tacit.communication.secure.sites import session_lasts
+    from tacit.training.processes.agreement import run_name
+
+    return session_lasts(site, run_name(out))
