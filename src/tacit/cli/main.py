@@ -46,6 +46,7 @@ from tacit.cli.options import (
     write_page,
 )
 from tacit.cli.privacy import privacy_app
+from tacit.cli.relay import relay
 from tacit.cli.services import is_there, own_rank, was_done
 from tacit.cli.tune import tune
 from tacit.cli.watch import watch
@@ -72,6 +73,7 @@ app.add_typer(consortium_app)
 app.command()(init)
 app.command()(compare)
 app.command()(launch)
+app.command()(relay)
 app.command()(tune)
 app.command()(watch)
 
