@@ -83,7 +83,7 @@ def test_a_container_sees_its_own_folders_alone_and_changes_only_what_it_must(na
     service, inside = SERVICES[name], mounts(SERVICES[name])
     own = {source for source, _ in inside.values()} - {"/experiment.toml"}
     assert own == {f"/{kind}/{name}" for kind in ("sites", "data", "runs")[: len(own)]}
-    written = {"/runs", "/site"} if name in SITES else set()  # a site's journal is in its folder
+    written = {"/runs"} if name in SITES else set()
     assert {target for target, (_, fixed) in inside.items() if not fixed} == written
     assert service["init"] is True
     assert service["read_only"] is True
