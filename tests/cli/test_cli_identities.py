@@ -167,6 +167,7 @@ def test_a_statement_and_heads_are_signed_by_the_site_and_checked_by_others(tmp_
     refused(tacit("privacy", "verify", "heads.json", "--bundle", BUNDLE), "south was revoked")
 
 
+@pytest.mark.process
 def test_help_loads_neither_cryptography_nor_torch() -> None:
     for arguments in (["--help"], ["site", "--help"], ["consortium", "approve", "--help"]):
         code = (

@@ -175,3 +175,13 @@ def test_members_that_come_later_keep_all_ranks(own: Path) -> None:
 def test_how_long_certificates_hold_is_bounded(made: Path, tmp_path: Path, days: int) -> None:
     with pytest.raises(InputError, match="must be from 1 to 3650"):
         approve(tmp_path / "new", [made / "north.request.pem"], days=days)
+
+
+def test_a_place_where_no_consortium_can_be_made(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError) as error:
+        approve(tmp_path / "file", [made / "north.request.pem"])
+    refused(error, "--folder", "cannot be written")
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "killed" / "authority.key.part").write_text("-----BEGIN")
+    assert approve(tmp_path / "killed", [made / "north.request.pem"]).is_new
