@@ -10,6 +10,7 @@ import ssl
 import stat
 import subprocess
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -522,17 +523,23 @@ def test_what_openssl_says_of_the_authority_is_the_fingerprint(made: Path) -> No
     assert (made / "north" / "authority.pem").read_text() == pem(bundle.authority)
 
 
+@pytest.mark.parametrize("length", [0, 31, 33, 57])
+def test_a_key_of_another_length_is_refused_in_a_line(length: int) -> None:
+    """OpenSSL fails in ways of its own where a key's length is not that of its kind."""
+    kind = bytes.fromhex("300506032b6570")  # Ed25519, in a key of PKCS#8
+    content = bytes([2, 1, 0]) + kind + bytes([4, length + 2, 4, length]) + bytes(length)
+    text = base64.b64encode(bytes([0x30, len(content)]) + content)
+    text = b"-----BEGIN PRIVATE KEY-----\n" + text + b"\n-----END PRIVATE KEY-----\n"
+    with pytest.raises(InputError, match="must be an Ed25519 key"):
+        key_of(text, Path("key.pem"))
+
+
 @given(data=st.data())
 def test_a_key_that_was_changed_is_refused_in_a_line(data: st.DataObject) -> None:
-    """OpenSSL fails in ways of its own where a key's length is not that of its kind."""
     lines = key_pem(Ed25519PrivateKey.from_private_bytes(bytes(range(32)))).splitlines()
     content = base64.b64decode(lines[1])
     at = data.draw(st.integers(0, 15))  # later bytes are the key, of which any is one
     rest = data.draw(st.integers(at, 15))
     changed = content[:at] + data.draw(st.binary(max_size=4)) + content[rest:]
-    if changed == content:
-        return
-    try:
+    with suppress(InputError):  # nothing else is raised
         key_of(b"\n".join([lines[0], base64.b64encode(changed), lines[2], b""]), Path("key.pem"))
-    except InputError as error:
-        assert str(error).startswith("key = 'key.pem': must be an Ed25519 key")

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from tacit.errors import InputError
 from tacit.identities.certificates import (
@@ -31,7 +31,7 @@ from tacit.identities.certificates import (
     signed_by,
     states,
 )
-from tacit.identities.names import MOST_ADDRESSES, Address, Role
+from tacit.identities.names import MOST_ADDRESSES, Address, Role, check_address, check_name
 from tacit.identities.signing import (
     Hex32,
     SignedDocument,
@@ -46,9 +46,16 @@ MOST_MEMBERS = 1000
 _MOST_REVOKED = 4000
 _MOST_BYTES = 2**22
 
-_Name = Annotated[str, StringConstraints(min_length=1, max_length=40)]
+
+def _canonical_address(address: str) -> Address:
+    if check_address(address) != address:
+        raise ValueError("must be written as the program writes addresses")
+    return address
+
+
+_Name = Annotated[str, StringConstraints(max_length=40), AfterValidator(check_name)]
 _Pem = Annotated[str, StringConstraints(max_length=2**13)]
-_Address = Annotated[str, StringConstraints(max_length=300)]
+_Address = Annotated[str, StringConstraints(max_length=300), AfterValidator(_canonical_address)]
 
 
 class _Entry(BaseModel):
