@@ -291,7 +291,8 @@ def states(
 
 
 def _alternatives(name: str, addresses: Sequence[Address]) -> x509.SubjectAlternativeName:
-    return x509.SubjectAlternativeName([x509.DNSName(name), *host_names(addresses)])
+    names = [x509.DNSName(name), *host_names(addresses)]  # the name may be a host as well
+    return x509.SubjectAlternativeName(dict.fromkeys(names))
 
 
 def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
