@@ -6,14 +6,24 @@ of neighbouring nodes, or a rank for each of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
 from tacit.communication.received import Form
-from tacit.errors import InputError, TacitError
+from tacit.errors import InputError
 
-__all__ = ["ALONE", "Alone", "PeerState", "Peers", "Placement", "place"]
+__all__ = [
+    "ALONE",
+    "Alone",
+    "FreshSession",
+    "PeerState",
+    "Peers",
+    "Placement",
+    "SessionMemory",
+    "place",
+]
 
 T = TypeVar("T")
 
@@ -42,16 +52,57 @@ class PeerState:
     last_error: str | None = None
 
 
+class SessionMemory(Protocol):
+    """What a process remembers of a session of a run when it comes back to it after a kill.
+
+    Attributes:
+        returned: whether it comes back to a session that others go on with.
+        returned_to: the step at which it comes back; None where no step was begun.
+    """
+
+    returned: bool
+    returned_to: int | None
+
+    def secret(self, name: str) -> bytes:
+        """32 random bytes that no other process has, the same whenever this one comes back."""
+
+    def remember(self, name: str, make: Callable[[], T], schema: Form[T]) -> T:
+        """What was made when the session began; made now, where it begins."""
+
+    def keep(self, step: int) -> None:
+        """Write down what has come and gone, before the checkpoint of a step is written."""
+
+
+class FreshSession:
+    """The memory of a process that is never waited for: every start is a new session."""
+
+    returned = False
+    returned_to: int | None = None
+
+    def secret(self, name: str) -> bytes:
+        """New random bytes."""
+        return secrets.token_bytes(32)
+
+    def remember(self, name: str, make: Callable[[], T], schema: Form[T]) -> T:
+        """What is made."""
+        return make()
+
+    def keep(self, step: int) -> None:
+        """Nobody comes back."""
+
+
 class Peers(Protocol):
     """What a run asks of its other processes beside the messages of its algorithm.
 
     Attributes:
         rank: of this process.
         processes: how many there are.
+        session: what this process remembers.
     """
 
     rank: int
     processes: int
+    session: SessionMemory
 
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
         """What every process gives, in the order of ranks; waits for all, within limits.
@@ -63,8 +114,8 @@ class Peers(Protocol):
             TacitError: what another process reported.
         """
 
-    def report(self, error: TacitError) -> None:
-        """Tell the others why this process ends."""
+    def report(self, error: BaseException) -> None:
+        """Tell the others why this process ends, where it ends the run."""
 
     def at(self, step: int) -> None:
         """Say where this process stands."""
@@ -99,11 +150,14 @@ class Alone:
     rank = 0
     processes = 1
 
+    def __init__(self) -> None:
+        self.session: SessionMemory = FreshSession()
+
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
         """What this process gives."""
         return [value]
 
-    def report(self, error: TacitError) -> None:
+    def report(self, error: BaseException) -> None:
         """Nobody listens."""
 
     def at(self, step: int) -> None:

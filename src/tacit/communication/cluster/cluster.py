@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
 
 from tacit.communication.cluster.reports import describe_rank, write_report
 from tacit.communication.cluster.stop_vote import StopVote
 from tacit.communication.cluster.store import SharedFacts
 from tacit.communication.cluster.watch import Seen, Watch, first_failure
-from tacit.communication.peers import PeerState
-from tacit.communication.received import STEP, Form
+from tacit.communication.peers import FreshSession, PeerState, SessionMemory
+from tacit.communication.received import STEP, TOKEN, Form
 from tacit.errors import PeerError, TacitError
+
+if TYPE_CHECKING:
+    import torch
+
+    from tacit.communication.cluster.channel import TorchChannel
+    from tacit.communication.cluster.gathering import Gatherer
 
 __all__ = ["START_UP", "Cluster", "Place"]
 
@@ -74,6 +84,7 @@ class Cluster:
         self.place, self.timeout = place, timeout
         self.rank, self.processes = place.rank, place.processes
         self.run_id, self.restart, self.settings = place.run_id, place.restart, place.settings
+        self.session: SessionMemory = FreshSession()
         self._store, self._lasting, self._watch = store, lasting, watch
         self._server = server  # kept alive: with it goes the store
         self._rounds: Counter[str] = Counter()
@@ -138,6 +149,8 @@ class Cluster:
 
         The first report of a run stands. Where the store has gone there is nobody to tell.
         """
+        if not isinstance(error, TacitError):
+            error = PeerError("it ended with an error of its own; see its own screen")
         try:
             self._watch.end(write_report(error, self.rank))
         except PeerError:
@@ -242,6 +255,48 @@ class Cluster:
         Whoever can reach the store may have left it: parse it.
         """
         return self._lasting.get_all([name])[0] if self._lasting.has([name]) else None
+
+    def connect(
+        self, device: torch.device, schema: Form[T], stack: ExitStack
+    ) -> tuple[TorchChannel, Gatherer[T]]:
+        """Open what the exchange and the metrics go through; the stack closes it.
+
+        Args:
+            device: where messages of the exchange lie.
+            schema: of the documents of metrics.
+            stack: closes both.
+        """
+        from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+        from tacit.communication.cluster.channel import open_channel
+        from tacit.communication.cluster.gathering import open_gatherer
+
+        os.environ.update(self.settings)  # which interface gloo binds to
+        # Where the process groups of this attempt find each other.
+        token, *_ = self.share("process group", secrets.token_hex(8), TOKEN)
+        store = PrefixStore(
+            f"tacit/{token}",
+            TCPStore(
+                self.place.address,
+                self.place.port,
+                is_master=False,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=self.timeout),
+            ),
+        )
+        place = (store, self.rank, self.processes)
+        channel = open_channel(
+            *place,
+            device,
+            self.timeout,
+            self.diagnose,
+            self.waiting,
+            patience=self.timeout - self.to_blame,
+        )
+        stack.callback(channel.close)
+        gatherer = open_gatherer(*place, schema, self.timeout, self.diagnose)
+        stack.callback(gatherer.close)
+        return channel, gatherer
 
     def close(self) -> None:
         """End the watch, within a second; the others do not miss a rank that has closed.
