@@ -186,7 +186,7 @@ class Seat:
 @pytest.fixture(scope="module")
 def seat(tmp_path_factory: pytest.TempPathFactory) -> Seat:
     outsider = Outsider(random.Random(12), honest=True)
-    place = Place(0, 2, "127.0.0.1", 1, keeps_store=False, run_id="a-run", restart=0)
+    place = Place(0, 2, "127.0.0.1", 1, keeps_store=False, run_id="a-run")
     stand_in: Any = outsider
     watch: Any = Quiet()
     cluster = Cluster(place, stand_in, stand_in, watch, timeout=5.0)
