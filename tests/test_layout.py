@@ -25,6 +25,7 @@ ORDER = (
     "errors",
     "toml_text",
     "private_files",
+    "identities",
     "free_memory",
     "kernels",
     "privacy",

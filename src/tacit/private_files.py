@@ -31,6 +31,7 @@ __all__ = [
     "plain_errors",
     "remove_files",
     "sync_folder",
+    "write_passing",
     "write_private",
     "write_together",
 ]
@@ -45,6 +46,15 @@ def write_private(path: Path, content: bytes) -> None:
     part = _write_part(path, content)
     os.replace(part, path)
     sync_folder(path.parent)
+
+
+def write_passing(path: Path, content: bytes) -> None:
+    """The same of a file that is written again soon: it does not wait for the disk.
+
+    A kill of the process leaves a whole file all the same; when the machine stops, it may be
+    damaged or lost.
+    """
+    os.replace(_write_part(path, content, durable=False), path)
 
 
 def write_together(folder: Path, contents: Mapping[str, bytes]) -> None:
@@ -142,23 +152,30 @@ def sync_folder(path: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(
+    folder: Path,
+    where: str = "out",
+    expected: str = "a run folder that no other process uses: one is running it now",
+) -> Iterator[None]:
     """Hold a folder's lock within; the system releases it when the process ends, however it ends.
+
+    Args:
+        folder: whose.
+        where: the key or argument that named it.
+        expected: what is said where another process holds it.
 
     Raises:
         InputError: another process holds it, or the folder cannot be written.
     """
-    with plain_errors("out", folder):
+    with plain_errors(where, folder):
         descriptor = _open_private(folder / LOCK, 0)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             taken = error.errno in (errno.EACCES, errno.EAGAIN)
-            reason = f"a run folder that can be locked ({error.strerror})"
-            if taken:
-                reason = "a run folder that no other process uses: one is running it now"
-            raise InputError("out", str(folder), reason) from None
+            reason = f"a folder that can be locked ({error.strerror})"
+            raise InputError(where, str(folder), expected if taken else reason) from None
         yield
     finally:
         os.close(descriptor)
@@ -187,14 +204,15 @@ def lacks_room(error: OSError) -> bool:
     return error.errno in _NO_ROOM
 
 
-def _write_part(path: Path, content: bytes) -> Path:
-    """The content on the disk under a temporary name, which is given."""
+def _write_part(path: Path, content: bytes, *, durable: bool = True) -> Path:
+    """The content under a temporary name, which is given, and if durable on the disk."""
     part = path.with_name(path.name + ".part")
     descriptor = _open_private(part, os.O_TRUNC)
     try:
         try:
             _write_all(descriptor, content)
-            os.fsync(descriptor)
+            if durable:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
     except BaseException:

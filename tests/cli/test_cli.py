@@ -40,6 +40,7 @@ RUN_FILES = {
     "nodes.safetensors",
     "report.html",
     "result.json",
+    "status.json",
 }
 
 

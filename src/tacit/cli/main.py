@@ -24,6 +24,7 @@ import typer
 from tacit import __version__
 from tacit.cli.compare import compare
 from tacit.cli.early import check_files
+from tacit.cli.identities import consortium_app, site_app
 from tacit.cli.init import init
 from tacit.cli.interrupts import EXIT_CODE, INTERRUPTED, interrupted
 from tacit.cli.launch import launch
@@ -43,6 +44,7 @@ from tacit.cli.options import (
 )
 from tacit.cli.privacy import privacy_app
 from tacit.cli.tune import tune
+from tacit.cli.watch import watch
 from tacit.errors import InputError, TacitError
 from tacit.private_files import lacks_room
 
@@ -61,10 +63,13 @@ app = typer.Typer(
 )
 
 app.add_typer(privacy_app)
+app.add_typer(site_app)
+app.add_typer(consortium_app)
 app.command()(init)
 app.command()(compare)
 app.command()(launch)
 app.command()(tune)
+app.command()(watch)
 
 _PREPARING = "preparing data, model and noise for every node's budget"
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
@@ -95,6 +100,14 @@ def train(
     out: Out = None,
     resume: Resume = False,
     quiet: Quiet = False,
+    site: Annotated[
+        Path | None,
+        typer.Option(
+            "--site",
+            metavar="FOLDER",
+            help="Take part as this site of a consortium; the name of --out is that of the run.",
+        ),
+    ] = None,
     allow_insecure_network: Insecure = False,
     as_json: Json = False,
 ) -> None:
@@ -113,8 +126,9 @@ def train(
     if resume and out is None:
         raise InputError("--resume", True, "name the run folder to continue with --out")
     config = load_config(file, overrides=set_ or ())
-    timeout = config.train.timeout
-    with process_group(timeout, allow_insecure_network=allow_insecure_network) as cluster:
+    with process_group(
+        config.train, allow_insecure_network=allow_insecure_network, site=site, out=out
+    ) as cluster:
         peers: Peers = ALONE if cluster is None else cluster
         destination, resume = agreed_folder(cluster, out, resume, lambda: _new_run(file))
         if not resume and peers.rank == 0:
@@ -132,7 +146,8 @@ def train(
             made.append(moment.step)
             show(moment)
 
-        with progress as show, stop_signals(hidden=peers.rank > 0) as asked_to_stop:
+        signals = stop_signals(hidden=peers.rank > 0, leaves=site is not None)
+        with progress as show, signals as asked_to_stop:
             result = run.execute(
                 job,
                 out=destination,
@@ -233,8 +248,7 @@ def plan(
         }
         _optimise(config, options, page, as_json)
         return
-    timeout = config.train.timeout
-    with process_group(timeout, allow_insecure_network=allow_insecure_network) as cluster:
+    with process_group(config.train, allow_insecure_network=allow_insecure_network) as cluster:
         peers: Peers = ALONE if cluster is None else cluster
         with waiting(_PREPARING, hidden=as_json or peers.rank > 0):
             job = prepare(config, peers=peers)

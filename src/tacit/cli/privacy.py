@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -19,8 +20,15 @@ from tacit.cli.options import (
     waiting,
     write_page,
 )
+from tacit.errors import InputError
+from tacit.private_files import plain_errors, write_private
 
 __all__ = ["privacy_app"]
+
+_Site = Annotated[
+    Path | None,
+    typer.Option("--site", metavar="DIR", help="Sign it as the member of this site folder."),
+]
 
 privacy_app = typer.Typer(
     name="privacy",
@@ -77,8 +85,7 @@ def labels(
     from tacit.training.processes.agreement import process_group
 
     config = load_config(file, overrides=set_ or ())
-    timeout = config.train.timeout
-    with process_group(timeout, allow_insecure_network=allow_insecure_network) as cluster:
+    with process_group(config.train, allow_insecure_network=allow_insecure_network) as cluster:
         peers: Peers = ALONE if cluster is None else cluster
         with waiting("counting the labels of every node", hidden=as_json or peers.rank > 0):
             counted = count_labels(config, epsilon, peers=peers)
@@ -93,6 +100,11 @@ def labels(
 @privacy_app.command()
 def ledger(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A ledger, or a folder of them.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="JSON", help="Write it with its heads to a new file."),
+    ] = None,
+    site: _Site = None,
     as_json: Json = False,
 ) -> None:
     """Recompute what was spent from a ledger alone."""
@@ -100,8 +112,14 @@ def ledger(
     from tacit.analysis.ledger_table import ledger_table
     from tacit.report.documents.base import dump
 
+    if site is not None and out is None:
+        raise InputError("--site", str(site), "signs a file: name a new one with --out")
+    sign = _signing(site)
     document = ledger_document(file)
-    if as_json:
+    if out is not None:
+        _write_new(out, dump(document).encode())
+        print_written([out, *sign([out])], as_json)
+    elif as_json:
         typer.echo(dump(document))
     else:
         ledger_table(document)
@@ -120,12 +138,66 @@ def statement(
             "--ledger", metavar="DIR", help="The ledgers of its data, where they have moved."
         ),
     ] = None,
+    site: _Site = None,
     as_json: Json = False,
 ) -> None:
     """Write what a run guarantees, to be signed: statement.json and statement.html."""
     from tacit.analysis.statement import write_statement
 
-    print_written(write_statement(run, out, ledger), as_json)
+    sign = _signing(site)
+    written = write_statement(run, out, ledger)
+    print_written([*written, *sign(written)], as_json)
+
+
+@privacy_app.command()
+def verify(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="What was signed; FILE.signature lies beside it.")
+    ],
+    bundle: Annotated[
+        Path,
+        typer.Option("--bundle", metavar="BUNDLE", help="The bundle.json of the consortium."),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Check which member of a consortium has signed a file, and that it is as it was signed."""
+    from tacit.identities import read_bundle
+    from tacit.identities.signatures import check_signed_file
+
+    signed = check_signed_file(file, read_bundle(bundle)[0])
+    if as_json:
+        values = {
+            "name": signed.name,
+            "rank": signed.rank,
+            "fingerprint": signed.fingerprint,
+            "consortium": signed.consortium,
+            "date": signed.date.isoformat(),
+        }
+        typer.echo(json.dumps(values, indent=2))
+        return
+    rank = "a relay" if signed.rank is None else f"rank {signed.rank}"
+    who = f"{signed.name} ({rank}) of the consortium {signed.consortium}"
+    typer.echo(f"{file}: signed by {who}, by its own word on {signed.date.isoformat()}")
+
+
+def _signing(folder: Path | None) -> Callable[[Iterable[Path]], list[Path]]:
+    """What signs files as the member of a site folder, which is looked at now; nothing without."""
+    if folder is None:
+        return lambda _: []
+    from tacit.identities import load_site
+    from tacit.identities.signatures import sign_file
+
+    site = load_site(folder)
+    return lambda files: [sign_file(site, file) for file in files]
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    """Write a file that is not there yet."""
+    if path.exists():
+        raise InputError("--out", str(path), "exists: name a new file")
+    with plain_errors("--out", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_private(path, content)
 
 
 @privacy_app.command()

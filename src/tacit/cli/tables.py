@@ -53,13 +53,16 @@ __all__ = [
 
 
 @contextmanager
-def stop_signals(*, hidden: bool = False) -> Iterator[Callable[[], bool]]:
+def stop_signals(*, hidden: bool = False, leaves: bool = False) -> Iterator[Callable[[], bool]]:
     """Within, the first SIGINT, SIGTERM or SIGHUP asks for a clean stop; a second one interrupts.
 
     So does SIGHUP, of a terminal that is closed, unless it is ignored (`nohup`); a second one says
     nothing new, since system and shell may each send one.
 
-    `hidden`: nothing is said of it.
+    Args:
+        hidden: nothing is said of it.
+        leaves: whether SIGTERM ends this process at once, as the system sends it before it goes
+            down: the others wait, and this one comes back to where it was.
 
     Yields what tells whether a stop was asked for.
     """
@@ -75,7 +78,7 @@ def stop_signals(*, hidden: bool = False) -> Iterator[Callable[[], bool]]:
         if not hidden:
             sys.stderr.write("\nstopping after this step; once more to interrupt at once\n")
 
-    received = [signal.SIGINT, signal.SIGTERM]
+    received = [signal.SIGINT] if leaves else [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         received.append(signal.SIGHUP)
     before = {number: signal.signal(number, ask) for number in received}

@@ -1,22 +1,25 @@
 """Keys that two nodes share: agreed anew by their processes at every start, known to nobody else.
 
-Each process makes an X25519 key of its own, shows the public half to all, and derives the key of
+Each process has an X25519 key for the session, shows the public half to all, and derives the key of
 every pair of nodes that it has one end of from what the halves of the two processes come to, by
 HKDF-SHA256; the purpose, the numbers of the two nodes and both public halves are part of what is
-derived. A pair with both ends in one process gets a random key there. Private halves are forgotten
-at once, and no key is stored or sent: a run that goes on from a checkpoint has other keys, so that
-a step that is run again has other noise of pairs, and other masks.
+derived. A pair with both ends in one process gets a secret key there. No key is sent.
 
-*Trust model.* Public halves go the way of all that processes share (`tacit.communication.cluster`),
-and are as authentic as that way is. Whoever hands others a half of its own in place of theirs could
-take off what they share: the other processes and the network are taken to be curious, and honest.
-Processes that end with different keys, since a half was changed on its way, draw different noise:
-it does not cancel, and hides no less.
+In one rack every start is a new session: a run that goes on from a checkpoint has other keys, so
+that a step that is run again has other noise of pairs, and other masks. A site that comes back to a
+session that goes on (`tacit.communication.peers.SessionMemory`) derives the same keys again: it
+makes the same messages again, and others do not leave (`tacit.communication.secure.wire`).
+
+*Trust model.* Public halves go the way of all that processes share, and are as authentic as that
+way is: between sites they are signed with the sites' identities, in one rack they travel in clear.
+There, whoever hands others a half of its own in place of theirs could take off what they share: the
+other processes and the network are taken to be curious, and honest. Processes that end with
+different keys, since a half was changed on its way, draw different noise: it does not cancel, and
+hides no less.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -48,7 +51,7 @@ def agreed_pair_keys(
     Raises:
         PeerError: a process was lost, or showed no public key.
     """
-    own = X25519PrivateKey.generate()
+    own = X25519PrivateKey.from_private_bytes(peers.session.secret(f"half of {purpose}"))
     shown = own.public_key().public_bytes_raw()
     halves = [
         bytes.fromhex(half) for half in peers.share(f"key of {purpose}", shown.hex(), PUBLIC_KEY)
@@ -68,7 +71,7 @@ def agreed_pair_keys(
         if peers.rank not in ends:
             continue
         if ends[0] == ends[1]:
-            secret[first, second] = secrets.token_bytes(KEY_BYTES)
+            secret[first, second] = peers.session.secret(f"{purpose} {first} {second}")
             continue
         other = ends[1] if ends[0] == peers.rank else ends[0]
         numbers = first.to_bytes(8, "big") + second.to_bytes(8, "big")

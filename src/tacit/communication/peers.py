@@ -6,16 +6,89 @@ of neighbouring nodes, or a rank for each of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
 from tacit.communication.received import Form
-from tacit.errors import InputError, TacitError
+from tacit.errors import InputError
 
-__all__ = ["ALONE", "Alone", "Peers", "Placement", "place"]
+__all__ = [
+    "ALONE",
+    "Alone",
+    "FreshSession",
+    "PeerState",
+    "Peers",
+    "Placement",
+    "SessionMemory",
+    "place",
+]
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PeerState:
+    """What is known of a process at one moment.
+
+    Attributes:
+        rank: which it is.
+        name: of its site; of a process without one, "rank 2".
+        state: "connected": it was heard of just now; "away": it was, and is not any more; "done":
+            it has ended as it should; "unknown": it was never heard of.
+        step: steps that it has made, by its own word; None before the first word of it.
+        quiet: seconds since it was last heard of; None where it never was.
+        waiting_for: the ranks that it waits for now.
+        last_error: what last went wrong between it and this process, one line that is public.
+    """
+
+    rank: int
+    name: str
+    state: Literal["connected", "away", "done", "unknown"]
+    step: int | None = None
+    quiet: float | None = None
+    waiting_for: tuple[int, ...] = ()
+    last_error: str | None = None
+
+
+class SessionMemory(Protocol):
+    """What a process remembers of a session of a run when it comes back to it after a kill.
+
+    Attributes:
+        returned: whether it comes back to a session that others go on with.
+        returned_to: the step at which it comes back; None where no step was begun.
+    """
+
+    returned: bool
+    returned_to: int | None
+
+    def secret(self, name: str) -> bytes:
+        """32 random bytes that no other process has, the same whenever this one comes back."""
+
+    def remember(self, name: str, make: Callable[[], T], schema: Form[T]) -> T:
+        """What was made when the session began; made now, where it begins."""
+
+    def keep(self, step: int) -> None:
+        """Write down what has come and gone, before the checkpoint of a step is written."""
+
+
+class FreshSession:
+    """The memory of a process that is never waited for: every start is a new session."""
+
+    returned = False
+    returned_to: int | None = None
+
+    def secret(self, name: str) -> bytes:
+        """New random bytes."""
+        return secrets.token_bytes(32)
+
+    def remember(self, name: str, make: Callable[[], T], schema: Form[T]) -> T:
+        """What is made."""
+        return make()
+
+    def keep(self, step: int) -> None:
+        """Nobody comes back."""
 
 
 class Peers(Protocol):
@@ -24,10 +97,12 @@ class Peers(Protocol):
     Attributes:
         rank: of this process.
         processes: how many there are.
+        session: what this process remembers.
     """
 
     rank: int
     processes: int
+    session: SessionMemory
 
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
         """What every process gives, in the order of ranks; waits for all, within limits.
@@ -39,8 +114,8 @@ class Peers(Protocol):
             TacitError: what another process reported.
         """
 
-    def report(self, error: TacitError) -> None:
-        """Tell the others why this process ends."""
+    def report(self, error: BaseException) -> None:
+        """Tell the others why this process ends, where it ends the run."""
 
     def at(self, step: int) -> None:
         """Say where this process stands."""
@@ -62,6 +137,12 @@ class Peers(Protocol):
             asked: whether this process was asked to.
         """
 
+    def seen(self) -> Sequence[PeerState]:
+        """What is known of every process, this one included, in the order of ranks.
+
+        Asks nobody and waits for nothing; called from another thread than all the others.
+        """
+
 
 class Alone:
     """No other process: every question is answered here."""
@@ -69,11 +150,14 @@ class Alone:
     rank = 0
     processes = 1
 
+    def __init__(self) -> None:
+        self.session: SessionMemory = FreshSession()
+
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
         """What this process gives."""
         return [value]
 
-    def report(self, error: TacitError) -> None:
+    def report(self, error: BaseException) -> None:
         """Nobody listens."""
 
     def at(self, step: int) -> None:
@@ -92,6 +176,10 @@ class Alone:
     def agreed_stop(self, step: int, asked: bool) -> bool:
         """As it was asked."""
         return asked
+
+    def seen(self) -> Sequence[PeerState]:
+        """This one, which is here."""
+        return (PeerState(0, "rank 0", "connected", quiet=0.0),)
 
 
 ALONE = Alone()

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from tacit.errors import PeerError, TacitError
 
 __all__ = [
+    "BEAT",
     "CHARGED",
     "EXPERIMENT",
     "FLAG",
@@ -40,6 +41,7 @@ __all__ = [
     "SUMMARY",
     "TOKEN",
     "VOTE",
+    "Beat",
     "Experiment",
     "FolderName",
     "Form",
@@ -223,6 +225,21 @@ class Report(_Model):
     line: Annotated[str, Field(max_length=_LONGEST_LINE)]
 
 
+class Beat(_Model):
+    """What a site says to another about once a second; see `tacit.communication.secure.wire`."""
+
+    nonce: _Id
+    nonce_of_receiver: _Id | None
+    start: _Step
+    counter: _Step
+    due: _Step
+    again: bool
+    step: _Beat
+    waiting_for: Annotated[int, Field(ge=-1, lt=_MOST_RANKS)]
+    state: Literal["forming", "running", "done", "failed"]
+    report: Report | None
+
+
 # Built when they are first used: a process that is alone uses none.
 _LATER = ConfigDict(defer_build=True)
 
@@ -261,6 +278,7 @@ FOLDER = Form(TypeAdapter(FolderName), 1000)
 SUMMARY = Form(TypeAdapter(Summary))
 METRICS = Form(TypeAdapter(Metrics), 16 * 2**20)
 REPORT = Form(TypeAdapter(Report), 2**14)
+BEAT = Form(TypeAdapter(Beat), 2**15)
 HEARTBEAT = Form(
     TypeAdapter[tuple[int, int, int | None, bool]](
         tuple[_Beat, _Beat, _Rank | None, bool], config=_LATER

@@ -380,6 +380,8 @@ class Train(Section):
     checkpoint_every: Count | None = None
     # Seconds that a process waits for another before it gives up; 10 days at most.
     timeout: Annotated[float, Field(gt=0, le=864_000, allow_inf_nan=False)] = 60.0
+    # Seconds for which sites of a consortium wait for one that is away; 100 days at most.
+    patience: Annotated[float, Field(gt=0, le=8_640_000, allow_inf_nan=False)] = 3600.0
 
     @property
     def settled_batch(self) -> int | Literal["all"]:

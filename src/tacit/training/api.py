@@ -42,6 +42,7 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     distributed: bool = False,
+    site: str | Path | None = None,
     allow_insecure_network: bool = False,
 ) -> Result:
     """Train one model across nodes, each within its privacy budget.
@@ -74,6 +75,9 @@ def train(
         resume: continue the run in `out`.
         distributed: take part in a run of several processes, as torchrun started this one; the
             result has the models of this process's nodes, and the common one.
+        site: take part as the site of a consortium whose folder this is; `out` must be given, and
+            its name is that of the run, the same at each site. A run that this site was in already
+            goes on.
         allow_insecure_network: whether they may talk in clear over a public address.
 
     Raises:
@@ -105,14 +109,17 @@ def train(
             update={"task": parsed.task.model_copy(update={"output": named})}
         )
     path = None if out is None else Path(out)
-    if path is not None and not resume and not distributed:
+    own_site = None if site is None else Path(site)
+    if path is not None and not resume and not distributed and own_site is None:
         folders.check_new(path)
     with ExitStack() as stack:
         cluster = None
-        if distributed:
+        if distributed or own_site is not None:
             insecure = allow_insecure_network
             cluster = stack.enter_context(
-                process_group(parsed.train.timeout, allow_insecure_network=insecure)
+                process_group(
+                    parsed.train, allow_insecure_network=insecure, site=own_site, out=path
+                )
             )
         peers: Peers = ALONE if cluster is None else cluster
         if path is not None:

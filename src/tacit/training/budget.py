@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from tacit.communication.pair_keys import agreed_pair_keys
-from tacit.communication.peers import Peers, Placement
+from tacit.communication.peers import ALONE, Peers, Placement, SessionMemory
 from tacit.errors import BudgetError, InputError
 from tacit.privacy import to_statement
 from tacit.privacy.ledger import ledger as ledgers
 from tacit.privacy.ledger.shared import SharedLedgers
-from tacit.privacy.noise.draws import NodeKeys, fresh_keys, seeded_keys
+from tacit.privacy.noise.draws import NodeKeys, seeded_keys
 from tacit.privacy.noise.pairwise import PairKeys, fresh_pair_keys, seeded_pair_keys
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.release import Interval, Release
@@ -149,10 +149,15 @@ def open_ledger(
     return RunLedger(own, shared)
 
 
-def node_keys(plan: Plan, hosted: Sequence[int] | None = None) -> NodeKeys:
-    """Keys from the operating system, unless nothing rests on them or the user asked otherwise.
+def node_keys(
+    plan: Plan,
+    hosted: Sequence[int] | None = None,
+    session: SessionMemory = ALONE.session,
+) -> NodeKeys:
+    """Keys that rest on the operating system, unless nothing rests on them or the user asked so.
 
-    Of the nodes of this process (`hosted`; by default all): no other process has them.
+    Of the nodes of this process (`hosted`; by default all): no other process has them. They are
+    the session's: new at every start, but for a process that comes back to one that goes on.
     """
     settings = plan.config.privacy
     here = range(len(plan.nodes)) if hosted is None else hosted
@@ -160,7 +165,7 @@ def node_keys(plan: Plan, hosted: Sequence[int] | None = None) -> NodeKeys:
         return seeded_keys(settings.noise_seed, here)
     if not plan.noisy:
         return seeded_keys(plan.config.train.seed, here)
-    return fresh_keys(here)
+    return NodeKeys({n: session.secret(f"noise of node {n}") for n in here}, seeded=False)
 
 
 def pair_keys(plan: Plan, placement: Placement, peers: Peers) -> PairKeys | None:

@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -44,18 +43,20 @@ from tacit.training.budget import (
     claimed_spent,
     epsilon_by_colluders,
     epsilon_spent,
+    extremes,
     open_ledger,
 )
 from tacit.training.evaluation import consensus_of, models_public
 from tacit.training.hooks import LOG, Callback, Hooks, Progress
 from tacit.training.prepare import Job
-from tacit.training.processes.communication import open_communication
+from tacit.training.processes.communication import Crew, open_communication
 from tacit.training.rounds import advanced, final_rounds, finally_mixed
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder import metrics as measured
 from tacit.training.run_folder.folder import RunFolder
 from tacit.training.run_folder.result import Claim, Result, result_document
+from tacit.training.run_folder.status import Standing, written_status
 from tacit.training.shared_budgets import check_shared, open_shared
 from tacit.training.stacked_context import StackedContext
 from tacit.training.state import (
@@ -69,9 +70,6 @@ from tacit.training.state import (
     take_rows,
     together,
 )
-
-if TYPE_CHECKING:
-    from tacit.communication.cluster import Cluster
 
 __all__ = ["execute"]
 
@@ -100,7 +98,7 @@ def execute(
     on_step: Callable[[Progress], None] = _ignore,
     should_stop: Callable[[], bool] = _never,
     callbacks: Sequence[Callback] = (),
-    cluster: Cluster | None = None,
+    cluster: Crew | None = None,
     alone: Peers = ALONE,
     make_context: MakeContext = StackedContext,
 ) -> Result:
@@ -141,6 +139,7 @@ def execute(
         if not resume:
             check_shared(job.plan, shared)
         own, common_folder, is_new = _folders(job, out, resume, peers, shared, stack)
+        status = stack.enter_context(written_status(None if own is None else own.path, peers))
         ledger = open_ledger(job.plan, own, own is not None, shared, job.hosted)
         if ledger is not None:
             stack.enter_context(ledger)
@@ -155,6 +154,8 @@ def execute(
             is_new=is_new,
             make_context=make_context,
         )
+        if status is not None:
+            status.follow(lambda: _standing(run))
         hooks = Hooks(callbacks if peers.rank == 0 else ())
         try:
             LOG.info("the run begins at step %d of %d", run.step, run.plan.steps)
@@ -166,6 +167,8 @@ def execute(
             hooks.error(error)
             _failed(run, error)
             raise
+        if status is not None:
+            status.end("stopped" if run.status == "stopped" else "done")
     hooks.end(result)
     return result
 
@@ -207,7 +210,8 @@ def _folders(
     if out is not None and not alone:
         path = out / f"rank-{peers.rank:04d}"
         if peers.rank == 0:
-            opened = folders.reopened if resume else folders.created
+            there = os.path.lexists(out) and not folders.half_made(out)
+            opened = folders.reopened if resume and there else folders.created
             common_folder = stack.enter_context(opened(out, job.config))
     # Others wait, so that none writes into a folder that rank 0 refuses.
     peers.share("sign that the run folder is made", out is not None, FLAG)
@@ -299,14 +303,14 @@ def _train(
     block = share_of(run.plan.steps, DATA_BLOCKS if config.privacy.ledger else BLOCKS)
     if run.step == 0 and not run.started:
         hooks.metrics(record(run))
-    again = drawn_again(run.job, run.job.hosted, run.step)
-    if run.ledger is not None and run.step < run.until:
-        for first, until in again:
-            run.ledger.reserve(first, until)
-    run.reserved = run.charged
-    if run.reserved > run.step and run.ledger is not None:
-        run.ledger.use()
-    while run.step < run.until:
+    _begin_reserving(run)
+    returned_to = peers.session.returned_to
+    if returned_to is not None and returned_to > run.first and peers.agreed_stop(run.step, False):
+        called = _any_callback(peers, hooks)
+        if run.ledger is not None:
+            _settle(run, run.ledger, adaptive=True)
+        run.status, run.message = "stopped", _stopped(run, hooks, False, called)
+    while run.step < run.until and run.status != "stopped":
         k = run.step
         peers.at(k)
         peers.check()
@@ -345,6 +349,22 @@ def _train(
     if run.status != "stopped":
         _mix_finally(run)
     _check_finite(run)
+
+
+def _begin_reserving(run: RunState) -> None:
+    """Find up to which step all is reserved; and reserve what a new session draws again."""
+    run.reserved = run.charged
+    if run.ledger is None:
+        return
+    reserved = [intervals[-1][1] for intervals in run.since.values() if intervals]
+    if reserved:  # a process that comes back makes the same messages again: they are charged once
+        run.reserved = max(run.reserved, min(reserved))
+        return
+    if run.step < run.until:
+        for first, until in drawn_again(run.job, run.job.hosted, run.step):
+            run.ledger.reserve(first, until)
+    if run.reserved > run.step:
+        run.ledger.use()
 
 
 def _mix_finally(run: RunState) -> None:
@@ -607,6 +627,20 @@ def _diverged(run: RunState, message: str) -> None:
     document = _document(run, epsilon, against, run.seconds, others="not asked")
     run.common_folder.write_document(folders.RESULT, document)
     write_report(run.common_folder.path)
+
+
+def _standing(run: RunState) -> Standing:
+    """Where the run stands for the eyes of this site; called from another thread, and only looks.
+
+    The steps that were reserved count as spent, since the ledger has charged them.
+    """
+    return Standing(
+        step=run.step,
+        steps=run.until,
+        epsilon=run.spent("own", max(run.step, run.reserved)),
+        budget=extremes(run.plan, run.job.hosted)["most"].budget,
+        bytes_sent=int(run.communication.exchange.bytes_sent.sum()),
+    )
 
 
 def _public(progress: Progress, row: Measurement | None) -> Progress:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 from torch import Tensor
 
 from tacit.communication.colours import Private, Released, opened
 from tacit.communication.peers import Peers
-from tacit.communication.received import CHARGED, FLAG, STEP, STEPS
+from tacit.communication.received import CHARGED, FLAG, STEP, STEPS, Form
 from tacit.config import Config
 from tacit.errors import InputError, PeerError
 from tacit.privacy.ledger.ledger import lacking_steps
@@ -69,6 +71,7 @@ _MOST_REPEATS = 100  # of all steps of a run: more than that no resumed run has 
 MakeContext = Callable[..., StackedContext]
 """What `StackedContext` is called with."""
 # Of what a checkpoint holds beside the algorithm's state.
+_EXCHANGE = "exchange."
 _CONTEXT = "context."
 _AVERAGES = "average."
 
@@ -106,6 +109,8 @@ class RunState:
     started: bool = False  # whether the state before the first step was measured
     kept: int = 0  # the last step of which every process is known to have a checkpoint
     reserved: int = 0  # steps up to this one are reserved by this session, or were paid before
+    since: Mapping[int, Sequence[Interval]] = field(default_factory=dict)
+    """What this session had reserved already for this process's nodes, where it comes back."""
     paid: int = 0  # steps up to this one stay charged, whether they are sent or not
     began: float = field(default_factory=time.perf_counter)
 
@@ -160,7 +165,10 @@ class RunState:
         return max(self.step, self.paid)
 
     def spent(self, which: str, step: int) -> float | None:
-        """Epsilon of the node that spends `most` or `least`: an upper bound after `step` steps."""
+        """Epsilon of the node that spends `most` or `least`: an upper bound after `step` steps.
+
+        `own`: of this process's node that spends most.
+        """
         curve, step = self.curves[which], max(step, self.paid)
         return next(
             (value for at, value in zip(self.evaluation_steps, curve, strict=True) if at >= step),
@@ -195,35 +203,129 @@ def begin(
         InputError: a process had no folder, and steps were made: its ledger is missing; or they
             lack steps that its checkpoint has made.
     """
-    plan, config = job.plan, job.config
+    plan, config, session = job.plan, job.config, peers.session
     algorithm, options = config.algorithm.definition, config.algorithm.options
     folder, common_folder = folders
-    keys = node_keys(plan, job.hosted)
+    keys = node_keys(plan, job.hosted, session)
     shared = pair_keys(plan, job.placement, peers)
     context = make_context(
         plan, job.model, job.train, keys, communication.exchange, job.hosted, shared
     )
     origin = job.model.start(len(job.hosted), job.dtype, job.device)
     state = algorithm.start(origin.clone(), options, context)
-    first, seconds = 0, 0.0
+    own = {} if ledger is None else ledger.charged()
+    terms = session.remember(
+        "terms", lambda: _agreed_terms(job, peers, folder, ledger, resume, is_new), _TERMS
+    )
+    returned_to = session.returned_to
+    step = terms.first if returned_to is None else returned_to
+    seconds = 0.0
     averages: Averages | None = None
+    if folder is not None and step:
+        path = checkpoints.file_of(folder.path, step)
+        saved = checkpoints.read(path, job.digest, _run_id(ledger))
+        seconds = saved.seconds
+        tensors = {name: value.to(job.device) for name, value in saved.tensors.items()}
+        exchanged, averaged, inner = (
+            {
+                name.removeprefix(prefix): tensors.pop(name)
+                for name in list(tensors)
+                if name.startswith(prefix)
+            }
+            for prefix in (_EXCHANGE, _AVERAGES, _CONTEXT)
+        )
+        communication.exchange.load(exchanged, same_session=returned_to is not None)
+        if averaged:
+            averages = Averages(*(averaged[name] for name in Averages._fields))
+        context.load(inner, origin)
+        state = type(state)(**tensors)
+    _check_reserved(folder, own, step)
+    if folder is not None and resume and returned_to is None:
+        checkpoints.set_aside(folder.path, after=terms.first)
+    if common_folder is not None and terms.lacking is not None and returned_to is None:
+        common_folder.set_aside_metrics()
+    rows = common_folder.keep_metrics(step) if common_folder is not None and resume else []
+    if common_folder is not None and terms.until > step:
+        common_folder.withdraw_result()
+    # Of all processes or of none: rows are made of what every one says. And nobody begins before
+    # all have set aside what is to be run again.
+    known, *_ = peers.share("rows known", bool(rows), FLAG)
+    evaluation_steps = _evaluation_steps(config, terms.first, terms.until)
+    peers.begin(terms.first)
+    charged = {node: tuple(intervals) for node, intervals in terms.charged.items()}
+    charged = _with_again(job, charged, terms.first, terms.until)
+    return RunState(
+        job=job,
+        peers=peers,
+        communication=communication,
+        folder=folder,
+        common_folder=common_folder,
+        ledger=ledger,
+        context=context,
+        state=state,
+        first=terms.first,
+        until=terms.until,
+        step=step,
+        seconds_before=seconds,
+        evaluation_steps=evaluation_steps,
+        curves=_curves(job, charged, terms.paid, evaluation_steps),
+        rows=rows,
+        started=known,
+        message=terms.message,
+        notes=terms.notes if terms.lacking is None else (*terms.notes, terms.lacking),
+        paid=terms.paid if terms.paid > terms.first else 0,
+        since={node: intervals[len(terms.own.get(node, ())) :] for node, intervals in own.items()},
+        averages=averages,
+        objective=_objective(job, algorithm.models(state)),
+        status="done" if terms.message is None else "budget-exhausted",
+    )
+
+
+class SessionTerms(BaseModel):
+    """What all processes agreed on when a session began.
+
+    Attributes:
+        first: the step that it goes on from.
+        until: the step at which it ends.
+        paid: up to which step all was charged before.
+        charged: what every node had reserved, those of others as reported.
+        own: what the nodes of this process had reserved, as it stood in the ledger.
+        message: why it ends before the plan does.
+        lacking: who lacks a later checkpoint.
+        notes: what people should know.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    first: int
+    until: int
+    paid: int
+    charged: dict[int, list[tuple[int, int]]]
+    own: dict[int, list[tuple[int, int]]]
+    message: str | None
+    lacking: str | None
+    notes: tuple[str, ...]
+
+
+_TERMS = Form(TypeAdapter(SessionTerms), 2**26)
+
+
+def _agreed_terms(
+    job: Job,
+    peers: Peers,
+    folder: RunFolder | None,
+    ledger: RunLedger | None,
+    resume: bool,
+    is_new: bool,
+) -> SessionTerms:
+    """Agree from which step to go on, and up to which; see `begin`."""
+    plan, first = job.plan, 0
     lacking = None
     notes: tuple[str, ...] = ()
     if folder is not None and resume:
         kept, damaged = checkpoints.sound(folder.path, job.digest, _run_id(ledger))
         first, lacking = _common_checkpoint(kept, peers, plan.steps)
         notes = tuple(f"{name} is damaged, and was not used" for name in damaged)
-    if folder is not None and first:
-        saved = checkpoints.read(checkpoints.file_of(folder.path, first), job.digest)
-        seconds = saved.seconds
-        tensors = {name: value.to(job.device) for name, value in saved.tensors.items()}
-        communication.exchange.bytes_sent[:] = tensors.pop("exchange.bytes_sent").cpu().numpy()
-        found = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_AVERAGES)}
-        if found:
-            averages = Averages(*(found[f"{_AVERAGES}{name}"] for name in Averages._fields))
-        inner = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_CONTEXT)}
-        context.load({name.removeprefix(_CONTEXT): value for name, value in inner.items()}, origin)
-        state = type(state)(**tensors)
     own = {} if ledger is None else ledger.charged()
     charged = together(peers, "list of reserved steps", job, own)
     missing = [rank for rank, new in enumerate(peers.share("new folder", is_new, FLAG)) if new]
@@ -235,8 +337,7 @@ def begin(
             "missing or empty; put the folder back, or start a new run",
             public=True,
         )
-    if folder is not None:
-        _check_reserved(folder, own, first)
+    _check_reserved(folder, own, first)
     # Steps that no process has sent since its stop kept them charged; else they are charged again.
     own_paid = first if ledger is None or not resume else ledger.paid_until(first)
     paid = max(first, min(peers.share("steps that are paid for", own_paid, STEP)))
@@ -251,41 +352,15 @@ def begin(
         )
         if until == first > 0:
             message += ": nothing is left, and the last checkpoint is the result"
-    if folder is not None and resume:
-        checkpoints.set_aside(folder.path, after=first)
-    if common_folder is not None and lacking is not None:
-        common_folder.set_aside_metrics()
-    rows = common_folder.keep_metrics(first) if common_folder is not None and resume else []
-    if common_folder is not None and until > first:
-        common_folder.withdraw_result()
-    # Of all processes or of none: rows are made of what every one says. And nobody begins before
-    # all have set aside what is to be run again.
-    known, *_ = peers.share("rows known", bool(rows), FLAG)
-    evaluation_steps = _evaluation_steps(config, first, until)
-    peers.begin(first)
-    return RunState(
-        job=job,
-        peers=peers,
-        communication=communication,
-        folder=folder,
-        common_folder=common_folder,
-        ledger=ledger,
-        context=context,
-        state=state,
+    return SessionTerms(
         first=first,
         until=until,
-        step=first,
-        seconds_before=seconds,
-        evaluation_steps=evaluation_steps,
-        curves=_curves(job, _with_again(job, charged, first, until), paid, evaluation_steps),
-        rows=rows,
-        started=known,
+        paid=paid,
+        charged={node: list(intervals) for node, intervals in charged.items()},
+        own={node: list(intervals) for node, intervals in own.items()},
         message=message,
-        notes=notes if lacking is None else (*notes, lacking),
-        paid=paid if paid > first else 0,
-        averages=averages,
-        objective=_objective(job, algorithm.models(state)),
-        status="done" if message is None else "budget-exhausted",
+        lacking=lacking,
+        notes=notes,
     )
 
 
@@ -309,9 +384,11 @@ def _with_again(
 
 
 def _check_reserved(
-    folder: RunFolder, reserved: Mapping[int, Sequence[Interval]], first: int
+    folder: RunFolder | None, reserved: Mapping[int, Sequence[Interval]], first: int
 ) -> None:
     """Refuse to go on from a checkpoint whose steps are not in the ledger: they are older."""
+    if folder is None:
+        return
     for intervals in reserved.values():
         if count := lacking_steps(intervals, first):
             expected = (
@@ -406,22 +483,24 @@ def _curves(
     """The most and the least that a node has spent by each step; up to `first`, all is charged.
 
     The nodes of this process count beside the extremes of all, since what others have reserved is
-    their word.
+    their word. What one of them has spent at most stands as "own", too.
     """
-
-    def curves(which: str) -> list[tuple[float | None, ...]]:
-        nodes = {extremes(plan, chosen)[which].node for chosen in (None, job.hosted)}
-        return [
-            plan.release.epsilon_curve(
-                plan.nodes[node], charged.get(node, ()), first, evaluation_steps
-            )
-            for node in sorted(nodes)
-        ]
-
     plan = job.plan
+    every, own = extremes(plan), extremes(plan, job.hosted)
+
+    @cache
+    def curve(node: int) -> tuple[float | None, ...]:
+        return plan.release.epsilon_curve(
+            plan.nodes[node], charged.get(node, ()), first, evaluation_steps
+        )
+
+    def curves(which: str) -> Iterator[tuple[float | None, ...]]:
+        return zip(*map(curve, sorted({every[which].node, own[which].node})), strict=True)
+
     return {
-        "most": tuple(max(row, key=_none_first) for row in zip(*curves("most"), strict=True)),
-        "least": tuple(min(row, key=_none_first) for row in zip(*curves("least"), strict=True)),
+        "most": tuple(max(row, key=_none_first) for row in curves("most")),
+        "least": tuple(min(row, key=_none_first) for row in curves("least")),
+        "own": curve(own["most"].node),
     }
 
 
@@ -553,7 +632,9 @@ def save(run: RunState) -> None:
     tensors |= {f"{_CONTEXT}{name}": value for name, value in run.context.tensors().items()}
     if run.averages is not None:
         tensors |= {f"{_AVERAGES}{name}": value for name, value in run.averages._asdict().items()}
-    tensors["exchange.bytes_sent"] = torch.from_numpy(run.communication.exchange.bytes_sent)
+    exchanged = run.communication.exchange.tensors()
+    tensors |= {f"{_EXCHANGE}{name}": value for name, value in exchanged.items()}
+    run.peers.session.keep(run.step)
     run_id = _run_id(run.ledger)
     saved = Checkpoint(run.step, tensors, run.seconds, run.job.digest, run_id)
     checkpoints.write(run.folder.path, saved, keep=run.kept)

@@ -31,7 +31,7 @@ from tacit.analysis.compare.figure import (
     choice_text,
 )
 from tacit.analysis.compare.pool import Outcome
-from tacit.analysis.compare.session import FigureRuns, Member, Monitor, sentences, spent_together
+from tacit.analysis.compare.session import FigureRuns, LineRun, Monitor, sentences, spent_together
 from tacit.analysis.compare.store import Store
 from tacit.report.compare_page import (
     columns,
@@ -126,14 +126,14 @@ def _has_choice(figure: Figure, line: FigureLine) -> bool:
     return len(line.settings) > (len(budgets) if figure.x == ("budget",) else 1)
 
 
-def _leading(members: Sequence[Member]) -> str:
+def _leading(members: Sequence[LineRun]) -> str:
     """The score that the runs are judged by: a metric that was asked for, else the accuracy."""
     names = [name for member in members if member.result for name in member.result.test_metrics]
     return names[0] if names else "test_accuracy"
 
 
 def _line(
-    line: FigureLine, runs: Sequence[Sequence[Member]], names: tuple[str, str], store: Store
+    line: FigureLine, runs: Sequence[Sequence[LineRun]], names: tuple[str, str], store: Store
 ) -> ComparedLine:
     y, score = names
     points = [
@@ -162,7 +162,7 @@ def _line(
 
 
 def _ends(
-    points: Sequence[ComparedPoint], runs: Sequence[Sequence[Member]], y: str, score: str
+    points: Sequence[ComparedPoint], runs: Sequence[Sequence[LineRun]], y: str, score: str
 ) -> list[CurvePoint]:
     """Where the best point of each budget in the grid ends, by rising epsilon."""
     budgets: dict[str, list[int]] = {}
@@ -181,7 +181,7 @@ def _as_printed(y: str, value: float) -> float:
 
 
 def _point(
-    setting: FigureSetting, members: Sequence[Member], score: str, store: Store
+    setting: FigureSetting, members: Sequence[LineRun], score: str, store: Store
 ) -> ComparedPoint:
     complete = [member for member in members if member.complete]
     results = [member.result for member in complete if member.result is not None]
@@ -255,7 +255,7 @@ def _best(points: Sequence[ComparedPoint], score: str) -> int:
     return max(range(len(points)), key=worth)
 
 
-def _curve(members: Sequence[Member], y: str) -> list[CurvePoint]:
+def _curve(members: Sequence[LineRun], y: str) -> list[CurvePoint]:
     """The mean over complete runs at every step that all of them were measured at."""
     by_step = [{row.step: row for row in member.rows} for member in members if member.complete]
     if not by_step:
@@ -283,7 +283,7 @@ def _curve(members: Sequence[Member], y: str) -> list[CurvePoint]:
     return points
 
 
-def _all_rows(members: Sequence[Member]) -> list[Measurement]:
+def _all_rows(members: Sequence[LineRun]) -> list[Measurement]:
     return [row for member in members for row in member.rows]
 
 

@@ -36,7 +36,7 @@ from tacit.training.run_folder.folder import read_config
 
 __all__ = [
     "FigureRuns",
-    "Member",
+    "LineRun",
     "Monitor",
     "gather",
     "sentences",
@@ -47,7 +47,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Member:
+class LineRun:
     """One run of a line.
 
     Args:
@@ -87,13 +87,13 @@ class FigureRuns:
     """
 
     figure: Figure
-    runs: tuple[tuple[tuple[Member, ...], ...], ...]
+    runs: tuple[tuple[tuple[LineRun, ...], ...], ...]
     made: int
     cached: int
     stopped: bool
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> list[LineRun]:
         """Every run once a line."""
         return [run for line in self.runs for setting in line for run in setting]
 
@@ -221,14 +221,14 @@ def _run(
 
 def _member(
     config: Config, wanted_runs: Mapping[str, _WantedRun], outcomes: Mapping[str, Outcome]
-) -> Member:
+) -> LineRun:
     digest = run_digest(config)
     place, outcome = wanted_runs[digest].place, outcomes.get(digest)
     path = place.path if outcome is None else Path(outcome.folder)
     result = read_ended(path)
     if result is None or result.status not in FINAL:
         result = None
-    member = Member(config, path, outcome is None, result, read_rows(path))
+    member = LineRun(config, path, outcome is None, result, read_rows(path))
     if result is not None and result.status == "diverged":
         return replace(member, error=result.message, code=2)
     if result is not None:

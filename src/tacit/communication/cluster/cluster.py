@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
 
 from tacit.communication.cluster.reports import describe_rank, write_report
 from tacit.communication.cluster.stop_vote import StopVote
 from tacit.communication.cluster.store import SharedFacts
-from tacit.communication.cluster.watch import Watch, first_failure
-from tacit.communication.received import STEP, Form
+from tacit.communication.cluster.watch import Seen, Watch, first_failure
+from tacit.communication.peers import FreshSession, PeerState, SessionMemory
+from tacit.communication.received import STEP, TOKEN, Form
 from tacit.errors import PeerError, TacitError
+
+if TYPE_CHECKING:
+    import torch
+
+    from tacit.communication.cluster.channel import TorchChannel
+    from tacit.communication.cluster.gathering import Gatherer
 
 __all__ = ["START_UP", "Cluster", "Place"]
 
@@ -21,6 +32,8 @@ T = TypeVar("T")
 
 START_UP = 600.0  # seconds that ranks may be apart while they load data and models
 _LOOKS = 3  # of the watch, before somebody is blamed
+_AWAY = 4  # looks in a row without a new heartbeat, of a rank that is then shown as away
+_ASK_WHO = 1.0  # seconds between two questions who has not come yet
 
 
 @dataclass(frozen=True)
@@ -69,9 +82,11 @@ class Cluster:
         self.place, self.timeout = place, timeout
         self.rank, self.processes = place.rank, place.processes
         self.settings = place.settings
+        self.session: SessionMemory = FreshSession()
         self._store, self._lasting, self._watch = store, lasting, watch
         self._server = server  # kept alive: with it goes the store
         self._rounds: Counter[str] = Counter()
+        self._absent: tuple[int, ...] = ()  # who has not yet shared what this rank waits for
         self._stop_vote: StopVote | None = None
 
     @property
@@ -108,7 +123,20 @@ class Cluster:
         self._rounds[what] += 1
         self._store.put(keys[self.rank], text)
         limit = max(self.timeout, START_UP) if limit is None else limit
-        self._until(lambda: self._store.has(keys), limit, lambda: self._late(what, keys, limit))
+        asked = time.monotonic()
+
+        def come() -> bool:
+            nonlocal asked
+            if self._store.has(keys):
+                return True
+            if time.monotonic() - asked > _ASK_WHO:
+                self._absent, asked = tuple(self._missing(keys)), time.monotonic()
+            return False
+
+        try:
+            self._until(come, limit, lambda: self._late(what, keys, limit))
+        finally:
+            self._absent = ()
         return [
             value if rank == self.rank else schema.read(text, rank, what)
             for rank, text in enumerate(self._store.get_all(keys))
@@ -119,6 +147,8 @@ class Cluster:
 
         The first report of a run stands. Where the store has gone there is nobody to tell.
         """
+        if not isinstance(error, TacitError):
+            error = PeerError("it ended with an error of its own; see its own screen")
         try:
             self._watch.end(write_report(error, self.rank))
         except PeerError:
@@ -199,6 +229,20 @@ class Cluster:
         assert self._stop_vote is not None, "begin first"
         return self._stop_vote.stop(step, asked)
 
+    def seen(self) -> Sequence[PeerState]:
+        """What the heartbeats say of every rank; asks no network, from any thread."""
+        states = [_state(rank, seen) for rank, seen in enumerate(self._watch.seen)]
+        waiting = self._watch.waiting
+        own = PeerState(
+            self.rank,
+            states[self.rank].name,
+            "connected",
+            step=_made(self._watch.step),
+            quiet=0.0,
+            waiting_for=self._absent if waiting is None else (waiting,),
+        )
+        return [*states[: self.rank], own, *states[self.rank + 1 :]]
+
     def note(self, name: str, text: str) -> None:
         """Leave a text that later attempts of the same launcher's run will find."""
         self._lasting.put(name, text)
@@ -209,6 +253,48 @@ class Cluster:
         Whoever can reach the store may have left it: parse it.
         """
         return self._lasting.get_all([name])[0] if self._lasting.has([name]) else None
+
+    def connect(
+        self, device: torch.device, schema: Form[T], stack: ExitStack
+    ) -> tuple[TorchChannel, Gatherer[T]]:
+        """Open what the exchange and the metrics go through; the stack closes it.
+
+        Args:
+            device: where messages of the exchange lie.
+            schema: of the documents of metrics.
+            stack: closes both.
+        """
+        from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+        from tacit.communication.cluster.channel import open_channel
+        from tacit.communication.cluster.gathering import open_gatherer
+
+        os.environ.update(self.settings)  # which interface gloo binds to
+        # Where the process groups of this attempt find each other.
+        token, *_ = self.share("process group", secrets.token_hex(8), TOKEN)
+        store = PrefixStore(
+            f"tacit/{token}",
+            TCPStore(
+                self.place.address,
+                self.place.port,
+                is_master=False,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=self.timeout),
+            ),
+        )
+        place = (store, self.rank, self.processes)
+        channel = open_channel(
+            *place,
+            device,
+            self.timeout,
+            self.diagnose,
+            self.waiting,
+            patience=self.timeout - self.to_blame,
+        )
+        stack.callback(channel.close)
+        gatherer = open_gatherer(*place, schema, self.timeout, self.diagnose)
+        stack.callback(gatherer.close)
+        return channel, gatherer
 
     def close(self) -> None:
         """End the watch, within a second; the others do not miss a rank that has closed.
@@ -240,8 +326,7 @@ class Cluster:
             pause = min(2 * pause, 0.1)
 
     def _late(self, what: str, keys: Sequence[str], limit: float) -> TacitError:
-        missing = [rank for rank, key in enumerate(keys) if not self._store.has([key])]
-        named = ", ".join(describe_rank(rank, self.hosts) for rank in missing)
+        named = ", ".join(describe_rank(rank, self.hosts) for rank in self._missing(keys))
         return self._verdict(PeerError(f"{named} did not send the {what} within {limit:g} s"))
 
     def _wait_for_votes(self, missing: Callable[[], Sequence[int]]) -> None:
@@ -257,3 +342,27 @@ class Cluster:
             ),
         )
         self.waiting(None)
+
+    def _missing(self, keys: Sequence[str]) -> list[int]:
+        return [rank for rank, key in enumerate(keys) if not self._store.has([key])]
+
+
+def _state(rank: int, seen: Seen) -> PeerState:
+    """What the heartbeats of another rank say."""
+    heartbeat, name = seen.heartbeat, f"rank {rank}"
+    if heartbeat.beat < 0:
+        return PeerState(rank, name, "unknown")
+    away = seen.missed >= _AWAY
+    return PeerState(
+        rank,
+        name,
+        "done" if heartbeat.done else "away" if away else "connected",
+        step=_made(heartbeat.step),
+        quiet=seen.quiet,
+        waiting_for=() if heartbeat.waiting is None else (heartbeat.waiting,),
+    )
+
+
+def _made(step: int) -> int | None:
+    """A rank that is at a step has made as many."""
+    return step if step >= 0 else None

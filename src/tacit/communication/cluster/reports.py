@@ -14,7 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from tacit.communication.received import REPORT, Report, plain
 from tacit.errors import BudgetError, DivergenceError, InputError, PeerError, TacitError
 
-__all__ = ["ReportedInputError", "describe_rank", "lost", "read_report", "write_report"]
+__all__ = [
+    "ReportedInputError",
+    "describe_rank",
+    "error_of",
+    "lost",
+    "read_report",
+    "report_of",
+    "write_report",
+]
 
 _LISTED = 8  # nodes that a message lists
 
@@ -51,27 +59,36 @@ _UNTOLD: Mapping[type[TacitError], str] = {
 }
 
 
-def write_report(error: BaseException, rank: int | None = None) -> str:
-    """The report of an error.
+def report_of(error: BaseException, who: str | None = None) -> Report:
+    """What others are told of an error.
 
     Args:
-        error: why a rank ends; one that tacit did not raise on purpose is a defect, exit code 1.
-        rank: the rank that it happened to, which the line then begins with.
+        error: why a process ends; one that tacit did not raise on purpose is a defect, exit code 1.
+        who: it happened to, which the line then begins with.
     """
     kind = next((kind for kind in type(error).__mro__ if kind in _KINDS), TacitError)
     text = (error.reported() if isinstance(error, TacitError) else None) or _UNTOLD[kind]
-    line = plain(text if rank is None else f"rank {rank}: {text}")
-    return REPORT.write(Report.model_validate({"kind": kind.__name__, "line": line}))
+    line = plain(text if who is None else f"{who}: {text}")
+    return Report.model_validate({"kind": kind.__name__, "line": line})
+
+
+def error_of(report: Report) -> TacitError:
+    """The error that a report tells of."""
+    kinds = {kind.__name__: make for kind, make in _KINDS.items()}
+    return kinds[report.kind](plain(report.line))
+
+
+def write_report(error: BaseException, rank: int | None = None) -> str:
+    """The same as it is written in the store, of the rank that it happened to."""
+    return REPORT.write(report_of(error, None if rank is None else f"rank {rank}"))
 
 
 def read_report(text: str) -> TacitError:
-    """The error that a report tells of; whoever can reach the store may have written it."""
+    """The error that a text tells of; whoever can reach the store may have written it."""
     try:
-        report = REPORT.read(text, 0, "report")
+        return error_of(REPORT.read(text, 0, "report"))
     except PeerError:
         return PeerError("another process ended the run, with a reason that cannot be read")
-    kinds = {kind.__name__: make for kind, make in _KINDS.items()}
-    return kinds[report.kind](plain(report.line))
 
 
 def lost(rank: int, hosts: Sequence[Sequence[int]], what: str) -> PeerError:

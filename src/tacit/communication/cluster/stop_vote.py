@@ -5,14 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from tacit.communication.cluster.store import SharedFacts
 from tacit.communication.received import VOTE
 from tacit.errors import PeerError
 
 __all__ = ["StopVote"]
 
 _APART = 0.5  # seconds between two rounds: a stop comes within about one second
+
+
+class Votes(Protocol):
+    """Where votes are written."""
+
+    def put(self, key: str, text: str) -> str:
+        """Write a text, over what was there; the text that stands, which may be an earlier one."""
+
+    def has(self, keys: Sequence[str]) -> bool:
+        """Whether all of these have been written."""
+
+    def get_all(self, keys: Sequence[str]) -> list[str]:
+        """The texts under keys that have all been written, in their order."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +86,7 @@ class StopVote:
         rank: int,
         processes: int,
         first: int,
-        facts: SharedFacts,
+        facts: Votes,
         *,
         wait: Callable[[Callable[[], Sequence[int]]], None],
         clock: Callable[[], float] = time.monotonic,
@@ -120,9 +133,11 @@ class StopVote:
             wanted = int(_APART * steps / seconds) if seconds > 0 else 2 * gap
         self._now = (step, now)
         wanted = max(1, min(wanted, 2 * gap))
-        self._last = _Vote(self._last.number + 1, step + gap, self._asked, wanted)
-        text = VOTE.write((self._last.number, step + gap, self._asked, wanted))
-        self._facts.put(_key(self._last.number, self._rank), text)
+        number = self._last.number + 1
+        text = VOTE.write((number, step + gap, self._asked, wanted))
+        # Of a rank that came back, the vote stands that it cast before.
+        stands = self._facts.put(_key(number, self._rank), text)
+        self._last = _Vote(*VOTE.read(stands, self._rank, "vote"))
 
     def _votes(self) -> list[_Vote]:
         """Everyone's votes of the round of the own last vote, once they are there."""

@@ -32,7 +32,7 @@ class SharedFacts(Protocol):
     the order in which it was written. Every call may raise `PeerError`; none waits for a writer.
     """
 
-    def put(self, key: str, text: str) -> None:
+    def put(self, key: str, text: str) -> str:
         """Write a text, over what was there."""
 
     def has(self, keys: Sequence[str]) -> bool:
@@ -85,9 +85,10 @@ class KeyValueStore:
 
         self._do(begin, opening)
 
-    def put(self, key: str, text: str) -> None:
-        """Write a text, over what was there."""
+    def put(self, key: str, text: str) -> str:
+        """Write a text, over what was there; the text."""
         self._do(lambda: self._store.set(self._prefix + key, text))
+        return text
 
     def first(self, key: str, text: str) -> str:
         """Write a text unless one that is not empty is there; the text that is there now."""

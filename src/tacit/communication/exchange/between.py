@@ -138,6 +138,24 @@ class BetweenProcesses:
         self.bytes_sent: NDArray[np.int64] = np.zeros(len(self._nodes), dtype=np.int64)
         self.dropped: dict[int, int] = {}
 
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint holds of it; see `Exchange.tensors`."""
+        counted = torch.tensor([self._turn, int(self._all_latest_sent)])
+        kept = {f"latest.{place}": rows for place, rows in self._server.kept.items()}
+        return {"bytes_sent": torch.from_numpy(self.bytes_sent), "counted": counted, **kept}
+
+    def load(self, tensors: Mapping[str, Tensor], *, same_session: bool) -> None:
+        """Take up what a checkpoint holds; see `Exchange.load`."""
+        self.bytes_sent[:] = tensors["bytes_sent"].cpu().numpy()
+        if same_session:
+            self._turn, sent = tensors["counted"].tolist()
+            self._all_latest_sent = bool(sent)
+            self._server.kept = {
+                int(name.removeprefix("latest.")): rows.clone()
+                for name, rows in tensors.items()
+                if name.startswith("latest.")
+            }
+
     def mix(
         self,
         k: int,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -62,6 +62,14 @@ class InProcessExchange:
         self._server = Server(listed[0].nodes)
         self.dropped: dict[int, int] = {}
         self.bytes_sent: NDArray[np.int64] = np.zeros(listed[0].nodes, dtype=np.int64)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint holds of it; see `Exchange.tensors`."""
+        return {"bytes_sent": torch.from_numpy(self.bytes_sent)}
+
+    def load(self, tensors: Mapping[str, Tensor], *, same_session: bool) -> None:
+        """Take up what a checkpoint holds; see `Exchange.load`."""
+        self.bytes_sent[:] = tensors["bytes_sent"].cpu().numpy()
 
     def mix(
         self,

@@ -124,6 +124,18 @@ class Exchange(Protocol):
     def dropped(self) -> Mapping[int, int]:
         """See above."""
 
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint holds of it."""
+
+    def load(self, tensors: Mapping[str, Tensor], *, same_session: bool) -> None:
+        """Take up what a checkpoint holds.
+
+        Args:
+            tensors: as `tensors` gave them.
+            same_session: whether the other processes go on with theirs, as they were then; else
+                all start again, and only what was counted is taken up.
+        """
+
     def mix(
         self,
         k: int,

@@ -268,11 +268,14 @@ class Server:
 
     Args:
         clients: how many there are.
+
+    Attributes:
+        kept: every client's latest row of each value, by its position.
     """
 
     def __init__(self, clients: int) -> None:
         self._clients = clients
-        self._kept: dict[int, Tensor] = {}
+        self.kept: dict[int, Tensor] = {}
 
     def mean(
         self,
@@ -295,9 +298,9 @@ class Server:
         """
         if not latest:
             return mean_of_rows(value if arrived is None else value[self._rows(nodes, arrived)])
-        kept = self._kept.get(position)
+        kept = self.kept.get(position)
         if kept is None or (arrived is None and len(nodes) == self._clients):
-            self._kept[position] = value if arrived is None else value.clone()
+            self.kept[position] = value if arrived is None else value.clone()
             return mean_of_rows(value)
         came = slice(None) if arrived is None else self._rows(nodes, arrived)
         places = torch.from_numpy(nodes).to(value.device)

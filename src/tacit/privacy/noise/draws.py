@@ -68,7 +68,7 @@ class NodeKeys:
     """The secret keys of the nodes that this process hosts.
 
     Whoever has a node's key can subtract its noise. Keys are therefore never shown, pickled,
-    copied, stored or sent: `repr` hides them, and pickling and copying raise `TypeError`. A child
+    copied or sent: `repr` hides them, and pickling and copying raise `TypeError`. A child
     that this process forks holds none of them: every use there raises `InputError`.
 
     Args:

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,14 +29,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit import __version__
-from tacit.communication.cluster import Cluster, connect
+from tacit.communication.cluster import connect
 from tacit.communication.peers import Placement
 from tacit.communication.received import FOLDER, FolderName
 from tacit.config import Config, to_toml
-from tacit.errors import InputError, PeerError, TacitError
+from tacit.errors import InputError, PeerError
 from tacit.privacy.noise.gaussian import spacing
 from tacit.training.plan import Plan
+from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder.folder import check_new
+
+if TYPE_CHECKING:
+    from tacit.communication.secure.sites import SiteCluster
+    from tacit.config.schema import Train
+    from tacit.training.processes.communication import Crew
 
 __all__ = [
     "SITE_KEYS",
@@ -54,38 +60,84 @@ _RUNS = Path("runs")  # where a run is written that nobody named a folder for
 
 @contextmanager
 def process_group(
-    timeout: float, *, allow_insecure_network: bool = False
-) -> Iterator[Cluster | None]:
-    """The other processes, if the environment names any; None without.
+    train: Train,
+    *,
+    allow_insecure_network: bool = False,
+    site: Path | None = None,
+    out: Path | None = None,
+) -> Iterator[Crew | None]:
+    """The other processes: the sites of a consortium, or those that the environment names.
 
     That this process ends, if it fails within, is told to the others; why, as far as it is public.
 
     Args:
-        timeout: seconds that a process waits for another, `[train].timeout`.
+        train: `[train]` of the experiment.
         allow_insecure_network: whether messages may travel in clear over a public address.
+        site: the folder of this site, where processes are those of a consortium.
+        out: the run folder; of a site it names the run.
 
     Raises:
-        InputError: the environment is incomplete, or an address is public.
+        InputError: the environment is incomplete, or an address is public; the site or its folder
+            is not as it must be.
         PeerError: the other processes cannot be found.
     """
-    cluster = connect(os.environ, timeout=timeout, allow_insecure_network=allow_insecure_network)
+    if site is not None:
+        with _site_group(train, site, out) as sites:
+            yield sites
+        return
+    cluster = connect(
+        os.environ, timeout=train.timeout, allow_insecure_network=allow_insecure_network
+    )
     if cluster is None:
         yield None
         return
     try:
-        yield cluster
-    except TacitError as error:
-        cluster.report(error)
-        raise
-    except BaseException:
-        cluster.report(PeerError("it ended with an error of its own; see its own screen"))
-        raise
+        with _reported(cluster):
+            yield cluster
     finally:
         cluster.close()
 
 
+@contextmanager
+def _site_group(train: Train, folder: Path, out: Path | None) -> Iterator[SiteCluster]:
+    """The other sites of a consortium; see `process_group`."""
+    from tacit.communication.secure.sites import join_sites
+    from tacit.identities import load_site
+
+    if out is None:
+        raise InputError(
+            "--out", None, "name the run folder: its name is that of the run, the same at each site"
+        )
+    if "WORLD_SIZE" in os.environ:
+        raise InputError(
+            "--site", str(folder), "is for a process that torchrun or tacit launch did not start"
+        )
+    site = load_site(folder)
+    if site.own.rank is None:
+        raise InputError("--site", str(folder), f"is of a {site.own.role}, which does not train")
+    kept = checkpoints.written(out / f"rank-{site.own.rank:04d}")
+    sites = join_sites(site, _name(out), patience=train.patience, checkpoints=kept)
+    ended = False
+    try:
+        with _reported(sites):
+            yield sites
+        ended = True
+    finally:
+        sites.close(ended=ended)
+
+
+@contextmanager
+def _reported(cluster: Crew) -> Iterator[None]:
+    """Within, an error that ends this process is told to the others."""
+    try:
+        yield
+    except BaseException as error:
+        cluster.report(error)
+        raise
+
+
 def agreed_folder(
-    cluster: Cluster | None, out: Path | None, resume: bool, new: Callable[[], Path]
+    cluster: Crew | None, out: Path | None, resume: bool, new: Callable[[], Path]
 ) -> tuple[Path, bool]:
     """The run folder of all processes, and whether its run is to be continued.
 
@@ -125,7 +177,7 @@ def agreed_folder(
     folder = out or _RUNS / agreed.name
     if out is None and not agreed.resume and cluster.rank > 0:
         check_new(folder)  # rank 0 makes its own later, once all have come this far
-    return folder, agreed.resume
+    return folder, agreed.resume or cluster.session.returned
 
 
 def _name(folder: Path) -> str:
@@ -143,6 +195,7 @@ SITE_KEYS = frozenset(
         "task.data_dir",
         "task.features_cache",
         "train.device",
+        "train.patience",
         "train.timeout",
     }
 )

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-import os
-import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from torch import Tensor
 
 from tacit.communication.colours import Outgoing, opened
 from tacit.communication.exchange import BetweenProcesses, Exchange, Graphs, InProcessExchange
-from tacit.communication.exchange.protocol import Active, everybody
+from tacit.communication.exchange.protocol import Active, Channel, everybody
 from tacit.communication.masks import PairMasks
 from tacit.communication.pair_keys import agreed_pair_keys
-from tacit.communication.received import METRICS, TOKEN, Metrics
+from tacit.communication.peers import Peers
+from tacit.communication.received import METRICS, Form, Metrics
 from tacit.errors import InputError
 from tacit.report.documents.base import plain_json
 from tacit.training.evaluation import MetricsPart
@@ -26,13 +24,48 @@ from tacit.training.faults import effective
 from tacit.training.prepare import Job
 
 if TYPE_CHECKING:
-    from tacit.communication.cluster import Cluster
-    from tacit.communication.cluster.gathering import Gatherer
+    import torch
 
-__all__ = ["Communication", "graphs_of", "local_exchange", "open_communication"]
+__all__ = ["Communication", "Crew", "graphs_of", "local_exchange", "open_communication"]
+
+T = TypeVar("T")
 
 
 _MEASURED = "what a process measured of its nodes"
+
+
+class Marks(Protocol[T]):
+    """Gathers what processes measured at rank 0; see `tacit.communication.cluster.gathering`."""
+
+    def put(self, step: int, document: T, vector: Tensor) -> None:
+        """This process's part of the next mark."""
+
+    def ready(self) -> list[tuple[int, list[tuple[T, Tensor]]]]:
+        """The marks that are complete, at rank 0."""
+
+    def finish(self, limit: float) -> None:
+        """Wait until all that was put is safe with rank 0."""
+
+
+class Crew(Peers, Protocol):
+    """The processes of a run as one of them holds them: in one rack, or at several sites.
+
+    Attributes:
+        hosts: of each rank, the nodes that it hosts; to be set when known.
+    """
+
+    hosts: Sequence[Sequence[int]]
+
+    def connect(
+        self, device: torch.device, schema: Form[T], stack: ExitStack
+    ) -> tuple[Channel, Marks[T]]:
+        """Open what the exchange and the metrics go through; the stack closes it."""
+
+    def note(self, name: str, text: str) -> None:
+        """Leave a text that later attempts of the same launcher's run will find."""
+
+    def noted(self, name: str) -> str | None:
+        """The text left under a name; None without one."""
 
 
 class Communication(Protocol):
@@ -86,7 +119,7 @@ class _LocalCommunication:
 class _ProcessCommunication:
     """Nodes are in several processes."""
 
-    def __init__(self, job: Job, exchange: BetweenProcesses, gatherer: Gatherer[Metrics]) -> None:
+    def __init__(self, job: Job, exchange: BetweenProcesses, gatherer: Marks[Metrics]) -> None:
         self.exchange: Exchange = exchange
         self._mean = exchange.mean_of_all
         self._gatherer = gatherer
@@ -114,46 +147,14 @@ class _ProcessCommunication:
 
 
 @contextmanager
-def open_communication(job: Job, cluster: Cluster | None) -> Iterator[Communication]:
+def open_communication(job: Job, cluster: Crew | None) -> Iterator[Communication]:
     """The communication of a run, closed at its end; without a cluster, that of one process."""
     if cluster is None:
         yield _LocalCommunication(job)
         return
-    from torch._C._distributed_c10d import PrefixStore, TCPStore
-
-    from tacit.communication.cluster.channel import open_channel
-    from tacit.communication.cluster.gathering import open_gatherer
-
-    timeout = job.config.train.timeout
     with ExitStack() as stack:
-        os.environ.update(cluster.settings)  # which interface gloo binds to
         cluster.hosts = [job.placement.hosted(number) for number in range(cluster.processes)]
-        rank, processes = cluster.rank, cluster.processes
-        # Where the process groups of this attempt find each other.
-        token, *_ = cluster.share("process group", secrets.token_hex(8), TOKEN)
-        store = PrefixStore(
-            f"tacit/{token}",
-            TCPStore(
-                cluster.place.address,
-                cluster.place.port,
-                is_master=False,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=cluster.timeout),
-            ),
-        )
-        channel = open_channel(
-            store,
-            rank,
-            processes,
-            job.device,
-            timeout,
-            cluster.diagnose,
-            cluster.waiting,
-            patience=timeout - cluster.to_blame,
-        )
-        stack.callback(channel.close)
-        gatherer = open_gatherer(store, rank, processes, METRICS, timeout, cluster.diagnose)
-        stack.callback(gatherer.close)
+        channel, gatherer = cluster.connect(job.device, METRICS, stack)
         exchange = BetweenProcesses(
             channel,
             job.placement.ranks,
@@ -166,7 +167,7 @@ def open_communication(job: Job, cluster: Cluster | None) -> Iterator[Communicat
         yield _ProcessCommunication(job, exchange, gatherer)
 
 
-def _masks(job: Job, cluster: Cluster) -> PairMasks | None:
+def _masks(job: Job, cluster: Crew) -> PairMasks | None:
     """This process's masks for secure sums, with keys of this start; None without such sums.
 
     Raises:

@@ -36,6 +36,7 @@ __all__ = [
     "set_aside",
     "sound",
     "write",
+    "written",
 ]
 
 FORMAT_VERSION = 1
@@ -100,6 +101,11 @@ def write(folder: Path, checkpoint: Checkpoint, *, keep: int | None = None) -> P
 def file_of(folder: Path, step: int) -> Path:
     """Where the checkpoint of a step lies."""
     return folder / f"checkpoint-{step:08d}.safetensors"
+
+
+def written(folder: Path) -> list[int]:
+    """The steps of the checkpoints that lie in a folder, whole or not; none where it is missing."""
+    return [_step(path) for path in _all(folder)] if folder.is_dir() else []
 
 
 def sound(folder: Path, digest: str, run: str | None = None) -> tuple[list[int], list[str]]:

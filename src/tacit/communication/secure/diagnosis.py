@@ -1,0 +1,113 @@
+"""Why a connection to a relay or a site does not come about: the engine is silent there.
+
+A handshake is tried with Python's own TLS, and what it says is put into one line.
+"""
+
+from __future__ import annotations
+
+import datetime
+import socket
+import ssl
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from tacit.communication.received import plain
+
+if TYPE_CHECKING:
+    from tacit.identities import Site
+
+__all__ = ["explain"]
+
+# What OpenSSL says of the other end's certificate (X509_V_ERR_...).
+_FAULTS = {
+    9: "its certificate is not valid yet",
+    10: "its certificate has expired",
+    18: "its certificate is signed by itself, not by the consortium's authority",
+    19: "its certificate is signed by another authority",
+    20: "its certificate is signed by another authority",
+    21: "its certificate is signed by another authority",
+}
+_FOR_AN_ALERT = 0.5  # seconds, beside what the handshake took
+_OTHER_NAME = (62, 64)  # of a host, of an address
+# How the other end refuses this one's certificate (alerts of TLS).
+_ALERTS = {
+    "CERTIFICATE_EXPIRED": "it has expired",
+    "UNKNOWN_CA": "it is signed by another authority",
+    "CERTIFICATE_REVOKED": "it was revoked",
+    "BAD_CERTIFICATE": "it is not accepted",
+    "CERTIFICATE_UNKNOWN": "it is not accepted",
+    "DECRYPT_ERROR": "it is signed by another authority, or its key does not fit",
+    "CERTIFICATE_REQUIRED": "none was sent",
+    "UNSUPPORTED_CERTIFICATE": "it is not for this use",
+}
+
+
+def explain(site: Site, address: str, timeout: float) -> str | None:
+    """Say in one line what is wrong with the way to an address.
+
+    Args:
+        site: who would connect.
+        address: HOST:PORT.
+        timeout: seconds, of all together.
+
+    Returns:
+        What is wrong; None where the connection comes about and neither end refuses the other.
+    """
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    started = time.monotonic()
+    try:
+        context = ssl.create_default_context(cafile=str(site.authority_file))
+        context.load_cert_chain(str(site.certificate_file), str(site.key_file))
+        with (
+            socket.create_connection((host, int(port)), timeout=timeout) as connection,
+            context.wrap_socket(connection, server_hostname=host) as secure,
+        ):
+            certificate = x509.load_der_x509_certificate(secure.getpeercert(True) or b"")
+            taken = time.monotonic() - started
+            # The other end judges this one's certificate after the handshake: it says so, or
+            # waits for the engine's first message.
+            secure.settimeout(max(0.1, min(timeout - taken, _FOR_AN_ALERT + taken)))
+            with suppress(TimeoutError):
+                if secure.recv(1) == b"":
+                    return f"{address}: it closed the connection without a word"
+    except ssl.SSLCertVerificationError as error:
+        if error.verify_code in _OTHER_NAME:
+            return f"{address}: its certificate is for another name than {host}"
+        return plain(f"{address}: {_FAULTS.get(error.verify_code, error.verify_message)}")
+    except ssl.SSLError as error:
+        return plain(f"{address}: {_refused(error)}")
+    except socket.gaierror:
+        return plain(f"{address}: the name {host} is not known here")
+    except TimeoutError:
+        return f"{address}: no answer within {timeout:g} seconds"
+    except OSError as error:
+        return plain(f"{address}: {error.strerror or error}")
+    return _wrong_member(site, address, certificate)
+
+
+def _refused(error: ssl.SSLError) -> str:
+    reason = error.reason or ""
+    for alert, words in _ALERTS.items():
+        if reason.endswith(f"ALERT_{alert}"):
+            return f"it refuses the certificate of this site: {words}"
+    if "ALERT" in reason:
+        return f"it refuses this site ({reason.lower().replace('_', ' ')})"
+    return "what answers there does not speak TLS"
+
+
+def _wrong_member(site: Site, address: str, certificate: x509.Certificate) -> str | None:
+    """What is wrong with who answers there, whose certificate the authority has signed."""
+    from tacit.identities import refusal
+
+    expected = [member for member in site.members if address in member.addresses]
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    name = str(names[0].value) if names else "nobody"
+    if expected and name not in [member.name for member in expected]:
+        return plain(f"{address}: {name} answers there, and it is {expected[0].name}'s address")
+    refused = refusal(certificate, site, datetime.datetime.now(datetime.UTC))
+    return None if refused is None else plain(f"{address}: {refused}")

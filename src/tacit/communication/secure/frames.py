@@ -1,0 +1,159 @@
+"""What one site sends to another: a header, a body, and the sender's signature over both.
+
+Everything here came over a network and is believed by nobody before it was checked, in this order:
+its length, its magic, the bounds of its fields, the run, the sender's certificate, the signature
+(Ed25519, over the header with the body's SHA-256), and the digest of the body. A relay can
+therefore delay or drop a frame. It cannot change one, make one, or pass one off as another's, as
+one of another run or session, or as one for another site. One that is sent again has a number
+that has been seen (`tacit.communication.secure.wire`).
+
+| bytes | what |
+|---|---|
+| 0-7 | `tacit`, and the version of this format |
+| 8-11 | kind: 1 data, 2 beat |
+| 12-15 | rank of the sender |
+| 16-19 | rank of the receiver |
+| 20-21 | length of the topic |
+| 22-23 | zero |
+| 24-39 | the run |
+| 40-55 | the session |
+| 56-63 | number of the frame in its stream |
+| 64-71 | length of the body |
+| 72-103 | SHA-256 of the body |
+
+Then the topic in ASCII, the signature of 64 bytes over all before it, and the body. Integers are
+little-endian and unsigned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tacit.errors import PeerError
+
+__all__ = ["BEAT", "DATA", "LONGEST_TOPIC", "Frame", "RefusedError", "digest_of", "pack", "unpack"]
+
+DATA, BEAT = 1, 2
+LONGEST_TOPIC = 160
+_MAGIC = b"tacit\x00\x01\x01"
+_HEADER = struct.Struct("<8sIIIHH16s16sQQ32s")
+_SIGNATURE = 64
+_PURPOSE = b"tacit frame 1\x00"  # no signature over anything else begins with it
+
+Sign = Callable[[bytes], bytes]
+Verify = Callable[[int, bytes, bytes], str | None]
+"""Of a sender's rank, a signature and what it is over: why it is refused; None: it is right."""
+
+
+class RefusedError(PeerError):
+    """A frame was not accepted; the text says why. Nothing of it was believed."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What was sent, checked.
+
+    Args:
+        kind: `DATA` or `BEAT`.
+        sender: its rank.
+        receiver: likewise.
+        session: of the run, 16 bytes.
+        number: in the stream from the sender to the receiver; 0 of a beat.
+        topic: what reads it.
+        body: of it.
+        digest: SHA-256 of the body.
+    """
+
+    kind: int
+    sender: int
+    receiver: int
+    session: bytes
+    number: int
+    topic: str
+    body: bytes
+    digest: bytes
+
+
+def digest_of(body: bytes | memoryview) -> bytes:
+    """SHA-256 of a body."""
+    return hashlib.sha256(body).digest()
+
+
+def pack(frame: Frame, run: bytes, sign: Sign) -> bytes:
+    """The bytes of a frame, signed.
+
+    Args:
+        frame: its digest is that of its body.
+        run: 16 bytes, the same at every site of the run.
+        sign: makes the sender's signature.
+    """
+    topic = frame.topic.encode("ascii")
+    header = _HEADER.pack(
+        _MAGIC,
+        frame.kind,
+        frame.sender,
+        frame.receiver,
+        len(topic),
+        0,
+        run,
+        frame.session,
+        frame.number,
+        len(frame.body),
+        frame.digest,
+    )
+    return b"".join((header, topic, sign(_PURPOSE + header + topic), frame.body))
+
+
+def unpack(
+    message: bytes, *, run: bytes, own: int, sites: Sequence[str], largest: int, verify: Verify
+) -> Frame:
+    """The frame that some bytes are.
+
+    Args:
+        message: as it came.
+        run: that it must be of.
+        own: the rank of this site.
+        sites: the name of every site, by rank.
+        largest: bytes that a body may have.
+        verify: see `Verify`.
+
+    Raises:
+        RefusedError: it is no frame, or not one of this run, to this site, or of the sender that it
+            names; one plain line, which names a sender only where the signature was right.
+    """
+    if len(message) < _HEADER.size + _SIGNATURE:
+        raise RefusedError(f"a message of {len(message)} bytes is too short to be one of tacit's")
+    magic, kind, sender, receiver, topic_length, zero, of_run, session, number, length, digest = (
+        _HEADER.unpack_from(message)
+    )
+    if magic != _MAGIC:
+        raise RefusedError("a message does not begin as those of this version of tacit do")
+    if (
+        kind not in (DATA, BEAT)
+        or zero
+        or topic_length > LONGEST_TOPIC
+        or length > largest
+        or len(message) != _HEADER.size + topic_length + _SIGNATURE + length
+    ):
+        raise RefusedError(f"a message of {len(message)} bytes does not have the form that it says")
+    if not sender < len(sites):
+        raise RefusedError(f"a message says that it is of site {sender}; there are {len(sites)}")
+    at = _HEADER.size + topic_length
+    signed, signature = message[:at], message[at : at + _SIGNATURE]
+    reason = verify(sender, signature, _PURPOSE + signed)
+    if reason is not None:
+        raise RefusedError(f"a message in the name of {sites[sender]} was refused: {reason}")
+    if of_run != run:
+        raise RefusedError(f"{sites[sender]} sent a message of another run")
+    if receiver != own or sender == own:
+        raise RefusedError(f"a message of {sites[sender]} is for another site")
+    topic = signed[_HEADER.size :].decode("ascii", "replace")
+    if not topic.isascii() or not topic.isprintable():
+        raise RefusedError(f"{sites[sender]} sent a message whose topic is none")
+    body = message[at + _SIGNATURE :]
+    if digest_of(body) != digest:
+        raise RefusedError(f"a message in the name of {sites[sender]} was changed on its way")
+    return Frame(kind, sender, receiver, session, number, topic, body, digest)

@@ -1,0 +1,262 @@
+"""What a site must not forget while it takes part in a run: the session, on its own disk.
+
+A *session* of a run goes from the moment when its sites have met to its clean end. A process that
+is killed in between comes back to where it was: it loads its last checkpoint and makes the steps
+since then again, with the same noise and the same messages of others, so that it makes the same
+messages. For that its site's folder keeps
+
+- `session.json`: a secret from which all keys of the session derive, and how the sites met;
+- `snapshot-STEP`: what the wire held when the checkpoint of that step was written;
+- `received-STEP`: every message that came since, whole;
+- `sent-STEP`: of every message that was sent since its SHA-256, and the facts that this site has
+  stated, on the disk before a byte of them leaves.
+
+All of it goes when the session has ended. The files are the site's alone (0600): whoever has them
+and the messages of the run can take off the noise of this site's own nodes, as whoever has its
+records needs not even do.
+
+A file may end in the middle of a record, where the machine was stopped. Such a record counts as
+never written: a message that came is acknowledged, and one that is sent leaves, only once its
+record is on the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tacit.errors import InputError
+from tacit.private_files import (
+    make_private_folder,
+    plain_errors,
+    remove_files,
+    sync_folder,
+    write_private,
+)
+
+__all__ = ["FACT", "NOTES", "RECEIVED", "SENT", "UNSENT", "Journal", "Record", "Session"]
+
+NOTES, RECEIVED, SENT, FACT, UNSENT = range(5)
+"""Kinds of records: notes of a snapshot (JSON), a message that came, the digest of one that was
+sent, a fact that a site stated, and a message that was sent and not acknowledged."""
+
+_RECORD = struct.Struct("<IBIQHQ32s")  # checksum, kind, rank, number, lengths of topic and body
+_FILE = re.compile(r"(snapshot|received|sent)-(\d{8})")
+_SEGMENTS = ("received", "sent")
+_SESSION = "session.json"
+_WHERE = "--site"
+
+_Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+class Session(BaseModel):
+    """How the sites of a run met.
+
+    Attributes:
+        secret: 32 bytes as hexadecimal digits, from which this site's keys derive.
+        nonce: this site's random number.
+        nonces: of every site, by rank, once all have met; None before.
+        starts: how many processes of this site have taken part, so that what an earlier one said
+            is never taken for newer than what this one says.
+        ended: whether it has come to a clean end.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    secret: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", repr=False)]
+    nonce: _Hex32
+    nonces: tuple[_Hex32, ...] | None = None
+    starts: Annotated[int, Field(ge=0, lt=2**53)] = 0
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class Record:
+    """One thing that happened.
+
+    Args:
+        kind: see `NOTES`.
+        rank: of the site it came from, went to, or that stated it.
+        number: in the stream from or to that site.
+        topic: of a message, or the name of a fact.
+        body: of a message that came, or the text of a fact; nothing of one that was sent.
+        digest: SHA-256 of a message's body.
+    """
+
+    kind: int
+    rank: int = 0
+    number: int = 0
+    topic: str = ""
+    body: bytes = b""
+    digest: bytes = bytes(32)
+
+    def packed(self) -> bytes:
+        """As it is written."""
+        topic = self.topic.encode("ascii")
+        rest = _RECORD.pack(
+            0, self.kind, self.rank, self.number, len(topic), len(self.body), self.digest
+        )[4:]
+        checksum = zlib.crc32(self.body, zlib.crc32(topic, zlib.crc32(rest)))
+        return b"".join((checksum.to_bytes(4, "little"), rest, topic, self.body))
+
+
+class Journal:
+    """The files of one session.
+
+    What comes is added by one thread, what goes by another; `begin_segment` by a third, while
+    neither does.
+
+    Args:
+        folder: of the session; made if missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._descriptors: dict[str, int] = {}
+        with plain_errors(_WHERE, folder):
+            make_private_folder(folder)
+
+    def session(self) -> Session | None:
+        """What is written of the session; None before there is any.
+
+        Raises:
+            InputError: it is damaged.
+        """
+        path = self.folder / _SESSION
+        if not path.exists():
+            return None
+        with plain_errors(_WHERE, path):
+            content = path.read_bytes()[: 2**20]
+        try:
+            return Session.model_validate_json(content)
+        except ValidationError:
+            expected = "is damaged: put a copy back, or remove the folder and start a new run"
+            raise InputError(_WHERE, str(path), expected) from None
+
+    def write_session(self, session: Session, *, is_new: bool = False) -> None:
+        """Write it durably; of a new one, after what an earlier one has left is removed."""
+        with plain_errors(_WHERE, self.folder):
+            if is_new:
+                remove_files(self.folder, *(path.name for _, _, path in self._files()))
+            write_private(self.folder / _SESSION, session.model_dump_json().encode())
+
+    def begin_segment(self, step: int) -> None:
+        """Write what follows into the segment of a step; what it holds already stays."""
+        self.close()
+        for kind in _SEGMENTS:
+            path = self.folder / f"{kind}-{step:08d}"
+            with plain_errors(_WHERE, path):
+                if path.exists():  # but for the part of a record at its end
+                    os.truncate(path, sum(len(record.packed()) for record in _read(path)))
+                flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+                self._descriptors[kind] = os.open(path, flags, 0o600)
+                os.fchmod(self._descriptors[kind], 0o600)
+        with plain_errors(_WHERE, self.folder):
+            sync_folder(self.folder)
+
+    def add_received(self, record: Record) -> None:
+        """Add a message that came; on the disk only after `sync_received`."""
+        self._append("received", record.packed())
+
+    def sync_received(self) -> None:
+        """Bring to the disk what came."""
+        with plain_errors(_WHERE, self.folder):
+            descriptor = os.dup(self._descriptors["received"])  # another may begin a segment
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def add_sent(self, records: Iterable[Record]) -> None:
+        """Add digests of messages, or facts, that are about to leave; they are on the disk then."""
+        self._append("sent", b"".join(record.packed() for record in records))
+        with plain_errors(_WHERE, self.folder):
+            os.fdatasync(self._descriptors["sent"])
+
+    def _append(self, kind: str, content: bytes) -> None:
+        view = memoryview(content)
+        with plain_errors(_WHERE, self.folder):
+            while view:
+                view = view[os.write(self._descriptors[kind], view) :]
+
+    def write_snapshot(self, step: int, records: Sequence[Record]) -> None:
+        """Write what the wire holds at a step, whole or not at all."""
+        path = self.folder / f"snapshot-{step:08d}"
+        with plain_errors(_WHERE, path):
+            write_private(path, b"".join(record.packed() for record in records))
+
+    def snapshots(self) -> list[int]:
+        """The steps of which there are snapshots, ascending."""
+        return sorted(step for kind, step, _ in self._files() if kind == "snapshot")
+
+    def load(self, step: int | None) -> tuple[list[Record], Iterator[Record]]:
+        """The records of a snapshot, and all that happened since.
+
+        Args:
+            step: of the snapshot; None: all that happened since the session began.
+
+        Raises:
+            InputError: the snapshot is damaged.
+        """
+        held: list[Record] = []
+        if step is not None:
+            path = self.folder / f"snapshot-{step:08d}"
+            held = list(_read(path))
+            if sum(len(record.packed()) for record in held) != path.stat().st_size or not held:
+                expected = "is damaged: put a copy back, or start a new run"
+                raise InputError(_WHERE, str(path), expected)
+        segments = sorted(
+            (number, path)
+            for kind, number, path in self._files()
+            if kind in _SEGMENTS and number >= (step or 0)
+        )
+        return held, (record for _, path in segments for record in _read(path))
+
+    def last_segment(self) -> int:
+        """The step of the newest segment; 0 without one."""
+        return max((step for kind, step, _ in self._files() if kind in _SEGMENTS), default=0)
+
+    def forget_before(self, step: int) -> None:
+        """Remove the snapshots and segments of earlier steps."""
+        with plain_errors(_WHERE, self.folder):
+            old = [path.name for _, number, path in self._files() if number < step]
+            remove_files(self.folder, *old)
+
+    def close(self) -> None:
+        """Let go of the segment."""
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+    def remove(self) -> None:
+        """Remove the session: it has ended."""
+        self.close()
+        with plain_errors(_WHERE, self.folder):
+            names = [path.name for _, _, path in self._files()]
+            remove_files(self.folder, *names, _SESSION)
+            self.folder.rmdir()
+
+    def _files(self) -> list[tuple[str, int, Path]]:
+        found = ((path, _FILE.fullmatch(path.name)) for path in self.folder.iterdir())
+        return [(match[1], int(match[2]), path) for path, match in found if match]
+
+
+def _read(path: Path) -> Iterator[Record]:
+    """The records of a file, up to the first that is not whole."""
+    with plain_errors(_WHERE, path), path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        while len(head := file.read(_RECORD.size)) == _RECORD.size:
+            checksum, kind, rank, number, topic_length, length, digest = _RECORD.unpack(head)
+            if topic_length + length > size - file.tell():
+                return
+            topic, body = file.read(topic_length), file.read(length)
+            if zlib.crc32(body, zlib.crc32(topic, zlib.crc32(head[4:]))) != checksum:
+                return
+            yield Record(kind, rank, number, topic.decode("ascii", "replace"), body, digest)

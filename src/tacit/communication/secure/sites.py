@@ -1,0 +1,425 @@
+"""The sites of a run as one of them sees the others, over a `Wire`.
+
+`join_sites` opens what a run holds (`SiteCluster`). It does what `Cluster` does in one rack, but a
+process that goes away does not end the run: the others wait for it, and it comes back to where it
+was (`tacit.communication.secure.journal`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import torch
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from torch import Tensor
+
+from tacit.communication.cluster.reports import report_of
+from tacit.communication.cluster.stop_vote import StopVote
+from tacit.communication.peers import PeerState, SessionMemory
+from tacit.communication.received import Form
+from tacit.communication.secure.journal import Journal
+from tacit.communication.secure.wire import AWAY, PeerView, Wire
+from tacit.errors import BudgetError, DivergenceError, InputError, LeakError, PeerError, TacitError
+
+if TYPE_CHECKING:
+    from tacit.communication.secure.carrier import Carrier
+    from tacit.identities import Site
+
+__all__ = ["SiteCluster", "join_sites"]
+
+T = TypeVar("T")
+
+_EXCHANGE, _METRICS, _VOTE = "exchange", "metrics", "vote"
+_HEAD = struct.Struct("<QQQ")  # of a part of a mark: step, bytes of the document, numbers
+_CONNECTING = 60.0  # seconds until a way to the others must be open
+# What starting again does not mend; of any other error the others hear nothing, and wait.
+_FINAL = (BudgetError, DivergenceError, LeakError, PeerError)
+
+
+class SiteSession:
+    """What a site remembers while a session lasts; see `tacit.communication.peers.FreshSession`."""
+
+    def __init__(self, wire: Wire, votes: _Votes, returned_to: int | None) -> None:
+        self.returned, self.returned_to = wire.returned, returned_to
+        self._wire, self._votes = wire, votes
+        self._secret = bytes.fromhex(wire.session.secret)
+        self._kept: list[int] = []
+
+    def secret(self, name: str) -> bytes:
+        """32 bytes that nobody else has, the same whenever this site comes back."""
+        info = f"tacit session 1 {name}".encode()
+        return HKDF(SHA256(), 32, salt=None, info=info).derive(self._secret)
+
+    def remember(self, name: str, make: Callable[[], T], schema: Form[T]) -> T:
+        """What was made when the session began."""
+        noted = self._wire.notes.get(name)
+        if noted is not None:
+            return schema.read(noted, self._wire.own, name)
+        made = make()
+        self._wire.notes = {**self._wire.notes, name: schema.write(made)}
+        return made
+
+    def keep(self, step: int) -> None:
+        """Write down where the streams stand, before the checkpoint of a step is written."""
+        self._votes.forget()
+        self._wire.notes = {**self._wire.notes, _VOTE: str(self._votes.number)}
+        self._wire.snapshot(step)
+
+    def kept(self, step: int) -> None:
+        """The checkpoint of a step is written: what is older than the one before is not needed."""
+        self._kept = [*self._kept[-1:], step]
+        self._wire.forget_before(self._kept[0])
+
+
+class SiteCluster:
+    """The one object that a run of several sites holds; made by `join_sites`.
+
+    Attributes:
+        rank, processes: of this site among all.
+        hosts: of each rank, the nodes that it hosts, for messages; to be set when known.
+        timeout: seconds for which another site may not come further, `[train].patience`.
+        session: what this site remembers.
+        wire: the streams between the sites.
+    """
+
+    def __init__(
+        self, wire: Wire, carrier: Carrier, *, patience: float, returned_to: int | None
+    ) -> None:
+        self.rank, self.processes = wire.own, len(wire.sites)
+        self.hosts: Sequence[Sequence[int]] = ()
+        self.timeout = patience
+        self.wire = wire
+        self._carrier = carrier
+        self._rounds: Counter[str] = Counter()
+        self._votes = _Votes(wire, patience)
+        self._own = SiteSession(wire, self._votes, returned_to)
+        self.session: SessionMemory = self._own
+        self._stop_vote: StopVote | None = None
+
+    def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
+        """Every site's value, in rank order; each calls it, and waits for all.
+
+        What stands for this site is what it stated first, also where it comes back and would now
+        state something else.
+
+        Raises:
+            PeerError: a site has not come further in time, or gave what the schema refuses.
+            TacitError: what another site reported.
+        """
+        key = f"share {what} {self._rounds[what]}"
+        self._rounds[what] += 1
+        own = self.wire.state_fact(key, schema.write(value), limit=self.timeout)
+        texts = [
+            own if rank == self.rank else self.wire.fact_of(rank, key, limit=self.timeout)
+            for rank in range(self.processes)
+        ]
+        return [schema.read(text, rank, what) for rank, text in enumerate(texts)]
+
+    def report(self, error: BaseException) -> None:
+        """Tell the others why the run ends; nothing, where starting this site again may mend it."""
+        starting = self._stop_vote is None
+        if isinstance(error, _FINAL) or (isinstance(error, TacitError) and starting):
+            self.wire.report = report_of(error, self.wire.sites[self.rank])
+
+    def at(self, step: int) -> None:
+        """Say in beats which step this site has begun."""
+        self.wire.step = step
+
+    def check(self) -> None:
+        """Raise what another site reported; asks no network."""
+        self.wire.check()
+
+    def saved(self, step: int) -> int:
+        """This site's own last checkpoint: it needs no other to come back."""
+        self._own.kept(step)
+        return step
+
+    def begin(self, first: int) -> None:
+        """Say at which step the session begins, before `agreed_stop` is asked; the same on all."""
+        self._votes.number = int(self.wire.notes.get(_VOTE, "-1"))
+        self._stop_vote = StopVote(
+            self.rank, self.processes, first + 1, self._votes, wait=self._votes.wait
+        )
+        if self.session.returned_to is None:
+            self.session.keep(first)
+
+    def agreed_stop(self, step: int, asked: bool) -> bool:
+        """Whether to stop before this step: the same answer at every site; see `StopVote`."""
+        assert self._stop_vote is not None, "begin first"
+        return self._stop_vote.stop(step, asked)
+
+    def seen(self) -> Sequence[PeerState]:
+        """What is known of every site; see `Peers.seen`."""
+        now = time.monotonic()
+        states = [
+            _state(rank, name, self.wire.peers().get(rank), now)
+            for rank, name in enumerate(self.wire.sites)
+        ]
+        awaited = () if self.wire.waiting_for < 0 else (self.wire.waiting_for,)
+        count, refused = self.wire.refused
+        states[self.rank] = PeerState(
+            self.rank,
+            self.wire.sites[self.rank],
+            "connected" if self._carrier.connected() else "away",
+            quiet=0.0,
+            waiting_for=awaited,
+            last_error=f"{refused} ({count} in all)" if count else None,
+        )
+        return states
+
+    def note(self, name: str, text: str) -> None:
+        """No launcher keeps anything for a later start: the site's folder does."""
+
+    def noted(self, name: str) -> str | None:
+        """Nothing; see `note`."""
+        return None
+
+    def close(self, *, ended: bool) -> None:
+        """Leave: at the end of the run once all that was sent has arrived."""
+        self.wire.close(ended=ended, linger=self.timeout)
+        self._carrier.close()
+
+    def connect(
+        self, device: torch.device, schema: Form[T], stack: ExitStack
+    ) -> tuple[SiteChannel, SiteGatherer[T]]:
+        """What the exchange and the metrics go through; the same wire carries both."""
+        channel = SiteChannel(self.wire, device, self.timeout)
+        return channel, SiteGatherer(self.wire, schema, self.timeout)
+
+
+def _state(rank: int, name: str, view: PeerView | None, now: float) -> PeerState:
+    """What the beats of another site say."""
+    if view is None or view.beat is None:
+        return PeerState(rank, name, "unknown")
+    quiet, beat = now - view.heard, view.beat
+    return PeerState(
+        rank,
+        name,
+        "done" if view.done else "away" if quiet > AWAY else "connected",
+        step=beat.step if beat.step >= 0 else None,
+        quiet=quiet,
+        waiting_for=() if beat.waiting_for < 0 else (beat.waiting_for,),
+        last_error=None if beat.report is None else beat.report.line,
+    )
+
+
+class _Votes:
+    """The facts of a `StopVote`: votes have numbers, so that what a site said stays said.
+
+    Attributes:
+        number: of this site's last vote; -1 before the first.
+    """
+
+    def __init__(self, wire: Wire, patience: float) -> None:
+        self.number = -1
+        self._wire, self._patience = wire, patience
+
+    def put(self, key: str, text: str) -> str:
+        """State the next vote; the one that stands, which may be of an earlier process."""
+        self.number += 1
+        return self._wire.state_fact(f"{_VOTE} {self.number}", text, limit=self._patience)
+
+    def has(self, keys: Sequence[str]) -> bool:
+        """Whether all of these places hold a vote."""
+        return all(self._held(key) is not None for key in keys)
+
+    def get_all(self, keys: Sequence[str]) -> list[str]:
+        """The votes in these places, which all hold one."""
+        return [self._held(key) or "" for key in keys]
+
+    def _held(self, key: str) -> str | None:
+        """The latest vote in a place, `stop/PARITY/RANK`, of those that this site may know of."""
+        parity, rank = map(int, key.split("/")[1:])
+        latest = self.number - (self.number - parity) % 2
+        if latest < 0:
+            return None
+        return self._wire.fact(rank, f"{_VOTE} {latest}")
+
+    def wait(self, missing: Callable[[], Sequence[int]]) -> None:
+        """Return when no rank is missing."""
+        while ranks := missing():
+            self._wire.fact_of(ranks[0], f"{_VOTE} {self.number}", limit=self._patience)
+
+    def forget(self) -> None:
+        """Forget the votes that nobody asks for any more."""
+        self._wire.forget_facts(f"{_VOTE} {number}" for number in range(self.number - 3))
+
+
+class SiteChannel:
+    """A `Channel` over a wire."""
+
+    def __init__(self, wire: Wire, device: torch.device, patience: float) -> None:
+        self.rank, self.processes, self.bytes_sent = wire.own, len(wire.sites), 0
+        self._wire, self._device, self._patience = wire, device, patience
+
+    def envelope(self, size: int) -> Tensor:
+        """A buffer uint8 `[size]` to build a message in."""
+        return torch.empty(size, dtype=torch.uint8)
+
+    def send(self, rank: int, message: Tensor) -> None:
+        """Hand over a message; see `Wire.send`."""
+        body = message.cpu().numpy().tobytes()
+        self._wire.send(rank, _EXCHANGE, body, limit=self._patience)
+        self.bytes_sent += len(body)
+
+    def receive(self, rank: int, size: int) -> SiteArrival:
+        """The next message of a site."""
+        return SiteArrival(self._wire, rank, self._device, self._patience)
+
+
+class SiteArrival:
+    """An `Arrival` over a wire."""
+
+    def __init__(self, wire: Wire, rank: int, device: torch.device, patience: float) -> None:
+        self._wire, self._rank, self._device, self._patience = wire, rank, device, patience
+        self._message: Tensor | None = None
+
+    def wait(self) -> Tensor:
+        """The bytes that came, whatever their number: the reader checks it."""
+        if self._message is None:
+            body = self._wire.take(self._rank, _EXCHANGE, limit=self._patience)
+            self._message = torch.frombuffer(bytearray(body or b"\0"), dtype=torch.uint8)
+            self._message = self._message[: len(body)].to(self._device)
+        return self._message
+
+
+class SiteGatherer(Generic[T]):
+    """Collects what all sites measured at rank 0, without waiting for anybody; see `Gatherer`."""
+
+    def __init__(self, wire: Wire, schema: Form[T], patience: float) -> None:
+        self._wire, self._schema, self._patience = wire, schema, patience
+        self._own: deque[tuple[int, T, Tensor]] = deque()
+
+    def put(self, step: int, document: T, vector: Tensor) -> None:
+        """This process's part of the next mark; `vector` `[d]` is copied."""
+        copied = vector.detach().to("cpu", torch.float64, copy=True)
+        if self._wire.own == 0:
+            self._own.append((step, document, copied))
+            return
+        text = self._schema.write(document).encode()
+        head = _HEAD.pack(step, len(text), len(copied))
+        body = head + text + copied.numpy().tobytes()
+        self._wire.send(0, _METRICS, body, limit=self._patience)
+
+    def ready(self) -> list[tuple[int, list[tuple[T, Tensor]]]]:
+        """The marks of which all parts have come since it was last asked, in order; at rank 0.
+
+        Raises:
+            PeerError: a part that came is wrong.
+        """
+        complete = []
+        while self._own and all(self._wire.messages(r, _METRICS) for r in self._wire.others):
+            complete.append(self._next())
+        return complete
+
+    def finish(self, limit: float) -> None:
+        """At rank 0, wait until the parts of all that was put have come; `ready` hands them out."""
+        for rank in self._wire.others if self._wire.own == 0 else ():
+            self._wire.wait_for(
+                rank,
+                lambda rank=rank: self._wire.messages(rank, _METRICS) >= len(self._own),  # type: ignore[misc]
+                self._patience,
+            )
+
+    def close(self) -> None:
+        """Nothing is its own."""
+
+    def _next(self) -> tuple[int, list[tuple[T, Tensor]]]:
+        step, document, vector = self._own.popleft()
+        parts = [(document, vector)]
+        for rank in self._wire.others:
+            body = self._wire.take(rank, _METRICS, limit=self._patience)
+            parts.append(self._part_of(rank, body, step, len(vector)))
+        return step, parts
+
+    def _part_of(self, rank: int, body: bytes, step: int, length: int) -> tuple[T, Tensor]:
+        name = self._wire.sites[rank]
+        theirs, text_bytes, theirs_length = (
+            _HEAD.unpack_from(body) if len(body) >= _HEAD.size else (-1, 0, 0)
+        )
+        if (theirs, theirs_length, len(body)) != (
+            step,
+            length,
+            _HEAD.size + text_bytes + 8 * length,
+        ):
+            raise PeerError(f"{name} sent metrics that are not those of step {step}")
+        text, rest = body[_HEAD.size :][:text_bytes], body[_HEAD.size + text_bytes :]
+        vector = torch.frombuffer(bytearray(rest), dtype=torch.float64)
+        if not bool(torch.isfinite(vector).all()):
+            raise PeerError(f"{name} sent metrics with a sum of models that is not finite")
+        return self._schema.read(text, rank, "document of metrics"), vector
+
+
+def join_sites(
+    site: Site,
+    name: str,
+    *,
+    patience: float,
+    checkpoints: Sequence[int],
+    largest: int = 2**30,
+) -> SiteCluster:
+    """Meet the other sites of a run, or come back to them; returns when all have been here.
+
+    Args:
+        site: this one.
+        name: of the run, the same at every site.
+        patience: seconds to wait for the others, `[train].patience`.
+        checkpoints: the steps of which this site has checkpoints of the run.
+        largest: bytes of the largest message.
+
+    Raises:
+        InputError: the session of this site is damaged, or lost.
+        PeerError: no way to the others is open, or not all have come in time.
+    """
+    from tacit.communication.secure.carrier import open_carrier
+    from tacit.identities import refusal, sign, verify
+
+    def judged(rank: int, signature: bytes, data: bytes) -> str | None:
+        """Why a message is not accepted as one of the site of this rank."""
+        member = site.sites[rank]
+        if not verify(member, signature, data):
+            return "its signature is not that site's"
+        return refusal(member, site, datetime.now(UTC))
+
+    run = hashlib.sha256(f"tacit run {site.consortium} {name}".encode()).digest()[:16]
+    names = [member.name for member in site.sites]
+    assert site.own.rank is not None
+    journal = Journal(site.folder / "sessions" / name)
+    wire = Wire(
+        names, site.own.rank, run, journal, sign=lambda data: sign(site, data), verify=judged
+    )
+    step = _taken_up(journal, checkpoints)
+    carrier = open_carrier(site, run.hex(), wire.receive, timeout=min(patience, _CONNECTING))
+    try:
+        wire.start(carrier, step)
+        wire.form(patience)
+    except BaseException:
+        wire.close(ended=False, linger=0.0)
+        carrier.close()
+        raise
+    return SiteCluster(wire, carrier, patience=patience, returned_to=step)
+
+
+def _taken_up(journal: Journal, checkpoints: Sequence[int]) -> int | None:
+    """The snapshot that fits a checkpoint; None where the run had not begun.
+
+    Raises:
+        InputError: there are snapshots, and a checkpoint of none of them.
+    """
+    snapshots = journal.snapshots()
+    fitting = [step for step in snapshots if step in checkpoints or step == 0]
+    if snapshots and not fitting:
+        expected = (
+            f"has no checkpoint of step {snapshots[-1]}, with which this site could come back to "
+            "the run: put its run folder back, or stop all sites and start a new run"
+        )
+        raise InputError("--out", journal.folder.name, expected)
+    return fitting[-1] if fitting else None

@@ -1,0 +1,764 @@
+"""Streams of messages between sites that may be away, over a carrier that may lose some.
+
+From every site to every other goes one stream, whose frames have the numbers 0, 1, 2 ... within a
+session. A receiver takes the frame that is due, puts it into its journal, and drops every other:
+one that was taken before, or one that is ahead. Once its journal is on the disk it says in a
+*beat* which frame is due. A sender keeps what is not acknowledged, and sends it again when it is
+asked to or when nothing has moved for a while. So the order of a stream is that in which it was
+sent, nothing is taken twice, and whoever is killed and comes back misses nothing.
+
+*Facts* are small texts that a site states once, and all others keep: what it runs, its public
+keys, its votes. A fact that was stated stays as it was, also for the site itself when it comes
+back and would now say something else.
+
+*What leaves a site leaves once.* Of every frame the SHA-256 is on the disk before the frame leaves.
+A process that makes steps again, with the same keys, records and messages of others, makes the same
+frames. If it makes another (other records, another version, another machine), it is refused, and
+nothing leaves: two different frames with the same noise would show the difference of what the noise
+hides.
+
+Beats go to every other site once a second and when there is something to acknowledge. They also say
+at which step a site is and for whom it waits, whether it has ended, and why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from tacit.communication.cluster.reports import error_of
+from tacit.communication.received import BEAT as BEAT_FORM
+from tacit.communication.received import Beat, Report
+from tacit.communication.secure.frames import (
+    BEAT,
+    DATA,
+    Frame,
+    RefusedError,
+    Sign,
+    Verify,
+    digest_of,
+    pack,
+    unpack,
+)
+from tacit.communication.secure.journal import (
+    FACT,
+    NOTES,
+    RECEIVED,
+    SENT,
+    UNSENT,
+    Journal,
+    Record,
+    Session,
+)
+from tacit.errors import InputError, LeakError, PeerError, TacitError
+
+__all__ = ["AWAY", "FACT_TOPIC", "PeerView", "Wire"]
+
+FACT_TOPIC = "fact "
+LARGEST = 2**30  # bytes of one body
+_ROOM = 2**28  # bytes from one sender that wait to be read, or to one receiver to be acknowledged
+_BEAT = 1.0  # seconds between beats where nothing happens
+AWAY = 5.0  # seconds without a word after which a site counts as away
+_LOOK = 0.05  # seconds between two looks of the keeper: how long an acknowledgement may wait
+_AGAIN = 2.0  # seconds without an acknowledgement after which frames are sent again
+_BURST = 2**23  # bytes that are sent again at once
+_FACT_BYTES = 2**23
+_FORMING = bytes(16)
+_SITE = "--site"
+
+State = Literal["forming", "running", "done", "failed"]
+
+
+class SnapshotNotes(BaseModel):
+    """What a snapshot says of the streams, and what the run has put in."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    due: tuple[int, ...]
+    numbers: tuple[int, ...]
+    notes: dict[str, str]
+
+
+class Publisher(Protocol):
+    """What the wire needs of a carrier; see `tacit.communication.secure.carrier`."""
+
+    def publish(self, rank: int, frame: bytes) -> None:
+        """Hand a frame over for a site."""
+
+
+@dataclass
+class PeerView:
+    """What another site was last heard to say, and when.
+
+    Attributes:
+        beat: its last beat; None before the first.
+        heard: when something valid came from it, by the monotonic clock.
+        moved: when it last came further: a frame, another step, another one that it waits for.
+    """
+
+    beat: Beat | None = None
+    heard: float = field(default_factory=time.monotonic)
+    moved: float = field(default_factory=time.monotonic)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has come to the end of the run."""
+        return self.beat is not None and self.beat.state == "done"
+
+
+@dataclass
+class _Incoming:
+    """The stream from a site."""
+
+    due: int = 0
+    on_disk: int = 0  # frames before this one are in the journal on the disk
+    told: int = -1  # what the last beat said of it
+    missing: bool = False  # whether one came that was ahead
+    waiting: dict[str, deque[Record]] = field(default_factory=dict)
+    room: int = _ROOM
+
+
+@dataclass
+class _Outgoing:
+    """The stream to a site."""
+
+    number: int = 0  # of the next frame
+    journaled: int = 0  # the digests of frames before this one are on the disk
+    acknowledged: int = 0
+    published: int = 0  # frames before this one were handed to the carrier
+    kept: deque[Record] = field(default_factory=deque)
+    moved: float = field(default_factory=time.monotonic)
+
+    @property
+    def bytes_kept(self) -> int:
+        """That are not acknowledged."""
+        return sum(len(record.body) for record in self.kept)
+
+
+class Wire:
+    """The streams of one site; opened by `start`, ended by `close`.
+
+    Args:
+        sites: names of all sites, by rank.
+        own: rank of this one.
+        run: 16 bytes that name the run, the same at every site.
+        journal: of the session.
+        sign: with this site's key.
+        verify: against the keys of all.
+
+    Attributes:
+        returned: whether this process comes back to a session that it was in.
+        notes: texts that come back with a snapshot.
+        refused: how many messages were refused, and why the last one was.
+        bytes_sent: of frames, as handed to the carrier.
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[str],
+        own: int,
+        run: bytes,
+        journal: Journal,
+        *,
+        sign: Sign,
+        verify: Verify,
+    ) -> None:
+        self.sites, self.own = tuple(sites), own
+        self.others = tuple(rank for rank in range(len(sites)) if rank != own)
+        self.refused: tuple[int, str] = (0, "")
+        self.bytes_sent = 0
+        self.step, self.waiting_for = -1, -1  # what beats say of this process
+        self.state: State = "forming"
+        self.report: Report | None = None
+        self._run, self._journal, self._sign, self._verify = run, journal, sign, verify
+        self._changed = threading.Condition()
+        self._disk = threading.Lock()  # of the journal; taken after the condition, never before
+        self._in = {rank: _Incoming() for rank in self.others}
+        self._out = {rank: _Outgoing() for rank in self.others}
+        self._facts: dict[tuple[int, str], str] = {}
+        self._sent: dict[tuple[int, int], bytes] = {}
+        self._stated: dict[str, str] = {}  # own facts of an earlier process, to be stated again
+        self._peers = {rank: PeerView() for rank in self.others}
+        self._dirty, self._beats = False, 0
+        self._failure: Exception | None = None
+        self._ending = False
+        self._publisher: Publisher | None = None
+        self._threads: list[threading.Thread] = []
+        self._session = self._open_session()
+        self.returned = self._session.nonces is not None
+        self.notes: Mapping[str, str] = {}
+
+    # The session.
+
+    def _open_session(self) -> Session:
+        found = self._journal.session()
+        if found is None or found.ended:
+            found = Session(secret=secrets.token_hex(32), nonce=secrets.token_hex(16))
+            self._journal.write_session(found, is_new=True)
+        return found
+
+    @property
+    def session(self) -> Session:
+        """As it is written."""
+        return self._session
+
+    def _digest(self) -> bytes:
+        nonces = self._session.nonces
+        if nonces is None:
+            return _FORMING
+        return hashlib.sha256(self._run + " ".join(nonces).encode()).digest()[:16]
+
+    def start(self, publisher: Publisher, step: int | None = None) -> None:
+        """Take up the session at a snapshot, or at its beginning, and begin to speak.
+
+        Args:
+            publisher: carries frames; it has been given `receive`, which is not called before.
+            step: of the snapshot; None: there is none.
+
+        Raises:
+            InputError: the snapshot is damaged.
+        """
+        self._session = self._session.model_copy(update={"starts": self._session.starts + 1})
+        self._journal.write_session(self._session)
+        self._restore(*self._journal.load(step))
+        self._journal.begin_segment(self._journal.last_segment())
+        self._publisher = publisher
+        for run in (self._publish_frames, self._keep):
+            thread = threading.Thread(target=self._guarded, args=(run,), daemon=True)
+            thread.name = "tacit-wire"
+            self._threads.append(thread)
+            thread.start()
+
+    def _restore(self, held: Iterable[Record], since: Iterable[Record]) -> None:
+        """The streams as they were at a snapshot, with what has come and gone since."""
+        for record in held:
+            if record.kind == NOTES:
+                notes = SnapshotNotes.model_validate_json(record.body)
+                self.notes = notes.notes
+                for rank, due, number in zip(self.others, notes.due, notes.numbers, strict=True):
+                    self._in[rank].due = self._in[rank].on_disk = due
+                    out = self._out[rank]
+                    out.number = out.journaled = out.acknowledged = out.published = number
+            elif record.kind == FACT:
+                self._facts[record.rank, record.topic] = record.body.decode()
+            elif record.kind == RECEIVED:
+                self._accept(record)
+            elif record.kind == UNSENT:
+                self._out[record.rank].kept.append(record)
+        for out in self._out.values():
+            if out.kept:
+                out.acknowledged = out.published = out.kept[0].number
+        for record in since:
+            if record.kind == RECEIVED:
+                stream = self._in[record.rank]
+                if record.number == stream.due:
+                    stream.due = stream.on_disk = record.number + 1
+                    self._accept(record)
+            elif record.kind == SENT:
+                self._sent[record.rank, record.number] = record.digest
+                out = self._out[record.rank]
+                out.journaled = max(out.journaled, record.number + 1)
+            elif record.kind == FACT:
+                self._stated[record.topic] = record.body.decode()
+
+    def form(self, limit: float) -> None:
+        """Wait until every site has come, and write down how they met.
+
+        Raises:
+            PeerError: one has not come within the limit, in seconds.
+            InputError: the others are in a session of which this site has nothing.
+        """
+        if self._session.nonces is None:
+            self._wait(self._all_met, limit, self._not_met)
+            nonces = [self._session.nonce] * len(self.sites)
+            for rank in self.others:
+                beat = self._peers[rank].beat
+                assert beat is not None
+                nonces[rank] = beat.nonce
+            with self._changed:
+                self._session = self._session.model_copy(update={"nonces": tuple(nonces)})
+                self._journal.write_session(self._session)
+        self.state = "running"
+
+    def _all_met(self) -> bool:
+        for rank, view in self._peers.items():
+            beat = view.beat
+            if beat is None or beat.state in ("done", "failed"):
+                return False
+            if beat.nonce_of_receiver not in (None, self._session.nonce):
+                raise InputError(
+                    _SITE,
+                    str(self._journal.folder),
+                    f"{self.sites[rank]} is in the middle of this run with an earlier session of "
+                    "this site, of which nothing is here: put the folder back, or stop all sites "
+                    "and start a new run",
+                )
+        return True
+
+    def _not_met(self, limit: float) -> TacitError:
+        missing = [self.sites[rank] for rank in self.others if self._peers[rank].beat is None]
+        names = ", ".join(missing) or "another site"
+        return PeerError(f"{names} did not come within {limit:g} s")
+
+    # What the run asks for.
+
+    def send(self, rank: int, topic: str, body: bytes, *, limit: float) -> None:
+        """Add a message to the stream to a site; returns before it has left.
+
+        Args:
+            rank: of the site.
+            topic: what reads it there.
+            body: of the message.
+            limit: seconds to wait where too much is under way to the site already.
+
+        Raises:
+            LeakError: a process before this one has sent another message in its place.
+            PeerError: the site has not acknowledged enough within the limit.
+        """
+        out, digest = self._out[rank], digest_of(body)
+        if out.kept and out.bytes_kept > _ROOM:
+            self.wait_for(rank, lambda: out.bytes_kept <= _ROOM, limit)
+        with self._changed:
+            self._check_failure()
+            if out.number < out.journaled and self._sent.get((rank, out.number)) != digest:
+                raise LeakError(
+                    f"the message to {self.sites[rank]} at step {self.step} differs from the one "
+                    "that was sent before this process came back, and nothing was sent: the "
+                    "records, the versions or the machine are not what they were; start a new run"
+                )
+            self._sent.pop((rank, out.number), None)
+            out.kept.append(Record(UNSENT, rank, out.number, topic, body, digest))
+            out.number += 1
+            self._trim(out)
+            self._changed.notify_all()
+
+    def state_fact(self, key: str, text: str, *, limit: float) -> str:
+        """State a fact to all; the text that stands, which is an earlier one where there was one.
+
+        Args:
+            key: of the fact.
+            text: at most 8 MiB.
+            limit: as in `send`.
+        """
+        if (self.own, key) in self._facts:
+            return self._facts[self.own, key]
+        if key not in self._stated:
+            with self._disk:
+                self._journal.add_sent([Record(FACT, self.own, 0, key, text.encode())])
+        text = self._stated.pop(key, text)
+        with self._changed:
+            self._facts[self.own, key] = text
+        for rank in self.others:
+            self.send(rank, FACT_TOPIC + key, text.encode(), limit=limit)
+        return text
+
+    def fact(self, rank: int, key: str) -> str | None:
+        """What a site has stated; None: nothing yet."""
+        return self._facts.get((rank, key))
+
+    def fact_of(self, rank: int, key: str, *, limit: float) -> str:
+        """The same, waiting for it; see `wait_for`."""
+        self.wait_for(rank, lambda: (rank, key) in self._facts, limit)
+        return self._facts[rank, key]
+
+    def forget_facts(self, keys: Iterable[str]) -> None:
+        """Forget what all sites have stated under some keys, which nobody will ask for again."""
+        with self._changed:
+            for key in keys:
+                for rank in range(len(self.sites)):
+                    self._facts.pop((rank, key), None)
+
+    def messages(self, rank: int, topic: str) -> int:
+        """How many messages of a site wait to be read."""
+        with self._changed:
+            self._check_failure()
+            return len(self._in[rank].waiting.get(topic, ()))
+
+    def take(self, rank: int, topic: str, *, limit: float) -> bytes:
+        """The next message of a site on a topic, in the order in which it was sent.
+
+        Args:
+            rank: of the site.
+            topic: of the message.
+            limit: seconds for which the site, or one that it waits for, may not come further.
+
+        Raises:
+            PeerError: it has not come further in time, or has ended the run.
+        """
+        self.wait_for(rank, lambda: self.messages(rank, topic) > 0, limit)
+        with self._changed:
+            stream = self._in[rank]
+            record = stream.waiting[topic].popleft()
+            stream.room += len(record.body)
+            return record.body
+
+    def wait_for(self, rank: int, found: Callable[[], bool], limit: float) -> None:
+        """Wait for something that a site has to do.
+
+        Raises:
+            PeerError: the site, or the last of those that wait for one another behind it, has not
+                come further for `limit` seconds.
+        """
+        if found():
+            return
+        self.waiting_for = rank
+        try:
+            began = time.monotonic()
+            with self._changed:
+                while not found():
+                    self._check_failure()
+                    self.check()
+                    culprit = self._last_awaited(rank)
+                    since = max(self._peers[culprit].moved, began)
+                    quiet = time.monotonic() - since
+                    if quiet > limit:
+                        raise self._lost(culprit, limit)
+                    self._changed.wait(min(0.5, limit - quiet + 0.01))
+        finally:
+            self.waiting_for = -1
+
+    def check(self) -> None:
+        """Raise why the run ends, if another site has said so.
+
+        Raises:
+            TacitError: of the kind that it reported.
+        """
+        self._check_failure()
+        for view in self._peers.values():
+            if view.beat is not None and view.beat.report is not None:
+                raise error_of(view.beat.report)
+
+    def peers(self) -> Mapping[int, PeerView]:
+        """What is known of every other site, by rank."""
+        return self._peers
+
+    def unacknowledged(self) -> Mapping[int, int]:
+        """How many frames to each other site may not be on its disk."""
+        return {rank: len(out.kept) for rank, out in self._out.items()}
+
+    def snapshot(self, step: int) -> None:
+        """Write down where all streams stand, and the notes, so that a process can go on from here.
+
+        Call it before the checkpoint of the same step is written, which makes it count.
+        """
+        with self._changed, self._disk:
+            self._check_failure()
+            self._journal.sync_received()
+            told = SnapshotNotes(
+                due=tuple(self._in[rank].due for rank in self.others),
+                numbers=tuple(self._out[rank].number for rank in self.others),
+                notes=dict(self.notes),
+            )
+            records = [Record(NOTES, body=told.model_dump_json().encode())]
+            records += [
+                Record(FACT, rank, 0, key, text.encode())
+                for (rank, key), text in self._facts.items()
+            ]
+            for stream in self._in.values():
+                waiting = [record for queue in stream.waiting.values() for record in queue]
+                records += sorted(waiting, key=lambda record: record.number)
+            for out in self._out.values():
+                records += out.kept
+            self._journal.begin_segment(step)
+            self._journal.write_snapshot(step, records)
+
+    def forget_before(self, step: int) -> None:
+        """Snapshots of earlier steps are not needed any more."""
+        with self._disk:
+            self._journal.forget_before(step)
+
+    def close(self, *, ended: bool, linger: float) -> None:
+        """Stop speaking; where the run has ended, once all that was sent is on others' disks.
+
+        Args:
+            ended: whether the session has come to its clean end.
+            linger: seconds to wait for others that are away.
+        """
+        if ended:
+            self.state = "done"
+            deadline = time.monotonic() + linger
+            with self._changed:
+                while time.monotonic() < deadline and self._failure is None and self._owing():
+                    self._changed.wait(0.1)
+        elif self.report is not None:
+            self.state = "failed"
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(5.0)
+        if ended:
+            self._journal.sync_received()
+            for stream in self._in.values():
+                stream.on_disk = stream.due
+        for _ in range(2 if self._threads and self._publisher is not None else 0):
+            for rank in self.others:
+                self._beat_to(rank)
+        with self._disk:
+            if ended:
+                self._journal.write_session(self._session.model_copy(update={"ended": True}))
+                self._journal.remove()
+            self._journal.close()
+
+    def _owing(self) -> bool:
+        """Whether somebody who is not done may still need something that was sent to it."""
+        return any(
+            out.kept and not self._peers[rank].done and self._peers[rank].beat is not None
+            for rank, out in self._out.items()
+        )
+
+    # What comes in; called by threads of the carrier.
+
+    def receive(self, message: bytes) -> None:
+        """Take a frame from the carrier; one that is refused is counted, and changes nothing."""
+        try:
+            frame = unpack(
+                message,
+                run=self._run,
+                own=self.own,
+                sites=self.sites,
+                largest=LARGEST,
+                verify=self._verify,
+            )
+            if frame.kind == BEAT:
+                self._heard_beat(frame)
+            else:
+                self._heard_data(frame)
+        except PeerError as error:
+            with self._changed:
+                self.refused = (self.refused[0] + 1, str(error))
+        except Exception as error:  # such as a full disk: raised where the run asks next
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _heard_beat(self, frame: Frame) -> None:
+        beat = BEAT_FORM.read(frame.body, frame.sender, "beat")
+        with self._changed:
+            view, now = self._peers[frame.sender], time.monotonic()
+            nonces = self._session.nonces
+            if nonces is not None and beat.nonce != nonces[frame.sender]:
+                if beat.state != "done":
+                    name = self.sites[frame.sender]
+                    raise RefusedError(f"{name} came back without its session of this run")
+                return
+            before = view.beat
+            if before is not None and (beat.start, beat.counter) <= (before.start, before.counter):
+                return  # an older one, that came late or was sent again by somebody else
+            moved = before is None or (beat.step, beat.waiting_for, beat.start) != (
+                before.step,
+                before.waiting_for,
+                before.start,
+            )
+            view.beat, view.heard = beat, now
+            view.moved = now if moved else view.moved
+            if frame.session == self._digest() != _FORMING:
+                self._acknowledge(frame.sender, beat.due, again=beat.again)
+            self._changed.notify_all()
+
+    def _acknowledge(self, rank: int, due: int, *, again: bool) -> None:
+        out = self._out[rank]
+        if due > out.acknowledged:
+            out.acknowledged, out.moved = due, time.monotonic()
+            self._trim(out)
+        if again:
+            out.published = out.acknowledged
+
+    def _trim(self, out: _Outgoing) -> None:
+        """Let go of what is acknowledged."""
+        while out.kept and out.kept[0].number < out.acknowledged:
+            out.kept.popleft()
+        out.published = max(out.published, out.acknowledged)
+
+    def _heard_data(self, frame: Frame) -> None:
+        record = Record(RECEIVED, frame.sender, frame.number, frame.topic, frame.body, frame.digest)
+        with self._changed:
+            if frame.session != self._digest() or frame.session == _FORMING:
+                name = self.sites[frame.sender]
+                raise RefusedError(f"{name} sent a message of another session")
+            stream = self._in[frame.sender]
+            self._peers[frame.sender].heard = time.monotonic()
+            if frame.number != stream.due:
+                stream.missing |= frame.number > stream.due
+                stream.told = -1  # say again what is due
+                return
+            if len(frame.body) > stream.room and stream.room < _ROOM:
+                return  # until more was read; the sender sends it again
+            self._journal.add_received(record)
+            self._dirty = True
+            stream.due += 1
+            stream.missing = False
+            self._peers[frame.sender].moved = time.monotonic()
+            self._accept(record)
+            self._changed.notify_all()
+
+    def _accept(self, record: Record) -> None:
+        """Put a message where it is asked for."""
+        if record.topic.startswith(FACT_TOPIC):
+            key = record.topic.removeprefix(FACT_TOPIC)
+            text = record.body[:_FACT_BYTES].decode(errors="replace")
+            self._facts.setdefault((record.rank, key), text)
+            return
+        stream = self._in[record.rank]
+        stream.waiting.setdefault(record.topic, deque()).append(record)
+        stream.room -= len(record.body)
+
+    # What goes out; by two threads, so that beats go on where a frame is held up.
+
+    def _guarded(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except Exception as error:  # raised again where the run asks
+            with self._changed:
+                self._failure = self._failure or error
+                self._changed.notify_all()
+
+    def _publish_frames(self) -> None:
+        while True:
+            with self._changed:
+                batch = self._due_now()
+                if not batch:
+                    if self._ending:
+                        return
+                    self._changed.wait(0.2)
+                    continue
+                session = self._digest()
+            with self._disk:
+                new = [r for r in batch if r.number >= self._out[r.rank].journaled]
+                if new:
+                    self._journal.add_sent(
+                        Record(SENT, r.rank, r.number, r.topic, b"", r.digest) for r in new
+                    )
+                for record in new:
+                    self._out[record.rank].journaled = record.number + 1
+            for record in batch:
+                frame = Frame(
+                    DATA,
+                    self.own,
+                    record.rank,
+                    session,
+                    record.number,
+                    record.topic,
+                    record.body,
+                    record.digest,
+                )
+                self._publish(record.rank, pack(frame, self._run, self._sign))
+
+    def _due_now(self) -> list[Record]:
+        """What is to be published, in order; a part at once, where much is to be sent again."""
+        batch: list[Record] = []
+        if self._session.nonces is None:
+            return batch
+        for out in self._out.values():
+            size, until = 0, out.published
+            for record in out.kept:
+                if record.number < until:
+                    continue
+                if batch and size + len(record.body) > _BURST:
+                    break
+                size += len(record.body)
+                batch.append(record)
+                out.published = record.number + 1
+        return batch
+
+    def _keep(self) -> None:
+        """Bring the journal to the disk, beat, and have what was lost sent again."""
+        last = dict.fromkeys(self.others, 0.0)
+        while not self._ending:
+            with self._changed:
+                dirty, self._dirty = self._dirty, False
+                due = {rank: stream.due for rank, stream in self._in.items()}
+            if dirty:
+                self._journal.sync_received()
+            now = time.monotonic()
+            for rank in self.others:
+                stream, out = self._in[rank], self._out[rank]
+                with self._changed:
+                    stream.on_disk = max(stream.on_disk, due[rank])
+                    news = stream.told != stream.on_disk
+                    if out.kept and now - out.moved > _AGAIN:
+                        out.published, out.moved = out.acknowledged, now
+                        self._changed.notify_all()
+                if now - last[rank] > (_LOOK if news else _BEAT):
+                    self._beat_to(rank)
+                    last[rank] = now
+            time.sleep(_LOOK)
+
+    def _beat_to(self, rank: int) -> None:
+        with self._changed:
+            stream, nonces = self._in[rank], self._session.nonces
+            self._beats += 1
+            beat = Beat(
+                nonce=self._session.nonce,
+                nonce_of_receiver=None if nonces is None else nonces[rank],
+                start=self._session.starts,
+                counter=self._beats,
+                due=stream.on_disk,
+                again=stream.missing,
+                step=self.step,
+                waiting_for=self.waiting_for,
+                state=self.state,
+                report=self.report,
+            )
+            stream.told, stream.missing = stream.on_disk, False
+            session = self._digest()
+        body = BEAT_FORM.write(beat).encode()
+        frame = Frame(BEAT, self.own, rank, session, 0, "beat", body, digest_of(body))
+        self._publish(rank, pack(frame, self._run, self._sign))
+
+    def _publish(self, rank: int, message: bytes) -> None:
+        assert self._publisher is not None
+        self.bytes_sent += len(message)
+        self._publisher.publish(rank, message)
+
+    # Who is at fault.
+
+    def _check_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _last_awaited(self, rank: int) -> int:
+        """The site at the end of the chain of those that wait for one another."""
+        seen = {self.own}
+        while rank not in seen:
+            seen.add(rank)
+            beat = self._peers[rank].beat
+            following = -1 if beat is None else beat.waiting_for
+            if following in seen or following not in self._peers:
+                break
+            rank = following
+        return rank
+
+    def _lost(self, rank: int, limit: float) -> PeerError:
+        view, name = self._peers[rank], self.sites[rank]
+        away = time.monotonic() - view.heard
+        step = -1 if view.beat is None else view.beat.step
+        at = f", last seen at step {step}" if step >= 0 else ""
+        what = (
+            f"was away for {away:.0f} s{at}"
+            if away > min(AWAY, limit / 2)
+            else f"answers, but has not come further for {limit:g} s{at}"
+        )
+        return PeerError(
+            f"{name} {what}; what was done is kept: start every site again with --resume"
+        )
+
+    def _wait(
+        self, found: Callable[[], bool], limit: float, late: Callable[[float], TacitError]
+    ) -> None:
+        deadline = time.monotonic() + limit
+        with self._changed:
+            while not found():
+                self._check_failure()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise late(limit)
+                self._changed.wait(min(left, 0.5))

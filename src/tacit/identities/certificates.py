@@ -1,0 +1,298 @@
+"""Keys and certificates: X.509 and Ed25519 of `cryptography`, with tacit's few rules.
+
+Every key is Ed25519, of TLS as well. A member's certificate is good for both ends of a TLS
+connection; its common name is the member's, its organisational unit the role, and its alternative
+names are the member's name and the hosts at which it listens. The authority is a certificate that
+signs itself, and may sign members and no other authorities.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import os
+import stat
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tacit.errors import InputError
+from tacit.identities.names import Address, Role, host_of, is_name
+
+__all__ = [
+    "MALFORMED",
+    "certificate_of",
+    "common_name",
+    "host_names",
+    "issue_certificate",
+    "key_fingerprint",
+    "key_of",
+    "key_pem",
+    "new_authority",
+    "pem",
+    "public_key_of",
+    "read_file",
+    "shown_time",
+    "signed_by",
+    "states",
+    "subject_of",
+    "text_of_name",
+]
+
+_MOST_BYTES = 2**16  # of a file with a key, a request or a certificate
+_BACKDATED = timedelta(hours=1)  # clocks of organisations differ
+_AUTHORITY_DAYS = 3653
+
+# What `cryptography` raises where bytes from outside are no certificate, request or key of a form
+# that it knows.
+MALFORMED = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+
+
+def read_file(path: Path, where: str, most: int = _MOST_BYTES) -> bytes:
+    """A file's content, of so many bytes at most; nothing waits for what is no plain file.
+
+    Raises:
+        InputError: it is not there, is no plain file, cannot be read, or is larger.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise InputError(where, str(path), "must be a plain file")
+            content = file.read(most + 1)
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(where, str(path), f"must be a file that can be read ({reason})") from None
+    if len(content) > most:
+        raise InputError(where, str(path), f"must be at most {most} bytes long")
+    return content
+
+
+def key_pem(key: Ed25519PrivateKey) -> bytes:
+    """A private key as it is kept in a file of mode 0600 (PKCS#8)."""
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def key_of(content: bytes, path: Path) -> Ed25519PrivateKey:
+    """The private key in a file's content.
+
+    Raises:
+        InputError: it is none of Ed25519.
+    """
+    try:
+        key = load_pem_private_key(content, password=None)
+    except MALFORMED:
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise InputError("key", str(path), "must be an Ed25519 key that tacit made: it is damaged")
+    return key
+
+
+def public_key_of(item: x509.Certificate | x509.CertificateSigningRequest) -> Ed25519PublicKey:
+    """The public key of a certificate or request.
+
+    Raises:
+        ValueError: it is none of Ed25519.
+    """
+    try:
+        key = item.public_key()
+    except MALFORMED as error:
+        raise ValueError("its key cannot be read") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise ValueError("its key is not one of Ed25519")
+    return key
+
+
+def key_fingerprint(key: Ed25519PublicKey) -> str:
+    """What people compare of a member: 32 hexadecimal digits of SHA-256 of its public key."""
+    encoded = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(encoded).hexdigest()[:32]
+
+
+def pem(certificate: x509.Certificate) -> str:
+    """A certificate as text."""
+    return certificate.public_bytes(Encoding.PEM).decode("ascii")
+
+
+def subject_of(name: str, role: Role) -> x509.Name:
+    """Under which a member's requests and certificates stand."""
+    unit = x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role)
+    return x509.Name([unit, x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def host_names(addresses: Sequence[Address]) -> list[x509.GeneralName]:
+    """The hosts of addresses, each once, as a certificate names them."""
+    hosts = dict.fromkeys(host_of(address) for address in addresses)
+    return [_general_name(host) for host in hosts]
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def new_authority(key: Ed25519PrivateKey, now: datetime) -> x509.Certificate:
+    """The certificate of a new consortium, which signs those of its members."""
+    public = key.public_key()
+    title = f"tacit consortium {key_fingerprint(public)[:8]}"
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, title)])
+    identifier = x509.SubjectKeyIdentifier.from_public_key(public)
+    return (
+        _builder(name, name, public, now, now + timedelta(days=_AUTHORITY_DAYS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(identifier, critical=False)
+        .sign(key, None)
+    )
+
+
+def issue_certificate(
+    authority: x509.Certificate,
+    authority_key: Ed25519PrivateKey,
+    public: Ed25519PublicKey,
+    name: str,
+    role: Role,
+    addresses: Sequence[Address],
+    now: datetime,
+    until: datetime,
+) -> x509.Certificate:
+    """A member's certificate: for both ends of TLS, under its name and its hosts."""
+    usage = x509.ExtendedKeyUsage(
+        [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    )
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
+    own = x509.SubjectKeyIdentifier.from_public_key(public)
+    subject = subject_of(name, role)
+    return (
+        _builder(subject, authority.subject, public, now, until)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(usage, critical=False)
+        .add_extension(_alternatives(name, addresses), critical=False)
+        .add_extension(own, critical=False)
+        .add_extension(issuer, critical=False)
+        .sign(authority_key, None)
+    )
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: Ed25519PublicKey,
+    now: datetime,
+    until: datetime,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(until)
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def certificate_of(text: bytes) -> x509.Certificate:
+    """A certificate of an Ed25519 key from its PEM.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        certificate = x509.load_pem_x509_certificate(text)
+        public_key_of(certificate)
+        tuple(certificate.extensions)  # parsed on first use
+        for field in ("subject", "issuer", "not_valid_before_utc", "not_valid_after_utc"):
+            getattr(certificate, field)
+    except MALFORMED as error:
+        raise ValueError("must hold certificates: one is damaged") from error
+    return certificate
+
+
+def common_name(certificate: x509.Certificate) -> str:
+    """The member's name that a certificate claims; empty where it claims none that can be one."""
+    try:
+        name = text_of_name(certificate.subject)
+    except MALFORMED:
+        return ""
+    return name if is_name(name) else ""
+
+
+def text_of_name(subject: x509.Name) -> str:
+    """The one common name of a subject; empty where it has none, or several."""
+    found = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(found[0].value) if len(found) == 1 else ""
+
+
+def states(
+    certificate: x509.Certificate, name: str, role: Role, addresses: Sequence[Address]
+) -> bool:
+    """Whether a certificate is one of a member with this name, role and addresses."""
+    try:
+        extensions = certificate.extensions
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        basic = extensions.get_extension_for_class(x509.BasicConstraints).value
+    except (*MALFORMED, x509.ExtensionNotFound):
+        return False
+    expected = subject_of(name, role), _alternatives(name, addresses), False
+    return (certificate.subject, names, basic.ca) == expected
+
+
+def _alternatives(name: str, addresses: Sequence[Address]) -> x509.SubjectAlternativeName:
+    return x509.SubjectAlternativeName([x509.DNSName(name), *host_names(addresses)])
+
+
+def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Whether an authority has signed a certificate."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (*MALFORMED, InvalidSignature):
+        return False
+    return True
+
+
+def shown_time(moment: datetime) -> str:
+    """A moment for people, in UTC to the minute.
+
+    >>> shown_time(datetime(2026, 12, 1, 9, 5, tzinfo=UTC))
+    '2026-12-01 09:05 UTC'
+    """
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"

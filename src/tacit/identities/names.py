@@ -1,0 +1,82 @@
+"""Names and addresses of members: what they may be, and how the program writes them."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Literal, TypeAlias
+
+from tacit.errors import InputError
+
+__all__ = ["MOST_ADDRESSES", "Address", "Role", "check_address", "check_name", "host_of", "is_name"]
+
+Role: TypeAlias = Literal["site", "relay"]
+Address: TypeAlias = str  # HOST:PORT, an IPv6 host in brackets
+
+MOST_ADDRESSES = 8  # of a member
+# A name is a DNS name, too, under which TLS knows the member: one that begins with a letter cannot
+# be taken for a number of an address.
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_RESERVED = ("localhost",)
+
+
+def is_name(name: str) -> bool:
+    """Whether a member can have this name."""
+    return _NAME.fullmatch(name) is not None and name not in _RESERVED
+
+
+def check_name(name: str, where: str = "NAME") -> str:
+    """A member's name as it is.
+
+    Raises:
+        InputError: it cannot be one.
+    """
+    if not is_name(name):
+        expected = (
+            "must be 1 to 40 of the characters a-z, 0-9 and -, begin with a letter, not end with "
+            "-, and not be localhost"
+        )
+        raise InputError(where, name, expected)
+    return name
+
+
+def check_address(address: str, where: str = "--address") -> Address:
+    """An address as the program writes it: lower case, an IPv6 host in brackets.
+
+    Raises:
+        InputError: it is no HOST:PORT.
+
+    >>> check_address("Relay.Example.ORG:443")
+    'relay.example.org:443'
+    """
+    host, _, port = address.rpartition(":")
+    if not re.fullmatch(r"[1-9][0-9]{0,4}", port) or int(port) > 65535:
+        expected = "must be HOST:PORT, with a port from 1 to 65535"
+        raise InputError(where, address, expected)
+    return f"{_canonical_host(host, address, where)}:{port}"
+
+
+def _canonical_host(host: str, address: str, where: str) -> str:
+    expected = (
+        "must be HOST:PORT, where HOST is a host's name, an IPv4 address, or an IPv6 address in "
+        "brackets, at which others can reach it"
+    )
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        ip = ipaddress.ip_address(bare)
+    except ValueError:
+        labels = host.lower().split(".")
+        is_name = len(host) <= 253 and all(_LABEL.fullmatch(label) for label in labels)
+        if not is_name or labels[-1].isdigit():
+            raise InputError(where, address, expected) from None
+        return host.lower()
+    in_brackets = bare != host
+    if in_brackets != (ip.version == 6) or "%" in bare or ip.is_unspecified or ip.is_multicast:
+        raise InputError(where, address, expected)
+    return f"[{ip.compressed}]" if in_brackets else ip.compressed
+
+
+def host_of(address: Address) -> str:
+    """The host of an address, without brackets."""
+    return address.rpartition(":")[0].strip("[]")

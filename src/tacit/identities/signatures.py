@@ -1,0 +1,166 @@
+"""Files that a member signs for others: a statement, or what its ledgers say.
+
+The signature lies beside the file, as `FILE.signature`: who signed which content when, with the
+certificate of that time. It is checked against a bundle. The time is the signer's own word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import StringConstraints
+
+from tacit.errors import InputError
+from tacit.identities.bundle import Bundle
+from tacit.identities.certificates import (
+    certificate_of,
+    common_name,
+    key_fingerprint,
+    pem,
+    public_key_of,
+    read_file,
+    shown_time,
+    signed_by,
+)
+from tacit.identities.signing import (
+    Hex16,
+    Hex32,
+    SignedDocument,
+    check_signature,
+    read_signed,
+    write_signed,
+)
+from tacit.identities.site import Site
+from tacit.private_files import plain_errors, write_private
+
+__all__ = ["SignedFile", "check_signed_file", "sign_file", "signature_path"]
+
+_MOST_BYTES = 2**28  # of a file that is signed
+_WRITER = "tacit privacy statement --site"
+
+
+class _SignatureDocument(SignedDocument):
+    """The signature of a file, as its own file has it."""
+
+    KIND: ClassVar[str] = "tacit signature"
+
+    consortium: Hex16
+    certificate: Annotated[str, StringConstraints(max_length=2**13)]
+    date: Annotated[str, StringConstraints(max_length=40)]
+    sha256: Hex32
+
+
+@dataclass(frozen=True)
+class SignedFile:
+    """Who signed a file; the signature was checked.
+
+    Attributes:
+        name: of the member that signed it.
+        rank: its rank, if it is a site.
+        fingerprint: of its key.
+        consortium: to which it belongs.
+        date: when it signed, by its own word.
+    """
+
+    name: str
+    rank: int | None
+    fingerprint: str
+    consortium: str
+    date: datetime
+
+
+def signature_path(path: Path) -> Path:
+    """Where the signature of a file lies: beside it."""
+    return path.with_name(f"{path.name}.signature")
+
+
+def sign_file(site: Site, path: Path, now: datetime | None = None) -> Path:
+    """Sign a file as a member; a signature of the same content by the same key stays as it is.
+
+    Args:
+        site: who signs.
+        path: of the file.
+        now: for tests.
+
+    Returns:
+        The path of the signature.
+
+    Raises:
+        InputError: the file cannot be read, or another signature is there.
+    """
+    now = datetime.now(UTC) if now is None else now
+    digest, place = _digest(path), signature_path(path)
+    if place.exists():
+        try:
+            found = check_signed_file(path, site.bundle)
+        except InputError:
+            found = None
+        if found is None or found.fingerprint != site.own.fingerprint:
+            expected = "is there, and is no signature of this file by this site: move it away"
+            raise InputError("signature", str(place), expected)
+        return place
+    values = {
+        "consortium": site.consortium,
+        "certificate": pem(site.own.certificate),
+        "date": now.astimezone(UTC).isoformat(timespec="seconds"),
+        "sha256": digest,
+    }
+    with plain_errors("signature", place):
+        write_private(place, write_signed(_SignatureDocument, values, site.key))
+    return place
+
+
+def check_signed_file(path: Path, bundle: Bundle) -> SignedFile:
+    """Check the signature that lies beside a file.
+
+    Args:
+        path: of the file.
+        bundle: of the consortium whose member signed it.
+
+    Raises:
+        InputError: there is no signature, or it is damaged, of another file or consortium, by
+            somebody who is no member, by a key that was revoked, or by a certificate that did not
+            hold at its date.
+    """
+    place = signature_path(path)
+    digest = _digest(path)
+    document = read_signed(_SignatureDocument, read_file(place, "signature"), place, _WRITER)
+
+    def refuse(reason: str) -> InputError:
+        return InputError("signature", str(place), reason)
+
+    try:
+        certificate = certificate_of(document.certificate.encode())
+        date = datetime.fromisoformat(document.date)
+    except ValueError as error:
+        raise refuse(f"must have a certificate and a date: {error}") from None
+    if date.tzinfo is None:
+        raise refuse("must have a date with a time zone")
+    name = common_name(certificate) or "somebody"
+    key = public_key_of(certificate)
+    if document.consortium != bundle.consortium or not signed_by(certificate, bundle.authority):
+        reason = f"must be by a member of the consortium {bundle.consortium}; it is of "
+        raise refuse(f"{reason}{document.consortium}")
+    if not check_signature(document, key):
+        raise refuse(f"must be signed with the key of {name}: it was changed or forged")
+    if document.sha256 != digest:
+        raise refuse(f"must be of {path.name} as it is: the file was changed since {name} signed")
+    member = bundle.member(name)
+    if member is None:
+        raise refuse(f"must be by a member: {name} is none in this bundle")
+    if bundle.is_revoked(certificate):
+        raise refuse(f"must not be by a key that was revoked: {name} was revoked")
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if not begins <= date <= ends:
+        times = f"from {shown_time(begins)} to {shown_time(ends)}"
+        reason = f"the certificate of {name} held {times}"
+        raise refuse(f"must be dated when its certificate held: {reason}")
+    return SignedFile(name, member.rank, key_fingerprint(key), bundle.consortium, date)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(read_file(path, "file", _MOST_BYTES)).hexdigest()

@@ -1,0 +1,239 @@
+"""`tacit watch`: what it shows of a run, of one that is over, and of folders that say nothing."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments import strict_json, tacit, write_experiment
+from tacit.errors import InputError
+from tacit.report.documents.status import STATUS, WatchDocument, read_status, watched
+
+NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
+
+
+def iso(seconds_ago: float = 0.0, now: datetime | None = None) -> str:
+    moment = (now or datetime.now(UTC)) - timedelta(seconds=seconds_ago)
+    return moment.isoformat(timespec="seconds")
+
+
+def site(rank: int, name: str, state: str = "connected", ago: float | None = 0.0) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "name": name,
+        "state": state,
+        "step": None if ago is None else 4,
+        "last_seen": None if ago is None else iso(ago),
+        "last_error": None,
+    }
+
+
+def status(rank: int = 1, **changes: Any) -> dict[str, Any]:
+    """What the process of the site `south` says: it waits for `west`."""
+    return {
+        "format_version": 1,
+        "rank": rank,
+        "site": "south",
+        "state": "waiting",
+        "step": 4,
+        "steps": 60,
+        "epsilon": 1.5,
+        "budget": 3.0,
+        "bytes_sent": 1_234_567,
+        "since": iso(30),
+        "updated": iso(),
+        "waiting_for": ["west"],
+        "sites": [site(0, "north"), site(1, "south"), site(2, "west", "away", 130.0)],
+        "last_error": None,
+        **changes,
+    }
+
+
+def write(folder: Path, content: dict[str, Any] | str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    text = content if isinstance(content, str) else json.dumps(content)
+    (folder / STATUS).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The run folder at the site `south`."""
+    write(tmp_path / "wards" / "rank-0001", status())
+    return tmp_path / "wards"
+
+
+def look(run: Path, *options: str) -> str:
+    answer = tacit("watch", run, "--once", *options)
+    assert (answer.code, answer.err) == (0, "")
+    return answer.out.replace("\u202f", " ")
+
+
+def test_who_is_waited_for_is_the_first_thing_said(run: Path) -> None:
+    shown = look(run)
+    first, _, *rows = shown.splitlines()
+    assert first == f"{run}: waits for west at step 4 of 60"
+    cells = [row.split() for row in rows]
+    assert cells[0][:4] == ["north", "connected", "4", "now"]
+    assert rows[1].split("  ")[0] == "south (here)"
+    assert "1.50 of 3" in rows[1]
+    assert "1.23 MB" in rows[1]
+    assert "waits for west" in rows[1]
+    assert cells[2][:3] == ["west", "away", "4"]
+    assert "2 min" in rows[2]
+    assert rows[3].startswith("south has waited for west since ")
+
+
+def test_sites_that_were_never_heard_of_and_errors_are_shown(run: Path) -> None:
+    sites = [site(0, "north", "unknown", None), site(1, "south")]
+    error = "the certificate of north has expired"
+    write(run / "rank-0001", status(sites=sites, last_error=error, waiting_for=["north"]))
+    shown = look(run)
+    assert "never" in shown
+    assert f"south: last error: {error}" in shown
+
+
+def test_of_several_processes_here_each_speaks_for_itself(run: Path) -> None:
+    write(run / "rank-0002", status(2, site="west", state="running", step=5, waiting_for=[]))
+    first, _, north, south, west, *_ = look(run).splitlines()
+    assert "waits for west" in first
+    assert "here" not in north
+    assert "here" in south
+    assert "here" in west
+    assert "away" not in west
+
+
+def test_a_process_that_died_without_a_word_is_named_and_the_exit_code_says_it(run: Path) -> None:
+    write(run / "rank-0001", status(updated=iso(300)))
+    answer = tacit("watch", run, "--once")
+    assert answer.code == 4
+    assert "silent" in answer.out
+    assert "south has given no sign of life for 5" in answer.out
+    assert "no sign of life" in answer.err
+    assert tacit("watch", run, "--once", "--json").code == 4
+
+
+@pytest.mark.parametrize("state", ["stopped", "done", "failed"])
+def test_of_a_run_that_has_ended_everything_is_said_once(run: Path, state: str) -> None:
+    ended = status(state=state, updated=iso(300), waiting_for=[], last_error="rank 2 was lost")
+    write(run / "rank-0001", ended)
+    answer = tacit("watch", run)  # it does not go on
+    assert (answer.code, answer.err) == (0, "")
+    assert state in answer.out
+    assert "no sign of life" not in answer.out
+    assert answer.out.count("rank 2 was lost") == 1
+
+
+def test_it_goes_on_until_the_run_has_ended(run: Path) -> None:
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        done = len(waits) == 3
+        write(run / "rank-0001", status(step=9, state="done" if done else "running"))
+
+    with patch("time.sleep", wait):
+        answer = tacit("watch", run, "--json", "--interval", "7")
+    assert answer.code == 0
+    assert waits == [7, 7, 7]
+    lines = [strict_json(line) for line in answer.out.splitlines()]
+    states = [line["processes"][0]["status"]["state"] for line in lines]
+    assert states == ["waiting", "running", "running", "done"]
+
+
+def test_ctrl_c_is_the_way_to_leave(run: Path) -> None:
+    with patch("time.sleep", side_effect=KeyboardInterrupt):
+        answer = tacit("watch", run)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.count("waits for west at step") == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        json.dumps(status())[:200],
+        "[]",
+        json.dumps(status(format_version=2)),
+        json.dumps(status(step=-1)),
+        json.dumps(status(updated="yesterday")),
+        json.dumps(status(sites=[{"rank": 0}])),
+        "x" * (4 * 2**20 + 1),
+        "[" * 100_000,
+    ],
+)
+def test_a_damaged_status_is_one_plain_line(run: Path, content: str) -> None:
+    write(run / "rank-0002", content)
+    answer = tacit("watch", run, "--once")
+    assert answer.code == 2
+    assert f"{run}/rank-0002" in answer.err
+    assert answer.err.count("\n") == 1
+    assert STATUS in answer.out
+    assert "south (here)" in answer.out  # what can be read is shown all the same
+
+
+def test_other_folders_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "is not a run folder" in tacit("watch", tmp_path, "--once").refusal
+    assert "makes its folder once" in tacit("watch", tmp_path / "none", "--once").refusal
+    assert "cannot be read" in tacit("watch", tmp_path / "file").refusal
+    (tmp_path / "config.toml").write_text("")
+    answer = tacit("watch", tmp_path, "--once")
+    assert answer.code == 2
+    assert "no process has run here yet" in answer.out
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf", "1e9"])
+def test_an_interval_is_a_sensible_number_of_seconds(run: Path, interval: str) -> None:
+    assert "seconds" in tacit("watch", run, "--interval", interval).refusal
+
+
+def test_what_others_are_called_does_not_move_the_cursor(run: Path) -> None:
+    name = "a\x1b[2Jb[bold]c\nd"
+    write(run / "rank-0001", status(sites=[site(0, name)], waiting_for=[name], last_error=name))
+    shown = look(run)
+    assert "\x1b" not in shown
+    assert "a[2Jb[bold]cd" in shown
+
+
+def test_a_terminal_is_written_anew_at_each_look(run: Path) -> None:
+    with (
+        patch("time.sleep", side_effect=KeyboardInterrupt),
+        patch.dict("os.environ", {"FORCE_COLOR": "1", "COLUMNS": "100", "TERM": "xterm"}),
+    ):
+        answer = tacit("watch", run)
+    assert answer.code == 0
+    assert "waits for west" in answer.out
+
+
+def test_a_run_can_be_watched_when_it_is_over(tmp_path: Path) -> None:
+    tacit("train", write_experiment(tmp_path), "--out", tmp_path / "run", "--quiet")
+    shown = look(tmp_path / "run")
+    assert shown.startswith(f"{tmp_path / 'run'}: is done, step 6 of 6")
+    seen = watched(tmp_path / "run", datetime.now(UTC))
+    assert isinstance(seen, WatchDocument)
+    assert seen.ended
+
+
+@given(content=st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+def test_no_content_is_more_than_a_refusal(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    (folder / STATUS).write_bytes(content)
+    with pytest.raises(InputError, match="damaged"):
+        read_status(folder)
+
+
+def test_a_clock_that_is_behind_makes_nobody_silent(run: Path) -> None:
+    write(run / "rank-0001", status(updated=iso(-3600, NOW)))
+    (process,) = watched(run, NOW).processes
+    assert (process.age, process.silent) == (0.0, False)

@@ -1,0 +1,201 @@
+"""Bundles: the later one of the same consortium, whole and for this member, or none."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consortia import refused
+from tacit.errors import InputError
+from tacit.identities import (
+    approve,
+    create_site,
+    join,
+    load_site,
+    read_bundle,
+    revoke,
+)
+from tacit.identities.consortium import AUTHORITY_FILE
+from tacit.identities.requests import new_request
+
+
+def test_an_older_bundle_is_refused_over_a_newer_one(own: Path) -> None:
+    first = own / "first.json"
+    shutil.copy(own / "consortium" / "bundle.json", first)
+    newer = approve(own / "consortium", [create_site(own / "west", "west")]).path
+    assert join(own / "north", newer).bundle.issue == 2
+    assert join(own / "north", newer).bundle.issue == 2  # the same again changes nothing
+    with pytest.raises(InputError) as error:
+        join(own / "north", first)
+    refused(error, "must be later than issue 2", "it is issue 1")
+    assert [member.name for member in load_site(own / "north").sites] == ["north", "south", "west"]
+
+
+def test_two_bundles_of_one_issue_are_not_both_joined(own: Path) -> None:
+    """A coordinator's folder that was restored, or two of them."""
+    copy = Path(shutil.copytree(own / "consortium", own / "copy"))
+    join(own / "north", revoke(own / "consortium", "south")[1])
+    with pytest.raises(InputError, match="must be later than issue 2"):
+        join(own / "north", revoke(copy, "relay")[1])
+
+
+def test_a_bundle_of_another_consortium_is_refused(own: Path, tmp_path: Path) -> None:
+    other = approve(tmp_path / "other", [own / "north.request.pem"]).path
+    with pytest.raises(InputError) as error:
+        join(own / "north", other)
+    refused(error, "must be of the consortium", load_site(own / "north").consortium)
+
+
+def test_a_bundle_that_moves_a_rank_is_refused(own: Path, tmp_path: Path) -> None:
+    """Of a coordinator that made its folder anew with the same key."""
+    (tmp_path / "consortium").mkdir()
+    shutil.copy(own / "consortium" / AUTHORITY_FILE, tmp_path / "consortium")
+    for name in ("south", "north"):
+        path = approve(tmp_path / "consortium", [own / f"{name}.request.pem"]).path
+    with pytest.raises(InputError) as error:
+        join(own / "north", path)
+    refused(error, "must leave north in its place")
+
+
+def test_a_bundle_that_is_not_for_this_folder_is_refused(own: Path, tmp_path: Path) -> None:
+    bundle = own / "consortium" / "bundle.json"
+    create_site(tmp_path / "west", "west")
+    with pytest.raises(InputError, match="has no certificate for west"):
+        join(tmp_path / "west", bundle)
+    create_site(tmp_path / "south", "south")
+    with pytest.raises(InputError, match="has a certificate for another key of south"):
+        join(tmp_path / "south", bundle)
+    for name in ("request.pem", "key.pem"):
+        shutil.copy(own / "north" / name, tmp_path / "south" / name)
+    key = load_site(own / "north").key
+    (tmp_path / "south" / "request.pem").write_bytes(new_request(key, "south", "site", ()))
+    with pytest.raises(InputError) as error:
+        join(tmp_path / "south", bundle)
+    refused(error, "gives this folder's key to site north", "not what it asked for")
+
+
+def test_the_fingerprint_is_compared(own: Path) -> None:
+    site = load_site(own / "north")
+    bundle = own / "consortium" / "bundle.json"
+    spoken = " ".join(site.consortium[i : i + 4].upper() for i in range(0, 32, 4))
+    assert join(own / "north", bundle, fingerprint=spoken)
+    for wrong in (site.consortium[:-1], "0" * 32, "", site.consortium + "0"):
+        with pytest.raises(InputError) as error:
+            join(own / "north", bundle, fingerprint=wrong)
+        refused(error, "--fingerprint", site.consortium)
+
+
+@given(data=st.data())
+def test_a_bundle_that_is_cut_or_flipped_is_never_accepted(
+    made: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    content = (made / "consortium" / "bundle.json").read_bytes()
+    at = data.draw(st.integers(0, len(content) - 1))
+    changed = data.draw(
+        st.sampled_from(
+            [
+                content[:at],
+                content[at + 1 :],
+                content + b" ",
+                content[:at] + content[at + 1 :],
+                content[:at] + content[at : at + 1] * 2 + content[at + 1 :],
+            ]
+        )
+        | st.integers(1, 255).map(
+            lambda bits: content[:at] + bytes([content[at] ^ bits]) + content[at + 1 :]
+        )
+    )
+    path = tmp_path_factory.getbasetemp() / "changed.json"
+    path.write_bytes(changed)
+    if changed == content:
+        return
+    with pytest.raises(InputError) as error:
+        read_bundle(path)
+    refused(error, "bundle = ")
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=10,
+)
+
+
+@given(key=st.sampled_from(["members", "issue", "authority", "revoked", "kind"]), value=VALUES)
+def test_fields_of_other_types_are_refused_in_a_line(
+    made: Path, tmp_path_factory: pytest.TempPathFactory, key: str, value: object
+) -> None:
+    values = json.loads((made / "consortium" / "bundle.json").read_text())
+    path = tmp_path_factory.getbasetemp() / "typed.json"
+    path.write_text(json.dumps({**values, key: value}))
+    with pytest.raises(InputError) as error:
+        read_bundle(path)
+    refused(error, "bundle = ")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format_version": 2}, "must be of format 1; it is of 2"),
+        ({"kind": "tacit signature"}, "it is another document"),
+        ({"more": 1}, "more: Extra inputs"),
+        ({"issue": 7}, "must be signed by its authority"),
+        ({"issue": 0}, "issue"),
+        ({"issue": True}, "issue"),
+        ({"signature": "0" * 128}, "must be signed by its authority"),
+        ({"signature": "0" * 127}, "signature"),
+        ({"authority": "-----"}, "one is damaged"),
+    ],
+)
+def test_each_field_of_a_bundle_is_checked(own: Path, change: dict[str, Any], words: str) -> None:
+    path = own / "consortium" / "bundle.json"
+    values = {**json.loads(path.read_text()), **change}
+    signature = values.pop("signature")
+    path.write_text(json.dumps({**values, "signature": signature}, indent=1) + "\n")
+    with pytest.raises(InputError) as error:
+        read_bundle(path)
+    refused(error, words)
+
+
+def test_a_key_said_twice_in_a_bundle_is_refused(own: Path) -> None:
+    path = own / "consortium" / "bundle.json"
+    text = path.read_text()
+    path.write_text(text.replace('"issue": 1', '"issue": 2,\n "issue": 1'))
+    with pytest.raises(InputError, match="it was changed"):
+        read_bundle(path)
+
+
+def test_what_is_nested_deeply_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bundle.json"
+    path.write_bytes(b'{"members":' + b"[" * 10**6)
+    with pytest.raises(InputError, match="it is damaged"):
+        read_bundle(path)
+
+
+def test_oversized_files_and_those_that_are_none_are_refused(own: Path) -> None:
+    large = own / "large"
+    with large.open("wb") as file:
+        file.truncate(2**40)
+    os.mkfifo(own / "pipe")
+    for path, words in (
+        (large, "must be at most"),
+        (own / "pipe", "must be a plain file"),
+        (own, "must be a"),
+        (own / "none", "No such file"),
+        (Path("/dev/zero"), "must be a plain file"),
+    ):
+        with pytest.raises(InputError) as error:
+            read_bundle(path)
+        refused(error, "bundle = ", words)
+        with pytest.raises(InputError) as error:
+            approve(own / "consortium", [path])
+        refused(error, "request = ", words)
+        with pytest.raises(InputError, match=words):
+            join(own / "north", path)
