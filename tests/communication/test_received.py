@@ -114,8 +114,9 @@ class Outsider:
     texts: dict[str, str] = field(default_factory=dict)
     honest: bool = False
 
-    def put(self, key: str, text: str) -> None:
+    def put(self, key: str, text: str) -> str:
         self.texts[key] = text
+        return text
 
     def has(self, keys: Sequence[str]) -> bool:
         return True
@@ -142,8 +143,9 @@ class LyingFacts:
     draw: random.Random
     texts: dict[str, str] = field(default_factory=dict)
 
-    def put(self, key: str, text: str) -> None:
+    def put(self, key: str, text: str) -> str:
         self.texts[key] = text
+        return text
 
     def has(self, keys: Sequence[str]) -> bool:
         return all(f"{key[:-1]}0" in self.texts for key in keys)

@@ -24,7 +24,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,6 +175,7 @@ def launch(
     patience: float = 75.0,
     grace: int = 5,
     command: Sequence[str] = COMMAND,
+    say: Callable[[str], None] | None = None,
 ) -> int:
     """Train in so many processes on this machine, and wait for all of them.
 
@@ -193,6 +194,8 @@ def launch(
         patience: seconds from the first failure until the others are ended.
         grace: seconds from SIGTERM to SIGKILL.
         command: what Python is called with, before the arguments.
+        say: is given what is to be said of how they ended. All processes then write to this one's
+            standard error, in lines of their own. By default rank 0 alone does.
 
     Returns:
         The exit code of the whole; see `tacit.communication.cluster.launch.exit_code`.
@@ -216,14 +219,16 @@ def launch(
                 rank: worker_environment(rank, processes, store.port, run_id, restart)
                 for rank in range(processes)
             }
-            ended = _attempt(line, environments, (patience, grace), received)
+            ended = _attempt(
+                line, environments, (patience, grace), received, open_to_all=say is not None
+            )
             code = exit_code([one.code for one in ended])
             for text in explanation(ended, code, traceback="TACIT_TRACEBACK" in os.environ):
-                _say(text)
+                (say or _say)(text)
             if code != PeerError.exit_code or received:
                 break
             if restart < restarts:
-                _say(
+                (say or _say)(
                     f"{ERROR}starting all {processes} processes again "
                     f"(restart {restart + 1} of {restarts})"
                 )
@@ -294,6 +299,8 @@ def _attempt(
     environments: Mapping[int, dict[str, str]],
     limits: tuple[float, int],
     received: Sequence[int],
+    *,
+    open_to_all: bool,
 ) -> list[Ended]:
     """Start all processes, and wait until they have ended.
 
@@ -302,9 +309,13 @@ def _attempt(
         environments: of each rank.
         limits: patience and grace, in seconds.
         received: the signals that this process has got, kept up to date by their handler.
+        open_to_all: whether all write to this process's standard error.
     """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+
     with tempfile.TemporaryDirectory(prefix="tacit-launch-", ignore_cleanup_errors=True) as folder:
-        context = _start(line, environments, folder)
+        redirects = dict.fromkeys([*environments][1:], Std.OUT if open_to_all else Std.ALL)
+        context = _start(line, environments, DefaultLogsSpecs(folder, redirects=redirects))
         workers = [context.subprocess_handlers[rank].proc for rank in sorted(environments)]
         try:
             before = _wait(workers, limits[0], received)
@@ -318,9 +329,9 @@ def _attempt(
         ]
 
 
-def _start(line: Sequence[str], environments: Mapping[int, dict[str, str]], folder: str) -> Any:
-    """The processes, as torch.distributed.elastic keeps them; all but rank 0 write to files."""
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, start_processes
+def _start(line: Sequence[str], environments: Mapping[int, dict[str, str]], logs: Any) -> Any:
+    """The processes, as torch.distributed.elastic keeps them."""
+    from torch.distributed.elastic.multiprocessing import start_processes
 
     # What it has to say is said here, and to hear signals is left to this module.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
@@ -333,9 +344,7 @@ def _start(line: Sequence[str], environments: Mapping[int, dict[str, str]], fold
             entrypoint=sys.executable,
             args=dict.fromkeys(environments, whole),
             envs=dict(environments),
-            logs_specs=DefaultLogsSpecs(
-                folder, redirects=dict.fromkeys([*environments][1:], Std.ALL)
-            ),
+            logs_specs=logs,
         )
     except OSError as error:
         expected = f"so many cannot be started here ({error.strerror})"
