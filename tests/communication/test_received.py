@@ -572,6 +572,7 @@ class Echo(Alone):
     processes = 2
 
     def __init__(self, words: Mapping[str, str]) -> None:
+        super().__init__()
         self.words = words
 
     def share(self, what: str, value: Any, schema: received.Form[Any]) -> list[Any]:
