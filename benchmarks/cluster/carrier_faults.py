@@ -230,7 +230,7 @@ def garbage(made: dict[str, Site], stack: ExitStack) -> Iterator[str]:
     spawn(stack, relay, made["relay"].folder)
     host, _, port = made["relay"].own.addresses[0].rpartition(":")
     open_carrier(made["north"], RUN, print, timeout=WAIT).close()
-    for strangers, words in ((0, b""), (1000, b""), (100, os.urandom(5000))):
+    for strangers, words in ((0, b""), (100, os.urandom(5000)), (1000, b"")):
         dials = [
             socket.create_connection((host, int(port)), timeout=WAIT) for _ in range(strangers)
         ]
