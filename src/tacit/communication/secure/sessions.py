@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import zenoh
 
 from tacit.errors import InputError
-
-if TYPE_CHECKING:
-    from tacit.identities import Member, Site
+from tacit.identities import Member, Site
+from tacit.identities.names import check_address
 
 __all__ = ["ATTEMPT", "PIECE", "RETRY", "door", "open_listening", "session_config"]
 
@@ -38,6 +37,13 @@ def open_listening(config: zenoh.Config, where: str, listen: Sequence[str]) -> z
     Raises:
         InputError: an address cannot be had.
     """
+    for address in listen:
+        host, _, port = address.rpartition(":")
+        every = host in ("0.0.0.0", "[::]")  # nobody can call these, but one can listen at them
+        try:
+            check_address(f"127.0.0.1:{port}" if every else address)
+        except InputError as error:
+            raise InputError(where, address, error.expected) from None
     try:
         return zenoh.open(config)
     except zenoh.ZError as error:
