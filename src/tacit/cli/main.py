@@ -43,6 +43,7 @@ from tacit.cli.options import (
     write_page,
 )
 from tacit.cli.privacy import privacy_app
+from tacit.cli.relay import relay
 from tacit.cli.tune import tune
 from tacit.cli.watch import watch
 from tacit.errors import InputError, TacitError
@@ -68,6 +69,7 @@ app.add_typer(consortium_app)
 app.command()(init)
 app.command()(compare)
 app.command()(launch)
+app.command()(relay)
 app.command()(tune)
 app.command()(watch)
 

@@ -1,0 +1,159 @@
+"""One session of the engine: mutual TLS, no scouting, and what each member may do in it.
+
+The engine (zenoh) verifies certificates against the consortium's authority at both ends, and knows
+the other end by the common name of its certificate: the name of a member. What is not allowed here
+to one of these names is refused: by a relay to sites, and by a site to relays and other sites.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import zenoh
+
+from tacit.errors import InputError
+
+if TYPE_CHECKING:
+    from tacit.identities import Member, Site
+
+__all__ = ["ATTEMPT", "PIECE", "RETRY", "door", "open_listening", "session_config"]
+
+RETRY = 1.0  # seconds after which a connection that was lost is tried again; then twice as long
+ATTEMPT = 2.0  # seconds of one attempt of a client
+PIECE = 60 * 2**10  # bytes of a message of the engine, which divides what is longer than 65,535
+_LARGEST_MESSAGE = 2**17  # bytes that the engine collects of one message
+_STALLED_US = 5_000_000  # a connection on which a message has not gone out so long is given up
+
+
+def open_listening(config: zenoh.Config, where: str, listen: Sequence[str]) -> zenoh.Session:
+    """A session at which others connect.
+
+    Args:
+        config: of it.
+        where: the option that named the addresses.
+        listen: HOST:PORT of each address.
+
+    Raises:
+        InputError: an address cannot be had.
+    """
+    try:
+        return zenoh.open(config)
+    except zenoh.ZError as error:
+        reason = str(error).split(" at /")[0]  # what follows is where in the engine it was found
+        expected = f"must be a free HOST:PORT of this machine ({reason})"
+        raise InputError(where, ", ".join(listen), expected) from None
+
+
+def session_config(
+    site: Site,
+    mode: Literal["client", "peer", "router"],
+    others: Sequence[Member],
+    own: str,
+    *,
+    listen: Sequence[str] = (),
+    connect: Sequence[str] = (),
+) -> zenoh.Config:
+    """The configuration of one session.
+
+    Args:
+        site: this member.
+        mode: as the engine calls it: a client connects to a relay, a peer to sites.
+        others: with whom it speaks; those who were revoked are left out.
+        own: its rank; `*` at a relay.
+        listen: HOST:PORT of each address at which others connect.
+        connect: HOST:PORT of each address that it connects to.
+    """
+    config = zenoh.Config()
+    tls = {
+        "enable_mtls": True,
+        "verify_name_on_connect": True,
+        "close_link_on_expiration": True,
+        "root_ca_certificate": str(site.authority_file),
+        "listen_certificate": str(site.certificate_file),
+        "listen_private_key": str(site.key_file),
+        "connect_certificate": str(site.certificate_file),
+        "connect_private_key": str(site.key_file),
+    }
+    retry = {
+        "period_init_ms": int(1000 * RETRY),
+        "period_max_ms": int(2000 * RETRY),
+        "period_increase_factor": 2.0,
+    }
+    settings = {
+        "mode": mode,
+        "scouting/multicast/enabled": False,
+        "scouting/gossip/enabled": False,
+        "adminspace/enabled": False,
+        "plugins_loading/enabled": False,
+        "transport/shared_memory/enabled": False,
+        "transport/link/protocols": ["tls"],
+        "transport/link/tls": tls,
+        "transport/link/rx/max_message_size": _LARGEST_MESSAGE,
+        "transport/link/tx/queue/congestion_control/block/wait_before_close": _STALLED_US,
+        "listen/endpoints": [f"tls/{address}" for address in listen],
+        "listen/exit_on_failure": True,
+        "connect/endpoints": [f"tls/{address}" for address in connect],
+        # A client that reached nobody fails; a peer goes on trying in the background.
+        "connect/timeout_ms": int(1000 * ATTEMPT) if mode == "client" else -1,
+        "connect/exit_on_failure": mode == "client",
+        "connect/retry": retry,
+        "open/return_conditions/connect_scouted": False,
+        "access_control": _access(site, others, own),
+    }
+    for key, value in settings.items():
+        config.insert_json5(key, json.dumps(value))
+    return config
+
+
+def door(site: Site) -> str:
+    """Where a relay listens, and nothing is sent: who sees it there has been let in."""
+    return f"tacit/{site.consortium}/door"
+
+
+def _access(site: Site, others: Sequence[Member], own: str) -> dict[str, object]:
+    """What each of the others may do here; nobody else may do anything.
+
+    Args:
+        site: whose members they are.
+        others: by the common names of their certificates.
+        own: the rank whose frames this process takes and sends; `*` at a relay, which does so for
+            all.
+    """
+    place = f"tacit/{site.consortium}/*/to"
+    rules: list[dict[str, object]] = []
+    policies: list[dict[str, object]] = []
+    subjects: list[dict[str, object]] = []
+    for other in others:
+        if other.revoked or other.name == site.own.name:
+            continue
+        theirs = "*" if other.rank is None else str(other.rank)
+        allowed = {
+            ("ingress", "put"): [f"{place}/{own}/from/{theirs}"],
+            ("egress", "put"): [f"{place}/{theirs}/from/{own}"],
+            ("ingress", "declare_subscriber"): [f"{place}/{theirs}/from/*", door(site)],
+            ("egress", "declare_subscriber"): [f"{place}/{own}/from/*", door(site)],
+        }
+        for (flow, message), keys in allowed.items():
+            rule = f"{other.name} {flow} {message}"
+            rules.append(
+                {
+                    "id": rule,
+                    "permission": "allow",
+                    "flows": [flow],
+                    "messages": [message],
+                    "key_exprs": keys,
+                }
+            )
+        subjects.append({"id": other.name, "cert_common_names": [other.name]})
+        policies.append(
+            {"rules": [rule["id"] for rule in rules[-len(allowed) :]], "subjects": [other.name]}
+        )
+    return {
+        "enabled": True,
+        "default_permission": "deny",
+        "rules": rules,
+        "subjects": subjects,
+        "policies": policies,
+    }

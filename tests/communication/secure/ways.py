@@ -1,0 +1,177 @@
+"""Relays and carriers on loopback for tests, and ports that are free."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from consortia import consortium
+from tacit.communication.secure.carrier import open_carrier
+from tacit.communication.secure.relay import run_relay
+from tacit.identities import Site, approve, join
+
+RUN = "a" * 32
+LIMIT = 30.0  # seconds for anything that must come
+QUIET = 0.5  # seconds in which what must not come would have
+
+
+def free_address() -> str:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def members(folder: Path, *, relays: int = 1, direct: tuple[int, ...] = ()) -> dict[str, Site]:
+    """Three sites, site-0 to site-2, of which some listen; and relays; made sixty days ago."""
+    sites = {f"site-{i}": [free_address()] if i in direct else [] for i in range(3)}
+    made = {f"relay-{i}": [free_address()] for i in range(relays)}
+    return consortium(folder, sites, made, now=datetime.now(UTC) - timedelta(days=60))
+
+
+def approved_again(folder: Path, name: str, when: datetime) -> Site:
+    """A member of the consortium in a folder, with a certificate of ten days from then on."""
+    request = folder / f"{name}.request.pem"
+    bundle = approve(folder / "consortium", [request], days=10, now=when).path
+    return join(folder / name, bundle, now=when + timedelta(minutes=1))
+
+
+def awaited(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {LIMIT} seconds"
+        time.sleep(0.02)
+
+
+@contextmanager
+def relaying(site: Site) -> Iterator[list[tuple[str, str]]]:
+    """The relay runs within, in a thread; gives what it tells."""
+    stop = threading.Event()
+    events: list[tuple[str, str]] = []
+    failures: list[Exception] = []
+
+    def work() -> None:
+        try:
+            run_relay(site, site.own.addresses, stop.is_set, tell=lambda *said: events.append(said))
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        awaited(lambda: bool(events or failures), "a relay that listens")
+        assert not failures, failures
+        yield events
+    finally:
+        stop.set()
+        thread.join(LIMIT)
+        assert not thread.is_alive()
+
+
+class End:
+    """A site's carrier, and what has come to it."""
+
+    def __init__(self, site: Site, *, run: str = RUN, **options: Any) -> None:
+        self.site = site
+        self.frames: queue.Queue[bytes] = queue.Queue()
+        self.carrier = open_carrier(site, run, self.frames.put, timeout=LIMIT, **options)
+
+    def send(self, other: End, frame: bytes) -> None:
+        """Hand over a frame once the other is known to listen."""
+        rank = other.site.own.rank
+        assert rank is not None
+        awaited(lambda: self.carrier.reaches(rank), f"a way to {other.site.own.name}")
+        self.carrier.publish(rank, frame)
+
+    def take(self) -> bytes:
+        return self.frames.get(timeout=LIMIT)
+
+    def nothing_comes(self) -> bool:
+        try:
+            self.frames.get(timeout=QUIET)
+        except queue.Empty:
+            return True
+        return False
+
+
+@contextmanager
+def ends(*sites: Site, **options: Any) -> Iterator[list[End]]:
+    """The carriers of these sites, opened at the same time."""
+    opened: dict[str, End | Exception] = {}
+
+    def work(site: Site) -> None:
+        try:
+            opened[site.own.name] = End(site, **options)
+        except Exception as error:
+            opened[site.own.name] = error
+
+    threads = [threading.Thread(target=work, args=(site,), daemon=True) for site in sites]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT + 10)
+    found = [opened[site.own.name] for site in sites]
+    try:
+        failed = [end for end in found if not isinstance(end, End)]
+        assert not failed, failed
+        yield [end for end in found if isinstance(end, End)]
+    finally:
+        for end in found:
+            if isinstance(end, End):
+                end.carrier.close()
+
+
+def all_reach_all(found: list[End]) -> None:
+    for sender in found:
+        for receiver in found:
+            if sender is not receiver:
+                frame = f"{sender.site.own.name} to {receiver.site.own.name}".encode()
+                sender.send(receiver, frame)
+                assert receiver.take() == frame
+    assert all(end.nothing_comes() for end in found)
+
+
+@contextmanager
+def forwarding(outside: str, inside: str, rate: float | None = None) -> Iterator[None]:
+    """Connections to one address are passed on to another one, each way at so many bytes/s."""
+
+    def pump(source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(2**14):
+                sink.sendall(data)
+                if rate is not None:
+                    time.sleep(len(data) / rate)
+        except OSError:
+            pass
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def work(listener: socket.socket) -> None:
+        while True:
+            try:
+                near, _ = listener.accept()
+                far = socket.socket()
+                far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+                far.connect(_pair(inside))
+            except OSError:
+                return
+            for pair in ((near, far), (far, near)):
+                threading.Thread(target=pump, args=pair, daemon=True).start()
+
+    with socket.create_server(_pair(outside)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+        threading.Thread(target=work, args=(listener,), daemon=True).start()
+        yield
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def _pair(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
