@@ -31,6 +31,7 @@ __all__ = [
     "TacitError",
     "describe",
     "nearest",
+    "public_line",
 ]
 
 
@@ -149,3 +150,19 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def describe(error: BaseException) -> str:
     """An exception's type and message on one line."""
     return textwrap.shorten(f"{type(error).__name__}: {error}", 300, placeholder=" ...")
+
+
+_OF_FILES = ("out", "checkpoint", "ledger", "RUN")  # errors that speak of files alone
+
+
+def public_line(error: BaseException) -> str | None:
+    """What a status or a log may say of an error beyond its kind; None: nothing.
+
+    Its text where that is public, or is about a file of a run that cannot be read or written. Any
+    other may quote a record.
+    """
+    if isinstance(error, InputError) and error.where in _OF_FILES:
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'a file'}: {error.strerror}"
+    return error.reported() if isinstance(error, TacitError) else None

@@ -53,10 +53,14 @@ def test_everything_else_is_handed_on(tmp_path: Path, calls: list[Any]) -> None:
     flags = ["--quiet", "--json", "--resume", "--out", out]
     assert call(file, "--processes", 2, *options, *flags) == 4
     plain, full = calls
-    assert plain == (["--", str(file)], 4, {"out": None, "restarts": 0, "patience": 22.0})
+    assert plain == (
+        ["--", str(file)],
+        4,
+        {"out": None, "restarts": 0, "patience": 22.0, "say": None},
+    )
     overrides = ["--set", "train.steps=2", "--set", "train.timeout=3.5"]
     expected = ["--resume", "--quiet", "--json", *overrides, "--", str(file)]
-    assert full == (expected, 2, {"out": out, "restarts": 2, "patience": 18.5})
+    assert full == (expected, 2, {"out": out, "restarts": 2, "patience": 18.5, "say": None})
 
 
 def test_every_option_of_train_is_there() -> None:

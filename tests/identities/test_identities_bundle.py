@@ -199,3 +199,16 @@ def test_oversized_files_and_those_that_are_none_are_refused(own: Path) -> None:
         refused(error, "request = ", words)
         with pytest.raises(InputError, match=words):
             join(own / "north", path)
+
+
+def test_the_bundle_of_any_member_takes_the_place_of_a_lost_one(own: Path) -> None:
+    """A coordinator that restored an old copy goes on from what its members have."""
+    old = (own / "consortium" / "bundle.json").read_bytes()
+    join(own / "north", revoke(own / "consortium", "south")[1])
+    (own / "consortium" / "bundle.json").write_bytes(old)
+    with pytest.raises(InputError, match="must be later than issue 2"):
+        join(own / "north", approve(own / "consortium", [own / "relay.request.pem"]).path)
+    shutil.copy(own / "north" / "bundle.json", own / "consortium" / "bundle.json")
+    done = approve(own / "consortium", [own / "relay.request.pem"])
+    assert join(own / "north", done.path).bundle.issue == 3
+    assert done.bundle.sites[1].revoked

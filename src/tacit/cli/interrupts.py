@@ -18,10 +18,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ["EXIT_CODE", "INTERRUPTED", "interrupt", "interrupted", "one_line"]
+__all__ = ["EXIT_CODE", "INTERRUPTED", "interrupt", "interrupted", "last_words", "one_line"]
 
 EXIT_CODE = 130
 INTERRUPTED = "interrupted before a clean stop was possible"
+last_words = f"tacit: {INTERRUPTED}\n"
+"""What an interrupt says; to be set where log lines have another form."""
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
@@ -36,7 +38,7 @@ def interrupted() -> bool:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    os.write(2, f"tacit: {INTERRUPTED}\n".encode())
+    os.write(2, last_words.encode())
     os._exit(EXIT_CODE)
 
 
@@ -59,7 +61,7 @@ def one_line() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        sys.stderr.write(f"tacit: {INTERRUPTED}\n")
+        sys.stderr.write(last_words)
         sys.exit(EXIT_CODE)
     finally:
         # What is left is to end, which an interrupt would only fill with tracebacks.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated
 
 import typer
 
 from tacit.cli.early import check_files
-from tacit.cli.options import File, Json, Out, Quiet, Resume, Set
+from tacit.cli.logs import LogFormat, as_json_lines, say
+from tacit.cli.options import File, Json, LogLines, Out, Quiet, Resume, Set
 from tacit.errors import InputError
 
 __all__ = ["launch"]
@@ -30,6 +32,7 @@ def launch(
         int,
         typer.Option("--restarts", help="Start all again so often if a process is lost (--out)."),
     ] = 0,
+    log_format: LogLines = LogFormat.PLAIN,
 ) -> None:
     """Train in several processes on this machine; the same run as of `tacit train`."""
     check_files(file, set_ or ())
@@ -45,12 +48,18 @@ def launch(
         )
     flags = {"--resume": resume, "--quiet": quiet, "--json": as_json}
     overrides = [word for value in set_ or () for word in ("--set", value)]
+    logs = ["--log-format", log_format.value] if as_json_lines() else []
     code = launch_processes(
-        [*(name for name, given in flags.items() if given), *overrides, "--", str(file)],
+        [*(name for name, given in flags.items() if given), *logs, *overrides, "--", str(file)],
         processes,
         out=out,
         restarts=restarts,
         patience=config.train.timeout + _TO_END,
+        say=_log if as_json_lines() else None,
     )
     if code:
         raise typer.Exit(code)
+
+
+def _log(line: str) -> None:
+    say(line.removeprefix("tacit: "), logging.ERROR)

@@ -28,14 +28,17 @@ from tacit.cli.identities import consortium_app, site_app
 from tacit.cli.init import init
 from tacit.cli.interrupts import EXIT_CODE, INTERRUPTED, interrupted
 from tacit.cli.launch import launch
+from tacit.cli.logs import LogFormat, as_json_lines, describe_process, log_error, log_lines
 from tacit.cli.options import (
     File,
     Insecure,
     Json,
+    LogLines,
     Out,
     Page,
     Quiet,
     Resume,
+    ResumeIfThere,
     Run,
     Set,
     print_written,
@@ -44,9 +47,10 @@ from tacit.cli.options import (
 )
 from tacit.cli.privacy import privacy_app
 from tacit.cli.relay import relay
+from tacit.cli.services import is_there, own_rank, was_done
 from tacit.cli.tune import tune
 from tacit.cli.watch import watch
-from tacit.errors import InputError, TacitError
+from tacit.errors import InputError, TacitError, public_line
 from tacit.private_files import lacks_room
 
 if TYPE_CHECKING:
@@ -101,6 +105,7 @@ def train(
     set_: Set = None,
     out: Out = None,
     resume: Resume = False,
+    resume_if_there: ResumeIfThere = False,
     quiet: Quiet = False,
     site: Annotated[
         Path | None,
@@ -112,14 +117,20 @@ def train(
     ] = None,
     allow_insecure_network: Insecure = False,
     as_json: Json = False,
+    log_format: LogLines = LogFormat.PLAIN,
 ) -> None:
     """Train, and write a run folder with models, metrics, ledger and report."""
     check_files(file, set_ or ())
-    from tacit.cli.tables import closing_line, progress_line, result_table, stop_signals
+    from tacit.cli.tables import (
+        DONE_ALREADY,
+        closing_line,
+        progress_line,
+        result_table,
+        stop_signals,
+        tell,
+    )
     from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config
-    from tacit.report.documents.base import dump
-    from tacit.report.documents.run import read_result
     from tacit.training import loop as run
     from tacit.training.prepare import prepare
     from tacit.training.processes.agreement import agreed_folder, process_group
@@ -128,16 +139,24 @@ def train(
     if resume and out is None:
         raise InputError("--resume", True, "name the run folder to continue with --out")
     config = load_config(file, overrides=set_ or ())
+    if resume_if_there:
+        resume = is_there(out, resume=resume)
+        if out is not None and was_done(out, config, site):
+            tell(DONE_ALREADY)
+            _print_result(out, own_rank(site) or 0, quiet, as_json)
+            return
     with process_group(
         config.train, allow_insecure_network=allow_insecure_network, site=site, out=out
     ) as cluster:
         peers: Peers = ALONE if cluster is None else cluster
         destination, resume = agreed_folder(cluster, out, resume, lambda: _new_run(file))
+        describe_process(rank=peers.rank, run=destination.name)
         if not resume and peers.rank == 0:
             folder.check_new(destination)
         hidden = quiet or as_json or peers.rank > 0
         with waiting(_PREPARING, hidden=hidden):
             job = prepare(config, peers=peers)
+        hidden = hidden and not as_json_lines()
         warned: tuple[str, ...] = () if hidden else job.plan.warnings
         if hidden and peers.rank == 0 and job.plan.not_private_warning is not None:
             warned = (job.plan.not_private_warning,)  # however quiet it is to be
@@ -146,6 +165,7 @@ def train(
 
         def on_step(moment: Progress) -> None:
             made.append(moment.step)
+            describe_process(step=moment.step)
             show(moment)
 
         signals = stop_signals(hidden=peers.rank > 0, leaves=site is not None)
@@ -160,14 +180,20 @@ def train(
             )
     if not (quiet or as_json):
         closing_line(result, peers.rank, peers.rank == 0 and resume and not made)
-    if peers.rank > 0:
-        return
-    if as_json:
-        typer.echo(dump(read_result(destination / "result.json"), {"out": str(destination)}))
-    elif quiet:
-        typer.echo(str(destination))
-    else:
+    _print_result(destination, peers.rank, quiet, as_json)
+    if peers.rank == 0 and not (quiet or as_json):
         result_table(result)
+
+
+def _print_result(out: Path, rank: int, quiet: bool, as_json: bool) -> None:
+    """What scripts read of a run that has ended: its result, or where it is."""
+    from tacit.report.documents.base import dump
+    from tacit.report.documents.run import read_result
+
+    if rank == 0 and as_json:
+        typer.echo(dump(read_result(out / "result.json"), {"out": str(out)}))
+    elif rank == 0 and quiet:
+        typer.echo(str(out))
 
 
 @app.command()
@@ -453,7 +479,12 @@ def main() -> None:
     if os.environ.get("WORLD_SIZE"):
         # A store that is lost makes torch print stack traces; we say it in one line.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-    command = typer.main.get_command(app)
+    with log_lines(sys.argv[1:]):
+        _run(typer.main.get_command(app))
+
+
+def _run(command: Any) -> None:
+    """Run a command; every error that it raises ends the process with one line."""
     try:
         # Not app(): it would print usage errors in several lines, and swallow an interrupt.
         with (
@@ -464,9 +495,9 @@ def main() -> None:
     except typer.Exit as done:
         sys.exit(done.exit_code)
     except TacitError as error:
-        _fail(str(error), error.exit_code)
+        _fail(str(error), error.exit_code, public_line(error))
     except KeyboardInterrupt:
-        _fail(INTERRUPTED, EXIT_CODE)
+        _fail(INTERRUPTED, EXIT_CODE, INTERRUPTED)
     except SystemExit as left:
         if isinstance(left.__context__, BrokenPipeError):  # which rich makes of a pipe that is gone
             sys.exit(0)
@@ -474,24 +505,27 @@ def main() -> None:
             f"the code of your model or data ended the program (SystemExit: {left.code}): nothing "
             "was finished; let it raise another exception",
             InputError.exit_code,
+            "the code of your model or data ended the program",
         )
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
         if interrupted():  # what an interrupt makes of an import that is under way
-            _fail(INTERRUPTED, EXIT_CODE)
+            _fail(INTERRUPTED, EXIT_CODE, INTERRUPTED)
         if isinstance(error, OSError) and lacks_room(error):
             _no_room(error)
         usage = getattr(error, "format_message", None)  # of typer: a wrong command or option
         if usage is not None:
-            _fail(f"{usage()} ('tacit --help' lists commands and options)", InputError.exit_code)
+            line = f"{usage()} ('tacit --help' lists commands and options)"
+            _fail(line, InputError.exit_code, line)
         if os.environ.get("TACIT_TRACEBACK"):
             raise
         _fail(
             f"a defect of ours: {type(error).__name__}: {error} "
             "(run again with TACIT_TRACEBACK=1 to see where, and report it)",
             1,
+            f"a defect of ours: {type(error).__name__}",
         )
 
 
@@ -523,9 +557,11 @@ def _seldom_collected() -> Iterator[None]:
         gc.set_threshold(*usual)
 
 
-def _fail(message: str, code: int) -> NoReturn:
+def _fail(message: str, code: int, public: str | None = None) -> NoReturn:
+    """End with one line, of which `public` may be told to anybody."""
     line = " ".join(message.split())
-    sys.stderr.write(f"tacit: {line}\n")
+    if not log_error(line, code, public):
+        sys.stderr.write(f"tacit: {line}\n")
     sys.exit(code)
 
 

@@ -11,16 +11,19 @@ from typing import Annotated
 
 import typer
 
+from tacit.cli.logs import LogFormat, as_json_lines
 from tacit.errors import InputError
 
 __all__ = [
     "File",
     "Insecure",
     "Json",
+    "LogLines",
     "Out",
     "Page",
     "Quiet",
     "Resume",
+    "ResumeIfThere",
     "Run",
     "Set",
     "print_written",
@@ -47,8 +50,19 @@ Out = Annotated[
 Resume = Annotated[
     bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.")
 ]
+ResumeIfThere = Annotated[
+    bool,
+    typer.Option(
+        "--resume-if-there",
+        help="Continue the run in --out if there is one, else start it; for services.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print the run folder and nothing else.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+LogLines = Annotated[
+    LogFormat,
+    typer.Option("--log-format", help="Of standard error: json is one object a line, for tools."),
+]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 Page = Annotated[
     Path | None,
@@ -62,7 +76,7 @@ def waiting(what: str, *, hidden: bool) -> Iterator[None]:
     from rich.console import Console
 
     console = Console(stderr=True)
-    if hidden or not console.is_terminal:
+    if hidden or as_json_lines() or not console.is_terminal:
         yield
         return
     with console.status(what) as status:

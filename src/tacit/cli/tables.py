@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ from rich.table import Table
 from tacit.algorithms import ALGORITHMS
 from tacit.analysis.promise import planned_promise, promise_line, promise_table
 from tacit.cli.interrupts import interrupt
+from tacit.cli.logs import as_json_lines, say
 from tacit.privacy.mechanisms.clipping import Clipping
 from tacit.report.documents.plan import PlanDocument, PlannedNode
 from tacit.report.measures import ACCURACY, LOSS, measure_of
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from tacit.training.hooks import Progress as Moment
 
 __all__ = [
+    "DONE_ALREADY",
     "algorithms_document",
     "algorithms_table",
     "closing_line",
@@ -49,7 +52,10 @@ __all__ = [
     "progress_line",
     "result_table",
     "stop_signals",
+    "tell",
 ]
+
+DONE_ALREADY = "this run was done already: nothing was trained, and nothing charged"
 
 
 @contextmanager
@@ -75,8 +81,9 @@ def stop_signals(*, hidden: bool = False, leaves: bool = False) -> Iterator[Call
             _leave_closed_terminal()
         else:
             signal.signal(number, interrupt)
-        if not hidden:
-            sys.stderr.write("\nstopping after this step; once more to interrupt at once\n")
+        stopping = "stopping after this step; once more to interrupt at once"
+        if not say(stopping) and not hidden:
+            sys.stderr.write(f"\n{stopping}\n")
 
     received = [signal.SIGINT] if leaves else [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -107,11 +114,12 @@ def progress_line(
     """One live line on a terminal; a plain line at every tenth of the run elsewhere.
 
     Warnings come first, hidden or not, but not before the first step: a run that is refused says
-    one line only.
+    one line only. Where log lines are JSON there is no progress line, and warnings are logged.
     Yields what shows where the run stands.
     """
     console = Console(stderr=True)
     coming = list(warnings)
+    hidden = hidden or as_json_lines()
     show = _plain_lines() if not hidden else lambda moment: None
     bar = Progress(
         TextColumn("step {task.completed}/{task.total}"),
@@ -125,7 +133,7 @@ def progress_line(
     if not bar.disable:
         show = _live_line(bar)
 
-    noted = hidden
+    noted = hidden and not as_json_lines()
 
     def update(moment: Moment) -> None:
         nonlocal noted
@@ -134,9 +142,9 @@ def progress_line(
                 coming.extend(moment.notes)
                 noted = True
             while coming:
-                console.print(
-                    f"warning: {coming.pop(0)}", markup=False, highlight=False, soft_wrap=True
-                )
+                line = coming.pop(0)
+                if not say(line, logging.WARNING):
+                    console.print(f"warning: {line}", markup=False, highlight=False, soft_wrap=True)
             show(moment)
 
     with bar:
@@ -192,13 +200,19 @@ def closing_line(result: Result, rank: int, nothing_made: bool) -> None:
         nothing_made: whether a resumed run made no step.
     """
     if nothing_made and result.status == "done":
-        sys.stderr.write("this run was done already: nothing was trained, and nothing charged\n")
+        tell(DONE_ALREADY)
     if rank:
         nodes = _numbers(result.job.hosted)
-        sys.stderr.write(
+        tell(
             f"rank {rank}: {result.status} after {result.steps} of {result.plan.steps} steps; its "
-            f"nodes are {nodes}, and the results are in the run folder of rank 0\n"
+            f"nodes are {nodes}, and the results are in the run folder of rank 0"
         )
+
+
+def tell(line: str) -> None:
+    """Say a line on standard error, in the form that all lines have there."""
+    if not say(line):
+        sys.stderr.write(f"{line}\n")
 
 
 def result_table(result: Result) -> None:

@@ -181,7 +181,7 @@ def prepare(
     shown = "task.dataset" if test is None else "test"
     features = _features(config, records, shown, dtype, device)
     if features is not None:
-        _LOG.info("computing the features of %d records", len(raw.targets))
+        _LOG.info("computing the features of all records")
         folder = config.task.features_cache if instead is None else None
         records = with_features(features, records, hosted, None if folder is None else Kept(folder))
     train, public = records.train, records.test

@@ -30,7 +30,7 @@ SITE: dict[str, dict[str, Any]] = {
     "nodes": {"data": "by-rank", "source": "/data/here.npz"},
     "privacy": {"ledger": "/var/ledger-here.sqlite"},
     "task": {"data_dir": "/data", "features_cache": "/scratch/features"},
-    "train": {"device": "cuda:1", "timeout": 7.0},
+    "train": {"device": "cuda:1", "timeout": 7.0, "patience": 60.0},
 }
 
 

@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -179,6 +179,7 @@ def launch(
     grace: float = 5.0,
     environment: Mapping[str, str] | None = None,
     command: Sequence[str] = COMMAND,
+    say: Callable[[str], None] | None = None,
 ) -> int:
     """Train in so many processes on this machine, and wait for all of them.
 
@@ -198,6 +199,8 @@ def launch(
         grace: seconds from SIGTERM to SIGKILL.
         environment: of the processes, by default this one's; see `worker_environment`.
         command: what Python is called with, before the arguments.
+        say: is given what is to be said of how they ended. All processes then write to this one's
+            standard error, in lines of their own. By default rank 0 alone does.
 
     Returns:
         The exit code of the whole; see `tacit.communication.cluster.launch.exit_code`.
@@ -217,14 +220,22 @@ def launch(
     with _received_signals() as received:
         for restart in range(restarts + 1):
             line = [*command, *_folder(out, restart, arguments), *arguments]
-            ended = _attempt(line, processes, base, (run_id, restart), (patience, grace), received)
+            ended = _attempt(
+                line,
+                processes,
+                base,
+                (run_id, restart),
+                (patience, grace),
+                received,
+                open_to_all=say is not None,
+            )
             code = exit_code([one.code for one in ended])
             for text in explanation(ended, code, traceback="TACIT_TRACEBACK" in base):
-                _say(text)
+                (say or _say)(text)
             if code != PeerError.exit_code or received:
                 break
             if restart < restarts:
-                _say(
+                (say or _say)(
                     f"{ERROR}starting all {processes} processes again "
                     f"(restart {restart + 1} of {restarts})"
                 )
@@ -305,6 +316,8 @@ def _attempt(
     which: tuple[str, int],
     limits: tuple[float, float],
     received: Sequence[int],
+    *,
+    open_to_all: bool = False,
 ) -> list[Ended]:
     """Start all processes, host a store for them, and wait until they have ended.
 
@@ -315,6 +328,7 @@ def _attempt(
         which: identity of the launch, and how many attempts went before.
         limits: patience and grace, in seconds.
         received: the signals that this process has got, kept up to date by their handler.
+        open_to_all: whether all write to this process's standard error.
     """
     workers: list[_RankProcess] = []
     with (
@@ -325,7 +339,7 @@ def _attempt(
         try:
             for rank in range(processes):
                 environment = worker_environment(base, rank, processes, port, *which)
-                workers.append(_start(line, environment, selector))
+                workers.append(_start(line, environment, selector, open_to_all))
             # The slow import comes while the processes start; until then they wait for an answer.
             with _hosted_store(listening):
                 _wait(workers, selector, limits, received)
@@ -336,7 +350,10 @@ def _attempt(
 
 
 def _start(
-    line: Sequence[str], environment: Mapping[str, str], selector: selectors.BaseSelector
+    line: Sequence[str],
+    environment: Mapping[str, str],
+    selector: selectors.BaseSelector,
+    open_to_all: bool,
 ) -> _RankProcess:
     rank = int(environment["RANK"])
     tied = [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid())]
@@ -346,7 +363,7 @@ def _start(
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL if rank else None,
-            stderr=subprocess.PIPE if rank else None,
+            stderr=subprocess.PIPE if rank and not open_to_all else None,
             start_new_session=True,  # Ctrl-C is for the launcher, who passes it on
         )
     except OSError as error:

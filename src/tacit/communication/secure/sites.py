@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from tacit.communication.secure.carrier import Carrier
     from tacit.identities import Site
 
-__all__ = ["SiteCluster", "join_sites"]
+__all__ = ["SiteCluster", "join_sites", "session_lasts"]
 
 T = TypeVar("T")
 
@@ -392,7 +393,7 @@ def join_sites(
     run = hashlib.sha256(f"tacit run {site.consortium} {name}".encode()).digest()[:16]
     names = [member.name for member in site.sites]
     assert site.own.rank is not None
-    journal = Journal(site.folder / "sessions" / name)
+    journal = Journal(_session_folder(site.folder, name))
     wire = Wire(
         names, site.own.rank, run, journal, sign=lambda data: sign(site, data), verify=judged
     )
@@ -406,6 +407,21 @@ def join_sites(
         carrier.close()
         raise
     return SiteCluster(wire, carrier, patience=patience, returned_to=step)
+
+
+def session_lasts(site_folder: Path, name: str) -> bool:
+    """Whether a site has begun a session of a run, and not ended it: others may wait for it.
+
+    Raises:
+        InputError: what is written of it is damaged.
+    """
+    folder = _session_folder(site_folder, name)
+    session = Journal(folder).session() if folder.is_dir() else None
+    return session is not None and not session.ended
+
+
+def _session_folder(site_folder: Path, name: str) -> Path:
+    return site_folder / "sessions" / name
 
 
 def _taken_up(journal: Journal, checkpoints: Sequence[int]) -> int | None:

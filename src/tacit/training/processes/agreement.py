@@ -53,6 +53,7 @@ __all__ = [
     "identity",
     "planned",
     "process_group",
+    "run_name",
 ]
 
 _RUNS = Path("runs")  # where a run is written that nobody named a folder for
@@ -116,7 +117,7 @@ def _site_group(train: Train, folder: Path, out: Path | None) -> Iterator[SiteCl
     if site.own.rank is None:
         raise InputError("--site", str(folder), f"is of a {site.own.role}, which does not train")
     kept = checkpoints.written(out / f"rank-{site.own.rank:04d}")
-    sites = join_sites(site, _name(out), patience=train.patience, checkpoints=kept)
+    sites = join_sites(site, run_name(out), patience=train.patience, checkpoints=kept)
     ended = False
     try:
         with _reported(sites):
@@ -164,14 +165,14 @@ def agreed_folder(
     if cluster.rank == 0:
         text = cluster.noted("out")
         noted = None if text is None else FOLDER.read(text, 0, "run folder").name
-        folder = out or (_RUNS / (_name(new()) if noted is None else noted))
-        again = noted == _name(folder) and os.path.isfile(folder / "config.toml")
-        own = FolderName(name=_name(folder), resume=resume or again)
+        folder = out or (_RUNS / (run_name(new()) if noted is None else noted))
+        again = noted == run_name(folder) and os.path.isfile(folder / "config.toml")
+        own = FolderName(name=run_name(folder), resume=resume or again)
         cluster.note("out", FOLDER.write(own))
     agreed, *_ = cluster.share("run folder", own, FOLDER)
     if agreed.name is None:
         raise PeerError("rank 0 named no run folder")
-    if out is not None and _name(out) != agreed.name:
+    if out is not None and run_name(out) != agreed.name:
         expected = f"rank 0 writes to a folder called {agreed.name!r}: name the same folder"
         raise InputError("--out", str(out), expected, public=True)
     folder = out or _RUNS / agreed.name
@@ -180,7 +181,7 @@ def agreed_folder(
     return folder, agreed.resume or cluster.session.returned
 
 
-def _name(folder: Path) -> str:
+def run_name(folder: Path) -> str:
     """The last part of a path, in the characters that every process takes from another."""
     return re.sub(r"[^\w. -]", "-", folder.name).lstrip(". -")[:100] or "run"
 

@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tacit.communication.peers import Peers, PeerState
-from tacit.errors import InputError, TacitError
-from tacit.private_files import lacks_room, write_passing
+from tacit.errors import public_line
+from tacit.private_files import write_passing
 from tacit.report.documents.base import dump
 from tacit.report.documents.status import (
     FINAL,
@@ -25,11 +25,10 @@ from tacit.report.documents.status import (
     StatusDocument,
 )
 
-__all__ = ["Standing", "StatusWriter", "public_line", "written_status"]
+__all__ = ["Standing", "StatusWriter", "written_status"]
 
 _BETWEEN = 1.0  # seconds between two looks
 _TO_END = 5.0  # seconds that a write which is under way may take
-_OF_FILES = ("out", "checkpoint", "ledger", "RUN")  # errors that speak of files alone
 
 
 @dataclass(frozen=True)
@@ -171,15 +170,6 @@ def written_status(folder: Path | None, peers: Peers) -> Iterator[StatusWriter |
     try:
         yield writer
     except BaseException as error:
-        writer.end("failed", public_line(error))
+        kind = f"{type(error).__name__}: what it says stands in the log of this process alone"
+        writer.end("failed", public_line(error) or kind)
         raise
-
-
-def public_line(error: BaseException) -> str:
-    """What a status may say of an error: all where it is public or of files, else its kind."""
-    line = error.reported() if isinstance(error, TacitError) else None
-    if isinstance(error, InputError) and error.where in _OF_FILES:
-        line = str(error)
-    if isinstance(error, OSError) and lacks_room(error):
-        line = f"{error.filename} cannot be written ({error.strerror})"
-    return line or f"{type(error).__name__}: what it says stands in the log of this process alone"

@@ -1,0 +1,85 @@
+"""A run as a service starts it: with one command line, the first time and every time after."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tacit.errors import InputError
+
+if TYPE_CHECKING:
+    from tacit.config import Config
+
+__all__ = ["is_there", "own_rank", "was_done"]
+
+
+def is_there(out: Path | None, *, resume: bool) -> bool:
+    """Whether there is anything where the run is to be: then it is continued, or refused.
+
+    What a process left half made, which was killed while it made the folder, is nothing yet.
+
+    Raises:
+        InputError: no folder is named, or `--resume` is given as well.
+    """
+    if out is None:
+        raise InputError("--resume-if-there", True, "name the run folder with --out")
+    if resume:
+        raise InputError("--resume", True, "goes without --resume-if-there")
+    return os.path.lexists(out)
+
+
+def own_rank(site: Path | None) -> int | None:
+    """The rank of this site, or the one that a launcher gave; None: there is no other process.
+
+    Args:
+        site: the site folder, where one is given.
+
+    Raises:
+        InputError: the site folder is not as it must be.
+    """
+    if site is not None:
+        from tacit.identities import load_site
+
+        return load_site(site).own.rank
+    rank, processes = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "1")
+    several = processes.isascii() and processes.isdigit() and int(processes) > 1
+    return int(rank) if several and rank.isascii() and rank.isdigit() else None
+
+
+def was_done(out: Path, config: Config, site: Path | None) -> bool:
+    """Whether this process has ended the run as planned, and owes nobody anything.
+
+    The other processes are not asked: they may have ended long ago.
+
+    Args:
+        out: the run folder.
+        config: the experiment.
+        site: the site folder, where one is given.
+
+    Raises:
+        InputError: it has, and the run is of another experiment; or the site folder is not as it
+            must be.
+    """
+    from tacit.report.documents.status import read_status
+    from tacit.training.run_folder.folder import reopened
+
+    rank = own_rank(site)
+    folder = out if rank is None else out / f"rank-{rank:04d}"
+    try:
+        if read_status(folder).state != "done":
+            return False
+    except InputError:  # a run that was killed, or none: what is there decides
+        return False
+    if site is not None and _is_owed_to(site, out):
+        return False
+    with reopened(folder, config):
+        return True
+
+
+def _is_owed_to(site: Path, out: Path) -> bool:
+    """Whether other sites may lack messages of this one: it was ended before they had them all."""
+    from tacit.communication.secure.sites import session_lasts
+    from tacit.training.processes.agreement import run_name
+
+    return session_lasts(site, run_name(out))

@@ -1,0 +1,143 @@
+"""`--resume-if-there`: one command line starts a run, goes on with it, and leaves it when done."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from experiments import Answer, strict_json, tacit, tree, write_experiment
+from tacit.cli.services import own_rank
+from tacit.config import load_config
+from tacit.errors import PeerError
+from tacit.privacy.ledger.ledger import read_ledger
+from tacit.report.documents.status import STATUS
+from tacit.training.loop import execute
+from tacit.training.prepare import prepare
+
+AGAIN = "--resume-if-there"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write_experiment(tmp_path, train={"checkpoint_every": 2})
+
+
+def start(file: Path, out: Path, *more: str) -> Answer:
+    return tacit("train", file, "--out", out, AGAIN, *more)
+
+
+def parameters(out: Path) -> bytes:
+    return (out / "nodes.safetensors").read_bytes()
+
+
+def test_it_starts_goes_on_and_is_done_with_one_command_line(file: Path, tmp_path: Path) -> None:
+    run, whole = tmp_path / "runs" / "service", tmp_path / "whole"
+    assert tacit("train", file, "--out", whole, "--quiet").code == 0
+
+    def cut_off(progress: Any) -> None:
+        if progress.step == 5:
+            raise PeerError("rank 1 was lost")
+
+    with pytest.raises(PeerError):  # as a kill leaves it: at its last checkpoint
+        execute(prepare(load_config(file)), out=run, on_step=cut_off)
+    assert strict_json((run / STATUS).read_text())["state"] == "failed"
+    assert start(file, run, "--quiet").code == 0
+    assert parameters(run) == parameters(whole)
+    before = {name: (run / name).read_bytes() for name in tree(run) if (run / name).is_file()}
+    charged = read_ledger(run / "ledger.sqlite")
+
+    again = start(file, run)
+    assert (again.code, again.out) == (0, "")
+    assert again.err == "this run was done already: nothing was trained, and nothing charged\n"
+    assert {name: (run / name).read_bytes() for name in before} == before
+    assert read_ledger(run / "ledger.sqlite") == charged
+
+
+def test_what_scripts_read_is_the_same_when_it_was_done_already(file: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first = start(file, run, "--json")
+    assert strict_json(start(file, run, "--json").out) == strict_json(first.out)
+    assert start(file, run, "--quiet").out == f"{run}\n"
+
+
+def test_a_run_that_was_stopped_goes_on(file: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    job = prepare(load_config(file))
+    execute(job, out=run, should_stop=lambda: True)
+    assert strict_json((run / STATUS).read_text())["state"] == "stopped"
+    answer = start(file, run, "--json")
+    assert strict_json(answer.out)["steps"] == 6
+
+
+def test_a_folder_that_was_half_made_is_made(file: Path, tmp_path: Path) -> None:
+    half = tmp_path / "runs" / ".service.0123abcd.new"
+    half.mkdir(parents=True)
+    (half / "config.toml").write_text("")
+    assert start(file, tmp_path / "runs" / "service", "--quiet").code == 0
+    assert not half.exists()
+
+
+def test_what_is_no_run_is_refused_and_left_as_it_is(file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.txt").write_text("years of work")
+    assert "config.toml is missing" in start(file, other).refusal
+    assert tree(other) == {"thesis.txt"}
+
+
+def test_a_run_of_another_experiment_is_refused_also_when_it_is_done(
+    file: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert start(file, run, "--quiet").code == 0
+    refusal = start(file, run, "--set", "algorithm.learning_rate=0.7").refusal
+    assert "algorithm.learning_rate" in refusal
+
+
+def test_the_word_of_a_damaged_status_counts_for_nothing(file: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert start(file, run, "--quiet").code == 0
+    (run / STATUS).write_text("{")
+    assert start(file, run, "--quiet").code == 0  # resumed, which charges nothing at the last step
+    assert strict_json((run / STATUS).read_text())["state"] == "done"
+    shutil.rmtree(run)
+    run.mkdir()
+    (run / STATUS).write_text(json.dumps({"state": "done"}))
+    assert "config.toml is missing" in start(file, run).refusal
+
+
+def test_it_goes_with_out_and_without_resume(file: Path, tmp_path: Path) -> None:
+    assert "--out" in tacit("train", file, AGAIN).refusal
+    assert AGAIN in start(file, tmp_path / "run", "--resume").refusal
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank"),
+    [
+        ({}, None),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, None),
+        ({"RANK": "2", "WORLD_SIZE": "3"}, 2),
+        ({"RANK": "two", "WORLD_SIZE": "3"}, None),
+        ({"RANK": "2", "WORLD_SIZE": "many"}, None),
+    ],
+)
+def test_the_rank_is_the_launchers(environment: dict[str, str], rank: int | None) -> None:
+    with patch.dict("os.environ", environment):
+        assert own_rank(None) == rank
+
+
+def test_one_of_several_processes_that_is_done_asks_nobody(file: Path, tmp_path: Path) -> None:
+    """The others have gone: it would wait for them in vain, and be started again for ever."""
+    run = tmp_path / "run"
+    assert tacit("train", file, "--out", run / "rank-0002", "--quiet").code == 0
+    environment = {"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    with patch.dict("os.environ", environment):
+        answer = start(file, run, "--json")
+    assert (answer.code, answer.out) == (0, "")
+    assert "done already" in answer.err
