@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import numpy as np
 import torch
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -353,7 +354,7 @@ class SiteGatherer(Generic[T]):
         ):
             raise PeerError(f"{name} sent metrics that are not those of step {step}")
         text, rest = body[_HEAD.size :][:text_bytes], body[_HEAD.size + text_bytes :]
-        vector = torch.frombuffer(bytearray(rest), dtype=torch.float64)
+        vector = torch.from_numpy(np.frombuffer(bytearray(rest)))  # which may have no numbers
         if not bool(torch.isfinite(vector).all()):
             raise PeerError(f"{name} sent metrics with a sum of models that is not finite")
         return self._schema.read(text, rank, "document of metrics"), vector

@@ -286,6 +286,9 @@ class Wire:
             with self._changed:
                 self._session = self._session.model_copy(update={"nonces": tuple(nonces)})
                 self._journal.write_session(self._session)
+        with self._changed:
+            for stream in self._in.values():  # ask for what came too early, or while it was away
+                stream.missing, stream.told = True, -1
         self.state = "running"
 
     def _all_met(self) -> bool:
@@ -560,6 +563,10 @@ class Wire:
             )
             view.beat, view.heard = beat, now
             view.moved = now if moved else view.moved
+            if before is None or beat.start != before.start:
+                self._in[
+                    frame.sender
+                ].told = -1  # it has heard nothing of this site: answer at once
             if frame.session == self._digest() != _FORMING:
                 self._acknowledge(frame.sender, beat.due, again=beat.again)
             self._changed.notify_all()
@@ -581,7 +588,9 @@ class Wire:
     def _heard_data(self, frame: Frame) -> None:
         record = Record(RECEIVED, frame.sender, frame.number, frame.topic, frame.body, frame.digest)
         with self._changed:
-            if frame.session != self._digest() or frame.session == _FORMING:
+            if self._session.nonces is None:
+                return  # the sender has met all already; it sends this again
+            if frame.session != self._digest():
                 name = self.sites[frame.sender]
                 raise RefusedError(f"{name} sent a message of another session")
             stream = self._in[frame.sender]
