@@ -99,6 +99,7 @@ def test_errors_of_the_command_line_itself_are_lines_as_well(tmp_path: Path) -> 
 def test_another_format_is_refused_and_plain_is_the_default(tmp_path: Path) -> None:
     assert "xml" in tacit("train", "x.toml", "--log-format", "xml").refusal
     assert tacit("train", "x.toml", "--log-format", "plain").err.startswith("tacit: ")
+    assert tacit("train", "--log-format").err.startswith("tacit: ")
     # Behind "--" stand no options.
     assert tacit("train", "--", *JSON).err.startswith("tacit: ")
 

@@ -93,6 +93,7 @@ def test_every_default() -> None:
             "suboptimality": False,
             "checkpoint_every": None,
             "timeout": 60.0,
+            "patience": 3600.0,
         },
         "faults": {"drop": 0.0, "drop_edges": (), "down": (), "slow": (), "tolerate": False},
         "promise": {

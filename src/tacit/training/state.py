@@ -244,7 +244,11 @@ def begin(
         checkpoints.set_aside(folder.path, after=terms.first)
     if common_folder is not None and terms.lacking is not None and returned_to is None:
         common_folder.set_aside_metrics()
-    rows = common_folder.keep_metrics(step) if common_folder is not None and resume else []
+    # The row of the start follows what a new session keeps.
+    again = returned_to == terms.first == 0
+    rows = []
+    if common_folder is not None and resume:
+        rows = common_folder.keep_metrics(-1 if again else step)
     if common_folder is not None and terms.until > step:
         common_folder.withdraw_result()
     # Of all processes or of none: rows are made of what every one says. And nobody begins before

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tacit.communication.secure.carrier import Carrier
     from tacit.identities import Site
 
-__all__ = ["SiteCluster", "join_sites", "session_lasts"]
+__all__ = ["SiteCluster", "join_sites", "session_folder", "session_lasts"]
 
 T = TypeVar("T")
 
@@ -363,6 +363,7 @@ class SiteGatherer(Generic[T]):
 def join_sites(
     site: Site,
     name: str,
+    folder: Path,
     *,
     patience: float,
     checkpoints: Sequence[int],
@@ -373,6 +374,7 @@ def join_sites(
     Args:
         site: this one.
         name: of the run, the same at every site.
+        folder: of the session; see `session_folder`.
         patience: seconds to wait for the others, `[train].patience`.
         checkpoints: the steps of which this site has checkpoints of the run.
         largest: bytes of the largest message.
@@ -394,7 +396,7 @@ def join_sites(
     run = hashlib.sha256(f"tacit run {site.consortium} {name}".encode()).digest()[:16]
     names = [member.name for member in site.sites]
     assert site.own.rank is not None
-    journal = Journal(_session_folder(site.folder, name))
+    journal = Journal(folder)
     wire = Wire(
         names, site.own.rank, run, journal, sign=lambda data: sign(site, data), verify=judged
     )
@@ -410,19 +412,19 @@ def join_sites(
     return SiteCluster(wire, carrier, patience=patience, returned_to=step)
 
 
-def session_lasts(site_folder: Path, name: str) -> bool:
-    """Whether a site has begun a session of a run, and not ended it: others may wait for it.
+def session_folder(out: Path, rank: int) -> Path:
+    """Where a site keeps its session of a run: beside the run folder, hidden, and its own alone."""
+    return out.with_name(f".{out.name}.session-{rank:04d}")
+
+
+def session_lasts(folder: Path) -> bool:
+    """Whether a site has begun this session, and not ended it: others may wait for it.
 
     Raises:
         InputError: what is written of it is damaged.
     """
-    folder = _session_folder(site_folder, name)
     session = Journal(folder).session() if folder.is_dir() else None
     return session is not None and not session.ended
-
-
-def _session_folder(site_folder: Path, name: str) -> Path:
-    return site_folder / "sessions" / name
 
 
 def _taken_up(journal: Journal, checkpoints: Sequence[int]) -> int | None:

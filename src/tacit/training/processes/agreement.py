@@ -102,7 +102,7 @@ def process_group(
 @contextmanager
 def _site_group(train: Train, folder: Path, out: Path | None) -> Iterator[SiteCluster]:
     """The other sites of a consortium; see `process_group`."""
-    from tacit.communication.secure.sites import join_sites
+    from tacit.communication.secure.sites import join_sites, session_folder
     from tacit.identities import load_site
 
     if out is None:
@@ -117,7 +117,8 @@ def _site_group(train: Train, folder: Path, out: Path | None) -> Iterator[SiteCl
     if site.own.rank is None:
         raise InputError("--site", str(folder), f"is of a {site.own.role}, which does not train")
     kept = checkpoints.written(out / f"rank-{site.own.rank:04d}")
-    sites = join_sites(site, run_name(out), patience=train.patience, checkpoints=kept)
+    session = session_folder(out, site.own.rank)
+    sites = join_sites(site, run_name(out), session, patience=train.patience, checkpoints=kept)
     ended = False
     try:
         with _reported(sites):
