@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -252,18 +253,18 @@ def join_all(folder: Path, names: Sequence[str]) -> None:
 
 def gated(file: Path) -> Callable[[], None]:
     """Steps from the number in a file on wait until it is larger, so that tests can set a pace."""
+    return partial(_gate, file)
 
-    def tamper() -> None:
-        told = SiteCluster.at
 
-        def at(self: SiteCluster, k: int) -> None:
-            told(self, k)
-            while k >= int(file.read_text() or 0):
-                time.sleep(0.01)
+def _gate(file: Path) -> None:
+    told = SiteCluster.at
 
-        SiteCluster.at = at  # type: ignore[method-assign]
+    def at(self: SiteCluster, k: int) -> None:
+        told(self, k)
+        while k >= int(file.read_text() or 0):
+            time.sleep(0.01)
 
-    return tamper
+    SiteCluster.at = at  # type: ignore[method-assign]
 
 
 def status_of(folder: Path) -> Mapping[str, Any]:
