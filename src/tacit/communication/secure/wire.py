@@ -328,6 +328,9 @@ class Wire:
             with self._changed:
                 self._session = self._session.model_copy(update={"nonces": tuple(nonces)})
                 self._journal.write_session(self._session)
+        with self._changed:
+            for stream in self._in.values():  # ask for what came too early, or while it was away
+                stream.missing, stream.told = True, -1
         self.state = "running"
 
     def _all_met(self) -> bool:
@@ -663,6 +666,9 @@ class Wire:
             view.moved = now if moved else view.moved
             if view.furthest < beat.step <= self.step:
                 view.furthest, view.gained = beat.step, now
+            if before is None or beat.start != before.start:
+                # It has heard nothing of this site: answer at once.
+                self._in[frame.sender].told = -1
             if frame.session == self._digest() != _FORMING:
                 self._acknowledge(frame.sender, beat.due, again=beat.again)
             self._changed.notify_all()
@@ -692,7 +698,9 @@ class Wire:
         with self._changed:
             if self._publisher is None or self._failure is not None:
                 return
-            if frame.session != self._digest() or frame.session == _FORMING:
+            if self._session.nonces is None:
+                return  # the sender has met all already; it sends this again
+            if frame.session != self._digest():
                 name = self.sites[frame.sender]
                 raise RefusedError(f"{name} sent a message of another session")
             stream, view = self._in[frame.sender], self._peers[frame.sender]
