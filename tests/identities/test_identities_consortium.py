@@ -102,6 +102,9 @@ def test_a_request_of_another_kind_of_key(tmp_path: Path) -> None:
         read_request(request.public_bytes(Encoding.PEM), tmp_path)
 
 
+_SIGNATURE = 2 + 5 + 3 + 64  # bytes of its algorithm and of itself, at the end of a request
+
+
 @given(data=st.data())
 def test_a_request_that_was_changed_is_refused_in_a_line(data: st.DataObject) -> None:
     key = Ed25519PrivateKey.from_private_bytes(bytes(32))
@@ -114,6 +117,8 @@ def test_a_request_that_was_changed_is_refused_in_a_line(data: st.DataObject) ->
         text = x509.load_der_x509_csr(changed).public_bytes(Encoding.PEM)
     except MALFORMED:
         text = changed
+    if changed[:-_SIGNATURE] == content[:-_SIGNATURE] and changed[-64:] == content[-64:]:
+        return  # a byte of the encoding between what is signed and the signature
     with pytest.raises(InputError) as error:
         read_request(text, Path("east.request.pem"))
     refused(error, "east.request.pem")

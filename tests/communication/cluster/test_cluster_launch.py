@@ -421,6 +421,32 @@ def test_only_a_loss_is_tried_again_and_not_for_ever(
     assert [path.read_text() for path in tmp_path.glob("resume-*")] == ["1"] * attempts
 
 
+def test_what_processes_say_needs_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**options: object) -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.TemporaryDirectory", full)
+    with pytest.raises(InputError, match=r"TMPDIR.*\(No usable temporary directory found\)"):
+        run(tmp_path, "")
+    assert pids(tmp_path) == []
+
+
+def test_all_may_write_to_the_standard_error_of_the_launcher(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+    source = """
+        print("not told" if rank else "told")
+        sys.stderr.write(f"rank {rank}\\n")
+        sys.exit(3 * rank)
+    """
+    assert run(tmp_path, source, say=said.append) == 3
+    captured = capfd.readouterr()
+    assert captured.out == "told\n"
+    assert sorted(captured.err.splitlines()) == ["rank 0", "rank 1"]
+    assert said == ["tacit: rank 1 ended with exit code 3"]
+
+
 def test_no_process_is_left_when_the_launcher_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -496,9 +522,17 @@ def test_a_killed_launcher_takes_its_processes_with_it(tmp_path: Path) -> None:
     command = ["-S", "-c", PRELUDE + textwrap.dedent(source)]
     call = f"launch({[str(tmp_path)]}, 2, command={command})"
     caller = f"from tacit.communication.cluster.launch import launch; {call}"
+    own = tmp_path / "own"
+    own.mkdir()
     try:
-        code = subprocess.run([sys.executable, "-c", caller], timeout=60, check=False).returncode
+        code = subprocess.run(
+            [sys.executable, "-c", caller],
+            env={**os.environ, "TMPDIR": str(own)},
+            timeout=60,
+            check=False,
+        ).returncode
         assert code == -signal.SIGKILL
+        assert list(own.iterdir()) == []
         assert appear(tmp_path, "ended-0", "ended-1")
     finally:
         for number in pids(tmp_path):

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
 from types import FrameType
-from typing import Any
+from typing import Any, BinaryIO
 
 from tacit.communication.cluster.store import host_store
 from tacit.errors import InputError, PeerError
@@ -313,20 +313,27 @@ def _attempt(
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 
-    with tempfile.TemporaryDirectory(prefix="tacit-launch-", ignore_cleanup_errors=True) as folder:
+    try:
+        whole = tempfile.TemporaryDirectory(prefix="tacit-launch-")
+    except OSError as error:
+        expected = f"must be a folder that can be written to ({error.strerror})"
+        raise InputError("TMPDIR", os.environ.get("TMPDIR"), expected) from None
+    with whole as folder:  # what is open stays there without it, and nothing is left behind
         redirects = dict.fromkeys([*environments][1:], Std.OUT if open_to_all else Std.ALL)
         context = _start(line, environments, DefaultLogsSpecs(folder, redirects=redirects))
-        workers = [context.subprocess_handlers[rank].proc for rank in sorted(environments)]
-        try:
-            before = _wait(workers, limits[0], received)
-            if len(received) < 2:
-                context.close(signal.SIGTERM, limits[1])
-        finally:
-            context.close(signal.SIGKILL, _DEAD)
-        return [
-            _ended(rank, worker, was, received, context.stderrs[rank])
-            for rank, (worker, was) in enumerate(zip(workers, before, strict=True))
-        ]
+        files = {rank: file for rank, file in context.stderrs.items() if file}
+        outputs = {rank: open(file, "rb") for rank, file in files.items()}  # noqa: SIM115
+    workers = [context.subprocess_handlers[rank].proc for rank in sorted(environments)]
+    try:
+        before = _wait(workers, limits[0], received)
+        if len(received) < 2:
+            context.close(signal.SIGTERM, limits[1])
+    finally:
+        context.close(signal.SIGKILL, _DEAD)
+    return [
+        _ended(rank, worker, was, received, outputs.get(rank))
+        for rank, (worker, was) in enumerate(zip(workers, before, strict=True))
+    ]
 
 
 def _start(line: Sequence[str], environments: Mapping[int, dict[str, str]], logs: Any) -> Any:
@@ -376,7 +383,11 @@ def _wait(
 
 
 def _ended(
-    rank: int, worker: Popen[bytes], before: int | None, received: Sequence[int], file: str
+    rank: int,
+    worker: Popen[bytes],
+    before: int | None,
+    received: Sequence[int],
+    output: BinaryIO | None,
 ) -> Ended:
     """How it ended; by a signal of ours after the user had asked to stop, that is interrupted."""
     code = worker.poll()
@@ -384,13 +395,13 @@ def _ended(
         code = -signal.SIGKILL
     asked = {_PASSED_ON[signal.Signals(number)] for number in received[:1]}
     ours = code < 0 and (before is None or -code in asked)
-    return Ended(rank, INTERRUPTED if ours and received else code, ours, _last_of(file))
+    return Ended(rank, INTERRUPTED if ours and received else code, ours, _last_of(output))
 
 
-def _last_of(file: str) -> str:
+def _last_of(output: BinaryIO | None) -> str:
     """The end of a file; nothing where there is no file."""
-    if not file:
+    if output is None:
         return ""
-    with open(file, "rb") as stream:
-        stream.seek(max(0, os.path.getsize(file) - _KEPT))
-        return stream.read().decode("utf-8", errors="replace")
+    with output:
+        output.seek(max(0, output.seek(0, os.SEEK_END) - _KEPT))
+        return output.read().decode("utf-8", errors="replace")

@@ -23,6 +23,7 @@ RETRY = 1.0  # seconds after which a connection that was lost is tried again; th
 ATTEMPT = 2.0  # seconds of one attempt of a client
 PIECE = 60 * 2**10  # bytes of a message of the engine, which divides what is longer than 65,535
 _LARGEST_MESSAGE = 2**17  # bytes that the engine collects of one message
+_WAITING_MESSAGES = 16  # on the way out, the engine's most: with its 2, a frame waits for itself
 _STALLED_US = 5_000_000  # a connection on which a message has not gone out so long is given up
 
 
@@ -97,6 +98,7 @@ def session_config(
         "transport/link/protocols": ["tls"],
         "transport/link/tls": tls,
         "transport/link/rx/max_message_size": _LARGEST_MESSAGE,
+        "transport/link/tx/queue/size/data": _WAITING_MESSAGES,
         "transport/link/tx/queue/congestion_control/block/wait_before_close": _STALLED_US,
         "listen/endpoints": [f"tls/{address}" for address in listen],
         "listen/exit_on_failure": True,
