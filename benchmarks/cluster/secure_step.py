@@ -140,9 +140,7 @@ def _consortia(folder: Path) -> Iterator[dict[str, Path]]:
             relay.kill()
 
 
-def _made(
-    folder: Path, sites: dict[str, Sequence[str]], relays: dict[str, Sequence[str]]
-) -> None:
+def _made(folder: Path, sites: dict[str, Sequence[str]], relays: dict[str, Sequence[str]]) -> None:
     folder.mkdir()
     asked = [create_site(folder / name, name, "site", at) for name, at in sites.items()]
     asked += [create_site(folder / name, name, "relay", at) for name, at in relays.items()]
@@ -169,7 +167,13 @@ def _worker(task: dict[str, Any]) -> dict[str, Any]:
         channel = open_channel(store, rank, SITES, cpu, _LIMIT, _blame, lambda other: None)
         stack.callback(channel.close)
         sites = {
-            way: join_sites(load_site(folder), "steps", patience=_LIMIT, checkpoints=())
+            way: join_sites(
+                load_site(folder),
+                "steps",
+                Path(folder) / "session",
+                patience=_LIMIT,
+                checkpoints=(),
+            )
             for way, folder in task["folders"].items()
         }
         for one in sites.values():
@@ -211,9 +215,7 @@ def _exchange(job: Any, channel: Channel) -> BetweenProcesses:
     mixing = job.plan.mixing
     graphs = Graphs(mixing.at, len(mixing.weights), mixing.kind, job.plan.release.active)
     ranks = place(SITES, SITES).ranks
-    return BetweenProcesses(
-        channel, ranks, graphs, dtype=job.dtype, device=torch.device("cpu")
-    )
+    return BetweenProcesses(channel, ranks, graphs, dtype=job.dtype, device=torch.device("cpu"))
 
 
 def _forget(site: SiteCluster, number: int, meet: _Meeting) -> None:

@@ -230,6 +230,8 @@ class Beat(_Model):
 
     nonce: _Id
     nonce_of_receiver: _Id | None
+    token: _Id
+    echo: _Id | None
     start: _Step
     counter: _Step
     due: _Step

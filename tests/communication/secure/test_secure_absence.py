@@ -101,7 +101,7 @@ def test_a_stop_at_one_site_stops_all_at_one_step_and_they_go_on(tmp_path: Path)
         assert {status_of(group.rank_folder(name))["state"] for name in NAMES} == {"stopped"}
         assert result_of(group.run_folder("north"))["status"] == "stopped"
         assert max(steps) < STEPS
-        assert not (tmp_path / "west" / "sessions" / "run").exists()
+        assert not group.session("west").exists()
         group.train_all(file, resume=True)
         answers = group.ends()
         assert [answer.code for answer in answers] == [0] * 3, answers
@@ -119,7 +119,7 @@ def test_a_site_that_lost_its_own_cannot_come_back_as_if_nothing_were(
     with consortium(tmp_path) as group:
         held(group, file, gate)
         group.running["west"].kill()
-        session = tmp_path / "west" / "sessions" / "run"
+        session = group.session("west")
         shutil.rmtree(session if lost == "session" else group.run_folder("west"))
         gate.write_text(str(STEPS))
         answer = group.train("west", file, resume=True).end()

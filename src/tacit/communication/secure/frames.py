@@ -34,13 +34,24 @@ from dataclasses import dataclass
 
 from tacit.errors import PeerError
 
-__all__ = ["BEAT", "DATA", "LONGEST_TOPIC", "Frame", "RefusedError", "digest_of", "pack", "unpack"]
+__all__ = [
+    "BEAT",
+    "DATA",
+    "LONGEST_HEAD",
+    "LONGEST_TOPIC",
+    "Frame",
+    "RefusedError",
+    "digest_of",
+    "pack",
+    "unpack",
+]
 
 DATA, BEAT = 1, 2
 LONGEST_TOPIC = 160
 _MAGIC = b"tacit\x00\x01\x01"
 _HEADER = struct.Struct("<8sIIIHH16s16sQQ32s")
 _SIGNATURE = 64
+LONGEST_HEAD = _HEADER.size + LONGEST_TOPIC + _SIGNATURE  # bytes of a frame beside its body
 _PURPOSE = b"tacit frame 1\x00"  # no signature over anything else begins with it
 
 Sign = Callable[[bytes], bytes]

@@ -8,8 +8,8 @@ messages. For that its site's folder keeps
 - `session.json`: a secret from which all keys of the session derive, and how the sites met;
 - `snapshot-STEP`: what the wire held when the checkpoint of that step was written;
 - `received-STEP`: every message that came since, whole;
-- `sent-STEP`: of every message that was sent since its SHA-256, and the facts that this site has
-  stated, on the disk before a byte of them leaves.
+- `sent-STEP`: of every message that was sent since its SHA-256, in the order in which they were
+  made, and the facts that this site has stated, on the disk before a byte of them leaves.
 
 All of it goes when the session has ended. The files are the site's alone (0600): whoever has them
 and the messages of the run can take off the noise of this site's own nodes, as whoever has its
@@ -25,8 +25,10 @@ from __future__ import annotations
 import os
 import re
 import struct
+import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +37,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tacit.errors import InputError
 from tacit.private_files import (
+    LOCK,
+    locked,
     make_private_folder,
     plain_errors,
     remove_files,
@@ -42,14 +46,15 @@ from tacit.private_files import (
     write_private,
 )
 
-__all__ = ["FACT", "NOTES", "RECEIVED", "SENT", "UNSENT", "Journal", "Record", "Session"]
+__all__ = ["FACT", "NOTES", "RECEIVED", "SENT", "STATED", "UNSENT", "Journal", "Record", "Session"]
 
-NOTES, RECEIVED, SENT, FACT, UNSENT = range(5)
+NOTES, RECEIVED, SENT, FACT, UNSENT, STATED = range(6)
 """Kinds of records: notes of a snapshot (JSON), a message that came, the digest of one that was
-sent, a fact that a site stated, and a message that was sent and not acknowledged."""
+sent, a fact that is known, a message that was sent and not acknowledged, and a fact that this site
+has stated, and states again when it comes to the same place."""
 
 _RECORD = struct.Struct("<IBIQHQ32s")  # checksum, kind, rank, number, lengths of topic and body
-_FILE = re.compile(r"(snapshot|received|sent)-(\d{8})")
+_FILE = re.compile(r"(snapshot|received|sent)-(\d{8,16})")
 _SEGMENTS = ("received", "sent")
 _SESSION = "session.json"
 _WHERE = "--site"
@@ -121,8 +126,25 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._descriptors: dict[str, int] = {}
+        self._opened = threading.Lock()  # of the descriptors
+        self._lock: ExitStack | None = None
         with plain_errors(_WHERE, folder):
-            make_private_folder(folder)
+            if not folder.is_dir():
+                make_private_folder(folder)
+                sync_folder(folder.parent)  # else a power cut may take the folder, and all in it
+
+    def hold(self) -> None:
+        """Keep all other processes from the session until `close`.
+
+        Raises:
+            InputError: another one has it: two that went on with one session would send different
+                messages with the same noise.
+        """
+        if self._lock is None:
+            expected = "is in use: another process of this site takes part in the run now"
+            with ExitStack() as stack:
+                stack.enter_context(locked(self.folder, _WHERE, expected))
+                self._lock = stack.pop_all()
 
     def session(self) -> Session | None:
         """What is written of the session; None before there is any.
@@ -150,26 +172,30 @@ class Journal:
 
     def begin_segment(self, step: int) -> None:
         """Write what follows into the segment of a step; what it holds already stays."""
-        self.close()
-        for kind in _SEGMENTS:
-            path = self.folder / f"{kind}-{step:08d}"
-            with plain_errors(_WHERE, path):
-                if path.exists():  # but for the part of a record at its end
-                    os.truncate(path, sum(len(record.packed()) for record in _read(path)))
-                flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
-                self._descriptors[kind] = os.open(path, flags, 0o600)
-                os.fchmod(self._descriptors[kind], 0o600)
-        with plain_errors(_WHERE, self.folder):
-            sync_folder(self.folder)
+        with self._opened:
+            self._let_go()
+            for kind in _SEGMENTS:
+                path = self.folder / f"{kind}-{step:08d}"
+                with plain_errors(_WHERE, path):
+                    if path.exists():  # but for the part of a record at its end
+                        os.truncate(path, _whole_bytes(path))
+                    flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+                    self._descriptors[kind] = os.open(path, flags, 0o600)
+                    os.fchmod(self._descriptors[kind], 0o600)
+            with plain_errors(_WHERE, self.folder):
+                sync_folder(self.folder)
 
     def add_received(self, record: Record) -> None:
         """Add a message that came; on the disk only after `sync_received`."""
         self._append("received", record.packed())
 
     def sync_received(self) -> None:
-        """Bring to the disk what came."""
+        """Bring to the disk what came; nothing without a segment."""
         with plain_errors(_WHERE, self.folder):
-            descriptor = os.dup(self._descriptors["received"])  # another may begin a segment
+            with self._opened:  # not while another thread begins a segment
+                if "received" not in self._descriptors:
+                    return
+                descriptor = os.dup(self._descriptors["received"])
             try:
                 os.fdatasync(descriptor)
             finally:
@@ -182,10 +208,17 @@ class Journal:
             os.fdatasync(self._descriptors["sent"])
 
     def _append(self, kind: str, content: bytes) -> None:
-        view = memoryview(content)
+        """Add all of it or, where there is no room, nothing: what followed a part would be lost."""
+        view, descriptor = memoryview(content), self._descriptors[kind]
         with plain_errors(_WHERE, self.folder):
-            while view:
-                view = view[os.write(self._descriptors[kind], view) :]
+            size = os.fstat(descriptor).st_size
+            try:
+                while view:
+                    view = view[os.write(descriptor, view) :]
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(descriptor, size)
+                raise
 
     def write_snapshot(self, step: int, records: Sequence[Record]) -> None:
         """Write what the wire holds at a step, whole or not at all."""
@@ -204,21 +237,24 @@ class Journal:
             step: of the snapshot; None: all that happened since the session began.
 
         Raises:
-            InputError: the snapshot is damaged.
+            InputError: the snapshot is damaged, or a segment that is not the last of its kind.
         """
         held: list[Record] = []
         if step is not None:
             path = self.folder / f"snapshot-{step:08d}"
             held = list(_read(path))
-            if sum(len(record.packed()) for record in held) != path.stat().st_size or not held:
-                expected = "is damaged: put a copy back, or start a new run"
-                raise InputError(_WHERE, str(path), expected)
+            if not held or not _is_whole(path):
+                raise _damaged(path)
         segments = sorted(
-            (number, path)
+            (number, kind, path)
             for kind, number, path in self._files()
             if kind in _SEGMENTS and number >= (step or 0)
         )
-        return held, (record for _, path in segments for record in _read(path))
+        last = {kind: path for _, kind, path in segments}
+        for _, kind, path in segments:  # the last ones may end in the middle of a record
+            if path != last[kind] and not _is_whole(path):
+                raise _damaged(path)
+        return held, (record for _, _, path in segments for record in _read(path))
 
     def last_segment(self) -> int:
         """The step of the newest segment; 0 without one."""
@@ -231,17 +267,28 @@ class Journal:
             remove_files(self.folder, *old)
 
     def close(self) -> None:
-        """Let go of the segment."""
+        """Let go of the segment, and of the session."""
+        with self._opened:
+            self._let_go()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _let_go(self) -> None:
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
 
     def remove(self) -> None:
         """Remove the session: it has ended."""
-        self.close()
+        with self._opened:
+            self._let_go()
         with plain_errors(_WHERE, self.folder):
             names = [path.name for _, _, path in self._files()]
-            remove_files(self.folder, *names, _SESSION)
+            parts = [path.name for path in self.folder.glob("*.part")]  # of a write cut off
+            remove_files(self.folder, *names, *parts, _SESSION, LOCK)
+        with suppress(OSError):  # there may be something that is not tacit's
             self.folder.rmdir()
+        self.close()
 
     def _files(self) -> list[tuple[str, int, Path]]:
         found = ((path, _FILE.fullmatch(path.name)) for path in self.folder.iterdir())
@@ -260,3 +307,17 @@ def _read(path: Path) -> Iterator[Record]:
             if zlib.crc32(body, zlib.crc32(topic, zlib.crc32(head[4:]))) != checksum:
                 return
             yield Record(kind, rank, number, topic.decode("ascii", "replace"), body, digest)
+
+
+def _whole_bytes(path: Path) -> int:
+    """How many bytes of a file are whole records."""
+    return sum(len(record.packed()) for record in _read(path))
+
+
+def _is_whole(path: Path) -> bool:
+    return _whole_bytes(path) == path.stat().st_size
+
+
+def _damaged(path: Path) -> InputError:
+    expected = "is damaged: put a copy back, or stop all sites and start a new run"
+    return InputError(_WHERE, str(path), expected)

@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-import numpy as np
 import torch
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -26,7 +25,8 @@ from torch import Tensor
 from tacit.communication.cluster.reports import report_of
 from tacit.communication.cluster.stop_vote import StopVote
 from tacit.communication.peers import PeerState, SessionMemory
-from tacit.communication.received import Form
+from tacit.communication.received import VOTE, Form
+from tacit.communication.secure.frames import LONGEST_HEAD
 from tacit.communication.secure.journal import Journal
 from tacit.communication.secure.wire import AWAY, PeerView, Wire
 from tacit.errors import BudgetError, DivergenceError, InputError, LeakError, PeerError, TacitError
@@ -246,9 +246,17 @@ class _Votes:
         return self._wire.fact(rank, f"{_VOTE} {latest}")
 
     def wait(self, missing: Callable[[], Sequence[int]]) -> None:
-        """Return when no rank is missing."""
+        """Return when no rank is missing.
+
+        Raises:
+            PeerError: a site did not come further in time, or its vote is of another round.
+        """
         while ranks := missing():
-            self._wire.fact_of(ranks[0], f"{_VOTE} {self.number}", limit=self._patience)
+            key = f"{_VOTE} {self.number}"
+            text = self._wire.fact_of(ranks[0], key, limit=self._patience)
+            if VOTE.read(text, ranks[0], "vote")[0] != self.number:  # and it will never change
+                name = self._wire.sites[ranks[0]]
+                raise PeerError(f"{name} sent a wrong vote: it is of another round")
 
     def forget(self) -> None:
         """Forget the votes that nobody asks for any more."""
@@ -354,7 +362,7 @@ class SiteGatherer(Generic[T]):
         ):
             raise PeerError(f"{name} sent metrics that are not those of step {step}")
         text, rest = body[_HEAD.size :][:text_bytes], body[_HEAD.size + text_bytes :]
-        vector = torch.from_numpy(np.frombuffer(bytearray(rest)))  # which may have no numbers
+        vector = torch.frombuffer(bytearray(rest or bytes(8)), dtype=torch.float64)[:length]
         if not bool(torch.isfinite(vector).all()):
             raise PeerError(f"{name} sent metrics with a sum of models that is not finite")
         return self._schema.read(text, rank, "document of metrics"), vector
@@ -398,17 +406,26 @@ def join_sites(
     assert site.own.rank is not None
     journal = Journal(folder)
     wire = Wire(
-        names, site.own.rank, run, journal, sign=lambda data: sign(site, data), verify=judged
+        names,
+        site.own.rank,
+        run,
+        journal,
+        sign=lambda data: sign(site, data),
+        verify=judged,
+        largest=largest,
     )
-    step = _taken_up(journal, checkpoints)
-    carrier = open_carrier(site, run.hex(), wire.receive, timeout=min(patience, _CONNECTING))
-    try:
+    with ExitStack() as stack:
+        stack.callback(wire.close, ended=False, linger=0.0)
+        step = _taken_up(journal, checkpoints)
+        limit = min(patience, _CONNECTING)
+        carrier = open_carrier(
+            site, run.hex(), wire.receive, timeout=limit, largest=largest + LONGEST_HEAD
+        )
+        stack.callback(carrier.close)
+        stack.callback(wire.close, ended=False, linger=0.0)  # while it can still speak
         wire.start(carrier, step)
         wire.form(patience)
-    except BaseException:
-        wire.close(ended=False, linger=0.0)
-        carrier.close()
-        raise
+        stack.pop_all()
     return SiteCluster(wire, carrier, patience=patience, returned_to=step)
 
 

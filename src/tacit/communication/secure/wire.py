@@ -11,14 +11,21 @@ sent, nothing is taken twice, and whoever is killed and comes back misses nothin
 keys, its votes. A fact that was stated stays as it was, also for the site itself when it comes
 back and would now say something else.
 
-*What leaves a site leaves once.* Of every frame the SHA-256 is on the disk before the frame leaves.
-A process that makes steps again, with the same keys, records and messages of others, makes the same
-frames. If it makes another (other records, another version, another machine), it is refused, and
-nothing leaves: two different frames with the same noise would show the difference of what the noise
-hides.
+*What leaves a site leaves once.* Of every frame the SHA-256 is on the disk before the frame leaves,
+and those of all that were made before it, for whichever site. A process that makes steps again,
+with the same keys, records and messages of others, makes the same frames. If it makes another
+(other records, another version, another machine), it is refused, and nothing leaves: two different
+frames with the same noise would show the difference of what the noise hides. That the digests stand
+in the order in which the frames were made sees to it that nothing before the one that differs is
+new: `docs/proofs/returning-sites.md`.
 
 Beats go to every other site once a second and when there is something to acknowledge. They also say
-at which step a site is and for whom it waits, whether it has ended, and why.
+at which step a site is and for whom it waits, whether it has ended, and why. A beat counts only if
+it echoes a random number of the process that reads it: one that was recorded before that process
+started says nothing to it, and of later ones the order is known.
+
+Nothing that another site says makes this one hold more than a fixed amount for it, or wait for ever
+(`Wire.wait_for`).
 """
 
 from __future__ import annotations
@@ -53,6 +60,7 @@ from tacit.communication.secure.journal import (
     NOTES,
     RECEIVED,
     SENT,
+    STATED,
     UNSENT,
     Journal,
     Record,
@@ -70,7 +78,12 @@ AWAY = 5.0  # seconds without a word after which a site counts as away
 _LOOK = 0.05  # seconds between two looks of the keeper: how long an acknowledgement may wait
 _AGAIN = 2.0  # seconds without an acknowledgement after which frames are sent again
 _BURST = 2**23  # bytes that are sent again at once
-_FACT_BYTES = 2**23
+_ASKED = 0.5  # seconds between two times that frames are sent again since a site asks for it
+_RECORD_BYTES = 2**10  # at least what a message costs that waits to be read
+_FAREWELL = 3.0  # seconds in which a site that is done says so
+_FACT_BYTES = 2**23  # of one fact
+_FACTS_BYTES = 2**26  # of all facts of a site
+_IDLE = 10  # times the limit of a wait: for how long a site may move and come no further
 _FORMING = bytes(16)
 _SITE = "--site"
 
@@ -100,13 +113,23 @@ class PeerView:
 
     Attributes:
         beat: its last beat; None before the first.
-        heard: when something valid came from it, by the monotonic clock.
-        moved: when it last came further: a frame, another step, another one that it waits for.
+        heard: when something new came from it, by the monotonic clock.
+        moved: when it last did something: a frame, another step, another one that it waits for.
+        gained: when it last came further than ever before: a frame, or a step that is not ahead of
+            this site's, since by its word alone anybody is ever further.
+        furthest: that step.
+        token: of its process, to be echoed.
+        greeted: whether it has been.
     """
 
     beat: Beat | None = None
     heard: float = field(default_factory=time.monotonic)
     moved: float = field(default_factory=time.monotonic)
+    gained: float = field(default_factory=time.monotonic)
+    furthest: int = -1
+    token: str | None = None
+    greeted: bool = True
+    order: tuple[str, int, int] = ("", -1, -1)  # of the beat that gave the token
 
     @property
     def done(self) -> bool:
@@ -123,7 +146,8 @@ class _Incoming:
     told: int = -1  # what the last beat said of it
     missing: bool = False  # whether one came that was ahead
     waiting: dict[str, deque[Record]] = field(default_factory=dict)
-    room: int = _ROOM
+    held: int = 0  # what those that wait cost, in bytes
+    facts: int = 0  # likewise of its facts
 
 
 @dataclass
@@ -131,16 +155,13 @@ class _Outgoing:
     """The stream to a site."""
 
     number: int = 0  # of the next frame
-    journaled: int = 0  # the digests of frames before this one are on the disk
+    before: int = 0  # frames before this one were made by an earlier process, and may have left
     acknowledged: int = 0
     published: int = 0  # frames before this one were handed to the carrier
-    kept: deque[Record] = field(default_factory=deque)
+    kept: deque[Record] = field(default_factory=deque)  # that are not acknowledged
+    held: int = 0  # what they cost, in bytes
     moved: float = field(default_factory=time.monotonic)
-
-    @property
-    def bytes_kept(self) -> int:
-        """That are not acknowledged."""
-        return sum(len(record.body) for record in self.kept)
+    asked: float = -_ASKED  # when they were last sent again since the site asked for it
 
 
 class Wire:
@@ -153,6 +174,7 @@ class Wire:
         journal: of the session.
         sign: with this site's key.
         verify: against the keys of all.
+        largest: bytes that the body of a message may have, from others as well as to them.
 
     Attributes:
         returned: whether this process comes back to a session that it was in.
@@ -170,6 +192,7 @@ class Wire:
         *,
         sign: Sign,
         verify: Verify,
+        largest: int = LARGEST,
     ) -> None:
         self.sites, self.own = tuple(sites), own
         self.others = tuple(rank for rank in range(len(sites)) if rank != own)
@@ -179,6 +202,8 @@ class Wire:
         self.state: State = "forming"
         self.report: Report | None = None
         self._run, self._journal, self._sign, self._verify = run, journal, sign, verify
+        self._largest = largest
+        self._token = secrets.token_hex(16)  # of this process
         self._changed = threading.Condition()
         self._disk = threading.Lock()  # of the journal; taken after the condition, never before
         self._in = {rank: _Incoming() for rank in self.others}
@@ -186,6 +211,8 @@ class Wire:
         self._facts: dict[tuple[int, str], str] = {}
         self._sent: dict[tuple[int, int], bytes] = {}
         self._stated: dict[str, str] = {}  # own facts of an earlier process, to be stated again
+        self._fresh: deque[Record] = deque()  # made, and their digests are not yet in the journal
+        self._made = self._journaled = 0  # of those by this process
         self._peers = {rank: PeerView() for rank in self.others}
         self._dirty, self._beats = False, 0
         self._failure: Exception | None = None
@@ -199,7 +226,15 @@ class Wire:
     # The session.
 
     def _open_session(self) -> Session:
+        self._journal.hold()
         found = self._journal.session()
+        lasting = () if found is None or found.ended else found.nonces or ()
+        if lasting and len(lasting) != len(self.sites):
+            expected = (
+                f"is of a run of {len(lasting)} sites, and the consortium has "
+                f"{len(self.sites)} now: join the bundle of that time, or start a new run"
+            )
+            raise InputError(_SITE, str(self._journal.folder), expected)
         if found is None or found.ended:
             found = Session(secret=secrets.token_hex(32), nonce=secrets.token_hex(16))
             self._journal.write_session(found, is_new=True)
@@ -220,7 +255,7 @@ class Wire:
         """Take up the session at a snapshot, or at its beginning, and begin to speak.
 
         Args:
-            publisher: carries frames; it has been given `receive`, which is not called before.
+            publisher: carries frames; it has been given `receive`, which drops what comes before.
             step: of the snapshot; None: there is none.
 
         Raises:
@@ -230,7 +265,8 @@ class Wire:
         self._journal.write_session(self._session)
         self._restore(*self._journal.load(step))
         self._journal.begin_segment(self._journal.last_segment())
-        self._publisher = publisher
+        with self._changed:
+            self._publisher = publisher
         for run in (self._publish_frames, self._keep):
             thread = threading.Thread(target=self._guarded, args=(run,), daemon=True)
             thread.name = "tacit-wire"
@@ -246,13 +282,15 @@ class Wire:
                 for rank, due, number in zip(self.others, notes.due, notes.numbers, strict=True):
                     self._in[rank].due = self._in[rank].on_disk = due
                     out = self._out[rank]
-                    out.number = out.journaled = out.acknowledged = out.published = number
+                    out.number = out.before = out.acknowledged = out.published = number
             elif record.kind == FACT:
-                self._facts[record.rank, record.topic] = record.body.decode()
+                self._know(record.rank, record.topic, record.body.decode())
             elif record.kind == RECEIVED:
                 self._accept(record)
             elif record.kind == UNSENT:
-                self._out[record.rank].kept.append(record)
+                self._hold(record)
+            else:
+                self._take_up(record)
         for out in self._out.values():
             if out.kept:
                 out.acknowledged = out.published = out.kept[0].number
@@ -262,12 +300,16 @@ class Wire:
                 if record.number == stream.due:
                     stream.due = stream.on_disk = record.number + 1
                     self._accept(record)
-            elif record.kind == SENT:
-                self._sent[record.rank, record.number] = record.digest
-                out = self._out[record.rank]
-                out.journaled = max(out.journaled, record.number + 1)
-            elif record.kind == FACT:
-                self._stated[record.topic] = record.body.decode()
+            else:
+                self._take_up(record)
+
+    def _take_up(self, record: Record) -> None:
+        """What an earlier process has sent or stated, and this one may make again."""
+        if record.kind == STATED:
+            self._stated.setdefault(record.topic, record.body.decode())
+        elif record.kind == SENT and record.number >= (out := self._out[record.rank]).number:
+            self._sent.setdefault((record.rank, record.number), record.digest)
+            out.before = max(out.before, record.number + 1)
 
     def form(self, limit: float) -> None:
         """Wait until every site has come, and write down how they met.
@@ -326,19 +368,23 @@ class Wire:
             LeakError: a process before this one has sent another message in its place.
             PeerError: the site has not acknowledged enough within the limit.
         """
+        if len(body) > self._largest:
+            raise ValueError(f"a message of {len(body)} bytes; {self._largest} can be sent")
         out, digest = self._out[rank], digest_of(body)
-        if out.kept and out.bytes_kept > _ROOM:
-            self.wait_for(rank, lambda: out.bytes_kept <= _ROOM, limit)
+        self.wait_for(rank, lambda: out.held <= _ROOM, limit)
         with self._changed:
             self._check_failure()
-            if out.number < out.journaled and self._sent.get((rank, out.number)) != digest:
+            if out.number < out.before and self._sent.get((rank, out.number)) != digest:
                 raise LeakError(
                     f"the message to {self.sites[rank]} at step {self.step} differs from the one "
                     "that was sent before this process came back, and nothing was sent: the "
                     "records, the versions or the machine are not what they were; start a new run"
                 )
-            self._sent.pop((rank, out.number), None)
-            out.kept.append(Record(UNSENT, rank, out.number, topic, body, digest))
+            record = Record(UNSENT, rank, out.number, topic, body, digest)
+            if self._sent.pop((rank, out.number), None) is None:
+                self._fresh.append(record)
+                self._made += 1
+            self._hold(record)
             out.number += 1
             self._trim(out)
             self._changed.notify_all()
@@ -353,12 +399,13 @@ class Wire:
         """
         if (self.own, key) in self._facts:
             return self._facts[self.own, key]
+        self._check_failure()
         if key not in self._stated:
             with self._disk:
-                self._journal.add_sent([Record(FACT, self.own, 0, key, text.encode())])
-        text = self._stated.pop(key, text)
+                self._journal.add_sent([Record(STATED, self.own, 0, key, text.encode())])
         with self._changed:
-            self._facts[self.own, key] = text
+            text = self._stated.pop(key, text)
+            self._know(self.own, key, text)
         for rank in self.others:
             self.send(rank, FACT_TOPIC + key, text.encode(), limit=limit)
         return text
@@ -377,7 +424,9 @@ class Wire:
         with self._changed:
             for key in keys:
                 for rank in range(len(self.sites)):
-                    self._facts.pop((rank, key), None)
+                    text = self._facts.pop((rank, key), None)
+                    if text is not None and rank != self.own:
+                        self._in[rank].facts -= _fact_bytes(key, text)
 
     def messages(self, rank: int, topic: str) -> int:
         """How many messages of a site wait to be read."""
@@ -400,18 +449,25 @@ class Wire:
         with self._changed:
             stream = self._in[rank]
             record = stream.waiting[topic].popleft()
-            stream.room += len(record.body)
+            if not stream.waiting[topic]:
+                del stream.waiting[topic]
+            stream.held -= _cost(record)
             return record.body
 
     def wait_for(self, rank: int, found: Callable[[], bool], limit: float) -> None:
         """Wait for something that a site has to do.
 
+        It ends: a site that does nothing is waited for during `limit` seconds, and one that does
+        much and comes no further, such as one that starts again and again, ten times as long. How
+        long it takes to come further, step by step, a site can choose within that.
+
         Raises:
             PeerError: the site, or the last of those that wait for one another behind it, has not
-                come further for `limit` seconds.
+                come further for so long; or one has ended the run.
         """
-        if found():
-            return
+        with self._changed:
+            if found():
+                return
         self.waiting_for = rank
         try:
             began = time.monotonic()
@@ -419,11 +475,14 @@ class Wire:
                 while not found():
                     self._check_failure()
                     self.check()
-                    culprit = self._last_awaited(rank)
-                    since = max(self._peers[culprit].moved, began)
-                    quiet = time.monotonic() - since
-                    if quiet > limit:
-                        raise self._lost(culprit, limit)
+                    culprit, now = self._last_awaited(rank), time.monotonic()
+                    quiet = now - max(self._peers[culprit].moved, began)
+                    for late, without, most in (
+                        (culprit, quiet, limit),
+                        (rank, now - max(self._peers[rank].gained, began), _IDLE * limit),
+                    ):
+                        if without > most:
+                            raise self._lost(late, most)
                     self._changed.wait(min(0.5, limit - quiet + 0.01))
         finally:
             self.waiting_for = -1
@@ -435,9 +494,12 @@ class Wire:
             TacitError: of the kind that it reported.
         """
         self._check_failure()
-        for view in self._peers.values():
+        for rank, view in self._peers.items():
             if view.beat is not None and view.beat.report is not None:
-                raise error_of(view.beat.report)
+                report, name = view.beat.report, f"{self.sites[rank]}: "
+                if not report.line.startswith(name):  # it speaks for itself alone
+                    report = report.model_copy(update={"line": name + report.line})
+                raise error_of(report)
 
     def peers(self) -> Mapping[int, PeerView]:
         """What is known of every other site, by rank."""
@@ -452,9 +514,14 @@ class Wire:
 
         Call it before the checkpoint of the same step is written, which makes it count.
         """
+        self._journal.sync_received()  # most of it without holding up what comes
         with self._changed, self._disk:
             self._check_failure()
             self._journal.sync_received()
+            # What a snapshot holds may leave though a process that comes back to an earlier one
+            # would make it again: its digests stand where that process reads them.
+            self._journal_sent(tuple(self._fresh))
+            self._strike_off(self._made)
             told = SnapshotNotes(
                 due=tuple(self._in[rank].due for rank in self.others),
                 numbers=tuple(self._out[rank].number for rank in self.others),
@@ -470,8 +537,18 @@ class Wire:
                 records += sorted(waiting, key=lambda record: record.number)
             for out in self._out.values():
                 records += out.kept
+            # What earlier processes sent and stated beyond this step, whose segments may go.
+            records += [
+                Record(SENT, rank, number, "", b"", digest)
+                for (rank, number), digest in self._sent.items()
+            ]
+            records += [
+                Record(STATED, self.own, 0, key, text.encode())
+                for key, text in self._stated.items()
+            ]
             self._journal.begin_segment(step)
-            self._journal.write_snapshot(step, records)
+        # Where the process ends here, an earlier snapshot stands, and all segments since.
+        self._journal.write_snapshot(step, records)
 
     def forget_before(self, step: int) -> None:
         """Snapshots of earlier steps are not needed any more."""
@@ -491,6 +568,11 @@ class Wire:
             with self._changed:
                 while time.monotonic() < deadline and self._failure is None and self._owing():
                     self._changed.wait(0.1)
+                # Who has not heard that this site is done waits for it as long as for one that is
+                # away: several beats say so.
+                deadline = min(deadline, time.monotonic() + _FAREWELL)
+                while time.monotonic() < deadline and self._failure is None and self._unsaid():
+                    self._changed.wait(0.1)
         elif self.report is not None:
             self.state = "failed"
         with self._changed:
@@ -499,17 +581,24 @@ class Wire:
         for thread in self._threads:
             thread.join(5.0)
         if ended:
-            self._journal.sync_received()
-            for stream in self._in.values():
-                stream.on_disk = stream.due
+            with self._changed:
+                self._journal.sync_received()
+                for stream in self._in.values():
+                    stream.on_disk = stream.due
         for _ in range(2 if self._threads and self._publisher is not None else 0):
             for rank in self.others:
                 self._beat_to(rank)
-        with self._disk:
+        with self._changed, self._disk:
+            self._publisher = None  # nothing is taken any more
             if ended:
                 self._journal.write_session(self._session.model_copy(update={"ended": True}))
                 self._journal.remove()
             self._journal.close()
+
+    def _unsaid(self) -> bool:
+        """Whether somebody is there who is not done, and may not know that this site is."""
+        heard_since = time.monotonic() - AWAY
+        return any(view.heard > heard_since and not view.done for view in self._peers.values())
 
     def _owing(self) -> bool:
         """Whether somebody who is not done may still need something that was sent to it."""
@@ -522,13 +611,15 @@ class Wire:
 
     def receive(self, message: bytes) -> None:
         """Take a frame from the carrier; one that is refused is counted, and changes nothing."""
+        if self._publisher is None or self._failure is not None:
+            return  # not yet, or not any more: it is not acknowledged, and comes again
         try:
             frame = unpack(
                 message,
                 run=self._run,
                 own=self.own,
                 sites=self.sites,
-                largest=LARGEST,
+                largest=self._largest,
                 verify=self._verify,
             )
             if frame.kind == BEAT:
@@ -540,13 +631,22 @@ class Wire:
                 self.refused = (self.refused[0] + 1, str(error))
         except Exception as error:  # such as a full disk: raised where the run asks next
             with self._changed:
-                self._failure = error
+                self._failure = self._failure or error
                 self._changed.notify_all()
 
     def _heard_beat(self, frame: Frame) -> None:
         beat = BEAT_FORM.read(frame.body, frame.sender, "beat")
         with self._changed:
             view, now = self._peers[frame.sender], time.monotonic()
+            order = (beat.nonce, beat.start, beat.counter)
+            if order[0] != view.order[0] or order > view.order:
+                view.order = order
+                if beat.token != view.token:  # a new process, which waits for an answer
+                    self._in[frame.sender].told = -1
+                view.greeted &= beat.token == view.token
+                view.token = beat.token
+            if beat.echo != self._token:
+                return  # recorded before this process spoke to the other, or not yet an answer
             nonces = self._session.nonces
             if nonces is not None and beat.nonce != nonces[frame.sender]:
                 if beat.state != "done":
@@ -554,7 +654,10 @@ class Wire:
                     raise RefusedError(f"{name} came back without its session of this run")
                 return
             before = view.beat
-            if before is not None and (beat.start, beat.counter) <= (before.start, before.counter):
+            if before is not None and (
+                before.nonce == beat.nonce
+                and (beat.start, beat.counter) <= (before.start, before.counter)
+            ):
                 return  # an older one, that came late or was sent again by somebody else
             moved = before is None or (beat.step, beat.waiting_for, beat.start) != (
                 before.step,
@@ -563,10 +666,8 @@ class Wire:
             )
             view.beat, view.heard = beat, now
             view.moved = now if moved else view.moved
-            if before is None or beat.start != before.start:
-                self._in[
-                    frame.sender
-                ].told = -1  # it has heard nothing of this site: answer at once
+            if view.furthest < beat.step <= self.step:
+                view.furthest, view.gained = beat.step, now
             if frame.session == self._digest() != _FORMING:
                 self._acknowledge(frame.sender, beat.due, again=beat.again)
             self._changed.notify_all()
@@ -576,49 +677,76 @@ class Wire:
         if due > out.acknowledged:
             out.acknowledged, out.moved = due, time.monotonic()
             self._trim(out)
-        if again:
-            out.published = out.acknowledged
+        if again and time.monotonic() - out.asked > _ASKED:
+            out.published, out.asked = out.acknowledged, time.monotonic()
+
+    def _hold(self, record: Record) -> None:
+        """Keep a message until it is acknowledged."""
+        out = self._out[record.rank]
+        out.kept.append(record)
+        out.held += _cost(record)
 
     def _trim(self, out: _Outgoing) -> None:
         """Let go of what is acknowledged."""
         while out.kept and out.kept[0].number < out.acknowledged:
-            out.kept.popleft()
+            out.held -= _cost(out.kept.popleft())
         out.published = max(out.published, out.acknowledged)
 
     def _heard_data(self, frame: Frame) -> None:
         record = Record(RECEIVED, frame.sender, frame.number, frame.topic, frame.body, frame.digest)
         with self._changed:
+            if self._publisher is None or self._failure is not None:
+                return
             if self._session.nonces is None:
                 return  # the sender has met all already; it sends this again
             if frame.session != self._digest():
                 name = self.sites[frame.sender]
                 raise RefusedError(f"{name} sent a message of another session")
-            stream = self._in[frame.sender]
-            self._peers[frame.sender].heard = time.monotonic()
+            stream, view = self._in[frame.sender], self._peers[frame.sender]
             if frame.number != stream.due:
                 stream.missing |= frame.number > stream.due
                 stream.told = -1  # say again what is due
                 return
-            if len(frame.body) > stream.room and stream.room < _ROOM:
+            if frame.topic.startswith(FACT_TOPIC):
+                self._check_fact(record, stream)
+            elif stream.held and stream.held + _cost(record) > _ROOM:
                 return  # until more was read; the sender sends it again
             self._journal.add_received(record)
             self._dirty = True
             stream.due += 1
             stream.missing = False
-            self._peers[frame.sender].moved = time.monotonic()
+            view.heard = view.moved = view.gained = time.monotonic()
             self._accept(record)
             self._changed.notify_all()
+
+    def _check_fact(self, record: Record, stream: _Incoming) -> None:
+        """Refuse what a site that keeps to its word does not state; its stream then ends here."""
+        name, key = self.sites[record.rank], record.topic.removeprefix(FACT_TOPIC)
+        if (record.rank, key) in self._facts:
+            raise RefusedError(f"{name} stated a fact twice")
+        if len(record.body) > _FACT_BYTES or stream.facts > _FACTS_BYTES:
+            raise RefusedError(f"{name} stated more than sites have to state")
+        try:
+            record.body.decode()
+        except UnicodeDecodeError:
+            raise RefusedError(f"{name} stated a fact that is no text") from None
 
     def _accept(self, record: Record) -> None:
         """Put a message where it is asked for."""
         if record.topic.startswith(FACT_TOPIC):
-            key = record.topic.removeprefix(FACT_TOPIC)
-            text = record.body[:_FACT_BYTES].decode(errors="replace")
-            self._facts.setdefault((record.rank, key), text)
+            self._know(record.rank, record.topic.removeprefix(FACT_TOPIC), record.body.decode())
             return
         stream = self._in[record.rank]
         stream.waiting.setdefault(record.topic, deque()).append(record)
-        stream.room -= len(record.body)
+        stream.held += _cost(record)
+
+    def _know(self, rank: int, key: str, text: str) -> None:
+        """Take up a fact; one that is known stays as it is."""
+        if (rank, key) in self._facts:
+            return
+        self._facts[rank, key] = text
+        if rank != self.own:
+            self._in[rank].facts += _fact_bytes(key, text)
 
     # What goes out; by two threads, so that beats go on where a frame is held up.
 
@@ -640,14 +768,11 @@ class Wire:
                     self._changed.wait(0.2)
                     continue
                 session = self._digest()
+                fresh, made = tuple(self._fresh), self._made
             with self._disk:
-                new = [r for r in batch if r.number >= self._out[r.rank].journaled]
-                if new:
-                    self._journal.add_sent(
-                        Record(SENT, r.rank, r.number, r.topic, b"", r.digest) for r in new
-                    )
-                for record in new:
-                    self._out[record.rank].journaled = record.number + 1
+                self._journal_sent(fresh)
+            with self._changed:
+                self._strike_off(made)
             for record in batch:
                 frame = Frame(
                     DATA,
@@ -661,6 +786,25 @@ class Wire:
                 )
                 self._publish(record.rank, pack(frame, self._run, self._sign))
 
+    def _journal_sent(self, records: Sequence[Record]) -> None:
+        """Bring the digests of messages to the disk, in the order in which they were made.
+
+        All that were made before a message have theirs there before it leaves. So what has left is
+        a beginning of what this process made, and one that makes another message in place of one
+        that did not leave finds nothing that left after it.
+        """
+        if records:
+            self._journal.add_sent(
+                Record(SENT, record.rank, record.number, record.topic, b"", record.digest)
+                for record in records
+            )
+
+    def _strike_off(self, made: int) -> None:
+        """The digests of the first messages that this process made are in the journal."""
+        while self._journaled < made:
+            self._fresh.popleft()
+            self._journaled += 1
+
     def _due_now(self) -> list[Record]:
         """What is to be published, in order; a part at once, where much is to be sent again."""
         batch: list[Record] = []
@@ -671,8 +815,8 @@ class Wire:
             for record in out.kept:
                 if record.number < until:
                     continue
-                if batch and size + len(record.body) > _BURST:
-                    break
+                if size and size + len(record.body) > _BURST:
+                    break  # each site has its part at once
                 size += len(record.body)
                 batch.append(record)
                 out.published = record.number + 1
@@ -692,7 +836,7 @@ class Wire:
                 stream, out = self._in[rank], self._out[rank]
                 with self._changed:
                     stream.on_disk = max(stream.on_disk, due[rank])
-                    news = stream.told != stream.on_disk
+                    news = stream.told != stream.on_disk or not self._peers[rank].greeted
                     if out.kept and now - out.moved > _AGAIN:
                         out.published, out.moved = out.acknowledged, now
                         self._changed.notify_all()
@@ -703,11 +847,13 @@ class Wire:
 
     def _beat_to(self, rank: int) -> None:
         with self._changed:
-            stream, nonces = self._in[rank], self._session.nonces
+            stream, view, nonces = self._in[rank], self._peers[rank], self._session.nonces
             self._beats += 1
             beat = Beat(
                 nonce=self._session.nonce,
                 nonce_of_receiver=None if nonces is None else nonces[rank],
+                token=self._token,
+                echo=view.token,
                 start=self._session.starts,
                 counter=self._beats,
                 due=stream.on_disk,
@@ -717,16 +863,19 @@ class Wire:
                 state=self.state,
                 report=self.report,
             )
-            stream.told, stream.missing = stream.on_disk, False
+            stream.told, stream.missing, view.greeted = stream.on_disk, False, True
             session = self._digest()
         body = BEAT_FORM.write(beat).encode()
         frame = Frame(BEAT, self.own, rank, session, 0, "beat", body, digest_of(body))
         self._publish(rank, pack(frame, self._run, self._sign))
 
     def _publish(self, rank: int, message: bytes) -> None:
-        assert self._publisher is not None
-        self.bytes_sent += len(message)
-        self._publisher.publish(rank, message)
+        publisher = self._publisher
+        if publisher is None:
+            return  # closed while it was made
+        with self._changed:
+            self.bytes_sent += len(message)
+        publisher.publish(rank, message)
 
     # Who is at fault.
 
@@ -750,7 +899,10 @@ class Wire:
         view, name = self._peers[rank], self.sites[rank]
         away = time.monotonic() - view.heard
         step = -1 if view.beat is None else view.beat.step
+        awaited = -1 if view.beat is None else view.beat.waiting_for
         at = f", last seen at step {step}" if step >= 0 else ""
+        if 0 <= awaited < len(self.sites):
+            at += f", and says that it waits for {self.sites[awaited]}"
         what = (
             f"was away for {away:.0f} s{at}"
             if away > min(AWAY, limit / 2)
@@ -771,3 +923,12 @@ class Wire:
                 if left <= 0:
                     raise late(limit)
                 self._changed.wait(min(left, 0.5))
+
+
+def _cost(record: Record) -> int:
+    """Bytes that a message takes while it is kept."""
+    return _RECORD_BYTES + len(record.body)
+
+
+def _fact_bytes(key: str, text: str) -> int:
+    return _RECORD_BYTES + len(key) + len(text)
