@@ -167,7 +167,13 @@ def _worker(task: dict[str, Any]) -> dict[str, Any]:
         channel = open_channel(store, rank, SITES, cpu, _LIMIT, _blame, lambda other: None)
         stack.callback(channel.close)
         sites = {
-            way: join_sites(load_site(folder), "steps", patience=_LIMIT, checkpoints=())
+            way: join_sites(
+                load_site(folder),
+                "steps",
+                Path(folder) / "session",
+                patience=_LIMIT,
+                checkpoints=(),
+            )
             for way, folder in task["folders"].items()
         }
         for one in sites.values():

@@ -28,7 +28,7 @@ from communication.cluster.crew import _forks
 from communication.secure.ways import free_address
 from experiments import Answer, strict_json, tacit
 from tacit.cli.main import main
-from tacit.communication.secure.sites import SiteCluster
+from tacit.communication.secure.sites import SiteCluster, session_folder
 
 __all__ = [
     "LIMIT",
@@ -120,6 +120,10 @@ class Consortium:
     def rank_folder(self, name: str, run: str = "run") -> Path:
         """Where it writes what is its own."""
         return self.run_folder(name, run) / f"rank-{self.names.index(name):04d}"
+
+    def session(self, name: str, run: str = "run") -> Path:
+        """Where it keeps its session of a run, as long as that lasts."""
+        return session_folder(self.run_folder(name, run), self.names.index(name))
 
     def start(self, name: str, *words: object, tamper: Callable[[], None] | None = None) -> Running:
         """`tacit` with these words, as a process of this member."""

@@ -91,7 +91,7 @@ def assert_outlives(
         for name in NAMES:
             status = status_of(group.rank_folder(name))
             assert (status["state"], status["step"]) == ("done", common["steps"])
-            assert not (group.folder / name / "sessions" / "run").exists()
+            assert not group.session(name).exists()
     alone = simulated(file, tmp_path / "alone")
     if noise_seed is not None:
         assert_same_run(run, alone, server="server" in kind)

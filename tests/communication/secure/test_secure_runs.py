@@ -48,6 +48,6 @@ def test_sites_give_the_numbers_of_the_simulator(kind: str, tmp_path: Path) -> N
         for name in NAMES:
             status = status_of(group.rank_folder(name))
             assert (status["state"], status["step"], status["last_error"]) == ("done", STEPS, None)
-            assert not (group.folder / name / "sessions" / "run").exists()
+            assert not group.session(name).exists()
     simulated(file, tmp_path / "alone")
     assert_same_run(run, tmp_path / "alone", server="server" in kind)

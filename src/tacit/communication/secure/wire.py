@@ -645,6 +645,8 @@ class Wire:
             order = (beat.nonce, beat.start, beat.counter)
             if order[0] != view.order[0] or order > view.order:
                 view.order = order
+                if beat.token != view.token:  # a new process, which waits for an answer
+                    self._in[frame.sender].told = -1
                 view.greeted &= beat.token == view.token
                 view.token = beat.token
             if beat.echo != self._token:
@@ -670,9 +672,6 @@ class Wire:
             view.moved = now if moved else view.moved
             if view.furthest < beat.step <= self.step:
                 view.furthest, view.gained = beat.step, now
-            if before is None or beat.start != before.start:
-                # It has heard nothing of this site: answer at once.
-                self._in[frame.sender].told = -1
             if frame.session == self._digest() != _FORMING:
                 self._acknowledge(frame.sender, beat.due, again=beat.again)
             self._changed.notify_all()
