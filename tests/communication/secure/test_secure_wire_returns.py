@@ -104,7 +104,8 @@ def digest(*texts: str) -> str:
 
 
 def message(state: str, sender: int, receiver: int, step: int) -> bytes:
-    return digest(state, str(sender), str(receiver), str(step)).encode()
+    text = digest(state, str(sender), str(receiver), str(step))
+    return text.encode() * (100 if step % 3 else 1)  # some stay on the disk until they are read
 
 
 def undisturbed(count: int, rounds: int, votes: dict[tuple[int, int], str]) -> list[str]:
