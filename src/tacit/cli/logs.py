@@ -96,9 +96,11 @@ def log_lines(arguments: Sequence[str]) -> Iterator[None]:
     handler = _JsonLines()
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     before = [(logger.level, logger.propagate) for logger in loggers]
-    last_words = handler.line(
-        "error", interrupts.INTERRUPTED, datetime.now(UTC), exit_code=interrupts.EXIT_CODE
-    )
+
+    def last_words() -> str:
+        code = interrupts.EXIT_CODE
+        return handler.line("error", interrupts.INTERRUPTED, datetime.now(UTC), exit_code=code)
+
     for logger in loggers:
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)

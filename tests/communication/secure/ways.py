@@ -157,11 +157,16 @@ def forwarding(outside: str, inside: str, rate: float | None = None) -> Iterator
         while True:
             try:
                 near, _ = listener.accept()
-                far = socket.socket()
-                far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
-                far.connect(_pair(inside))
             except OSError:
                 return
+            far = socket.socket()
+            far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+            try:
+                far.connect(_pair(inside))
+            except OSError:  # nobody listens there yet
+                near.close()
+                far.close()
+                continue
             for pair in ((near, far), (far, near)):
                 threading.Thread(target=pump, args=pair, daemon=True).start()
 

@@ -172,7 +172,8 @@ class _ZenohCarrier:
         for way in ways:
             way.close()
         for thread in self._threads:
-            thread.join(2 * ATTEMPT)
+            if thread is not threading.current_thread():  # where `receive` has called this
+                thread.join(2 * ATTEMPT)
 
     def _open_direct(self, called: Sequence[Member]) -> None:
         config = session_config(

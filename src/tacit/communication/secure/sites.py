@@ -105,6 +105,7 @@ class SiteCluster:
         self._votes = _Votes(wire, patience)
         self._own = SiteSession(wire, self._votes, returned_to)
         self.session: SessionMemory = self._own
+        self.authenticated = True
         self._stop_vote: StopVote | None = None
 
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:

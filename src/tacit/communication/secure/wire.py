@@ -36,6 +36,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -586,20 +587,23 @@ class Wire:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join(5.0)
-        if ended:
+        try:
             with self._changed:
-                self._journal.sync_received()
-                for stream in self._in.values():
-                    stream.on_disk = stream.due
-        for _ in range(2 if self._threads and self._publisher is not None else 0):
-            for rank in self.others:
-                self._beat_to(rank)
-        with self._changed, self._disk:
-            self._publisher = None  # nothing is taken any more
-            if ended:
-                self._journal.write_session(self._session.model_copy(update={"ended": True}))
-                self._journal.remove()
-            self._journal.close()
+                if ended:
+                    self._journal.sync_received()
+                    for stream in self._in.values():
+                        stream.on_disk = stream.due
+            if self._threads:
+                with suppress(Exception):  # where the carrier is broken, nobody can be told
+                    for rank in self.others * 2:
+                        self._beat_to(rank)
+        finally:
+            with self._changed, self._disk:
+                self._publisher = None  # nothing is taken any more
+                if ended:
+                    self._journal.write_session(self._session.model_copy(update={"ended": True}))
+                    self._journal.remove()
+                self._journal.close()
 
     def _unsaid(self) -> bool:
         """Whether somebody is there who is not done, and may not know that this site is."""

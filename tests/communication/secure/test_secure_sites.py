@@ -1,0 +1,404 @@
+"""The sites of a run over a wire: votes, metrics and secrets of those who come back."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from communication.secure import mesh as meshes
+from communication.secure.mesh import LIMIT, Mesh, facing_puppets, formed
+from tacit.communication.cluster.stop_vote import StopVote
+from tacit.communication.received import STEP, VOTE, Form
+from tacit.communication.secure.frames import DATA
+from tacit.communication.secure.journal import Journal, Record, Session
+from tacit.communication.secure.sites import (
+    SiteArrival,
+    SiteChannel,
+    SiteCluster,
+    SiteGatherer,
+    _taken_up,
+    _Votes,
+    session_folder,
+    session_lasts,
+)
+from tacit.errors import BudgetError, InputError, PeerError
+
+SCHEMA = Form(TypeAdapter(list[int]))
+HEAD = struct.Struct("<QQQ")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    meshes.quick(monkeypatch)
+
+
+# Votes.
+
+
+class WaitsError(Exception):
+    """A site would wait here."""
+
+
+class Blackboard:
+    """What a wire does with facts, for all sites: what was stated stays, and is seen by all."""
+
+    sites = ("north", "south", "west", "east")
+
+    def __init__(self, own: int, texts: dict[tuple[int, str], str]) -> None:
+        self.own, self.texts = own, texts
+
+    def state_fact(self, key: str, text: str, *, limit: float) -> str:
+        return self.texts.setdefault((self.own, key), text)
+
+    def fact(self, rank: int, key: str) -> str | None:
+        return self.texts.get((rank, key))
+
+    def fact_of(self, rank: int, key: str, *, limit: float) -> str:
+        if (rank, key) not in self.texts:
+            raise WaitsError
+        return self.texts[rank, key]
+
+    def forget_facts(self, keys) -> None:
+        """Only what nobody asks for again: a site that is behind must still find it."""
+
+
+class Voter:
+    """A site that makes steps, writes checkpoints, is killed and comes back to one of them."""
+
+    def __init__(self, rank: int, count: int, texts, clock: Callable[[], float]) -> None:
+        self.rank, self.count, self.texts, self.clock = rank, count, texts, clock
+        self.checkpoint = (0, -1)
+        self.stopped: int | None = None
+        self.asked = False
+        self.come()
+
+    def come(self) -> None:
+        """Take part from the last checkpoint."""
+        self.done = False
+        self.step, number = self.checkpoint
+        self.votes = _Votes(Blackboard(self.rank, self.texts), LIMIT)  # type: ignore[arg-type]
+        self.votes.number = number
+        self.stop = StopVote(
+            self.rank, self.count, 1, self.votes, wait=self.votes.wait, clock=self.clock
+        )
+
+    def keep(self) -> None:
+        self.votes.forget()
+        self.checkpoint = (self.step, self.votes.number)
+
+    def go(self) -> bool:
+        """One step; False: it would wait."""
+        try:
+            if self.step and self.stop.stop(self.step, self.asked):
+                assert self.stopped in (None, self.step), "it stopped elsewhere before"
+                self.stopped, self.done = self.step, True
+            else:
+                self.step += 1
+        except WaitsError:
+            return False
+        return True
+
+    def go_on(self, turns: int) -> None:
+        for _ in range(turns):
+            self.go()
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    count=st.integers(2, 4),
+    asked_at=st.integers(0, 60),
+    kills=st.floats(0, 0.2),
+    skew=st.integers(1, 30),
+)
+@settings(max_examples=100, deadline=None)
+def test_sites_that_come_back_stop_at_the_same_step(seed, count, asked_at, kills, skew):
+    draws, now = random.Random(seed), [0.0]
+    texts: dict[tuple[int, str], str] = {}
+    voters = [Voter(rank, count, texts, lambda: now[0]) for rank in range(count)]
+    for turn in range(20_000):
+        if all(voter.done for voter in voters):
+            break
+        now[0] += draws.choice((0.0, 0.01, 0.3))
+        behind = min(voter.step for voter in voters)
+        voter = draws.choice([v for v in voters if v.step < behind + skew])
+        voter.asked = voter.asked or turn >= asked_at  # a process that came back may forget it
+        if not voter.done:
+            voter.go()
+        if draws.random() < 0.2 and not voter.done:
+            voter.keep()
+        if draws.random() < kills:
+            voter.asked = False
+            voter.come()  # where it had stopped, it finds the same again, or `go` fails
+    steps = {voter.stopped for voter in voters}
+    assert len(steps) == 1
+    assert None not in steps
+
+
+def test_a_site_casts_the_vote_that_it_cast_before():
+    texts: dict[tuple[int, str], str] = {}
+    voters = [Voter(rank, 2, texts, lambda: 0.0) for rank in range(2)]
+    for _ in range(2):
+        assert all(voter.go() for voter in voters)
+    before = dict(texts)
+    assert before
+    voters[0].come()
+    voters[0].asked = True  # its vote stands all the same
+    assert voters[0].go()
+    assert voters[0].go()
+    assert texts == before
+
+
+@pytest.mark.parametrize(
+    "text", ["null", "[0]", "[-1,2,false,1]", "[0,2,false,0]", '["0",2,false,1]', "[7,2,false,1]"]
+)
+def test_a_vote_that_is_none_ends_the_run(text):
+    texts = {(1, "vote 0"): text}
+    voter = Voter(0, 2, texts, lambda: 0.0)
+    with pytest.raises(PeerError, match="wrong vote"):
+        voter.go_on(5)
+
+
+def test_a_vote_that_says_another_round_than_its_own_does_not_hang_who_reads_it():
+    texts: dict[tuple[int, str], str] = {}
+    voters = [Voter(rank, 2, texts, lambda: 0.0) for rank in range(2)]
+    while voters[0].votes.number < 4:
+        for voter in voters:
+            voter.go()
+    number = voters[0].votes.number
+    own = VOTE.read(texts[0, f"vote {number}"], 0, "vote")
+    texts[1, f"vote {number}"] = VOTE.write((number - 2, own[1], False, 1))
+    with pytest.raises(PeerError, match="south sent a wrong vote: it is of another round"):
+        voters[0].go_on(20)
+
+
+# Metrics.
+
+
+def body_of(step: int, document: list[int], numbers: Sequence[float]) -> bytes:
+    text = SCHEMA.write(document).encode()
+    vector = torch.tensor(numbers, dtype=torch.float64).numpy().tobytes()
+    return HEAD.pack(step, len(text), len(numbers)) + text + vector
+
+
+RIGHT = body_of(4, [1], [0.5, 1.5])
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        (b"", "south sent metrics that are not those of step 4"),
+        (RIGHT[:10], "not those of step 4"),
+        (RIGHT[:-1], "not those of step 4"),
+        (RIGHT + b"x", "not those of step 4"),
+        (body_of(5, [1], [0.5, 1.5]), "not those of step 4"),
+        (body_of(4, [1], [0.5]), "not those of step 4"),
+        (body_of(4, [1], [0.5, 1.5, 2.5]), "not those of step 4"),
+        (HEAD.pack(4, 2**63, 2) + RIGHT[24:], "not those of step 4"),
+        (HEAD.pack(4, 0, 2) + RIGHT[24:], "not those of step 4"),
+        (body_of(4, [1], [0.5, float("nan")]), "sum of models that is not finite"),
+        (body_of(4, [1], [float("inf"), 0.0]), "sum of models that is not finite"),
+        (RIGHT.replace(b"[1]", b"[a]"), "wrong document of metrics"),
+    ],
+)
+def test_metrics_that_are_wrong_end_the_run(tmp_path, body, line):
+    mesh = Mesh(2)
+    with facing_puppets(mesh, tmp_path) as (wire, (puppet,)):
+        gatherer = SiteGatherer(wire, SCHEMA, LIMIT)
+        gatherer.put(4, [0], torch.zeros(2))
+        assert gatherer.ready() == []
+        puppet.say(puppet.packed(DATA, 0, "metrics", body))
+        with pytest.raises(PeerError, match=line):
+            gatherer.ready()
+
+
+@pytest.mark.parametrize("length", [0, 1, 5])
+def test_metrics_come_together_in_order(tmp_path, length):
+    mesh = Mesh(3)
+    with formed(mesh, tmp_path) as found:
+        gatherers = [SiteGatherer(wire, SCHEMA, LIMIT) for wire in found]
+        for step in (3, 9):
+            for rank, gatherer in enumerate(gatherers):
+                gatherer.put(step, [rank, step], torch.full((length,), float(rank)))
+        gatherers[0].finish(LIMIT)
+        marks = gatherers[0].ready()
+        assert [step for step, _ in marks] == [3, 9]
+        for step, parts in marks:
+            for rank, (document, vector) in enumerate(parts):
+                assert document == [rank, step]
+                assert torch.equal(vector, torch.full((length,), float(rank)).double())
+        assert gatherers[1].ready() == []
+
+
+# Messages.
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000])
+def test_an_arrival_has_the_bytes_that_came(tmp_path, size):
+    mesh = Mesh(2)
+    sent = torch.arange(size, dtype=torch.int64).to(torch.uint8)
+    with formed(mesh, tmp_path) as (north, south):
+        device = torch.device("cpu")
+        channel = SiteChannel(north, device, LIMIT)
+        channel.send(1, sent)
+        channel.send(1, channel.envelope(3).zero_())
+        arrival = SiteArrival(south, 0, device, LIMIT)
+        assert torch.equal(arrival.wait(), sent)
+        assert torch.equal(arrival.wait(), sent)  # the same, however often it is asked
+        expected = SiteChannel(south, device, LIMIT).receive(0, 1000)  # another size than came
+        assert torch.equal(expected.wait(), torch.zeros(3, dtype=torch.uint8))
+        assert channel.bytes_sent == size + 3
+
+
+# What a site remembers.
+
+
+class Nobody:
+    """A carrier that is not asked for anything here."""
+
+    def publish(self, rank: int, frame: bytes) -> None:
+        raise AssertionError
+
+    def connected(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def cluster(wire, returned_to: int | None = None) -> SiteCluster:
+    return SiteCluster(wire, Nobody(), patience=LIMIT, returned_to=returned_to)
+
+
+def test_secrets_are_those_of_the_session_and_of_their_names(tmp_path):
+    mesh = Mesh(2)
+    with facing_puppets(mesh, tmp_path) as (wire, _):
+        session = cluster(wire).session
+        first = [session.secret(name) for name in ("nodes", "pairs")]
+        assert len({*first, bytes.fromhex(wire.session.secret)}) == 3
+        assert all(len(secret) == 32 for secret in first)
+        wire.close(ended=False, linger=0.0)
+        again = mesh.wire(0, tmp_path / "own")
+        assert [cluster(again).session.secret(name) for name in ("nodes", "pairs")] == first
+        again.close(ended=True, linger=0.0)
+        third = mesh.wire(0, tmp_path / "own")
+        assert not {cluster(third).session.secret(n) for n in ("nodes", "pairs")} & set(first)
+        third.close(ended=False, linger=0.0)
+
+
+def test_what_was_made_when_the_session_began_comes_back_with_its_snapshot(tmp_path):
+    mesh = Mesh(2)
+    with facing_puppets(mesh, tmp_path) as (wire, puppets):
+        sites = cluster(wire)
+        assert sites.session.remember("first", lambda: 7, STEP) == 7
+        sites.begin(0)
+        wire.close(ended=False, linger=0.0)
+        again = mesh.wire(0, tmp_path / "own")
+        mesh.start(again, _taken_up(again._journal, []))
+        meshes.meet(again, puppets)
+        sites = cluster(again, 0)
+        assert sites.session.returned
+        assert sites.session.remember("first", lambda: 8, STEP) == 7
+        again.close(ended=False, linger=0.0)
+
+
+def test_what_a_site_shares_stands_when_it_comes_back(tmp_path):
+    mesh = Mesh(2)
+    with facing_puppets(mesh, tmp_path) as (wire, (puppet,)):
+        puppet.say(puppet.packed(DATA, 0, "fact share last step 0", b"5"))
+        puppet.say(puppet.packed(DATA, 1, "fact share last step 1", b'"five"'))
+        sites = cluster(wire)
+        assert sites.share("last step", 3, STEP) == [3, 5]
+        with pytest.raises(PeerError, match="rank 1 sent a wrong last step"):
+            sites.share("last step", 3, STEP)
+        wire.close(ended=False, linger=0.0)
+        again = mesh.wire(0, tmp_path / "own")
+        mesh.start(again)
+        meshes.meet(again, [puppet])
+        assert cluster(again).share("last step", 4, STEP) == [3, 5]
+        again.close(ended=False, linger=0.0)
+
+
+def test_only_what_a_start_does_not_mend_is_told(tmp_path):
+    mesh = Mesh(2)
+    with facing_puppets(mesh, tmp_path) as (wire, _):
+        sites = cluster(wire)
+        sites.begin(0)
+        for error in (InputError("out", "/data/patients", "is full"), KeyboardInterrupt()):
+            sites.report(error)
+            assert wire.report is None
+        sites.report(ValueError("record 17 of patient Smith"))
+        assert wire.report is None
+        sites.report(BudgetError("nothing is left"))
+        assert wire.report is not None
+        assert wire.report.line == "north: nothing is left"
+
+
+def test_what_is_seen_of_sites_is_what_their_beats_say(tmp_path):
+    mesh = Mesh(3)
+    with facing_puppets(mesh, tmp_path) as (wire, (south, west)):
+        south.say(south.beat(step=12, waiting_for=2))
+        west.say(west.beat(state="done"))
+        wire.receive(b"garbage")
+        own, of_south, of_west = cluster(wire).seen()
+        assert (own.state, own.last_error) == (
+            "connected",
+            "a message of 7 bytes is too short to be one of tacit's (1 in all)",
+        )
+        assert (of_south.state, of_south.step, of_south.waiting_for) == ("connected", 12, (2,))
+        assert (of_west.name, of_west.state, of_west.step) == ("west", "done", None)
+
+
+# Where a session is taken up.
+
+
+def journal_with(folder: Path, *steps: int) -> Journal:
+    journal = Journal(folder)
+    for step in steps:
+        journal.write_snapshot(step, [Record(0)])
+    return journal
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "checkpoints", "expected"),
+    [
+        ([], [], None),
+        ([], [20], None),  # of an earlier session
+        ([0], [], 0),
+        ([0, 20], [], 0),  # killed before the checkpoint of step 20 was written
+        ([0, 20], [20], 20),
+        ([20, 40], [20], 20),
+        ([20, 40], [20, 40, 60], 40),
+        ([37], [37], 37),
+    ],
+)
+def test_the_last_snapshot_with_a_checkpoint_counts(tmp_path, snapshots, checkpoints, expected):
+    assert _taken_up(journal_with(tmp_path / "s", *snapshots), checkpoints) == expected
+
+
+@pytest.mark.parametrize("checkpoints", [[], [10], [30, 60]])
+def test_snapshots_without_their_checkpoints_are_refused(tmp_path, checkpoints):
+    with pytest.raises(InputError, match="has no checkpoint of step 40"):
+        _taken_up(journal_with(tmp_path / "s", 20, 40), checkpoints)
+
+
+def test_a_session_lasts_from_its_beginning_to_its_end(tmp_path):
+    folder = session_folder(tmp_path / "run", 3)
+    assert folder == tmp_path / ".run.session-0003"
+    assert not session_lasts(folder)
+    journal, session = Journal(folder), Session(secret="5" * 64, nonce="7" * 32)
+    assert not session_lasts(folder)
+    journal.write_session(session)
+    journal.hold()
+    assert session_lasts(folder)
+    journal.write_session(session.model_copy(update={"ended": True}))
+    assert not session_lasts(folder)
+    journal.remove()
+    assert not session_lasts(folder)
