@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zenoh
 
+import consortia as members
 from communication.cluster.crew import charged, simulated
 from communication.cluster.test_cluster_runs import assert_same_run
 from communication.secure.sites import (
@@ -23,6 +26,7 @@ from communication.secure.sites import (
     make_member,
     status_of,
 )
+from communication.secure.ways import free_address
 from experiments import tacit, write_experiment
 from tacit.communication.secure.frames import DATA, Frame, digest_of, pack
 from tacit.communication.secure.sessions import session_config
@@ -44,7 +48,14 @@ def test_what_a_site_sees_at_home_is_refused_before_anything_is_sent(tmp_path: P
     file = written(tmp_path)
     with consortium(tmp_path) as group:
         cases = {
-            "must be the folder that": ["train", file, "--site", tmp_path / "nobody", "--out", "runs/run"],
+            "must be the folder that": [
+                "train",
+                file,
+                "--site",
+                tmp_path / "nobody",
+                "--out",
+                "runs/run",
+            ],
             "is of a relay": ["train", file, "--site", tmp_path / "hub", "--out", "runs/run"],
             "--out": ["train", file, "--site", tmp_path / "north"],
         }
@@ -58,6 +69,20 @@ def test_what_a_site_sees_at_home_is_refused_before_anything_is_sent(tmp_path: P
         answer = tacit("site", "join", bundle, "--folder", tmp_path / "west")
         assert answer.code == 2
         assert "revoked" in answer.err
+
+
+def test_a_certificate_that_has_expired_is_renewed_before_anything_is_sent(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    made = datetime.now(UTC) - timedelta(days=60)
+    relays = {"hub": [free_address()]}
+    members.consortium(tmp_path, dict.fromkeys(NAMES, ()), relays, days=30, now=made)
+    for name, words in {"north": "the certificate of north expired on", "hub": "of hub"}.items():
+        command = ("relay",) if name == "hub" else ("train", file, "--out", tmp_path / "run")
+        answer = tacit(*command, "--site", tmp_path / name)
+        assert answer.code == 2, answer
+        assert words in answer.refusal
+        assert "expired on" in answer.refusal
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_stranger_and_a_revoked_member_are_not_let_in(tmp_path: Path) -> None:
@@ -210,6 +235,4 @@ class _Place:
 
 def _run_of(consortium: str) -> str:
     """The name of the run `run` in key expressions, which a member can know."""
-    import hashlib
-
     return hashlib.sha256(f"tacit run {consortium} run".encode()).hexdigest()[:32]
