@@ -79,12 +79,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for way in ("local", *WAYS)
     }
     sent = {way: max(one["bytes"][way] for one in answers) for way in WAYS}
-    _print(work, seconds, sent, before)
+    cpu = {way: statistics.fmean(one["cpu"][way] for one in answers) for way in seconds}
+    _print(work, seconds, sent, cpu, before)
     report = {
         "figures mean something": not asked.quick, "work": asdict(work), "d": work.parameters,
         "begun": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(),
         "load average": {"before": before, "after": os.getloadavg()}, "versions": versions(),
         "rounds": rounds, "steps a round": steps, "seconds a step": seconds, "bytes a step": sent,
+        "CPU seconds a step, of one process": cpu,
     }  # fmt: skip
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps(report, indent=1) + "\n")
@@ -111,13 +113,19 @@ def _ratio(seconds: dict[str, list[float]], way: str) -> float:
 
 
 def _print(
-    work: Work, seconds: dict[str, list[float]], sent: dict[str, float], before: Sequence[float]
+    work: Work,
+    seconds: dict[str, list[float]],
+    sent: dict[str, float],
+    cpu: dict[str, float],
+    before: Sequence[float],
 ) -> None:
     print(f"{work.name}, {SITES} processes; load average {before[0]:.2f} before")
-    print(f"{'':8}{'ms a step':>10}{'least':>8}{'most':>8}{'MB sent':>9}{'to gloo':>9}")
+    print(
+        f"{'':8}{'ms a step':>10}{'least':>8}{'most':>8}{'CPU ms':>8}{'MB sent':>9}{'to gloo':>9}"
+    )
     for way, took in seconds.items():
         middle, least, most = (1e3 * f(took) for f in (statistics.median, min, max))
-        line = f"{way:8}{middle:10.2f}{least:8.2f}{most:8.2f}"
+        line = f"{way:8}{middle:10.2f}{least:8.2f}{most:8.2f}{1e3 * cpu[way]:8.2f}"
         if way in sent:
             line += f"{sent[way] / 1e6:9.3f}{_ratio(seconds, way):9.2f}"
         print(line)
@@ -188,15 +196,18 @@ def _worker(task: dict[str, Any]) -> dict[str, Any]:
             for way, one in sites.items()
         }
         seconds: dict[str, list[float]] = {way: [] for way in again}
+        cpu_of: dict[str, list[float]] = {way: [] for way in again}
         bytes_of: dict[str, list[float]] = {way: [] for way in sent}
         for number in range(1 + task["rounds"]):
             steps = task["steps"] if number else task["warm"]
             for way, step in again.items():
                 meet()
                 before = sent[way]() if way in sent else 0
+                cpu = time.process_time()
                 took = _round(step, steps)
                 if number:
                     seconds[way].append(took)
+                    cpu_of[way].append((time.process_time() - cpu) / steps)
                     if way in sent:
                         bytes_of[way].append((sent[way]() - before) / steps)
                 if way in sites:
@@ -207,6 +218,7 @@ def _worker(task: dict[str, Any]) -> dict[str, Any]:
         _leave(store, rank, SITES)
     return {
         "seconds": seconds,
+        "cpu": {way: statistics.median(found) for way, found in cpu_of.items()},
         "bytes": {way: statistics.median(found) for way, found in bytes_of.items()},
     }
 

@@ -89,7 +89,7 @@ def test_a_site_whose_system_goes_down_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_stop_at_one_site_stops_all_at_one_step_and_they_go_on(tmp_path: Path) -> None:
-    steps = 300  # the later, the longer apart are the votes on whether to stop
+    steps = 100  # the later, the longer apart are the votes on whether to stop
     file, gate = written(tmp_path, steps=steps), tmp_path / "gate"
     with consortium(tmp_path) as group:
         held(group, file, gate)
@@ -144,6 +144,7 @@ def test_records_that_were_changed_are_not_sent_beside_those_that_were(tmp_path:
         answer = group.train("west", file, resume=True).end()
         assert answer.code != 0, answer
         assert "differs from the one that was sent before this process came back" in answer.refusal
+        gate.write_text(str(STEPS))
         for name in ("north", "south"):
             told = group.running[name].end()
             assert told.code != 0
