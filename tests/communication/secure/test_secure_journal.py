@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tacit.communication.secure.frames import digest_of
 from tacit.communication.secure.journal import (
     FACT,
     NOTES,
@@ -133,6 +134,24 @@ def test_a_snapshot_is_read_whole_or_refused(tmp_path):
         with pytest.raises(InputError, match="is damaged") as caught:
             journal.load(5)
         assert "\n" not in str(caught.value)
+
+
+def test_long_messages_stay_on_the_disk_until_they_are_read(tmp_path):
+    body = bytes(range(256)) * 100
+    long = Record(RECEIVED, 1, 0, "exchange", body, digest_of(body))
+    journal = Journal(tmp_path / "s")
+    journal.begin_segment(0)
+    for record in (CAME[1], long, CAME[2]):
+        journal.add_received(record)
+    found = since(tmp_path / "s")
+    assert [record.body for record in found] == [CAME[1].body, b"", CAME[2].body]
+    assert [record.size for record in found] == [7, len(body), 14]
+    assert [journal.whole(record) for record in found] == [CAME[1], long, CAME[2]]
+    path = tmp_path / "s" / "received-00000000"
+    content = path.read_bytes()
+    path.write_bytes(content[:1000] + b"?" + content[1001:])
+    with pytest.raises(InputError, match="is damaged"):
+        journal.whole(found[1])
 
 
 def test_files_are_their_owners_alone(tmp_path):

@@ -29,12 +29,13 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tacit.communication.secure.frames import digest_of
 from tacit.errors import InputError
 from tacit.private_files import (
     LOCK,
@@ -56,6 +57,7 @@ has stated, and states again when it comes to the same place."""
 _RECORD = struct.Struct("<IBIQHQ32s")  # checksum, kind, rank, number, lengths of topic and body
 _FILE = re.compile(r"(snapshot|received|sent)-(\d{8,16})")
 _SEGMENTS = ("received", "sent")
+_SHORT = 2**12  # bytes of a body that does not stay on the disk
 _SESSION = "session.json"
 _WHERE = "--site"
 
@@ -94,6 +96,8 @@ class Record:
         topic: of a message, or the name of a fact.
         body: of a message that came, or the text of a fact; nothing of one that was sent.
         digest: SHA-256 of a message's body.
+        place: where the body stands instead, of one that was left on the disk: file, first byte
+            and length; see `Journal.whole`.
     """
 
     kind: int
@@ -102,6 +106,12 @@ class Record:
     topic: str = ""
     body: bytes = b""
     digest: bytes = bytes(32)
+    place: tuple[Path, int, int] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of its body."""
+        return len(self.body) if self.place is None else self.place[2]
 
     def packed(self) -> bytes:
         """As it is written."""
@@ -233,6 +243,9 @@ class Journal:
     def load(self, step: int | None) -> tuple[list[Record], Iterator[Record]]:
         """The records of a snapshot, and all that happened since.
 
+        Of the messages that came since, which may be more than memory holds, long bodies stay on
+        the disk.
+
         Args:
             step: of the snapshot; None: all that happened since the session began.
 
@@ -242,7 +255,7 @@ class Journal:
         held: list[Record] = []
         if step is not None:
             path = self.folder / f"snapshot-{step:08d}"
-            held = list(_read(path))
+            held = [record for record, _ in _read(path)]
             if not held or not _is_whole(path):
                 raise _damaged(path)
         segments = sorted(
@@ -254,7 +267,27 @@ class Journal:
         for _, kind, path in segments:  # the last ones may end in the middle of a record
             if path != last[kind] and not _is_whole(path):
                 raise _damaged(path)
-        return held, (record for _, _, path in segments for record in _read(path))
+        return held, (
+            _left_on_disk(record, path, end)
+            for _, _, path in segments
+            for record, end in _read(path)
+        )
+
+    def whole(self, record: Record) -> Record:
+        """A record with its body.
+
+        Raises:
+            InputError: the body was changed on the disk.
+        """
+        if record.place is None:
+            return record
+        path, first, length = record.place
+        with plain_errors(_WHERE, path), path.open("rb") as file:
+            file.seek(first)
+            body = file.read(length)
+        if digest_of(body) != record.digest:
+            raise _damaged(path)
+        return replace(record, body=body, place=None)
 
     def last_segment(self) -> int:
         """The step of the newest segment; 0 without one."""
@@ -295,8 +328,8 @@ class Journal:
         return [(match[1], int(match[2]), path) for path, match in found if match]
 
 
-def _read(path: Path) -> Iterator[Record]:
-    """The records of a file, up to the first that is not whole."""
+def _read(path: Path) -> Iterator[tuple[Record, int]]:
+    """The records of a file, up to the first that is not whole, and where each of them ends."""
     with plain_errors(_WHERE, path), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         while len(head := file.read(_RECORD.size)) == _RECORD.size:
@@ -306,12 +339,21 @@ def _read(path: Path) -> Iterator[Record]:
             topic, body = file.read(topic_length), file.read(length)
             if zlib.crc32(body, zlib.crc32(topic, zlib.crc32(head[4:]))) != checksum:
                 return
-            yield Record(kind, rank, number, topic.decode("ascii", "replace"), body, digest)
+            record = Record(kind, rank, number, topic.decode("ascii", "replace"), body, digest)
+            yield record, file.tell()
+
+
+def _left_on_disk(record: Record, path: Path, end: int) -> Record:
+    """The same of a message that came, without its body where that is long."""
+    length = len(record.body)
+    if record.kind != RECEIVED or length <= _SHORT:
+        return record
+    return replace(record, body=b"", place=(path, end - length, length))
 
 
 def _whole_bytes(path: Path) -> int:
     """How many bytes of a file are whole records."""
-    return sum(len(record.packed()) for record in _read(path))
+    return max((end for _, end in _read(path)), default=0)
 
 
 def _is_whole(path: Path) -> bool:

@@ -459,7 +459,7 @@ class Wire:
             if not stream.waiting[topic]:
                 del stream.waiting[topic]
             stream.held -= _cost(record)
-            return record.body
+        return self._journal.whole(record).body
 
     def wait_for(self, rank: int, found: Callable[[], bool], limit: float) -> None:
         """Wait for something that a site has to do.
@@ -540,6 +540,8 @@ class Wire:
                 for (rank, key), text in self._facts.items()
             ]
             for stream in self._in.values():
+                for topic, queue in stream.waiting.items():  # their segments may go
+                    stream.waiting[topic] = deque(map(self._journal.whole, queue))
                 waiting = [record for queue in stream.waiting.values() for record in queue]
                 records += sorted(waiting, key=lambda record: record.number)
             for out in self._out.values():
@@ -744,7 +746,8 @@ class Wire:
     def _accept(self, record: Record) -> None:
         """Put a message where it is asked for."""
         if record.topic.startswith(FACT_TOPIC):
-            self._know(record.rank, record.topic.removeprefix(FACT_TOPIC), record.body.decode())
+            text = self._journal.whole(record).body.decode()
+            self._know(record.rank, record.topic.removeprefix(FACT_TOPIC), text)
             return
         stream = self._in[record.rank]
         stream.waiting.setdefault(record.topic, deque()).append(record)
@@ -939,7 +942,7 @@ class Wire:
 
 def _cost(record: Record) -> int:
     """Bytes that a message takes while it is kept."""
-    return _RECORD_BYTES + len(record.body)
+    return _RECORD_BYTES + record.size
 
 
 def _fact_bytes(key: str, text: str) -> int:
