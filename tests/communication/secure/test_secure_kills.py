@@ -114,7 +114,7 @@ def test_a_run_outlives_a_few_kills(kind: str, noise_seed: int | None, tmp_path:
         ("push-sum", 7, 2),
         ("gossip, compressed", 7, 3),
         ("noise of pairs, asynchronous", 7, 4),
-        ("server, primal and dual", 7, 5),
+        ("server, the same clients", 7, 5),
         ("push-sum", None, 6),
     ],
 )
