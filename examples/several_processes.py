@@ -3,8 +3,8 @@
     python examples/several_processes.py
 
 Every node has a file of its own. Two processes, linked over the loopback address, host two nodes
-each and open the files of these alone; each keeps its own ledger. docs/how-to/deploy.md goes from
-here to several machines.
+each and open the files of these alone; each keeps its own ledger. docs/how-to/processes.md goes
+from here to several machines.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ def test_everything_else_is_handed_on(tmp_path: Path, calls: list[Any]) -> None:
 
 def test_every_option_of_train_is_there() -> None:
     ours, theirs = (inspect.signature(one).parameters for one in (cli_launch.launch, cli.train))
-    needless = {"allow_insecure_network"}  # all stays on the loopback address
+    # All stays on the loopback address; a site is started by itself; --restarts goes on.
+    needless = {"allow_insecure_network", "site", "resume_if_there"}
     assert theirs.keys() - needless <= ours.keys()
 
 

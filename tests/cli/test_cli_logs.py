@@ -99,6 +99,7 @@ def test_errors_of_the_command_line_itself_are_lines_as_well(tmp_path: Path) -> 
 def test_another_format_is_refused_and_plain_is_the_default(tmp_path: Path) -> None:
     assert "xml" in tacit("train", "x.toml", "--log-format", "xml").refusal
     assert tacit("train", "x.toml", "--log-format", "plain").err.startswith("tacit: ")
+    assert tacit("train", "--log-format").err.startswith("tacit: ")
     # Behind "--" stand no options.
     assert tacit("train", "--", *JSON).err.startswith("tacit: ")
 
@@ -118,7 +119,7 @@ def test_nothing_of_it_stays_when_the_command_has_ended(tmp_path: Path) -> None:
     assert not as_json_lines()
     assert [(logging.getLogger(name).handlers[:]) for name in ("tacit", "py.warnings")] == before
     assert logging.getLogger("tacit").propagate
-    assert interrupts.last_words.startswith("tacit: ")
+    assert interrupts.last_words().startswith("tacit: ")
     assert not say("a line")
 
 
@@ -145,7 +146,7 @@ def test_whatever_is_logged_is_one_line(text: str, run: str) -> None:
 
 def test_what_an_interrupt_says_is_a_line_as_well() -> None:
     with patch.dict(os.environ, {"RANK": "3"}), log_lines(JSON):
-        line = strict_json(interrupts.last_words)
+        line = strict_json(interrupts.last_words())
     assert (line["rank"], line["exit_code"]) == (3, 130)
     assert "interrupted" in line["message"]
 
@@ -161,4 +162,6 @@ def test_all_processes_of_a_launch_log_lines_of_their_own(tmp_path: Path) -> Non
     assert len(last) == 2
     again = wait_tacit("launch", file, "--processes", 2, "--out", tmp_path / "run", *JSON)
     assert again.code == 2
-    assert "exists already" in lines(again)[0]["message"]
+    errors = [line for line in lines(again) if line["level"] == "error"]
+    assert {line["rank"] for line in errors} == {0, 1}
+    assert all("exists already" in line["message"] for line in errors)

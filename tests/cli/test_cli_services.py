@@ -11,7 +11,9 @@ from unittest.mock import patch
 import pytest
 
 from experiments import Answer, strict_json, tacit, tree, write_experiment
-from tacit.cli.services import own_rank
+from tacit.cli.services import own_rank, was_done
+from tacit.communication.secure.journal import Journal, Session
+from tacit.communication.secure.sites import session_folder
 from tacit.config import load_config
 from tacit.errors import PeerError
 from tacit.privacy.ledger.ledger import read_ledger
@@ -141,3 +143,16 @@ def test_one_of_several_processes_that_is_done_asks_nobody(file: Path, tmp_path:
         answer = start(file, run, "--json")
     assert (answer.code, answer.out) == (0, "")
     assert "done already" in answer.err
+
+
+def test_a_site_that_owes_others_messages_is_not_done(file: Path, tmp_path: Path) -> None:
+    """It was ended after its last step, and before all that it had sent had arrived."""
+    run, config = tmp_path / "run", load_config(file)
+    assert tacit("train", file, "--out", run / "rank-0002", "--quiet").code == 0
+    with patch.dict("os.environ", {"RANK": "2", "WORLD_SIZE": "3"}):
+        assert was_done(run, config, None)
+        journal = Journal(session_folder(run, 2))
+        journal.write_session(Session(secret="ab" * 32, nonce="cd" * 16), is_new=True)
+        assert not was_done(run, config, None)
+        journal.remove()
+        assert was_done(run, config, None)

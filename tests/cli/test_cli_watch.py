@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,15 @@ def test_a_damaged_status_is_one_plain_line(run: Path, content: str) -> None:
     assert answer.err.count("\n") == 1
     assert STATUS in answer.out
     assert "south (here)" in answer.out  # what can be read is shown all the same
+
+
+def test_what_is_no_file_is_not_waited_for(run: Path) -> None:
+    (run / "rank-0002").mkdir()
+    os.mkfifo(run / "rank-0002" / STATUS)
+    (run / "rank-0003" / STATUS).mkdir(parents=True)
+    answer = tacit("watch", run, "--once")
+    assert answer.code == 2
+    assert "south (here)" in answer.out
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:

@@ -114,8 +114,9 @@ class Outsider:
     texts: dict[str, str] = field(default_factory=dict)
     honest: bool = False
 
-    def put(self, key: str, text: str) -> None:
+    def put(self, key: str, text: str) -> str:
         self.texts[key] = text
+        return text
 
     def has(self, keys: Sequence[str]) -> bool:
         return True
@@ -142,8 +143,9 @@ class LyingFacts:
     draw: random.Random
     texts: dict[str, str] = field(default_factory=dict)
 
-    def put(self, key: str, text: str) -> None:
+    def put(self, key: str, text: str) -> str:
         self.texts[key] = text
+        return text
 
     def has(self, keys: Sequence[str]) -> bool:
         return all(f"{key[:-1]}0" in self.texts for key in keys)
@@ -186,7 +188,7 @@ class Seat:
 @pytest.fixture(scope="module")
 def seat(tmp_path_factory: pytest.TempPathFactory) -> Seat:
     outsider = Outsider(random.Random(12), honest=True)
-    place = Place(0, 2, "127.0.0.1", 1, keeps_store=False, run_id="a-run", restart=0)
+    place = Place(0, 2, "127.0.0.1", 1, keeps_store=False, run_id="a-run")
     stand_in: Any = outsider
     watch: Any = Quiet()
     cluster = Cluster(place, stand_in, stand_in, watch, timeout=5.0)
@@ -570,6 +572,7 @@ class Echo(Alone):
     processes = 2
 
     def __init__(self, words: Mapping[str, str]) -> None:
+        super().__init__()
         self.words = words
 
     def share(self, what: str, value: Any, schema: received.Form[Any]) -> list[Any]:

@@ -426,7 +426,7 @@ DRAWN: Sections = {"topology": {"graph": "erdos-renyi"}}
 PAIRWISE = combined(SIX, {"topology": {"graph": "ring"}, "privacy": {"noise": "pairwise"}})
 ELSEWHERE_LEDGER = "tests/training/test_shared_budgets.py::"
 RANKS = "tests/communication/cluster/"
-SITES = "tests/communication/secure/test_secure_runs.py::"
+SITES = "tests/communication/secure/test_secure_absence.py::"
 PROMISE = "tests/analysis/test_promise.py::"
 
 KEYS: Mapping[str, Key] = {
@@ -517,7 +517,7 @@ KEYS: Mapping[str, Key] = {
     "train.evaluate_records": Key((1, 6)),
     "train.suboptimality": Key((False, True)),
     "train.checkpoint_every": Key((2, 3)),
-    "train.patience": Key(elsewhere=SITES + "test_a_site_that_stays_away_ends_the_run_of_all"),
+    "train.patience": Key(elsewhere=SITES + "test_a_site_that_is_away_for_too_long_is_named"),
     "train.timeout": Key(elsewhere=RANKS + "test_cluster_losses.py::test_a_rank_that_hangs"),
     "faults.drop": Key((0.0, 0.5)),
     "faults.drop_edges": Key(([], [[0, 1, 0.9]]), {"topology": {"graph": "ring"}}),

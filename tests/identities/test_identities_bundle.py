@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +25,10 @@ from tacit.identities import (
     read_bundle,
     revoke,
 )
+from tacit.identities.bundle import MOST_MEMBERS, Bundle, Member, bundle_text
+from tacit.identities.certificates import issue_certificate, new_authority
 from tacit.identities.consortium import AUTHORITY_FILE
+from tacit.identities.names import Role
 from tacit.identities.requests import new_request
 
 
@@ -212,3 +218,117 @@ def test_the_bundle_of_any_member_takes_the_place_of_a_lost_one(own: Path) -> No
     done = approve(own / "consortium", [own / "relay.request.pem"])
     assert join(own / "north", done.path).bundle.issue == 3
     assert done.bundle.sites[1].revoked
+
+
+# Bundles that an authority signed, as anybody can make one, and that nobody should believe.
+
+AUTHORITY_KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
+NOW = datetime(2026, 11, 23, tzinfo=UTC)
+AUTHORITY = new_authority(AUTHORITY_KEY, NOW)
+
+
+def member(
+    name: str = "north",
+    rank: int | None = 0,
+    addresses: tuple[str, ...] = (),
+    *,
+    role: Role = "site",
+    certified: str | None = None,
+    secret: int = 1,
+    authority: x509.Certificate = AUTHORITY,
+    key: Ed25519PrivateKey = AUTHORITY_KEY,
+) -> Member:
+    public = Ed25519PrivateKey.from_private_bytes(bytes([secret]) * 32).public_key()
+    hosts = [address for address in addresses if address.isprintable()]
+    certificate = issue_certificate(
+        authority,
+        key,
+        public,
+        name if certified is None else certified,
+        "site",
+        hosts,
+        NOW,
+        NOW + timedelta(days=1),
+    )
+    return Member(name, role, rank, certificate, addresses, False)
+
+
+def written(
+    path: Path, *members: Member, authority: x509.Certificate = AUTHORITY, issue: int = 1
+) -> Path:
+    path.write_bytes(bundle_text(Bundle(authority, issue, members, ()), AUTHORITY_KEY))
+    return path
+
+
+def test_such_a_bundle_is_read_where_nothing_is_wrong(tmp_path: Path) -> None:
+    path = written(tmp_path / "bundle.json", member(), member("south", 1, secret=2))
+    assert [each.name for each in read_bundle(path)[0].sites] == ["north", "south"]
+
+
+OTHER_KEY = Ed25519PrivateKey.from_private_bytes(bytes([9]) * 32)
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ([member("no\x1b[31mrth", certified="north")], "members.0.name"),
+        ([member("North")], "members.0.name"),
+        ([member("[red]north")], "members.0.name"),
+        ([member(addresses=("a:1\x1b[31m",))], "members.0.addresses.0"),
+        ([member(addresses=("A:1",))], "members.0.addresses.0"),
+        ([member(addresses=("a:99999",))], "members.0.addresses.0"),
+        ([member(addresses=tuple(f"a:{i}" for i in range(1, 10)))], "members.0.addresses"),
+        ([member(rank=-1)], "members.0.rank"),
+        ([member(rank=10**9)], "members.0.rank"),
+        ([member(rank=1)], "must number its sites from 0"),
+        ([member(rank=None)], "must number its sites from 0"),
+        ([member(), member("south", 0, secret=2)], "must number its sites from 0"),
+        ([member(), member(secret=2, rank=1)], "must name every member once"),
+        ([member(), member("south", 1)], "must have another key for every member"),
+        ([member(certified="south")], "the certificate of north is one of another member"),
+        ([member(role="relay", rank=None)], "the certificate of north is one of another member"),
+        (
+            [member(authority=new_authority(OTHER_KEY, NOW), key=OTHER_KEY)],
+            "the certificate of north was signed by another authority",
+        ),
+        ([member(key=OTHER_KEY)], "the certificate of north was signed by another authority"),
+    ],
+)
+def test_members_that_contradict_themselves_are_refused(
+    tmp_path: Path, members: list[Member], words: str
+) -> None:
+    path = written(tmp_path / "bundle.json", *members)
+    with pytest.raises(InputError) as error:
+        read_bundle(path)
+    refused(error, "bundle = ", words)
+    assert str(error.value).isprintable()
+
+
+def test_an_authority_that_is_none_is_refused(tmp_path: Path) -> None:
+    """A member's own certificate, say, with which it would let in whom it likes."""
+    signer = member().certificate
+    other = new_authority(OTHER_KEY, NOW)
+    for authority, words in ((signer, "must have an authority"), (other, "must be signed by its")):
+        path = written(tmp_path / "bundle.json", authority=authority)
+        with pytest.raises(InputError) as error:
+            read_bundle(path)
+        refused(error, words)
+
+
+def test_a_member_cannot_make_members(own: Path) -> None:
+    north = load_site(own / "north")
+    public = Ed25519PrivateKey.generate().public_key()
+    now = datetime.now(UTC)
+    until = now + timedelta(days=1)
+    shown = issue_certificate(
+        north.own.certificate, north.key, public, "south", "site", (), now, until
+    )
+    assert north.bundle.refusal(shown, now) == (
+        "the certificate of south was signed by another authority"
+    )
+
+
+def test_a_bundle_of_too_many_members_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "bundle.json", *[member()] * (MOST_MEMBERS + 1))
+    with pytest.raises(InputError, match="members"):
+        read_bundle(path)

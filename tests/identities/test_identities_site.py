@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import socket
@@ -9,6 +10,7 @@ import ssl
 import stat
 import subprocess
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,7 @@ from tacit.identities import (
     sign,
     verify,
 )
-from tacit.identities.certificates import issue_certificate, new_authority, pem
+from tacit.identities.certificates import issue_certificate, key_of, key_pem, new_authority, pem
 from tacit.identities.consortium import AUTHORITY_FILE
 from tacit.identities.names import check_address, check_name
 from tacit.private_files import locked
@@ -165,6 +167,7 @@ def test_addresses_are_written_one_way() -> None:
 # Certificates as others see them.
 
 
+@pytest.mark.process
 def test_openssl_accepts_the_certificates(made: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("no openssl here")
@@ -518,3 +521,25 @@ def test_what_openssl_says_of_the_authority_is_the_fingerprint(made: Path) -> No
     digest = bundle.authority.fingerprint(SHA256()).hex()
     assert bundle.consortium == digest[:32]
     assert (made / "north" / "authority.pem").read_text() == pem(bundle.authority)
+
+
+@pytest.mark.parametrize("length", [0, 31, 33, 57])
+def test_a_key_of_another_length_is_refused_in_a_line(length: int) -> None:
+    """OpenSSL fails in ways of its own where a key's length is not that of its kind."""
+    kind = bytes.fromhex("300506032b6570")  # Ed25519, in a key of PKCS#8
+    content = bytes([2, 1, 0]) + kind + bytes([4, length + 2, 4, length]) + bytes(length)
+    text = base64.b64encode(bytes([0x30, len(content)]) + content)
+    text = b"-----BEGIN PRIVATE KEY-----\n" + text + b"\n-----END PRIVATE KEY-----\n"
+    with pytest.raises(InputError, match="must be an Ed25519 key"):
+        key_of(text, Path("key.pem"))
+
+
+@given(data=st.data())
+def test_a_key_that_was_changed_is_refused_in_a_line(data: st.DataObject) -> None:
+    lines = key_pem(Ed25519PrivateKey.from_private_bytes(bytes(range(32)))).splitlines()
+    content = base64.b64decode(lines[1])
+    at = data.draw(st.integers(0, 15))  # later bytes are the key, of which any is one
+    rest = data.draw(st.integers(at, 15))
+    changed = content[:at] + data.draw(st.binary(max_size=4)) + content[rest:]
+    with suppress(InputError):  # nothing else is raised
+        key_of(b"\n".join([lines[0], base64.b64encode(changed), lines[2], b""]), Path("key.pem"))

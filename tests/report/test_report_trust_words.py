@@ -64,6 +64,10 @@ def test_a_simulation_says_so_and_processes_say_where_keys_come_from() -> None:
     assert "simulation" not in text
     assert "X25519" in text
     assert "so many of the colluders" not in text
+    assert "No certificate" in text
+    signed = trust_words("pairwise", terms(nodes_by_process=[1] * 4, keys_signed=True), DELTAS)
+    assert "No certificate" not in " ".join(signed.limits)
+    assert "signed with the identity" in " ".join(signed.limits)
     crowded = trust_words("pairwise", terms(nodes_by_process=[2, 1, 1]), DELTAS)
     assert "up to 2 nodes" in " ".join(crowded.limits)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tacit.communication.peers import FreshSession
 from tacit.communication.received import FOLDER, FolderName
 from tacit.errors import InputError, PeerError
 from tacit.training.processes.agreement import agreed_folder
@@ -20,6 +21,7 @@ class Said:
 
     def __init__(self, rank: int, text: str, note: str | None = None) -> None:
         self.rank, self.text, self.note_left = rank, text, note
+        self.session = FreshSession()
 
     def noted(self, name: str) -> str | None:
         return self.note_left

@@ -129,6 +129,11 @@ _KEYS = (
     "by HKDF-SHA256. No certificate said whose a key was: whoever relayed the keys is trusted not "
     "to have put its own in their place."
 )
+_SIGNED_KEYS = (
+    "The secrets of two nodes came from keys of X25519 that their sites made for this run, by "
+    "HKDF-SHA256. Each public key was signed with the identity of its site, which the coordinator "
+    "of the consortium vouched for."
+)
 _FEATURES = (
     "The model was trained on features of the records: on what the map '{}' makes of them. It was "
     "fixed without looking at the private records, and is a function of each record alone (proved "
@@ -320,7 +325,9 @@ def _trust_assumptions(terms: TrustTerms | None) -> tuple[str, ...]:
     if terms is None:
         return ()
     rule = _HONEST.format(colluding=count_text(terms.colluding, "node"))
-    return (rule,) if len(terms.nodes_by_process) == 1 else (rule, _KEYS)
+    if len(terms.nodes_by_process) == 1:
+        return (rule,)
+    return (rule, _SIGNED_KEYS if terms.keys_signed else _KEYS)
 
 
 def _end_assumption(result: ResultDocument, ledger: LedgerReport) -> str:

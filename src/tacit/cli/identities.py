@@ -190,7 +190,8 @@ def revoke_(
         _print_json(bundle, {"bundle": str(path)})
         return
     _print_members(bundle, {name: "revoked now"})
-    typer.echo(f"{path}: send it to every member; who has not joined it still accepts {name}")
+    typer.echo(f"{path}: send it to every member, who joins it and starts its processes again")
+    typer.echo(f"Until then a member still accepts {name}.")
 
 
 @consortium_app.command("show")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -22,7 +22,13 @@ __all__ = ["EXIT_CODE", "INTERRUPTED", "interrupt", "interrupted", "last_words",
 
 EXIT_CODE = 130
 INTERRUPTED = "interrupted before a clean stop was possible"
-last_words = f"tacit: {INTERRUPTED}\n"
+
+
+def _plainly() -> str:
+    return f"tacit: {INTERRUPTED}\n"
+
+
+last_words: Callable[[], str] = _plainly
 """What an interrupt says; to be set where log lines have another form."""
 
 
@@ -38,7 +44,7 @@ def interrupted() -> bool:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    os.write(2, last_words.encode())
+    os.write(2, last_words().encode())
     os._exit(EXIT_CODE)
 
 
@@ -61,7 +67,7 @@ def one_line() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        sys.stderr.write(last_words)
+        sys.stderr.write(last_words())
         sys.exit(EXIT_CODE)
     finally:
         # What is left is to end, which an interrupt would only fill with tracebacks.

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 from tacit.cli import interrupts
@@ -83,8 +84,7 @@ def _asked_for(arguments: Sequence[str]) -> bool:
     """Whether a command line asks for JSON lines, before it is parsed: errors of that as well."""
     words = [*arguments, "--"]
     words = words[: words.index("--")]
-    pairs = zip(words, [*words[1:], ""], strict=True)
-    return f"{_OPTION}={LogFormat.JSON}" in words or (_OPTION, str(LogFormat.JSON)) in pairs
+    return f"{_OPTION}={LogFormat.JSON}" in words or (_OPTION, LogFormat.JSON) in pairwise(words)
 
 
 @contextmanager
@@ -96,9 +96,11 @@ def log_lines(arguments: Sequence[str]) -> Iterator[None]:
     handler = _JsonLines()
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     before = [(logger.level, logger.propagate) for logger in loggers]
-    last_words = handler.line(
-        "error", interrupts.INTERRUPTED, datetime.now(UTC), exit_code=interrupts.EXIT_CODE
-    )
+
+    def last_words() -> str:
+        code = interrupts.EXIT_CODE
+        return handler.line("error", interrupts.INTERRUPTED, datetime.now(UTC), exit_code=code)
+
     for logger in loggers:
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)

@@ -141,6 +141,7 @@ def train(
     config = load_config(file, overrides=set_ or ())
     if resume_if_there:
         resume = is_there(out, resume=resume)
+        describe_process(rank=own_rank(site), run=None if out is None else out.name)
         if out is not None and was_done(out, config, site):
             tell(DONE_ALREADY)
             _print_result(out, own_rank(site) or 0, quiet, as_json)

@@ -61,7 +61,11 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print the run folder and n
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 LogLines = Annotated[
     LogFormat,
-    typer.Option("--log-format", help="Of standard error: json is one object a line, for tools."),
+    typer.Option(
+        "--log-format",
+        metavar="FORMAT",
+        help="Of standard error: plain, or json, which is one object a line, for tools.",
+    ),
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 Page = Annotated[

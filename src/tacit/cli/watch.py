@@ -157,7 +157,7 @@ def _headline(seen: WatchDocument) -> str:
         "failed": f"has failed at {at}",
         "waiting": f"waits for {_listed(status.waiting_for)} at {at}",
         "starting": "is starting",
-        "running": f"runs, {at}",
+        "running": f"is running, {at}",
         "stopped": f"was stopped after {at}",
         "done": f"is done, {at}",
     }

@@ -97,11 +97,13 @@ class Peers(Protocol):
     Attributes:
         rank: of this process.
         processes: how many there are.
+        authenticated: whether what another process says is signed with its identity.
         session: what this process remembers.
     """
 
     rank: int
     processes: int
+    authenticated: bool
     session: SessionMemory
 
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
@@ -150,8 +152,8 @@ class Alone:
     rank = 0
     processes = 1
 
-    def __init__(self) -> None:
-        self.session: SessionMemory = FreshSession()
+    authenticated = False
+    session: SessionMemory = FreshSession()
 
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
         """What this process gives."""

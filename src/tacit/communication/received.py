@@ -40,7 +40,6 @@ __all__ = [
     "STEPS",
     "SUMMARY",
     "TOKEN",
-    "TOKENS",
     "VOTE",
     "Beat",
     "Experiment",
@@ -256,11 +255,6 @@ STEPS = Form(
 )
 TOKEN = Form(TypeAdapter[str](_Token, config=_LATER), 20)
 PUBLIC_KEY = Form(TypeAdapter[str](_PublicKey, config=_LATER), 68)
-TOKENS = Form(
-    TypeAdapter[list[str]](
-        Annotated[list[_Token], Field(max_length=_MOST_RANKS, fail_fast=True)], config=_LATER
-    )
-)
 CHARGED = Form(
     TypeAdapter[list[list[tuple[int, int]]]](
         Annotated[

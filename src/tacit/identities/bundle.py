@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from tacit.errors import InputError
 from tacit.identities.certificates import (
@@ -30,7 +31,7 @@ from tacit.identities.certificates import (
     signed_by,
     states,
 )
-from tacit.identities.names import MOST_ADDRESSES, Address, Role
+from tacit.identities.names import MOST_ADDRESSES, Address, Role, check_address, check_name
 from tacit.identities.signing import (
     Hex32,
     SignedDocument,
@@ -45,9 +46,16 @@ MOST_MEMBERS = 1000
 _MOST_REVOKED = 4000
 _MOST_BYTES = 2**22
 
-_Name = Annotated[str, StringConstraints(min_length=1, max_length=40)]
+
+def _canonical_address(address: str) -> Address:
+    if check_address(address) != address:
+        raise ValueError("must be written as the program writes addresses")
+    return address
+
+
+_Name = Annotated[str, StringConstraints(max_length=40), AfterValidator(check_name)]
 _Pem = Annotated[str, StringConstraints(max_length=2**13)]
-_Address = Annotated[str, StringConstraints(max_length=300)]
+_Address = Annotated[str, StringConstraints(max_length=300), AfterValidator(_canonical_address)]
 
 
 class _Entry(BaseModel):
@@ -102,7 +110,7 @@ class Member:
     addresses: tuple[Address, ...]
     revoked: bool
 
-    @property
+    @cached_property
     def key(self) -> Ed25519PublicKey:
         """Its public key."""
         return public_key_of(self.certificate)
@@ -142,7 +150,7 @@ class Bundle:
     members: tuple[Member, ...]
     revoked: tuple[RevokedKey, ...]
 
-    @property
+    @cached_property
     def consortium(self) -> str:
         """What it is known by: 32 hexadecimal digits of SHA-256 of its authority's certificate."""
         return self.authority.fingerprint(SHA256()).hex()[:32]
@@ -166,14 +174,28 @@ class Bundle:
         key = public_key_of(certificate).public_bytes_raw().hex()
         return any(entry.key == key for entry in self.revoked)
 
-    def refusal(self, certificate: x509.Certificate, now: datetime) -> str | None:
-        """Why a certificate is not accepted at a time; None: it is.
+    def refusal(self, shown: Member | x509.Certificate, now: datetime) -> str | None:
+        """Why a member, or whoever showed a certificate, is not accepted at a time; None: it is.
 
         Args:
-            certificate: that somebody showed.
+            shown: a member, of this bundle or of another, or a certificate.
             now: with a time zone.
         """
-        name = common_name(certificate) or "somebody"
+        certificate = shown.certificate if isinstance(shown, Member) else shown
+        if any(shown is member for member in self.members):  # checked when the bundle was read
+            name = common_name(certificate)
+            reason = f"{name} was revoked" if self.is_revoked(certificate) else None
+        else:
+            name = common_name(certificate) or "somebody"
+            reason = self._stranger(certificate, name)
+        return (
+            reason
+            or _out_of_date(certificate, f"the certificate of {name}", now)
+            or _out_of_date(self.authority, "the certificate of the consortium's authority", now)
+        )
+
+    def _stranger(self, certificate: x509.Certificate, name: str) -> str | None:
+        """Why a certificate is none of a member, whatever the time."""
         if not signed_by(certificate, self.authority):
             return f"the certificate of {name} was signed by another authority"
         member = self.member(name)
@@ -183,9 +205,7 @@ class Bundle:
             return f"{name} was revoked"
         if public_key_of(certificate) != member.key:  # a renewed certificate of its key passes
             return f"the certificate of {name} is of a key that is not the one approved last"
-        return _out_of_date(certificate, f"the certificate of {name}", now) or _out_of_date(
-            self.authority, "the certificate of the consortium's authority", now
-        )
+        return None
 
 
 def _out_of_date(certificate: x509.Certificate, whose: str, now: datetime) -> str | None:

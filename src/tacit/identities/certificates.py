@@ -12,12 +12,14 @@ import hashlib
 import ipaddress
 import os
 import stat
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -44,6 +46,7 @@ __all__ = [
     "pem",
     "public_key_of",
     "read_file",
+    "refusing_doubts",
     "shown_time",
     "signed_by",
     "states",
@@ -60,11 +63,21 @@ _AUTHORITY_DAYS = 3653
 MALFORMED = (
     ValueError,
     TypeError,
+    UserWarning,  # where `refusing_doubts` makes an error of it
     UnsupportedAlgorithm,
+    InternalError,  # of a key whose length is not that of its kind
     x509.InvalidVersion,
     x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
 )
+
+
+@contextmanager
+def refusing_doubts() -> Iterator[None]:
+    """Within, what `cryptography` only warns of is an error: a serial number of 0, say."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        yield
 
 
 def read_file(path: Path, where: str, most: int = _MOST_BYTES) -> bytes:
@@ -237,11 +250,12 @@ def certificate_of(text: bytes) -> x509.Certificate:
         ValueError: it is none.
     """
     try:
-        certificate = x509.load_pem_x509_certificate(text)
-        public_key_of(certificate)
-        tuple(certificate.extensions)  # parsed on first use
-        for field in ("subject", "issuer", "not_valid_before_utc", "not_valid_after_utc"):
-            getattr(certificate, field)
+        with refusing_doubts():
+            certificate = x509.load_pem_x509_certificate(text)
+            public_key_of(certificate)
+            tuple(certificate.extensions)  # parsed on first use
+            for field in ("subject", "issuer", "not_valid_before_utc", "not_valid_after_utc"):
+                getattr(certificate, field)
     except MALFORMED as error:
         raise ValueError("must hold certificates: one is damaged") from error
     return certificate
@@ -277,7 +291,8 @@ def states(
 
 
 def _alternatives(name: str, addresses: Sequence[Address]) -> x509.SubjectAlternativeName:
-    return x509.SubjectAlternativeName([x509.DNSName(name), *host_names(addresses)])
+    names = [x509.DNSName(name), *host_names(addresses)]  # the name may be a host as well
+    return x509.SubjectAlternativeName(dict.fromkeys(names))
 
 
 def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:

@@ -139,7 +139,8 @@ def approve(
 
 def _check_folder(folder: Path) -> None:
     """Refuse a folder of something else, in which a consortium would be made by mistake."""
-    present = {path.name for path in folder.iterdir()} - {LOCK}
+    # The second is what a kill left of writing the first.
+    present = {path.name for path in folder.iterdir()} - {LOCK, f"{AUTHORITY_FILE}.part"}
     if present and AUTHORITY_FILE not in present:
         expected = f"must be new, empty, or the folder of a consortium: it has no {AUTHORITY_FILE}"
         raise InputError(_FOLDER, str(folder), expected)

@@ -20,6 +20,7 @@ from tacit.identities.certificates import (
     MALFORMED,
     host_names,
     public_key_of,
+    refusing_doubts,
     subject_of,
     text_of_name,
 )
@@ -75,10 +76,11 @@ def read_request(content: bytes, path: Path) -> MemberRequest:
         return InputError("request", str(path), reason)
 
     try:
-        request = x509.load_pem_x509_csr(content)
-        key, is_signed = public_key_of(request), request.is_signature_valid
-        extensions = [extension.value for extension in request.extensions]
-        name = text_of_name(request.subject)
+        with refusing_doubts():
+            request = x509.load_pem_x509_csr(content)
+            key, is_signed = public_key_of(request), request.is_signature_valid
+            extensions = [extension.value for extension in request.extensions]
+            name = text_of_name(request.subject)
     except MALFORMED:
         expected = "must be the request that `tacit site create` wrote: it is damaged"
         raise refuse(expected) from None

@@ -297,8 +297,7 @@ def refusal(shown: Member | x509.Certificate, site: Site, now: datetime) -> str 
         site: who asks.
         now: with a time zone.
     """
-    certificate = shown.certificate if isinstance(shown, Member) else shown
-    return site.bundle.refusal(certificate, now)
+    return site.bundle.refusal(shown, now)
 
 
 def sign(site: Site, data: bytes) -> bytes:

@@ -61,6 +61,10 @@ _KEYS = (
     "on fresh ones: X25519, then HKDF-SHA256. No certificate says whose a public key is: whoever "
     "relayed the keys is trusted not to have put its own in their place."
 )
+_SIGNED_KEYS = (
+    "The nodes ran at {processes} sites. For this run, each two that share secrets agreed on fresh "
+    "ones: X25519, then HKDF-SHA256. Each public key was signed with the identity of its site."
+)
 _CROWDED = (
     "A process hosted up to {most} nodes: whoever runs it is so many of the colluders, and knows "
     "the secrets of all of them."
@@ -99,7 +103,8 @@ def trust_words(trust_model: str, trust: TrustTerms, deltas: Sequence[float | No
         deltas: at which the epsilon of each node is stated, `[nodes]`.
     """
     simulated = len(trust.nodes_by_process) == 1
-    limits = [_KEYS.format(processes=len(trust.nodes_by_process))]
+    keys = _SIGNED_KEYS if trust.keys_signed else _KEYS
+    limits = [keys.format(processes=len(trust.nodes_by_process))]
     if simulated:
         limits = [f"{SIMULATED[0]}. {SIMULATED[1]}"]
     elif (most := max(trust.nodes_by_process)) > 1:

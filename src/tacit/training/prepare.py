@@ -61,6 +61,7 @@ class Job:
         baselines: what a model that ignores its inputs scores on the public test records.
         outputs: numbers that the model gives for a record.
         placement: which process hosts which node.
+        authenticated: whether what processes tell each other is signed with their identities.
         hosted: the nodes of this process, whose records `train` holds, ascending.
         loaded: `train` as it was before `features` and `input_bound`: what ledgers tell records by,
             so that no other map or bound makes other records of them. Without a ledger: `train`.
@@ -80,6 +81,7 @@ class Job:
     baselines: Baselines
     outputs: int
     placement: Placement
+    authenticated: bool
     hosted: tuple[int, ...]
     loaded: StackedData
     features: FeatureMap | None
@@ -297,6 +299,7 @@ def prepare(
         baselines=ignorant,
         outputs=outputs[0].numel(),
         placement=placement,
+        authenticated=peers.authenticated,
         hosted=hosted,
         loaded=train if config.privacy.ledger is None else loaded,
         features=features,

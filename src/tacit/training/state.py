@@ -326,6 +326,8 @@ def _agreed_terms(
     plan, first = job.plan, 0
     lacking = None
     notes: tuple[str, ...] = ()
+    # What rank 0 says: a site that was killed while the others met goes on, and they begin.
+    resume, *_ = peers.share("going on", resume, FLAG)
     if folder is not None and resume:
         kept, damaged = checkpoints.sound(folder.path, job.digest, _run_id(ledger))
         first, lacking = _common_checkpoint(kept, peers, plan.steps)

@@ -12,9 +12,10 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,7 +108,7 @@ def read(folder: Path, name: str) -> Any:
 
 
 def test_each_process_gets_its_arguments_and_an_environment_as_of_torchrun(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = """
         own = os.getsid(0) == os.getpid()
@@ -115,9 +116,9 @@ def test_each_process_gets_its_arguments_and_an_environment_as_of_torchrun(
         print("out of", rank, sys.stdin.read())
         print("err of", rank, file=sys.stderr)
     """
-    base = {"PATH": os.environ["PATH"], "RANK": "9", "WORLD_SIZE": "9", "MINE": "kept"}
-    options = {"environment": base, "out": tmp_path / "run"}
-    assert run(tmp_path, source, 3, "--set", "a.b=1", **options) == 0
+    for name, value in {"RANK": "9", "WORLD_SIZE": "9", "MINE": "kept"}.items():
+        monkeypatch.setenv(name, value)
+    assert run(tmp_path, source, 3, "--set", "a.b=1", out=tmp_path / "run") == 0
     runs = [read(tmp_path, f"rank-{rank}") for rank in range(3)]
     assert [own for _, _, own in runs] == [True] * 3
     expected = ["--out", str(tmp_path / "run"), "--set", "a.b=1", str(tmp_path)]
@@ -143,17 +144,19 @@ def test_each_process_gets_its_arguments_and_an_environment_as_of_torchrun(
     assert len({one["MASTER_PORT"] for one in environments}) == 1
     assert len({one["TORCHELASTIC_RUN_ID"] for one in environments}) == 1
     assert capfd.readouterr() == ("out of 0 \n", "err of 0\n")
-    assert base["RANK"] == "9"
+    assert os.environ["RANK"] == "9"
 
 
 def test_the_cores_are_shared_out_unless_threads_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
 
-    def threads(processes: int, base: Mapping[str, str]) -> str:
-        return worker_environment(base, 0, processes, 1, "id", 0)["OMP_NUM_THREADS"]
+    def threads(processes: int) -> str:
+        return worker_environment(0, processes, 1, "id", 0)["OMP_NUM_THREADS"]
 
-    assert [threads(processes, {}) for processes in (1, 2, 3, 8, 20)] == ["8", "4", "2", "1", "1"]
-    assert threads(2, {"OMP_NUM_THREADS": "7"}) == "7"
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert [threads(processes) for processes in (1, 2, 3, 8, 20)] == ["8", "4", "2", "1", "1"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert threads(2) == "7"
 
 
 @pytest.mark.parametrize(
@@ -264,7 +267,7 @@ def test_processes_that_do_not_notice_a_failure_are_ended(tmp_path: Path) -> Non
         time.sleep(60)
         put("slept")
     """
-    assert run(tmp_path, source, 3, patience=0.1, grace=1.0) == 3
+    assert run(tmp_path, source, 3, patience=0.1, grace=1) == 3
     assert (tmp_path / "asked").exists()
     assert not (tmp_path / "slept").exists()
 
@@ -278,7 +281,7 @@ def test_a_stopped_process_is_ended_as_well(
         sys.stderr.write("tacit: rank 0 has sent nothing for 1 s\\n")
         sys.exit(4)
     """
-    assert run(tmp_path, source, patience=0.1, grace=0.1) == 4
+    assert run(tmp_path, source, patience=0.1, grace=1) == 4
     assert capfd.readouterr().err == "tacit: rank 0 has sent nothing for 1 s\n"
 
 
@@ -385,8 +388,6 @@ def test_after_a_loss_all_are_started_again_and_go_on(
         restart = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
         run_id = os.environ["TORCHELASTIC_RUN_ID"]
         put(f"run-{restart}-{rank}", json.dumps([run_id, sys.argv[1:-1]]))
-        if restart == 1 and rank == 0:
-            os.mkdir(sys.argv[2])
         if restart < 2:
             if rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -397,9 +398,7 @@ def test_after_a_loss_all_are_started_again_and_go_on(
     assert run(tmp_path, source, restarts=3, out=out) == 0
     ranks = [[read(tmp_path, f"run-{restart}-{rank}") for rank in (0, 1)] for restart in range(3)]
     assert len({run_id for row in ranks for run_id, _ in row}) == 1
-    # There is nothing to resume before there is a run folder.
-    expected = [["--out", str(out)], ["--out", str(out)], ["--out", str(out), "--resume"]]
-    assert [[arguments for _, arguments in row] for row in ranks] == [[one] * 2 for one in expected]
+    assert [[arguments for _, arguments in row] for row in ranks] == [[["--out", str(out)]] * 2] * 3
     assert capfd.readouterr().err.splitlines() == [
         "tacit: rank 1 was lost",
         "tacit: starting all 2 processes again (restart 1 of 3)",
@@ -422,36 +421,90 @@ def test_only_a_loss_is_tried_again_and_not_for_ever(
     assert [path.read_text() for path in tmp_path.glob("resume-*")] == ["1"] * attempts
 
 
+def test_what_processes_say_needs_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**options: object) -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.TemporaryDirectory", full)
+    with pytest.raises(InputError, match=r"TMPDIR.*\(No usable temporary directory found\)"):
+        run(tmp_path, "")
+    assert pids(tmp_path) == []
+
+
+def test_all_may_write_to_the_standard_error_of_the_launcher(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+    source = """
+        print("not told" if rank else "told")
+        sys.stderr.write(f"rank {rank}\\n")
+        sys.exit(3 * rank)
+    """
+    assert run(tmp_path, source, say=said.append) == 3
+    captured = capfd.readouterr()
+    assert captured.out == "told\n"
+    assert sorted(captured.err.splitlines()) == ["rank 0", "rank 1"]
+    assert said == ["tacit: rank 1 ended with exit code 3"]
+
+
 def test_no_process_is_left_when_the_launcher_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from torch import distributed
-
-    def fail(*arguments: object, **options: object) -> None:
+    def fail() -> float:
         assert appear(tmp_path, "ready-0", "ready-1")
-        raise RuntimeError("no store")
+        raise RuntimeError("no clock")
 
-    monkeypatch.setattr(distributed, "TCPStore", fail)
-    with pytest.raises(RuntimeError, match="no store"):
-        run(tmp_path, "put(f'ready-{rank}'); time.sleep(60)")
+    with monkeypatch.context() as patch:
+        patch.setattr("tacit.communication.cluster.launch.time", SimpleNamespace(monotonic=fail))
+        with pytest.raises(RuntimeError, match="no clock"):
+            run(tmp_path, "put(f'ready-{rank}'); time.sleep(60)")
     assert len(pids(tmp_path)) == 2
 
 
-def test_a_process_that_cannot_be_started_takes_the_others_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, started = subprocess.Popen, []
+def test_a_process_that_cannot_be_started_takes_the_others_with_it(tmp_path: Path) -> None:
+    source = """
+        import subprocess
+        from tacit.communication.cluster.launch import launch
+        from tacit.errors import InputError
+        real, started = subprocess.Popen, []
+        def scarce(*arguments, **options):
+            if len(started) == 2:
+                raise BlockingIOError(11, "Resource temporarily unavailable")
+            started.append(real(*arguments, **options))
+            return started[-1]
+        from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+        subprocess_handler.Popen = scarce
+        program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_DFL);"
+        try:
+            launch([], 3, command=["-c", program + "time.sleep(60)"])
+        except InputError as error:
+            print(*(process.pid for process in started))
+            sys.exit(str(error))
+    """
+    caller = subprocess.run(
+        [sys.executable, "-c", "import sys\n" + textwrap.dedent(source)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert caller.returncode == 1
+    assert "--processes = 3: so many cannot be started" in caller.stderr
+    started = [int(number) for number in caller.stdout.split()]
+    assert len(started) == 2
+    end = time.monotonic() + 30
+    while any(running(number) for number in started):
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
-    def scarce(*arguments: Any, **options: Any) -> Any:
-        if len(started) == 2:
-            raise BlockingIOError(11, "Resource temporarily unavailable")
-        started.append(real(*arguments, **options))
-        return started[-1]
 
-    monkeypatch.setattr(subprocess, "Popen", scarce)
-    with pytest.raises(InputError, match="--processes = 3: so many cannot be started"):
-        run(tmp_path, "time.sleep(60)", 3)
-    assert [process.returncode for process in started] == [-signal.SIGKILL] * 2
+def running(number: int) -> bool:
+    """Whether there is such a process that has not ended; nobody may have asked how it did."""
+    try:
+        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
 
 
 def test_a_killed_launcher_takes_its_processes_with_it(tmp_path: Path) -> None:
@@ -469,9 +522,17 @@ def test_a_killed_launcher_takes_its_processes_with_it(tmp_path: Path) -> None:
     command = ["-S", "-c", PRELUDE + textwrap.dedent(source)]
     call = f"launch({[str(tmp_path)]}, 2, command={command})"
     caller = f"from tacit.communication.cluster.launch import launch; {call}"
+    own = tmp_path / "own"
+    own.mkdir()
     try:
-        code = subprocess.run([sys.executable, "-c", caller], timeout=60, check=False).returncode
+        code = subprocess.run(
+            [sys.executable, "-c", caller],
+            env={**os.environ, "TMPDIR": str(own)},
+            timeout=60,
+            check=False,
+        ).returncode
         assert code == -signal.SIGKILL
+        assert list(own.iterdir()) == []
         assert appear(tmp_path, "ended-0", "ended-1")
     finally:
         for number in pids(tmp_path):

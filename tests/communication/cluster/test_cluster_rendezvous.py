@@ -68,7 +68,6 @@ def test_one_process_has_no_cluster(environment: dict[str, str]) -> None:
         ("MASTER_PORT", "0"),
         ("MASTER_PORT", "65536"),
         ("MASTER_PORT", "²"),
-        ("TORCHELASTIC_RESTART_COUNT", "x"),
     ],
 )
 def test_a_wrong_variable_is_named(name: str, value: str) -> None:
@@ -91,12 +90,10 @@ def test_a_public_rendezvous_is_refused_before_anything_is_tried() -> None:
 
 
 def test_the_place_is_read() -> None:
-    place = read_place(
-        variables(1, 3, 1234, TORCHELASTIC_RESTART_COUNT="2"), allow_insecure_network=False
-    )
+    place = read_place(variables(1, 3, 1234), allow_insecure_network=False)
     assert place is not None
     assert (place.rank, place.processes, place.address, place.port) == (1, 3, "127.0.0.1", 1234)
-    assert (place.run_id, place.restart, place.keeps_store) == ("a-run", 2, False)
+    assert (place.run_id, place.keeps_store) == ("a-run", False)
 
 
 def test_values_are_shared_in_rank_order_as_often_as_asked() -> None:
@@ -260,7 +257,9 @@ def test_a_meeting_waits_for_who_is_alive_and_names_who_is_not() -> None:
         # Rank 2 does not come again: what it left is not taken for it.
         errors = at_once(lambda r: meet(stores[r], r, 3, 0.5), [0, 1])
         assert [type(error) for error in errors] == [PeerError] * 2
-        assert str(errors[0]) == "rank 2 did not come to the rendezvous within 0.5 s"
+        assert {str(error) for error in errors} == {
+            "rank 2 did not come to the rendezvous within 0.5 s"
+        }
         second = at_once(lambda r: meet(stores[r], r, 3, LIMIT), range(3))
         assert len(set(second)) == 1
         assert second[0] != first[0]

@@ -24,9 +24,10 @@ class Pocket:
         self.texts = {key.replace("_", "/"): text for key, text in texts.items()}
         self.written = 0
 
-    def put(self, key: str, text: str) -> None:
+    def put(self, key: str, text: str) -> str:
         self.written += 1
         self.texts[key] = text
+        return text
 
     def has(self, keys: Sequence[str]) -> bool:
         return all(key in self.texts for key in keys)

@@ -210,6 +210,23 @@ def test_nothing_comes_and_nothing_fails_after_the_end(tmp_path: Path) -> None:
         assert found[1].nothing_comes()
 
 
+def test_the_end_can_come_from_the_receiver(tmp_path: Path) -> None:
+    made = members(tmp_path)
+    ended = threading.Event()
+    opened: list[Carrier] = []
+
+    def receive(frame: bytes) -> None:
+        opened[0].close()
+        ended.set()
+
+    with relaying(made["relay-0"]), ends(made["site-0"]) as (sender,):
+        opened.append(open_carrier(made["site-1"], RUN, receive, timeout=LIMIT))
+        awaited(lambda: sender.carrier.reaches(1), "the receiver")
+        sender.carrier.publish(1, b"end")
+        assert ended.wait(LIMIT)
+        awaited(lambda: not sender.carrier.reaches(1), "its end")
+
+
 def test_a_folder_of_another_role_takes_no_part(sites: dict[str, Site]) -> None:
     with pytest.raises(InputError, match="is a relay"):
         open_carrier(sites["relay-0"], RUN, print, timeout=1)

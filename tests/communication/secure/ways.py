@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from consortia import consortium
 from tacit.communication.secure.carrier import open_carrier
 from tacit.communication.secure.relay import run_relay
-from tacit.identities import Site
+from tacit.identities import Site, approve, join
 
 RUN = "a" * 32
 LIMIT = 30.0  # seconds for anything that must come
@@ -28,9 +29,17 @@ def free_address() -> str:
 
 
 def members(folder: Path, *, relays: int = 1, direct: tuple[int, ...] = ()) -> dict[str, Site]:
-    """Three sites, site-0 to site-2, of which some listen; and relays."""
+    """Three sites, site-0 to site-2, of which some listen; and relays; made sixty days ago."""
     sites = {f"site-{i}": [free_address()] if i in direct else [] for i in range(3)}
-    return consortium(folder, sites, {f"relay-{i}": [free_address()] for i in range(relays)})
+    made = {f"relay-{i}": [free_address()] for i in range(relays)}
+    return consortium(folder, sites, made, now=datetime.now(UTC) - timedelta(days=60))
+
+
+def approved_again(folder: Path, name: str, when: datetime) -> Site:
+    """A member of the consortium in a folder, with a certificate of ten days from then on."""
+    request = folder / f"{name}.request.pem"
+    bundle = approve(folder / "consortium", [request], days=10, now=when).path
+    return join(folder / name, bundle, now=when + timedelta(minutes=1))
 
 
 def awaited(condition: Callable[[], bool], what: str) -> None:
@@ -148,11 +157,16 @@ def forwarding(outside: str, inside: str, rate: float | None = None) -> Iterator
         while True:
             try:
                 near, _ = listener.accept()
-                far = socket.socket()
-                far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
-                far.connect(_pair(inside))
             except OSError:
                 return
+            far = socket.socket()
+            far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+            try:
+                far.connect(_pair(inside))
+            except OSError:  # nobody listens there yet
+                near.close()
+                far.close()
+                continue
             for pair in ((near, far), (far, near)):
                 threading.Thread(target=pump, args=pair, daemon=True).start()
 

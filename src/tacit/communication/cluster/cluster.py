@@ -47,7 +47,6 @@ class Place:
         port: of the rendezvous.
         keeps_store: whether rank 0 keeps the store of the rendezvous, not a launcher.
         run_id: of the launcher.
-        restart: how many times this machine's launcher has started its processes again.
         settings: to be set in the environment before a process group is made.
     """
 
@@ -57,7 +56,6 @@ class Place:
     port: int
     keeps_store: bool
     run_id: str
-    restart: int
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -66,7 +64,7 @@ class Cluster:
 
     Attributes:
         place: of this process.
-        rank, processes, run_id, restart, settings: of the place.
+        rank, processes, settings: of the place.
         timeout: seconds, `[train].timeout`.
         hosts: of each rank, the nodes that it hosts, for messages; to be set when known.
     """
@@ -83,7 +81,8 @@ class Cluster:
     ) -> None:
         self.place, self.timeout = place, timeout
         self.rank, self.processes = place.rank, place.processes
-        self.run_id, self.restart, self.settings = place.run_id, place.restart, place.settings
+        self.settings = place.settings
+        self.authenticated = False
         self.session: SessionMemory = FreshSession()
         self._store, self._lasting, self._watch = store, lasting, watch
         self._server = server  # kept alive: with it goes the store

@@ -1,7 +1,12 @@
 """Several processes on one machine: starts them, hosts their store, and ends them whatever happens.
 
+torch.distributed.elastic starts and ends the processes. Its agent, which torchrun is, is not used:
+its store listens on every address of the machine, it starts all again whatever the error was, and
+after a signal it does not tell how the processes ended.
+
 The store, through which the processes find each other, is hosted here and bound to the loopback
-address alone: the death of rank 0 does not take it along. Where this process is killed itself the
+address alone: the death of rank 0 does not take it along, and one started again finds what was
+noted for it. Where this process is killed itself the
 store goes with it, by which the others know that they have been left; on Linux they are told by a
 signal as well.
 
@@ -10,23 +15,24 @@ signal as well.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import re
 import secrets
-import selectors
 import signal
-import socket
-import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
-from datetime import timedelta
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from subprocess import Popen
 from types import FrameType
+from typing import Any, BinaryIO
 
+from tacit.communication.cluster.store import host_store
 from tacit.errors import InputError, PeerError
 
 __all__ = [
@@ -140,12 +146,12 @@ _PASSED_ON = {
     signal.SIGHUP: signal.SIGTERM,  # the terminal was closed: training ends cleanly
 }
 _LOOK = 0.05  # seconds between two looks at the processes
-_DEAD = 10.0  # seconds that a killed process may take to be gone
+_DEAD = 10  # seconds that a killed process may take to be gone
 _KEPT = 64 * 1024  # bytes of a process's standard error
+_SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 
 # Run before a process becomes what it is to be: on Linux it then gets SIGTERM when the launcher
-# dies, even before it has a connection to the store. Not a preexec_fn, which may deadlock in a
-# process with threads, such as those of torch.
+# dies, even before it has a connection to the store. It has no standard input.
 _TIED = """
 import os, signal, sys
 try:
@@ -154,19 +160,10 @@ try:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 except (ImportError, OSError, AttributeError):
     pass
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 if os.getppid() == int(sys.argv[1]):  # else it died before it was asked for
     os.execv(sys.argv[2], sys.argv[2:])
 """
-
-
-@dataclass
-class _RankProcess:
-    """A process that was started, the signals that it was sent, and the end of what it wrote."""
-
-    rank: int
-    process: subprocess.Popen[bytes]
-    sent: set[int] = field(default_factory=set)
-    output: bytearray = field(default_factory=bytearray)
 
 
 def launch(
@@ -176,8 +173,7 @@ def launch(
     out: Path | None = None,
     restarts: int = 0,
     patience: float = 75.0,
-    grace: float = 5.0,
-    environment: Mapping[str, str] | None = None,
+    grace: int = 5,
     command: Sequence[str] = COMMAND,
     say: Callable[[str], None] | None = None,
 ) -> int:
@@ -187,17 +183,16 @@ def launch(
     own: of SIGINT, SIGTERM and SIGHUP, the first that arrives here is passed on to all for a clean
     stop, and the second kills them; SIGTSTP is ignored, as the others would lose the store. When a
     process fails the others have `patience` to notice and end by themselves; then they are sent
-    SIGTERM, and after `grace` SIGKILL. None is left when this returns or raises.
+    SIGTERM, and after `grace` SIGKILL. None is left when this returns.
 
     Args:
         arguments: of `tacit train`, but for `--out`.
         processes: how many to start.
         out: the run folder, handed on as `--out`.
-        restarts: how many times all are started again after the loss of a process, with `--resume`
-            where the run folder exists by then.
+        restarts: how many times all are started again after the loss of a process; they then go on
+            in the run folder of before.
         patience: seconds from the first failure until the others are ended.
         grace: seconds from SIGTERM to SIGKILL.
-        environment: of the processes, by default this one's; see `worker_environment`.
         command: what Python is called with, before the arguments.
         say: is given what is to be said of how they ended. All processes then write to this one's
             standard error, in lines of their own. By default rank 0 alone does.
@@ -207,7 +202,7 @@ def launch(
 
     Raises:
         InputError: `processes` or `restarts` is out of range, `restarts` is given without `out`,
-            or so many processes cannot be started.
+            or so many processes cannot be started. Those that were started end with this process.
     """
     if processes < 1:
         raise InputError("--processes", processes, "must be a whole number of 1 or more")
@@ -215,22 +210,20 @@ def launch(
         raise InputError("--restarts", restarts, "must be a whole number of 0 or more")
     if restarts and out is None:
         raise InputError("--restarts", restarts, "name the run folder to continue with --out")
-    base = os.environ if environment is None else environment
+    line = [*command, *([] if out is None else ["--out", str(out)]), *arguments]
     run_id = secrets.token_hex(8)
+    store = host_store(LOOPBACK, 0, 60.0)  # as long as it is held here
     with _received_signals() as received:
         for restart in range(restarts + 1):
-            line = [*command, *_folder(out, restart, arguments), *arguments]
+            environments = {
+                rank: worker_environment(rank, processes, store.port, run_id, restart)
+                for rank in range(processes)
+            }
             ended = _attempt(
-                line,
-                processes,
-                base,
-                (run_id, restart),
-                (patience, grace),
-                received,
-                open_to_all=say is not None,
+                line, environments, (patience, grace), received, open_to_all=say is not None
             )
             code = exit_code([one.code for one in ended])
-            for text in explanation(ended, code, traceback="TACIT_TRACEBACK" in base):
+            for text in explanation(ended, code, traceback="TACIT_TRACEBACK" in os.environ):
                 (say or _say)(text)
             if code != PeerError.exit_code or received:
                 break
@@ -243,14 +236,13 @@ def launch(
 
 
 def worker_environment(
-    base: Mapping[str, str], rank: int, processes: int, port: int, run_id: str, restart: int
+    rank: int, processes: int, port: int, run_id: str, restart: int
 ) -> dict[str, str]:
-    """The environment of a process, in the variables of torchrun.
+    """What a process finds in its environment beside this one's: the variables of torchrun.
 
     `OMP_NUM_THREADS` is the process's share of the cores that this one may use, unless it is set.
 
     Args:
-        base: the environment to add to.
         rank: of the process, from 0.
         processes: how many there are.
         port: of the store, on the loopback address.
@@ -260,8 +252,7 @@ def worker_environment(
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     return {
-        "OMP_NUM_THREADS": str(max(1, cores // processes)),
-        **base,
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, cores // processes))),
         "RANK": str(rank),
         "WORLD_SIZE": str(processes),
         "LOCAL_RANK": str(rank),
@@ -279,21 +270,15 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-def _folder(out: Path | None, restart: int, arguments: Sequence[str]) -> list[str]:
-    """`--out`, and `--resume` for those that were started again once there is a run folder."""
-    if out is None:
-        return []
-    again = restart > 0 and os.path.lexists(out) and "--resume" not in arguments
-    return ["--out", str(out), *(["--resume"] if again else [])]
-
-
 @contextmanager
 def _received_signals() -> Iterator[list[int]]:
     """Within, signals that ask for a stop are listed and do nothing else; SIGTSTP does nothing."""
     received: list[int] = []
 
     def hear(number: int, frame: FrameType | None) -> None:
-        received.append(number)
+        # Of a terminal that is closed, system and shell may each tell.
+        if number != signal.SIGHUP or number not in received:
+            received.append(number)
 
     def ignore(number: int, frame: FrameType | None) -> None:
         """Not SIG_IGN, which the processes would inherit."""
@@ -311,154 +296,112 @@ def _received_signals() -> Iterator[list[int]]:
 
 def _attempt(
     line: Sequence[str],
-    processes: int,
-    base: Mapping[str, str],
-    which: tuple[str, int],
-    limits: tuple[float, float],
+    environments: Mapping[int, dict[str, str]],
+    limits: tuple[float, int],
     received: Sequence[int],
     *,
-    open_to_all: bool = False,
+    open_to_all: bool,
 ) -> list[Ended]:
-    """Start all processes, host a store for them, and wait until they have ended.
+    """Start all processes, and wait until they have ended.
 
     Args:
         line: what Python is called with.
-        processes: how many to start.
-        base: their environment.
-        which: identity of the launch, and how many attempts went before.
+        environments: of each rank.
         limits: patience and grace, in seconds.
         received: the signals that this process has got, kept up to date by their handler.
         open_to_all: whether all write to this process's standard error.
     """
-    workers: list[_RankProcess] = []
-    with (
-        socket.create_server((LOOPBACK, 0), backlog=max(128, processes)) as listening,
-        closing(selectors.DefaultSelector()) as selector,
-    ):
-        port = listening.getsockname()[1]
-        try:
-            for rank in range(processes):
-                environment = worker_environment(base, rank, processes, port, *which)
-                workers.append(_start(line, environment, selector, open_to_all))
-            # The slow import comes while the processes start; until then they wait for an answer.
-            with _hosted_store(listening):
-                _wait(workers, selector, limits, received)
-        finally:
-            for worker in workers:
-                _bury(worker)
-    return [_ended(worker, asked=bool(received)) for worker in workers]
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 
-
-def _start(
-    line: Sequence[str],
-    environment: Mapping[str, str],
-    selector: selectors.BaseSelector,
-    open_to_all: bool,
-) -> _RankProcess:
-    rank = int(environment["RANK"])
-    tied = [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid())]
     try:
-        process = subprocess.Popen(
-            [*(tied if sys.platform == "linux" else []), sys.executable, *line],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL if rank else None,
-            stderr=subprocess.PIPE if rank and not open_to_all else None,
-            start_new_session=True,  # Ctrl-C is for the launcher, who passes it on
+        whole = tempfile.TemporaryDirectory(prefix="tacit-launch-")
+    except OSError as error:
+        expected = f"must be a folder that can be written to ({error.strerror})"
+        raise InputError("TMPDIR", os.environ.get("TMPDIR"), expected) from None
+    with whole as folder:  # what is open stays there without it, and nothing is left behind
+        redirects = dict.fromkeys([*environments][1:], Std.OUT if open_to_all else Std.ALL)
+        context = _start(line, environments, DefaultLogsSpecs(folder, redirects=redirects))
+        files = {rank: file for rank, file in context.stderrs.items() if file}
+        outputs = {rank: open(file, "rb") for rank, file in files.items()}  # noqa: SIM115
+    workers = [context.subprocess_handlers[rank].proc for rank in sorted(environments)]
+    try:
+        before = _wait(workers, limits[0], received)
+        if len(received) < 2:
+            context.close(signal.SIGTERM, limits[1])
+    finally:
+        context.close(signal.SIGKILL, _DEAD)
+    return [
+        _ended(rank, worker, was, received, outputs.get(rank))
+        for rank, (worker, was) in enumerate(zip(workers, before, strict=True))
+    ]
+
+
+def _start(line: Sequence[str], environments: Mapping[int, dict[str, str]], logs: Any) -> Any:
+    """The processes, as torch.distributed.elastic keeps them."""
+    from torch.distributed.elastic.multiprocessing import start_processes
+
+    # What it has to say is said here, and to hear signals is left to this module.
+    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
+    whole = ("-I", "-S", "-c", _TIED, str(os.getpid()), sys.executable, *line)
+    kept = os.environ.get(_SIGNALS)
+    os.environ[_SIGNALS] = ""
+    try:
+        return start_processes(
+            name="tacit",
+            entrypoint=sys.executable,
+            args=dict.fromkeys(environments, whole),
+            envs=dict(environments),
+            logs_specs=logs,
         )
     except OSError as error:
         expected = f"so many cannot be started here ({error.strerror})"
-        raise InputError("--processes", int(environment["WORLD_SIZE"]), expected) from None
-    worker = _RankProcess(rank, process)
-    if process.stderr is not None:
-        selector.register(process.stderr, selectors.EVENT_READ, worker)
-    return worker
-
-
-@contextmanager
-def _hosted_store(listening: socket.socket) -> Iterator[None]:
-    """A store on a socket that is bound already, for as long as this is entered."""
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public all the same
-
-    store = TCPStore(
-        LOOPBACK,
-        listening.getsockname()[1],
-        is_master=True,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=60),
-        master_listen_fd=os.dup(listening.fileno()),
-    )
-    try:
-        yield
+        raise InputError("--processes", len(environments), expected) from None
     finally:
-        del store  # which closes it: it has no method for that
+        os.environ.pop(_SIGNALS)
+        os.environ.update({} if kept is None else {_SIGNALS: kept})
 
 
 def _wait(
-    workers: Sequence[_RankProcess],
-    selector: selectors.BaseSelector,
-    limits: tuple[float, float],
-    received: Sequence[int],
-) -> None:
-    """Until all have ended. Limited from the first failure on; a healthy run takes what it takes.
+    workers: Sequence[Popen[bytes]], patience: float, received: Sequence[int]
+) -> list[int | None]:
+    """Until all have ended, or are to be ended; of each the exit code, None where it still runs.
 
-    One that is still there long after SIGKILL hangs in the kernel, and is waited for no longer.
+    Limited from the first failure on; a healthy run takes what it takes.
     """
-    patience, grace = limits
-    due, left = math.inf, [(signal.SIGTERM, grace), (signal.SIGKILL, _DEAD)]
-    passed_on = False
-    while running := [worker for worker in workers if worker.process.poll() is None]:
-        _read(selector, _LOOK)
-        now = time.monotonic()
+    due, passed_on = math.inf, False
+    while None in (codes := [worker.poll() for worker in workers]):
+        if len(received) > 1 or time.monotonic() >= due:
+            break
         if received and not passed_on:
             passed_on = True
-            _send(running, _PASSED_ON[signal.Signals(received[0])])
-        if len(received) > 1 and left:
-            due, left = now, left[-1:]
-        if due == math.inf and any(worker.process.returncode for worker in workers):
-            due = now + patience
-        if now >= due:
-            if not left:
-                return
-            number, more = left.pop(0)
-            _send(running, number)
-            due = now + more
-    for _ in range(4):  # what still lies in the pipes, whoever else may hold their other ends
-        _read(selector, 0.0)
+            for worker in workers:
+                worker.send_signal(_PASSED_ON[signal.Signals(received[0])])
+        if due == math.inf and any(codes):
+            due = time.monotonic() + patience
+        time.sleep(_LOOK)
+    return codes
 
 
-def _read(selector: selectors.BaseSelector, seconds: float) -> None:
-    """Take what the processes have written; wait for it at most so many seconds."""
-    for key, _ in selector.select(seconds):
-        worker: _RankProcess = key.data
-        chunk = os.read(key.fd, _KEPT)
-        if not chunk:
-            selector.unregister(key.fileobj)
-        worker.output += chunk
-        del worker.output[:-_KEPT]
-
-
-def _send(workers: Sequence[_RankProcess], number: int) -> None:
-    for worker in workers:
-        worker.sent.add(number)
-        worker.process.send_signal(number)  # nothing is sent to one that has ended
-
-
-def _bury(worker: _RankProcess) -> None:
-    """End a process if it is still there, and let the system forget it."""
-    if worker.process.poll() is None:
-        _send([worker], signal.SIGKILL)
-    with suppress(subprocess.TimeoutExpired):
-        worker.process.wait(timeout=_DEAD)
-    if worker.process.stderr is not None:
-        worker.process.stderr.close()
-
-
-def _ended(worker: _RankProcess, *, asked: bool) -> Ended:
+def _ended(
+    rank: int,
+    worker: Popen[bytes],
+    before: int | None,
+    received: Sequence[int],
+    output: BinaryIO | None,
+) -> Ended:
     """How it ended; by a signal of ours after the user had asked to stop, that is interrupted."""
-    code = worker.process.returncode
+    code = worker.poll()
     if code is None:  # it hangs in the kernel
         code = -signal.SIGKILL
-    ours = -code in worker.sent
-    output = worker.output.decode("utf-8", errors="replace")
-    return Ended(worker.rank, INTERRUPTED if ours and asked else code, ours, output)
+    asked = {_PASSED_ON[signal.Signals(number)] for number in received[:1]}
+    ours = code < 0 and (before is None or -code in asked)
+    return Ended(rank, INTERRUPTED if ours and received else code, ours, _last_of(output))
+
+
+def _last_of(output: BinaryIO | None) -> str:
+    """The end of a file; nothing where there is no file."""
+    if output is None:
+        return ""
+    with output:
+        output.seek(max(0, output.seek(0, os.SEEK_END) - _KEPT))
+        return output.read().decode("utf-8", errors="replace")

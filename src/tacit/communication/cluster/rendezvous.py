@@ -6,9 +6,9 @@ addresses gloo and NCCL speak. The rendezvous that torchrun itself keeps listens
 its machine; a firewall must close its port to the outside.
 
 **Who takes part in this attempt.** torchrun's agents keep their store when they restart the
-workers, and their counts of restarts differ between machines: an agent counts only what its own
-workers failed. So the processes that are alive now agree on a token that nobody can have used
-before (`meet`), and all keys begin with it.
+workers, and their counts of restarts differ between machines: with the backend c10d an agent counts
+only what its own workers failed, and with static it restarts no others. So the processes that are
+alive now agree on a token that nobody can have used before (`meet`), and all keys begin with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from tacit.communication.cluster.cluster import START_UP, Cluster, Place
 from tacit.communication.cluster.store import KeyValueStore, host_store, open_board
 from tacit.communication.cluster.watch import Watch
-from tacit.communication.received import TOKEN, TOKENS
+from tacit.communication.received import TOKEN
 from tacit.errors import InputError, PeerError
 
 __all__ = [
@@ -176,10 +176,9 @@ def _interface_ipv6(name: str) -> str | None:
 def meet(store: KeyValueStore, rank: int, processes: int, limit: float, pause: float = 0.05) -> str:
     """Agree on the token of this attempt; returns when every rank of it has come.
 
-    Each rank writes a fresh random number. Rank 0 reads them all, those of an earlier attempt
-    among them where a rank has not come yet, and writes the list; a rank that finds its own number
-    there answers with the list's digest, the token. When all answers are the digest of the list
-    as it is now, every number in it is of a process that lives, and rank 0 says so.
+    Each rank writes a fresh random number, and then, again and again until all have written the
+    same, the digest of all numbers that it finds. A digest with this rank's number in it was
+    written after this rank came: what earlier attempts left is not taken for an answer.
 
     Args:
         store: a connection to the store, which may hold what earlier attempts left.
@@ -191,64 +190,30 @@ def meet(store: KeyValueStore, rank: int, processes: int, limit: float, pause: f
     Raises:
         PeerError: not all ranks came in time; names those that are missing.
     """
-    own = secrets.token_hex(8)
-    store.put(f"hello/{rank}", TOKEN.write(own))
-    turn = _Turn(store, rank, own, [f"hello/{one}" for one in range(processes)])
-    deadline = time.monotonic() + limit
+    hellos, answers = ([f"{word}/{one}" for one in range(processes)] for word in ("hello", "all"))
+    store.put(hellos[rank], TOKEN.write(secrets.token_hex(8)))
+    token, deadline = "", time.monotonic() + limit
     while True:
-        token = turn.lead() if rank == 0 else turn.follow()
-        if token:
-            return token
+        if store.has(hellos):
+            texts = store.get_all(hellos)
+            numbers = [TOKEN.read(text, one, "number") for one, text in enumerate(texts)]
+            before, token = token, hashlib.sha256("\n".join(numbers).encode()).hexdigest()[:32]
+            if token != before:
+                store.put(answers[rank], token)
+            if store.has(answers) and set(store.get_all(answers)) == {token}:
+                return token
         if time.monotonic() > deadline:
-            missing = [one for one in range(1, processes) if turn.answers.get(one) != turn.token]
-            late = missing if rank == 0 else [0]
+            late = [
+                one
+                for one in range(processes)
+                if (store.get(answers[one]) != token if token else store.get(hellos[one]) is None)
+            ]
             named = ("rank " if len(late) == 1 else "ranks ") + ", ".join(map(str, late))
             raise PeerError(f"{named} did not come to the rendezvous within {limit:g} s")
         time.sleep(pause)
 
 
-class _Turn:
-    """One rank's part in the rendezvous."""
-
-    def __init__(self, store: KeyValueStore, rank: int, own: str, hellos: list[str]) -> None:
-        self._store, self._rank, self._own, self._hellos = store, rank, own, hellos
-        self.token = ""
-        self.answers: dict[int, str | None] = {}
-
-    def lead(self) -> str:
-        """Rank 0: the token if all have answered, else nothing."""
-        others = range(1, len(self._hellos))
-        self.answers = {one: self._store.get(f"answer/{one}") for one in others}
-        if not self._store.has(self._hellos):
-            return ""
-        texts = self._store.get_all(self._hellos)
-        numbers = [TOKEN.read(text, rank, "number") for rank, text in enumerate(texts)]
-        if _digest(numbers) != self.token:
-            self.token = _digest(numbers)
-            self._store.put("list", TOKENS.write(numbers))
-        if any(answer != self.token for answer in self.answers.values()):
-            return ""
-        self._store.put("go", self.token)
-        return self.token
-
-    def follow(self) -> str:
-        """Another rank: the token if rank 0 says that all have answered, else nothing."""
-        text = self._store.get("list")
-        numbers = [] if text is None else TOKENS.read(text, 0, "list of all numbers")
-        if len(numbers) != len(self._hellos) or numbers[self._rank] != self._own:
-            return ""
-        if _digest(numbers) != self.token:
-            self.token = _digest(numbers)
-            self._store.put(f"answer/{self._rank}", self.token)
-        return self.token if self._store.get("go") == self.token else ""
-
-
-def _digest(numbers: list[str]) -> str:
-    return hashlib.sha256("\n".join(numbers).encode()).hexdigest()[:32]
-
-
 _SET_BY = "torchrun and tacit launch set it"
-_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 _MOST = 1 << 20
 
 
@@ -329,7 +294,6 @@ def read_place(environment: Mapping[str, str], *, allow_insecure_network: bool) 
         port=port,
         keeps_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
         run_id=environment.get("TORCHELASTIC_RUN_ID") or "none",
-        restart=_number({_RESTARTS: "0", **environment}, _RESTARTS, 0, _MOST),
         settings=network_settings(
             environment, address, allow_insecure_network=allow_insecure_network
         ),

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import zenoh
 
@@ -36,9 +36,7 @@ from tacit.communication.secure.sessions import (
     session_config,
 )
 from tacit.errors import InputError, PeerError, describe
-
-if TYPE_CHECKING:
-    from tacit.identities import Member, Site
+from tacit.identities import Member, Site
 
 __all__ = ["LARGEST_FRAME", "Carrier", "open_carrier"]
 
@@ -174,7 +172,8 @@ class _ZenohCarrier:
         for way in ways:
             way.close()
         for thread in self._threads:
-            thread.join(2 * ATTEMPT)
+            if thread is not threading.current_thread():  # where `receive` has called this
+                thread.join(2 * ATTEMPT)
 
     def _open_direct(self, called: Sequence[Member]) -> None:
         config = session_config(

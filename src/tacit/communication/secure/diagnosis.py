@@ -10,15 +10,13 @@ import socket
 import ssl
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from cryptography import x509
-from cryptography.x509.oid import NameOID
 
 from tacit.communication.received import plain
-
-if TYPE_CHECKING:
-    from tacit.identities import Site
+from tacit.identities import Site, refusal
+from tacit.identities.certificates import common_name
+from tacit.identities.names import host_of
 
 __all__ = ["explain"]
 
@@ -57,8 +55,7 @@ def explain(site: Site, address: str, timeout: float) -> str | None:
     Returns:
         What is wrong; None where the connection comes about and neither end refuses the other.
     """
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
+    host, port = host_of(address), address.rpartition(":")[2]
     started = time.monotonic()
     try:
         context = ssl.create_default_context(cafile=str(site.authority_file))
@@ -102,12 +99,9 @@ def _refused(error: ssl.SSLError) -> str:
 
 def _wrong_member(site: Site, address: str, certificate: x509.Certificate) -> str | None:
     """What is wrong with who answers there, whose certificate the authority has signed."""
-    from tacit.identities import refusal
-
     expected = [member for member in site.members if address in member.addresses]
-    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    name = str(names[0].value) if names else "nobody"
+    name = common_name(certificate) or "somebody"
     if expected and name not in [member.name for member in expected]:
-        return plain(f"{address}: {name} answers there, and it is {expected[0].name}'s address")
+        return f"{address}: {name} answers there, and it is the address of {expected[0].name}"
     refused = refusal(certificate, site, datetime.datetime.now(datetime.UTC))
     return None if refused is None else plain(f"{address}: {refused}")

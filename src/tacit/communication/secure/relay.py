@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+
+import zenoh
 
 from tacit.communication.secure.sessions import door, open_listening, session_config
 from tacit.errors import InputError
-
-if TYPE_CHECKING:
-    import zenoh
-
-    from tacit.identities import Site
+from tacit.identities import Site
 
 __all__ = ["run_relay"]
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import zenoh
 
 from tacit.errors import InputError
-
-if TYPE_CHECKING:
-    from tacit.identities import Member, Site
+from tacit.identities import Member, Site
+from tacit.identities.names import check_address
 
 __all__ = ["ATTEMPT", "PIECE", "RETRY", "door", "open_listening", "session_config"]
 
@@ -24,6 +23,7 @@ RETRY = 1.0  # seconds after which a connection that was lost is tried again; th
 ATTEMPT = 2.0  # seconds of one attempt of a client
 PIECE = 60 * 2**10  # bytes of a message of the engine, which divides what is longer than 65,535
 _LARGEST_MESSAGE = 2**17  # bytes that the engine collects of one message
+_WAITING_MESSAGES = 16  # on the way out, the engine's most: with its 2, a frame waits for itself
 _STALLED_US = 5_000_000  # a connection on which a message has not gone out so long is given up
 
 
@@ -38,6 +38,13 @@ def open_listening(config: zenoh.Config, where: str, listen: Sequence[str]) -> z
     Raises:
         InputError: an address cannot be had.
     """
+    for address in listen:
+        host, _, port = address.rpartition(":")
+        every = host in ("0.0.0.0", "[::]")  # nobody can call these, but one can listen at them
+        try:
+            check_address(f"127.0.0.1:{port}" if every else address)
+        except InputError as error:
+            raise InputError(where, address, error.expected) from None
     try:
         return zenoh.open(config)
     except zenoh.ZError as error:
@@ -91,6 +98,7 @@ def session_config(
         "transport/link/protocols": ["tls"],
         "transport/link/tls": tls,
         "transport/link/rx/max_message_size": _LARGEST_MESSAGE,
+        "transport/link/tx/queue/size/data": _WAITING_MESSAGES,
         "transport/link/tx/queue/congestion_control/block/wait_before_close": _STALLED_US,
         "listen/endpoints": [f"tls/{address}" for address in listen],
         "listen/exit_on_failure": True,

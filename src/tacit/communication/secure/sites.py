@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -104,6 +105,7 @@ class SiteCluster:
         self._votes = _Votes(wire, patience)
         self._own = SiteSession(wire, self._votes, returned_to)
         self.session: SessionMemory = self._own
+        self.authenticated = True
         self._stop_vote: StopVote | None = None
 
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
@@ -127,7 +129,8 @@ class SiteCluster:
 
     def report(self, error: BaseException) -> None:
         """Tell the others why the run ends; nothing, where starting this site again may mend it."""
-        starting = self._stop_vote is None
+        # Where the others are in the middle of the run, a wrong file at one does not end it.
+        starting = self._stop_vote is None and not self._own.returned
         if isinstance(error, _FINAL) or (isinstance(error, TacitError) and starting):
             self.wire.report = report_of(error, self.wire.sites[self.rank])
 
@@ -394,12 +397,16 @@ def join_sites(
     from tacit.communication.secure.carrier import open_carrier
     from tacit.identities import refusal, sign, verify
 
+    @lru_cache(maxsize=len(site.sites))
+    def refused(rank: int, second: int) -> str | None:
+        """Why a site is not accepted at a time: looked up once a second, not for every message."""
+        return refusal(site.sites[rank], site, datetime.fromtimestamp(second, UTC))
+
     def judged(rank: int, signature: bytes, data: bytes) -> str | None:
         """Why a message is not accepted as one of the site of this rank."""
-        member = site.sites[rank]
-        if not verify(member, signature, data):
+        if not verify(site.sites[rank], signature, data):
             return "its signature is not that site's"
-        return refusal(member, site, datetime.now(UTC))
+        return refused(rank, int(time.time()))
 
     run = hashlib.sha256(f"tacit run {site.consortium} {name}".encode()).digest()[:16]
     names = [member.name for member in site.sites]

@@ -78,6 +78,7 @@ _BEAT = 1.0  # seconds between beats where nothing happens
 AWAY = 5.0  # seconds without a word after which a site counts as away
 _LOOK = 0.05  # seconds between two looks of the keeper: how long an acknowledgement may wait
 _AGAIN = 2.0  # seconds without an acknowledgement after which frames are sent again
+_GATHER = 0.0005  # seconds in which the messages of a step to all come together for one write
 _BURST = 2**23  # bytes that are sent again at once
 _ASKED = 0.5  # seconds between two times that frames are sent again since a site asks for it
 _RECORD_BYTES = 2**10  # at least what a message costs that waits to be read
@@ -212,6 +213,7 @@ class Wire:
         self._facts: dict[tuple[int, str], str] = {}
         self._sent: dict[tuple[int, int], bytes] = {}
         self._stated: dict[str, str] = {}  # own facts of an earlier process, to be stated again
+        self._last = (b"", digest_of(b""))  # the last message that was sent, and its digest
         self._fresh: deque[Record] = deque()  # made, and their digests are not yet in the journal
         self._made = self._journaled = 0  # of those by this process
         self._peers = {rank: PeerView() for rank in self.others}
@@ -329,6 +331,9 @@ class Wire:
             with self._changed:
                 self._session = self._session.model_copy(update={"nonces": tuple(nonces)})
                 self._journal.write_session(self._session)
+        with self._changed:
+            for stream in self._in.values():  # ask for what came too early, or while it was away
+                stream.missing, stream.told = True, -1
         self.state = "running"
 
     def _all_met(self) -> bool:
@@ -368,7 +373,11 @@ class Wire:
         """
         if len(body) > self._largest:
             raise ValueError(f"a message of {len(body)} bytes; {self._largest} can be sent")
-        out, digest = self._out[rank], digest_of(body)
+        out = self._out[rank]
+        last = self._last
+        if last[0] != body:  # most methods send all others the same
+            last = self._last = (body, digest_of(body))
+        digest = last[1]
         self.wait_for(rank, lambda: out.held <= _ROOM, limit)
         with self._changed:
             self._check_failure()
@@ -644,6 +653,8 @@ class Wire:
             order = (beat.nonce, beat.start, beat.counter)
             if order[0] != view.order[0] or order > view.order:
                 view.order = order
+                if beat.token != view.token:  # a new process, which waits for an answer
+                    self._in[frame.sender].told = -1
                 view.greeted &= beat.token == view.token
                 view.token = beat.token
             if beat.echo != self._token:
@@ -698,7 +709,9 @@ class Wire:
         with self._changed:
             if self._publisher is None or self._failure is not None:
                 return
-            if frame.session != self._digest() or frame.session == _FORMING:
+            if self._session.nonces is None:
+                return  # the sender has met all already; it sends this again
+            if frame.session != self._digest():
                 name = self.sites[frame.sender]
                 raise RefusedError(f"{name} sent a message of another session")
             stream, view = self._in[frame.sender], self._peers[frame.sender]
@@ -766,9 +779,11 @@ class Wire:
                     if self._ending:
                         return
                     self._changed.wait(0.2)
-                    continue
                 session = self._digest()
                 fresh, made = tuple(self._fresh), self._made
+            if not batch:
+                time.sleep(_GATHER)
+                continue
             with self._disk:
                 self._journal_sent(fresh)
             with self._changed:

@@ -6,6 +6,7 @@ Nothing in it is measured on private records: no training loss, no clip rate, no
 from __future__ import annotations
 
 import os
+import stat
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -150,6 +151,8 @@ def read_status(folder: Path) -> StatusDocument:
     """
     path = folder / STATUS
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would never end
+            raise InputError(STATUS, str(path), "is no file")
         with path.open("rb") as file:
             content = file.read(_LARGEST + 1)
     except FileNotFoundError:

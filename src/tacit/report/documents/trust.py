@@ -22,6 +22,8 @@ class TrustTerms(Document):
         colluding: how many nodes may pool all that they know, by the run's guarantee.
         nodes_by_process: how many nodes each process hosted; of one process, the run was a
             simulation of its trust model.
+        keys_signed: whether public keys that processes agreed by were signed with identities of
+            their sites.
         own: standard deviation of the nodes' own noise in the mean over a batch, each over a common
             unit.
         expected_batch: what each node's sums are divided by.
@@ -35,6 +37,7 @@ class TrustTerms(Document):
 
     colluding: Count
     nodes_by_process: Items[Count]
+    keys_signed: bool = False
     own: Items[Number]
     expected_batch: Items[Number]
     absent: Items[Count]

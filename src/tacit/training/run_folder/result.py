@@ -331,6 +331,7 @@ def _trust_terms(
     return TrustTerms(
         colluding=shared.colluding,
         nodes_by_process=tuple(hosts.count(rank) for rank in range(job.placement.processes)),
+        keys_signed=job.authenticated,
         own=tuple(node.noise_scale / node.expected_batch for node in plan.nodes),
         expected_batch=tuple(node.expected_batch for node in plan.nodes),
         absent=tuple(n.node for n in plan.nodes if not plan.release.active_steps(n)),

@@ -1,0 +1,161 @@
+"""Sites that leave: for a while, for too long, with and without a word."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from communication.cluster.crew import charged, result_of, simulated
+from communication.cluster.test_cluster_runs import assert_same_run
+from communication.secure.sites import NAMES, Consortium, consortium, gated, gathered, status_of
+from experiments import write_experiment
+
+pytestmark = pytest.mark.process
+
+STEPS, HELD = 12, 6
+
+
+def written(folder: Path, *, own: bool = False, **changes: Any) -> Path:
+    """A run of a few steps, with a checkpoint at every fourth; of each site's own files or not."""
+    train = {
+        "steps": STEPS, "batch": 16, "dtype": "float64", "evaluate_every": 2,
+        "checkpoint_every": 4, "patience": 200.0, **changes,
+    }  # fmt: skip
+    if not own:
+        return write_experiment(folder, nodes={"count": 3}, train=train)
+    return write_experiment(
+        folder,
+        task={"dataset": None, "outputs": 10},
+        nodes={"count": 3, "data": "by-rank", "source": "own-{node}.npz"},
+        train=train,
+    )
+
+
+def held(group: Consortium, file: Path, gate: Path, **options: Any) -> None:
+    """Start all sites, which wait before step `HELD` until the gate is opened."""
+    gate.write_text(str(HELD))
+    group.relay()
+    group.train_all(file, tamper=gated(gate), **options)
+    group.until_step(HELD)
+
+
+def assert_right(group: Consortium, file: Path, folder: Path) -> None:
+    """The run ended as the simulator's does, with each step charged once."""
+    run = gathered(group, folder / "gathered")
+    assert_same_run(run, simulated(file, folder / "alone"))
+    assert {times for one in charged(run).values() for times in one.values()} == {1}
+
+
+def test_a_site_that_is_away_for_too_long_is_named_and_all_go_on_later(tmp_path: Path) -> None:
+    file, gate = written(tmp_path, patience=8.0), tmp_path / "gate"
+    with consortium(tmp_path) as group:
+        held(group, file, gate)
+        group.running["west"].kill()
+        gate.write_text(str(STEPS))
+        for name in ("north", "south"):
+            answer = group.running[name].end()
+            assert answer.code == 4, answer
+            assert answer.refusal.startswith("tacit: west was away for ")
+            assert "--resume" in answer.refusal
+            status = status_of(group.rank_folder(name))
+            assert status["state"] == "failed"
+            assert "west" in status["last_error"]
+        group.train_all(file, resume=True)
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [0] * 3, answers
+        assert_right(group, file, tmp_path)
+
+
+def test_a_site_whose_system_goes_down_is_waited_for(tmp_path: Path) -> None:
+    file, gate = written(tmp_path), tmp_path / "gate"
+    with consortium(tmp_path) as group:
+        held(group, file, gate)
+        group.running["north"].send(signal.SIGTERM)
+        assert group.running["north"].end().code == -signal.SIGTERM
+        gate.write_text(str(STEPS))
+        group.until(lambda: status_of(group.rank_folder("south")).get("state") == "waiting")
+        status = status_of(group.rank_folder("south"))
+        assert status["waiting_for"] in ([0], ["north"])
+        group.train("north", file, resume=True)
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [0] * 3, answers
+        assert_right(group, file, tmp_path)
+
+
+def test_a_stop_at_one_site_stops_all_at_one_step_and_they_go_on(tmp_path: Path) -> None:
+    steps = 100  # the later, the longer apart are the votes on whether to stop
+    file, gate = written(tmp_path, steps=steps), tmp_path / "gate"
+    with consortium(tmp_path) as group:
+        held(group, file, gate)
+        group.running["west"].send(signal.SIGINT)
+        gate.write_text(str(steps))
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [0] * 3, answers
+        (stopped,) = {status_of(group.rank_folder(name))["step"] for name in NAMES}
+        assert {status_of(group.rank_folder(name))["state"] for name in NAMES} == {"stopped"}
+        assert result_of(group.run_folder("north"))["status"] == "stopped"
+        assert HELD <= stopped < steps
+        assert not group.session("west").exists()
+        group.train_all(file, resume=True)
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [0] * 3, answers
+        run = gathered(group, tmp_path / "gathered")
+        # The first session's stop keeps all planned steps charged, and going on costs no more.
+        assert charged(run) == charged(simulated(file, tmp_path / "alone"))
+        assert result_of(run)["status"] == "done"
+
+
+@pytest.mark.parametrize("lost", ["session", "run folder"])
+def test_a_site_that_lost_its_own_cannot_come_back_as_if_nothing_were(
+    lost: str, tmp_path: Path
+) -> None:
+    file, gate = written(tmp_path, patience=20.0), tmp_path / "gate"
+    with consortium(tmp_path) as group:
+        held(group, file, gate)
+        group.running["west"].kill()
+        session = group.session("west")
+        shutil.rmtree(session if lost == "session" else group.run_folder("west"))
+        gate.write_text(str(STEPS))
+        answer = group.train("west", file, resume=True).end()
+        assert answer.code == 2, answer
+        if lost == "session":
+            assert "an earlier session of this site, of which nothing is here" in answer.refusal
+        else:
+            assert "has no checkpoint of step" in answer.refusal
+        for name in ("north", "south"):  # they wait for as long as they said, and no longer
+            answer = group.running[name].end()
+            assert (answer.code, "west" in answer.refusal) == (4, True)
+
+
+def test_records_that_were_changed_are_not_sent_beside_those_that_were(tmp_path: Path) -> None:
+    file, gate = written(tmp_path, own=True), tmp_path / "gate"
+    with consortium(tmp_path) as group:
+        for rank, name in enumerate(NAMES):
+            write_records(group.home(name) / f"own-{rank}.npz", rank)
+        held(group, file, gate)
+        group.running["west"].kill()
+        write_records(group.home("west") / "own-2.npz", 2, corrected=True)
+        answer = group.train("west", file, resume=True).end()
+        assert answer.code != 0, answer
+        assert "differs from the one that was sent before this process came back" in answer.refusal
+        gate.write_text(str(STEPS))
+        for name in ("north", "south"):
+            told = group.running[name].end()
+            assert told.code != 0
+            assert "west" in told.refusal
+
+
+def write_records(file: Path, rank: int, *, corrected: bool = False) -> None:
+    """A site's own records: some digits, of which one may have been corrected since."""
+    digits = load_digits()
+    inputs = digits.data[rank::3].astype(np.float32) / 16
+    if corrected:
+        inputs[:, 0] += 0.25
+    file.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(file, inputs=inputs, targets=digits.target[rank::3])

@@ -1,0 +1,140 @@
+"""The page on deploying is followed literally: every machine is a folder, every command is run.
+
+What stands before `$ ` is the machine. `scp` copies between folders, a command that ends with ` &`
+goes on in the background, and `pkill` ends what its machine has started. Only the relay's address
+is another one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tacit.privacy.ledger.ledger import read_ledger, step_runs
+
+pytestmark = pytest.mark.process
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "how-to" / "deploy.md"
+MACHINES = ("north", "south", "west", "relay", "office")
+SITES = MACHINES[:3]
+LIMIT = 200.0
+_FILE = re.compile(
+    r"^<!-- file: (?P<name>\S+) -->\n```\w+\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+_COMMANDS = re.compile(r"^```console\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def until(found: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not found():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+class Machines:
+    """Folders, and what was started in them."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        self.folder, self.address = folder, address
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        for name in MACHINES:
+            (folder / name).mkdir()
+
+    def do(self, machine: str, command: str) -> None:
+        for printed in ("relay.example.org:443", "0.0.0.0:443"):
+            command = command.replace(printed, self.address)
+        words = shlex.split(command.removesuffix("&"))
+        here = self.folder / machine
+        if words[0] == "scp":
+            target, _, path = words[2].partition(":")
+            place = self.folder / target / path
+            shutil.copy(here / words[1], place)
+            return
+        if words[0] == "pkill":
+            until(lambda: self.step(machine) >= 20, f"{machine} makes no steps")
+            self.running[machine].send_signal(signal.SIGKILL)
+            assert self.running[machine].wait(LIMIT) == -signal.SIGKILL
+            return
+        programs = {"tacit": [sys.executable, "-m", "tacit"], "python": [sys.executable]}
+        words = [*programs.get(words[0], words[:1]), *words[1:]]
+        if command.endswith("&"):
+            log = (here / "log.txt").open("ab")
+            self.running[machine] = subprocess.Popen(
+                words, cwd=here, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+            return
+        if "watch" in words:
+            until(lambda: self.step(machine) > 0, f"{machine} makes no steps")
+        if "privacy" in words:
+            self.wait_for_the_end()
+        answer = subprocess.run(
+            words, cwd=here, capture_output=True, text=True, timeout=LIMIT, check=False
+        )
+        assert answer.returncode == 0, f"{machine}$ {command}\n{answer.stdout}{answer.stderr}"
+
+    def step(self, machine: str) -> int:
+        for file in (self.folder / machine).glob("runs/wards/rank-*/status.json"):
+            return int(json.loads(file.read_text())["step"])
+        assert self.running[machine].poll() is None, self.log(machine)
+        return -1
+
+    def wait_for_the_end(self) -> None:
+        for name in SITES:
+            assert self.running[name].wait(LIMIT) == 0, self.log(name)
+
+    def log(self, machine: str) -> str:
+        return f"{machine}: {(self.folder / machine / 'log.txt').read_text()[-2000:]}"
+
+
+@contextmanager
+def machines(folder: Path) -> Iterator[Machines]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        found = Machines(folder, f"127.0.0.1:{free.getsockname()[1]}")
+    try:
+        yield found
+    finally:
+        for process in found.running.values():
+            process.kill()
+            process.wait(LIMIT)
+
+
+@pytest.mark.timeout(600)
+def test_the_page_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    for name in ("WORLD_SIZE", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    text = PAGE.read_text(encoding="utf-8")
+    lines = [line for code in _COMMANDS.findall(text) for line in code.splitlines()]
+    steps = [line.partition("$ ") for line in lines]
+    assert {machine for machine, _, _ in steps} == set(MACHINES)
+    with machines(tmp_path) as all_:
+        for name in SITES:
+            for file in _FILE.finditer(text):
+                (tmp_path / name / file["name"]).write_text(file["code"], encoding="utf-8")
+        for machine, _, command in steps:
+            all_.do(machine, command)
+        assert all_.running["relay"].poll() is None
+    result = json.loads((tmp_path / "north" / "runs" / "wards" / "result.json").read_text())
+    assert (result["status"], result["steps"]) == ("done", 300)
+    for rank, name in enumerate(SITES):
+        own = tmp_path / name / "runs" / "wards" / f"rank-{rank:04d}"
+        (charged,) = read_ledger(own / "ledger.sqlite").runs[0].charged.values()
+        made = [(run.first, run.until, run.times) for run in step_runs(charged)]
+        assert made == [(0, 300, 1)]
+        assert sorted(os.listdir(own.parent.parent)) == ["wards"]  # the session has gone
+    statement = json.loads((tmp_path / "north" / "runs" / "wards" / "statement.json").read_text())
+    assert len(statement["nodes"]) == 3
