@@ -81,16 +81,26 @@ def test_a_site_that_was_cut_off_gets_what_it_missed(tmp_path):
 
 
 def test_what_is_acknowledged_is_on_the_disk(tmp_path, monkeypatch):
-    synced = threading.Event()
+    done = [threading.Event(), threading.Event()]
+    calls: list[int] = []
+
+    def slow(descriptor: int) -> None:
+        calls.append(descriptor)
+        done[min(len(calls), 2) - 1].wait(LIMIT)
+
     mesh = Mesh(2)
     with facing_puppets(mesh, tmp_path) as (wire, (puppet,)):
-        monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.wait(LIMIT))
+        monkeypatch.setattr(os, "fdatasync", slow)
         puppet.say(puppet.packed(DATA, 0, "exchange", b"one"))
         assert wire.take(1, "exchange", limit=LIMIT) == b"one"
-        time.sleep(0.2)
+        until(lambda: calls, "the disk")
+        puppet.say(puppet.packed(DATA, 1, "exchange", b"two"))  # while the first is written
         assert all(beat.due == 0 for beat in puppet.heard)
-        synced.set()
-        until(lambda: puppet.heard[-1].due == 1, "an acknowledgement")
+        done[0].set()
+        until(lambda: len(calls) == 2 and puppet.heard[-1].due == 1, "an acknowledgement")
+        assert all(beat.due <= 1 for beat in puppet.heard)
+        done[1].set()
+        until(lambda: puppet.heard[-1].due == 2, "an acknowledgement")
 
 
 # Sites that lie.

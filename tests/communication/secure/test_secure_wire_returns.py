@@ -153,6 +153,10 @@ def test_whoever_is_killed_whenever_the_run_is_the_undisturbed_one(
     assert [life.state for life in lives] == undisturbed(len(lives), rounds, lives[0].votes)
 
 
+def killed(*_: object) -> None:
+    raise meshes.KilledError
+
+
 def dead(mesh: Mesh, wire: Wire) -> None:
     """End a wire's process; a journal of its own kind is not needed."""
     mesh.takers.pop(wire.own, None)
@@ -223,6 +227,7 @@ def test_nothing_leaves_before_what_was_made_earlier_is_in_the_journal(tmp_path,
             wire.send(1, "exchange", b"x + noise, to south", limit=LIMIT)
         until(lambda: gone, "a frame")
         mesh.takers.pop(0)
+        monkeypatch.setattr(wire._journal, "add_sent", killed)
         wire._failure = RuntimeError("killed")
         with wire._changed:
             wire._publisher, wire._ending = None, True
