@@ -37,6 +37,11 @@ class KilledError(Exception):
     """The process ends here."""
 
 
+def unacknowledged(wire: Wire) -> dict[int, int]:
+    """How many frames to each other site may not be on its disk."""
+    return {rank: len(out.kept) for rank, out in wire._out.items()}
+
+
 def quick(monkeypatch) -> None:
     """Beats and looks follow each other fast, and nothing waits for the disk."""
     quicker = {"_LOOK": 0.004, "_BEAT": 0.05, "_AGAIN": 0.1, "_ASKED": 0.02, "_FAREWELL": 0.5}

@@ -77,7 +77,7 @@ def test_a_site_that_was_cut_off_gets_what_it_missed(tmp_path):
         assert [south.take(0, "exchange", limit=LIMIT) for _ in range(5)] == [
             bytes([i]) for i in range(5)
         ]
-        until(lambda: north.unacknowledged() == {1: 0}, "an acknowledgement")
+        until(lambda: meshes.unacknowledged(north) == {1: 0}, "an acknowledgement")
 
 
 def test_what_is_acknowledged_is_on_the_disk(tmp_path, monkeypatch):
@@ -117,7 +117,7 @@ def test_what_another_site_says_of_the_streams_harms_itself_alone(tmp_path):
         assert [frame.body for frame in honest.data[:2]] == [b"one", b"two"]
         liar.say(liar.beat(due=0, again=True))
         honest.say(honest.beat(due=1))
-        until(lambda: wire.unacknowledged() == {1: 0, 2: 1})
+        until(lambda: meshes.unacknowledged(wire) == {1: 0, 2: 1})
         honest.say(honest.packed(DATA, 0, "exchange", b"still here"))
         assert wire.take(2, "exchange", limit=LIMIT) == b"still here"
         wire.check()

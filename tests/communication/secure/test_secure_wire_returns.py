@@ -334,9 +334,9 @@ def test_beats_of_before_say_nothing_to_a_new_process(tmp_path):
             puppet.say(message_)
         again.check()
         assert not again.peers()[1].done
-        assert again.unacknowledged() == {1: 1}
+        assert meshes.unacknowledged(again) == {1: 1}
         puppet.say(puppet.beat(due=1, counter=2**52))
-        assert again.unacknowledged() == {1: 0}
+        assert meshes.unacknowledged(again) == {1: 0}
         for message_ in old:  # nor are those of this process ever taken twice
             puppet.say(message_)
         puppet.say(puppet.beat(state="failed", report=report, counter=2**52))

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import struct
 import threading
 import zlib
@@ -179,6 +180,29 @@ class Journal:
             if is_new:
                 remove_files(self.folder, *(path.name for _, _, path in self._files()))
             write_private(self.folder / _SESSION, session.model_dump_json().encode())
+
+    def take_up(self, sites: int) -> Session:
+        """The session that lasts, or a new one; held from here on.
+
+        Args:
+            sites: how many there are in the consortium.
+
+        Raises:
+            InputError: another process holds it, or it is damaged, or of another number of sites.
+        """
+        self.hold()
+        found = self.session()
+        lasting = () if found is None or found.ended else found.nonces or ()
+        if lasting and len(lasting) != sites:
+            expected = (
+                f"is of a run of {len(lasting)} sites, and the consortium has "
+                f"{sites} now: join the bundle of that time, or start a new run"
+            )
+            raise InputError(_WHERE, str(self.folder), expected)
+        if found is None or found.ended:
+            found = Session(secret=secrets.token_hex(32), nonce=secrets.token_hex(16))
+            self.write_session(found, is_new=True)
+        return found
 
     def begin_segment(self, step: int) -> None:
         """Write what follows into the segment of a step; what it holds already stays."""

@@ -29,7 +29,8 @@ from tacit.communication.peers import PeerState, SessionMemory
 from tacit.communication.received import VOTE, Form
 from tacit.communication.secure.frames import LONGEST_HEAD
 from tacit.communication.secure.journal import Journal
-from tacit.communication.secure.wire import AWAY, PeerView, Wire
+from tacit.communication.secure.streams import AWAY, PeerView
+from tacit.communication.secure.wire import Wire
 from tacit.errors import BudgetError, DivergenceError, InputError, LeakError, PeerError, TacitError
 
 if TYPE_CHECKING:

@@ -37,14 +37,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
-
-from pydantic import BaseModel, ConfigDict
+from typing import Literal
 
 from tacit.communication.cluster.reports import error_of
 from tacit.communication.received import BEAT as BEAT_FORM
 from tacit.communication.received import Beat, Report
+from tacit.communication.secure import streams
 from tacit.communication.secure.frames import (
     BEAT,
     DATA,
@@ -67,103 +65,33 @@ from tacit.communication.secure.journal import (
     Record,
     Session,
 )
+from tacit.communication.secure.streams import (
+    Incoming,
+    Outgoing,
+    PeerView,
+    Publisher,
+    SnapshotNotes,
+)
 from tacit.errors import InputError, LeakError, PeerError, TacitError
 
-__all__ = ["AWAY", "FACT_TOPIC", "PeerView", "Wire"]
+__all__ = ["FACT_TOPIC", "Wire"]
 
 FACT_TOPIC = "fact "
 LARGEST = 2**30  # bytes of one body
 _ROOM = 2**28  # bytes from one sender that wait to be read, or to one receiver to be acknowledged
 _BEAT = 1.0  # seconds between beats where nothing happens
-AWAY = 5.0  # seconds without a word after which a site counts as away
 _LOOK = 0.05  # seconds between two looks of the keeper: how long an acknowledgement may wait
 _AGAIN = 2.0  # seconds without an acknowledgement after which frames are sent again
 _GATHER = 0.0005  # seconds in which the messages of a step to all come together for one write
 _BURST = 2**23  # bytes that are sent again at once
 _ASKED = 0.5  # seconds between two times that frames are sent again since a site asks for it
-_RECORD_BYTES = 2**10  # at least what a message costs that waits to be read
 _FAREWELL = 3.0  # seconds in which a site that is done says so
 _FACT_BYTES = 2**23  # of one fact
 _FACTS_BYTES = 2**26  # of all facts of a site
 _IDLE = 10  # times the limit of a wait: for how long a site may move and come no further
 _FORMING = bytes(16)
-_SITE = "--site"
 
 State = Literal["forming", "running", "done", "failed"]
-
-
-class SnapshotNotes(BaseModel):
-    """What a snapshot says of the streams, and what the run has put in."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    due: tuple[int, ...]
-    numbers: tuple[int, ...]
-    notes: dict[str, str]
-
-
-class Publisher(Protocol):
-    """What the wire needs of a carrier; see `tacit.communication.secure.carrier`."""
-
-    def publish(self, rank: int, frame: bytes) -> None:
-        """Hand a frame over for a site."""
-
-
-@dataclass
-class PeerView:
-    """What another site was last heard to say, and when.
-
-    Attributes:
-        beat: its last beat; None before the first.
-        heard: when something new came from it, by the monotonic clock.
-        moved: when it last did something: a frame, another step, another one that it waits for.
-        gained: when it last came further than ever before: a frame, or a step that is not ahead of
-            this site's, since by its word alone anybody is ever further.
-        furthest: that step.
-        token: of its process, to be echoed.
-        greeted: whether it has been.
-    """
-
-    beat: Beat | None = None
-    heard: float = field(default_factory=time.monotonic)
-    moved: float = field(default_factory=time.monotonic)
-    gained: float = field(default_factory=time.monotonic)
-    furthest: int = -1
-    token: str | None = None
-    greeted: bool = True
-    order: tuple[str, int, int] = ("", -1, -1)  # of the beat that gave the token
-
-    @property
-    def done(self) -> bool:
-        """Whether it has come to the end of the run."""
-        return self.beat is not None and self.beat.state == "done"
-
-
-@dataclass
-class _Incoming:
-    """The stream from a site."""
-
-    due: int = 0
-    on_disk: int = 0  # frames before this one are in the journal on the disk
-    told: int = -1  # what the last beat said of it
-    missing: bool = False  # whether one came that was ahead
-    waiting: dict[str, deque[Record]] = field(default_factory=dict)
-    held: int = 0  # what those that wait cost, in bytes
-    facts: int = 0  # likewise of its facts
-
-
-@dataclass
-class _Outgoing:
-    """The stream to a site."""
-
-    number: int = 0  # of the next frame
-    before: int = 0  # frames before this one were made by an earlier process, and may have left
-    acknowledged: int = 0
-    published: int = 0  # frames before this one were handed to the carrier
-    kept: deque[Record] = field(default_factory=deque)  # that are not acknowledged
-    held: int = 0  # what they cost, in bytes
-    moved: float = field(default_factory=time.monotonic)
-    asked: float = -_ASKED  # when they were last sent again since the site asked for it
 
 
 class Wire:
@@ -208,8 +136,8 @@ class Wire:
         self._token = secrets.token_hex(16)  # of this process
         self._changed = threading.Condition()
         self._disk = threading.Lock()  # of the journal; taken after the condition, never before
-        self._in = {rank: _Incoming() for rank in self.others}
-        self._out = {rank: _Outgoing() for rank in self.others}
+        self._in = {rank: Incoming() for rank in self.others}
+        self._out = {rank: Outgoing() for rank in self.others}
         self._facts: dict[tuple[int, str], str] = {}
         self._sent: dict[tuple[int, int], bytes] = {}
         self._stated: dict[str, str] = {}  # own facts of an earlier process, to be stated again
@@ -222,26 +150,11 @@ class Wire:
         self._ending = False
         self._publisher: Publisher | None = None
         self._threads: list[threading.Thread] = []
-        self._session = self._open_session()
+        self._session = journal.take_up(len(self.sites))
         self.returned = self._session.nonces is not None
         self.notes: Mapping[str, str] = {}
 
     # The session.
-
-    def _open_session(self) -> Session:
-        self._journal.hold()
-        found = self._journal.session()
-        lasting = () if found is None or found.ended else found.nonces or ()
-        if lasting and len(lasting) != len(self.sites):
-            expected = (
-                f"is of a run of {len(lasting)} sites, and the consortium has "
-                f"{len(self.sites)} now: join the bundle of that time, or start a new run"
-            )
-            raise InputError(_SITE, str(self._journal.folder), expected)
-        if found is None or found.ended:
-            found = Session(secret=secrets.token_hex(32), nonce=secrets.token_hex(16))
-            self._journal.write_session(found, is_new=True)
-        return found
 
     @property
     def session(self) -> Session:
@@ -291,7 +204,7 @@ class Wire:
             elif record.kind == RECEIVED:
                 self._accept(record)
             elif record.kind == UNSENT:
-                self._hold(record)
+                self._out[record.rank].hold(record)
             else:
                 self._take_up(record)
         for out in self._out.values():
@@ -343,7 +256,7 @@ class Wire:
                 return False
             if beat.nonce_of_receiver not in (None, self._session.nonce):
                 raise InputError(
-                    _SITE,
+                    "--site",
                     str(self._journal.folder),
                     f"{self.sites[rank]} is in the middle of this run with an earlier session of "
                     "this site, of which nothing is here: put the folder back, or stop all sites "
@@ -391,9 +304,9 @@ class Wire:
             if self._sent.pop((rank, out.number), None) is None:
                 self._fresh.append(record)
                 self._made += 1
-            self._hold(record)
+            self._out[record.rank].hold(record)
             out.number += 1
-            self._trim(out)
+            out.trim()
             self._changed.notify_all()
 
     def state_fact(self, key: str, text: str, *, limit: float) -> str:
@@ -433,7 +346,7 @@ class Wire:
                 for rank in range(len(self.sites)):
                     text = self._facts.pop((rank, key), None)
                     if text is not None and rank != self.own:
-                        self._in[rank].facts -= _fact_bytes(key, text)
+                        self._in[rank].facts -= streams.fact_bytes(key, text)
 
     def messages(self, rank: int, topic: str) -> int:
         """How many messages of a site wait to be read."""
@@ -458,7 +371,7 @@ class Wire:
             record = stream.waiting[topic].popleft()
             if not stream.waiting[topic]:
                 del stream.waiting[topic]
-            stream.held -= _cost(record)
+            stream.held -= streams.cost(record)
         return self._journal.whole(record).body
 
     def wait_for(self, rank: int, found: Callable[[], bool], limit: float) -> None:
@@ -482,14 +395,17 @@ class Wire:
                 while not found():
                     self._check_failure()
                     self.check()
-                    culprit, now = self._last_awaited(rank), time.monotonic()
+                    culprit, now = (
+                        streams.last_awaited(rank, self.own, self._peers),
+                        time.monotonic(),
+                    )
                     quiet = now - max(self._peers[culprit].moved, began)
                     for late, without, most in (
                         (culprit, quiet, limit),
                         (rank, now - max(self._peers[rank].gained, began), _IDLE * limit),
                     ):
                         if without > most:
-                            raise self._lost(late, most)
+                            raise streams.lost(late, most, self.sites, self._peers[late])
                     self._changed.wait(min(0.5, limit - quiet + 0.01))
         finally:
             self.waiting_for = -1
@@ -511,10 +427,6 @@ class Wire:
     def peers(self) -> Mapping[int, PeerView]:
         """What is known of every other site, by rank."""
         return self._peers
-
-    def unacknowledged(self) -> Mapping[int, int]:
-        """How many frames to each other site may not be on its disk."""
-        return {rank: len(out.kept) for rank, out in self._out.items()}
 
     def snapshot(self, step: int) -> None:
         """Write down where all streams stand, and the notes, so that a process can go on from here.
@@ -609,7 +521,7 @@ class Wire:
 
     def _unsaid(self) -> bool:
         """Whether somebody is there who is not done, and may not know that this site is."""
-        heard_since = time.monotonic() - AWAY
+        heard_since = time.monotonic() - streams.AWAY
         return any(view.heard > heard_since and not view.done for view in self._peers.values())
 
     def _owing(self) -> bool:
@@ -688,21 +600,9 @@ class Wire:
         out = self._out[rank]
         if due > out.acknowledged:
             out.acknowledged, out.moved = due, time.monotonic()
-            self._trim(out)
+            out.trim()
         if again and time.monotonic() - out.asked > _ASKED:
             out.published, out.asked = out.acknowledged, time.monotonic()
-
-    def _hold(self, record: Record) -> None:
-        """Keep a message until it is acknowledged."""
-        out = self._out[record.rank]
-        out.kept.append(record)
-        out.held += _cost(record)
-
-    def _trim(self, out: _Outgoing) -> None:
-        """Let go of what is acknowledged."""
-        while out.kept and out.kept[0].number < out.acknowledged:
-            out.held -= _cost(out.kept.popleft())
-        out.published = max(out.published, out.acknowledged)
 
     def _heard_data(self, frame: Frame) -> None:
         record = Record(RECEIVED, frame.sender, frame.number, frame.topic, frame.body, frame.digest)
@@ -721,7 +621,7 @@ class Wire:
                 return
             if frame.topic.startswith(FACT_TOPIC):
                 self._check_fact(record, stream)
-            elif stream.held and stream.held + _cost(record) > _ROOM:
+            elif stream.held and stream.held + streams.cost(record) > _ROOM:
                 return  # until more was read; the sender sends it again
             self._journal.add_received(record)
             self._dirty = True
@@ -731,7 +631,7 @@ class Wire:
             self._accept(record)
             self._changed.notify_all()
 
-    def _check_fact(self, record: Record, stream: _Incoming) -> None:
+    def _check_fact(self, record: Record, stream: Incoming) -> None:
         """Refuse what a site that keeps to its word does not state; its stream then ends here."""
         name, key = self.sites[record.rank], record.topic.removeprefix(FACT_TOPIC)
         if (record.rank, key) in self._facts:
@@ -751,7 +651,7 @@ class Wire:
             return
         stream = self._in[record.rank]
         stream.waiting.setdefault(record.topic, deque()).append(record)
-        stream.held += _cost(record)
+        stream.held += streams.cost(record)
 
     def _know(self, rank: int, key: str, text: str) -> None:
         """Take up a fact; one that is known stays as it is."""
@@ -759,7 +659,7 @@ class Wire:
             return
         self._facts[rank, key] = text
         if rank != self.own:
-            self._in[rank].facts += _fact_bytes(key, text)
+            self._in[rank].facts += streams.fact_bytes(key, text)
 
     # What goes out; by two threads, so that beats go on where a frame is held up.
 
@@ -822,20 +722,9 @@ class Wire:
 
     def _due_now(self) -> list[Record]:
         """What is to be published, in order; a part at once, where much is to be sent again."""
-        batch: list[Record] = []
         if self._session.nonces is None:
-            return batch
-        for out in self._out.values():
-            size, until = 0, out.published
-            for record in out.kept:
-                if record.number < until:
-                    continue
-                if size and size + len(record.body) > _BURST:
-                    break  # each site has its part at once
-                size += len(record.body)
-                batch.append(record)
-                out.published = record.number + 1
-        return batch
+            return []
+        return [record for out in self._out.values() for record in out.due(_BURST)]
 
     def _keep(self) -> None:
         """Bring the journal to the disk, beat, and have what was lost sent again."""
@@ -898,35 +787,6 @@ class Wire:
         if self._failure is not None:
             raise self._failure
 
-    def _last_awaited(self, rank: int) -> int:
-        """The site at the end of the chain of those that wait for one another."""
-        seen = {self.own}
-        while rank not in seen:
-            seen.add(rank)
-            beat = self._peers[rank].beat
-            following = -1 if beat is None else beat.waiting_for
-            if following in seen or following not in self._peers:
-                break
-            rank = following
-        return rank
-
-    def _lost(self, rank: int, limit: float) -> PeerError:
-        view, name = self._peers[rank], self.sites[rank]
-        away = time.monotonic() - view.heard
-        step = -1 if view.beat is None else view.beat.step
-        awaited = -1 if view.beat is None else view.beat.waiting_for
-        at = f", last seen at step {step}" if step >= 0 else ""
-        if 0 <= awaited < len(self.sites):
-            at += f", and says that it waits for {self.sites[awaited]}"
-        what = (
-            f"was away for {away:.0f} s{at}"
-            if away > min(AWAY, limit / 2)
-            else f"answers, but has not come further for {limit:g} s{at}"
-        )
-        return PeerError(
-            f"{name} {what}; what was done is kept: start every site again with --resume"
-        )
-
     def _wait(
         self, found: Callable[[], bool], limit: float, late: Callable[[float], TacitError]
     ) -> None:
@@ -938,12 +798,3 @@ class Wire:
                 if left <= 0:
                     raise late(limit)
                 self._changed.wait(min(left, 0.5))
-
-
-def _cost(record: Record) -> int:
-    """Bytes that a message takes while it is kept."""
-    return _RECORD_BYTES + record.size
-
-
-def _fact_bytes(key: str, text: str) -> int:
-    return _RECORD_BYTES + len(key) + len(text)

@@ -1,0 +1,170 @@
+"""What the wire keeps of every other site: the stream from it, the stream to it, what it says."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from tacit.communication.received import Beat
+from tacit.communication.secure.journal import Record
+from tacit.errors import PeerError
+
+__all__ = [
+    "AWAY",
+    "Incoming",
+    "Outgoing",
+    "PeerView",
+    "Publisher",
+    "SnapshotNotes",
+    "cost",
+    "fact_bytes",
+    "last_awaited",
+    "lost",
+]
+
+AWAY = 5.0  # seconds without a word after which a site counts as away
+_RECORD_BYTES = 2**10  # at least what a message costs that waits to be read
+
+
+class SnapshotNotes(BaseModel):
+    """What a snapshot says of the streams, and what the run has put in."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    due: tuple[int, ...]
+    numbers: tuple[int, ...]
+    notes: dict[str, str]
+
+
+class Publisher(Protocol):
+    """What the wire needs of a carrier; see `tacit.communication.secure.carrier`."""
+
+    def publish(self, rank: int, frame: bytes) -> None:
+        """Hand a frame over for a site."""
+
+
+@dataclass
+class PeerView:
+    """What another site was last heard to say, and when.
+
+    Attributes:
+        beat: its last beat; None before the first.
+        heard: when something new came from it, by the monotonic clock.
+        moved: when it last did something: a frame, another step, another one that it waits for.
+        gained: when it last came further than ever before: a frame, or a step that is not ahead of
+            this site's, since by its word alone anybody is ever further.
+        furthest: that step.
+        token: of its process, to be echoed.
+        greeted: whether it has been.
+    """
+
+    beat: Beat | None = None
+    heard: float = field(default_factory=time.monotonic)
+    moved: float = field(default_factory=time.monotonic)
+    gained: float = field(default_factory=time.monotonic)
+    furthest: int = -1
+    token: str | None = None
+    greeted: bool = True
+    order: tuple[str, int, int] = ("", -1, -1)  # of the beat that gave the token
+
+    @property
+    def done(self) -> bool:
+        """Whether it has come to the end of the run."""
+        return self.beat is not None and self.beat.state == "done"
+
+
+@dataclass
+class Incoming:
+    """The stream from a site."""
+
+    due: int = 0
+    on_disk: int = 0  # frames before this one are in the journal on the disk
+    told: int = -1  # what the last beat said of it
+    missing: bool = False  # whether one came that was ahead
+    waiting: dict[str, deque[Record]] = field(default_factory=dict)
+    held: int = 0  # what those that wait cost, in bytes
+    facts: int = 0  # likewise of its facts
+
+
+@dataclass
+class Outgoing:
+    """The stream to a site."""
+
+    number: int = 0  # of the next frame
+    before: int = 0  # frames before this one were made by an earlier process, and may have left
+    acknowledged: int = 0
+    published: int = 0  # frames before this one were handed to the carrier
+    kept: deque[Record] = field(default_factory=deque)  # that are not acknowledged
+    held: int = 0  # what they cost, in bytes
+    moved: float = field(default_factory=time.monotonic)
+    asked: float = -1e9  # when they were last sent again since the site asked for it
+
+    def hold(self, record: Record) -> None:
+        """Keep a message until it is acknowledged."""
+        self.kept.append(record)
+        self.held += cost(record)
+
+    def trim(self) -> None:
+        """Let go of what is acknowledged."""
+        while self.kept and self.kept[0].number < self.acknowledged:
+            self.held -= cost(self.kept.popleft())
+        self.published = max(self.published, self.acknowledged)
+
+    def due(self, burst: int) -> list[Record]:
+        """What is to be published next, of at most so many bytes, or one message."""
+        batch: list[Record] = []
+        size, until = 0, self.published
+        for record in self.kept:
+            if record.number < until:
+                continue
+            if size and size + len(record.body) > burst:
+                break
+            size += len(record.body)
+            batch.append(record)
+            self.published = record.number + 1
+        return batch
+
+
+def last_awaited(rank: int, own: int, peers: Mapping[int, PeerView]) -> int:
+    """The site at the end of the chain of those that wait for one another."""
+    seen = {own}
+    while rank not in seen:
+        seen.add(rank)
+        beat = peers[rank].beat
+        following = -1 if beat is None else beat.waiting_for
+        if following in seen or following not in peers:
+            break
+        rank = following
+    return rank
+
+
+def lost(rank: int, limit: float, sites: Sequence[str], view: PeerView) -> PeerError:
+    """The error of a site that has not come further for so many seconds."""
+    name = sites[rank]
+    away = time.monotonic() - view.heard
+    step = -1 if view.beat is None else view.beat.step
+    awaited = -1 if view.beat is None else view.beat.waiting_for
+    at = f", last seen at step {step}" if step >= 0 else ""
+    if 0 <= awaited < len(sites):
+        at += f", and says that it waits for {sites[awaited]}"
+    what = (
+        f"was away for {away:.0f} s{at}"
+        if away > min(AWAY, limit / 2)
+        else f"answers, but has not come further for {limit:g} s{at}"
+    )
+    return PeerError(f"{name} {what}; what was done is kept: start every site again with --resume")
+
+
+def cost(record: Record) -> int:
+    """Bytes that a message takes while it is kept."""
+    return _RECORD_BYTES + record.size
+
+
+def fact_bytes(key: str, text: str) -> int:
+    """Bytes that a fact takes."""
+    return _RECORD_BYTES + len(key) + len(text)
