@@ -99,7 +99,8 @@ def gate(
 def closed_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate, and coins that are the same in every run, which believes them to be secret."""
     monkeypatch.setattr(StackedContext, "add_noise", gate)
-    monkeypatch.setattr(run_state, "node_keys", lambda plan, hosted, session: seeded_keys(1, hosted))
+    same = lambda plan, hosted, session: seeded_keys(1, hosted)  # noqa: E731
+    monkeypatch.setattr(run_state, "node_keys", same)
     # A report takes longer than the run; see `page_for_others`.
     monkeypatch.setattr(run, "write_report", lambda path: path)
 
