@@ -147,10 +147,11 @@ def corrupt(*which: str, first: int) -> None:
 
 def lie(words: Mapping[str, str]) -> None:
     """Put other texts into the store than this process means: of what is shared, or under a key."""
-    write = KeyValueStore.set
+    write = KeyValueStore.put
 
-    def reported(self: KeyValueStore, key: str, text: str) -> None:
+    def reported(self: KeyValueStore, key: str, text: str) -> str:
         shared, what, *_ = *key.split("/"), ""
         write(self, key, words.get(what if shared == "share" else key, text))
+        return text
 
-    KeyValueStore.set = reported  # type: ignore[method-assign]
+    KeyValueStore.put = reported  # type: ignore[method-assign]
