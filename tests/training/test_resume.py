@@ -38,10 +38,13 @@ from experiments import (
     write_experiment,
     write_module,
 )
+from tacit.communication.peers import Alone
+from tacit.communication.received import Form
 from tacit.config import load_config
 from tacit.errors import BudgetError, InputError
 from tacit.privacy.ledger.ledger import Ledger, read_ledger, step_runs
 from tacit.privacy.ledger.shared import account_files
+from tacit.training import budget, state
 from tacit.training.loop import execute
 from tacit.training.prepare import Job, prepare
 from tacit.training.run_folder import checkpoint
@@ -207,6 +210,31 @@ def test_what_was_booked_ahead_and_not_sent_is_given_back(tmp_path: Path) -> Non
             assert spent is not None
             mu = math.sqrt(until) / node.noise_scale
             assert gaussian_delta(spent, mu) == pytest.approx(1e-5, rel=1e-5)
+
+
+class SaysNew(Alone):
+    """A process of rank 0 that says of a run that goes on that it is a new one."""
+
+    def share(self, what: str, value: Any, schema: Form[Any]) -> list[Any]:
+        return [False] if what == "going on" else super().share(what, value, schema)
+
+
+def test_nobody_decides_for_another_whether_its_ledgers_limit_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, asked = tmp_path / "run", []
+    private = {"noise_std": None, "noise_seed": None, "epsilon": 1.0, "ledger": str(tmp_path)}
+    sections = experiment(privacy=private)
+    execute(job_of(sections), out=run, should_stop=after(1))
+
+    def affordable(*arguments: Any) -> tuple[int, str | None]:
+        asked.append(arguments[3])
+        return budget.affordable(*arguments)
+
+    monkeypatch.setattr(state, "affordable", affordable)
+    execute(job_of(sections), out=run, resume=True, alone=SaysNew())
+    (ledger,) = asked
+    assert ledger is not None
 
 
 def test_a_stop_at_the_last_step_is_the_end(tmp_path: Path) -> None:

@@ -305,7 +305,8 @@ def _train(
         hooks.metrics(record(run))
     _begin_reserving(run)
     returned_to = peers.session.returned_to
-    if returned_to is not None and returned_to > run.first and peers.agreed_stop(run.step, False):
+    amid = returned_to is not None and run.first < returned_to < run.until
+    if amid and peers.agreed_stop(run.step, False):  # the vote that it had cast, and its outcome
         called = _any_callback(peers, hooks)
         if run.ledger is not None:
             _settle(run, run.ledger, adaptive=True)

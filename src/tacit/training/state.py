@@ -326,9 +326,10 @@ def _agreed_terms(
     plan, first = job.plan, 0
     lacking = None
     notes: tuple[str, ...] = ()
-    # What rank 0 says: a site that was killed while the others met goes on, and they begin.
-    resume, *_ = peers.share("going on", resume, FLAG)
-    if folder is not None and resume:
+    # A site that was killed while the others met goes on, and they begin: which of the two it is
+    # for all, rank 0 says. Of this process's own budgets its own ledgers speak, whatever that is.
+    goes_on, *_ = peers.share("going on", resume, FLAG)
+    if folder is not None and goes_on:
         kept, damaged = checkpoints.sound(folder.path, job.digest, _run_id(ledger))
         first, lacking = _common_checkpoint(kept, peers, plan.steps)
         notes = tuple(f"{name} is damaged, and was not used" for name in damaged)

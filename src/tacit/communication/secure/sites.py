@@ -154,8 +154,10 @@ class SiteCluster:
         self._stop_vote = StopVote(
             self.rank, self.processes, first + 1, self._votes, wait=self._votes.wait
         )
-        if self.session.returned_to is None:
+        returned_to = self.session.returned_to
+        if returned_to is None:
             self.session.keep(first)
+        self._own.kept(first if returned_to is None else returned_to)
 
     def agreed_stop(self, step: int, asked: bool) -> bool:
         """Whether to stop before this step: the same answer at every site; see `StopVote`."""
