@@ -309,6 +309,27 @@ def test_what_was_made_when_the_session_began_comes_back_with_its_snapshot(tmp_p
         again.close(ended=False, linger=0.0)
 
 
+def test_the_snapshot_before_the_last_stays_for_a_checkpoint_that_is_damaged(tmp_path):
+    mesh = Mesh(2)
+    with facing_puppets(mesh, tmp_path) as (wire, puppets):
+        sites = cluster(wire)
+        sites.begin(0)
+        for step in (10, 20):
+            sites.session.keep(step)
+            sites.saved(step)
+            assert wire._journal.snapshots() == [step - 10, step]
+        wire.close(ended=False, linger=0.0)
+        again = mesh.wire(0, tmp_path / "own")
+        mesh.start(again, 20)
+        meshes.meet(again, puppets)
+        sites = cluster(again, 20)
+        sites.begin(0)
+        sites.session.keep(30)
+        sites.saved(30)
+        assert again._journal.snapshots() == [20, 30]
+        again.close(ended=False, linger=0.0)
+
+
 def test_what_a_site_shares_stands_when_it_comes_back(tmp_path):
     mesh = Mesh(2)
     with facing_puppets(mesh, tmp_path) as (wire, (puppet,)):
