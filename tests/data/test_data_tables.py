@@ -430,5 +430,6 @@ def test_a_table_without_a_line_of_names_quotes_no_record(tmp_path: Path) -> Non
         path.write_text(lines)
         with pytest.raises(InputError, match=words) as caught:
             SCHEMA.dataset(read_table(path, "task.dataset"))
-        assert "Alice" not in str(caught.value)
-        assert "34" not in str(caught.value)
+        said = str(caught.value).replace(str(path), "")  # a folder may be called by any number
+        assert "Alice" not in said
+        assert "34" not in said
