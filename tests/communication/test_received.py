@@ -26,14 +26,14 @@ from tacit.communication import received
 from tacit.communication.cluster import Cluster
 from tacit.communication.cluster.cluster import Place
 from tacit.communication.cluster.gathering import Gatherer, LostError
-from tacit.communication.cluster.reports import read_report, write_report
-from tacit.communication.cluster.stop_vote import StopVote
 from tacit.communication.cluster.watch import Heartbeat
 from tacit.communication.colours import Released, opened
 from tacit.communication.exchange import BetweenProcesses
 from tacit.communication.exchange.messages import HEADER_BYTES
 from tacit.communication.peers import Alone
 from tacit.communication.received import METRICS, Metrics
+from tacit.communication.reports import read_report, write_report
+from tacit.communication.stop_vote import StopVote
 from tacit.config import load_config
 from tacit.errors import InputError, PeerError, TacitError
 from tacit.privacy import Gaussian, to_statement

@@ -26,9 +26,9 @@ from tacit.communication.cluster.rendezvous import (
     read_place,
     resolve,
 )
-from tacit.communication.cluster.reports import read_report, write_report
 from tacit.communication.cluster.store import KeyValueStore, open_board
 from tacit.communication.received import STEP, Form
+from tacit.communication.reports import read_report, write_report
 from tacit.errors import (
     BudgetError,
     DivergenceError,

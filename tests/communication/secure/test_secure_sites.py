@@ -15,7 +15,6 @@ from pydantic import TypeAdapter
 
 from communication.secure import mesh as meshes
 from communication.secure.mesh import LIMIT, Mesh, facing_puppets, formed
-from tacit.communication.cluster.stop_vote import StopVote
 from tacit.communication.received import STEP, VOTE, Form
 from tacit.communication.secure.frames import DATA
 from tacit.communication.secure.journal import Journal, Record, Session
@@ -29,6 +28,7 @@ from tacit.communication.secure.sites import (
     session_folder,
     session_lasts,
 )
+from tacit.communication.stop_vote import StopVote
 from tacit.errors import BudgetError, InputError, PeerError
 
 SCHEMA = Form(TypeAdapter(list[int]))

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from tacit.communication.cluster.reports import describe_rank, write_report
-from tacit.communication.cluster.stop_vote import StopVote
 from tacit.communication.cluster.store import SharedFacts
 from tacit.communication.cluster.watch import Seen, Watch, first_failure
 from tacit.communication.peers import FreshSession, PeerState, SessionMemory
 from tacit.communication.received import STEP, TOKEN, Form
+from tacit.communication.reports import describe_rank, write_report
+from tacit.communication.stop_vote import StopVote
 from tacit.errors import PeerError, TacitError
 
 if TYPE_CHECKING:

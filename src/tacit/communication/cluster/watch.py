@@ -16,9 +16,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tacit.communication.cluster.reports import describe_rank, lost, read_report, write_report
 from tacit.communication.cluster.store import KeyValueStore
 from tacit.communication.received import HEARTBEAT
+from tacit.communication.reports import describe_rank, lost, read_report, write_report
 from tacit.errors import PeerError, TacitError
 
 __all__ = ["Heartbeat", "Watch", "beat_of", "first_failure", "silence_of"]

@@ -23,14 +23,14 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
 
-from tacit.communication.cluster.reports import report_of
-from tacit.communication.cluster.stop_vote import StopVote
 from tacit.communication.peers import PeerState, SessionMemory
 from tacit.communication.received import VOTE, Form
+from tacit.communication.reports import report_of
 from tacit.communication.secure.frames import LONGEST_HEAD
 from tacit.communication.secure.journal import Journal
 from tacit.communication.secure.streams import AWAY, PeerView
 from tacit.communication.secure.wire import Wire
+from tacit.communication.stop_vote import StopVote
 from tacit.errors import BudgetError, DivergenceError, InputError, LeakError, PeerError, TacitError
 
 if TYPE_CHECKING:

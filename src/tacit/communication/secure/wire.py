@@ -39,9 +39,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 
-from tacit.communication.cluster.reports import error_of
 from tacit.communication.received import BEAT as BEAT_FORM
 from tacit.communication.received import Beat, Report
+from tacit.communication.reports import error_of
 from tacit.communication.secure import streams
 from tacit.communication.secure.frames import (
     BEAT,

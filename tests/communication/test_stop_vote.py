@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.communication.cluster.stop_vote import StopVote
+from tacit.communication.stop_vote import StopVote
 from tacit.errors import PeerError
 
 
