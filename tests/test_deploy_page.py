@@ -118,7 +118,8 @@ def test_the_page_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for name in ("WORLD_SIZE", "RANK"):
         monkeypatch.delenv(name, raising=False)
     text = PAGE.read_text(encoding="utf-8")
-    lines = [line for code in _COMMANDS.findall(text) for line in code.splitlines()]
+    codes = (code.replace("\\\n", " ") for code in _COMMANDS.findall(text))
+    lines = [line for code in codes for line in code.splitlines()]
     steps = [line.partition("$ ") for line in lines]
     assert {machine for machine, _, _ in steps} == set(MACHINES)
     with machines(tmp_path) as all_:
