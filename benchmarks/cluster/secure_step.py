@@ -233,7 +233,8 @@ def _exchange(job: Any, channel: Channel) -> BetweenProcesses:
 def _forget(site: SiteCluster, number: int, meet: _Meeting) -> None:
     """A checkpoint's snapshot, once all is acknowledged."""
     deadline = time.monotonic() + _LIMIT
-    while any(site.wire.unacknowledged().values()) and time.monotonic() < deadline:
+    streams = site.wire._out.values()  # what is kept of them is not yet on the receivers' disks
+    while any(stream.kept for stream in streams) and time.monotonic() < deadline:
         time.sleep(0.01)
     site.session.keep(number + 1)
     site.saved(number + 1)

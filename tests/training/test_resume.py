@@ -44,6 +44,7 @@ from tacit.config import load_config
 from tacit.errors import BudgetError, InputError
 from tacit.privacy.ledger.ledger import Ledger, read_ledger, step_runs
 from tacit.privacy.ledger.shared import account_files
+from tacit.report.documents.status import STATUS
 from tacit.training import budget, state
 from tacit.training.loop import execute
 from tacit.training.prepare import Job, prepare
@@ -455,9 +456,13 @@ def stopped(tmp_path: Path) -> Path:
 
 
 def digests(run: Path) -> dict[str, str]:
-    """What a run folder holds; SQLite may put a header into an empty ledger."""
+    """What a run folder holds of its run; SQLite may put a header into an empty ledger.
+
+    `status.json` is not of the run: it says how the last process ended, also one that was refused.
+    """
     files = [path for path in run.iterdir() if path.stat().st_size or path.suffix != ".sqlite"]
-    return {path.name: sha256(path.read_bytes()).hexdigest() for path in files}
+    kept = [path for path in files if path.name != STATUS]
+    return {path.name: sha256(path.read_bytes()).hexdigest() for path in kept}
 
 
 def refused_to_resume(folder: Path) -> str:

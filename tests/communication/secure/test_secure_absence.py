@@ -37,12 +37,12 @@ def written(folder: Path, *, own: bool = False, **changes: Any) -> Path:
     )
 
 
-def held(group: Consortium, file: Path, gate: Path, **options: Any) -> None:
-    """Start all sites, which wait before step `HELD` until the gate is opened."""
-    gate.write_text(str(HELD))
+def held(group: Consortium, file: Path, gate: Path, step: int = HELD, **options: Any) -> None:
+    """Start all sites, which wait before a step until the gate is opened."""
+    gate.write_text(str(step))
     group.relay()
     group.train_all(file, tamper=gated(gate), **options)
-    group.until_step(HELD)
+    group.until_step(step)
 
 
 def assert_right(group: Consortium, file: Path, folder: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_site_that_lost_its_own_cannot_come_back_as_if_nothing_were(
 ) -> None:
     file, gate = written(tmp_path, patience=20.0), tmp_path / "gate"
     with consortium(tmp_path) as group:
-        held(group, file, gate)
+        held(group, file, gate, step=10)  # the second checkpoint: what came before is forgotten
         group.running["west"].kill()
         session = group.session("west")
         shutil.rmtree(session if lost == "session" else group.run_folder("west"))
@@ -131,6 +131,21 @@ def test_a_site_that_lost_its_own_cannot_come_back_as_if_nothing_were(
         for name in ("north", "south"):  # they wait for as long as they said, and no longer
             answer = group.running[name].end()
             assert (answer.code, "west" in answer.refusal) == (4, True)
+
+
+def test_a_site_that_lost_its_run_folder_makes_all_again_while_its_session_holds_all(
+    tmp_path: Path,
+) -> None:
+    file, gate = written(tmp_path), tmp_path / "gate"
+    with consortium(tmp_path) as group:
+        held(group, file, gate)
+        group.running["west"].kill()
+        shutil.rmtree(group.run_folder("west"))
+        gate.write_text(str(STEPS))
+        group.train("west", file, resume=True)
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [0] * 3, answers
+        assert_right(group, file, tmp_path)
 
 
 def test_records_that_were_changed_are_not_sent_beside_those_that_were(tmp_path: Path) -> None:
