@@ -106,6 +106,10 @@ class PeerError(TacitError):
     public = True
 
 
+class GoneError(PeerError):
+    """A site for which something waits has been left out of the run, which goes on without it."""
+
+
 class DivergenceError(TacitError):
     """The model of a node is no longer finite."""
 

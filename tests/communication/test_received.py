@@ -26,7 +26,7 @@ from tacit.communication import received
 from tacit.communication.cluster import Cluster
 from tacit.communication.cluster.cluster import Place
 from tacit.communication.cluster.gathering import Gatherer, LostError
-from tacit.communication.cluster.watch import Heartbeat
+from tacit.communication.cluster.watch import Heartbeat, Seen
 from tacit.communication.colours import Released, opened
 from tacit.communication.exchange import BetweenProcesses
 from tacit.communication.exchange.messages import HEADER_BYTES
@@ -169,6 +169,8 @@ class Quiet:
     """A watch that sees nothing wrong."""
 
     hosts: Sequence[Sequence[int]] = ()
+    seen = (Seen(),) * 4
+    step, waiting = -1, None
 
     def failure(self) -> None:
         """The run goes on."""

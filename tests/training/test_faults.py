@@ -581,3 +581,15 @@ def test_a_plan_refuses_before_anything_runs() -> None:
     config = load_config({"algorithm": {"name": "choco-sgd"}, "faults": {"drop": 0.1}}, count=4)
     with pytest.raises(InputError, match="apart for ever"):
         build_plan(config, [100] * 4, 3)
+
+
+@pytest.mark.parametrize("graph", ["ring", "directed-ring", "complete", "exponential"])
+def test_nodes_that_are_set_apart_are_like_nodes_that_are_away(graph: str) -> None:
+    mixing = mixing_of(graph, 6)
+    plan = planned(mixing, down=[(2, 0, 4), (5, 0, 4)])
+    assert plan is not None
+    for t in range(4):
+        apart = mixing.at(t).apart([2, 5]).matrix()
+        np.testing.assert_array_equal(apart, plan.weights(t, mixing.at(t)).matrix())
+        np.testing.assert_allclose(apart.sum(0), 1.0)
+        assert apart[2, 2] > 0

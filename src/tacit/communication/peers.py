@@ -36,7 +36,8 @@ class PeerState:
         rank: which it is.
         name: of its site; of a process without one, "rank 2".
         state: "connected": it was heard of just now; "away": it was, and is not any more; "done":
-            it has ended as it should; "unknown": it was never heard of.
+            it has ended as it should; "gone": the run goes on without it; "unknown": it was never
+            heard of.
         step: steps that it has made, by its own word; None before the first word of it.
         quiet: seconds since it was last heard of; None where it never was.
         waiting_for: the ranks that it waits for now.
@@ -45,7 +46,7 @@ class PeerState:
 
     rank: int
     name: str
-    state: Literal["connected", "away", "done", "unknown"]
+    state: Literal["connected", "away", "gone", "done", "unknown"]
     step: int | None = None
     quiet: float | None = None
     waiting_for: tuple[int, ...] = ()

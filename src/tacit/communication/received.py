@@ -240,6 +240,7 @@ class Beat(_Model):
     waiting_for: Annotated[int, Field(ge=-1, lt=_MOST_RANKS)]
     state: Literal["forming", "running", "done", "failed"]
     report: Report | None
+    left: Annotated[tuple[tuple[_Rank, _Step], ...], Field(max_length=_MOST_RANKS, fail_fast=True)]
 
 
 # Built when they are first used: a process that is alone uses none.
@@ -280,7 +281,7 @@ FOLDER = Form(TypeAdapter(FolderName), 1000)
 SUMMARY = Form(TypeAdapter(Summary))
 METRICS = Form(TypeAdapter(Metrics), 16 * 2**20)
 REPORT = Form(TypeAdapter(Report), 2**14)
-BEAT = Form(TypeAdapter(Beat), 2**15)
+BEAT = Form(TypeAdapter(Beat), 2**17)
 HEARTBEAT = Form(
     TypeAdapter[tuple[int, int, int | None, bool]](
         tuple[_Beat, _Beat, _Rank | None, bool], config=_LATER
@@ -289,4 +290,14 @@ HEARTBEAT = Form(
 )
 VOTE = Form(
     TypeAdapter[tuple[int, int, bool, int]](tuple[_Step, _Step, bool, _Count], config=_LATER), 80
+)
+VOTES = Form(
+    TypeAdapter[list[tuple[int, int, bool, int]]](
+        Annotated[
+            list[tuple[_Step, _Step, bool, _Count]],
+            Field(max_length=_MOST_RANKS, fail_fast=True),
+        ],
+        config=_LATER,
+    ),
+    2**20,
 )

@@ -140,6 +140,17 @@ class Weights:
         starts = np.concatenate([[0], np.cumsum(counts)])
         return Weights(starts, self.sources[kept], values[kept])
 
+    def apart(self, nodes: Sequence[int]) -> Weights:
+        """The same without the edges of some nodes; each sender keeps its part.
+
+        Columns sum to what they did, and so do rows where the weights are symmetric.
+        """
+        inside = np.zeros(self.nodes, np.bool_)
+        inside[list(nodes)] = True
+        touched = inside[self.targets] | inside[self.sources]
+        lost = np.flatnonzero(touched & (self.targets != self.sources))
+        return self.without(lost, self.sources[lost])
+
     def repeated(self, copies: int) -> Weights:
         """So many graphs beside each other, which do not talk: `[copies * nodes]` nodes."""
         shifts = np.arange(copies)[:, None]

@@ -190,14 +190,15 @@ def _around(
     job: Job, parts: Sequence[MetricsPart], whole: bool
 ) -> tuple[float, Mapping[str, Any] | None]:
     """Distance of all models to their mean, and what that mean scores."""
-    counts = [len(report["nodes"]) for report, _ in parts]
+    here = [(report, total) for report, total in parts if len(total)]  # of those that are not gone
+    counts = [len(report["nodes"]) for report, _ in here]
     every = sum(counts)
-    means = [total.double() / count for (_, total), count in zip(parts, counts, strict=True)]
+    means = [total.double() / count for (_, total), count in zip(here, counts, strict=True)]
     mean = torch.stack([m * c for m, c in zip(means, counts, strict=True)]).sum(0) / every
     between = [
         count * float((own - mean).square().sum()) for own, count in zip(means, counts, strict=True)
     ]
-    within = [float(report["spread"]) for report, _ in parts]
+    within = [float(report["spread"]) for report, _ in here]
     distance = math.sqrt(sum([*between, *within]) / every)  # of what is huge, infinity
     if job.test is None:
         return distance, None

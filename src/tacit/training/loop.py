@@ -64,6 +64,7 @@ from tacit.training.state import (
     RunState,
     begin,
     drawn_again,
+    gone_ranks,
     record,
     save,
     share_of,
@@ -439,6 +440,15 @@ def _delay(run: RunState, k: int) -> None:
         time.sleep(run.plan.faults.delay(k, run.job.hosted))
 
 
+def _left_out(name: str) -> str:
+    """What a result says of a site without which the run went on."""
+    return (
+        f"{name} was left out, since it was away for longer than train.patience: for its nodes "
+        "stand the scores that it sent last, and an epsilon as if they had gone on; its own "
+        "ledger holds what it spent"
+    )
+
+
 def _finish(run: RunState, hooks: Hooks) -> Result:
     """Measure, write down, and hand over."""
     job, plan, communication = run.job, run.plan, run.communication
@@ -448,6 +458,7 @@ def _finish(run: RunState, hooks: Hooks) -> Result:
     hooks.metrics(record(run, whole=True))
     communication.finish()
     hooks.metrics(take_rows(run, whole=True))
+    run.notes = (*run.notes, *map(_left_out, gone_ranks(run.peers).values()))
     own = {} if run.ledger is None else run.ledger.charged()
     charged = together(run.peers, "list of steps reserved at the end", job, own)
     epsilon = epsilon_spent(plan, charged)

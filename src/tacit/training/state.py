@@ -58,6 +58,7 @@ __all__ = [
     "MakeContext",
     "RunState",
     "begin",
+    "gone_ranks",
     "record",
     "save",
     "share_of",
@@ -406,6 +407,11 @@ def _check_reserved(
             raise InputError("ledger", str(folder.ledger), expected, public=True)
 
 
+def gone_ranks(peers: Peers) -> dict[int, str]:
+    """The names of the sites without which the run goes on, by rank."""
+    return {site.rank: site.name for site in peers.seen() if site.state == "gone"}
+
+
 def together(
     peers: Peers, what: str, job: Job, own: Mapping[int, Sequence[Interval]]
 ) -> dict[int, tuple[Interval, ...]]:
@@ -420,10 +426,14 @@ def together(
     listed = [_merged(own.get(node, ())) for node in job.hosted]
     charged = {node: tuple(own.get(node, ())) for node in job.hosted}
     steps = job.plan.steps
-    for rank, lists in enumerate(peers.share(what, listed, CHARGED)):
+    shared = peers.share(what, listed, CHARGED)
+    gone = gone_ranks(peers)
+    for rank, lists in enumerate(shared):
         if rank == peers.rank:
             continue
         nodes = job.placement.hosted(rank)
+        if rank in gone:  # the run went on without it: as if it had made all steps of this process
+            lists = [listed[0]] * len(nodes)
         if len(lists) != len(nodes):
             raise PeerError(
                 f"rank {rank} gave reserved steps of {len(lists)} nodes, not {len(nodes)}"

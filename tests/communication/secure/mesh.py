@@ -296,6 +296,7 @@ class Puppet:
             "waiting_for": -1,
             "state": "running",
             "report": None,
+            "left": [],
         } | more
         return self.packed(BEAT, 0, "beat", json.dumps(said).encode())
 

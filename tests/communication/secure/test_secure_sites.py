@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 from collections.abc import Callable, Sequence
@@ -50,10 +51,10 @@ class WaitsError(Exception):
 class Blackboard:
     """What a wire does with facts, for all sites: what was stated stays, and is seen by all."""
 
-    sites = ("north", "south", "west", "east")
-
-    def __init__(self, own: int, texts: dict[tuple[int, str], str]) -> None:
+    def __init__(self, own: int, count: int, texts: dict[tuple[int, str], str]) -> None:
         self.own, self.texts = own, texts
+        self.sites = ("north", "south", "west", "east")[:count]
+        self.others = [rank for rank in range(count) if rank != own]
 
     def state_fact(self, key: str, text: str, *, limit: float) -> str:
         return self.texts.setdefault((self.own, key), text)
@@ -70,6 +71,11 @@ class Blackboard:
         """Only what nobody asks for again: a site that is behind must still find it."""
 
 
+def begun(counted: bool = False) -> dict[tuple[int, str], str]:
+    """What rank 0 says at the beginning: whether it counts the votes."""
+    return {(0, "whether sites may leave"): json.dumps(counted)}
+
+
 class Voter:
     """A site that makes steps, writes checkpoints, is killed and comes back to one of them."""
 
@@ -84,7 +90,7 @@ class Voter:
         """Take part from the last checkpoint."""
         self.done = False
         self.step, number = self.checkpoint
-        self.votes = _Votes(Blackboard(self.rank, self.texts), LIMIT)  # type: ignore[arg-type]
+        self.votes = _Votes(Blackboard(self.rank, self.count, self.texts), LIMIT)  # type: ignore[arg-type]
         self.votes.number = number
         self.stop = StopVote(
             self.rank, self.count, 1, self.votes, wait=self.votes.wait, clock=self.clock
@@ -117,11 +123,12 @@ class Voter:
     asked_at=st.integers(0, 60),
     kills=st.floats(0, 0.2),
     skew=st.integers(1, 30),
+    counted=st.booleans(),
 )
 @settings(max_examples=100, deadline=None)
-def test_sites_that_come_back_stop_at_the_same_step(seed, count, asked_at, kills, skew):
+def test_sites_that_come_back_stop_at_the_same_step(seed, count, asked_at, kills, skew, counted):
     draws, now = random.Random(seed), [0.0]
-    texts: dict[tuple[int, str], str] = {}
+    texts = begun(counted)
     voters = [Voter(rank, count, texts, lambda: now[0]) for rank in range(count)]
     for turn in range(20_000):
         if all(voter.done for voter in voters):
@@ -143,7 +150,7 @@ def test_sites_that_come_back_stop_at_the_same_step(seed, count, asked_at, kills
 
 
 def test_a_site_casts_the_vote_that_it_cast_before():
-    texts: dict[tuple[int, str], str] = {}
+    texts = begun()
     voters = [Voter(rank, 2, texts, lambda: 0.0) for rank in range(2)]
     for _ in range(2):
         assert all(voter.go() for voter in voters)
@@ -159,15 +166,16 @@ def test_a_site_casts_the_vote_that_it_cast_before():
 @pytest.mark.parametrize(
     "text", ["null", "[0]", "[-1,2,false,1]", "[0,2,false,0]", '["0",2,false,1]', "[7,2,false,1]"]
 )
-def test_a_vote_that_is_none_ends_the_run(text):
-    texts = {(1, "vote 0"): text}
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_vote_that_is_none_ends_the_run(text, counted):
+    texts = begun(counted) | {(1, "vote 0"): text}
     voter = Voter(0, 2, texts, lambda: 0.0)
     with pytest.raises(PeerError, match="wrong vote"):
         voter.go_on(5)
 
 
 def test_a_vote_that_says_another_round_than_its_own_does_not_hang_who_reads_it():
-    texts: dict[tuple[int, str], str] = {}
+    texts = begun()
     voters = [Voter(rank, 2, texts, lambda: 0.0) for rank in range(2)]
     while voters[0].votes.number < 4:
         for voter in voters:

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from communication.secure import mesh as meshes
 from communication.secure.mesh import LIMIT, Mesh, Puppet, facing_puppets, formed, until
+from tacit.communication.secure import streams
 from tacit.communication.secure import wire as wires
 from tacit.communication.secure.frames import DATA
 from tacit.communication.secure.wire import Wire
-from tacit.errors import BudgetError, InputError, PeerError, TacitError
+from tacit.errors import BudgetError, GoneError, InputError, PeerError, TacitError
 
 SHORT = 0.3  # seconds of a wait that is to end in an error
 
@@ -271,8 +272,8 @@ def test_a_flood_is_held_at_the_room_that_a_site_has(tmp_path, monkeypatch, size
 
 
 def test_facts_are_bounded_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(wires, "_FACTS_BYTES", 20_000)
-    monkeypatch.setattr(wires, "_FACT_BYTES", 100)
+    monkeypatch.setattr(streams, "_FACTS_BYTES", 20_000)
+    monkeypatch.setattr(streams, "_FACT_BYTES", 100)
     mesh = Mesh(2)
     with facing_puppets(mesh, tmp_path) as (wire, (liar,)):
         liar.say(liar.packed(DATA, 0, "fact long", bytes(101)))
@@ -415,3 +416,75 @@ def test_after_the_end_nothing_is_taken(tmp_path):
         puppet.say(b"garbage")
         assert wire.refused == before
         assert wire._failure is None
+
+
+def test_rank_0_leaves_a_silent_site_out_and_what_it_had_sent_is_still_read(tmp_path):
+    mesh, asked = Mesh(3), []
+    with facing_puppets(mesh, tmp_path) as (wire, (south, west)):
+        wire.may_leave = lambda ranks: asked.append(ranks) or True
+        wire.step = 4
+        south.say(south.beat(waiting_for=2, step=4))
+        west.say(west.packed(DATA, 0, "exchange", b"first"))
+        until(lambda: wire.messages(2, "exchange") == 1)
+        assert wire.take(2, "exchange", limit=SHORT) == b"first"
+        with pytest.raises(GoneError, match="the run goes on without west"):
+            wire.take(2, "exchange", limit=SHORT)
+        assert asked == [frozenset({2})]
+        assert wire.left == {2: 4 + 3 + 1}
+        until(lambda: (2, 8) in south.heard[-1].left, "word of it")
+        west.say(west.packed(DATA, 1, "exchange", b"late"))
+        west.say(west.beat(state="failed", report={"kind": "PeerError", "line": "west: lost"}))
+        wire.check()
+        assert wire.messages(2, "exchange") == 0
+        wire.send(2, "exchange", b"to nobody", limit=SHORT)
+        assert not [frame for frame in west.data if frame.body == b"to nobody"]
+        with pytest.raises(GoneError):
+            wire.fact_of(2, "vote 0", limit=LIMIT)
+
+
+def test_a_run_that_cannot_do_without_a_site_ends(tmp_path):
+    mesh = Mesh(3)
+    with facing_puppets(mesh, tmp_path) as (wire, _):
+        wire.may_leave = lambda ranks: False
+        with pytest.raises(PeerError, match=r"^south .* start every site again"):
+            wire.take(1, "exchange", limit=SHORT)
+        assert wire.left == {}
+
+
+def test_rank_0_alone_says_who_is_left_out_and_of_itself_a_site_believes_that_it_ends(tmp_path):
+    mesh = Mesh(3)
+    with formed(mesh, tmp_path) as (north, south, west):
+        south.left[2] = 1  # it may think so: nobody hears it
+        time.sleep(0.2)
+        assert (north.left, west.left) == ({}, {})
+        north.may_leave = lambda ranks: True
+        north.step = 2
+        with pytest.raises(GoneError):
+            north.take(2, "exchange", limit=SHORT)
+        until(lambda: west._failure is not None)
+        with pytest.raises(PeerError, match="the others go on without this site, from step 6"):
+            west.check()
+    with facing_puppets(mesh := Mesh(3), tmp_path / "more") as (wire, (south, _)):
+        south.say(south.beat(left=[[2, 5], [0, 5]]))
+        assert wire.left == {}
+        wire.check()
+
+
+def test_who_is_left_out_stays_so_for_a_process_that_comes_back(tmp_path):
+    mesh = Mesh(3)
+    with facing_puppets(mesh, tmp_path) as (wire, puppets):
+        wire.snapshot(0)
+        wire.may_leave, wire.step = (lambda ranks: True), 5
+        with pytest.raises(GoneError):
+            wire.take(1, "exchange", limit=SHORT)
+        for snapshot in (0, 6):
+            if snapshot:
+                wire.snapshot(snapshot)
+            wire.close(ended=False, linger=0.0)
+            wire = mesh.wire(0, tmp_path / "own")
+            mesh.start(wire, snapshot)
+            meshes.meet(wire, puppets)
+            with pytest.raises(GoneError):
+                wire.take(1, "exchange", limit=LIMIT)
+            assert wire.left == {1: 9}
+        wire.close(ended=False, linger=0.0)

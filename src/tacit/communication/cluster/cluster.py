@@ -255,6 +255,12 @@ class Cluster:
         """
         return self._lasting.get_all([name])[0] if self._lasting.has([name]) else None
 
+    def let_leave(
+        self, goes_on: Callable[[frozenset[int]], bool] | None
+    ) -> Callable[[int], frozenset[int]]:
+        """Nobody may leave: processes of one rack come and go together."""
+        return lambda step: frozenset()
+
     def connect(
         self, device: torch.device, schema: Form[T], stack: ExitStack
     ) -> tuple[TorchChannel, Gatherer[T]]:

@@ -56,12 +56,13 @@ from tacit.communication.exchange.protocol import (
 )
 from tacit.communication.exchange.rows import Mixer, Server, compile_rows
 from tacit.communication.masks import PairMasks, wrapped_sum
-from tacit.errors import InputError, PeerError
+from tacit.errors import GoneError, InputError, PeerError
 from tacit.topology.mixing import Weights
 
 __all__ = ["SERVER", "BetweenProcesses", "Graphs"]
 
 SERVER = 0  # the rank whose process does a server's work
+_DISPENSABLE = ("mix", "swap", "average")  # kinds of messages of which one may be missing
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,9 @@ class BetweenProcesses:
             doubly stochastic ones the receiver weighs its own row in its place.
         masks: of this process, whose number is the first node that it hosts, for secure sums;
             None: there are none.
+        absent: the ranks without which the run goes on at a step. Their edges are lost, and what
+            was for them is kept by its sender. A message that does not come any more, at a step
+            before, is dropped like a bad one.
 
     Attributes:
         bytes_sent: see `Exchange`.
@@ -125,8 +129,9 @@ class BetweenProcesses:
         device: torch.device,
         tolerate: bool = False,
         masks: PairMasks | None = None,
+        absent: Callable[[int], frozenset[int]] = lambda step: frozenset(),
     ) -> None:
-        self._masks = masks
+        self._masks, self._absent, self._left = masks, absent, frozenset[int]()
         self._channel, self._ranks, self._graphs = channel, tuple(ranks), graphs
         self._dtype, self._device, self._tolerate = dtype, device, tolerate
         self._nodes = tuple(n for n, rank in enumerate(ranks) if rank == channel.rank)
@@ -271,15 +276,20 @@ class BetweenProcesses:
         (models,) = message_values("mean_of_all", 0, [message])
         total = models.sum(0, keepdim=True) * (len(self._nodes) / len(models))
         others = [rank for rank in range(self._channel.processes) if rank != SERVER]
-        here, row = self._channel.rank == SERVER, (0,)
+        here, row, nodes = self._channel.rank == SERVER, (0,), len(self._ranks)
         route = Route({}, dict.fromkeys(others, row)) if here else Route({SERVER: row}, {})
         post = self._exchange("total", 0, route, [total], row, None)
         for rank in others if here else []:
             came = _Came(row, [total])
-            if self._collected(replace(post, arrivals={rank: post.arrivals[rank]}), came):
+            try:
+                bad = self._collected(replace(post, arrivals={rank: post.arrivals[rank]}), came)
+            except GoneError:
+                nodes -= self._ranks.count(rank)
+                continue
+            if bad:
                 raise PeerError(f"rank {rank} sent models that are not finite")
             total = total + came.values[0]
-        (mean,) = self._told(0, (total / len(self._ranks),))
+        (mean,) = self._told(0, (total / nodes,))
         return mean[0]
 
     def _averaged(
@@ -328,10 +338,15 @@ class BetweenProcesses:
 
     def _gossip(self, number: int) -> _Gossip:
         """The mixing of the round of this number."""
-        period = self._graphs.period
+        period, absent = self._graphs.period, self._absent(number // self._graphs.rounds)
+        if absent != self._left:
+            self._known, self._left = {}, absent
         if period is not None and number % period in self._known:
             return self._known[number % period]
         weights = self._graphs.weights(number)
+        if absent:
+            left = [node for node, rank in enumerate(self._ranks) if rank in absent]
+            weights = weights.apart(left)
         route = gossip_route(weights, self._ranks, self._channel.rank)
         degrees = weights.out_degrees[list(self._nodes)]
         made = _Gossip(weights, route, self._mixer(weights, route), degrees)
@@ -394,9 +409,16 @@ class BetweenProcesses:
     def _collected(self, post: _Post, came: _Came) -> set[int]:
         """Wait for all that was announced, check it, and put it in its place; nodes left out."""
         bad: set[int] = set()
+        gone: set[int] = set()
         for rank, arrival in post.arrivals.items():
             expected = post.expected[rank]
-            message = arrival.wait()
+            try:
+                message = arrival.wait()
+            except GoneError:  # without it this round goes on, if it can do without anybody
+                if not self._tolerate or expected.kind not in _DISPENSABLE:
+                    raise
+                gone |= set(expected.layout.nodes)
+                continue
             try:
                 check(message, expected)
                 rows = _rows_in(
@@ -419,7 +441,7 @@ class BetweenProcesses:
             bad |= wrong
         for node in bad:
             self.dropped[node] = self.dropped.get(node, 0) + 1
-        return bad
+        return bad | gone
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ import struct
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -24,14 +25,22 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
 
 from tacit.communication.peers import PeerState, SessionMemory
-from tacit.communication.received import VOTE, Form
+from tacit.communication.received import FLAG, VOTE, VOTES, Form
 from tacit.communication.reports import report_of
 from tacit.communication.secure.frames import LONGEST_HEAD
 from tacit.communication.secure.journal import Journal
 from tacit.communication.secure.streams import AWAY, PeerView
 from tacit.communication.secure.wire import Wire
 from tacit.communication.stop_vote import StopVote
-from tacit.errors import BudgetError, DivergenceError, InputError, LeakError, PeerError, TacitError
+from tacit.errors import (
+    BudgetError,
+    DivergenceError,
+    GoneError,
+    InputError,
+    LeakError,
+    PeerError,
+    TacitError,
+)
 
 if TYPE_CHECKING:
     from tacit.communication.secure.carrier import Carrier
@@ -41,7 +50,9 @@ __all__ = ["SiteCluster", "join_sites", "session_folder", "session_lasts"]
 
 T = TypeVar("T")
 
-_EXCHANGE, _METRICS, _VOTE = "exchange", "metrics", "vote"
+_EXCHANGE, _METRICS, _VOTE, _COUNT = "exchange", "metrics", "vote", "count"
+_LEAVING = "whether sites may leave"
+_GRACE = 3  # times as long other sites wait until rank 0 has said without whom the run goes on
 _HEAD = struct.Struct("<QQQ")  # of a part of a mark: step, bytes of the document, numbers
 _CONNECTING = 60.0  # seconds until a way to the others must be open
 # What starting again does not mend; of any other error the others hear nothing, and wait.
@@ -108,12 +119,31 @@ class SiteCluster:
         self.session: SessionMemory = self._own
         self.authenticated = True
         self._stop_vote: StopVote | None = None
+        self._goes_on: Callable[[frozenset[int]], bool] | None = None
+        self._gatherer: SiteGatherer[Any] | None = None
+
+    def let_leave(
+        self, goes_on: Callable[[frozenset[int]], bool] | None
+    ) -> Callable[[int], frozenset[int]]:
+        """Let the run go on without sites that are away for too long; see `Crew.let_leave`."""
+        self._goes_on = goes_on
+        return lambda step: frozenset(
+            rank for rank, first in self.wire.left.items() if first <= step
+        )
+
+    def _may_leave(self, ranks: frozenset[int]) -> bool:
+        """At rank 0: a side that has no majority might be the one that is cut off."""
+        goes_on, gatherer = self._goes_on, self._gatherer
+        majority = 2 * (self.processes - len(ranks)) > self.processes
+        if not majority or goes_on is None or gatherer is None:
+            return False
+        return goes_on(ranks) and all(map(gatherer.knows, ranks))
 
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
         """Every site's value, in rank order; each calls it, and waits for all.
 
         What stands for this site is what it stated first, also where it comes back and would now
-        state something else.
+        state something else. For a site that is left out stands this site's own value.
 
         Raises:
             PeerError: a site has not come further in time, or gave what the schema refuses.
@@ -122,10 +152,10 @@ class SiteCluster:
         key = f"share {what} {self._rounds[what]}"
         self._rounds[what] += 1
         own = self.wire.state_fact(key, schema.write(value), limit=self.timeout)
-        texts = [
-            own if rank == self.rank else self.wire.fact_of(rank, key, limit=self.timeout)
-            for rank in range(self.processes)
-        ]
+        texts = [own] * self.processes
+        for rank in self.wire.others:
+            with suppress(GoneError):
+                texts[rank] = self.wire.fact_of(rank, key, limit=self.timeout)
         return [schema.read(text, rank, what) for rank, text in enumerate(texts)]
 
     def report(self, error: BaseException) -> None:
@@ -150,6 +180,11 @@ class SiteCluster:
 
     def begin(self, first: int) -> None:
         """Say at which step the session begins, before `agreed_stop` is asked; the same on all."""
+        leaving = self._goes_on is not None
+        self.wire.grace = _GRACE if leaving and self.rank else 1
+        if self.rank == 0:  # what it says holds for all
+            self.wire.may_leave = self._may_leave if leaving else None
+            self.wire.state_fact(_LEAVING, FLAG.write(leaving), limit=self.timeout)
         self._votes.number = int(self.wire.notes.get(_VOTE, "-1"))
         self._stop_vote = StopVote(
             self.rank, self.processes, first + 1, self._votes, wait=self._votes.wait
@@ -171,6 +206,8 @@ class SiteCluster:
             _state(rank, name, self.wire.peers().get(rank), now)
             for rank, name in enumerate(self.wire.sites)
         ]
+        for rank in tuple(self.wire.left):
+            states[rank] = replace(states[rank], state="gone")
         awaited = () if self.wire.waiting_for < 0 else (self.wire.waiting_for,)
         count, refused = self.wire.refused
         states[self.rank] = PeerState(
@@ -200,7 +237,8 @@ class SiteCluster:
     ) -> tuple[SiteChannel, SiteGatherer[T]]:
         """What the exchange and the metrics go through; the same wire carries both."""
         channel = SiteChannel(self.wire, device, self.timeout)
-        return channel, SiteGatherer(self.wire, schema, self.timeout)
+        self._gatherer = SiteGatherer(self.wire, schema, self.timeout)
+        return channel, self._gatherer
 
 
 def _state(rank: int, name: str, view: PeerView | None, now: float) -> PeerState:
@@ -222,6 +260,10 @@ def _state(rank: int, name: str, view: PeerView | None, now: float) -> PeerState
 class _Votes:
     """The facts of a `StopVote`: votes have numbers, so that what a site said stays said.
 
+    Where sites may leave, a vote that one site has and another has not would part them. There
+    rank 0 counts: it states all votes of a round, and everyone reads those. It does so when it
+    comes to the round's end, so at the least step of all nobody waits for it (see `StopVote`).
+
     Attributes:
         number: of this site's last vote; -1 before the first.
     """
@@ -229,6 +271,11 @@ class _Votes:
     def __init__(self, wire: Wire, patience: float) -> None:
         self.number = -1
         self._wire, self._patience = wire, patience
+
+    @property
+    def counted(self) -> bool:
+        """Whether rank 0 counts: it says so at the beginning."""
+        return FLAG.read(self._wire.fact_of(0, _LEAVING, limit=self._patience), 0, _LEAVING)
 
     def put(self, key: str, text: str) -> str:
         """State the next vote; the one that stands, which may be of an earlier process."""
@@ -249,7 +296,16 @@ class _Votes:
         latest = self.number - (self.number - parity) % 2
         if latest < 0:
             return None
+        if rank != self._wire.own and self.counted:
+            text = self._wire.fact(0, f"{_COUNT} {latest}")
+            return None if text is None else self._of_count(text)[rank]
         return self._wire.fact(rank, f"{_VOTE} {latest}")
+
+    def _of_count(self, text: str) -> list[str]:
+        votes = VOTES.read(text, 0, "count of votes")
+        if len(votes) != len(self._wire.sites):
+            raise PeerError(f"{self._wire.sites[0]} counted {len(votes)} votes")
+        return [VOTE.write(vote) for vote in votes]
 
     def wait(self, missing: Callable[[], Sequence[int]]) -> None:
         """Return when no rank is missing.
@@ -257,16 +313,39 @@ class _Votes:
         Raises:
             PeerError: a site did not come further in time, or its vote is of another round.
         """
+        if self.counted:
+            self._count()
         while ranks := missing():
             key = f"{_VOTE} {self.number}"
-            text = self._wire.fact_of(ranks[0], key, limit=self._patience)
-            if VOTE.read(text, ranks[0], "vote")[0] != self.number:  # and it will never change
-                name = self._wire.sites[ranks[0]]
-                raise PeerError(f"{name} sent a wrong vote: it is of another round")
+            self._vote_of(ranks[0], key)
+
+    def _vote_of(self, rank: int, key: str) -> tuple[int, int, bool, int]:
+        text = self._wire.fact_of(rank, key, limit=self._patience)
+        vote = VOTE.read(text, rank, "vote")
+        if vote[0] != self.number:  # and it will never change
+            name = self._wire.sites[rank]
+            raise PeerError(f"{name} sent a wrong vote: it is of another round")
+        return vote
+
+    def _count(self) -> None:
+        """Wait for the count of the round; at rank 0, for the votes, and state it."""
+        key, own = f"{_VOTE} {self.number}", self._wire.own
+        count = f"{_COUNT} {self.number}"
+        if own != 0:
+            self._wire.fact_of(0, count, limit=self._patience)
+            return
+        mine = VOTE.read(self._wire.fact(0, key) or "", 0, "vote")
+        votes = [(*mine[:2], False, mine[3])] * len(self._wire.sites)  # of one that is left out
+        votes[0] = mine
+        for rank in self._wire.others:
+            with suppress(GoneError):
+                votes[rank] = self._vote_of(rank, key)
+        self._wire.state_fact(count, VOTES.write(votes), limit=self._patience)
 
     def forget(self) -> None:
         """Forget the votes that nobody asks for any more."""
-        self._wire.forget_facts(f"{_VOTE} {number}" for number in range(self.number - 3))
+        old = range(self.number - 3)
+        self._wire.forget_facts(f"{what} {number}" for number in old for what in (_VOTE, _COUNT))
 
 
 class SiteChannel:
@@ -307,6 +386,11 @@ class SiteArrival:
         return self._message
 
 
+def _last(rank: int) -> str:
+    """The note that holds the last part of a site."""
+    return f"last metrics of {rank}"
+
+
 class SiteGatherer(Generic[T]):
     """Collects what all sites measured at rank 0, without waiting for anybody; see `Gatherer`."""
 
@@ -332,18 +416,26 @@ class SiteGatherer(Generic[T]):
             PeerError: a part that came is wrong.
         """
         complete = []
-        while self._own and all(self._wire.messages(r, _METRICS) for r in self._wire.others):
+        while self._own and all(map(self._here, self._wire.others)):
             complete.append(self._next())
         return complete
 
     def finish(self, limit: float) -> None:
         """At rank 0, wait until the parts of all that was put have come; `ready` hands them out."""
         for rank in self._wire.others if self._wire.own == 0 else ():
-            self._wire.wait_for(
-                rank,
-                lambda rank=rank: self._wire.messages(rank, _METRICS) >= len(self._own),  # type: ignore[misc]
-                self._patience,
-            )
+            with suppress(GoneError):
+                self._wire.wait_for(
+                    rank,
+                    lambda rank=rank: self._wire.messages(rank, _METRICS) >= len(self._own),  # type: ignore[misc]
+                    self._patience,
+                )
+
+    def knows(self, rank: int) -> bool:
+        """Whether a part of this site has come, which stands for later ones if it is left out."""
+        return _last(rank) in self._wire.notes or self._wire.messages(rank, _METRICS) > 0
+
+    def _here(self, rank: int) -> bool:
+        return self._wire.messages(rank, _METRICS) > 0 or rank in self._wire.left
 
     def close(self) -> None:
         """Nothing is its own."""
@@ -352,8 +444,17 @@ class SiteGatherer(Generic[T]):
         step, document, vector = self._own.popleft()
         parts = [(document, vector)]
         for rank in self._wire.others:
-            body = self._wire.take(rank, _METRICS, limit=self._patience)
+            try:
+                body = self._wire.take(rank, _METRICS, limit=self._patience)
+            except GoneError:  # its last scores stand, and it has no model any more
+                text = self._wire.notes[_last(rank)]
+                theirs = self._schema.read(text, rank, "document of metrics")
+                parts.append((theirs, vector.new_empty(0)))
+                continue
             parts.append(self._part_of(rank, body, step, len(vector)))
+            if self._wire.may_leave is not None:
+                text = self._schema.write(parts[-1][0])
+                self._wire.notes = {**self._wire.notes, _last(rank): text}
         return step, parts
 
     def _part_of(self, rank: int, body: bytes, step: int, length: int) -> tuple[T, Tensor]:

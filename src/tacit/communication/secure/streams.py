@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -11,23 +12,35 @@ from typing import Protocol
 from pydantic import BaseModel, ConfigDict
 
 from tacit.communication.received import Beat
-from tacit.communication.secure.journal import Record
+from tacit.communication.secure.frames import RefusedError
+from tacit.communication.secure.journal import FACT, NOTES, SENT, STATED, Record
 from tacit.errors import PeerError
 
 __all__ = [
     "AWAY",
+    "LEFT",
     "Incoming",
     "Outgoing",
     "PeerView",
     "Publisher",
     "SnapshotNotes",
+    "check_fact",
     "cost",
     "fact_bytes",
     "last_awaited",
+    "left_behind",
+    "left_out",
     "lost",
+    "say_left",
+    "snapshot_records",
 ]
 
+_log = logging.getLogger(__name__)
+
 AWAY = 5.0  # seconds without a word after which a site counts as away
+LEFT = "left out "  # and a rank: what a journal says of a site that is left out
+_FACT_BYTES = 2**23  # of one fact
+_FACTS_BYTES = 2**26  # of all facts of a site
 _RECORD_BYTES = 2**10  # at least what a message costs that waits to be read
 
 
@@ -71,6 +84,31 @@ class PeerView:
     token: str | None = None
     greeted: bool = True
     order: tuple[str, int, int] = ("", -1, -1)  # of the beat that gave the token
+
+    def hear(self, beat: Beat, now: float, step: int) -> bool:
+        """Take up a beat that came now; False for one that is not newer than the last.
+
+        Args:
+            beat: of the site.
+            now: by the monotonic clock.
+            step: at which this site is.
+        """
+        before = self.beat
+        if before is not None and (
+            before.nonce == beat.nonce
+            and (beat.start, beat.counter) <= (before.start, before.counter)
+        ):
+            return False
+        if before is None or (beat.step, beat.waiting_for, beat.start) != (
+            before.step,
+            before.waiting_for,
+            before.start,
+        ):
+            self.moved = now
+        self.beat, self.heard = beat, now
+        if self.furthest < beat.step <= step:
+            self.furthest, self.gained = beat.step, now
+        return True
 
     @property
     def done(self) -> bool:
@@ -130,6 +168,40 @@ class Outgoing:
         return batch
 
 
+def snapshot_records(
+    notes: SnapshotNotes,
+    facts: Mapping[tuple[int, str], str],
+    waiting: Mapping[int, Incoming],
+    kept: Mapping[int, Outgoing],
+    sent: Mapping[tuple[int, int], bytes],
+    stated: Mapping[str, str],
+    own: int,
+) -> list[Record]:
+    """What a snapshot holds, in the order in which it is taken up.
+
+    Args:
+        notes: where the streams stand.
+        facts: that are known, by rank and key.
+        waiting: streams from others, whose messages are whole.
+        kept: streams to others.
+        sent: digests of what earlier processes sent beyond the step, whose segments may go.
+        stated: likewise what they stated.
+        own: rank of this site.
+    """
+    records = [Record(NOTES, body=notes.model_dump_json().encode())]
+    records += [Record(FACT, rank, 0, key, text.encode()) for (rank, key), text in facts.items()]
+    for stream in waiting.values():
+        held = [record for queue in stream.waiting.values() for record in queue]
+        records += sorted(held, key=lambda record: record.number)
+    for out in kept.values():
+        records += out.kept
+    records += [
+        Record(SENT, rank, number, "", b"", digest) for (rank, number), digest in sent.items()
+    ]
+    records += [Record(STATED, own, 0, key, text.encode()) for key, text in stated.items()]
+    return records
+
+
 def last_awaited(rank: int, own: int, peers: Mapping[int, PeerView]) -> int:
     """The site at the end of the chain of those that wait for one another."""
     seen = {own}
@@ -158,6 +230,46 @@ def lost(rank: int, limit: float, sites: Sequence[str], view: PeerView) -> PeerE
         else f"answers, but has not come further for {limit:g} s{at}"
     )
     return PeerError(f"{name} {what}; what was done is kept: start every site again with --resume")
+
+
+def check_fact(record: Record, stream: Incoming, name: str, *, known: bool) -> None:
+    """Refuse what a site that keeps to its word does not state; its stream then ends here.
+
+    Raises:
+        RefusedError: it is stated twice, too long or no text, or the site has stated too much.
+    """
+    if known:
+        raise RefusedError(f"{name} stated a fact twice")
+    if len(record.body) > _FACT_BYTES or stream.facts > _FACTS_BYTES:
+        raise RefusedError(f"{name} stated more than sites have to state")
+    try:
+        record.body.decode()
+    except UnicodeDecodeError:
+        raise RefusedError(f"{name} stated a fact that is no text") from None
+
+
+def left_out(stated: Mapping[str, str]) -> dict[int, int]:
+    """Ranks that are left out, and from which step on, by what a journal holds."""
+    held = {key: text for key, text in stated.items() if key.startswith(LEFT)}
+    return {int(key.removeprefix(LEFT)): int(text) for key, text in held.items()}
+
+
+def say_left(name: str, step: int) -> None:
+    """Log that the run goes on without a site."""
+    _log.warning(
+        "%s was away, or came no further, for longer than train.patience: the run goes on without "
+        "it, and from step %d on nobody counts on it",
+        name,
+        step,
+    )
+
+
+def left_behind(step: int) -> PeerError:
+    """The error of a site without which the others go on."""
+    return PeerError(
+        f"the others go on without this site, from step {step} at the latest: it was away, or came "
+        "no further, for longer than train.patience; what it sent stays charged in its ledger"
+    )
 
 
 def cost(record: Record) -> int:

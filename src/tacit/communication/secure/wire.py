@@ -72,7 +72,7 @@ from tacit.communication.secure.streams import (
     Publisher,
     SnapshotNotes,
 )
-from tacit.errors import InputError, LeakError, PeerError, TacitError
+from tacit.errors import GoneError, InputError, LeakError, PeerError, TacitError
 
 __all__ = ["FACT_TOPIC", "Wire"]
 
@@ -86,8 +86,6 @@ _GATHER = 0.0005  # seconds in which the messages of a step to all come together
 _BURST = 2**23  # bytes that are sent again at once
 _ASKED = 0.5  # seconds between two times that frames are sent again since a site asks for it
 _FAREWELL = 3.0  # seconds in which a site that is done says so
-_FACT_BYTES = 2**23  # of one fact
-_FACTS_BYTES = 2**26  # of all facts of a site
 _IDLE = 10  # times the limit of a wait: for how long a site may move and come no further
 _FORMING = bytes(16)
 
@@ -111,6 +109,9 @@ class Wire:
         notes: texts that come back with a snapshot.
         refused: how many messages were refused, and why the last one was.
         bytes_sent: of frames, as handed to the carrier.
+        left: ranks of sites that are left out, and from which step on; rank 0 says so in its beats.
+        may_leave: at rank 0, whether the run can go on without these ranks; None: without nobody.
+        grace: how many times its limit a wait lasts, so that rank 0 may say so first.
     """
 
     def __init__(
@@ -131,6 +132,9 @@ class Wire:
         self.step, self.waiting_for = -1, -1  # what beats say of this process
         self.state: State = "forming"
         self.report: Report | None = None
+        self.left: dict[int, int] = {}
+        self.may_leave: Callable[[frozenset[int]], bool] | None = None
+        self.grace = 1
         self._run, self._journal, self._sign, self._verify = run, journal, sign, verify
         self._largest = largest
         self._token = secrets.token_hex(16)  # of this process
@@ -180,6 +184,7 @@ class Wire:
         self._session = self._session.model_copy(update={"starts": self._session.starts + 1})
         self._journal.write_session(self._session)
         self._restore(*self._journal.load(step))
+        self.left = streams.left_out(self._stated)
         self._journal.begin_segment(self._journal.last_segment())
         with self._changed:
             self._publisher = publisher
@@ -291,9 +296,12 @@ class Wire:
         if last[0] != body:  # most methods send all others the same
             last = self._last = (body, digest_of(body))
         digest = last[1]
-        self.wait_for(rank, lambda: out.held <= _ROOM, limit)
+        with suppress(GoneError):
+            self.wait_for(rank, lambda: out.held <= _ROOM, limit)
         with self._changed:
             self._check_failure()
+            if rank in self.left:
+                return
             if out.number < out.before and self._sent.get((rank, out.number)) != digest:
                 raise LeakError(
                     f"the message to {self.sites[rank]} at step {self.step} differs from the one "
@@ -384,31 +392,52 @@ class Wire:
         Raises:
             PeerError: the site, or the last of those that wait for one another behind it, has not
                 come further for so long; or one has ended the run.
+            GoneError: the site is left out, and has not done it before.
         """
         with self._changed:
             if found():
                 return
         self.waiting_for = rank
         try:
-            began = time.monotonic()
+            began, left = time.monotonic(), len(self.left)
             with self._changed:
                 while not found():
                     self._check_failure()
                     self.check()
-                    culprit, now = (
-                        streams.last_awaited(rank, self.own, self._peers),
-                        time.monotonic(),
-                    )
+                    if rank in self.left:
+                        raise GoneError(f"the run goes on without {self.sites[rank]}")
+                    here = {r: view for r, view in self._peers.items() if r not in self.left}
+                    culprit = streams.last_awaited(rank, self.own, here)
+                    now = time.monotonic()
+                    if len(self.left) != left:  # who waited for that one can go on from here
+                        began, left = now, len(self.left)
                     quiet = now - max(self._peers[culprit].moved, began)
                     for late, without, most in (
                         (culprit, quiet, limit),
                         (rank, now - max(self._peers[rank].gained, began), _IDLE * limit),
                     ):
-                        if without > most:
-                            raise streams.lost(late, most, self.sites, self._peers[late])
-                    self._changed.wait(min(0.5, limit - quiet + 0.01))
+                        if without > most * (self.grace if late else 1):
+                            out = frozenset({*self.left, late})
+                            if self.may_leave is None or not self.may_leave(out):
+                                raise streams.lost(late, most, self.sites, self._peers[late])
+                            self._leave(late, self.step + len(self.sites) + 1)
+                            break
+                    self._changed.wait(max(0.01, min(0.5, limit - quiet + 0.01)))
         finally:
             self.waiting_for = -1
+
+    def _leave(self, rank: int, step: int) -> None:
+        """Leave a site out, for good: a process that comes back finds it on the disk.
+
+        Its messages that are here are still read. From the step on nobody counts on it.
+        """
+        with self._disk:
+            record = Record(STATED, self.own, 0, f"{streams.LEFT}{rank}", str(step).encode())
+            self._journal.add_sent([record])
+        self._stated[record.topic] = str(step)
+        self.left[rank] = step
+        streams.say_left(self.sites[rank], step)
+        self._changed.notify_all()
 
     def check(self) -> None:
         """Raise why the run ends, if another site has said so.
@@ -418,7 +447,7 @@ class Wire:
         """
         self._check_failure()
         for rank, view in self._peers.items():
-            if view.beat is not None and view.beat.report is not None:
+            if view.beat is not None and view.beat.report is not None and rank not in self.left:
                 report, name = view.beat.report, f"{self.sites[rank]}: "
                 if not report.line.startswith(name):  # it speaks for itself alone
                     report = report.model_copy(update={"line": name + report.line})
@@ -446,27 +475,12 @@ class Wire:
                 numbers=tuple(self._out[rank].number for rank in self.others),
                 notes=dict(self.notes),
             )
-            records = [Record(NOTES, body=told.model_dump_json().encode())]
-            records += [
-                Record(FACT, rank, 0, key, text.encode())
-                for (rank, key), text in self._facts.items()
-            ]
             for stream in self._in.values():
                 for topic, queue in stream.waiting.items():  # their segments may go
                     stream.waiting[topic] = deque(map(self._journal.whole, queue))
-                waiting = [record for queue in stream.waiting.values() for record in queue]
-                records += sorted(waiting, key=lambda record: record.number)
-            for out in self._out.values():
-                records += out.kept
-            # What earlier processes sent and stated beyond this step, whose segments may go.
-            records += [
-                Record(SENT, rank, number, "", b"", digest)
-                for (rank, number), digest in self._sent.items()
-            ]
-            records += [
-                Record(STATED, self.own, 0, key, text.encode())
-                for key, text in self._stated.items()
-            ]
+            records = streams.snapshot_records(
+                told, self._facts, self._in, self._out, self._sent, self._stated, self.own
+            )
             self._journal.begin_segment(step)
         # Where the process ends here, an earlier snapshot stands, and all segments since.
         self._journal.write_snapshot(step, records)
@@ -522,13 +536,17 @@ class Wire:
     def _unsaid(self) -> bool:
         """Whether somebody is there who is not done, and may not know that this site is."""
         heard_since = time.monotonic() - streams.AWAY
-        return any(view.heard > heard_since and not view.done for view in self._peers.values())
+        return any(
+            view.heard > heard_since and not view.done and rank not in self.left
+            for rank, view in self._peers.items()
+        )
 
     def _owing(self) -> bool:
         """Whether somebody who is not done may still need something that was sent to it."""
         return any(
             out.kept and not self._peers[rank].done and self._peers[rank].beat is not None
             for rank, out in self._out.items()
+            if rank not in self.left
         )
 
     # What comes in; called by threads of the carrier.
@@ -577,23 +595,15 @@ class Wire:
                     name = self.sites[frame.sender]
                     raise RefusedError(f"{name} came back without its session of this run")
                 return
-            before = view.beat
-            if before is not None and (
-                before.nonce == beat.nonce
-                and (beat.start, beat.counter) <= (before.start, before.counter)
-            ):
+            if not view.hear(beat, now, self.step):
                 return  # an older one, that came late or was sent again by somebody else
-            moved = before is None or (beat.step, beat.waiting_for, beat.start) != (
-                before.step,
-                before.waiting_for,
-                before.start,
-            )
-            view.beat, view.heard = beat, now
-            view.moved = now if moved else view.moved
-            if view.furthest < beat.step <= self.step:
-                view.furthest, view.gained = beat.step, now
             if frame.session == self._digest() != _FORMING:
                 self._acknowledge(frame.sender, beat.due, again=beat.again)
+                for rank, step in beat.left if frame.sender == 0 else ():
+                    if rank == self.own:
+                        self._failure = self._failure or streams.left_behind(step)
+                    elif rank in self._peers and rank not in self.left:
+                        self._leave(rank, step)
             self._changed.notify_all()
 
     def _acknowledge(self, rank: int, due: int, *, again: bool) -> None:
@@ -607,7 +617,7 @@ class Wire:
     def _heard_data(self, frame: Frame) -> None:
         record = Record(RECEIVED, frame.sender, frame.number, frame.topic, frame.body, frame.digest)
         with self._changed:
-            if self._publisher is None or self._failure is not None:
+            if self._publisher is None or self._failure is not None or frame.sender in self.left:
                 return
             if self._session.nonces is None:
                 return  # the sender has met all already; it sends this again
@@ -620,7 +630,8 @@ class Wire:
                 stream.told = -1  # say again what is due
                 return
             if frame.topic.startswith(FACT_TOPIC):
-                self._check_fact(record, stream)
+                known = (record.rank, frame.topic.removeprefix(FACT_TOPIC)) in self._facts
+                streams.check_fact(record, stream, self.sites[record.rank], known=known)
             elif stream.held and stream.held + streams.cost(record) > _ROOM:
                 return  # until more was read; the sender sends it again
             self._journal.add_received(record)
@@ -630,18 +641,6 @@ class Wire:
             view.heard = view.moved = view.gained = time.monotonic()
             self._accept(record)
             self._changed.notify_all()
-
-    def _check_fact(self, record: Record, stream: Incoming) -> None:
-        """Refuse what a site that keeps to its word does not state; its stream then ends here."""
-        name, key = self.sites[record.rank], record.topic.removeprefix(FACT_TOPIC)
-        if (record.rank, key) in self._facts:
-            raise RefusedError(f"{name} stated a fact twice")
-        if len(record.body) > _FACT_BYTES or stream.facts > _FACTS_BYTES:
-            raise RefusedError(f"{name} stated more than sites have to state")
-        try:
-            record.body.decode()
-        except UnicodeDecodeError:
-            raise RefusedError(f"{name} stated a fact that is no text") from None
 
     def _accept(self, record: Record) -> None:
         """Put a message where it is asked for."""
@@ -766,6 +765,7 @@ class Wire:
                 waiting_for=self.waiting_for,
                 state=self.state,
                 report=self.report,
+                left=tuple(self.left.items()) if self.own == 0 else (),
             )
             stream.told, stream.missing, view.greeted = stream.on_disk, False, True
             session = self._digest()

@@ -52,7 +52,7 @@ class SiteStatus(RunDocument):
         rank: of its process.
         name: of the site; "rank 2" where it has none.
         state: "connected": heard of just now; "away": it was, and is not any more; "done": ended
-            as it should; "unknown": never heard of.
+            as it should; "gone": the run goes on without it; "unknown": never heard of.
         step: steps that it has made, by its own word.
         last_seen: ISO 8601, UTC.
         last_error: what last went wrong between it and this process.
@@ -60,7 +60,7 @@ class SiteStatus(RunDocument):
 
     rank: Count
     name: Text
-    state: Literal["connected", "away", "done", "unknown"]
+    state: Literal["connected", "away", "gone", "done", "unknown"]
     step: Count | None
     last_seen: Text | None
     last_error: Text | None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import numpy as np
 from torch import Tensor
 
 from tacit.communication.colours import Outgoing, opened
@@ -19,6 +20,7 @@ from tacit.communication.peers import Peers
 from tacit.communication.received import METRICS, Form, Metrics
 from tacit.errors import InputError
 from tacit.report.documents.base import plain_json
+from tacit.topology.graphs import reached
 from tacit.training.evaluation import MetricsPart
 from tacit.training.faults import effective
 from tacit.training.prepare import Job
@@ -60,6 +62,18 @@ class Crew(Peers, Protocol):
         self, device: torch.device, schema: Form[T], stack: ExitStack
     ) -> tuple[Channel, Marks[T]]:
         """Open what the exchange and the metrics go through; the stack closes it."""
+
+    def let_leave(
+        self, goes_on: Callable[[frozenset[int]], bool] | None
+    ) -> Callable[[int], frozenset[int]]:
+        """Let the run go on without processes that are away for too long, where they may be.
+
+        Args:
+            goes_on: whether it can go on without these ranks; None: without nobody.
+
+        Returns:
+            Of a step, the ranks that are left out of it.
+        """
 
     def note(self, name: str, text: str) -> None:
         """Leave a text that later attempts of the same launcher's run will find."""
@@ -154,6 +168,7 @@ def open_communication(job: Job, cluster: Crew | None) -> Iterator[Communication
         return
     with ExitStack() as stack:
         cluster.hosts = [job.placement.hosted(number) for number in range(cluster.processes)]
+        absent = cluster.let_leave(_goes_on_without(job))
         channel, gatherer = cluster.connect(job.device, METRICS, stack)
         exchange = BetweenProcesses(
             channel,
@@ -163,8 +178,38 @@ def open_communication(job: Job, cluster: Crew | None) -> Iterator[Communication
             device=job.device,
             tolerate=job.config.faults.tolerate,
             masks=_masks(job, cluster),
+            absent=absent,
         )
         yield _ProcessCommunication(job, exchange, gatherer)
+
+
+def _goes_on_without(job: Job) -> Callable[[frozenset[int]], bool] | None:
+    """Whether the run can go on without the nodes of some ranks; None where it never can.
+
+    It can where `[faults].tolerate` allows it, no noise of theirs cancels that of others and none
+    hides the others' summands, so that every node's account stands on what it adds itself. And
+    where the others' graph holds together.
+    """
+    release, mixing = job.plan.release, job.plan.mixing
+    if not job.config.faults.tolerate or release.pairs is not None or release.sums is not None:
+        return None
+
+    def goes_on(ranks: frozenset[int]) -> bool:
+        if mixing.kind == "server":
+            return True
+        here = np.array([rank not in ranks for rank in job.placement.ranks])
+        ends = [
+            (weights.targets[kept], weights.sources[kept])
+            for weights in mixing.weights
+            for kept in [here[weights.targets] & here[weights.sources]]
+        ]
+        targets, sources = (np.concatenate(side) for side in zip(*ends, strict=True))
+        first = int(np.argmax(here))
+        onward = reached(len(here), sources, targets, first)
+        back = reached(len(here), targets, sources, first)
+        return bool((onward & back)[here].all())
+
+    return goes_on
 
 
 def _masks(job: Job, cluster: Crew) -> PairMasks | None:

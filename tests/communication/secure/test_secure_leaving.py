@@ -1,0 +1,125 @@
+"""Runs that go on without a site that is away for too long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from communication.cluster.crew import EXACT, charged, nodes_of, result_of, simulated
+from communication.cluster.test_cluster_runs import KINDS
+from communication.secure.sites import Consortium, consortium, gated, gathered, status_of
+from experiments import write_experiment
+
+pytestmark = pytest.mark.process
+
+STEPS, HELD = 24, 6
+SECTIONS: Mapping[str, Mapping[str, Any]] = {
+    "push-sum": {},
+    "pairs of nodes": {"algorithm": {"name": "adp2-sgd", "stragglers": 0.3}},
+    "server": KINDS["server"],
+}
+LATER = 16  # a step after the last that knew of the lost site
+
+
+def written(folder: Path, kind: str = "push-sum", **changes: Any) -> Path:
+    """A run that goes on without a site after a few seconds."""
+    train = {
+        "steps": STEPS, "batch": 16, "dtype": "float64", "evaluate_every": 2,
+        "checkpoint_every": 4, "patience": 6.0,
+    }  # fmt: skip
+    sections: dict[str, Any] = {"faults": {"tolerate": True}, "train": train, **changes}
+    folder.mkdir(exist_ok=True)
+    return write_experiment(folder, nodes={"count": 3}, **SECTIONS[kind], **sections)
+
+
+def lost(group: Consortium, file: Path, gate: Path, until: int = STEPS) -> None:
+    """Start all sites, kill one before a step, and let the others go on up to another."""
+    gate.write_text(str(HELD))
+    group.relay()
+    group.train_all(file, tamper=gated(gate))
+    group.until_step(HELD)
+    group.running["west"].kill()
+    gate.write_text(str(until))
+
+
+def said_of_west(group: Consortium) -> list[str]:
+    """How the others see it."""
+    states = [status_of(group.rank_folder(name))["sites"][2] for name in ("north", "south")]
+    return [site["state"] for site in states]
+
+
+def test_clients_go_on_as_if_the_lost_one_were_away_and_it_is_told(tmp_path: Path) -> None:
+    file, gate = written(tmp_path, "server"), tmp_path / "gate"
+    with consortium(tmp_path) as group:
+        lost(group, file, gate, until=LATER)
+        group.until_step(LATER, "north", "south")
+        assert said_of_west(group) == ["gone", "gone"]
+        told = group.train("west", file, resume=True).end()
+        assert told.code == 4, told
+        assert "the others go on without this site" in told.refusal
+        gate.write_text(str(STEPS))
+        answers = [group.running[name].end() for name in ("north", "south")]
+        assert [answer.code for answer in answers] == [0, 0], answers
+        run = gathered(group, tmp_path / "gathered")
+    away = written(tmp_path / "away", "server", faults={"down": [[2, HELD, STEPS]]})
+    alone = simulated(away, tmp_path / "alone")
+    found, right = result_of(run), result_of(alone)
+    assert found["status"] == "done"
+    assert any(note.startswith("west was left out") for note in found["notes"])
+    assert_near(found["test_loss"]["consensus"], right["test_loss"]["consensus"])
+    assert_near(models_of(run), nodes_of(alone)[:2])
+    assert charged(run)[2] == dict.fromkeys(range(HELD), 1) | charged(run)[2]
+    assert charged(run)[0] == charged(alone)[0]
+
+
+@pytest.mark.parametrize("kind", ["push-sum", "pairs of nodes"])
+def test_those_that_go_on_outlive_their_own_kills_and_agree(kind: str, tmp_path: Path) -> None:
+    models = []
+    for number, victims in enumerate([(), ("south", "north")]):
+        folder = tmp_path / str(number)
+        file, gate = written(folder, kind), folder / "gate"
+        with consortium(folder) as group:
+            lost(group, file, gate, until=LATER)
+            group.until_step(LATER, "north", "south")
+            for victim in victims:
+                group.running[victim].kill()
+                group.train(victim, file, resume=True, tamper=gated(gate))
+                group.until_step(LATER, victim)
+            gate.write_text(str(STEPS))
+            answers = [group.running[name].end() for name in ("north", "south")]
+            assert [answer.code for answer in answers] == [0, 0], [one.err for one in answers]
+            run = gathered(group, folder / "gathered")
+        models.append(models_of(run))
+        # Those that are left still come together: their noised steps are apart, their mean is not.
+        apart = (models[-1][0] - models[-1][1]).norm() / models[-1].norm()
+        assert result_of(run)["steps"] == STEPS
+        assert torch.isfinite(models[-1]).all()
+        assert apart < 0.5
+        assert charged(run)[1] == dict.fromkeys(range(STEPS), 1)
+    assert torch.equal(models[0], models[1])
+
+
+def test_a_run_whose_graph_falls_apart_without_a_site_ends(tmp_path: Path) -> None:
+    file = written(tmp_path, topology={"graph": "directed-ring"})
+    gate = tmp_path / "gate"
+    with consortium(tmp_path) as group:
+        lost(group, file, gate)
+        for name in ("north", "south"):
+            answer = group.running[name].end()
+            assert answer.code == 4, answer
+            assert "west was away for" in answer.refusal
+
+
+def models_of(run: Path) -> torch.Tensor:
+    """The models of the two sites that came to the end, `[2, d]`."""
+    folders = [run / f"rank-{rank:04d}" for rank in (0, 1)]
+    return torch.cat([load_file(one / "nodes.safetensors")["parameters"] for one in folders])
+
+
+def assert_near(found: Any, right: Any) -> None:
+    torch.testing.assert_close(torch.as_tensor(found), torch.as_tensor(right), **EXACT)
