@@ -427,8 +427,9 @@ class Faults(Section):
         drop_edges: (source, target, chance) of single edges, in place of `drop`.
         down: (node, first step, step after the last) in which a node is away.
         slow: (node, seconds) that a node takes longer for each step.
-        tolerate: whether a bad message of another process is dropped with its edge; otherwise it
-            ends the run.
+        tolerate: whether a bad message of another process is dropped with its edge, and whether
+            the run goes on without a site that is away for longer than `train.patience`; otherwise
+            either ends the run.
     """
 
     drop: Chance = 0.0

@@ -20,6 +20,11 @@ tend to the average of what is left, weighed by which messages were lost. That i
 `[faults].tolerate` does to a bad message of another process: the receiver drops it, its mass is
 gone, and the run says how much.
 
+A site that the run goes on without is both: until all others know of it, what is sent to it is
+lost with its mass, and from the step that is agreed on, its edges are lost as above. What others
+weigh their rows with is public and depends on who answers, not on records; each node's noise is
+its own, so its account stands (`tacit.training.processes.communication` says where it would not).
+
 With a server, a client's message is lost on its way to it; the server averages those that came,
 or goes on with the client's last one. What the server sends back is never lost.
 

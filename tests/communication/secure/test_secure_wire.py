@@ -462,7 +462,7 @@ def test_rank_0_alone_says_who_is_left_out_and_of_itself_a_site_believes_that_it
         with pytest.raises(GoneError):
             north.take(2, "exchange", limit=SHORT)
         until(lambda: west._failure is not None)
-        with pytest.raises(PeerError, match="the others go on without this site, from step 6"):
+        with pytest.raises(InputError, match="--site = 'west': was left out, from step 6"):
             west.check()
     with facing_puppets(mesh := Mesh(3), tmp_path / "more") as (wire, (south, _)):
         south.say(south.beat(left=[[2, 5], [0, 5]]))

@@ -18,7 +18,7 @@ from tacit.communication.secure.relay import run_relay
 from tacit.identities import Site, approve, join
 
 RUN = "a" * 32
-LIMIT = 30.0  # seconds for anything that must come
+LIMIT = 120.0  # seconds for anything that must come
 QUIET = 0.5  # seconds in which what must not come would have
 
 

@@ -125,7 +125,14 @@ class SiteCluster:
     def let_leave(
         self, goes_on: Callable[[frozenset[int]], bool] | None
     ) -> Callable[[int], frozenset[int]]:
-        """Let the run go on without sites that are away for too long; see `Crew.let_leave`."""
+        """Let the run go on without sites that are away for too long; see `Crew.let_leave`.
+
+        Rank 0 decides, and says so in its beats. From when on a site leaves the lost one's edges
+        out, it writes down before it acts on it: a step that it has not begun. So a process that
+        comes back makes the same messages again. Before, it drops what does not come, and the
+        journal tells which messages had come. What one site writes down changes no other's
+        messages: who keeps what was for the lost one, keeps it for itself.
+        """
         self._goes_on = goes_on
         return lambda step: frozenset(
             rank for rank, first in self.wire.left.items() if first <= step

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from tacit.communication.received import Beat
 from tacit.communication.secure.frames import RefusedError
 from tacit.communication.secure.journal import FACT, NOTES, SENT, STATED, Record
-from tacit.errors import PeerError
+from tacit.errors import InputError, PeerError
 
 __all__ = [
     "AWAY",
@@ -264,11 +264,14 @@ def say_left(name: str, step: int) -> None:
     )
 
 
-def left_behind(step: int) -> PeerError:
-    """The error of a site without which the others go on."""
-    return PeerError(
-        f"the others go on without this site, from step {step} at the latest: it was away, or came "
-        "no further, for longer than train.patience; what it sent stays charged in its ledger"
+def left_behind(name: str, step: int) -> InputError:
+    """The error of a site without which the others go on; starting it again does not mend that."""
+    return InputError(
+        "--site",
+        name,
+        f"was left out, from step {step} at the latest: it was away, or came no further, for "
+        "longer than train.patience, and the others go on without it; what it sent stays charged "
+        "in its ledger",
     )
 
 

@@ -601,9 +601,9 @@ class Wire:
                 self._acknowledge(frame.sender, beat.due, again=beat.again)
                 for rank, step in beat.left if frame.sender == 0 else ():
                     if rank == self.own:
-                        self._failure = self._failure or streams.left_behind(step)
+                        self._failure = self._failure or streams.left_behind(self.sites[rank], step)
                     elif rank in self._peers and rank not in self.left:
-                        self._leave(rank, step)
+                        self._leave(rank, max(step, self.step + 1))
             self._changed.notify_all()
 
     def _acknowledge(self, rank: int, due: int, *, again: bool) -> None:
