@@ -15,6 +15,7 @@ from communication.cluster.crew import charged, result_of, simulated
 from communication.cluster.test_cluster_runs import assert_same_run
 from communication.secure.sites import NAMES, Consortium, consortium, gated, gathered, status_of
 from experiments import write_experiment
+from tacit.training.run_folder.checkpoint import file_of
 
 pytestmark = pytest.mark.process
 
@@ -133,14 +134,19 @@ def test_a_site_that_lost_its_own_cannot_come_back_as_if_nothing_were(
             assert (answer.code, "west" in answer.refusal) == (4, True)
 
 
-def test_a_site_that_lost_its_run_folder_makes_all_again_while_its_session_holds_all(
-    tmp_path: Path,
+@pytest.mark.parametrize("lost", ["run folder", "last checkpoint"])
+def test_a_site_that_lost_what_its_session_still_reaches_makes_more_steps_again(
+    lost: str, tmp_path: Path
 ) -> None:
     file, gate = written(tmp_path), tmp_path / "gate"
     with consortium(tmp_path) as group:
-        held(group, file, gate)
+        held(group, file, gate, step=HELD if lost == "run folder" else 10)
         group.running["west"].kill()
-        shutil.rmtree(group.run_folder("west"))
+        if lost == "run folder":  # at the first checkpoint a session still holds the beginning
+            shutil.rmtree(group.run_folder("west"))
+        else:
+            damaged = file_of(group.rank_folder("west"), 8)
+            damaged.write_bytes(damaged.read_bytes()[:-100])
         gate.write_text(str(STEPS))
         group.train("west", file, resume=True)
         answers = group.ends()

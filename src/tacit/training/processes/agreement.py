@@ -116,7 +116,7 @@ def _site_group(train: Train, folder: Path, out: Path | None) -> Iterator[SiteCl
     site = load_site(folder)
     if site.own.rank is None:
         raise InputError("--site", str(folder), f"is of a {site.own.role}, which does not train")
-    kept = checkpoints.written(out / f"rank-{site.own.rank:04d}")
+    kept = checkpoints.whole(out / f"rank-{site.own.rank:04d}")
     session = session_folder(out, site.own.rank)
     sites = join_sites(site, run_name(out), session, patience=train.patience, checkpoints=kept)
     ended = False

@@ -14,6 +14,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,8 +36,8 @@ __all__ = [
     "read",
     "set_aside",
     "sound",
+    "whole",
     "write",
-    "written",
 ]
 
 FORMAT_VERSION = 1
@@ -103,9 +104,14 @@ def file_of(folder: Path, step: int) -> Path:
     return folder / f"checkpoint-{step:08d}.safetensors"
 
 
-def written(folder: Path) -> list[int]:
-    """The steps of the checkpoints that lie in a folder, whole or not; none where it is missing."""
-    return [_step(path) for path in _all(folder)] if folder.is_dir() else []
+def whole(folder: Path) -> list[int]:
+    """The steps of the checkpoints in a folder that are not damaged; none where it is missing."""
+    steps = []
+    for path in _all(folder) if folder.is_dir() else ():
+        with suppress(DamagedError):
+            _read_whole(path)
+            steps.append(_step(path))
+    return steps
 
 
 def sound(folder: Path, digest: str, run: str | None = None) -> tuple[list[int], list[str]]:
@@ -179,6 +185,21 @@ def read(path: Path, digest: str, run: str | None = None) -> Checkpoint:
         DamagedError: it is not what was written, or has another format version.
         InputError: it belongs to another plan, to other nodes or to another run.
     """
+    metadata, tensors = _read_whole(path)
+    if metadata["digest"] != digest:
+        raise InputError("checkpoint", str(path), "belongs to another experiment or data set")
+    if run not in (None, metadata["run"]):
+        raise InputError("checkpoint", str(path), "belongs to another run of this experiment")
+    seconds = float(metadata["seconds"])
+    return Checkpoint(int(metadata["step"]), tensors, seconds, digest, metadata["run"])
+
+
+def _read_whole(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """What a file holds, of whichever run it is.
+
+    Raises:
+        DamagedError: see `read`.
+    """
     try:
         with safe_open(str(path), framework="pt") as file:
             metadata = dict(file.metadata() or {})
@@ -197,12 +218,7 @@ def read(path: Path, digest: str, run: str | None = None) -> Checkpoint:
         )
     if noted != _content(metadata, tensors) or metadata["step"] != str(_step(path)):
         raise DamagedError("checkpoint", str(path), "is damaged: its digest does not match")
-    if metadata["digest"] != digest:
-        raise InputError("checkpoint", str(path), "belongs to another experiment or data set")
-    if run not in (None, metadata["run"]):
-        raise InputError("checkpoint", str(path), "belongs to another run of this experiment")
-    seconds = float(metadata["seconds"])
-    return Checkpoint(int(metadata["step"]), tensors, seconds, digest, metadata["run"])
+    return metadata, tensors
 
 
 def _content(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
