@@ -427,10 +427,8 @@ class Wire:
             self.waiting_for = -1
 
     def _leave(self, rank: int, step: int) -> None:
-        """Leave a site out, for good: a process that comes back finds it on the disk.
-
-        Its messages that are here are still read. From the step on nobody counts on it.
-        """
+        """Leave a site out for good, but for its messages that are here; all on the disk."""
+        self._journal.sync_received()
         with self._disk:
             record = Record(STATED, self.own, 0, f"{streams.LEFT}{rank}", str(step).encode())
             self._journal.add_sent([record])
