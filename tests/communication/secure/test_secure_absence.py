@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from communication.cluster.crew import charged, result_of, simulated
 from communication.cluster.test_cluster_runs import assert_same_run
 from communication.secure.sites import NAMES, Consortium, consortium, gated, gathered, status_of
 from experiments import write_experiment
+from tacit.privacy.ledger.ledger import read_ledger, step_runs
+from tacit.privacy.ledger.shared import account_files
 from tacit.training.run_folder.checkpoint import file_of
 
 pytestmark = pytest.mark.process
@@ -22,7 +25,7 @@ pytestmark = pytest.mark.process
 STEPS, HELD = 12, 6
 
 
-def written(folder: Path, *, own: bool = False, **changes: Any) -> Path:
+def written(folder: Path, *, own: bool = False, noise_seed: int | None = 7, **changes: Any) -> Path:
     """A run of a few steps, with a checkpoint at every fourth; of each site's own files or not."""
     train = {
         "steps": STEPS, "batch": 16, "dtype": "float64", "evaluate_every": 2,
@@ -34,6 +37,7 @@ def written(folder: Path, *, own: bool = False, **changes: Any) -> Path:
         folder,
         task={"dataset": None, "outputs": 10},
         nodes={"count": 3, "data": "by-rank", "source": "own-{node}.npz"},
+        privacy={"noise_seed": noise_seed},
         train=train,
     )
 
@@ -152,6 +156,34 @@ def test_a_site_that_lost_what_its_session_still_reaches_makes_more_steps_again(
         answers = group.ends()
         assert [answer.code for answer in answers] == [0] * 3, answers
         assert_right(group, file, tmp_path)
+
+
+def test_ledgers_of_the_data_charge_a_step_once_that_is_made_again(tmp_path: Path) -> None:
+    file, gate = written(tmp_path, own=True, noise_seed=None), tmp_path / "gate"
+    with consortium(tmp_path) as group:
+        more: dict[str, tuple[str, ...]] = {}
+        for rank, name in enumerate(NAMES):
+            write_records(group.home(name) / f"own-{rank}.npz", rank)
+            ledger = f"privacy.ledger={tmp_path / 'ledgers' / name}"
+            more[name] = ("--set", ledger, "--set", "privacy.ledger_epsilon=10000")
+        gate.write_text(str(HELD))
+        group.relay()
+        for name in NAMES:
+            group.train(name, file, *more[name], tamper=gated(gate))
+        group.until_step(HELD)
+        for name in ("north", "west"):
+            group.running[name].kill()
+            group.train(name, file, *more[name], resume=True, tamper=gated(gate))
+        gate.write_text(str(STEPS))
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [0] * 3, answers
+        once = {rank: Counter(range(STEPS)) for rank in range(3)}
+        assert charged(gathered(group, tmp_path / "gathered")) == once
+        for name in NAMES:
+            (ledger,) = account_files(tmp_path / "ledgers" / name)
+            (run,) = read_ledger(ledger).runs
+            (intervals,) = run.charged.values()
+            assert step_runs(intervals) == ((0, STEPS, 1),)
 
 
 def test_records_that_were_changed_are_not_sent_beside_those_that_were(tmp_path: Path) -> None:
