@@ -5,8 +5,6 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 
 # As many processes as cores, so that a thread more in each only waits.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
-# Tests with several processes wait for one another much of the time: twice as many run at once.
-TWICE = $$($(BIN)/python -c 'import os; print(2 * (os.cpu_count() or 1))')
 PRINT_SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 
 .PHONY: demo test test-rest test-all coverage check format docs bench bench-quick clean
@@ -18,7 +16,7 @@ test: check  ## every check: format, lint, types, and the tests that are quick
 	$(PYTEST)
 
 test-rest: .venv/.installed-test  ## what `make test` leaves out: real processes, and what takes long
-	$(PYTEST) -n $(TWICE) -m "process or slow"
+	$(PYTEST) -m "process or slow"
 
 test-all: check  ## every check, with all tests
 	$(PYTEST) -m ""
