@@ -566,7 +566,15 @@ def _document(
         else run_evaluation.bytes_sent
     )
     hosts = enumerate(job.placement.ranks)
-    sources = ["own ledger" if n in job.hosted else others.format(rank=rank) for n, rank in hosts]
+    gone = gone_ranks(run.peers)
+    sources = [
+        "own ledger"
+        if n in job.hosted
+        else f"rank {rank}, left out: as if it had gone on"
+        if rank in gone
+        else others.format(rank=rank)
+        for n, rank in hosts
+    ]
     return result_document(
         job,
         status=run.status,

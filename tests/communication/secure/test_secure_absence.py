@@ -66,7 +66,7 @@ def test_a_site_that_is_away_for_too_long_is_named_and_all_go_on_later(tmp_path:
         for name in ("north", "south"):
             answer = group.running[name].end()
             assert answer.code == 4, answer
-            assert answer.refusal.startswith("tacit: west was away for ")
+            assert "west was away for " in answer.refusal  # found here, or told by who found it first
             assert "--resume" in answer.refusal
             status = status_of(group.rank_folder(name))
             assert status["state"] == "failed"
@@ -120,7 +120,7 @@ def test_a_stop_at_one_site_stops_all_at_one_step_and_they_go_on(tmp_path: Path)
 def test_a_site_that_lost_its_own_cannot_come_back_as_if_nothing_were(
     lost: str, tmp_path: Path
 ) -> None:
-    file, gate = written(tmp_path, patience=20.0), tmp_path / "gate"
+    file, gate = written(tmp_path, patience=8.0), tmp_path / "gate"
     with consortium(tmp_path) as group:
         held(group, file, gate, step=10)  # the second checkpoint: what came before is forgotten
         group.running["west"].kill()

@@ -121,4 +121,4 @@ def test_a_run_outlives_a_few_kills(kind: str, noise_seed: int | None, tmp_path:
 def test_a_run_outlives_many_kills(
     kind: str, noise_seed: int | None, seed: int, tmp_path: Path
 ) -> None:
-    assert_outlives(tmp_path, kind, seed=seed, events=10, noise_seed=noise_seed)
+    assert_outlives(tmp_path, kind, seed=seed, events=8, noise_seed=noise_seed)

@@ -488,3 +488,31 @@ def test_who_is_left_out_stays_so_for_a_process_that_comes_back(tmp_path):
                 wire.take(1, "exchange", limit=LIMIT)
             assert wire.left == {1: 9}
         wire.close(ended=False, linger=0.0)
+
+
+def test_no_step_begins_while_it_is_written_down_that_a_site_is_left_out_of_it(tmp_path):
+    mesh, writing, go_on = Mesh(3), threading.Event(), threading.Event()
+    with formed(mesh, tmp_path) as (north, south, _):
+        add = south._journal.add_sent
+
+        def slow(records) -> None:
+            kept = list(records)
+            if any(record.topic.startswith(streams.LEFT) for record in kept):
+                writing.set()
+                assert go_on.wait(LIMIT)
+            add(kept)
+
+        south._journal.add_sent = slow  # type: ignore[method-assign]
+        south.begin_step(9)
+        north.begin_step(0)  # far behind: the step that it names has begun at south
+        north.may_leave = lambda ranks: True
+        with pytest.raises(GoneError):
+            north.take(2, "exchange", limit=SHORT)
+        assert writing.wait(LIMIT)
+        begins = threading.Thread(target=south.begin_step, args=(10,))
+        begins.start()
+        begins.join(0.2)
+        assert (south.step, begins.is_alive()) == (9, True)
+        go_on.set()
+        begins.join(LIMIT)
+        assert (south.step, south.left) == (10, {2: 10})

@@ -173,7 +173,7 @@ class BetweenProcesses:
         values, first = message_values("mix", k, messages), descent_of(k, descent)
         if first is not None:
             values = (first.of(values[0]), *values[1:])
-        gossip = self._gossip(k * self._graphs.rounds + extra)
+        gossip = self._gossip(k * self._graphs.rounds + extra, self._absent(k))
         self.bytes_sent += sizes(values, coding) * gossip.degrees
         silent = self._graphs.active(k) if coding is not None else None
         route = gossip.route.only(silent)
@@ -336,9 +336,9 @@ class BetweenProcesses:
             raise PeerError(f"rank {SERVER} sent a bad message at step {k}: the server's mean")
         return tuple(came.values)
 
-    def _gossip(self, number: int) -> _Gossip:
-        """The mixing of the round of this number."""
-        period, absent = self._graphs.period, self._absent(number // self._graphs.rounds)
+    def _gossip(self, number: int, absent: frozenset[int]) -> _Gossip:
+        """The mixing of the round of this number, without some ranks."""
+        period = self._graphs.period
         if absent != self._left:
             self._known, self._left = {}, absent
         if period is not None and number % period in self._known:

@@ -174,7 +174,7 @@ class SiteCluster:
 
     def at(self, step: int) -> None:
         """Say in beats which step this site has begun."""
-        self.wire.step = step
+        self.wire.begin_step(step)
 
     def check(self) -> None:
         """Raise what another site reported; asks no network."""

@@ -406,8 +406,7 @@ class Wire:
                     self.check()
                     if rank in self.left:
                         raise GoneError(f"the run goes on without {self.sites[rank]}")
-                    here = {r: view for r, view in self._peers.items() if r not in self.left}
-                    culprit = streams.last_awaited(rank, self.own, here)
+                    culprit = streams.last_awaited(rank, self.own, self._here())
                     now = time.monotonic()
                     if len(self.left) != left:  # who waited for that one can go on from here
                         began, left = now, len(self.left)
@@ -422,18 +421,26 @@ class Wire:
                                 raise streams.lost(late, most, self.sites, self._peers[late])
                             self._leave(late, self.step + len(self.sites) + 1)
                             break
-                    self._changed.wait(max(0.01, min(0.5, limit - quiet + 0.01)))
+                    self._changed.wait(min(0.5, limit - quiet + 0.01) if quiet < limit else 0.5)
         finally:
             self.waiting_for = -1
+
+    def begin_step(self, step: int) -> None:
+        """Say in beats which step begins; who is left out during it, is so from a later one."""
+        with self._changed:
+            self.step = step
+
+    def _here(self) -> dict[int, PeerView]:
+        return {rank: view for rank, view in self._peers.items() if rank not in self.left}
 
     def _leave(self, rank: int, step: int) -> None:
         """Leave a site out for good, but for its messages that are here; all on the disk."""
         self._journal.sync_received()
+        record = Record(STATED, self.own, 0, f"{streams.LEFT}{rank}", str(step).encode())
         with self._disk:
-            record = Record(STATED, self.own, 0, f"{streams.LEFT}{rank}", str(step).encode())
             self._journal.add_sent([record])
         self._stated[record.topic] = str(step)
-        self.left[rank] = step
+        self.left = {**self.left, rank: step}  # others read it meanwhile
         streams.say_left(self.sites[rank], step)
         self._changed.notify_all()
 
@@ -444,8 +451,8 @@ class Wire:
             TacitError: of the kind that it reported.
         """
         self._check_failure()
-        for rank, view in self._peers.items():
-            if view.beat is not None and view.beat.report is not None and rank not in self.left:
+        for rank, view in self._here().items():
+            if view.beat is not None and view.beat.report is not None:
                 report, name = view.beat.report, f"{self.sites[rank]}: "
                 if not report.line.startswith(name):  # it speaks for itself alone
                     report = report.model_copy(update={"line": name + report.line})
@@ -534,17 +541,13 @@ class Wire:
     def _unsaid(self) -> bool:
         """Whether somebody is there who is not done, and may not know that this site is."""
         heard_since = time.monotonic() - streams.AWAY
-        return any(
-            view.heard > heard_since and not view.done and rank not in self.left
-            for rank, view in self._peers.items()
-        )
+        return any(view.heard > heard_since and not view.done for view in self._here().values())
 
     def _owing(self) -> bool:
         """Whether somebody who is not done may still need something that was sent to it."""
         return any(
-            out.kept and not self._peers[rank].done and self._peers[rank].beat is not None
-            for rank, out in self._out.items()
-            if rank not in self.left
+            self._out[rank].kept and not view.done and view.beat is not None
+            for rank, view in self._here().items()
         )
 
     # What comes in; called by threads of the carrier.
@@ -686,16 +689,8 @@ class Wire:
             with self._changed:
                 self._strike_off(made)
             for record in batch:
-                frame = Frame(
-                    DATA,
-                    self.own,
-                    record.rank,
-                    session,
-                    record.number,
-                    record.topic,
-                    record.body,
-                    record.digest,
-                )
+                said = (record.number, record.topic, record.body, record.digest)
+                frame = Frame(DATA, self.own, record.rank, session, *said)
                 self._publish(record.rank, pack(frame, self._run, self._sign))
 
     def _journal_sent(self, records: Sequence[Record]) -> None:
