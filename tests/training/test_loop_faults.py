@@ -367,7 +367,7 @@ def test_every_write_of_a_resumed_run_in_turn(
     small: Callable[[str], Trial], stop: int, writes: int
 ) -> None:
     """Kills and failures in turns, since a new run meets all of them at all of its writes."""
-    make = copies(small, f"stopped-{stop}", stop=stop)
+    make = copies(small, f"in-turn-{stop}", stop=stop)
     assert sweep(make, ("kill", "fail", "kill", "full"), every=1) > writes
 
 
