@@ -193,7 +193,7 @@ DEFECTS = """
 <p class="dark-on-dark">dark words</p>
 <p style="opacity: 0.5">faint words</p>
 <table><tr><th>first</th><th class="not-printed">secret</th></tr>
-<tr><td>1</td><td class="not-printed">777</td></tr></table>
+<tr><td>1</td><td class="not-printed">concealed</td></tr></table>
 <div style="width: 120vw">a wide element</div>
 <script>console.error("a message on the console"); throw new Error("a fault");</script>
 """
@@ -215,8 +215,8 @@ def test_what_is_planted_is_found(browser: Browser, tmp_path: Path) -> None:
         assert any(f'{where}: "faint words" has' in said for said in found.pale)
     dark = [said for said in found.pale if '"dark words"' in said]
     assert [said.partition(":")[0] for said in dark] == ["390 px, dark", "1280 px, dark"]
-    assert 'paper: 1 of 2 columns: "1777"' in found.lost
-    assert "'777' is printed 0 times, not 1" in found.paper
+    assert 'paper: 1 of 2 columns: "1concealed"' in found.lost
+    assert "'concealed' is printed 0 times, not 1" in found.paper
     assert "a message on the console" in found.console
     assert "a fault" in found.console
 
