@@ -26,13 +26,14 @@ import sqlite3
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
+
+from forks import load_everything
 
 COUNTED = ("open", "write", "fsync", "replace", "rename", "mkdir", "unlink", "fchmod", "chmod")
 TRANSACTION = ("BEGIN IMMEDIATE", "COMMIT")
@@ -230,18 +231,8 @@ def serve(request: dict[str, Any]) -> Ended:
 
 def main() -> None:
     """Load everything once, then serve until standard input ends."""
-    import torch
-
-    torch.set_num_threads(1)
     answers = os.fdopen(os.dup(1), "w")
-    import tacit
-
-    for name in ("cli.main", "cli.tables", "cli.options", "analysis.score", "analysis.statement"):
-        importlib.import_module(f"tacit.{name}")
-    with tempfile.TemporaryDirectory() as folder:  # loads what is loaded on first use
-        experiment = {"task": {"dataset": "digits", "model": "logistic"}, "train": {"steps": 1}}
-        tacit.train({**experiment, "privacy": {"noise_std": 1.0}}, out=Path(folder, "run"))
-    assert len(os.listdir("/proc/self/task")) == 1, "threads do not survive a fork"
+    load_everything()
     for line in sys.stdin:
         answers.write(json.dumps(vars(serve(json.loads(line)))) + "\n")
         answers.flush()

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forks import forked_process
 from tacit.errors import InputError
 from tacit.privacy.ledger.file import KEY_FILE, LedgerKey, find_key, new_key
 from tacit.privacy.ledger.ledger import (
@@ -29,9 +30,6 @@ STATEMENTS = [
     NodeStatement(4, {"kind": "sampled", "sample_rate": 0.01, "clips": [1.0, 0.5]}, 1.0, 1e-5),
     NodeStatement(0, {"kind": "gaussian", "noise_multiplier": 1.25}, None, None),
 ]
-
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["tacit.privacy.ledger.ledger"])
 
 
 @pytest.fixture
@@ -117,8 +115,8 @@ def hold(path: Path, ready: Connection) -> None:
 
 def test_one_process_at_a_time_until_it_dies(path: Path) -> None:
     new(path).close()
-    receiving, sending = _processes.Pipe(duplex=False)
-    holder = _processes.Process(target=hold, args=(path, sending))
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    holder = forked_process(hold, path, sending)
     holder.start()
     try:
         assert receiving.poll(60)

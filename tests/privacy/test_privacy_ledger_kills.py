@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from forks import forked_process
 from tacit.privacy.ledger.ledger import (
     Interval,
     Ledger,
@@ -37,9 +38,6 @@ ENDLESS = 1_000_000
 STATEMENT = {"kind": "gaussian", "noise_multiplier": [[9.0, ENDLESS]]}
 NODES = (0, 1)
 LIMIT = 60.0  # seconds for anything that must happen
-
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["tacit.privacy.ledger.shared"])
 
 
 def send(
@@ -69,8 +67,8 @@ def steps(charged: tuple[Interval, ...]) -> Counter[int]:
 
 def kill(target: Callable[..., None], *arguments: Any, delay: float, at_work: bool) -> None:
     """Start a process and kill it `delay` seconds after it set out, or after its first step."""
-    receiving, sending = _processes.Pipe(duplex=False)
-    victim = _processes.Process(target=target, args=(*arguments, sending, at_work))
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    victim = forked_process(target, *arguments, sending, at_work)
     victim.start()
     sending.close()
     assert receiving.poll(LIMIT)

@@ -29,6 +29,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import norm
 
+from forks import forked_process
 from tacit.analysis.ledger_report import ledger_document
 from tacit.errors import InputError
 from tacit.privacy import (
@@ -270,9 +271,8 @@ def hold(folder: Path, ready: Connection) -> None:
 @pytest.mark.process
 def test_what_a_killed_process_drew_on_is_free(tmp_path: Path) -> None:
     folder_key(tmp_path)
-    processes = multiprocessing.get_context("forkserver")
-    receiving, sending = processes.Pipe(duplex=False)
-    holder = processes.Process(target=hold, args=(tmp_path, sending))
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    holder = forked_process(hold, tmp_path, sending)
     holder.start()
     try:
         assert receiving.poll(60)

@@ -24,9 +24,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from communication.cluster import ranks
 from communication.cluster.joined import kept_store, variables
 from experiments import Answer, strict_json, tacit
+from forks import forked_process
 from tacit.analysis.ledger_report import ledger_document
 from tacit.cli.main import main
 from tacit.privacy.ledger.ledger import read_ledger, step_runs
@@ -48,27 +48,6 @@ __all__ = [
 
 EXACT = {"rtol": 1e-12, "atol": 1e-14}
 LIMIT = 60.0  # seconds for anything that must end
-
-_PRELOADED = (
-    "hypothesis.strategies",
-    "pytest",
-    "scipy.stats",
-    "sqlite3",
-    "tacit.algorithms",
-    "tacit.cli.main",
-    "tacit.communication.cluster",
-    "tacit.communication.cluster.channel",
-    "tacit.communication.cluster.gathering",
-    "tacit.config",
-    "tacit.data.formats.digits",
-    "tacit.communication.exchange",
-    "tacit.training.processes.agreement",
-    "tacit.training.prepare",
-    "tacit.training.loop",
-    "tacit.cli.tables",
-)
-_forks = ranks._forks  # one server for all tests of a process
-_forks.set_forkserver_preload(list(_PRELOADED))
 
 
 @dataclass(frozen=True)
@@ -121,7 +100,7 @@ def crew(
                 home.mkdir(parents=True, exist_ok=True)
                 words = [str(word) for word in arguments(rank)]
                 call = (variables(rank, processes, port), home, words, (tamper or {}).get(rank))
-                process = _forks.Process(target=_rank, args=call, daemon=True)
+                process = forked_process(_rank, *call, daemon=True)
                 process.start()
                 members.append(Member(process, home))
             yield members

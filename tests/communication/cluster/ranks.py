@@ -27,16 +27,12 @@ import torch
 from torch import Tensor
 from torch.distributed import TCPStore
 
+from forks import forked_process
 from tacit.communication.cluster.channel import open_channel
 from tacit.errors import PeerError
 
 CPU = torch.device("cpu")
 START = 60.0  # seconds until all processes must have come
-
-_forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(
-    ["tacit.communication.cluster.channel", "hypothesis.strategies", "pytest"]
-)
 
 
 @dataclass
@@ -125,9 +121,9 @@ def started(
     running: list[tuple[BaseProcess, Connection]] = []
     try:
         for rank in ranks:
-            here, there = _forks.Pipe(duplex=False)
-            process = _forks.Process(
-                target=_child, args=(function, rank, processes, port, timeout, there), daemon=True
+            here, there = multiprocessing.Pipe(duplex=False)
+            process = forked_process(
+                _child, function, rank, processes, port, timeout, there, daemon=True
             )
             process.start()
             there.close()

@@ -24,9 +24,9 @@ from typing import Any
 
 import torch
 
-from communication.cluster.crew import _forks
 from communication.secure.ways import free_address
 from experiments import Answer, strict_json, tacit
+from forks import forked_process
 from tacit.cli.main import main
 from tacit.communication.secure.sites import SiteCluster, session_folder
 
@@ -132,7 +132,7 @@ class Consortium:
         for stream in ("out", "err"):
             (home / f"said.{stream}").write_bytes(b"")
         said = [str(word) for word in words]
-        process = _forks.Process(target=_member, args=(home, said, tamper), daemon=True)
+        process = forked_process(_member, home, said, tamper, daemon=True)
         process.start()
         if name in self.running:
             self.past.append(self.running[name])
