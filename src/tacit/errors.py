@@ -110,6 +110,10 @@ class GoneError(PeerError):
     """A site for which something waits has been left out of the run, which goes on without it."""
 
 
+class LeftOutError(PeerError):
+    """The others go on without this site, and take it back if it begins a new session."""
+
+
 class DivergenceError(TacitError):
     """The model of a node is no longer finite."""
 

@@ -449,6 +449,8 @@ class Algorithm(Generic[State, Chosen]):
         default_clip: the clipping bound of a private run that gives none.
         primal_dual: of a state and the options, what the augmented Lagrangian is made of; None:
             the method has no dual variables.
+        stateless_clients: of a method with a server, whether its model is all that is kept between
+            rounds, so that a client that was left out can go on with it.
         one_pass: whether a node reads its records in one step alone, so that all of them are the
             batch of a private run that leaves it open.
     """
@@ -495,6 +497,7 @@ class Algorithm(Generic[State, Chosen]):
     message_numbers: Callable[[Chosen, int], float] = lambda options, parameters: parameters
     default_clip: float = 1.0
     primal_dual: Callable[[State, Chosen], PrimalDual] | None = None
+    stateless_clients: bool = False
     one_pass: bool = False
 
     def __post_init__(self) -> None:

@@ -145,6 +145,7 @@ DP_FEDAVG: Algorithm[ServerState, LocalOptions] = Algorithm(
     mechanism=mechanism,
     no_secure_sum=None,
     activity=participants,
+    stateless_clients=True,
 )
 
 FEDAVG = replace(

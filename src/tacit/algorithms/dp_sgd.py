@@ -88,4 +88,5 @@ DP_SGD = Algorithm(
     bound_is_tight=True,
     no_secure_sum=None,
     activity=participants,
+    stateless_clients=True,
 )

@@ -56,6 +56,8 @@ from tacit.private_files import lacks_room
 if TYPE_CHECKING:
     from tacit.config import Config
     from tacit.training.hooks import Progress
+    from tacit.training.processes.communication import Crew
+    from tacit.training.run_folder.result import Result
 
 __all__ = ["app", "main"]
 
@@ -133,7 +135,7 @@ def train(
     from tacit.config import load_config
     from tacit.training import loop as run
     from tacit.training.prepare import prepare
-    from tacit.training.processes.agreement import agreed_folder, process_group
+    from tacit.training.processes.agreement import agreed_folder, with_processes
     from tacit.training.run_folder import folder
 
     if resume and out is None:
@@ -146,43 +148,54 @@ def train(
             tell(DONE_ALREADY)
             _print_result(out, own_rank(site) or 0, quiet, as_json)
             return
-    with process_group(
-        config.train, allow_insecure_network=allow_insecure_network, site=site, out=out
-    ) as cluster:
+    destination, rank, goes_on = out or Path(), 0, resume
+    made: list[int] = []
+
+    def take_part(cluster: Crew | None, resume: bool) -> Result:
+        nonlocal destination, rank, goes_on
         peers: Peers = ALONE if cluster is None else cluster
-        destination, resume = agreed_folder(cluster, out, resume, lambda: _new_run(file))
-        describe_process(rank=peers.rank, run=destination.name)
-        if not resume and peers.rank == 0:
+        destination, goes_on = agreed_folder(cluster, out, resume, lambda: _new_run(file))
+        rank = peers.rank
+        describe_process(rank=rank, run=destination.name)
+        if not goes_on and rank == 0:
             folder.check_new(destination)
-        hidden = quiet or as_json or peers.rank > 0
+        hidden = quiet or as_json or rank > 0
         with waiting(_PREPARING, hidden=hidden):
             job = prepare(config, peers=peers)
         hidden = hidden and not as_json_lines()
         warned: tuple[str, ...] = () if hidden else job.plan.warnings
-        if hidden and peers.rank == 0 and job.plan.not_private_warning is not None:
+        if hidden and rank == 0 and job.plan.not_private_warning is not None:
             warned = (job.plan.not_private_warning,)  # however quiet it is to be
         progress = progress_line(hidden=hidden, warnings=warned)
-        made: list[int] = []
 
         def on_step(moment: Progress) -> None:
             made.append(moment.step)
             describe_process(step=moment.step)
             show(moment)
 
-        signals = stop_signals(hidden=peers.rank > 0, leaves=site is not None)
+        signals = stop_signals(hidden=rank > 0, leaves=site is not None)
         with progress as show, signals as asked_to_stop:
-            result = run.execute(
+            return run.execute(
                 job,
                 out=destination,
-                resume=resume,
+                resume=goes_on,
                 on_step=on_step,
                 should_stop=asked_to_stop,
                 cluster=cluster,
             )
+
+    result = with_processes(
+        config.train,
+        take_part,
+        resume=resume,
+        allow_insecure_network=allow_insecure_network,
+        site=site,
+        out=out,
+    )
     if not (quiet or as_json):
-        closing_line(result, peers.rank, peers.rank == 0 and resume and not made)
-    _print_result(destination, peers.rank, quiet, as_json)
-    if peers.rank == 0 and not (quiet or as_json):
+        closing_line(result, rank, rank == 0 and goes_on and not made)
+    _print_result(destination, rank, quiet, as_json)
+    if rank == 0 and not (quiet or as_json):
         result_table(result)
 
 

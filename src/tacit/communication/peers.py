@@ -59,10 +59,13 @@ class SessionMemory(Protocol):
     Attributes:
         returned: whether it comes back to a session that others go on with.
         returned_to: the step at which it comes back; None where no step was begun.
+        rejoins: where it was left out and is taken back now: the first step of which it has sent
+            nothing before; else None.
     """
 
     returned: bool
     returned_to: int | None
+    rejoins: int | None
 
     def secret(self, name: str) -> bytes:
         """32 random bytes that no other process has, the same whenever this one comes back."""
@@ -79,6 +82,7 @@ class FreshSession:
 
     returned = False
     returned_to: int | None = None
+    rejoins: int | None = None
 
     def secret(self, name: str) -> bytes:
         """New random bytes."""

@@ -241,6 +241,7 @@ class Beat(_Model):
     state: Literal["forming", "running", "done", "failed"]
     report: Report | None
     left: Annotated[tuple[tuple[_Rank, _Step], ...], Field(max_length=_MOST_RANKS, fail_fast=True)]
+    takes_back: bool | None
 
 
 # Built when they are first used: a process that is alone uses none.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ from tacit.training.arguments import check_arguments
 from tacit.training.hooks import Callback, checked_callbacks
 from tacit.training.loop import execute
 from tacit.training.prepare import Function, prepare
-from tacit.training.processes.agreement import agreed_folder, process_group
+from tacit.training.processes.agreement import agreed_folder, with_processes
+from tacit.training.processes.communication import Crew
 from tacit.training.records import node_records
 from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder.result import Result
@@ -112,19 +112,13 @@ def train(
     own_site = None if site is None else Path(site)
     if path is not None and not resume and not distributed and own_site is None:
         folders.check_new(path)
-    with ExitStack() as stack:
-        cluster = None
-        if distributed or own_site is not None:
-            insecure = allow_insecure_network
-            cluster = stack.enter_context(
-                process_group(
-                    parsed.train, allow_insecure_network=insecure, site=own_site, out=path
-                )
-            )
+
+    def take_part(cluster: Crew | None, resume: bool) -> Result:
         peers: Peers = ALONE if cluster is None else cluster
+        folder = path
         if path is not None:
             # After a restart by torchrun, the arguments are as they were.
-            path, resume = agreed_folder(cluster, path, resume, lambda: Path("runs"))
+            folder, resume = agreed_folder(cluster, path, resume, lambda: Path("runs"))
         job = prepare(
             parsed,
             model=model,
@@ -137,8 +131,21 @@ def train(
             peers=peers,
         )
         if job.plan.not_private_warning is not None:
-            warnings.warn(job.plan.not_private_warning, NotPrivateWarning, stacklevel=2)
-        return execute(job, out=path, resume=resume, callbacks=called, cluster=cluster)
+            above = 3 if cluster is None else 4  # who called `train`
+            warnings.warn(job.plan.not_private_warning, NotPrivateWarning, stacklevel=above)
+        return execute(job, out=folder, resume=resume, callbacks=called, cluster=cluster)
+
+    if not distributed and own_site is None:
+        return take_part(None, resume)
+    insecure = allow_insecure_network
+    return with_processes(
+        parsed.train,
+        take_part,
+        resume=resume,
+        allow_insecure_network=insecure,
+        site=own_site,
+        out=path,
+    )
 
 
 def _default_loss(model: nn.Module | None, schema: Schema | None) -> str | None:

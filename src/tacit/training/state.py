@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from torch import Tensor
 
 from tacit.communication.colours import Private, Released, opened
-from tacit.communication.peers import Peers
+from tacit.communication.peers import Peers, SessionMemory
 from tacit.communication.received import CHARGED, FLAG, STEP, STEPS, Form
 from tacit.config import Config
 from tacit.errors import InputError, PeerError
@@ -214,16 +214,20 @@ def begin(
     )
     origin = job.model.start(len(job.hosted), job.dtype, job.device)
     state = algorithm.start(origin.clone(), options, context)
-    own = {} if ledger is None else ledger.charged()
     terms = session.remember(
         "terms", lambda: _agreed_terms(job, peers, folder, ledger, resume, is_new), _TERMS
     )
+    own = {} if ledger is None else ledger.charged()
     returned_to = session.returned_to
     step = terms.first if returned_to is None else returned_to
     seconds = 0.0
     averages: Averages | None = None
-    if folder is not None and step:
-        path = checkpoints.file_of(folder.path, step)
+    rejoins = session.rejoins is not None and returned_to is None
+    held = step
+    if folder is not None and rejoins:  # its last own one says what it has sent
+        held = max(checkpoints.sound(folder.path, job.digest, _run_id(ledger))[0], default=0)
+    if folder is not None and held:
+        path = checkpoints.file_of(folder.path, held)
         saved = checkpoints.read(path, job.digest, _run_id(ledger))
         seconds = saved.seconds
         tensors = {name: value.to(job.device) for name, value in saved.tensors.items()}
@@ -240,6 +244,13 @@ def begin(
             averages = Averages(*(averaged[name] for name in Averages._fields))
         context.load(inner, origin)
         state = type(state)(**tensors)
+    if terms.rejoining and returned_to is None:
+        if not algorithm.stateless_clients:
+            expected = f"goes on without it: with {algorithm.name} no site can be taken back"
+            raise InputError("--site", "a site that was left out", expected, public=True)
+        given, averaged_models = _from_server(communication, job, state, averages, step)
+        if rejoins:
+            state, averages = given, averaged_models
     _check_reserved(folder, own, step)
     if folder is not None and resume and returned_to is None:
         checkpoints.set_aside(folder.path, after=terms.first)
@@ -256,10 +267,9 @@ def begin(
     # all have set aside what is to be run again.
     known, *_ = peers.share("rows known", bool(rows), FLAG)
     evaluation_steps = _evaluation_steps(config, terms.first, terms.until)
-    peers.begin(terms.first)
     charged = {node: tuple(intervals) for node, intervals in terms.charged.items()}
     charged = _with_again(job, charged, terms.first, terms.until)
-    return RunState(
+    run = RunState(
         job=job,
         peers=peers,
         communication=communication,
@@ -284,6 +294,31 @@ def begin(
         objective=_objective(job, algorithm.models(state)),
         status="done" if terms.message is None else "budget-exhausted",
     )
+    if rejoins and folder is not None:  # before the session is written down as begun from it
+        checkpoints.write(folder.path, _checkpoint(run), keep=0)
+    peers.begin(terms.first)
+    return run
+
+
+def _from_server(
+    communication: Communication, job: Job, state: Any, averages: Averages | None, step: int
+) -> tuple[Any, Averages | None]:
+    """The server's state and averages, for a process that was left out; every process calls it.
+
+    Args:
+        communication: between them.
+        job: of a method whose clients keep nothing between rounds.
+        state: of this process; of one that was left out, any.
+        averages: likewise.
+        step: from which the run goes on.
+    """
+    model = communication.from_server(Released(state.x))
+    given = type(state)(model)
+    if not step or step_weight(job.config.train.average, step - 1, job.plan.steps) is None:
+        return given, None
+    own = model.double() if averages is None else averages.models
+    mean = communication.from_server(Released(own))
+    return given, Averages(mean, mean[0].clone())
 
 
 class SessionTerms(BaseModel):
@@ -297,6 +332,7 @@ class SessionTerms(BaseModel):
         own: what the nodes of this process had reserved, as it stood in the ledger.
         message: why it ends before the plan does.
         lacking: who lacks a later checkpoint.
+        rejoining: whether a process comes back that was left out.
         notes: what people should know.
     """
 
@@ -309,6 +345,7 @@ class SessionTerms(BaseModel):
     own: dict[int, list[tuple[int, int]]]
     message: str | None
     lacking: str | None
+    rejoining: bool
     notes: tuple[str, ...]
 
 
@@ -330,10 +367,15 @@ def _agreed_terms(
     # A site that was killed while the others met goes on, and they begin: which of the two it is
     # for all, rank 0 says. Of this process's own budgets its own ledgers speak, whatever that is.
     goes_on, *_ = peers.share("going on", resume, FLAG)
+    left_out = peers.session.rejoins is not None
+    rejoining = peers.share("comes back", left_out, FLAG) if goes_on else []
     if folder is not None and goes_on:
         kept, damaged = checkpoints.sound(folder.path, job.digest, _run_id(ledger))
-        first, lacking = _common_checkpoint(kept, peers, plan.steps)
+        first, lacking = _common_checkpoint(kept, peers, plan.steps, rejoining)
         notes = tuple(f"{name} is damaged, and was not used" for name in damaged)
+        notes += _back(peers, rejoining, first)
+    if left_out:
+        _pay(peers.session, ledger, first, plan.steps)
     own = {} if ledger is None else ledger.charged()
     charged = together(peers, "list of reserved steps", job, own)
     missing = [rank for rank, new in enumerate(peers.share("new folder", is_new, FLAG)) if new]
@@ -368,8 +410,42 @@ def _agreed_terms(
         own={node: list(intervals) for node, intervals in own.items()},
         message=message,
         lacking=lacking,
+        rejoining=any(rejoining),
         notes=notes,
     )
+
+
+def _back(peers: Peers, rejoining: Sequence[bool], first: int) -> tuple[str, ...]:
+    """What people should know of sites that were left out."""
+    names = [site.name for site, back in zip(peers.seen(), rejoining, strict=False) if back]
+    return tuple(
+        f"{name} was left out of steps before {first}, and came back with the server's model: its "
+        "epsilon is as if it had made them all"
+        for name in names
+    )
+
+
+def _pay(session: SessionMemory, ledger: RunLedger | None, first: int, steps: int) -> None:
+    """Charge a process that was left out for all steps, as those are that go on with it.
+
+    What it did not send is charged as well: that is more than it owes.
+
+    Raises:
+        InputError: the run goes on from a step of which it may have sent something before.
+    """
+    unsent = session.rejoins or 0
+    if first < unsent:
+        expected = (
+            f"the run goes on from step {first}, and this site may have sent messages of steps "
+            f"before {unsent} in an earlier session: start a new run"
+        )
+        raise InputError("--site", first, expected, public=True)
+    if ledger is None:
+        return
+    charged = [until for intervals in ledger.charged().values() for _, until in intervals]
+    if (reserved := max(charged, default=0)) < steps:
+        ledger.reserve(reserved, steps)
+    ledger.settle(first, steps)
 
 
 def drawn_again(job: Job, nodes: Sequence[int], first: int) -> tuple[Interval, ...]:
@@ -463,9 +539,17 @@ def _merged(intervals: Sequence[Interval]) -> list[Interval]:
     return merged
 
 
-def _common_checkpoint(own: list[int], peers: Peers, steps: int) -> tuple[int, str | None]:
-    """The last step of which every process has a checkpoint, or 0; and who lacks a later one."""
-    lists = peers.share("list of checkpoints", own[-_MOST_LISTED:], STEPS)
+def _common_checkpoint(
+    own: list[int], peers: Peers, steps: int, rejoining: Sequence[bool]
+) -> tuple[int, str | None]:
+    """The last step of which every process has a checkpoint, or 0; and who lacks a later one.
+
+    Those that come back after they were left out need none.
+    """
+    every = peers.share("list of checkpoints", own[-_MOST_LISTED:], STEPS)
+    lists = [
+        listed if not back else every[0] for listed, back in zip(every, rejoining, strict=True)
+    ]
     for rank, listed in enumerate(lists):
         if max(listed, default=0) > steps:
             raise PeerError(f"rank {rank} gave checkpoints beyond the {steps} steps of the run")
@@ -645,19 +729,23 @@ def save(run: RunState) -> None:
         # Rows of steps before a checkpoint stand before it does: they are not measured again.
         run.communication.finish()
         take_rows(run)
+    saved = _checkpoint(run)
+    run.peers.session.keep(run.step)
+    checkpoints.write(run.folder.path, saved, keep=run.kept)
+    LOG.info("step %d: checkpoint written", run.step)
+    run.kept = run.peers.saved(run.step)
+    checkpoints.discard_set_aside(run.folder.path, until=run.kept)
+
+
+def _checkpoint(run: RunState) -> Checkpoint:
+    """What a run of this process's nodes goes on from."""
     tensors = dict(zip(run.state._fields, run.state, strict=True))
     tensors |= {f"{_CONTEXT}{name}": value for name, value in run.context.tensors().items()}
     if run.averages is not None:
         tensors |= {f"{_AVERAGES}{name}": value for name, value in run.averages._asdict().items()}
     exchanged = run.communication.exchange.tensors()
     tensors |= {f"{_EXCHANGE}{name}": value for name, value in exchanged.items()}
-    run.peers.session.keep(run.step)
-    run_id = _run_id(run.ledger)
-    saved = Checkpoint(run.step, tensors, run.seconds, run.job.digest, run_id)
-    checkpoints.write(run.folder.path, saved, keep=run.kept)
-    LOG.info("step %d: checkpoint written", run.step)
-    run.kept = run.peers.saved(run.step)
-    checkpoints.discard_set_aside(run.folder.path, until=run.kept)
+    return Checkpoint(run.step, tensors, run.seconds, run.job.digest, _run_id(run.ledger))
 
 
 def _evaluation_steps(config: Config, first: int, until: int) -> tuple[int, ...]:

@@ -297,6 +297,7 @@ class Puppet:
             "state": "running",
             "report": None,
             "left": [],
+            "takes_back": None,
         } | more
         return self.packed(BEAT, 0, "beat", json.dumps(said).encode())
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,15 @@ from communication.cluster.crew import EXACT, charged, nodes_of, result_of, simu
 from communication.cluster.test_cluster_runs import KINDS
 from communication.secure.sites import Consortium, consortium, gated, gathered, status_of
 from experiments import write_experiment
+from tacit.communication.secure.journal import Journal
 
 pytestmark = pytest.mark.process
 
 STEPS, HELD = 24, 6
+TRAIN: Mapping[str, Any] = {
+    "steps": STEPS, "batch": 16, "dtype": "float64", "evaluate_every": 2, "checkpoint_every": 4,
+    "patience": 6.0,
+}  # fmt: skip
 SECTIONS: Mapping[str, Mapping[str, Any]] = {
     "push-sum": {},
     "pairs of nodes": {"algorithm": {"name": "adp2-sgd", "stragglers": 0.3}},
@@ -28,11 +34,7 @@ LATER = 16  # a step after the last that knew of the lost site
 
 def written(folder: Path, kind: str = "push-sum", **changes: Any) -> Path:
     """A run that goes on without a site after a few seconds."""
-    train = {
-        "steps": STEPS, "batch": 16, "dtype": "float64", "evaluate_every": 2,
-        "checkpoint_every": 4, "patience": 6.0,
-    }  # fmt: skip
-    sections: dict[str, Any] = {"faults": {"tolerate": True}, "train": train, **changes}
+    sections: dict[str, Any] = {"faults": {"tolerate": True}, "train": TRAIN, **changes}
     folder.mkdir(exist_ok=True)
     return write_experiment(folder, nodes={"count": 3}, **SECTIONS[kind], **sections)
 
@@ -53,15 +55,12 @@ def said_of_west(group: Consortium) -> list[str]:
     return [site["state"] for site in states]
 
 
-def test_clients_go_on_as_if_the_lost_one_were_away_and_it_is_told(tmp_path: Path) -> None:
+def test_clients_go_on_as_if_the_lost_one_were_away(tmp_path: Path) -> None:
     file, gate = written(tmp_path, "server"), tmp_path / "gate"
     with consortium(tmp_path) as group:
         lost(group, file, gate, until=LATER)
         group.until_step(LATER, "north", "south")
         assert said_of_west(group) == ["gone", "gone"]
-        told = group.train("west", file, resume=True).end()
-        assert told.code == 2, told  # a service does not start it again
-        assert "--site = 'west': was left out, from step 10" in told.refusal
         gate.write_text(str(STEPS))
         answers = [group.running[name].end() for name in ("north", "south")]
         assert [answer.code for answer in answers] == [0, 0], answers
@@ -76,6 +75,58 @@ def test_clients_go_on_as_if_the_lost_one_were_away_and_it_is_told(tmp_path: Pat
     assert found["epsilon_source"][2] == "rank 2, left out: as if it had gone on"
     assert all(charged(run)[2][step] == 1 for step in range(HELD))
     assert charged(run)[0] == charged(alone)[0]
+
+
+def test_a_client_that_was_left_out_comes_back_with_the_model_of_the_server(tmp_path: Path) -> None:
+    steps = 60
+    train = {**TRAIN, "steps": steps}
+    file, gate = written(tmp_path, "server", train=train), tmp_path / "gate"
+    with consortium(tmp_path) as group:
+        lost(group, file, gate, until=LATER)
+        group.until_step(LATER, "north", "south")
+        assert said_of_west(group) == ["gone", "gone"]
+        west = group.train("west", file, resume=True)
+        group.until(lambda: waits(group, "west"))
+        for step in range(LATER + 1, steps):  # as slowly as those go on whom it comes back to
+            gate.write_text(str(step))
+            group.until_step(step, "north", "south")
+            if status_of(group.rank_folder("west")).get("step", 0) > LATER:
+                break
+        gate.write_text(str(steps))
+        assert [answer.code for answer in group.ends()] == [0, 0, 0], west.said("err")
+        run = gathered(group, tmp_path / "gathered")
+    found = result_of(run)
+    assert found["status"] == "done"
+    notes = "; ".join(found["notes"])
+    said = re.search(r"west was left out of steps before (\d+), and came back", notes)
+    assert said, notes
+    begun = int(said[1])
+    assert LATER < begun < steps
+    away = {"down": [[2, HELD, begun]]}
+    alone = simulated(
+        written(tmp_path / "away", "server", train=train, faults=away), tmp_path / "a"
+    )
+    right = result_of(alone)
+    assert_near(found["test_loss"]["consensus"], right["test_loss"]["consensus"])
+    assert_near(models_of(run, (0, 1, 2)), nodes_of(alone))
+    # Nobody is charged twice, and the one that was away for what it did not send as well.
+    assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(steps), 1))
+
+
+def test_one_with_a_state_of_its_own_is_told_that_it_was_left_out(tmp_path: Path) -> None:
+    file, gate = written(tmp_path), tmp_path / "gate"
+    with consortium(tmp_path) as group:
+        lost(group, file, gate, until=LATER)
+        group.until_step(LATER, "north", "south")
+        told = group.train("west", file, resume=True).end()
+        assert told.code == 2, told  # a service does not start it again
+        assert "--site = 'west': was left out, from step 10" in told.refusal
+
+
+def waits(group: Consortium, name: str) -> bool:
+    """Whether a site has given its session up for one in which it is taken back."""
+    session = Journal(group.session(name)).session()
+    return session is not None and session.rejoins is not None
 
 
 @pytest.mark.parametrize("kind", ["push-sum", "pairs of nodes"])
@@ -116,9 +167,9 @@ def test_a_run_whose_graph_falls_apart_without_a_site_ends(tmp_path: Path) -> No
             assert "west was away for" in answer.refusal
 
 
-def models_of(run: Path) -> torch.Tensor:
-    """The models of the two sites that came to the end, `[2, d]`."""
-    folders = [run / f"rank-{rank:04d}" for rank in (0, 1)]
+def models_of(run: Path, ranks: Sequence[int] = (0, 1)) -> torch.Tensor:
+    """The models of the sites that came to the end, `[sites, d]`."""
+    folders = [run / f"rank-{rank:04d}" for rank in ranks]
     return torch.cat([load_file(one / "nodes.safetensors")["parameters"] for one in folders])
 
 

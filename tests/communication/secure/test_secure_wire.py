@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -17,9 +18,11 @@ from communication.secure.mesh import LIMIT, Mesh, Puppet, facing_puppets, forme
 from tacit.communication.secure import streams
 from tacit.communication.secure import wire as wires
 from tacit.communication.secure.frames import DATA
+from tacit.communication.secure.journal import Journal, Session
 from tacit.communication.secure.wire import Wire
-from tacit.errors import BudgetError, GoneError, InputError, PeerError, TacitError
+from tacit.errors import BudgetError, GoneError, InputError, LeftOutError, PeerError, TacitError
 
+PATIENCE = 2.5  # seconds, of one that waits: several times those between two beats
 SHORT = 0.3  # seconds of a wait that is to end in an error
 
 
@@ -442,6 +445,26 @@ def test_rank_0_leaves_a_silent_site_out_and_what_it_had_sent_is_still_read(tmp_
             wire.fact_of(2, "vote 0", limit=LIMIT)
 
 
+def test_what_a_silent_site_waited_for_is_not_held_against_that_one(tmp_path):
+    mesh = Mesh(3)
+    with facing_puppets(mesh, tmp_path) as (wire, (south, west)):
+        wire.may_leave = lambda ranks: True
+        west.say(west.beat(waiting_for=1, step=4))  # its last word
+        ended = threading.Event()
+
+        def speak() -> None:
+            while not ended.wait(SHORT / 10):
+                south.say(south.beat(waiting_for=0, step=5))
+
+        threading.Thread(target=speak, daemon=True).start()
+        try:
+            with pytest.raises(GoneError, match="without west"):
+                wire.take(2, "exchange", limit=PATIENCE)
+            assert set(wire.left) == {2}
+        finally:
+            ended.set()
+
+
 def test_a_run_that_cannot_do_without_a_site_ends(tmp_path):
     mesh = Mesh(3)
     with facing_puppets(mesh, tmp_path) as (wire, _):
@@ -461,6 +484,9 @@ def test_rank_0_alone_says_who_is_left_out_and_of_itself_a_site_believes_that_it
         north.step = 2
         with pytest.raises(GoneError):
             north.take(2, "exchange", limit=SHORT)
+        time.sleep(0.2)
+        west.check()  # north may take it back, and has not said that it does not
+        north.takes_back = False
         until(lambda: west._failure is not None)
         with pytest.raises(InputError, match="--site = 'west': was left out, from step 6"):
             west.check()
@@ -488,6 +514,92 @@ def test_who_is_left_out_stays_so_for_a_process_that_comes_back(tmp_path):
                 wire.take(1, "exchange", limit=LIMIT)
             assert wire.left == {1: 9}
         wire.close(ended=False, linger=0.0)
+
+
+def test_a_site_that_is_taken_back_waits_in_a_session_with_other_keys(tmp_path):
+    mesh = Mesh(3)
+    with formed(mesh, tmp_path) as (north, _, west):
+        north.may_leave, north.takes_back, north.step = (lambda ranks: True), True, 2
+        before = west.session
+        west.send(0, "exchange", b"a step of long ago", limit=LIMIT)
+        west.snapshot(0)
+        with pytest.raises(GoneError):
+            north.fact_of(2, "a fact that never comes", limit=SHORT)
+        until(lambda: west._failure is not None)
+        with pytest.raises(LeftOutError, match="west was left out"):
+            west.check()
+        west.close(ended=False, linger=0.0, rejoins=7)
+        again = mesh.wire(2, tmp_path / "west")
+        written = Journal(tmp_path / "west")
+        assert again.session == written.session()
+        assert (again.session.rejoins, again.session.nonces, again.returned) == (7, None, False)
+        assert written.snapshots() == []
+        assert {again.session.secret, again.session.nonce}.isdisjoint({before.secret, before.nonce})
+        assert north.back == {}
+        mesh.start(again)
+        waiting = threading.Thread(target=lambda: raises_none(again), daemon=True)
+        waiting.start()
+        until(lambda: 2 in north.back)
+        heard, step = north.back[2]
+        assert (step, north.refused[0]) == (7, 0)
+        time.sleep(2 * PATIENCE)
+        assert waiting.is_alive()  # as long as it hears north
+        assert north.back[2][0] > heard
+        north.takes_back = False  # the end of the run came first
+        waiting.join(LIMIT)
+        with pytest.raises(InputError, match="--site = 'west': was left out, from step"):
+            again.check()
+        again.close(ended=False, linger=0.0)
+
+
+def raises_none(wire) -> None:
+    """Wait to be taken back; what ends that is asked for later."""
+    with suppress(InputError):
+        wire.form(PATIENCE)
+
+
+def test_one_that_waits_and_hears_nobody_or_what_was_recorded_gives_up(tmp_path):
+    mesh = Mesh(2)
+    puppet = Puppet(mesh, 0, target=1)
+    journal = Journal(tmp_path / "own")
+    journal.write_session(Session.new(rejoins=3))
+    wire = mesh.wire(1, tmp_path / "own", journal)
+    mesh.start(wire)
+    until(lambda: puppet.heard)
+    assert {beat.step for beat in puppet.heard} == {-1}
+    recorded = puppet.beat(nonce_of_receiver="f" * 32, left=[[1, 5]], takes_back=True)
+    ended, began = threading.Event(), time.monotonic()
+
+    def repeat() -> None:
+        while not ended.wait(SHORT / 10):
+            puppet.say(recorded)
+
+    threading.Thread(target=repeat, daemon=True).start()
+    try:
+        with pytest.raises(PeerError, match=f"another site did not come within {SHORT:g} s"):
+            wire.form(SHORT)
+        assert time.monotonic() - began < LIMIT
+        assert puppet.heard[-1].step == 3
+    finally:
+        ended.set()
+        wire.close(ended=False, linger=0.0)
+        mesh.end()
+
+
+def test_who_is_not_left_out_does_not_come_with_another_session(tmp_path):
+    mesh = Mesh(3)
+    with facing_puppets(mesh, tmp_path) as (wire, (_, west)):
+        west.say(west.beat(nonce="c" * 32, state="forming", step=3))
+        assert wire.back == {}
+        assert "west came back without its session of this run" in wire.refused[1]
+        wire.may_leave = lambda ranks: True
+        with pytest.raises(GoneError):
+            wire.take(2, "exchange", limit=SHORT)
+        west.say(west.beat(nonce="c" * 32, state="forming", step=3, echo="a" * 32))  # a recording
+        west.say(west.beat(state="forming", step=3))  # of the session that it was in
+        assert wire.back == {}
+        west.say(west.beat(nonce="c" * 32, state="forming", step=3))
+        assert wire.back[2][1] == 3
 
 
 def test_no_step_begins_while_it_is_written_down_that_a_site_is_left_out_of_it(tmp_path):

@@ -67,6 +67,7 @@ class Cluster:
         rank, processes, settings: of the place.
         timeout: seconds, `[train].timeout`.
         hosts: of each rank, the nodes that it hosts, for messages; to be set when known.
+        meets_again: never: who is lost ends the run.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Cluster:
         self.place, self.timeout = place, timeout
         self.rank, self.processes = place.rank, place.processes
         self.settings = place.settings
-        self.authenticated = False
+        self.authenticated = self.meets_again = False
         self.session: SessionMemory = FreshSession()
         self._store, self._lasting, self._watch = store, lasting, watch
         self._server = server  # kept alive: with it goes the store
@@ -256,7 +257,7 @@ class Cluster:
         return self._lasting.get_all([name])[0] if self._lasting.has([name]) else None
 
     def let_leave(
-        self, goes_on: Callable[[frozenset[int]], bool] | None
+        self, goes_on: Callable[[frozenset[int]], bool] | None, *, takes_back: bool
     ) -> Callable[[int], frozenset[int]]:
         """Nobody may leave: processes of one rack come and go together."""
         return lambda step: frozenset()

@@ -292,6 +292,11 @@ class BetweenProcesses:
         (mean,) = self._told(0, (total / nodes,))
         return mean[0]
 
+    def from_server(self, message: Message) -> Tensor:
+        """What the server's process gives, `[1, d]`, for everyone; not counted as sent."""
+        values = message_values("from_server", 0, [message])
+        return self._told(0, values)[0]
+
     def _averaged(
         self,
         k: int,

@@ -75,6 +75,8 @@ class Session(BaseModel):
         starts: how many processes of this site have taken part, so that what an earlier one said
             is never taken for newer than what this one says.
         ended: whether it has come to a clean end.
+        rejoins: of a session that waits to be taken back, the first step of which this site has
+            sent nothing in an earlier session.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -84,6 +86,12 @@ class Session(BaseModel):
     nonces: tuple[_Hex32, ...] | None = None
     starts: Annotated[int, Field(ge=0, lt=2**53)] = 0
     ended: bool = False
+    rejoins: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+
+    @classmethod
+    def new(cls, *, rejoins: int | None = None) -> Session:
+        """One that nobody has met in."""
+        return cls(secret=secrets.token_hex(32), nonce=secrets.token_hex(16), rejoins=rejoins)
 
 
 @dataclass(frozen=True)
@@ -178,7 +186,7 @@ class Journal:
         """Write it durably; of a new one, after what an earlier one has left is removed."""
         with plain_errors(_WHERE, self.folder):
             if is_new:
-                remove_files(self.folder, *(path.name for _, _, path in self._files()))
+                self._remove_all()
             write_private(self.folder / _SESSION, session.model_dump_json().encode())
 
     def take_up(self, sites: int) -> Session:
@@ -200,9 +208,18 @@ class Journal:
             )
             raise InputError(_WHERE, str(self.folder), expected)
         if found is None or found.ended:
-            found = Session(secret=secrets.token_hex(32), nonce=secrets.token_hex(16))
+            found = Session.new()
             self.write_session(found, is_new=True)
+        elif found.nonces is None:  # nothing went in it yet: what lies here is of an earlier one
+            with plain_errors(_WHERE, self.folder):
+                self._remove_all()
         return found
+
+    def begin_anew(self, rejoins: int) -> None:
+        """Give the session up for one that waits to be taken back; see `Session.rejoins`."""
+        self.write_session(Session.new(rejoins=rejoins))  # what lies here is no part of it
+        with plain_errors(_WHERE, self.folder):
+            self._remove_all()
 
     def begin_segment(self, step: int) -> None:
         """Write what follows into the segment of a step; what it holds already stays."""
@@ -346,6 +363,10 @@ class Journal:
         with suppress(OSError):  # there may be something that is not tacit's
             self.folder.rmdir()
         self.close()
+
+    def _remove_all(self) -> None:
+        """What was written of a session, but for the session itself."""
+        remove_files(self.folder, *(path.name for _, _, path in self._files()))
 
     def _files(self) -> list[tuple[str, int, Path]]:
         found = ((path, _FILE.fullmatch(path.name)) for path in self.folder.iterdir())

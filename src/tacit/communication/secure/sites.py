@@ -29,7 +29,7 @@ from tacit.communication.received import FLAG, VOTE, VOTES, Form
 from tacit.communication.reports import report_of
 from tacit.communication.secure.frames import LONGEST_HEAD
 from tacit.communication.secure.journal import Journal
-from tacit.communication.secure.streams import AWAY, PeerView
+from tacit.communication.secure.streams import AWAY, PeerView, say_back
 from tacit.communication.secure.wire import Wire
 from tacit.communication.stop_vote import StopVote
 from tacit.errors import (
@@ -38,6 +38,7 @@ from tacit.errors import (
     GoneError,
     InputError,
     LeakError,
+    LeftOutError,
     PeerError,
     TacitError,
 )
@@ -51,7 +52,7 @@ __all__ = ["SiteCluster", "join_sites", "session_folder", "session_lasts"]
 T = TypeVar("T")
 
 _EXCHANGE, _METRICS, _VOTE, _COUNT = "exchange", "metrics", "vote", "count"
-_LEAVING = "whether sites may leave"
+_LEAVING, _MEETING = "whether sites may leave", "meet again"
 _GRACE = 3  # times as long other sites wait until rank 0 has said without whom the run goes on
 _HEAD = struct.Struct("<QQQ")  # of a part of a mark: step, bytes of the document, numbers
 _CONNECTING = 60.0  # seconds until a way to the others must be open
@@ -64,6 +65,7 @@ class SiteSession:
 
     def __init__(self, wire: Wire, votes: _Votes, returned_to: int | None) -> None:
         self.returned, self.returned_to = wire.returned, returned_to
+        self.rejoins = wire.session.rejoins
         self._wire, self._votes = wire, votes
         self._secret = bytes.fromhex(wire.session.secret)
         self._kept: list[int] = []
@@ -103,6 +105,7 @@ class SiteCluster:
         timeout: seconds for which another site may not come further, `[train].patience`.
         session: what this site remembers.
         wire: the streams between the sites.
+        meets_again: whether the run has stopped for all sites to meet in a new session.
     """
 
     def __init__(
@@ -111,7 +114,7 @@ class SiteCluster:
         self.rank, self.processes = wire.own, len(wire.sites)
         self.hosts: Sequence[Sequence[int]] = ()
         self.timeout = patience
-        self.wire = wire
+        self.wire, self.meets_again = wire, False
         self._carrier = carrier
         self._rounds: Counter[str] = Counter()
         self._votes = _Votes(wire, patience)
@@ -120,10 +123,11 @@ class SiteCluster:
         self.authenticated = True
         self._stop_vote: StopVote | None = None
         self._goes_on: Callable[[frozenset[int]], bool] | None = None
+        self._takes_back = self._calls = False
         self._gatherer: SiteGatherer[Any] | None = None
 
     def let_leave(
-        self, goes_on: Callable[[frozenset[int]], bool] | None
+        self, goes_on: Callable[[frozenset[int]], bool] | None, *, takes_back: bool
     ) -> Callable[[int], frozenset[int]]:
         """Let the run go on without sites that are away for too long; see `Crew.let_leave`.
 
@@ -132,8 +136,12 @@ class SiteCluster:
         comes back makes the same messages again. Before, it drops what does not come, and the
         journal tells which messages had come. What one site writes down changes no other's
         messages: who keeps what was for the lost one, keeps it for itself.
+
+        A lost site that comes back gives its session up (`begin_anew`), and waits. Once all lost
+        ones do so, rank 0 asks for a stop, at a step of which none of them has sent anything, and
+        all sites meet in a new session.
         """
-        self._goes_on = goes_on
+        self._goes_on, self._takes_back = goes_on, takes_back
         return lambda step: frozenset(
             rank for rank, first in self.wire.left.items() if first <= step
         )
@@ -167,6 +175,8 @@ class SiteCluster:
 
     def report(self, error: BaseException) -> None:
         """Tell the others why the run ends; nothing, where starting this site again may mend it."""
+        if isinstance(error, LeftOutError):
+            return
         # Where the others are in the middle of the run, a wrong file at one does not end it.
         starting = self._stop_vote is None and not self._own.returned
         if isinstance(error, _FINAL) or (isinstance(error, TacitError) and starting):
@@ -191,6 +201,7 @@ class SiteCluster:
         self.wire.grace = _GRACE if leaving and self.rank else 1
         if self.rank == 0:  # what it says holds for all
             self.wire.may_leave = self._may_leave if leaving else None
+            self.wire.takes_back = leaving and self._takes_back
             self.wire.state_fact(_LEAVING, FLAG.write(leaving), limit=self.timeout)
         self._votes.number = int(self.wire.notes.get(_VOTE, "-1"))
         self._stop_vote = StopVote(
@@ -204,7 +215,36 @@ class SiteCluster:
     def agreed_stop(self, step: int, asked: bool) -> bool:
         """Whether to stop before this step: the same answer at every site; see `StopVote`."""
         assert self._stop_vote is not None, "begin first"
-        return self._stop_vote.stop(step, asked)
+        self._calls = self._calls or (self.rank == 0 and self._all_are_back())
+        stop = self._stop_vote.stop(step, asked or self._calls)
+        if stop and self._takes_back:
+            wanted = not asked and (self._calls or self.rank > 0)
+            flags: list[bool] = self.share(_MEETING, wanted, FLAG)
+            self.meets_again = all(flags)
+            if self.meets_again:
+                say_back(step)
+        return stop
+
+    def _all_are_back(self) -> bool:
+        """At rank 0: whether nobody is left out who does not wait, and could come at the next step.
+
+        Who is away for good would be waited for by all: the run goes on without those who are not.
+        """
+        now, back = time.monotonic(), self.wire.back
+        return bool(self.wire.left) and all(
+            rank in back and now - back[rank][0] < AWAY and back[rank][1] <= self.wire.step
+            for rank in self.wire.left
+        )
+
+    def _unsent_from(self) -> int:
+        """The first step of which no process of this session has sent anything.
+
+        In a method with a server, where a process goes on to another step once it has the server's
+        word of the one before: an earlier process came no further than this one, and what of that
+        word this one has not read yet.
+        """
+        begun = max(self.wire.step, self.session.returned_to or 0)
+        return begun + self.wire.messages(0, _EXCHANGE) + 1
 
     def seen(self) -> Sequence[PeerState]:
         """What is known of every site; see `Peers.seen`."""
@@ -234,9 +274,17 @@ class SiteCluster:
         """Nothing; see `note`."""
         return None
 
-    def close(self, *, ended: bool) -> None:
-        """Leave: at the end of the run once all that was sent has arrived."""
-        self.wire.close(ended=ended, linger=self.timeout)
+    def close(self, *, ended: bool, left_out: bool = False) -> None:
+        """Leave: at the end of the run once all that was sent has arrived.
+
+        Args:
+            ended: whether it has come to its end.
+            left_out: whether this site was left out, and waits in a new session to be taken back.
+        """
+        if ended and not self.meets_again and self.wire.takes_back:
+            self.wire.takes_back = False
+        rejoins = self._unsent_from() if left_out else None
+        self.wire.close(ended=ended, linger=self.timeout, rejoins=rejoins)
         self._carrier.close()
 
     def connect(

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from tacit.communication.received import Beat
 from tacit.communication.secure.frames import RefusedError
 from tacit.communication.secure.journal import FACT, NOTES, SENT, STATED, Record
-from tacit.errors import InputError, PeerError
+from tacit.errors import InputError, LeftOutError, PeerError, TacitError
 
 __all__ = [
     "AWAY",
@@ -31,6 +31,8 @@ __all__ = [
     "left_behind",
     "left_out",
     "lost",
+    "not_met",
+    "say_back",
     "say_left",
     "snapshot_records",
 ]
@@ -39,6 +41,7 @@ _log = logging.getLogger(__name__)
 
 AWAY = 5.0  # seconds without a word after which a site counts as away
 LEFT = "left out "  # and a rank: what a journal says of a site that is left out
+_TWO_BEATS = 2.0  # seconds
 _FACT_BYTES = 2**23  # of one fact
 _FACTS_BYTES = 2**26  # of all facts of a site
 _RECORD_BYTES = 2**10  # at least what a message costs that waits to be read
@@ -202,17 +205,31 @@ def snapshot_records(
     return records
 
 
-def last_awaited(rank: int, own: int, peers: Mapping[int, PeerView]) -> int:
-    """The site at the end of the chain of those that wait for one another."""
-    seen = {own}
+def last_awaited(rank: int, own: int, peers: Mapping[int, PeerView], limit: float) -> int:
+    """The site at the end of the chain of those that wait for one another.
+
+    Args:
+        rank: of the first.
+        own: of this site.
+        peers: what is known of the others.
+        limit: seconds of the wait; what a site has said last does not count if it is away itself.
+    """
+    seen, now, silent = {own}, time.monotonic(), min(AWAY, max(limit / 2, _TWO_BEATS))
     while rank not in seen:
         seen.add(rank)
         beat = peers[rank].beat
-        following = -1 if beat is None else beat.waiting_for
+        heard = beat is not None and now - peers[rank].heard <= silent
+        following = beat.waiting_for if beat is not None and heard else -1
         if following in seen or following not in peers:
             break
         rank = following
     return rank
+
+
+def not_met(limit: float, sites: Sequence[str], peers: Mapping[int, PeerView]) -> PeerError:
+    """The error of sites that have not come within so many seconds."""
+    missing = [sites[rank] for rank, view in peers.items() if view.beat is None]
+    return PeerError(f"{', '.join(missing) or 'another site'} did not come within {limit:g} s")
 
 
 def lost(rank: int, limit: float, sites: Sequence[str], view: PeerView) -> PeerError:
@@ -264,8 +281,28 @@ def say_left(name: str, step: int) -> None:
     )
 
 
-def left_behind(name: str, step: int) -> InputError:
-    """The error of a site without which the others go on; starting it again does not mend that."""
+def say_back(step: int) -> None:
+    """Log that the run stops for sites that were left out."""
+    _log.warning(
+        "who was left out is back: the run stops after step %d, and goes on from there with all "
+        "sites",
+        step,
+    )
+
+
+def left_behind(name: str, step: int, takes_back: bool | None, here: bool) -> TacitError | None:
+    """The error of a site without which the others go on.
+
+    Args:
+        name: of the site.
+        step: from which on, at the latest.
+        takes_back: whether they take it back; None: it is not known yet.
+        here: whether the site is in their session still, and not in one that waits for that.
+    """
+    if takes_back is None or (takes_back and not here):
+        return None
+    if takes_back:
+        return LeftOutError(f"{name} was left out, and the others take it back")
     return InputError(
         "--site",
         name,

@@ -72,7 +72,7 @@ from tacit.communication.secure.streams import (
     Publisher,
     SnapshotNotes,
 )
-from tacit.errors import GoneError, InputError, LeakError, PeerError, TacitError
+from tacit.errors import GoneError, InputError, LeakError, PeerError
 
 __all__ = ["FACT_TOPIC", "Wire"]
 
@@ -110,7 +110,9 @@ class Wire:
         refused: how many messages were refused, and why the last one was.
         bytes_sent: of frames, as handed to the carrier.
         left: ranks of sites that are left out, and from which step on; rank 0 says so in its beats.
+        back: which of them wait to be taken back: when last heard, and their `Session.rejoins`.
         may_leave: at rank 0, whether the run can go on without these ranks; None: without nobody.
+        takes_back: at rank 0, whether it takes them back; None: it cannot tell yet.
         grace: how many times its limit a wait lasts, so that rank 0 may say so first.
     """
 
@@ -133,7 +135,9 @@ class Wire:
         self.state: State = "forming"
         self.report: Report | None = None
         self.left: dict[int, int] = {}
+        self.back: dict[int, tuple[float, int]] = {}
         self.may_leave: Callable[[frozenset[int]], bool] | None = None
+        self.takes_back: bool | None = None
         self.grace = 1
         self._run, self._journal, self._sign, self._verify = run, journal, sign, verify
         self._largest = largest
@@ -235,12 +239,25 @@ class Wire:
     def form(self, limit: float) -> None:
         """Wait until every site has come, and write down how they met.
 
+        A site that waits to be taken back does so as long as it hears rank 0.
+
         Raises:
             PeerError: one has not come within the limit, in seconds.
-            InputError: the others are in a session of which this site has nothing.
+            InputError: the others are in a session of which this site has nothing, or from now on
+                without it.
         """
         if self._session.nonces is None:
-            self._wait(self._all_met, limit, self._not_met)
+            began, rejoins = time.monotonic(), self._session.rejoins
+            self.step = -1 if rejoins is None else rejoins
+            with self._changed:
+                while not self._all_met():
+                    self._check_failure()
+                    since = began if rejoins is None else max(began, self._peers[0].heard)
+                    left = since + limit - time.monotonic()
+                    if left <= 0:
+                        raise streams.not_met(limit, self.sites, self._peers)
+                    self._changed.wait(min(left, 0.5))
+            self.step = -1
             nonces = [self._session.nonce] * len(self.sites)
             for rank in self.others:
                 beat = self._peers[rank].beat
@@ -260,6 +277,8 @@ class Wire:
             if beat is None or beat.state in ("done", "failed"):
                 return False
             if beat.nonce_of_receiver not in (None, self._session.nonce):
+                if self._session.rejoins is not None:
+                    return False
                 raise InputError(
                     "--site",
                     str(self._journal.folder),
@@ -268,11 +287,6 @@ class Wire:
                     "and start a new run",
                 )
         return True
-
-    def _not_met(self, limit: float) -> TacitError:
-        missing = [self.sites[rank] for rank in self.others if self._peers[rank].beat is None]
-        names = ", ".join(missing) or "another site"
-        return PeerError(f"{names} did not come within {limit:g} s")
 
     # What the run asks for.
 
@@ -359,7 +373,6 @@ class Wire:
     def messages(self, rank: int, topic: str) -> int:
         """How many messages of a site wait to be read."""
         with self._changed:
-            self._check_failure()
             return len(self._in[rank].waiting.get(topic, ()))
 
     def take(self, rank: int, topic: str, *, limit: float) -> bytes:
@@ -406,7 +419,7 @@ class Wire:
                     self.check()
                     if rank in self.left:
                         raise GoneError(f"the run goes on without {self.sites[rank]}")
-                    culprit = streams.last_awaited(rank, self.own, self._here())
+                    culprit = streams.last_awaited(rank, self.own, self._here(), limit)
                     now = time.monotonic()
                     if len(self.left) != left:  # who waited for that one can go on from here
                         began, left = now, len(self.left)
@@ -471,8 +484,7 @@ class Wire:
         with self._changed, self._disk:
             self._check_failure()
             self._journal.sync_received()
-            # What a snapshot holds may leave though a process that comes back to an earlier one
-            # would make it again: its digests stand where that process reads them.
+            # What a snapshot holds may leave; a process that comes back earlier finds its digests.
             self._journal_sent(tuple(self._fresh))
             self._strike_off(self._made)
             told = SnapshotNotes(
@@ -495,12 +507,13 @@ class Wire:
         with self._disk:
             self._journal.forget_before(step)
 
-    def close(self, *, ended: bool, linger: float) -> None:
+    def close(self, *, ended: bool, linger: float, rejoins: int | None = None) -> None:
         """Stop speaking; where the run has ended, once all that was sent is on others' disks.
 
         Args:
             ended: whether the session has come to its clean end.
             linger: seconds to wait for others that are away.
+            rejoins: where it is given up for one that waits to be taken back: `Session.rejoins`.
         """
         if ended:
             self.state = "done"
@@ -508,8 +521,7 @@ class Wire:
             with self._changed:
                 while time.monotonic() < deadline and self._failure is None and self._owing():
                     self._changed.wait(0.1)
-                # Who has not heard that this site is done waits for it as long as for one that is
-                # away: several beats say so.
+                # Who has not heard that this site is done waits for it: several beats say so.
                 deadline = min(deadline, time.monotonic() + _FAREWELL)
                 while time.monotonic() < deadline and self._failure is None and self._unsaid():
                     self._changed.wait(0.1)
@@ -536,6 +548,8 @@ class Wire:
                 if ended:
                     self._journal.write_session(self._session.model_copy(update={"ended": True}))
                     self._journal.remove()
+                elif rejoins is not None:
+                    self._journal.begin_anew(rejoins)
                 self._journal.close()
 
     def _unsaid(self) -> bool:
@@ -592,19 +606,23 @@ class Wire:
                 return  # recorded before this process spoke to the other, or not yet an answer
             nonces = self._session.nonces
             if nonces is not None and beat.nonce != nonces[frame.sender]:
-                if beat.state != "done":
+                if frame.sender in self.left and beat.state == "forming":
+                    self.back[frame.sender] = (now, beat.step)
+                elif beat.state != "done":
                     name = self.sites[frame.sender]
                     raise RefusedError(f"{name} came back without its session of this run")
                 return
             if not view.hear(beat, now, self.step):
                 return  # an older one, that came late or was sent again by somebody else
-            if frame.session == self._digest() != _FORMING:
+            here = frame.session == self._digest() != _FORMING
+            if here:
                 self._acknowledge(frame.sender, beat.due, again=beat.again)
-                for rank, step in beat.left if frame.sender == 0 else ():
-                    if rank == self.own:
-                        self._failure = self._failure or streams.left_behind(self.sites[rank], step)
-                    elif rank in self._peers and rank not in self.left:
-                        self._leave(rank, max(step, self.step + 1))
+            for rank, step in beat.left if frame.sender == 0 else ():
+                if rank == self.own and (here or self._session.rejoins is not None):
+                    error = streams.left_behind(self.sites[rank], step, beat.takes_back, here)
+                    self._failure = self._failure or error
+                elif here and rank in self._peers and rank not in self.left:
+                    self._leave(rank, max(step, self.step + 1))
             self._changed.notify_all()
 
     def _acknowledge(self, rank: int, due: int, *, again: bool) -> None:
@@ -759,6 +777,7 @@ class Wire:
                 state=self.state,
                 report=self.report,
                 left=tuple(self.left.items()) if self.own == 0 else (),
+                takes_back=self.takes_back if self.own == 0 else None,
             )
             stream.told, stream.missing, view.greeted = stream.on_disk, False, True
             session = self._digest()
@@ -779,15 +798,3 @@ class Wire:
     def _check_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
-
-    def _wait(
-        self, found: Callable[[], bool], limit: float, late: Callable[[float], TacitError]
-    ) -> None:
-        deadline = time.monotonic() + limit
-        with self._changed:
-            while not found():
-                self._check_failure()
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise late(limit)
-                self._changed.wait(min(left, 0.5))

@@ -1,11 +1,11 @@
 """A run's place among other processes, and what all must have in common before a step is made.
 
-`process_group` joins the processes that torchrun or `tacit launch` started, and `agreed_folder`
-finds their run folder. Then each process says what it runs as a small JSON object (`identity`,
-`planned`, and the layout of its records) and how many records its own nodes hold (`counts`). Every
-process gets what all have reported and judges it alone; since all judge the same, all end with the
-same error, which names what differs. What others have reported has passed
-`tacit.communication.received`: keys and texts are short and plain.
+`process_group` joins the processes that torchrun or `tacit launch` started, or the sites of a
+consortium, and `agreed_folder` finds their run folder. Then each process says what it runs as a
+small JSON object (`identity`, `planned`, and the layout of its records) and how many records its
+own nodes hold (`counts`). Every process gets what all have reported and judges it alone; since all
+judge the same, all end with the same error, which names what differs. What others have reported has
+passed `tacit.communication.received`: keys and texts are short and plain.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -33,7 +33,7 @@ from tacit.communication.cluster import connect
 from tacit.communication.peers import Placement
 from tacit.communication.received import FOLDER, FolderName
 from tacit.config import Config, to_toml
-from tacit.errors import InputError, PeerError
+from tacit.errors import InputError, LeftOutError, PeerError
 from tacit.privacy.noise.gaussian import spacing
 from tacit.training.plan import Plan
 from tacit.training.run_folder import checkpoint as checkpoints
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tacit.communication.secure.sites import SiteCluster
     from tacit.config.schema import Train
     from tacit.training.processes.communication import Crew
+    from tacit.training.run_folder.result import Result
 
 __all__ = [
     "SITE_KEYS",
@@ -54,9 +55,48 @@ __all__ = [
     "planned",
     "process_group",
     "run_name",
+    "with_processes",
 ]
 
 _RUNS = Path("runs")  # where a run is written that nobody named a folder for
+
+
+def with_processes(
+    train: Train,
+    take_part: Callable[[Crew | None, bool], Result],
+    *,
+    resume: bool,
+    allow_insecure_network: bool = False,
+    site: Path | None = None,
+    out: Path | None = None,
+) -> Result:
+    """Take part in a run with the other processes, and go on whenever all sites meet again.
+
+    They do when one comes back that was left out: the others stop at a common step for it.
+
+    Args:
+        train: `[train]` of the experiment.
+        take_part: given the other processes, and whether a run goes on; returns how it ended.
+        resume: as the user asked.
+        allow_insecure_network: whether messages may travel in clear over a public address.
+        site: the folder of this site, where processes are those of a consortium.
+        out: the run folder; of a site it names the run.
+
+    Raises:
+        InputError: the environment is incomplete, or an address is public; the site or its folder
+            is not as it must be.
+        PeerError: the other processes cannot be found.
+        TacitError: what `take_part` raises.
+    """
+    while True:
+        group = process_group(
+            train, allow_insecure_network=allow_insecure_network, site=site, out=out
+        )
+        with suppress(LeftOutError), group as cluster:
+            result = take_part(cluster, resume)
+            if cluster is None or not cluster.meets_again:
+                return result
+        resume = True
 
 
 @contextmanager
@@ -70,17 +110,7 @@ def process_group(
     """The other processes: the sites of a consortium, or those that the environment names.
 
     That this process ends, if it fails within, is told to the others; why, as far as it is public.
-
-    Args:
-        train: `[train]` of the experiment.
-        allow_insecure_network: whether messages may travel in clear over a public address.
-        site: the folder of this site, where processes are those of a consortium.
-        out: the run folder; of a site it names the run.
-
-    Raises:
-        InputError: the environment is incomplete, or an address is public; the site or its folder
-            is not as it must be.
-        PeerError: the other processes cannot be found.
+    Arguments and errors are those of `with_processes`.
     """
     if site is not None:
         with _site_group(train, site, out) as sites:
@@ -119,13 +149,16 @@ def _site_group(train: Train, folder: Path, out: Path | None) -> Iterator[SiteCl
     kept = checkpoints.whole(out / f"rank-{site.own.rank:04d}")
     session = session_folder(out, site.own.rank)
     sites = join_sites(site, run_name(out), session, patience=train.patience, checkpoints=kept)
-    ended = False
+    ended = left_out = False
     try:
         with _reported(sites):
             yield sites
         ended = True
+    except LeftOutError:
+        left_out = True
+        raise
     finally:
-        sites.close(ended=ended)
+        sites.close(ended=ended, left_out=left_out)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 from torch import Tensor
 
-from tacit.communication.colours import Outgoing, opened
+from tacit.communication.colours import Outgoing, Released, opened
 from tacit.communication.exchange import BetweenProcesses, Exchange, Graphs, InProcessExchange
 from tacit.communication.exchange.protocol import Active, Channel, everybody
 from tacit.communication.masks import PairMasks
@@ -54,9 +54,11 @@ class Crew(Peers, Protocol):
 
     Attributes:
         hosts: of each rank, the nodes that it hosts; to be set when known.
+        meets_again: whether the run has stopped so that all meet again, and go on.
     """
 
     hosts: Sequence[Sequence[int]]
+    meets_again: bool
 
     def connect(
         self, device: torch.device, schema: Form[T], stack: ExitStack
@@ -64,12 +66,13 @@ class Crew(Peers, Protocol):
         """Open what the exchange and the metrics go through; the stack closes it."""
 
     def let_leave(
-        self, goes_on: Callable[[frozenset[int]], bool] | None
+        self, goes_on: Callable[[frozenset[int]], bool] | None, *, takes_back: bool
     ) -> Callable[[int], frozenset[int]]:
         """Let the run go on without processes that are away for too long, where they may be.
 
         Args:
             goes_on: whether it can go on without these ranks; None: without nobody.
+            takes_back: whether one that comes back later can go on with the server's model.
 
         Returns:
             Of a step, the ranks that are left out of it.
@@ -105,6 +108,9 @@ class Communication(Protocol):
     def mean(self, models: Outgoing[Tensor]) -> Tensor:
         """The mean `[d]` of all nodes' models, given those of this process `[nodes, d]`."""
 
+    def from_server(self, model: Released[Tensor]) -> Tensor:
+        """What rank 0 gives, `[1, d]`; every process gives something of this shape and dtype."""
+
 
 class _LocalCommunication:
     """All nodes are here."""
@@ -129,13 +135,17 @@ class _LocalCommunication:
         """Of the rows."""
         return opened(models, "a node's model").mean(0)
 
+    def from_server(self, model: Released[Tensor]) -> Tensor:
+        """What is given."""
+        return model.value
+
 
 class _ProcessCommunication:
     """Nodes are in several processes."""
 
     def __init__(self, job: Job, exchange: BetweenProcesses, gatherer: Marks[Metrics]) -> None:
         self.exchange: Exchange = exchange
-        self._mean = exchange.mean_of_all
+        self._mean, self.from_server = exchange.mean_of_all, exchange.from_server
         self._gatherer = gatherer
         self._limit = job.config.train.timeout
 
@@ -168,7 +178,9 @@ def open_communication(job: Job, cluster: Crew | None) -> Iterator[Communication
         return
     with ExitStack() as stack:
         cluster.hosts = [job.placement.hosted(number) for number in range(cluster.processes)]
-        absent = cluster.let_leave(_goes_on_without(job))
+        goes_on = _goes_on_without(job)
+        takes_back = goes_on is not None and job.config.algorithm.definition.stateless_clients
+        absent = cluster.let_leave(goes_on, takes_back=takes_back)
         channel, gatherer = cluster.connect(job.device, METRICS, stack)
         exchange = BetweenProcesses(
             channel,
