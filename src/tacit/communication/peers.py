@@ -60,7 +60,7 @@ class SessionMemory(Protocol):
         returned: whether it comes back to a session that others go on with.
         returned_to: the step at which it comes back; None where no step was begun.
         rejoins: where it was left out and is taken back now: the first step of which it has sent
-            nothing before; else None.
+            nothing in the session before; else None.
     """
 
     returned: bool
@@ -72,6 +72,9 @@ class SessionMemory(Protocol):
 
     def remember(self, name: str, make: Callable[[], T], schema: Form[T]) -> T:
         """What was made when the session began; made now, where it begins."""
+
+    def earlier(self, name: str, schema: Form[T]) -> T | None:
+        """What was remembered of the session in which this process was left out."""
 
     def keep(self, step: int) -> None:
         """Write down what has come and gone, before the checkpoint of a step is written."""
@@ -91,6 +94,10 @@ class FreshSession:
     def remember(self, name: str, make: Callable[[], T], schema: Form[T]) -> T:
         """What is made."""
         return make()
+
+    def earlier(self, name: str, schema: Form[T]) -> T | None:
+        """Nothing: it was in none."""
+        return None
 
     def keep(self, step: int) -> None:
         """Nobody comes back."""

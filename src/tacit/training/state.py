@@ -16,7 +16,7 @@ from tacit.communication.colours import Private, Released, opened
 from tacit.communication.peers import Peers, SessionMemory
 from tacit.communication.received import CHARGED, FLAG, STEP, STEPS, Form
 from tacit.config import Config
-from tacit.errors import InputError, PeerError
+from tacit.errors import BudgetError, InputError, PeerError
 from tacit.privacy.ledger.ledger import lacking_steps
 from tacit.report.documents.metrics import (
     Measurement,
@@ -215,7 +215,7 @@ def begin(
     origin = job.model.start(len(job.hosted), job.dtype, job.device)
     state = algorithm.start(origin.clone(), options, context)
     terms = session.remember(
-        "terms", lambda: _agreed_terms(job, peers, folder, ledger, resume, is_new), _TERMS
+        _TERMS_NAME, lambda: _agreed_terms(job, peers, folder, ledger, resume, is_new), _TERMS
     )
     own = {} if ledger is None else ledger.charged()
     returned_to = session.returned_to
@@ -349,6 +349,7 @@ class SessionTerms(BaseModel):
     notes: tuple[str, ...]
 
 
+_TERMS_NAME = "terms"
 _TERMS = Form(TypeAdapter(SessionTerms), 2**26)
 
 
@@ -375,7 +376,7 @@ def _agreed_terms(
         notes = tuple(f"{name} is damaged, and was not used" for name in damaged)
         notes += _back(peers, rejoining, first)
     if left_out:
-        _pay(peers.session, ledger, first, plan.steps)
+        _pay(plan, peers.session, ledger, first)
     own = {} if ledger is None else ledger.charged()
     charged = together(peers, "list of reserved steps", job, own)
     missing = [rank for rank, new in enumerate(peers.share("new folder", is_new, FLAG)) if new]
@@ -425,15 +426,25 @@ def _back(peers: Peers, rejoining: Sequence[bool], first: int) -> tuple[str, ...
     )
 
 
-def _pay(session: SessionMemory, ledger: RunLedger | None, first: int, steps: int) -> None:
+def _pay(plan: Plan, session: SessionMemory, ledger: RunLedger | None, first: int) -> None:
     """Charge a process that was left out for all steps, as those are that go on with it.
 
-    What it did not send is charged as well: that is more than it owes.
+    What it had reserved in the session before and has not sent stands for the steps to come. What
+    it had not reserved is reserved now, also steps that it has missed: that is more than it owes.
+
+    Args:
+        plan: of the run.
+        session: of this process.
+        ledger: of its nodes; None: nothing is accounted.
+        first: the step from which the run goes on.
 
     Raises:
-        InputError: the run goes on from a step of which it may have sent something before.
+        InputError: it may have sent something of that step or a later one in the session before.
+        BudgetError: its budgets do not cover a step more.
     """
-    unsent = session.rejoins or 0
+    before = session.earlier(_TERMS_NAME, _TERMS)
+    assert before is not None
+    unsent = max(session.rejoins or 0, before.first)
     if first < unsent:
         expected = (
             f"the run goes on from step {first}, and this site may have sent messages of steps "
@@ -442,10 +453,19 @@ def _pay(session: SessionMemory, ledger: RunLedger | None, first: int, steps: in
         raise InputError("--site", first, expected, public=True)
     if ledger is None:
         return
-    charged = [until for intervals in ledger.charged().values() for _, until in intervals]
-    if (reserved := max(charged, default=0)) < steps:
-        ledger.reserve(reserved, steps)
-    ledger.settle(first, steps)
+    charged = ledger.charged()
+    since = [
+        until
+        for node, intervals in charged.items()
+        for _, until in intervals[len(before.own.get(node, ())) :]
+    ]
+    reserved = max(since, default=max(before.paid, before.first))
+    until, reason = affordable(plan, charged, reserved, ledger)
+    if until <= first:
+        raise BudgetError(f"{reason}: this site cannot come back at step {first}")
+    if until > reserved:
+        ledger.reserve(reserved, until)
+    ledger.settle(first, until)
 
 
 def drawn_again(job: Job, nodes: Sequence[int], first: int) -> tuple[Interval, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import struct
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from communication.secure import mesh as meshes
-from communication.secure.mesh import LIMIT, Mesh, facing_puppets, formed
+from communication.secure.mesh import LIMIT, Mesh, Puppet, facing_puppets, formed
 from tacit.communication.received import STEP, VOTE, Form
 from tacit.communication.secure.frames import DATA
 from tacit.communication.secure.journal import Journal, Record, Session
@@ -29,6 +31,7 @@ from tacit.communication.secure.sites import (
     session_folder,
     session_lasts,
 )
+from tacit.communication.secure.streams import AWAY
 from tacit.communication.stop_vote import StopVote
 from tacit.errors import BudgetError, InputError, PeerError
 
@@ -383,6 +386,86 @@ def test_what_is_seen_of_sites_is_what_their_beats_say(tmp_path):
         )
         assert (of_south.state, of_south.step, of_south.waiting_for) == ("connected", 12, (2,))
         assert (of_west.name, of_west.state, of_west.step) == ("west", "done", None)
+
+
+# Who was left out, and is taken back.
+
+
+def test_all_meet_again_once_everybody_who_was_left_out_waits_and_owes_no_step(tmp_path):
+    mesh = Mesh(3)
+    with facing_puppets(mesh, tmp_path) as (wire, _):
+        sites, now = cluster(wire), time.monotonic()
+        wire.step = 9
+        for left, back, expected in (
+            ({}, {}, False),
+            ({2: 8}, {}, False),
+            ({2: 8}, {2: (now, 9)}, True),
+            ({2: 8}, {2: (now, 10)}, False),  # it may have sent something of that step
+            ({2: 8}, {2: (now - 2 * AWAY, 9)}, False),  # it has gone again
+            ({1: 7, 2: 8}, {2: (now, 9)}, False),  # all would wait for the other one
+            ({1: 7, 2: 8}, {1: (now, 0), 2: (now, 9)}, True),
+        ):
+            wire.left, wire.back = left, back
+            assert sites._all_are_back() is expected
+        wire.left = {}
+
+
+class Asked:
+    """A vote that ends as it should."""
+
+    def __init__(self, outcome: bool) -> None:
+        self.outcome, self.asked = outcome, False
+
+    def stop(self, step: int, asked: bool) -> bool:
+        self.asked = asked
+        return self.outcome
+
+
+@pytest.mark.parametrize("takes_back", [True, False])
+@pytest.mark.parametrize("by_somebody", [True, False])
+@pytest.mark.parametrize("others", ["true", "false"])
+def test_a_stop_that_anybody_asked_for_is_one_for_good(tmp_path, takes_back, by_somebody, others):
+    mesh = Mesh(3)
+    with facing_puppets(mesh, tmp_path) as (wire, (south, _)):
+        sites = cluster(wire)
+        sites.let_leave(lambda ranks: True, takes_back=takes_back)
+        wire.step, wire.left, wire.back = 9, {2: 8}, {2: (time.monotonic(), 9)}
+        sites._stop_vote = Asked(outcome=True)
+        south.say(south.packed(DATA, 0, "fact share meet again 0", others.encode()))
+        assert sites.agreed_stop(10, by_somebody)
+        assert sites._stop_vote.asked is (takes_back or by_somebody)
+        assert sites.meets_again is (takes_back and not by_somebody and others == "true")
+        wire.left = {}
+
+
+def test_of_which_step_a_site_may_have_sent_something_it_says_by_what_it_has_itself(tmp_path):
+    mesh = Mesh(2)
+    puppet = Puppet(mesh, 0, target=1)
+    wire = mesh.wire(1, tmp_path / "own")
+    mesh.start(wire)
+    try:
+        forming = threading.Thread(target=wire.form, args=(LIMIT,), daemon=True)
+        forming.start()
+        meshes.until(lambda: puppet.heard)
+        puppet.say(puppet.beat())
+        forming.join(LIMIT)
+        meshes.until(lambda: puppet.session != bytes(16))
+        assert cluster(wire)._unsent_from() == 1  # perhaps of step 0
+        assert cluster(wire, returned_to=4)._unsent_from() == 5
+        for number in range(3):  # an earlier process has read these, and gone on
+            puppet.say(puppet.packed(DATA, number, "exchange", b"the mean of a step"))
+        assert cluster(wire, returned_to=4)._unsent_from() == 8
+        wire.take(0, "exchange", limit=LIMIT)
+        wire.step = 5
+        assert cluster(wire, returned_to=4)._unsent_from() == 8
+        before = wire.session.secret
+        cluster(wire, returned_to=4).close(ended=False, left_out=True)
+    finally:
+        mesh.end()
+    session = Journal(tmp_path / "own").session()
+    assert session is not None
+    assert (session.rejoins, session.nonces) == (8, None)
+    assert session.secret != before
 
 
 # Where a session is taken up.

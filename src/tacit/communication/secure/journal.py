@@ -28,7 +28,7 @@ import secrets
 import struct
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,6 +60,7 @@ _FILE = re.compile(r"(snapshot|received|sent)-(\d{8,16})")
 _SEGMENTS = ("received", "sent")
 _SHORT = 2**12  # bytes of a body that does not stay on the disk
 _SESSION = "session.json"
+_LONGEST_SESSION = 2**27  # bytes
 _WHERE = "--site"
 
 _Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -76,7 +77,8 @@ class Session(BaseModel):
             is never taken for newer than what this one says.
         ended: whether it has come to a clean end.
         rejoins: of a session that waits to be taken back, the first step of which this site has
-            sent nothing in an earlier session.
+            sent nothing in the session before.
+        earlier: of such a session, the notes of the session before.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -87,11 +89,19 @@ class Session(BaseModel):
     starts: Annotated[int, Field(ge=0, lt=2**53)] = 0
     ended: bool = False
     rejoins: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    earlier: dict[str, str] = Field(default_factory=dict)
 
     @classmethod
-    def new(cls, *, rejoins: int | None = None) -> Session:
+    def new(
+        cls, *, rejoins: int | None = None, earlier: Mapping[str, str] | None = None
+    ) -> Session:
         """One that nobody has met in."""
-        return cls(secret=secrets.token_hex(32), nonce=secrets.token_hex(16), rejoins=rejoins)
+        return cls(
+            secret=secrets.token_hex(32),
+            nonce=secrets.token_hex(16),
+            rejoins=rejoins,
+            earlier=dict(earlier or {}),
+        )
 
 
 @dataclass(frozen=True)
@@ -175,7 +185,7 @@ class Journal:
         if not path.exists():
             return None
         with plain_errors(_WHERE, path):
-            content = path.read_bytes()[: 2**20]
+            content = path.read_bytes()[:_LONGEST_SESSION]
         try:
             return Session.model_validate_json(content)
         except ValidationError:
@@ -215,9 +225,9 @@ class Journal:
                 self._remove_all()
         return found
 
-    def begin_anew(self, rejoins: int) -> None:
-        """Give the session up for one that waits to be taken back; see `Session.rejoins`."""
-        self.write_session(Session.new(rejoins=rejoins))  # what lies here is no part of it
+    def begin_anew(self, rejoins: int, earlier: Mapping[str, str]) -> None:
+        """Give the session up for one that waits to be taken back; see `Session`."""
+        self.write_session(Session.new(rejoins=rejoins, earlier=earlier))  # before what lies here
         with plain_errors(_WHERE, self.folder):
             self._remove_all()
 

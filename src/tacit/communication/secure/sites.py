@@ -84,6 +84,11 @@ class SiteSession:
         self._wire.notes = {**self._wire.notes, name: schema.write(made)}
         return made
 
+    def earlier(self, name: str, schema: Form[T]) -> T | None:
+        """What was remembered of the session in which this site was left out."""
+        noted = self._wire.session.earlier.get(name)
+        return None if noted is None else schema.read(noted, self._wire.own, name)
+
     def keep(self, step: int) -> None:
         """Write down where the streams stand, before the checkpoint of a step is written."""
         self._votes.forget()
@@ -215,7 +220,8 @@ class SiteCluster:
     def agreed_stop(self, step: int, asked: bool) -> bool:
         """Whether to stop before this step: the same answer at every site; see `StopVote`."""
         assert self._stop_vote is not None, "begin first"
-        self._calls = self._calls or (self.rank == 0 and self._all_are_back())
+        if self.rank == 0 and self._takes_back:
+            self._calls = self._calls or self._all_are_back()
         stop = self._stop_vote.stop(step, asked or self._calls)
         if stop and self._takes_back:
             wanted = not asked and (self._calls or self.rank > 0)
@@ -280,12 +286,19 @@ class SiteCluster:
         Args:
             ended: whether it has come to its end.
             left_out: whether this site was left out, and waits in a new session to be taken back.
+
+        Raises:
+            InputError: it was left out before it had begun, and cannot tell what it has sent.
         """
         if ended and not self.meets_again and self.wire.takes_back:
             self.wire.takes_back = False
-        rejoins = self._unsent_from() if left_out else None
+        begun = self._stop_vote is not None or self.session.returned_to is not None
+        rejoins = self._unsent_from() if left_out and begun else None
         self.wire.close(ended=ended, linger=self.timeout, rejoins=rejoins)
         self._carrier.close()
+        if left_out and not begun:
+            expected = "was left out before it began to take part: start a new run"
+            raise InputError("--site", self.wire.sites[self.rank], expected)
 
     def connect(
         self, device: torch.device, schema: Form[T], stack: ExitStack

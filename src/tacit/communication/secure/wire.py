@@ -549,7 +549,7 @@ class Wire:
                     self._journal.write_session(self._session.model_copy(update={"ended": True}))
                     self._journal.remove()
                 elif rejoins is not None:
-                    self._journal.begin_anew(rejoins)
+                    self._journal.begin_anew(rejoins, self.notes)
                 self._journal.close()
 
     def _unsaid(self) -> bool:

@@ -179,8 +179,7 @@ def open_communication(job: Job, cluster: Crew | None) -> Iterator[Communication
     with ExitStack() as stack:
         cluster.hosts = [job.placement.hosted(number) for number in range(cluster.processes)]
         goes_on = _goes_on_without(job)
-        takes_back = goes_on is not None and job.config.algorithm.definition.stateless_clients
-        absent = cluster.let_leave(goes_on, takes_back=takes_back)
+        absent = cluster.let_leave(goes_on, takes_back=goes_on is not None and _takes_back(job))
         channel, gatherer = cluster.connect(job.device, METRICS, stack)
         exchange = BetweenProcesses(
             channel,
@@ -222,6 +221,15 @@ def _goes_on_without(job: Job) -> Callable[[frozenset[int]], bool] | None:
         return bool((onward & back)[here].all())
 
     return goes_on
+
+
+def _takes_back(job: Job) -> bool:
+    """Whether a node that was left out can go on with the server's model, at no cost of privacy.
+
+    Random allocation would draw the epoch anew in the middle of which all meet again.
+    """
+    stateless = job.config.algorithm.definition.stateless_clients
+    return stateless and job.plan.release.setup.sampling != "allocation"
 
 
 def _masks(job: Job, cluster: Crew) -> PairMasks | None:

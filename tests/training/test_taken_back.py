@@ -1,0 +1,175 @@
+"""What a process pays that was left out of a run and is taken back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments import experiment
+from tacit.algorithms import ALGORITHMS
+from tacit.algorithms.federated import server_start
+from tacit.communication.peers import FreshSession
+from tacit.communication.received import Form
+from tacit.config import load_config
+from tacit.errors import BudgetError, InputError
+from tacit.training.budget import RunLedger, affordable, open_ledger
+from tacit.training.plan import Plan
+from tacit.training.planner import build_plan
+from tacit.training.run_folder.folder import created
+from tacit.training.state import _pay
+
+STEPS = 12
+T = TypeVar("T")
+
+
+class Back(FreshSession):
+    """The memory of a process that waited to be taken back.
+
+    Args:
+        rejoins: the first step of which it has sent nothing in the session before.
+        first: at which that session began.
+        paid: up to which step it had been paid then.
+        own: what was charged then.
+    """
+
+    def __init__(
+        self,
+        rejoins: int,
+        first: int = 0,
+        paid: int = 0,
+        own: Mapping[int, Sequence[tuple[int, int]]] = MappingProxyType({}),
+    ) -> None:
+        self.rejoins = rejoins
+        self._terms = {"first": first, "until": STEPS, "paid": paid, "own": dict(own)}
+
+    def earlier(self, name: str, schema: Form[T]) -> T | None:
+        more = {"charged": {}, "message": None, "lacking": None, "rejoining": False, "notes": []}
+        return schema.read(json.dumps({**self._terms, **more}), 0, name)
+
+
+def plan_of(epsilon: float = 2.0) -> Plan:
+    privacy = {"noise_std": None, "epsilon": epsilon}
+    changed = experiment(privacy=privacy, train={"steps": STEPS})
+    return build_plan(load_config(changed), [50, 60, 70, 80], 5)
+
+
+def killed(plan: Plan, folder: Path, blocks: Sequence[tuple[int, int]]) -> RunLedger:
+    """The ledger of a process that reserved these blocks and was killed, opened again."""
+    with created(folder, plan.config) as made:
+        pass
+    for number, block in enumerate(blocks):
+        with open_ledger(plan, made, resume=number > 0) as ledger:
+            assert ledger is not None
+            ledger.reserve(*block)
+    again = open_ledger(plan, made, resume=bool(blocks))
+    assert again is not None
+    return again
+
+
+def times_charged(ledger: RunLedger, node: int = 0) -> list[int]:
+    intervals = ledger.charged()[node]
+    return [sum(first <= step < until for first, until in intervals) for step in range(STEPS)]
+
+
+def test_it_pays_once_for_every_step_sent_or_not(tmp_path: Path) -> None:
+    plan = plan_of()
+    with killed(plan, tmp_path / "run", [(0, 5)]) as ledger:
+        for _ in range(2):  # killed in between, it pays no more
+            _pay(plan, Back(5), ledger, 8)
+            assert times_charged(ledger) == [1] * STEPS
+            assert ledger.paid_until(8) == STEPS
+            assert ledger.paid_until(9) == 9  # from another step nothing is left
+
+
+def test_it_is_taken_back_twice_and_pays_for_no_step_again(tmp_path: Path) -> None:
+    plan = plan_of()
+    with killed(plan, tmp_path / "run", [(0, 5)]) as ledger:
+        _pay(plan, Back(5), ledger, 6)
+        own = ledger.charged()
+        ledger.use()  # steps 6 and 7 are sent, and it is left out once more
+        assert ledger.paid_until(8) == 8
+        with pytest.raises(InputError, match="messages of steps before 8 in an earlier session"):
+            _pay(plan, Back(8, 6, STEPS, own), ledger, 7)
+        _pay(plan, Back(8, 6, STEPS, own), ledger, 9)
+        assert times_charged(ledger) == [1] * STEPS
+        assert ledger.paid_until(9) == STEPS
+
+
+def test_steps_that_were_sent_in_a_session_before_that_are_paid_for_again(tmp_path: Path) -> None:
+    """A kill lost the steps from 3 on, all went on from there, and it was left out at once."""
+    plan = plan_of(epsilon=8.0)
+    with killed(plan, tmp_path / "run", [(0, 6)]) as ledger:
+        own = ledger.charged()
+        with pytest.raises(InputError, match="steps before 4"):
+            _pay(plan, Back(4, 3, 3, own), ledger, 3)
+        _pay(plan, Back(4, 3, 3, own), ledger, 4)
+        until = ledger.paid_until(4)
+        # Of steps 4 and 5, which left before the kill, there is a charge that nothing was sent for.
+        expected = [1, 1, 1, 2, 2, 2] + [1] * (STEPS - 6)
+        assert times_charged(ledger) == expected[:until] + [0] * (STEPS - until)
+        assert until > 6
+
+
+@settings(max_examples=25)
+@given(
+    blocks=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6)), min_size=1, max_size=3),
+    first=st.integers(1, STEPS - 1),
+)
+def test_it_never_pays_more_than_its_budget_and_says_so(
+    tmp_path_factory: pytest.TempPathFactory, blocks: list[tuple[int, int]], first: int
+) -> None:
+    plan = plan_of(epsilon=1.0)
+    spans: list[tuple[int, int]] = []
+    for begin, length in blocks:  # steps are made again, and none is passed over
+        begin = min(begin, spans[-1][1]) if spans else 0
+        spans.append((begin, begin + length))
+    folder = tmp_path_factory.mktemp("run") / "run"
+    with killed(plan, folder, spans) as ledger:
+        before = times_charged(ledger)
+        covered, _ = affordable(plan, ledger.charged(), max(until for _, until in spans))
+        if covered <= first:
+            with pytest.raises(BudgetError, match=f"cannot come back at step {first}"):
+                _pay(plan, Back(0), ledger, first)
+            assert times_charged(ledger) == before
+            return
+        _pay(plan, Back(0), ledger, first)
+        after, paid = times_charged(ledger), ledger.paid_until(first)
+        assert paid > first
+        assert all(after[step] for step in range(max(until for _, until in spans), paid))
+        for node in plan.nodes:
+            assert plan.release.epsilon(node, ledger.charged()[node.node]) <= 1.0 or sum(
+                after
+            ) == sum(before)
+
+
+def test_it_does_not_come_back_to_a_step_of_which_it_may_have_sent_something(
+    tmp_path: Path,
+) -> None:
+    plan = plan_of()
+    with killed(plan, tmp_path / "run", [(0, 5)]) as ledger:
+        with pytest.raises(InputError, match="messages of steps before 9 in an earlier session"):
+            _pay(plan, Back(9), ledger, 8)
+        assert times_charged(ledger) == [1] * 5 + [0] * (STEPS - 5)
+        _pay(plan, Back(8), ledger, 8)
+
+
+def test_without_a_ledger_nothing_is_paid_and_the_step_counts_all_the_same() -> None:
+    _pay(plan_of(), Back(3), None, 3)
+    with pytest.raises(InputError, match="start a new run"):
+        _pay(plan_of(), Back(4), None, 3)
+
+
+def test_clients_without_a_state_have_the_model_of_the_server_and_nothing_else() -> None:
+    stateless = {name for name, one in ALGORITHMS.items() if one.stateless_clients}
+    assert stateless == {"dp-sgd", "dp-fedavg", "fedavg"}
+    for name in stateless:
+        one = ALGORITHMS[name]
+        assert (one.start, one.weights) == (server_start, "server")
+        assert one.table(one.options()) is None
