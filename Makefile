@@ -4,7 +4,9 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 # As many processes as cores, so that a thread more in each only waits.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal
+# Tests of processes wait for each other for half of their time: two of them share a core.
+TWICE := $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 PRINT_SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 
 .PHONY: demo test test-rest test-all coverage check format docs bench bench-quick clean
@@ -13,18 +15,18 @@ demo: .venv/.installed  ## train privately on the data set that ships with sciki
 	$(BIN)/tacit train examples/digits.toml
 
 test: check  ## every check: format, lint, types, and the tests that are quick
-	$(PYTEST)
+	$(PYTEST) -n auto
 
 test-rest: .venv/.installed-test  ## what `make test` leaves out: real processes, and what takes long
-	$(PYTEST) -m "process or slow"
+	$(PYTEST) -n $(TWICE) -m "process or slow"
 
 test-all: check  ## every check, with all tests
-	$(PYTEST) -m ""
+	$(PYTEST) -n auto -m ""
 
 # A part of them with, for example, `make coverage TESTS=tests/privacy`.
 coverage: .venv/.installed-test  ## the tests of `make test`, and which lines of src they never run
 	@mkdir -p build
-	$(PYTEST) --cov --cov-report=term-missing $(TESTS)
+	$(PYTEST) -n auto --cov --cov-report=term-missing $(TESTS)
 
 check: .venv/.installed-test
 	$(BIN)/ruff format --check .

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from hypothesis import HealthCheck, settings
 
-# Fixtures have no doctests, and as modules these files would all be `conftest`.
-collect_ignore_glob = ["*conftest.py"]
+# Fixtures have no doctests, and as modules these files would all be `conftest`. The other one is
+# for the server alone that forks processes.
+collect_ignore_glob = ["*conftest.py", "*forks_loaded.py"]
 
 # How long anything takes is up to the machine, which may be busy; what is tried is up to the test.
 settings.register_profile(

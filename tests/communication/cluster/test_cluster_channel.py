@@ -216,6 +216,7 @@ def test_a_lost_peer_is_named_in_time_and_the_process_ends_by_itself() -> None:
             survivor.kill()
             survivor.wait(10)
         killed, stopped = (process for process, _ in running)
+        killed.join(10)  # the server that forked it tells how it ended
         assert killed.exitcode == -signal.SIGKILL
         assert stopped.exitcode is None
     assert survivor.returncode == 4
