@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 
 from tacit.communication.peers import FreshSession
 from tacit.communication.received import FOLDER, FolderName
-from tacit.errors import InputError, PeerError
-from tacit.training.processes.agreement import agreed_folder
+from tacit.config.schema import Train
+from tacit.errors import InputError, LeftOutError, PeerError
+from tacit.training.processes import agreement
+from tacit.training.processes.agreement import agreed_folder, with_processes
 
 
 class Said:
@@ -87,3 +90,49 @@ def test_rank_0_goes_on_with_its_own_folder_or_the_one_that_was_noted(
     for note in ("/tmp/x", "../x", "runs/x"):
         with pytest.raises(PeerError, match="wrong run folder"):
             folder_of(0, "", note=text(note))
+
+
+# Sites that meet again.
+
+
+class Ended:
+    """How a run ended."""
+
+    def __init__(self, status: str) -> None:
+        self.status = status
+
+
+@pytest.mark.parametrize(
+    ("turns", "goes_on"),
+    [
+        ([("done", False)], []),
+        ([("stopped", False)], []),
+        ([("done", True)], []),  # at its last step: there is nothing to go on with
+        ([("stopped", True), ("done", False)], [True]),
+        ([("left out", False), ("stopped", True), ("stopped", False)], [True, True]),
+    ],
+)
+def test_sites_go_on_together_as_long_as_they_meet_again(
+    turns: list[tuple[str, bool]], goes_on: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clusters: list[Any] = []
+    resumed: list[bool] = []
+
+    @contextmanager
+    def group(*_: Any, **__: Any) -> Iterator[Any]:
+        clusters.append(Said(0, ""))
+        clusters[-1].meets_again = turns[len(clusters) - 1][1]
+        yield clusters[-1]
+
+    def take_part(cluster: Any, resume: bool) -> Any:
+        resumed.append(resume)
+        status = turns[len(clusters) - 1][0]
+        if status == "left out":
+            raise LeftOutError("west was left out, and the others take it back")
+        return Ended(status)
+
+    monkeypatch.setattr(agreement, "process_group", group)
+    ended = with_processes(Train(), take_part, resume=False)
+    assert ended.status == turns[-1][0]
+    assert resumed == [False, *goes_on]
+    assert clusters[-1].meets_again is False

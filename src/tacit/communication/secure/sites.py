@@ -232,9 +232,9 @@ class SiteCluster:
         return stop
 
     def _all_are_back(self) -> bool:
-        """At rank 0: whether nobody is left out who does not wait, and could come at the next step.
+        """At rank 0: whether all that are left out wait, and can come back at the next step.
 
-        Who is away for good would be waited for by all: the run goes on without those who are not.
+        Otherwise all sites would wait for one that may be away for good.
         """
         now, back = time.monotonic(), self.wire.back
         return bool(self.wire.left) and all(

@@ -94,7 +94,10 @@ def with_processes(
         )
         with suppress(LeftOutError), group as cluster:
             result = take_part(cluster, resume)
-            if cluster is None or not cluster.meets_again:
+            if cluster is None:
+                return result
+            cluster.meets_again &= result.status == "stopped"  # and not at its last step
+            if not cluster.meets_again:
                 return result
         resume = True
 
