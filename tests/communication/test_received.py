@@ -225,7 +225,7 @@ def ended(seat: Seat) -> None:
 
 def gone_on(seat: Seat) -> None:
     """A run goes on from a checkpoint that is here, or from the start."""
-    common, lacking = _common_checkpoint([20, 40], seat.cluster, 60)
+    common, lacking = _common_checkpoint([20, 40], seat.cluster, 60, [False, False])
     assert common in (0, 20, 40)
     assert lacking is None or lacking.isprintable()
 
