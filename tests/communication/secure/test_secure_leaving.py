@@ -79,7 +79,7 @@ def test_clients_go_on_as_if_the_lost_one_were_away(tmp_path: Path) -> None:
 
 def test_a_client_that_was_left_out_comes_back_with_the_model_of_the_server(tmp_path: Path) -> None:
     steps = 60
-    train = {**TRAIN, "steps": steps}
+    train = {**TRAIN, "steps": steps, "average": "exponential:0.9"}
     file, gate = written(tmp_path, "server", train=train), tmp_path / "gate"
     with consortium(tmp_path) as group:
         lost(group, file, gate, until=LATER)
