@@ -201,14 +201,15 @@ def be_lost(seat: Seat) -> None:
 
 
 def test_a_lost_peer_is_named_in_time_and_the_process_ends_by_itself() -> None:
-    here = str(Path(__file__).parent)
+    here = Path(__file__).parent
+    paths = os.pathsep.join(map(str, (here, here.parents[1])))  # of `ranks`, and what that imports
     code = "import sys, test_cluster_channel as t; t.survive(int(sys.argv[1]))"
     with rendezvous() as port, started(be_lost, [1, 2], 3, port, 30.0) as running:
         survivor = subprocess.Popen(
             [sys.executable, "-c", code, str(port)],
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         )
         try:
             output, _ = survivor.communicate(timeout=90)
