@@ -32,6 +32,7 @@ from tacit.communication.secure.sites import (
     session_lasts,
 )
 from tacit.communication.secure.streams import AWAY
+from tacit.communication.secure.wire import Wire
 from tacit.communication.stop_vote import StopVote
 from tacit.errors import BudgetError, InputError, PeerError
 
@@ -438,34 +439,62 @@ def test_a_stop_that_anybody_asked_for_is_one_for_good(tmp_path, takes_back, by_
         wire.left = {}
 
 
-def test_of_which_step_a_site_may_have_sent_something_it_says_by_what_it_has_itself(tmp_path):
-    mesh = Mesh(2)
+def test_of_which_step_a_site_may_have_sent_something_it_says_by_what_it_has_written(tmp_path):
+    """Also after the machine lost what had come and was not on the disk yet."""
+    mesh, folder = Mesh(2), tmp_path / "own"
     puppet = Puppet(mesh, 0, target=1)
-    wire = mesh.wire(1, tmp_path / "own")
-    mesh.start(wire)
-    try:
+
+    def met(journal: Journal) -> Wire:
+        wire = mesh.wire(1, folder, journal)
+        mesh.start(wire, 0 if wire.returned else None)
         forming = threading.Thread(target=wire.form, args=(LIMIT,), daemon=True)
         forming.start()
         meshes.until(lambda: puppet.heard)
         puppet.say(puppet.beat())
         forming.join(LIMIT)
-        meshes.until(lambda: puppet.session != bytes(16))
-        assert cluster(wire)._unsent_from() == 1  # perhaps of step 0
-        assert cluster(wire, returned_to=4)._unsent_from() == 5
-        for number in range(3):  # an earlier process has read these, and gone on
-            puppet.say(puppet.packed(DATA, number, "exchange", b"the mean of a step"))
-        assert cluster(wire, returned_to=4)._unsent_from() == 8
-        wire.take(0, "exchange", limit=LIMIT)
-        wire.step = 5
-        assert cluster(wire, returned_to=4)._unsent_from() == 8
-        before = wire.session.secret
-        cluster(wire, returned_to=4).close(ended=False, left_out=True)
+        return wire
+
+    try:
+        mortal = meshes.MortalJournal(folder, None, random.Random(0))
+        wire = met(mortal)
+        cluster(wire).session.keep(0)
+        assert wire.reached == -1
+        for step in range(4):
+            wire.begin_step(step)
+            if step != 1:  # none of its clients takes part in that round
+                said = b"%d" % step
+                wire.send(0, "exchange", said, limit=LIMIT)
+                meshes.until(lambda said=said: said in [frame.body for frame in puppet.data])
+        wire.begin_step(9)  # of that nothing left
+        mesh.kill(wire, mortal)
+        for segment in folder.glob("received-*"):
+            segment.write_bytes(b"")
+        again = met(Journal(folder))
+        assert again.reached == 3
+        again.begin_step(2)
+        again.snapshot(2)  # what the first process had sent beyond it is not forgotten
+        again.close(ended=False, linger=0.0)
+        last = mesh.wire(1, folder)
+        mesh.start(last, 2)
+        assert last.reached == 3
+        before = last.session.secret
+        cluster(last, returned_to=2).close(ended=False, left_out=True)
     finally:
         mesh.end()
-    session = Journal(tmp_path / "own").session()
+    session = Journal(folder).session()
     assert session is not None
-    assert (session.rejoins, session.nonces) == (8, None)
+    assert (session.rejoins, session.nonces) == (4, None)
     assert session.secret != before
+
+
+def test_who_is_left_out_before_it_has_begun_cannot_tell_and_ends(tmp_path):
+    mesh = Mesh(2)
+    with facing_puppets(mesh, tmp_path) as (wire, _):
+        with pytest.raises(InputError, match="was left out before it began to take part"):
+            cluster(wire).close(ended=False, left_out=True)
+        session = Journal(tmp_path / "own").session()
+        assert session is not None
+        assert session.rejoins is None
 
 
 # Where a session is taken up.

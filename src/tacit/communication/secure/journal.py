@@ -113,7 +113,8 @@ class Record:
         rank: of the site it came from, went to, or that stated it.
         number: in the stream from or to that site.
         topic: of a message, or the name of a fact.
-        body: of a message that came, or the text of a fact; nothing of one that was sent.
+        body: of a message that came, or the text of a fact; of one that was sent, the step that the
+            site had come to.
         digest: SHA-256 of a message's body.
         place: where the body stands instead, of one that was left on the disk: file, first byte
             and length; see `Journal.whole`.

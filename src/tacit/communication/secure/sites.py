@@ -242,16 +242,6 @@ class SiteCluster:
             for rank in self.wire.left
         )
 
-    def _unsent_from(self) -> int:
-        """The first step of which no process of this session has sent anything.
-
-        In a method with a server, where a process goes on to another step once it has the server's
-        word of the one before: an earlier process came no further than this one, and what of that
-        word this one has not read yet.
-        """
-        begun = max(self.wire.step, self.session.returned_to or 0)
-        return begun + self.wire.messages(0, _EXCHANGE) + 1
-
     def seen(self) -> Sequence[PeerState]:
         """What is known of every site; see `Peers.seen`."""
         now = time.monotonic()
@@ -293,7 +283,7 @@ class SiteCluster:
         if ended and not self.meets_again and self.wire.takes_back:
             self.wire.takes_back = False
         begun = self._stop_vote is not None or self.session.returned_to is not None
-        rejoins = self._unsent_from() if left_out and begun else None
+        rejoins = self.wire.reached + 1 if left_out and begun else None
         self.wire.close(ended=ended, linger=self.timeout, rejoins=rejoins)
         self._carrier.close()
         if left_out and not begun:

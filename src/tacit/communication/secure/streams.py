@@ -27,6 +27,7 @@ __all__ = [
     "check_fact",
     "cost",
     "fact_bytes",
+    "forgotten",
     "last_awaited",
     "left_behind",
     "left_out",
@@ -55,6 +56,7 @@ class SnapshotNotes(BaseModel):
     due: tuple[int, ...]
     numbers: tuple[int, ...]
     notes: dict[str, str]
+    reached: int
 
 
 class Publisher(Protocol):
@@ -230,6 +232,16 @@ def not_met(limit: float, sites: Sequence[str], peers: Mapping[int, PeerView]) -
     """The error of sites that have not come within so many seconds."""
     missing = [sites[rank] for rank, view in peers.items() if view.beat is None]
     return PeerError(f"{', '.join(missing) or 'another site'} did not come within {limit:g} s")
+
+
+def forgotten(name: str, folder: str) -> InputError:
+    """The error of a site that has lost the session in which the others are."""
+    return InputError(
+        "--site",
+        folder,
+        f"{name} is in the middle of this run with an earlier session of this site, of which "
+        "nothing is here: put the folder back, or stop all sites and start a new run",
+    )
 
 
 def lost(rank: int, limit: float, sites: Sequence[str], view: PeerView) -> PeerError:

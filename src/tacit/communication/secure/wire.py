@@ -72,7 +72,7 @@ from tacit.communication.secure.streams import (
     Publisher,
     SnapshotNotes,
 )
-from tacit.errors import GoneError, InputError, LeakError, PeerError
+from tacit.errors import GoneError, LeakError, PeerError
 
 __all__ = ["FACT_TOPIC", "Wire"]
 
@@ -109,6 +109,7 @@ class Wire:
         notes: texts that come back with a snapshot.
         refused: how many messages were refused, and why the last one was.
         bytes_sent: of frames, as handed to the carrier.
+        reached: the last step that any process of the session has begun, if a message of it left.
         left: ranks of sites that are left out, and from which step on; rank 0 says so in its beats.
         back: which of them wait to be taken back: when last heard, and their `Session.rejoins`.
         may_leave: at rank 0, whether the run can go on without these ranks; None: without nobody.
@@ -131,7 +132,7 @@ class Wire:
         self.others = tuple(rank for rank in range(len(sites)) if rank != own)
         self.refused: tuple[int, str] = (0, "")
         self.bytes_sent = 0
-        self.step, self.waiting_for = -1, -1  # what beats say of this process
+        self.step = self.waiting_for = self.reached = -1  # beats say the first two
         self.state: State = "forming"
         self.report: Report | None = None
         self.left: dict[int, int] = {}
@@ -203,7 +204,7 @@ class Wire:
         for record in held:
             if record.kind == NOTES:
                 notes = SnapshotNotes.model_validate_json(record.body)
-                self.notes = notes.notes
+                self.notes, self.reached = notes.notes, notes.reached
                 for rank, due, number in zip(self.others, notes.due, notes.numbers, strict=True):
                     self._in[rank].due = self._in[rank].on_disk = due
                     out = self._out[rank]
@@ -232,7 +233,9 @@ class Wire:
         """What an earlier process has sent or stated, and this one may make again."""
         if record.kind == STATED:
             self._stated.setdefault(record.topic, record.body.decode())
-        elif record.kind == SENT and record.number >= (out := self._out[record.rank]).number:
+            return
+        self.reached = max(self.reached, int(record.body or b"-1"))
+        if record.number >= (out := self._out[record.rank]).number:
             self._sent.setdefault((record.rank, record.number), record.digest)
             out.before = max(out.before, record.number + 1)
 
@@ -279,13 +282,7 @@ class Wire:
             if beat.nonce_of_receiver not in (None, self._session.nonce):
                 if self._session.rejoins is not None:
                     return False
-                raise InputError(
-                    "--site",
-                    str(self._journal.folder),
-                    f"{self.sites[rank]} is in the middle of this run with an earlier session of "
-                    "this site, of which nothing is here: put the folder back, or stop all sites "
-                    "and start a new run",
-                )
+                raise streams.forgotten(self.sites[rank], str(self._journal.folder))
         return True
 
     # What the run asks for.
@@ -373,6 +370,7 @@ class Wire:
     def messages(self, rank: int, topic: str) -> int:
         """How many messages of a site wait to be read."""
         with self._changed:
+            self._check_failure()
             return len(self._in[rank].waiting.get(topic, ()))
 
     def take(self, rank: int, topic: str, *, limit: float) -> bytes:
@@ -441,7 +439,7 @@ class Wire:
     def begin_step(self, step: int) -> None:
         """Say in beats which step begins; who is left out during it, is so from a later one."""
         with self._changed:
-            self.step = step
+            self.step, self.reached = step, max(self.reached, step)
 
     def _here(self) -> dict[int, PeerView]:
         return {rank: view for rank, view in self._peers.items() if rank not in self.left}
@@ -491,6 +489,7 @@ class Wire:
                 due=tuple(self._in[rank].due for rank in self.others),
                 numbers=tuple(self._out[rank].number for rank in self.others),
                 notes=dict(self.notes),
+                reached=self.reached,
             )
             for stream in self._in.values():
                 for topic, queue in stream.waiting.items():  # their segments may go
@@ -719,8 +718,9 @@ class Wire:
         that did not leave finds nothing that left after it.
         """
         if records:
+            reached = str(self.reached).encode()
             self._journal.add_sent(
-                Record(SENT, record.rank, record.number, record.topic, b"", record.digest)
+                Record(SENT, record.rank, record.number, record.topic, reached, record.digest)
                 for record in records
             )
 
