@@ -294,7 +294,9 @@ def begin(
         objective=_objective(job, algorithm.models(state)),
         status="done" if terms.message is None else "budget-exhausted",
     )
-    if rejoins and folder is not None:  # before the session is written down as begun from it
+    # What the exchange counts begins anew with a session. Its first checkpoint says so before the
+    # session is written down as begun: a process that comes back to it goes on as others saw it.
+    if folder is not None and returned_to is None and peers.processes > 1 and (held or rejoins):
         checkpoints.write(folder.path, _checkpoint(run), keep=0)
     peers.begin(terms.first)
     return run

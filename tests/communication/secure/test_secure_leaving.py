@@ -87,13 +87,19 @@ def test_a_client_that_was_left_out_comes_back_with_the_model_of_the_server(tmp_
         assert said_of_west(group) == ["gone", "gone"]
         west = group.train("west", file, resume=True)
         group.until(lambda: waits(group, "west"))
+        west.kill()
+        west = group.train("west", file, resume=True)
         for step in range(LATER + 1, steps):  # as slowly as those go on whom it comes back to
             gate.write_text(str(step))
             group.until_step(step, "north", "south")
             if status_of(group.rank_folder("west")).get("step", 0) > LATER:
                 break
+        for victim in group.names:  # and who comes back to that session is no other
+            group.running[victim].kill()
+            group.train(victim, file, resume=True, tamper=gated(gate))
         gate.write_text(str(steps))
-        assert [answer.code for answer in group.ends()] == [0, 0, 0], west.said("err")
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [0, 0, 0], [one.err for one in answers]
         run = gathered(group, tmp_path / "gathered")
     found = result_of(run)
     assert found["status"] == "done"
