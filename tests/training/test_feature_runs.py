@@ -85,9 +85,9 @@ def test_given_nodes_have_features_too(user: str) -> None:
 
 def test_the_bound_is_of_features() -> None:
     bounded = job(task={"features": "scattering", "input_bound": 2.0})
-    assert bounded.train.inputs.flatten(1).norm(dim=1).max() <= 2.0
+    assert bounded.train.inputs.double().flatten(1).norm(dim=1).max() <= 2.0
     assert bounded.test is not None
-    assert bounded.test.inputs.flatten(1).norm(dim=1).max() <= 2.0
+    assert bounded.test.inputs.double().flatten(1).norm(dim=1).max() <= 2.0
 
 
 def test_ledgers_know_records_as_they_were(tmp_path: Path) -> None:
