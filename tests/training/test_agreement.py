@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from experiments import experiment
 from tacit.communication.peers import FreshSession
 from tacit.communication.received import FOLDER, FolderName
-from tacit.config.schema import Train
+from tacit.config import load_config
 from tacit.errors import InputError, LeftOutError, PeerError
 from tacit.training.processes import agreement
 from tacit.training.processes.agreement import agreed_folder, with_processes
@@ -132,7 +133,7 @@ def test_sites_go_on_together_as_long_as_they_meet_again(
         return Ended(status)
 
     monkeypatch.setattr(agreement, "process_group", group)
-    ended = with_processes(Train(), take_part, resume=False)
+    ended = with_processes(load_config(experiment()), take_part, resume=False)
     assert ended.status == turns[-1][0]
     assert resumed == [False, *goes_on]
     assert clusters[-1].meets_again is False

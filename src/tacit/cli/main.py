@@ -185,7 +185,7 @@ def train(
             )
 
     result = with_processes(
-        config.train,
+        config,
         take_part,
         resume=resume,
         allow_insecure_network=allow_insecure_network,
@@ -290,7 +290,7 @@ def plan(
         }
         _optimise(config, options, page, as_json)
         return
-    with process_group(config.train, allow_insecure_network=allow_insecure_network) as cluster:
+    with process_group(config, allow_insecure_network=allow_insecure_network) as cluster:
         peers: Peers = ALONE if cluster is None else cluster
         with waiting(_PREPARING, hidden=as_json or peers.rank > 0):
             job = prepare(config, peers=peers)

@@ -85,7 +85,7 @@ def labels(
     from tacit.training.processes.agreement import process_group
 
     config = load_config(file, overrides=set_ or ())
-    with process_group(config.train, allow_insecure_network=allow_insecure_network) as cluster:
+    with process_group(config, allow_insecure_network=allow_insecure_network) as cluster:
         peers: Peers = ALONE if cluster is None else cluster
         with waiting("counting the labels of every node", hidden=as_json or peers.rank > 0):
             counted = count_labels(config, epsilon, peers=peers)

@@ -22,6 +22,7 @@ __all__ = [
     "Peers",
     "Placement",
     "SessionMemory",
+    "gone_ranks",
     "place",
 ]
 
@@ -59,8 +60,8 @@ class SessionMemory(Protocol):
     Attributes:
         returned: whether it comes back to a session that others go on with.
         returned_to: the step at which it comes back; None where no step was begun.
-        rejoins: where it was left out and is taken back now: the first step of which it has sent
-            nothing in the session before; else None.
+        rejoins: where the run has gone on without this process, and takes it in now: the first
+            step of which it has sent nothing in an earlier session; else None.
     """
 
     returned: bool
@@ -74,7 +75,7 @@ class SessionMemory(Protocol):
         """What was made when the session began; made now, where it begins."""
 
     def earlier(self, name: str, schema: Form[T]) -> T | None:
-        """What was remembered of the session in which this process was left out."""
+        """What was remembered of the session in which it was left out; None if it was in none."""
 
     def keep(self, step: int) -> None:
         """Write down what has come and gone, before the checkpoint of a step is written."""
@@ -122,6 +123,7 @@ class Peers(Protocol):
         """What every process gives, in the order of ranks; waits for all, within limits.
 
         What stands for this process is the value itself, whatever others made of it on the way.
+        For one without which the run goes on stands what rank 0 gives.
 
         Raises:
             PeerError: a process was lost, or gave what the schema refuses.
@@ -156,6 +158,11 @@ class Peers(Protocol):
 
         Asks nobody and waits for nothing; called from another thread than all the others.
         """
+
+
+def gone_ranks(peers: Peers) -> dict[int, str]:
+    """The names of the sites without which the run goes on, by rank."""
+    return {site.rank: site.name for site in peers.seen() if site.state == "gone"}
 
 
 class Alone:

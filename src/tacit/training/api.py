@@ -139,7 +139,7 @@ def train(
         return take_part(None, resume)
     insecure = allow_insecure_network
     return with_processes(
-        parsed.train,
+        parsed,
         take_part,
         resume=resume,
         allow_insecure_network=insecure,

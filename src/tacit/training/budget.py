@@ -123,7 +123,7 @@ def open_ledger(
         )
         for node in (plan.nodes[number] for number in here)
     ]
-    digest = plan.digest()
+    digest = plan.digest(here)
     if folder is None:
         own = ledgers.Ledger.in_memory(digest=digest, statements=statements)
     elif resume:

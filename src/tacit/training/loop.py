@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from tacit.communication.colours import Released
-from tacit.communication.peers import ALONE, Peers
+from tacit.communication.peers import ALONE, Peers, gone_ranks
 from tacit.communication.received import FLAG, RUN_ID, SESSION_ID, SUMMARY, RunId, Summary
 from tacit.errors import BudgetError, DivergenceError, InputError, PeerError
 from tacit.privacy.ledger.ledger import read_ledger
@@ -64,7 +64,6 @@ from tacit.training.state import (
     RunState,
     begin,
     drawn_again,
-    gone_ranks,
     record,
     save,
     share_of,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,14 +109,29 @@ class Plan:
         reason = self.not_private_reason
         return None if reason is None else f"this run is NOT PRIVATE: {reason}"
 
-    def digest(self) -> str:
-        """Identifies what runs: two plans with one digest release the same mechanism."""
+    def digest(self, hosted: Sequence[int] | None = None) -> str:
+        """Identifies what runs: of two plans with one digest, nodes release the same mechanism.
+
+        Args:
+            hosted: the nodes that it is about; by default all.
+        """
         return hashlib.blake2b(
-            json.dumps(self.identity(), sort_keys=True).encode(), digest_size=16
+            json.dumps(self.identity(hosted), sort_keys=True).encode(), digest_size=16
         ).hexdigest()
 
-    def identity(self) -> dict[str, Any]:
-        """All that a resumed run must have in common with the first one."""
+    def identity(self, hosted: Sequence[int] | None = None) -> dict[str, Any]:
+        """All that a resumed run must have in common with the first one.
+
+        The numbers of records and the noise are those of some nodes: each process answers for its
+        own, since it may have begun before it knew the others'. Where nodes share noise or sums,
+        those of all count.
+
+        Args:
+            hosted: these nodes; by default all.
+        """
+        together = self.release.pairs is not None or self.release.sums is not None
+        counted = range(len(self.nodes)) if hosted is None or together else hosted
+        nodes = [self.nodes[number] for number in counted]
         options = {
             "evaluate_every": None,
             "checkpoint_every": None,
@@ -146,8 +162,8 @@ class Plan:
         return {
             "experiment": to_toml(plain),
             "parameters": self.parameters,
-            "records": [node.records for node in self.nodes],
-            "noise_scale": [node.noise_scale for node in self.nodes],
+            "records": [node.records for node in nodes],
+            "noise_scale": [node.noise_scale for node in nodes],
             **({} if self.release.pairs is None else {"pairs": self.release.pairs.identity()}),
             # A graph file is named in the experiment; what it says may change.
             "mixing": self.mixing.digests(),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tacit import data, gradients
 from tacit.algorithms.variance_reduction.estimators import DifferenceOptions
-from tacit.communication.peers import ALONE, Peers, Placement, place
+from tacit.communication.peers import ALONE, Peers, Placement, gone_ranks, place
 from tacit.communication.received import EXPERIMENT, IDENTITY, Experiment
 from tacit.config import GIVEN, Config
 from tacit.data import Dataset, Schema, StackedData
@@ -96,7 +96,7 @@ class Job:
     @property
     def digest(self) -> str:
         """Identifies what runs here: the plan, and which of its nodes."""
-        own = self.plan.digest()
+        own = self.plan.digest(self.hosted)
         everyone = len(self.hosted) == len(self.plan.nodes)
         return own if everyone else f"{own} {' '.join(map(str, self.hosted))}"
 
@@ -434,7 +434,7 @@ def _agreed_records(
     own = Experiment(identity={**settings, **layout, **computed}, records=train.sizes.tolist())
     experiments = peers.share("experiment", own, EXPERIMENT)
     compare([experiment.identity for experiment in experiments])
-    return counts([experiment.records for experiment in experiments], placement)
+    return counts([experiment.records for experiment in experiments], placement, gone_ranks(peers))
 
 
 def _table_notes(

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from torch import Tensor
 
 from tacit.communication.colours import Private, Released, opened
-from tacit.communication.peers import Peers, SessionMemory
+from tacit.communication.peers import Peers, SessionMemory, gone_ranks
 from tacit.communication.received import CHARGED, FLAG, STEP, STEPS, Form
 from tacit.config import Config
 from tacit.errors import BudgetError, InputError, PeerError
@@ -58,7 +58,6 @@ __all__ = [
     "MakeContext",
     "RunState",
     "begin",
-    "gone_ranks",
     "record",
     "save",
     "share_of",
@@ -381,7 +380,8 @@ def _agreed_terms(
         _pay(plan, peers.session, ledger, first)
     own = {} if ledger is None else ledger.charged()
     charged = together(peers, "list of reserved steps", job, own)
-    missing = [rank for rank, new in enumerate(peers.share("new folder", is_new, FLAG)) if new]
+    lacks = is_new and not left_out  # who never took part has nothing to lack
+    missing = [rank for rank, new in enumerate(peers.share("new folder", lacks, FLAG)) if new]
     if missing and (first or any(charged.values())):
         raise InputError(
             "--resume",
@@ -433,6 +433,8 @@ def _pay(plan: Plan, session: SessionMemory, ledger: RunLedger | None, first: in
 
     What it had reserved in the session before and has not sent stands for the steps to come. What
     it had not reserved is reserved now, also steps that it has missed: that is more than it owes.
+    One that never came before was in no session, and had no ledger when it began to wait: all that
+    it has reserved since stands for what it has not sent.
 
     Args:
         plan: of the run.
@@ -445,8 +447,8 @@ def _pay(plan: Plan, session: SessionMemory, ledger: RunLedger | None, first: in
         BudgetError: its budgets do not cover a step more.
     """
     before = session.earlier(_TERMS_NAME, _TERMS)
-    assert before is not None
-    unsent = max(session.rejoins or 0, before.first)
+    began, paid, known = (0, 0, {}) if before is None else (before.first, before.paid, before.own)
+    unsent = max(session.rejoins or 0, began)
     if first < unsent:
         expected = (
             f"the run goes on from step {first}, and this site may have sent messages of steps "
@@ -459,9 +461,9 @@ def _pay(plan: Plan, session: SessionMemory, ledger: RunLedger | None, first: in
     since = [
         until
         for node, intervals in charged.items()
-        for _, until in intervals[len(before.own.get(node, ())) :]
+        for _, until in intervals[len(known.get(node, ())) :]
     ]
-    reserved = max(since, default=max(before.paid, before.first))
+    reserved = max(since, default=max(paid, began))
     until, reason = affordable(plan, charged, reserved, ledger)
     if until <= first:
         raise BudgetError(f"{reason}: this site cannot come back at step {first}")
@@ -503,11 +505,6 @@ def _check_reserved(
                 "later ones back, or start a new run"
             )
             raise InputError("ledger", str(folder.ledger), expected, public=True)
-
-
-def gone_ranks(peers: Peers) -> dict[int, str]:
-    """The names of the sites without which the run goes on, by rank."""
-    return {site.rank: site.name for site in peers.seen() if site.state == "gone"}
 
 
 def together(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,124 @@ def test_a_client_that_was_left_out_comes_back_with_the_model_of_the_server(tmp_
     assert_near(models_of(run, (0, 1, 2)), nodes_of(alone))
     # Nobody is charged twice, and the one that was away for what it did not send as well.
     assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(steps), 1))
+
+
+def test_a_client_that_comes_after_the_others_began_takes_part_from_a_round_on(
+    tmp_path: Path,
+) -> None:
+    steps = 60
+    train = {**TRAIN, "steps": steps, "average": "exponential:0.9"}
+    file, gate = written(tmp_path, "server", train=train), tmp_path / "gate"
+    with consortium(tmp_path) as group:
+        gate.write_text(str(HELD))
+        group.relay()
+        for name in ("north", "south"):
+            group.train(name, file, tamper=gated(gate))
+        group.until_step(HELD, "north", "south")
+        assert said_of_west(group) == ["gone", "gone"]
+        told = "west did not come within train.patience: the run begins without it"
+        assert all(told in group.running[name].said("err") for name in ("north", "south"))
+        for victim in ("north", "south"):  # who comes back knows without whom it began
+            group.running[victim].kill()
+            group.train(victim, file, resume=True, tamper=gated(gate))
+        group.until_step(HELD, "north", "south")
+        west = group.train("west", file)
+        group.until(lambda: waits(group, "west"))
+        group.until(lambda: "west came after the others had begun" in west.said("err"))
+        west.kill()
+        group.train("west", file)
+        for step in range(HELD + 1, steps):
+            gate.write_text(str(step))
+            group.until_step(step, "north", "south")
+            if status_of(group.rank_folder("west")).get("step", 0) > HELD:
+                break
+        gate.write_text(str(steps))
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [0, 0, 0], [one.err for one in answers]
+        run = gathered(group, tmp_path / "gathered")
+    found = result_of(run)
+    said = re.search(
+        r"west was left out of steps before (\d+), and came", "; ".join(found["notes"])
+    )
+    assert found["status"] == "done"
+    assert said, found["notes"]
+    begun = int(said[1])
+    assert HELD < begun < steps
+    away = written(tmp_path / "away", "server", train=train, faults={"down": [[2, 0, begun]]})
+    alone = simulated(away, tmp_path / "alone")
+    right = result_of(alone)
+    assert_near(found["test_loss"]["consensus"], right["test_loss"]["consensus"])
+    assert_near(models_of(run, (0, 1, 2)), nodes_of(alone))
+    assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(steps), 1))
+
+
+def test_a_run_that_was_stopped_goes_on_without_the_one_that_it_had_lost(tmp_path: Path) -> None:
+    steps = 60
+    train = {**TRAIN, "steps": steps}
+    file, gate = written(tmp_path, "server", train=train), tmp_path / "gate"
+    with consortium(tmp_path) as group:
+        lost(group, file, gate, until=LATER)
+        group.until_step(LATER, "north", "south")
+        group.running["south"].send(signal.SIGINT)
+        for step in range(LATER + 1, steps):  # both stop at the same one, some steps later
+            gate.write_text(str(step))
+            group.until_step(step, "north", "south")
+            if not group.running["north"].alive:
+                break
+        assert [group.running[name].end().code for name in ("north", "south")] == [0, 0]
+        stopped = status_of(group.rank_folder("north"))["step"]
+        for name in ("north", "south"):
+            group.train(name, file, resume=True, tamper=gated(gate))
+        group.until_step(stopped + 1, "north", "south")
+        assert said_of_west(group) == ["gone", "gone"]
+        group.train("west", file, resume=True)
+        group.until(lambda: waits(group, "west"))
+        for step in range(stopped + 2, steps):
+            gate.write_text(str(step))
+            group.until_step(step, "north", "south")
+            if status_of(group.rank_folder("west")).get("step", 0) > stopped:
+                break
+        gate.write_text(str(steps))
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [0, 0, 0], [one.err for one in answers]
+        run = gathered(group, tmp_path / "gathered")
+    found = result_of(run)
+    said = re.search(r"west was left out of steps before (\d+), and", "; ".join(found["notes"]))
+    assert found["status"] == "done"
+    assert said, found["notes"]
+    away = {"down": [[2, HELD, int(said[1])]]}
+    alone = simulated(
+        written(tmp_path / "away", "server", train=train, faults=away), tmp_path / "a"
+    )
+    assert_near(models_of(run, (0, 1, 2)), nodes_of(alone))
+    assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(steps), 1))
+
+
+def test_a_late_client_with_another_file_stops_all_and_nothing_is_lost(tmp_path: Path) -> None:
+    file, gate = written(tmp_path, "server"), tmp_path / "gate"
+    other = written(tmp_path / "other", "server", train={**TRAIN, "batch": 8})
+    with consortium(tmp_path) as group:
+        gate.write_text(str(HELD))
+        group.relay()
+        for name in ("north", "south"):
+            group.train(name, file, tamper=gated(gate))
+        group.until_step(HELD, "north", "south")
+        group.train("west", other)
+        group.until(lambda: waits(group, "west"))
+        for step in range(HELD + 1, STEPS):
+            gate.write_text(str(step))
+            group.until_step(step, "north", "south")
+            if not group.running["west"].alive:
+                break
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [2, 2, 2], [one.err for one in answers]
+        assert all("tacit: train.batch = 8: on rank 2" in answer.err for answer in answers)
+        group.train_all(file, "--resume-if-there")
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [0, 0, 0], [one.err for one in answers]
+        run = gathered(group, tmp_path / "gathered")
+    assert result_of(run)["status"] == "done"
+    assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(STEPS), 1))
 
 
 def test_one_with_a_state_of_its_own_is_told_that_it_was_left_out(tmp_path: Path) -> None:

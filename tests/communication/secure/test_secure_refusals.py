@@ -119,6 +119,8 @@ def test_another_experiment_at_one_site_ends_all_with_what_differs(tmp_path: Pat
         for answer in group.ends():
             assert answer.code == 2
             assert f"train.steps = {STEPS + 1}" in answer.refusal
+        group.train_all(file, "--resume-if-there")  # once the file was mended
+        assert [answer.code for answer in group.ends()] == [0, 0, 0]
 
 
 def test_sites_that_name_different_runs_do_not_meet(tmp_path: Path) -> None:

@@ -450,7 +450,7 @@ def test_of_which_step_a_site_may_have_sent_something_it_says_by_what_it_has_wri
         forming = threading.Thread(target=wire.form, args=(LIMIT,), daemon=True)
         forming.start()
         meshes.until(lambda: puppet.heard)
-        puppet.say(puppet.beat())
+        puppet.say(puppet.beat(nonce_of_receiver=puppet.heard[-1].nonce))
         forming.join(LIMIT)
         return wire
 

@@ -263,7 +263,11 @@ class Cluster:
         return lambda step: frozenset()
 
     def connect(
-        self, device: torch.device, schema: Form[T], stack: ExitStack
+        self,
+        device: torch.device,
+        schema: Form[T],
+        stack: ExitStack,
+        unheard: Callable[[T, int], T] | None = None,
     ) -> tuple[TorchChannel, Gatherer[T]]:
         """Open what the exchange and the metrics go through; the stack closes it.
 
@@ -271,6 +275,7 @@ class Cluster:
             device: where messages of the exchange lie.
             schema: of the documents of metrics.
             stack: closes both.
+            unheard: never needed: all are here from the beginning.
         """
         from torch._C._distributed_c10d import PrefixStore, TCPStore
 

@@ -226,8 +226,11 @@ class Journal:
                 self._remove_all()
         return found
 
-    def begin_anew(self, rejoins: int, earlier: Mapping[str, str]) -> None:
-        """Give the session up for one that waits to be taken back; see `Session`."""
+    def begin_anew(self, rejoins: int | None, earlier: Mapping[str, str]) -> None:
+        """Give the session up for another, such as one that waits to be taken back; see `Session`.
+
+        What lies here is of the session that is given up, and goes.
+        """
         self.write_session(Session.new(rejoins=rejoins, earlier=earlier))  # before what lies here
         with plain_errors(_WHERE, self.folder):
             self._remove_all()

@@ -11,7 +11,7 @@ import hashlib
 import struct
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ from tacit.communication.received import FLAG, VOTE, VOTES, Form
 from tacit.communication.reports import report_of
 from tacit.communication.secure.frames import LONGEST_HEAD
 from tacit.communication.secure.journal import Journal
-from tacit.communication.secure.streams import AWAY, PeerView, say_back
+from tacit.communication.secure.streams import AWAY, GRACE, PeerView, say_back
 from tacit.communication.secure.wire import Wire
 from tacit.communication.stop_vote import StopVote
 from tacit.errors import (
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 _EXCHANGE, _METRICS, _VOTE, _COUNT = "exchange", "metrics", "vote", "count"
 _LEAVING, _MEETING = "whether sites may leave", "meet again"
-_GRACE = 3  # times as long other sites wait until rank 0 has said without whom the run goes on
+
 _HEAD = struct.Struct("<QQQ")  # of a part of a mark: step, bytes of the document, numbers
 _CONNECTING = 60.0  # seconds until a way to the others must be open
 # What starting again does not mend; of any other error the others hear nothing, and wait.
@@ -163,7 +163,7 @@ class SiteCluster:
         """Every site's value, in rank order; each calls it, and waits for all.
 
         What stands for this site is what it stated first, also where it comes back and would now
-        state something else. For a site that is left out stands this site's own value.
+        state something else. For a site that is left out stands the value of rank 0.
 
         Raises:
             PeerError: a site has not come further in time, or gave what the schema refuses.
@@ -172,8 +172,10 @@ class SiteCluster:
         key = f"share {what} {self._rounds[what]}"
         self._rounds[what] += 1
         own = self.wire.state_fact(key, schema.write(value), limit=self.timeout)
-        texts = [own] * self.processes
-        for rank in self.wire.others:
+        first = own if self.rank == 0 else self.wire.fact_of(0, key, limit=self.timeout)
+        texts = [first] * self.processes
+        texts[self.rank] = own
+        for rank in self.wire.others[1 if self.rank else 0 :]:
             with suppress(GoneError):
                 texts[rank] = self.wire.fact_of(rank, key, limit=self.timeout)
         return [schema.read(text, rank, what) for rank, text in enumerate(texts)]
@@ -203,7 +205,7 @@ class SiteCluster:
     def begin(self, first: int) -> None:
         """Say at which step the session begins, before `agreed_stop` is asked; the same on all."""
         leaving = self._goes_on is not None
-        self.wire.grace = _GRACE if leaving and self.rank else 1
+        self.wire.grace = GRACE if leaving and self.rank else 1
         if self.rank == 0:  # what it says holds for all
             self.wire.may_leave = self._may_leave if leaving else None
             self.wire.takes_back = leaving and self._takes_back
@@ -284,18 +286,24 @@ class SiteCluster:
             self.wire.takes_back = False
         begun = self._stop_vote is not None or self.session.returned_to is not None
         rejoins = self.wire.reached + 1 if left_out and begun else None
-        self.wire.close(ended=ended, linger=self.timeout, rejoins=rejoins)
+        # What was stated stands in a session: with a file that was mended, all need another one.
+        refused = not (ended or begun) and self.wire.is_refused
+        self.wire.close(ended=ended, linger=self.timeout, rejoins=rejoins, refused=refused)
         self._carrier.close()
         if left_out and not begun:
             expected = "was left out before it began to take part: start a new run"
             raise InputError("--site", self.wire.sites[self.rank], expected)
 
     def connect(
-        self, device: torch.device, schema: Form[T], stack: ExitStack
+        self,
+        device: torch.device,
+        schema: Form[T],
+        stack: ExitStack,
+        unheard: Callable[[T, int], T] | None = None,
     ) -> tuple[SiteChannel, SiteGatherer[T]]:
         """What the exchange and the metrics go through; the same wire carries both."""
         channel = SiteChannel(self.wire, device, self.timeout)
-        self._gatherer = SiteGatherer(self.wire, schema, self.timeout)
+        self._gatherer = SiteGatherer(self.wire, schema, self.timeout, unheard)
         return channel, self._gatherer
 
 
@@ -452,8 +460,15 @@ def _last(rank: int) -> str:
 class SiteGatherer(Generic[T]):
     """Collects what all sites measured at rank 0, without waiting for anybody; see `Gatherer`."""
 
-    def __init__(self, wire: Wire, schema: Form[T], patience: float) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        schema: Form[T],
+        patience: float,
+        unheard: Callable[[T, int], T] | None = None,
+    ) -> None:
         self._wire, self._schema, self._patience = wire, schema, patience
+        self._unheard = unheard
         self._own: deque[tuple[int, T, Tensor]] = deque()
 
     def put(self, step: int, document: T, vector: Tensor) -> None:
@@ -489,8 +504,10 @@ class SiteGatherer(Generic[T]):
                 )
 
     def knows(self, rank: int) -> bool:
-        """Whether a part of this site has come, which stands for later ones if it is left out."""
-        return _last(rank) in self._wire.notes or self._wire.messages(rank, _METRICS) > 0
+        """Whether something stands for the parts of this site if it is left out."""
+        if self._unheard is not None or _last(rank) in self._wire.notes:
+            return True
+        return self._wire.messages(rank, _METRICS) > 0
 
     def _here(self, rank: int) -> bool:
         return self._wire.messages(rank, _METRICS) > 0 or rank in self._wire.left
@@ -505,8 +522,12 @@ class SiteGatherer(Generic[T]):
             try:
                 body = self._wire.take(rank, _METRICS, limit=self._patience)
             except GoneError:  # its last scores stand, and it has no model any more
-                text = self._wire.notes[_last(rank)]
-                theirs = self._schema.read(text, rank, "document of metrics")
+                text = self._wire.notes.get(_last(rank))
+                if text is None:
+                    assert self._unheard is not None, "left out of a run that needs it"
+                    theirs = self._unheard(document, rank)
+                else:
+                    theirs = self._schema.read(text, rank, "document of metrics")
                 parts.append((theirs, vector.new_empty(0)))
                 continue
             parts.append(self._part_of(rank, body, step, len(vector)))
@@ -540,6 +561,8 @@ def join_sites(
     *,
     patience: float,
     checkpoints: Sequence[int],
+    may_begin_without: Collection[int] = (),
+    has_part: bool = True,
     largest: int = 2**30,
 ) -> SiteCluster:
     """Meet the other sites of a run, or come back to them; returns when all have been here.
@@ -550,6 +573,9 @@ def join_sites(
         folder: of the session; see `session_folder`.
         patience: seconds to wait for the others, `[train].patience`.
         checkpoints: the steps of which this site has checkpoints of the run.
+        may_begin_without: ranks without which rank 0 may begin if they do not come in time.
+        has_part: whether this site has a ledger of the run. One that has none, and finds that the
+            others have begun, waits to be taken in.
         largest: bytes of the largest message.
 
     Raises:
@@ -593,7 +619,7 @@ def join_sites(
         stack.callback(carrier.close)
         stack.callback(wire.close, ended=False, linger=0.0)  # while it can still speak
         wire.start(carrier, step)
-        wire.form(patience)
+        wire.form(patience, may_begin_without=may_begin_without, has_part=has_part)
         stack.pop_all()
     return SiteCluster(wire, carrier, patience=patience, returned_to=step)
 

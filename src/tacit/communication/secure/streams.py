@@ -17,13 +17,16 @@ from tacit.communication.secure.journal import FACT, NOTES, SENT, STATED, Record
 from tacit.errors import InputError, LeftOutError, PeerError, TacitError
 
 __all__ = [
+    "ABSENT",
     "AWAY",
+    "GRACE",
     "LEFT",
     "Incoming",
     "Outgoing",
     "PeerView",
     "Publisher",
     "SnapshotNotes",
+    "begun_without",
     "check_fact",
     "cost",
     "fact_bytes",
@@ -35,13 +38,16 @@ __all__ = [
     "not_met",
     "say_back",
     "say_left",
+    "say_waits",
     "snapshot_records",
 ]
 
 _log = logging.getLogger(__name__)
 
+ABSENT = "0" * 32  # stands for the random number of a site without which the others began
 AWAY = 5.0  # seconds without a word after which a site counts as away
 LEFT = "left out "  # and a rank: what a journal says of a site that is left out
+GRACE = 3  # times as long other sites wait until rank 0 has said without whom the run goes on
 _TWO_BEATS = 2.0  # seconds
 _FACT_BYTES = 2**23  # of one fact
 _FACTS_BYTES = 2**26  # of all facts of a site
@@ -244,6 +250,22 @@ def forgotten(name: str, folder: str) -> InputError:
     )
 
 
+def begun_without(name: str, folder: str) -> InputError:
+    """The error of a site that has taken part before, and finds that the others began anew."""
+    return InputError(
+        "--site",
+        folder,
+        f"the others have begun this run without {name}, of which a run folder is here: if it is "
+        "of an earlier run, start this one under its own name; else stop all sites, and go on "
+        "together with --resume",
+    )
+
+
+def say_waits(name: str) -> None:
+    """Log that this site came after the others had begun."""
+    _log.warning("%s came after the others had begun: it waits until they take it in", name)
+
+
 def lost(rank: int, limit: float, sites: Sequence[str], view: PeerView) -> PeerError:
     """The error of a site that has not come further for so many seconds."""
     name = sites[rank]
@@ -284,7 +306,14 @@ def left_out(stated: Mapping[str, str]) -> dict[int, int]:
 
 
 def say_left(name: str, step: int) -> None:
-    """Log that the run goes on without a site."""
+    """Log that the run goes on without a site, or begins without it."""
+    if step == 0:
+        _log.warning(
+            "%s did not come within train.patience: the run begins without it, and takes it in "
+            "when it comes",
+            name,
+        )
+        return
     _log.warning(
         "%s was away, or came no further, for longer than train.patience: the run goes on without "
         "it, and from step %d on nobody counts on it",
@@ -315,6 +344,9 @@ def left_behind(name: str, step: int, takes_back: bool | None, here: bool) -> Ta
         return None
     if takes_back:
         return LeftOutError(f"{name} was left out, and the others take it back")
+    if step == 0:
+        expected = "came too late: the others began without it, and do not take it in any more"
+        return InputError("--site", name, expected)
     return InputError(
         "--site",
         name,

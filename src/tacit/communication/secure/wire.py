@@ -35,7 +35,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 
@@ -239,51 +239,118 @@ class Wire:
             self._sent.setdefault((record.rank, record.number), record.digest)
             out.before = max(out.before, record.number + 1)
 
-    def form(self, limit: float) -> None:
+    def form(
+        self, limit: float, *, may_begin_without: Collection[int] = (), has_part: bool = True
+    ) -> None:
         """Wait until every site has come, and write down how they met.
 
-        A site that waits to be taken back does so as long as it hears rank 0.
+        Rank 0 says when they have met. It may begin without some that do not come, as long as more
+        than half are there. Such a site waits to be taken in, and one that was left out to be
+        taken back, as long as it hears rank 0.
+
+        Args:
+            limit: seconds to wait.
+            may_begin_without: these ranks; only rank 0 is asked.
+            has_part: whether this site may have taken part in the run before.
 
         Raises:
-            PeerError: one has not come within the limit, in seconds.
+            PeerError: one has not come within the limit.
             InputError: the others are in a session of which this site has nothing, or from now on
                 without it.
         """
         if self._session.nonces is None:
-            began, rejoins = time.monotonic(), self._session.rejoins
-            self.step = -1 if rejoins is None else rejoins
+            began = time.monotonic()
+            patient = streams.GRACE * limit if self.own else limit  # until rank 0 has said who is
             with self._changed:
                 while not self._all_met():
                     self._check_failure()
+                    if self._begun_without() and self._session.rejoins is None:
+                        self._wait_to_be_taken_in(has_part)
+                    rejoins = self._session.rejoins
+                    self.step = -1 if rejoins is None else rejoins
                     since = began if rejoins is None else max(began, self._peers[0].heard)
-                    left = since + limit - time.monotonic()
+                    left = since + (patient if rejoins is None else limit) - time.monotonic()
                     if left <= 0:
-                        raise streams.not_met(limit, self.sites, self._peers)
+                        missing = self._missing()
+                        allowed = self.own == 0 and missing <= set(may_begin_without)
+                        if not allowed or 2 * len(missing) >= len(self.sites):
+                            raise streams.not_met(limit, self.sites, self._peers)
+                        break
                     self._changed.wait(min(left, 0.5))
-            self.step = -1
-            nonces = [self._session.nonce] * len(self.sites)
-            for rank in self.others:
-                beat = self._peers[rank].beat
-                assert beat is not None
-                nonces[rank] = beat.nonce
-            with self._changed:
-                self._session = self._session.model_copy(update={"nonces": tuple(nonces)})
-                self._journal.write_session(self._session)
+                self.step = -1
+                self._write_met(self._left_by_rank_0() if self.own else self._missing())
         with self._changed:
             for stream in self._in.values():  # ask for what came too early, or while it was away
                 stream.missing, stream.told = True, -1
         self.state = "running"
 
     def _all_met(self) -> bool:
+        """Whether all are here with whom rank 0 begins, and it has begun."""
+        without = self._left_by_rank_0()
         for rank, view in self._peers.items():
-            beat = view.beat
-            if beat is None or beat.state in ("done", "failed"):
+            if rank not in without and not self._is_here(view):
+                if self._has_forgotten(view):
+                    raise streams.forgotten(self.sites[rank], str(self._journal.folder))
                 return False
-            if beat.nonce_of_receiver not in (None, self._session.nonce):
-                if self._session.rejoins is not None:
-                    return False
-                raise streams.forgotten(self.sites[rank], str(self._journal.folder))
-        return True
+        first = self._peers[0].beat if self.own else None
+        return self.own == 0 or (first is not None and first.nonce_of_receiver is not None)
+
+    def _is_here(self, view: PeerView) -> bool:
+        """Whether a site is here to meet this one, or has met it."""
+        beat = view.beat
+        if beat is None or beat.state in ("done", "failed"):
+            return False
+        return beat.nonce_of_receiver in (None, self._session.nonce)
+
+    def _missing(self) -> set[int]:
+        return {rank for rank, view in self._peers.items() if not self._is_here(view)}
+
+    def _has_forgotten(self, view: PeerView) -> bool:
+        """Whether a site is in a session with one of this site of which nothing is here."""
+        beat = view.beat
+        if beat is None or beat.state in ("done", "failed") or self._session.rejoins is not None:
+            return False
+        return beat.nonce_of_receiver not in (None, streams.ABSENT, self._session.nonce)
+
+    def _left_by_rank_0(self) -> set[int]:
+        """The ranks without which rank 0 has begun, by its word."""
+        beat = self._peers[0].beat if self.own else None
+        return set() if beat is None else {rank for rank, step in beat.left if step == 0}
+
+    def _begun_without(self) -> bool:
+        """Whether rank 0 has begun without this site, by its word."""
+        beat = self._peers[0].beat if self.own else None
+        return beat is not None and beat.nonce_of_receiver == streams.ABSENT
+
+    def _wait_to_be_taken_in(self, has_part: bool) -> None:
+        """Write down that this site waits, and has sent nothing of any step."""
+        name = self.sites[self.own]
+        if has_part:
+            raise streams.begun_without(name, str(self._journal.folder))
+        self._session = self._session.model_copy(update={"rejoins": 0})
+        self._journal.write_session(self._session)
+        streams.say_waits(name)
+
+    def _write_met(self, without: Collection[int]) -> None:
+        """Write down with whom this site begins, and without whom, before anybody hears of it."""
+        nonces = [self._session.nonce] * len(self.sites)
+        for rank in self.others:
+            beat = self._peers[rank].beat
+            nonces[rank] = streams.ABSENT if beat is None or rank in without else beat.nonce
+        notes = {f"{streams.LEFT}{rank}": "0" for rank in without}
+        if notes:
+            with self._disk:
+                self._journal.add_sent(
+                    Record(STATED, self.own, 0, key, text.encode()) for key, text in notes.items()
+                )
+        self._session = self._session.model_copy(update={"nonces": tuple(nonces)})
+        self._journal.write_session(self._session)
+        self._stated |= notes
+        self.left = streams.left_out(notes)
+        for rank in without:
+            streams.say_left(self.sites[rank], 0)
+        for view in self._peers.values():
+            view.greeted = False  # they wait for word of it
 
     # What the run asks for.
 
@@ -469,6 +536,13 @@ class Wire:
                     report = report.model_copy(update={"line": name + report.line})
                 raise error_of(report)
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether a site has said that the run cannot be as it is, which starting again mends."""
+        beats = [view.beat for view in self._here().values()]
+        reports = [self.report, *(beat.report for beat in beats if beat is not None)]
+        return any(report is not None and report.kind == "InputError" for report in reports)
+
     def peers(self) -> Mapping[int, PeerView]:
         """What is known of every other site, by rank."""
         return self._peers
@@ -506,13 +580,16 @@ class Wire:
         with self._disk:
             self._journal.forget_before(step)
 
-    def close(self, *, ended: bool, linger: float, rejoins: int | None = None) -> None:
+    def close(
+        self, *, ended: bool, linger: float, rejoins: int | None = None, refused: bool = False
+    ) -> None:
         """Stop speaking; where the run has ended, once all that was sent is on others' disks.
 
         Args:
             ended: whether the session has come to its clean end.
             linger: seconds to wait for others that are away.
             rejoins: where it is given up for one that waits to be taken back: `Session.rejoins`.
+            refused: whether it is given up before a step of it: all begin anew, with other facts.
         """
         if ended:
             self.state = "done"
@@ -549,6 +626,8 @@ class Wire:
                     self._journal.remove()
                 elif rejoins is not None:
                     self._journal.begin_anew(rejoins, self.notes)
+                elif refused:
+                    self._journal.begin_anew(self._session.rejoins, self._session.earlier)
                 self._journal.close()
 
     def _unsaid(self) -> bool:
@@ -605,8 +684,12 @@ class Wire:
                 return  # recorded before this process spoke to the other, or not yet an answer
             nonces = self._session.nonces
             if nonces is not None and beat.nonce != nonces[frame.sender]:
-                if frame.sender in self.left and beat.state == "forming":
-                    self.back[frame.sender] = (now, beat.step)
+                left = dict(beat.left) if frame.sender == 0 else {}
+                if self.own in left:  # the others have met anew without this site
+                    self._leave_behind(left[self.own], beat.takes_back, here=True)
+                elif frame.sender in self.left and beat.state == "forming":
+                    if beat.step >= 0:  # it waits already, and does not come as if to the start
+                        self.back[frame.sender] = (now, beat.step)
                 elif beat.state != "done":
                     name = self.sites[frame.sender]
                     raise RefusedError(f"{name} came back without its session of this run")
@@ -618,11 +701,16 @@ class Wire:
                 self._acknowledge(frame.sender, beat.due, again=beat.again)
             for rank, step in beat.left if frame.sender == 0 else ():
                 if rank == self.own and (here or self._session.rejoins is not None):
-                    error = streams.left_behind(self.sites[rank], step, beat.takes_back, here)
-                    self._failure = self._failure or error
+                    self._leave_behind(step, beat.takes_back, here=here)
                 elif here and rank in self._peers and rank not in self.left:
                     self._leave(rank, max(step, self.step + 1))
             self._changed.notify_all()
+
+    def _leave_behind(self, step: int, takes_back: bool | None, *, here: bool) -> None:
+        """Rank 0 says that this site is left out; see `streams.left_behind`."""
+        error = streams.left_behind(self.sites[self.own], step, takes_back, here)
+        self._failure = self._failure or error
+        self._changed.notify_all()
 
     def _acknowledge(self, rank: int, due: int, *, again: bool) -> None:
         out = self._out[rank]

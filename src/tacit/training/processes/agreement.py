@@ -16,7 +16,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -35,13 +35,13 @@ from tacit.communication.received import FOLDER, FolderName
 from tacit.config import Config, to_toml
 from tacit.errors import InputError, LeftOutError, PeerError
 from tacit.privacy.noise.gaussian import spacing
+from tacit.report.documents.status import read_status
 from tacit.training.plan import Plan
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder.folder import check_new
 
 if TYPE_CHECKING:
     from tacit.communication.secure.sites import SiteCluster
-    from tacit.config.schema import Train
     from tacit.training.processes.communication import Crew
     from tacit.training.run_folder.result import Result
 
@@ -55,6 +55,7 @@ __all__ = [
     "planned",
     "process_group",
     "run_name",
+    "takes_back",
     "with_processes",
 ]
 
@@ -62,7 +63,7 @@ _RUNS = Path("runs")  # where a run is written that nobody named a folder for
 
 
 def with_processes(
-    train: Train,
+    config: Config,
     take_part: Callable[[Crew | None, bool], Result],
     *,
     resume: bool,
@@ -75,7 +76,7 @@ def with_processes(
     They do when one comes back that was left out: the others stop at a common step for it.
 
     Args:
-        train: `[train]` of the experiment.
+        config: the experiment.
         take_part: given the other processes, and whether a run goes on; returns how it ended.
         resume: as the user asked.
         allow_insecure_network: whether messages may travel in clear over a public address.
@@ -88,9 +89,10 @@ def with_processes(
         PeerError: the other processes cannot be found.
         TacitError: what `take_part` raises.
     """
+    is_new = not resume
     while True:
         group = process_group(
-            train, allow_insecure_network=allow_insecure_network, site=site, out=out
+            config, allow_insecure_network=allow_insecure_network, site=site, out=out, is_new=is_new
         )
         with suppress(LeftOutError), group as cluster:
             result = take_part(cluster, resume)
@@ -99,29 +101,36 @@ def with_processes(
             cluster.meets_again &= result.status == "stopped"  # and not at its last step
             if not cluster.meets_again:
                 return result
-        resume = True
+        resume, is_new = True, False
 
 
 @contextmanager
 def process_group(
-    train: Train,
+    config: Config,
     *,
     allow_insecure_network: bool = False,
     site: Path | None = None,
     out: Path | None = None,
+    is_new: bool = False,
 ) -> Iterator[Crew | None]:
     """The other processes: the sites of a consortium, or those that the environment names.
 
     That this process ends, if it fails within, is told to the others; why, as far as it is public.
     Arguments and errors are those of `with_processes`.
+
+    Args:
+        config: the experiment.
+        allow_insecure_network: see `with_processes`.
+        site: likewise.
+        out: likewise.
+        is_new: whether nobody asked to go on with a run.
     """
     if site is not None:
-        with _site_group(train, site, out) as sites:
+        with _site_group(config, site, out, is_new) as sites:
             yield sites
         return
-    cluster = connect(
-        os.environ, timeout=train.timeout, allow_insecure_network=allow_insecure_network
-    )
+    timeout = config.train.timeout
+    cluster = connect(os.environ, timeout=timeout, allow_insecure_network=allow_insecure_network)
     if cluster is None:
         yield None
         return
@@ -133,7 +142,9 @@ def process_group(
 
 
 @contextmanager
-def _site_group(train: Train, folder: Path, out: Path | None) -> Iterator[SiteCluster]:
+def _site_group(
+    config: Config, folder: Path, out: Path | None, is_new: bool
+) -> Iterator[SiteCluster]:
     """The other sites of a consortium; see `process_group`."""
     from tacit.communication.secure.sites import join_sites, session_folder
     from tacit.identities import load_site
@@ -149,9 +160,17 @@ def _site_group(train: Train, folder: Path, out: Path | None) -> Iterator[SiteCl
     site = load_site(folder)
     if site.own.rank is None:
         raise InputError("--site", str(folder), f"is of a {site.own.role}, which does not train")
-    kept = checkpoints.whole(out / f"rank-{site.own.rank:04d}")
-    session = session_folder(out, site.own.rank)
-    sites = join_sites(site, run_name(out), session, patience=train.patience, checkpoints=kept)
+    own = out / f"rank-{site.own.rank:04d}"
+    has_part = os.path.lexists(own)
+    sites = join_sites(
+        site,
+        run_name(out),
+        session_folder(out, site.own.rank),
+        patience=config.train.patience,
+        checkpoints=checkpoints.whole(own),
+        may_begin_without=_may_be_missing(config, own, len(site.sites), is_new and not has_part),
+        has_part=has_part,
+    )
     ended = left_out = False
     try:
         with _reported(sites):
@@ -162,6 +181,42 @@ def _site_group(train: Train, folder: Path, out: Path | None) -> Iterator[SiteCl
         raise
     finally:
         sites.close(ended=ended, left_out=left_out)
+
+
+def _may_be_missing(config: Config, own: Path, sites: int, is_new: bool) -> Collection[int]:
+    """The ranks without which rank 0 may begin: of a run that goes on, those that were left out.
+
+    Args:
+        config: of the run.
+        own: the folder of this process.
+        sites: how many there are.
+        is_new: whether the run is new.
+    """
+    if not takes_back(config):
+        return ()
+    if is_new:
+        return range(sites)
+    try:
+        known = read_status(own).sites
+    except InputError:  # a process that was killed before it wrote any
+        return ()
+    return [site.rank for site in known if site.state == "gone"]
+
+
+def takes_back(config: Config) -> bool:
+    """Whether a site without which a run goes on can take part later, at no cost of privacy.
+
+    It can where `[faults].tolerate` allows to go on, clients keep nothing between rounds, so that
+    it goes on with the server's model, and no noise or mask is shared. Random allocation would
+    draw the epoch anew in the middle of which all meet again.
+    """
+    return (
+        config.faults.tolerate
+        and config.algorithm.definition.stateless_clients
+        and config.privacy.noise == "independent"
+        and config.privacy.aggregation == "clear"
+        and config.train.sampling != "allocation"
+    )
 
 
 @contextmanager
@@ -353,12 +408,16 @@ def compare(identities: Sequence[Mapping[str, Scalar]]) -> None:
     )
 
 
-def counts(shared: Sequence[Sequence[int]], placement: Placement) -> list[int]:
+def counts(
+    shared: Sequence[Sequence[int]], placement: Placement, gone: Collection[int] = ()
+) -> list[int]:
     """How many records each node holds, of what each rank has reported of its own nodes.
 
     Args:
         shared: by rank, the number of records of each of its nodes, ascending.
         placement: which rank hosts which node.
+        gone: ranks without which the run goes on. How many records their nodes hold is not known;
+            the first node of rank 0 stands for each of them.
 
     Returns:
         J of every node, `[nodes]`.
@@ -369,6 +428,8 @@ def counts(shared: Sequence[Sequence[int]], placement: Placement) -> list[int]:
     records = [0] * len(placement.ranks)
     for rank, counts in enumerate(shared):
         own = placement.hosted(rank)
+        if rank in gone:
+            counts = [shared[0][0]] * len(own)
         if len(counts) != len(own):
             raise PeerError(
                 f"rank {rank} gave {len(counts)} record counts, and has {len(own)} nodes"

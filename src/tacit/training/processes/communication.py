@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -24,6 +25,7 @@ from tacit.topology.graphs import reached
 from tacit.training.evaluation import MetricsPart
 from tacit.training.faults import effective
 from tacit.training.prepare import Job
+from tacit.training.processes.agreement import takes_back
 
 if TYPE_CHECKING:
     import torch
@@ -61,9 +63,21 @@ class Crew(Peers, Protocol):
     meets_again: bool
 
     def connect(
-        self, device: torch.device, schema: Form[T], stack: ExitStack
+        self,
+        device: torch.device,
+        schema: Form[T],
+        stack: ExitStack,
+        unheard: Callable[[T, int], T] | None = None,
     ) -> tuple[Channel, Marks[T]]:
-        """Open what the exchange and the metrics go through; the stack closes it."""
+        """Open what the exchange and the metrics go through.
+
+        Args:
+            device: of the run.
+            schema: of what is measured.
+            stack: closes it.
+            unheard: what stands at a mark for a rank of which no part has ever come, given the part
+                of this process; None: the run cannot go on without such a rank.
+        """
 
     def let_leave(
         self, goes_on: Callable[[frozenset[int]], bool] | None, *, takes_back: bool
@@ -179,8 +193,10 @@ def open_communication(job: Job, cluster: Crew | None) -> Iterator[Communication
     with ExitStack() as stack:
         cluster.hosts = [job.placement.hosted(number) for number in range(cluster.processes)]
         goes_on = _goes_on_without(job)
-        absent = cluster.let_leave(goes_on, takes_back=goes_on is not None and _takes_back(job))
-        channel, gatherer = cluster.connect(job.device, METRICS, stack)
+        taken = takes_back(job.config)
+        absent = cluster.let_leave(goes_on, takes_back=taken)
+        unheard = partial(_of_server, job) if taken else None
+        channel, gatherer = cluster.connect(job.device, METRICS, stack, unheard)
         exchange = BetweenProcesses(
             channel,
             job.placement.ranks,
@@ -223,13 +239,29 @@ def _goes_on_without(job: Job) -> Callable[[frozenset[int]], bool] | None:
     return goes_on
 
 
-def _takes_back(job: Job) -> bool:
-    """Whether a node that was left out can go on with the server's model, at no cost of privacy.
+def _of_server(job: Job, own: Metrics, rank: int) -> Metrics:
+    """What a process measures that has never come: of the server's model, which is every node's.
 
-    Random allocation would draw the epoch anew in the middle of which all meet again.
+    Args:
+        job: of the run.
+        own: what this process measured.
+        rank: of the other.
     """
-    stateless = job.config.algorithm.definition.stateless_clients
-    return stateless and job.plan.release.setup.sampling != "allocation"
+    nodes = job.placement.hosted(rank)
+
+    def of_each(values: Sequence[float | None]) -> list[float | None]:
+        return [values[0]] * len(nodes)
+
+    scores = own.scores
+    if scores is not None:
+        found = {
+            "accuracy": None if scores.accuracy is None else of_each(scores.accuracy),
+            "loss": None if scores.loss is None else of_each(scores.loss),
+            "metrics": [of_each(values) for values in scores.metrics],
+        }
+        scores = scores.model_copy(update=found)
+    sent = {"nodes": list(nodes), "bytes": [0] * len(nodes), "dropped": 0, "scores": scores}
+    return own.model_copy(update=sent)
 
 
 def _masks(job: Job, cluster: Crew) -> PairMasks | None:
