@@ -554,6 +554,17 @@ def test_an_experiment_of_the_repository_is_valid(file: Path) -> None:
     assert config.privacy.accounting == "certified"
 
 
+def test_the_noise_of_dyn_d2p_is_what_its_page_says() -> None:
+    script = runpy.run_path(str(ROOT / "papers" / "dyn-d2p" / "first_noise.py"))
+    page = (DOCS / "papers" / "dyn-d2p.md").read_text()
+    table = page[page.index("| 1/rho_mu | 1 |") :].splitlines()[:4]
+    shares, _, first, last = [[cell.strip() for cell in row.split("|")[2:-1]] for row in table]
+    assert len(shares) == 8
+    for share, *printed in zip(shares, first, last, strict=True):
+        noise = script["noise_over_bound"](float(share))
+        assert [f"{noise[k]:#.3g}" for k in (0, -1)] == printed
+
+
 WITHOUT_EPSILON = {"gamma.toml"}  # they show what a paper's setting does, with noise and without
 
 

@@ -7,6 +7,7 @@ picture is drawn.
 from __future__ import annotations
 
 import math
+import textwrap
 import warnings
 from collections.abc import Sequence
 from io import StringIO
@@ -29,6 +30,7 @@ _WIDTH, _HEIGHT = 5.2, 3.1  # of a panel without its legend, inches
 _MARGIN = 0.08  # inches, around each part
 _LEGEND_ROW = 0.18  # inches
 _LEGEND_LETTERS = 66  # that fit beside each other at the width of a panel
+_LABEL_LETTERS = 36  # that fit beside a panel, from its foot to its head
 _KEY_LETTERS = 8  # as wide as the line beside a name in a legend
 _MOST_SYMBOLS = 8  # on one line
 _INK, _QUIET, _GRID = "#1b2027", "#5c6572", "#dde1e6"
@@ -142,7 +144,7 @@ def _draw(figure: SubFigure, panel: Panel) -> None:
 def _prepare_axes(axes: Axes, panel: Panel) -> None:
     axes.set_axisbelow(True)
     axes.set_xlabel(AXIS_TITLES[panel.axis])
-    axes.set_ylabel(measure_title(panel.measure))
+    axes.set_ylabel(textwrap.fill(measure_title(panel.measure), _LABEL_LETTERS))
     if panel.log_x:
         axes.set_xscale("log")
         _write_plainly(axes.xaxis)
