@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import threading
 import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,7 +33,7 @@ from communication.secure.sites import (
 from communication.secure.ways import free_address
 from experiments import tacit, write_experiment
 from tacit.communication.secure.frames import DATA, Frame, digest_of, pack
-from tacit.communication.secure.sessions import session_config
+from tacit.communication.secure.sessions import door, session_config
 from tacit.identities import load_site, sign
 
 pytestmark = pytest.mark.process
@@ -161,6 +165,54 @@ def test_a_site_that_comes_back_as_another_is_refused(through: str, tmp_path: Pa
         assert [answer.code for answer in answers] == [0] * 3, answers
         run = gathered(group, tmp_path / "gathered")
         assert_same_run(run, simulated(file, tmp_path / "alone"))
+
+
+def test_a_relay_that_repeats_and_reorders_frames_changes_nothing(tmp_path: Path) -> None:
+    """It sends pieces of all that passes again, in any order, some of them often."""
+    file, gate = written(tmp_path, patience=100.0, steps=40), tmp_path / "gate"
+    with consortium(tmp_path) as group, _evil_relay(tmp_path, group.address) as repeated:
+        gate.write_text("40")
+        group.train_all(file, tamper=gated(gate))
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [0] * 3, [one.err for one in answers]
+        assert repeated[0] > 100
+        run = gathered(group, tmp_path / "gathered")
+        alone = simulated(file, tmp_path / "alone")
+        assert_same_run(run, alone)
+        assert charged(run) == charged(alone)
+
+
+@contextmanager
+def _evil_relay(folder: Path, address: str) -> Iterator[list[int]]:
+    """The relay of a consortium, which sends again what passes; how many pieces it has sent."""
+    hub, draws = load_site(folder / "hub"), random.Random(0)
+    config = session_config(hub, "router", hub.sites, "*", listen=[address])
+    seen: deque[tuple[str, bytes, bytes]] = deque(maxlen=400)
+    own: set[tuple[str, bytes]] = set()  # what it sent itself comes to it as well
+    count, stop = [0], threading.Event()
+
+    def take(sample: zenoh.Sample) -> None:
+        place = b"" if sample.attachment is None else sample.attachment.to_bytes()
+        if (str(sample.key_expr), place) not in own:
+            seen.append((str(sample.key_expr), sample.payload.to_bytes(), place))
+
+    def repeat(session: zenoh.Session) -> None:
+        while not stop.wait(0.01):
+            for key, payload, place in draws.sample(list(seen), min(3, len(seen))):
+                own.add((key, place))
+                session.put(key, payload, attachment=place)
+                count[0] += 1
+
+    with zenoh.open(config) as session:
+        session.declare_subscriber(door(hub), lambda sample: None)
+        session.declare_subscriber(f"tacit/{hub.consortium}/*/to/*/from/*", take)
+        thread = threading.Thread(target=repeat, args=(session,))
+        thread.start()
+        try:
+            yield count
+        finally:
+            stop.set()
+            thread.join(30)
 
 
 def test_what_a_member_forges_changes_nobodys_run(tmp_path: Path) -> None:
