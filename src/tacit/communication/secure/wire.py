@@ -260,7 +260,6 @@ class Wire:
         """
         if self._session.nonces is None:
             began = time.monotonic()
-            patient = streams.GRACE * limit if self.own else limit  # until rank 0 has said who is
             with self._changed:
                 while not self._all_met():
                     self._check_failure()
@@ -269,7 +268,9 @@ class Wire:
                     rejoins = self._session.rejoins
                     self.step = -1 if rejoins is None else rejoins
                     since = began if rejoins is None else max(began, self._peers[0].heard)
-                    left = since + (patient if rejoins is None else limit) - time.monotonic()
+                    left = since + limit - time.monotonic()
+                    if left <= 0 and rejoins is None and self._rank_0_is_near():
+                        left += (streams.GRACE - 1) * limit  # until it has said who meets
                     if left <= 0:
                         missing = self._missing()
                         allowed = self.own == 0 and missing <= set(may_begin_without)
@@ -301,6 +302,12 @@ class Wire:
         if beat is None or beat.state in ("done", "failed"):
             return False
         return beat.nonce_of_receiver in (None, self._session.nonce)
+
+    def _rank_0_is_near(self) -> bool:
+        """Whether rank 0 is another site, which was heard just now."""
+        if self.own == 0 or self._peers[0].beat is None:
+            return False
+        return time.monotonic() - self._peers[0].heard < streams.AWAY
 
     def _missing(self) -> set[int]:
         return {rank for rank, view in self._peers.items() if not self._is_here(view)}
