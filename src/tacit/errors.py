@@ -114,6 +114,10 @@ class LeftOutError(PeerError):
     """The others go on without this site, and take it back if it begins a new session."""
 
 
+class MeetAnewError(PeerError):
+    """Another site has given up the session, of which no step was begun: all meet in a new one."""
+
+
 class DivergenceError(TacitError):
     """The model of a node is no longer finite."""
 

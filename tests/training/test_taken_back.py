@@ -78,6 +78,49 @@ def times_charged(ledger: RunLedger, node: int = 0) -> list[int]:
     return [sum(first <= step < until for first, until in intervals) for step in range(STEPS)]
 
 
+@given(
+    others=st.tuples(*[st.lists(st.integers(64, 5000), min_size=2, max_size=2)] * 2),
+    epsilon=st.sampled_from([0.5, 3.0]),
+)
+@settings(max_examples=5, deadline=None)
+def test_what_a_node_runs_depends_on_no_other_where_the_run_may_begin_without_it(
+    others: tuple[list[int], list[int]], epsilon: float
+) -> None:
+    changed = experiment(
+        nodes={"count": 3},
+        algorithm={"name": "dp-fedavg", "clients_per_round": 3},
+        privacy={"noise_std": None, "epsilon": epsilon},
+        train={"steps": STEPS, "batch": 16},
+        faults={"tolerate": True},
+    )
+    config = load_config(changed)
+    assert config.begins_without
+    plans = [build_plan(config, [1000, *counts], 5) for counts in others]
+    assert plans[0].digest([0]) == plans[1].digest([0])
+    first, second = (plan.nodes[0] for plan in plans)
+    assert (first.noise_scale, first.epsilon) == (second.noise_scale, second.epsilon)
+    assert (plans[0].digest() == plans[1].digest()) == (others[0] == others[1])
+
+
+def test_a_run_begins_without_a_site_only_where_nothing_is_shared_or_chosen_by_all() -> None:
+    federated = {"name": "dp-sgd", "clients_per_round": 3}
+    base: dict[str, dict[str, object]] = {
+        "nodes": {"count": 3},
+        "algorithm": federated,
+        "train": {"batch": 16},
+        "faults": {"tolerate": True},
+    }
+
+    def of(**changes: Mapping[str, object]) -> tuple[bool, bool, bool]:
+        config = load_config(experiment(**{**base, **changes}))
+        return config.goes_on_without, config.takes_back, config.begins_without
+
+    assert of() == (True, True, True)
+    assert of(faults={"tolerate": False}) == (False, False, False)
+    assert of(train={"batch": "auto"}) == (True, True, False)
+    assert of(algorithm={"name": "privsgp"}) == (True, False, False)
+
+
 def test_it_pays_once_for_every_step_sent_or_not(tmp_path: Path) -> None:
     plan = plan_of()
     with killed(plan, tmp_path / "run", [(0, 5)]) as ledger:

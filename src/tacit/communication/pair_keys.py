@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from tacit.communication.peers import Peers
+from tacit.communication.peers import Peers, gone_ranks
 from tacit.communication.received import PUBLIC_KEY
 from tacit.errors import PeerError
 from tacit.privacy.noise.draws import KEY_BYTES
@@ -49,15 +49,20 @@ def agreed_pair_keys(
         purpose: what the keys are for: those of different purposes have nothing in common.
 
     Raises:
-        PeerError: a process was lost, or showed no public key.
+        PeerError: a process was lost, or showed no public key, or another's; or the run goes on
+            without one, in whose place somebody could have shown a key.
     """
     own = X25519PrivateKey.from_private_bytes(peers.session.secret(f"half of {purpose}"))
     shown = own.public_key().public_bytes_raw()
     halves = [
         bytes.fromhex(half) for half in peers.share(f"key of {purpose}", shown.hex(), PUBLIC_KEY)
     ]
+    if gone := gone_ranks(peers):
+        raise PeerError(f"no keys of {purpose} can be agreed on without {', '.join(gone.values())}")
     common: dict[int, bytes] = {}
     for rank, half in enumerate(halves):
+        if half in halves[:rank]:
+            raise PeerError(f"rank {rank} sent a wrong key of {purpose}: it is another's")
         if rank == peers.rank:
             continue
         try:

@@ -16,6 +16,7 @@ from tacit.errors import InputError
 
 __all__ = [
     "ALONE",
+    "READY",
     "Alone",
     "FreshSession",
     "PeerState",
@@ -27,6 +28,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+READY = "rows known"
+"""What every process shares last before it begins: one that has not is sure that nobody has."""
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,9 @@ class StopVote:
         wait: returns when the function that it is given returns no more ranks; that function
             names the ranks whose votes are missing.
         clock: seconds.
+
+    Attributes:
+        stopped: whether all have agreed to stop.
     """
 
     def __init__(
@@ -93,7 +96,7 @@ class StopVote:
     ) -> None:
         self._rank, self._ranks = rank, range(processes)
         self._facts, self._wait, self._clock = facts, wait, clock
-        self._asked = self._stopped = False
+        self._asked = self.stopped = False
         self._now: tuple[int, float] | None = None  # step and time of the last own vote
         before = [
             self._read({rank: key})[rank]
@@ -115,16 +118,16 @@ class StopVote:
             PeerError: from waiting, reading or writing; also if a vote makes no sense.
         """
         self._asked = self._asked or asked
-        if self._stopped or step < self._last.following:
-            return self._stopped
+        if self.stopped or step < self._last.following:
+            return self.stopped
         gap = 1
         if self._last.number >= 0:
             votes = self._votes()
-            self._stopped = any(vote.asked for vote in votes)
+            self.stopped = any(vote.asked for vote in votes)
             gap = min(vote.gap for vote in votes)
-        if not self._stopped:
+        if not self.stopped:
             self._cast(step, gap)
-        return self._stopped
+        return self.stopped
 
     def _cast(self, step: int, gap: int) -> None:
         now, wanted = self._clock(), 1

@@ -122,6 +122,30 @@ class Config(Section):
         return values if isinstance(values, tuple) else (values,) * self.nodes.count
 
     @property
+    def goes_on_without(self) -> bool:
+        """Whether the run can go on without a site, as far as these settings say.
+
+        Not where nodes share noise or masks: who is left out could be an excuse to know them all.
+        """
+        shared = self.privacy.noise != "independent" or self.privacy.aggregation != "clear"
+        return self.faults.tolerate and not shared
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether a site without which it went on can take part again, at no cost of privacy.
+
+        It can where clients keep nothing between rounds, so that it goes on with the server's
+        model. Random allocation would draw the epoch anew in the middle of which all meet again.
+        """
+        stateless = self.algorithm.definition.stateless_clients
+        return self.goes_on_without and stateless and self.train.sampling != "allocation"
+
+    @property
+    def begins_without(self) -> bool:
+        """Whether it can begin without a site, whose number of records nobody knows then."""
+        return self.takes_back and self.train.batch != "auto"
+
+    @property
     def not_private_reason(self) -> str | None:
         """Why a run of it guarantees nothing to anybody; None where it does."""
         privacy = self.privacy

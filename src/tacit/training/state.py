@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from torch import Tensor
 
 from tacit.communication.colours import Private, Released, opened
-from tacit.communication.peers import Peers, SessionMemory, gone_ranks
+from tacit.communication.peers import READY, Peers, SessionMemory, gone_ranks
 from tacit.communication.received import CHARGED, FLAG, STEP, STEPS, Form
 from tacit.config import Config
 from tacit.errors import BudgetError, InputError, PeerError
@@ -221,7 +221,7 @@ def begin(
     step = terms.first if returned_to is None else returned_to
     seconds = 0.0
     averages: Averages | None = None
-    rejoins = session.rejoins is not None and returned_to is None
+    rejoins = terms.comes_back and returned_to is None
     held = step
     if folder is not None and rejoins:  # its last own one says what it has sent
         held = max(checkpoints.sound(folder.path, job.digest, _run_id(ledger))[0], default=0)
@@ -264,7 +264,7 @@ def begin(
         common_folder.withdraw_result()
     # Of all processes or of none: rows are made of what every one says. And nobody begins before
     # all have set aside what is to be run again.
-    known, *_ = peers.share("rows known", bool(rows), FLAG)
+    known, *_ = peers.share(READY, bool(rows), FLAG)
     evaluation_steps = _evaluation_steps(config, terms.first, terms.until)
     charged = {node: tuple(intervals) for node, intervals in terms.charged.items()}
     charged = _with_again(job, charged, terms.first, terms.until)
@@ -334,6 +334,7 @@ class SessionTerms(BaseModel):
         message: why it ends before the plan does.
         lacking: who lacks a later checkpoint.
         rejoining: whether a process comes back that was left out.
+        comes_back: whether this one does.
         notes: what people should know.
     """
 
@@ -347,6 +348,7 @@ class SessionTerms(BaseModel):
     message: str | None
     lacking: str | None
     rejoining: bool
+    comes_back: bool = False
     notes: tuple[str, ...]
 
 
@@ -369,7 +371,8 @@ def _agreed_terms(
     # A site that was killed while the others met goes on, and they begin: which of the two it is
     # for all, rank 0 says. Of this process's own budgets its own ledgers speak, whatever that is.
     goes_on, *_ = peers.share("going on", resume, FLAG)
-    left_out = peers.session.rejoins is not None
+    # One that waited to be taken in, while the others gave up what they had begun, is a new one.
+    left_out = goes_on and peers.session.rejoins is not None
     rejoining = peers.share("comes back", left_out, FLAG) if goes_on else []
     if folder is not None and goes_on:
         kept, damaged = checkpoints.sound(folder.path, job.digest, _run_id(ledger))
@@ -414,6 +417,7 @@ def _agreed_terms(
         message=message,
         lacking=lacking,
         rejoining=any(rejoining),
+        comes_back=left_out,
         notes=notes,
     )
 

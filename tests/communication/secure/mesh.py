@@ -217,7 +217,7 @@ class Mesh:
             journal,
             sign=signer(self.keys.private[rank]),
             verify=self.keys.verify,
-            **more,
+            **{"lets_leave": True, "lets_begin": True, **more},
         )
 
     def start(self, wire_: Wire, step: int | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -19,13 +19,14 @@ from communication.secure.mesh import (
     Mesh,
     MortalJournal,
     Puppet,
+    formed,
     together,
     until,
 )
 from tacit.communication.secure import streams
-from tacit.communication.secure.journal import Journal
+from tacit.communication.secure.journal import Journal, Session
 from tacit.communication.secure.wire import Wire
-from tacit.errors import GoneError, InputError, PeerError
+from tacit.errors import GoneError, InputError, LeftOutError, MeetAnewError, PeerError
 
 SHORT = 0.3  # seconds of a wait that is to end
 
@@ -35,9 +36,12 @@ def quick(monkeypatch):
     meshes.quick(monkeypatch)
 
 
-def begin(mesh, tmp_path, *, without: Sequence[int], **more) -> list[Wire]:
+def begin(
+    mesh, tmp_path, *, without: Sequence[int], settings: Mapping[str, bool] = {}, **more
+) -> list[Wire]:
     """Wires of all sites but some, which have begun."""
-    wires = [mesh.wire(r, tmp_path / NAMES[r]) for r in range(3) if r not in without]
+    here = [rank for rank in range(3) if rank not in without]
+    wires = [mesh.wire(rank, tmp_path / NAMES[rank], **settings) for rank in here]
     for wire in wires:
         mesh.start(wire)
     together([partial(wire.form, 4 * SHORT, **more) for wire in wires])
@@ -46,7 +50,7 @@ def begin(mesh, tmp_path, *, without: Sequence[int], **more) -> list[Wire]:
 
 def test_rank_0_begins_without_a_site_that_does_not_come_and_takes_it_in_later(tmp_path):
     mesh = Mesh(3)
-    north, south = begin(mesh, tmp_path, without=[2], may_begin_without=[2])
+    north, south = begin(mesh, tmp_path, without=[2], is_new=True)
     assert north.left == south.left == {2: 0}
     assert north.session.nonces == south.session.nonces
     assert north.session.nonces is not None
@@ -84,7 +88,7 @@ def test_rank_0_begins_without_a_site_that_does_not_come_and_takes_it_in_later(t
 
 def test_a_site_that_has_taken_part_does_not_come_as_one_that_never_did(tmp_path):
     mesh = Mesh(3)
-    wires = begin(mesh, tmp_path, without=[2], may_begin_without=[2])
+    wires = begin(mesh, tmp_path, without=[2], is_new=True)
     west = mesh.wire(2, tmp_path / "west")
     mesh.start(west)
     with pytest.raises(InputError, match="others have begun this run without west, of which a run"):
@@ -96,12 +100,128 @@ def test_a_site_that_has_taken_part_does_not_come_as_one_that_never_did(tmp_path
     mesh.end()
 
 
-def test_nobody_begins_alone_nor_where_the_method_does_not_allow_it(tmp_path):
-    for number, (without, allowed) in enumerate([([1, 2], [1, 2]), ([2], []), ([2], [1])]):
+def test_nobody_begins_alone_nor_where_the_settings_do_not_allow_it(tmp_path):
+    cases = [([1, 2], {}, {}), ([2], {"lets_begin": False}, {}), ([2], {}, {"is_new": False})]
+    for number, (without, settings, changed) in enumerate(cases):
         mesh = Mesh(3)
         with pytest.raises(PeerError, match=r"west did not come within 1.2 s$"):
-            begin(mesh, tmp_path / str(number), without=without, may_begin_without=allowed)
+            begin(
+                mesh,
+                tmp_path / str(number),
+                without=without,
+                settings=settings,
+                **({"is_new": True} | changed),
+            )
         mesh.end()
+
+
+def test_a_run_that_was_stopped_begins_without_those_that_it_had_lost(tmp_path):
+    mesh = Mesh(3)
+    for name in NAMES[:2]:
+        Journal(tmp_path / name).write_session(Session.new(without=[2]))
+    north, south = begin(mesh, tmp_path, without=[2])
+    assert north.left == south.left == {2: 0}
+    # The lost one is in its old session still, and hears that they have met without it.
+    west = mesh.wire(2, tmp_path / "west")
+    journal = west._journal
+    west._session = west.session.model_copy(update={"nonces": ("a" * 32, "b" * 32, "c" * 32)})
+    journal.write_session(west.session)
+    north.takes_back = True
+    mesh.start(west)
+    west.form(LIMIT)
+    until(lambda: west._failure is not None)
+    with pytest.raises(LeftOutError):
+        west.check()
+    for wire in (north, south, west):
+        wire.close(ended=False, linger=0.0)
+    mesh.end()
+
+
+def test_one_in_its_old_session_does_not_keep_those_from_beginning_that_had_lost_it(tmp_path):
+    mesh, old = Mesh(3), "f" * 32
+    for name in NAMES[:2]:
+        Journal(tmp_path / name).write_session(Session.new(without=[2]))
+    wires = [mesh.wire(rank, tmp_path / NAMES[rank]) for rank in range(2)]
+    lost = [Puppet(mesh, 2, target=rank) for rank in range(2)]
+    ended = threading.Event()
+
+    def speak() -> None:
+        while not ended.wait(SHORT / 10):
+            for puppet in lost:
+                mesh.takers[2] = puppet.take  # it hears whom it speaks to
+                time.sleep(0.02)
+                if puppet.heard:
+                    puppet.say(puppet.beat(nonce_of_receiver=old, step=7))
+
+    for wire in wires:
+        mesh.start(wire)
+    speaking = threading.Thread(target=speak, daemon=True)
+    speaking.start()
+    try:
+        together([partial(wire.form, 4 * SHORT) for wire in wires])
+        assert wires[0].left == wires[1].left == {2: 0}
+    finally:
+        ended.set()
+        speaking.join(LIMIT)
+        for wire in wires:
+            wire.close(ended=False, linger=0.0)
+        mesh.end()
+
+
+@pytest.mark.parametrize(
+    ("left", "settings"),
+    [([2], {"lets_begin": False}), ([2, 3], {}), ([2, 3], {"lets_begin": False})],
+)
+def test_rank_0_is_not_believed_that_others_are_absent_who_may_not_be(left, settings, tmp_path):
+    """With shared noise or masks it could take their place, and know all that hides a site."""
+    mesh = Mesh(4)
+    wire = mesh.wire(1, tmp_path / "own", **settings)
+    north = Puppet(mesh, 0, target=1)
+    mesh.start(wire)
+    until(lambda: north.heard)
+    told = [[rank, 0] for rank in left]
+    north.say(north.beat(left=told, nonce_of_receiver=wire.session.nonce))
+    with pytest.raises(PeerError, match=r"north goes on without west.* do not allow"):
+        wire.form(SHORT)
+    assert wire.session.nonces is None
+    assert wire.left == {}
+    wire.close(ended=False, linger=0.0)
+    mesh.end()
+
+
+def test_rank_0_is_not_believed_that_others_were_lost_who_may_not_be(tmp_path):
+    mesh = Mesh(3)
+    wire = mesh.wire(1, tmp_path / "own", lets_leave=False)
+    north, west = Puppet(mesh, 0, target=1), Puppet(mesh, 2, target=1)
+    mesh.start(wire)
+    until(lambda: north.heard and west.heard)
+    for puppet in (north, west):
+        puppet.say(puppet.beat(nonce_of_receiver=wire.session.nonce))
+    wire.form(LIMIT)
+    until(lambda: north.heard[-1].nonce_of_receiver is not None)
+    north.say(north.beat(left=[[2, 5]], nonce_of_receiver=wire.session.nonce))
+    with pytest.raises(PeerError, match="north goes on without west"):
+        wire.check()
+    assert wire.left == {}
+    wire.close(ended=False, linger=0.0)
+    mesh.end()
+
+
+def test_a_session_of_which_no_step_was_begun_ends_when_one_has_given_it_up(tmp_path):
+    mesh = Mesh(3)
+    with formed(mesh, tmp_path) as (north, south, west):
+        west.snapshot(0)  # it may have begun
+        mesh.takers.pop(1)
+        south.close(ended=False, linger=0.0, following=Session.new())
+        again = mesh.wire(1, tmp_path / "south")
+        assert again.session.nonces is None
+        mesh.start(again)
+        until(lambda: north._failure is not None)
+        with pytest.raises(MeetAnewError, match="south has given up the session"):
+            north.check()
+        until(lambda: "south came back without its session" in west.refused[1])
+        west.check()  # and waits for the one that it knows
+        again.close(ended=False, linger=0.0)
 
 
 def test_only_rank_0_says_without_whom_the_others_begin(tmp_path):
@@ -140,7 +260,7 @@ def test_without_whom_a_site_begins_is_on_the_disk_before_it_says_so(fuse, tmp_p
     south.say(south.beat(state="forming"))
     mortal._left = fuse  # from here on it has so many operations
     with suppress(KilledError):
-        wire.form(SHORT, may_begin_without=[2])
+        wire.form(SHORT, is_new=True)
         until(lambda: mortal.dead.is_set() or south.heard[-1].left)
     mesh.kill(wire, mortal)
     heard = [beat for beat in south.heard if beat.left]

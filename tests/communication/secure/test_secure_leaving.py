@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,18 @@ from safetensors.torch import load_file
 
 from communication.cluster.crew import EXACT, charged, nodes_of, result_of, simulated
 from communication.cluster.test_cluster_runs import KINDS
-from communication.secure.sites import Consortium, consortium, gated, gathered, status_of
+from communication.secure.sites import (
+    LIMIT,
+    NAMES,
+    Consortium,
+    consortium,
+    gated,
+    gathered,
+    status_of,
+)
 from experiments import write_experiment
-from tacit.communication.secure.journal import Journal
+from tacit.communication.secure.journal import Journal, Session
+from tacit.training import prepare
 
 pytestmark = pytest.mark.process
 
@@ -37,7 +47,8 @@ def written(folder: Path, kind: str = "push-sum", **changes: Any) -> Path:
     """A run that goes on without a site after a few seconds."""
     sections: dict[str, Any] = {"faults": {"tolerate": True}, "train": TRAIN, **changes}
     folder.mkdir(exist_ok=True)
-    return write_experiment(folder, nodes={"count": 3}, **SECTIONS[kind], **sections)
+    sections = {"nodes": {"count": 3}, **sections}
+    return write_experiment(folder, **SECTIONS[kind], **sections)
 
 
 def lost(group: Consortium, file: Path, gate: Path, until: int = STEPS) -> None:
@@ -120,12 +131,19 @@ def test_a_client_that_was_left_out_comes_back_with_the_model_of_the_server(tmp_
     assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(steps), 1))
 
 
+@pytest.mark.parametrize("epsilon", [None, 3.0])
 def test_a_client_that_comes_after_the_others_began_takes_part_from_a_round_on(
-    tmp_path: Path,
+    epsilon: float | None, tmp_path: Path
 ) -> None:
+    """How many records it has, nobody knows before; they are other numbers than the others'."""
     steps = 60
-    train = {**TRAIN, "steps": steps, "average": "exponential:0.9"}
-    file, gate = written(tmp_path, "server", train=train), tmp_path / "gate"
+    changes: dict[str, Any] = {
+        "train": {**TRAIN, "steps": steps, "average": "exponential:0.9"},
+        "nodes": {"count": 3, "partition": "dirichlet", "alpha": 1.0},
+    }
+    if epsilon is not None:
+        changes["privacy"] = {"noise_std": None, "epsilon": epsilon}
+    file, gate = written(tmp_path, "server", **changes), tmp_path / "gate"
     with consortium(tmp_path) as group:
         gate.write_text(str(HELD))
         group.relay()
@@ -161,12 +179,15 @@ def test_a_client_that_comes_after_the_others_began_takes_part_from_a_round_on(
     assert said, found["notes"]
     begun = int(said[1])
     assert HELD < begun < steps
-    away = written(tmp_path / "away", "server", train=train, faults={"down": [[2, 0, begun]]})
+    assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(steps), 1))
+    if epsilon is not None:  # a simulation would find out how little noise west needs in its steps
+        return
+    changes |= {"faults": {"down": [[2, 0, begun]]}}
+    away = written(tmp_path / "away", "server", **changes)
     alone = simulated(away, tmp_path / "alone")
     right = result_of(alone)
     assert_near(found["test_loss"]["consensus"], right["test_loss"]["consensus"])
     assert_near(models_of(run, (0, 1, 2)), nodes_of(alone))
-    assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(steps), 1))
 
 
 def test_a_run_that_was_stopped_goes_on_without_the_one_that_it_had_lost(tmp_path: Path) -> None:
@@ -236,6 +257,46 @@ def test_a_late_client_with_another_file_stops_all_and_nothing_is_lost(tmp_path:
         run = gathered(group, tmp_path / "gathered")
     assert result_of(run)["status"] == "done"
     assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(STEPS), 1))
+
+
+def test_one_that_waited_to_be_taken_in_begins_with_the_others_if_they_begin_anew(
+    tmp_path: Path,
+) -> None:
+    file = written(tmp_path, "server")
+    with consortium(tmp_path) as group:
+        group.relay()
+        session = group.session("west")  # of a beginning that was refused
+        session.parent.mkdir(parents=True)
+        Journal(session).write_session(Session.new(rejoins=0))
+        group.train_all(file, "--resume-if-there")
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [0, 0, 0], [one.err for one in answers]
+        run = gathered(group, tmp_path / "gathered")
+    assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(STEPS), 1))
+    assert_near(models_of(run, (0, 1, 2)), nodes_of(simulated(file, tmp_path / "alone")))
+
+
+def test_sites_of_which_some_have_given_a_session_up_meet_anew(tmp_path: Path) -> None:
+    """West hung while it read its records, longer than the others had patience."""
+    file = written(tmp_path, "server", faults={"tolerate": False})
+    with consortium(tmp_path) as group:
+        group.relay()
+        for name in NAMES:
+            group.train(name, file, tamper=_hang if name == "west" else None)
+        answers = [group.running[name].end() for name in ("north", "south")]
+        assert {answer.code for answer in answers} == {4}, [one.err for one in answers]
+        group.running["west"].kill()
+        session = Journal(group.session("west")).session()
+        assert session is not None
+        assert session.nonces is not None
+        group.train_all(file, "--resume-if-there")
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [0, 0, 0], [one.err for one in answers]
+
+
+def _hang() -> None:
+    """Nothing is ever said of the records."""
+    prepare._agreed_records = lambda *_: time.sleep(LIMIT)  # type: ignore[assignment]
 
 
 def test_one_with_a_state_of_its_own_is_told_that_it_was_left_out(tmp_path: Path) -> None:

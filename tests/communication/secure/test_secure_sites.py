@@ -34,7 +34,7 @@ from tacit.communication.secure.sites import (
 from tacit.communication.secure.streams import AWAY
 from tacit.communication.secure.wire import Wire
 from tacit.communication.stop_vote import StopVote
-from tacit.errors import BudgetError, InputError, PeerError
+from tacit.errors import BudgetError, InputError, LeftOutError, PeerError
 
 SCHEMA = Form(TypeAdapter(list[int]))
 HEAD = struct.Struct("<QQQ")
@@ -478,7 +478,7 @@ def test_of_which_step_a_site_may_have_sent_something_it_says_by_what_it_has_wri
         mesh.start(last, 2)
         assert last.reached == 3
         before = last.session.secret
-        cluster(last, returned_to=2).close(ended=False, left_out=True)
+        cluster(last, returned_to=2).close(ended=False, error=LeftOutError("west was left out"))
     finally:
         mesh.end()
     session = Journal(folder).session()
@@ -491,7 +491,7 @@ def test_who_is_left_out_before_it_has_begun_cannot_tell_and_ends(tmp_path):
     mesh = Mesh(2)
     with facing_puppets(mesh, tmp_path) as (wire, _):
         with pytest.raises(InputError, match="was left out before it began to take part"):
-            cluster(wire).close(ended=False, left_out=True)
+            cluster(wire).close(ended=False, error=LeftOutError("west was left out"))
         session = Journal(tmp_path / "own").session()
         assert session is not None
         assert session.rejoins is None

@@ -528,7 +528,7 @@ def test_a_site_that_is_taken_back_waits_in_a_session_with_other_keys(tmp_path):
         until(lambda: west._failure is not None)
         with pytest.raises(LeftOutError, match="west was left out"):
             west.check()
-        west.close(ended=False, linger=0.0, rejoins=7)
+        west.close(ended=False, linger=0.0, following=Session.new(rejoins=7))
         again = mesh.wire(2, tmp_path / "west")
         written = Journal(tmp_path / "west")
         assert again.session == written.session()
@@ -589,6 +589,7 @@ def test_one_that_waits_and_hears_nobody_or_what_was_recorded_gives_up(tmp_path)
 def test_who_is_not_left_out_does_not_come_with_another_session(tmp_path):
     mesh = Mesh(3)
     with facing_puppets(mesh, tmp_path) as (wire, (_, west)):
+        wire.snapshot(0)  # it has begun
         west.say(west.beat(nonce="c" * 32, state="forming", step=3))
         assert wire.back == {}
         assert "west came back without its session of this run" in wire.refused[1]

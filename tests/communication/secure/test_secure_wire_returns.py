@@ -374,7 +374,7 @@ def test_a_site_without_its_session_is_told_so(tmp_path):
         until(lambda: puppet.heard and puppet.heard[-1].start == 1)
         puppet.say(puppet.beat(nonce_of_receiver=before, token="cd" * 16))
         until(lambda: puppet.heard[-1].echo == "cd" * 16)
-        puppet.say(puppet.beat(nonce_of_receiver=before))
+        puppet.say(puppet.beat(nonce_of_receiver=before, step=3))
         with pytest.raises(InputError, match="an earlier session of this site, of which nothing"):
             again.form(LIMIT)
         again.close(ended=False, linger=0.0)

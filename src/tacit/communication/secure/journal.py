@@ -79,6 +79,7 @@ class Session(BaseModel):
         rejoins: of a session that waits to be taken back, the first step of which this site has
             sent nothing in the session before.
         earlier: of such a session, the notes of the session before.
+        without: ranks without which the run went on when it was stopped.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -90,10 +91,15 @@ class Session(BaseModel):
     ended: bool = False
     rejoins: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     earlier: dict[str, str] = Field(default_factory=dict)
+    without: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = ()
 
     @classmethod
     def new(
-        cls, *, rejoins: int | None = None, earlier: Mapping[str, str] | None = None
+        cls,
+        *,
+        rejoins: int | None = None,
+        earlier: Mapping[str, str] | None = None,
+        without: Iterable[int] = (),
     ) -> Session:
         """One that nobody has met in."""
         return cls(
@@ -101,6 +107,7 @@ class Session(BaseModel):
             nonce=secrets.token_hex(16),
             rejoins=rejoins,
             earlier=dict(earlier or {}),
+            without=tuple(without),
         )
 
 
@@ -226,12 +233,9 @@ class Journal:
                 self._remove_all()
         return found
 
-    def begin_anew(self, rejoins: int | None, earlier: Mapping[str, str]) -> None:
-        """Give the session up for another, such as one that waits to be taken back; see `Session`.
-
-        What lies here is of the session that is given up, and goes.
-        """
-        self.write_session(Session.new(rejoins=rejoins, earlier=earlier))  # before what lies here
+    def begin_anew(self, session: Session) -> None:
+        """Give the session up for one that nobody has met in; what lies here of it goes."""
+        self.write_session(session)  # before what lies here
         with plain_errors(_WHERE, self.folder):
             self._remove_all()
 

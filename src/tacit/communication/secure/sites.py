@@ -11,7 +11,7 @@ import hashlib
 import struct
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,11 +24,11 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
 
-from tacit.communication.peers import PeerState, SessionMemory
+from tacit.communication.peers import READY, PeerState, SessionMemory
 from tacit.communication.received import FLAG, VOTE, VOTES, Form
 from tacit.communication.reports import report_of
 from tacit.communication.secure.frames import LONGEST_HEAD
-from tacit.communication.secure.journal import Journal
+from tacit.communication.secure.journal import Journal, Session
 from tacit.communication.secure.streams import AWAY, GRACE, PeerView, say_back
 from tacit.communication.secure.wire import Wire
 from tacit.communication.stop_vote import StopVote
@@ -39,6 +39,7 @@ from tacit.errors import (
     InputError,
     LeakError,
     LeftOutError,
+    MeetAnewError,
     PeerError,
     TacitError,
 )
@@ -169,7 +170,7 @@ class SiteCluster:
             PeerError: a site has not come further in time, or gave what the schema refuses.
             TacitError: what another site reported.
         """
-        key = f"share {what} {self._rounds[what]}"
+        key = _key_of(what, self._rounds[what])
         self._rounds[what] += 1
         own = self.wire.state_fact(key, schema.write(value), limit=self.timeout)
         first = own if self.rank == 0 else self.wire.fact_of(0, key, limit=self.timeout)
@@ -182,7 +183,7 @@ class SiteCluster:
 
     def report(self, error: BaseException) -> None:
         """Tell the others why the run ends; nothing, where starting this site again may mend it."""
-        if isinstance(error, LeftOutError):
+        if isinstance(error, LeftOutError | MeetAnewError):
             return
         # Where the others are in the middle of the run, a wrong file at one does not end it.
         starting = self._stop_vote is None and not self._own.returned
@@ -272,27 +273,49 @@ class SiteCluster:
         """Nothing; see `note`."""
         return None
 
-    def close(self, *, ended: bool, left_out: bool = False) -> None:
+    def close(self, *, ended: bool, error: BaseException | None = None) -> None:
         """Leave: at the end of the run once all that was sent has arrived.
 
         Args:
             ended: whether it has come to its end.
-            left_out: whether this site was left out, and waits in a new session to be taken back.
+            error: what has ended it otherwise.
 
         Raises:
             InputError: it was left out before it had begun, and cannot tell what it has sent.
         """
         if ended and not self.meets_again and self.wire.takes_back:
             self.wire.takes_back = False
+        session, following = self.wire.session, None
         begun = self._stop_vote is not None or self.session.returned_to is not None
-        rejoins = self.wire.reached + 1 if left_out and begun else None
-        # What was stated stands in a session: with a file that was mended, all need another one.
-        refused = not (ended or begun) and self.wire.is_refused
-        self.wire.close(ended=ended, linger=self.timeout, rejoins=rejoins, refused=refused)
+        left_out = isinstance(error, LeftOutError)
+        if ended:
+            if self._stop_vote is not None and self._stop_vote.stopped and self.wire.left:
+                following = Session.new(without=self.wire.left)
+        elif left_out and begun:
+            following = Session.new(rejoins=self.wire.reached + 1, earlier=self.wire.notes)
+        elif not begun and self._is_given_up(error):
+            # What was stated stands in a session: with a file that was mended, all need another.
+            following = Session.new(
+                rejoins=session.rejoins, earlier=session.earlier, without=session.without
+            )
+        self.wire.close(ended=ended, linger=self.timeout, following=following)
         self._carrier.close()
-        if left_out and not begun:
+        if left_out and following is None:
             expected = "was left out before it began to take part: start a new run"
             raise InputError("--site", self.wire.sites[self.rank], expected)
+
+    def _is_given_up(self, error: BaseException | None) -> bool:
+        """Whether a session ends of which this site has begun no step.
+
+        It does where another site has given it up; where one says why the run ends, unless this
+        site was ready to begin, since others may have begun then; and where it waits to be taken
+        back, and was left out once more.
+        """
+        if isinstance(error, MeetAnewError):
+            return True
+        if isinstance(error, LeftOutError):
+            return self.wire.session.rejoins is not None
+        return self.wire.is_refused and not self.wire.has_stated(_key_of(READY, 0))
 
     def connect(
         self,
@@ -305,6 +328,11 @@ class SiteCluster:
         channel = SiteChannel(self.wire, device, self.timeout)
         self._gatherer = SiteGatherer(self.wire, schema, self.timeout, unheard)
         return channel, self._gatherer
+
+
+def _key_of(what: str, number: int) -> str:
+    """The key of the fact in which a site shares something."""
+    return f"share {what} {number}"
 
 
 def _state(rank: int, name: str, view: PeerView | None, now: float) -> PeerState:
@@ -561,7 +589,9 @@ def join_sites(
     *,
     patience: float,
     checkpoints: Sequence[int],
-    may_begin_without: Collection[int] = (),
+    lets_leave: bool = False,
+    lets_begin: bool = False,
+    is_new: bool = False,
     has_part: bool = True,
     largest: int = 2**30,
 ) -> SiteCluster:
@@ -573,7 +603,9 @@ def join_sites(
         folder: of the session; see `session_folder`.
         patience: seconds to wait for the others, `[train].patience`.
         checkpoints: the steps of which this site has checkpoints of the run.
-        may_begin_without: ranks without which rank 0 may begin if they do not come in time.
+        lets_leave: whether the run can go on without a site, by the settings of this one.
+        lets_begin: whether it can begin without one, likewise.
+        is_new: whether the run is new.
         has_part: whether this site has a ledger of the run. One that has none, and finds that the
             others have begun, waits to be taken in.
         largest: bytes of the largest message.
@@ -608,6 +640,8 @@ def join_sites(
         sign=lambda data: sign(site, data),
         verify=judged,
         largest=largest,
+        lets_leave=lets_leave,
+        lets_begin=lets_begin,
     )
     with ExitStack() as stack:
         stack.callback(wire.close, ended=False, linger=0.0)
@@ -619,7 +653,7 @@ def join_sites(
         stack.callback(carrier.close)
         stack.callback(wire.close, ended=False, linger=0.0)  # while it can still speak
         wire.start(carrier, step)
-        wire.form(patience, may_begin_without=may_begin_without, has_part=has_part)
+        wire.form(patience, is_new=is_new, has_part=has_part)
         stack.pop_all()
     return SiteCluster(wire, carrier, patience=patience, returned_to=step)
 

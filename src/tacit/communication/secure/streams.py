@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from tacit.communication.received import Beat
 from tacit.communication.secure.frames import RefusedError
 from tacit.communication.secure.journal import FACT, NOTES, SENT, STATED, Record
-from tacit.errors import InputError, LeftOutError, PeerError, TacitError
+from tacit.errors import InputError, LeftOutError, MeetAnewError, PeerError, TacitError
 
 __all__ = [
     "ABSENT",
@@ -31,10 +31,12 @@ __all__ = [
     "cost",
     "fact_bytes",
     "forgotten",
+    "given_up",
     "last_awaited",
     "left_behind",
     "left_out",
     "lost",
+    "not_allowed",
     "not_met",
     "say_back",
     "say_left",
@@ -264,6 +266,19 @@ def begun_without(name: str, folder: str) -> InputError:
 def say_waits(name: str) -> None:
     """Log that this site came after the others had begun."""
     _log.warning("%s came after the others had begun: it waits until they take it in", name)
+
+
+def not_allowed(name: str, others: Sequence[str]) -> PeerError:
+    """The error of a rank 0 that leaves out whom this site does not let it leave out."""
+    return PeerError(
+        f"{name} goes on without {', '.join(others)}, which the settings of this run or the number "
+        "of those that are left do not allow"
+    )
+
+
+def given_up(name: str) -> MeetAnewError:
+    """The error of a session that a site has given up before any step of it."""
+    return MeetAnewError(f"{name} has given up the session, of which no step was begun")
 
 
 def lost(rank: int, limit: float, sites: Sequence[str], view: PeerView) -> PeerError:

@@ -103,6 +103,9 @@ class Wire:
         sign: with this site's key.
         verify: against the keys of all.
         largest: bytes that the body of a message may have, from others as well as to them.
+        lets_leave: whether the run can go on without a site, by the settings of this one; else
+            rank 0 is not believed that it does.
+        lets_begin: whether it can begin without one, likewise.
 
     Attributes:
         returned: whether this process comes back to a session that it was in.
@@ -127,6 +130,8 @@ class Wire:
         sign: Sign,
         verify: Verify,
         largest: int = LARGEST,
+        lets_leave: bool = False,
+        lets_begin: bool = False,
     ) -> None:
         self.sites, self.own = tuple(sites), own
         self.others = tuple(rank for rank in range(len(sites)) if rank != own)
@@ -142,6 +147,8 @@ class Wire:
         self.grace = 1
         self._run, self._journal, self._sign, self._verify = run, journal, sign, verify
         self._largest = largest
+        self._lets_leave, self._lets_begin = lets_leave, lets_begin
+        self._unbegun = True  # no step of the session, by any process of this site
         self._token = secrets.token_hex(16)  # of this process
         self._changed = threading.Condition()
         self._disk = threading.Lock()  # of the journal; taken after the condition, never before
@@ -188,6 +195,7 @@ class Wire:
         """
         self._session = self._session.model_copy(update={"starts": self._session.starts + 1})
         self._journal.write_session(self._session)
+        self._unbegun = step is None
         self._restore(*self._journal.load(step))
         self.left = streams.left_out(self._stated)
         self._journal.begin_segment(self._journal.last_segment())
@@ -239,18 +247,17 @@ class Wire:
             self._sent.setdefault((record.rank, record.number), record.digest)
             out.before = max(out.before, record.number + 1)
 
-    def form(
-        self, limit: float, *, may_begin_without: Collection[int] = (), has_part: bool = True
-    ) -> None:
+    def form(self, limit: float, *, is_new: bool = False, has_part: bool = True) -> None:
         """Wait until every site has come, and write down how they met.
 
-        Rank 0 says when they have met. It may begin without some that do not come, as long as more
-        than half are there. Such a site waits to be taken in, and one that was left out to be
+        Rank 0 says when they have met. Where the settings let it, it may begin a new run without
+        some that do not come, and one that was stopped without those that it had lost, as long as
+        more than half are there. Such a site waits to be taken in, and one that was left out to be
         taken back, as long as it hears rank 0.
 
         Args:
             limit: seconds to wait.
-            may_begin_without: these ranks; only rank 0 is asked.
+            is_new: whether the run is new; only rank 0 is asked.
             has_part: whether this site may have taken part in the run before.
 
         Raises:
@@ -260,6 +267,9 @@ class Wire:
         """
         if self._session.nonces is None:
             began = time.monotonic()
+            spare: Collection[int] = self.others if is_new else self._session.without
+            if self.own or not self._lets_begin:
+                spare = ()
             with self._changed:
                 while not self._all_met():
                     self._check_failure()
@@ -273,10 +283,10 @@ class Wire:
                         left += (streams.GRACE - 1) * limit  # until it has said who meets
                     if left <= 0:
                         missing = self._missing()
-                        allowed = self.own == 0 and missing <= set(may_begin_without)
-                        if not allowed or 2 * len(missing) >= len(self.sites):
-                            raise streams.not_met(limit, self.sites, self._peers)
-                        break
+                        if missing <= set(spare) and 2 * len(missing) < len(self.sites):
+                            break
+                        self._refuse_forgotten(self.others)
+                        raise streams.not_met(limit, self.sites, self._peers)
                     self._changed.wait(min(left, 0.5))
                 self.step = -1
                 self._write_met(self._left_by_rank_0() if self.own else self._missing())
@@ -288,11 +298,11 @@ class Wire:
     def _all_met(self) -> bool:
         """Whether all are here with whom rank 0 begins, and it has begun."""
         without = self._left_by_rank_0()
-        for rank, view in self._peers.items():
-            if rank not in without and not self._is_here(view):
-                if self._has_forgotten(view):
-                    raise streams.forgotten(self.sites[rank], str(self._journal.folder))
-                return False
+        # Of others than rank 0, what they say may be of a session that ends when it has begun.
+        lasting = [0] if self.own else set(self.others) - set(self._session.without)
+        self._refuse_forgotten(lasting)
+        if any(rank not in without and not self._is_here(v) for rank, v in self._peers.items()):
+            return False
         first = self._peers[0].beat if self.own else None
         return self.own == 0 or (first is not None and first.nonce_of_receiver is not None)
 
@@ -312,17 +322,38 @@ class Wire:
     def _missing(self) -> set[int]:
         return {rank for rank, view in self._peers.items() if not self._is_here(view)}
 
-    def _has_forgotten(self, view: PeerView) -> bool:
-        """Whether a site is in a session with one of this site of which nothing is here."""
-        beat = view.beat
-        if beat is None or beat.state in ("done", "failed") or self._session.rejoins is not None:
-            return False
-        return beat.nonce_of_receiver not in (None, streams.ABSENT, self._session.nonce)
+    def _refuse_forgotten(self, ranks: Iterable[int]) -> None:
+        """Refuse where one of these goes on with a session of this site of which nothing is here.
+
+        One that has begun no step gives that session up when it hears this site.
+        """
+        for rank in ranks:
+            beat = self._peers[rank].beat
+            if beat is None or beat.state in ("done", "failed") or beat.step < 0:
+                continue
+            own = (None, streams.ABSENT, self._session.nonce)
+            if beat.nonce_of_receiver not in own and self._session.rejoins is None:
+                raise streams.forgotten(self.sites[rank], str(self._journal.folder))
 
     def _left_by_rank_0(self) -> set[int]:
         """The ranks without which rank 0 has begun, by its word."""
         beat = self._peers[0].beat if self.own else None
-        return set() if beat is None else {rank for rank, step in beat.left if step == 0}
+        left = set() if beat is None else {rank for rank, step in beat.left if step == 0}
+        self._check_left(left, allowed=self._lets_begin)
+        return left
+
+    def _check_left(self, left: Collection[int], *, allowed: bool) -> None:
+        """Refuse a rank 0 that goes on without whom this site does not let it.
+
+        Where nodes share noise or masks, it could take the place of those that it says are away.
+
+        Raises:
+            PeerError: naming them.
+        """
+        others = sorted(set(left) - {self.own})  # whether it leaves out this one, it says itself
+        if others and (not allowed or 2 * len(left) >= len(self.sites)):
+            names = [self.sites[rank] for rank in others if rank < len(self.sites)]
+            raise streams.not_allowed(self.sites[0], names)
 
     def _begun_without(self) -> bool:
         """Whether rank 0 has begun without this site, by its word."""
@@ -545,10 +576,14 @@ class Wire:
 
     @property
     def is_refused(self) -> bool:
-        """Whether a site has said that the run cannot be as it is, which starting again mends."""
+        """Whether a site has said why the run ends."""
         beats = [view.beat for view in self._here().values()]
         reports = [self.report, *(beat.report for beat in beats if beat is not None)]
-        return any(report is not None and report.kind == "InputError" for report in reports)
+        return any(report is not None for report in reports)
+
+    def has_stated(self, key: str) -> bool:
+        """Whether any process of this site has stated a fact in the session."""
+        return (self.own, key) in self._facts or key in self._stated
 
     def peers(self) -> Mapping[int, PeerView]:
         """What is known of every other site, by rank."""
@@ -562,6 +597,7 @@ class Wire:
         self._journal.sync_received()  # most of it without holding up what comes
         with self._changed, self._disk:
             self._check_failure()
+            self._unbegun = False
             self._journal.sync_received()
             # What a snapshot holds may leave; a process that comes back earlier finds its digests.
             self._journal_sent(tuple(self._fresh))
@@ -587,16 +623,13 @@ class Wire:
         with self._disk:
             self._journal.forget_before(step)
 
-    def close(
-        self, *, ended: bool, linger: float, rejoins: int | None = None, refused: bool = False
-    ) -> None:
+    def close(self, *, ended: bool, linger: float, following: Session | None = None) -> None:
         """Stop speaking; where the run has ended, once all that was sent is on others' disks.
 
         Args:
             ended: whether the session has come to its clean end.
             linger: seconds to wait for others that are away.
-            rejoins: where it is given up for one that waits to be taken back: `Session.rejoins`.
-            refused: whether it is given up before a step of it: all begin anew, with other facts.
+            following: the one for which this session is given up, or which follows its end.
         """
         if ended:
             self.state = "done"
@@ -628,13 +661,11 @@ class Wire:
         finally:
             with self._changed, self._disk:
                 self._publisher = None  # nothing is taken any more
-                if ended:
+                if following is not None:
+                    self._journal.begin_anew(following)
+                elif ended:
                     self._journal.write_session(self._session.model_copy(update={"ended": True}))
                     self._journal.remove()
-                elif rejoins is not None:
-                    self._journal.begin_anew(rejoins, self.notes)
-                elif refused:
-                    self._journal.begin_anew(self._session.rejoins, self._session.earlier)
                 self._journal.close()
 
     def _unsaid(self) -> bool:
@@ -697,6 +728,10 @@ class Wire:
                 elif frame.sender in self.left and beat.state == "forming":
                     if beat.step >= 0:  # it waits already, and does not come as if to the start
                         self.back[frame.sender] = (now, beat.step)
+                elif beat.state == "forming" and self._unbegun:
+                    error = streams.given_up(self.sites[frame.sender])
+                    self._failure = self._failure or error
+                    self._changed.notify_all()
                 elif beat.state != "done":
                     name = self.sites[frame.sender]
                     raise RefusedError(f"{name} came back without its session of this run")
@@ -706,6 +741,13 @@ class Wire:
             here = frame.session == self._digest() != _FORMING
             if here:
                 self._acknowledge(frame.sender, beat.due, again=beat.again)
+            if frame.sender == 0 and here:
+                try:
+                    self._check_left({rank for rank, _ in beat.left}, allowed=self._lets_leave)
+                except PeerError as error:  # nothing of it is done, and the run ends
+                    self._failure = self._failure or error
+                    self._changed.notify_all()
+                    return
             for rank, step in beat.left if frame.sender == 0 else ():
                 if rank == self.own and (here or self._session.rejoins is not None):
                     self._leave_behind(step, beat.takes_back, here=here)

@@ -17,7 +17,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -33,9 +33,8 @@ from tacit.communication.cluster import connect
 from tacit.communication.peers import Placement
 from tacit.communication.received import FOLDER, FolderName
 from tacit.config import Config, to_toml
-from tacit.errors import InputError, LeftOutError, PeerError
+from tacit.errors import InputError, LeftOutError, MeetAnewError, PeerError, TacitError
 from tacit.privacy.noise.gaussian import spacing
-from tacit.report.documents.status import read_status
 from tacit.training.plan import Plan
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder.folder import check_new
@@ -55,10 +54,10 @@ __all__ = [
     "planned",
     "process_group",
     "run_name",
-    "takes_back",
     "with_processes",
 ]
 
+_MEETINGS = 10  # in which no step is begun, until a site that ends each of them ends the run
 _RUNS = Path("runs")  # where a run is written that nobody named a folder for
 
 
@@ -73,7 +72,8 @@ def with_processes(
 ) -> Result:
     """Take part in a run with the other processes, and go on whenever all sites meet again.
 
-    They do when one comes back that was left out: the others stop at a common step for it.
+    They do when one comes back that was left out: the others stop at a common step for it. They do
+    too where a session is given up before its first step.
 
     Args:
         config: the experiment.
@@ -89,18 +89,27 @@ def with_processes(
         PeerError: the other processes cannot be found.
         TacitError: what `take_part` raises.
     """
-    is_new = not resume
+    is_new, meetings = not resume, 0
     while True:
         group = process_group(
             config, allow_insecure_network=allow_insecure_network, site=site, out=out, is_new=is_new
         )
-        with suppress(LeftOutError), group as cluster:
-            result = take_part(cluster, resume)
-            if cluster is None:
-                return result
-            cluster.meets_again &= result.status == "stopped"  # and not at its last step
-            if not cluster.meets_again:
-                return result
+        try:
+            with group as cluster:
+                result = take_part(cluster, resume)
+                if cluster is None:
+                    return result
+                cluster.meets_again &= result.status == "stopped"  # and not at its last step
+                if not cluster.meets_again:
+                    return result
+        except MeetAnewError as error:
+            meetings += 1
+            if meetings == _MEETINGS:
+                raise PeerError(f"{error}; that happened {meetings} times") from error
+            resume = resume or (out is not None and os.path.lexists(out))
+            continue
+        except LeftOutError:
+            pass
         resume, is_new = True, False
 
 
@@ -168,55 +177,21 @@ def _site_group(
         session_folder(out, site.own.rank),
         patience=config.train.patience,
         checkpoints=checkpoints.whole(own),
-        may_begin_without=_may_be_missing(config, own, len(site.sites), is_new and not has_part),
+        lets_leave=config.goes_on_without,
+        lets_begin=config.begins_without,
+        is_new=is_new and not has_part,
         has_part=has_part,
     )
-    ended = left_out = False
+    ended, error = False, None
     try:
         with _reported(sites):
             yield sites
         ended = True
-    except LeftOutError:
-        left_out = True
+    except TacitError as raised:
+        error = raised
         raise
     finally:
-        sites.close(ended=ended, left_out=left_out)
-
-
-def _may_be_missing(config: Config, own: Path, sites: int, is_new: bool) -> Collection[int]:
-    """The ranks without which rank 0 may begin: of a run that goes on, those that were left out.
-
-    Args:
-        config: of the run.
-        own: the folder of this process.
-        sites: how many there are.
-        is_new: whether the run is new.
-    """
-    if not takes_back(config):
-        return ()
-    if is_new:
-        return range(sites)
-    try:
-        known = read_status(own).sites
-    except InputError:  # a process that was killed before it wrote any
-        return ()
-    return [site.rank for site in known if site.state == "gone"]
-
-
-def takes_back(config: Config) -> bool:
-    """Whether a site without which a run goes on can take part later, at no cost of privacy.
-
-    It can where `[faults].tolerate` allows to go on, clients keep nothing between rounds, so that
-    it goes on with the server's model, and no noise or mask is shared. Random allocation would
-    draw the epoch anew in the middle of which all meet again.
-    """
-    return (
-        config.faults.tolerate
-        and config.algorithm.definition.stateless_clients
-        and config.privacy.noise == "independent"
-        and config.privacy.aggregation == "clear"
-        and config.train.sampling != "allocation"
-    )
+        sites.close(ended=ended, error=error)
 
 
 @contextmanager

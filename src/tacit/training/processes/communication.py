@@ -25,7 +25,6 @@ from tacit.topology.graphs import reached
 from tacit.training.evaluation import MetricsPart
 from tacit.training.faults import effective
 from tacit.training.prepare import Job
-from tacit.training.processes.agreement import takes_back
 
 if TYPE_CHECKING:
     import torch
@@ -193,7 +192,7 @@ def open_communication(job: Job, cluster: Crew | None) -> Iterator[Communication
     with ExitStack() as stack:
         cluster.hosts = [job.placement.hosted(number) for number in range(cluster.processes)]
         goes_on = _goes_on_without(job)
-        taken = takes_back(job.config)
+        taken = job.config.takes_back
         absent = cluster.let_leave(goes_on, takes_back=taken)
         unheard = partial(_of_server, job) if taken else None
         channel, gatherer = cluster.connect(job.device, METRICS, stack, unheard)
@@ -217,8 +216,8 @@ def _goes_on_without(job: Job) -> Callable[[frozenset[int]], bool] | None:
     hides the others' summands, so that every node's account stands on what it adds itself. And
     where the others' graph holds together.
     """
-    release, mixing = job.plan.release, job.plan.mixing
-    if not job.config.faults.tolerate or release.pairs is not None or release.sums is not None:
+    mixing = job.plan.mixing
+    if not job.config.goes_on_without:
         return None
 
     def goes_on(ranks: frozenset[int]) -> bool:
