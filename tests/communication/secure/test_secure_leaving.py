@@ -101,11 +101,7 @@ def test_a_client_that_was_left_out_comes_back_with_the_model_of_the_server(tmp_
         group.until(lambda: waits(group, "west"))
         west.kill()
         west = group.train("west", file, resume=True)
-        for step in range(LATER + 1, steps):  # as slowly as those go on whom it comes back to
-            gate.write_text(str(step))
-            group.until_step(step, "north", "south")
-            if status_of(group.rank_folder("west")).get("step", 0) > LATER:
-                break
+        until_west_is_in(group, gate, LATER, LATER + 1, steps)
         for victim in group.names:  # and who comes back to that session is no other
             group.running[victim].kill()
             group.train(victim, file, resume=True, tamper=gated(gate))
@@ -162,11 +158,7 @@ def test_a_client_that_comes_after_the_others_began_takes_part_from_a_round_on(
         group.until(lambda: "west came after the others had begun" in west.said("err"))
         west.kill()
         group.train("west", file)
-        for step in range(HELD + 1, steps):
-            gate.write_text(str(step))
-            group.until_step(step, "north", "south")
-            if status_of(group.rank_folder("west")).get("step", 0) > HELD:
-                break
+        until_west_is_in(group, gate, HELD, HELD + 1, steps)
         gate.write_text(str(steps))
         answers = group.ends()
         assert [answer.code for answer in answers] == [0, 0, 0], [one.err for one in answers]
@@ -211,11 +203,7 @@ def test_a_run_that_was_stopped_goes_on_without_the_one_that_it_had_lost(tmp_pat
         assert said_of_west(group) == ["gone", "gone"]
         group.train("west", file, resume=True)
         group.until(lambda: waits(group, "west"))
-        for step in range(stopped + 2, steps):
-            gate.write_text(str(step))
-            group.until_step(step, "north", "south")
-            if status_of(group.rank_folder("west")).get("step", 0) > stopped:
-                break
+        until_west_is_in(group, gate, stopped, stopped + 2, steps)
         gate.write_text(str(steps))
         answers = group.ends()
         assert [answer.code for answer in answers] == [0, 0, 0], [one.err for one in answers]
@@ -307,6 +295,23 @@ def test_one_with_a_state_of_its_own_is_told_that_it_was_left_out(tmp_path: Path
         told = group.train("west", file, resume=True).end()
         assert told.code == 2, told  # a service does not start it again
         assert "--site = 'west': was left out, from step 10" in told.refusal
+
+
+def until_west_is_in(group: Consortium, gate: Path, before: int, first: int, steps: int) -> None:
+    """Let the others go on, as slowly as those do whom it comes back to, until it made a step.
+
+    Args:
+        group: of the sites.
+        gate: see `gated`.
+        before: a step that west has not come beyond yet.
+        first: the step that the others may make next.
+        steps: of the run.
+    """
+    for step in range(first, steps):
+        gate.write_text(str(step))
+        group.until_step(step, "north", "south")
+        if status_of(group.rank_folder("west")).get("step", 0) > before:
+            return
 
 
 def waits(group: Consortium, name: str) -> bool:
