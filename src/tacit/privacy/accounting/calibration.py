@@ -1,8 +1,9 @@
 """Calibration: the least noise with which a mechanism meets a budget, rounded to the safe side.
 
 The answer is one of few numbers: a search only tries scales of `_BITS` more bits than the tolerance
-asks for. So it is the same on every machine and for every number of threads, although the last
-bits of an accountant's sums are not: a run can be continued elsewhere, and processes agree.
+asks for. So it is nearly always the same on every machine and for every number of threads, although
+the last bits of an accountant's sums are not. Where it is not, it is the next of these numbers, and
+certified as well: processes, which compare noise to five digits, agree.
 """
 
 from __future__ import annotations
