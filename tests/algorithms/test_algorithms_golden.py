@@ -16,10 +16,11 @@ def assert_same(found: Any, right: Any, where: str = "") -> None:
     """Numbers nearly, and all else to the letter.
 
     Kernels differ between machines in last bits. So do the sums of an accountant, and a search for
-    the least noise, which tries numbers of 20 bits, may end at the next one.
+    the least noise, which tries numbers of 20 bits, may end at the next one: then noise lies on
+    another lattice, which sums show a hundred times as much.
     """
     if isinstance(right, float) and isinstance(found, (int, float)):
-        assert found == pytest.approx(right, rel=1e-5, abs=1e-12), where
+        assert found == pytest.approx(right, rel=1e-4, abs=1e-12), where
     elif isinstance(right, dict):
         assert list(found) == list(right), where
         for key, value in right.items():
