@@ -23,7 +23,7 @@ from communication.secure.mesh import (
     together,
     until,
 )
-from tacit.communication.secure import streams
+from tacit.communication.secure import meeting
 from tacit.communication.secure.journal import Journal, Session
 from tacit.communication.secure.wire import Wire
 from tacit.errors import GoneError, InputError, LeftOutError, MeetAnewError, PeerError
@@ -54,7 +54,7 @@ def test_rank_0_begins_without_a_site_that_does_not_come_and_takes_it_in_later(t
     assert north.left == south.left == {2: 0}
     assert north.session.nonces == south.session.nonces
     assert north.session.nonces is not None
-    assert north.session.nonces[2] == streams.ABSENT
+    assert north.session.nonces[2] == meeting.ABSENT
     south.send(0, "exchange", b"first", limit=LIMIT)
     assert north.take(1, "exchange", limit=LIMIT) == b"first"
     with pytest.raises(GoneError):
@@ -235,14 +235,14 @@ def test_only_rank_0_says_without_whom_the_others_begin(tmp_path):
         until(lambda: north.heard and west.heard)
         own = wire.session.nonce
         west.say(west.beat(left=[[0, 0]], nonce_of_receiver=own))
-        west.say(west.beat(nonce_of_receiver=streams.ABSENT))
+        west.say(west.beat(nonce_of_receiver=meeting.ABSENT))
         north.say(north.beat(left=[[2, 7]], state="forming"))  # of another session
         time.sleep(SHORT)
         assert forming.is_alive()
         assert wire.session.rejoins is None
         north.say(north.beat(left=[[2, 0]], nonce_of_receiver=own))
         forming.join(LIMIT)
-        assert wire.session.nonces == (north.nonce, own, streams.ABSENT)
+        assert wire.session.nonces == (north.nonce, own, meeting.ABSENT)
         assert wire.left == {2: 0}
     finally:
         wire.close(ended=False, linger=0.0)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from communication.secure import mesh as meshes
 from communication.secure.mesh import LIMIT, Mesh, Puppet, facing_puppets, formed, until
-from tacit.communication.secure import streams
+from tacit.communication.secure import leaving, streams
 from tacit.communication.secure import wire as wires
 from tacit.communication.secure.frames import DATA
 from tacit.communication.secure.journal import Journal, Session
@@ -610,7 +610,7 @@ def test_no_step_begins_while_it_is_written_down_that_a_site_is_left_out_of_it(t
 
         def slow(records) -> None:
             kept = list(records)
-            if any(record.topic.startswith(streams.LEFT) for record in kept):
+            if any(record.topic.startswith(leaving.LEFT) for record in kept):
                 writing.set()
                 assert go_on.wait(LIMIT)
             add(kept)

@@ -76,7 +76,7 @@ class Life:
             assert wire.notes["state"] == state
         for step in range(at or 0, rounds):
             if step % every == 0 and step != at:
-                wire.notes = {"state": state}
+                wire.note("state", state)
                 wire.snapshot(step)
                 journal._burn()
                 if step:

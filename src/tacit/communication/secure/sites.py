@@ -29,7 +29,8 @@ from tacit.communication.received import FLAG, VOTE, VOTES, Form
 from tacit.communication.reports import report_of
 from tacit.communication.secure.frames import LONGEST_HEAD
 from tacit.communication.secure.journal import Journal, Session
-from tacit.communication.secure.streams import AWAY, GRACE, PeerView, say_back
+from tacit.communication.secure.leaving import GRACE, say_back
+from tacit.communication.secure.streams import AWAY, PeerView
 from tacit.communication.secure.wire import Wire
 from tacit.communication.stop_vote import StopVote
 from tacit.errors import (
@@ -82,7 +83,7 @@ class SiteSession:
         if noted is not None:
             return schema.read(noted, self._wire.own, name)
         made = make()
-        self._wire.notes = {**self._wire.notes, name: schema.write(made)}
+        self._wire.note(name, schema.write(made))
         return made
 
     def earlier(self, name: str, schema: Form[T]) -> T | None:
@@ -93,7 +94,7 @@ class SiteSession:
     def keep(self, step: int) -> None:
         """Write down where the streams stand, before the checkpoint of a step is written."""
         self._votes.forget()
-        self._wire.notes = {**self._wire.notes, _VOTE: str(self._votes.number)}
+        self._wire.note(_VOTE, str(self._votes.number))
         self._wire.snapshot(step)
 
     def kept(self, step: int) -> None:
@@ -560,8 +561,7 @@ class SiteGatherer(Generic[T]):
                 continue
             parts.append(self._part_of(rank, body, step, len(vector)))
             if self._wire.may_leave is not None:
-                text = self._schema.write(parts[-1][0])
-                self._wire.notes = {**self._wire.notes, _last(rank): text}
+                self._wire.note(_last(rank), self._schema.write(parts[-1][0]))
         return step, parts
 
     def _part_of(self, rank: int, body: bytes, step: int, length: int) -> tuple[T, Tensor]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,50 +12,35 @@ from pydantic import BaseModel, ConfigDict
 
 from tacit.communication.received import Beat
 from tacit.communication.secure.frames import RefusedError
-from tacit.communication.secure.journal import FACT, NOTES, SENT, STATED, Record
-from tacit.errors import InputError, LeftOutError, MeetAnewError, PeerError, TacitError
+from tacit.communication.secure.journal import (
+    FACT,
+    NOTES,
+    RECEIVED,
+    SENT,
+    STATED,
+    UNSENT,
+    Record,
+)
 
 __all__ = [
-    "ABSENT",
     "AWAY",
-    "GRACE",
-    "LEFT",
+    "FACT_TOPIC",
     "Incoming",
     "Outgoing",
     "PeerView",
     "Publisher",
-    "SnapshotNotes",
-    "begun_without",
-    "check_fact",
+    "Streams",
     "cost",
-    "fact_bytes",
-    "forgotten",
-    "given_up",
-    "last_awaited",
-    "left_behind",
-    "left_out",
-    "lost",
-    "not_allowed",
-    "not_met",
-    "say_back",
-    "say_left",
-    "say_waits",
-    "snapshot_records",
 ]
 
-_log = logging.getLogger(__name__)
-
-ABSENT = "0" * 32  # stands for the random number of a site without which the others began
 AWAY = 5.0  # seconds without a word after which a site counts as away
-LEFT = "left out "  # and a rank: what a journal says of a site that is left out
-GRACE = 3  # times as long other sites wait until rank 0 has said without whom the run goes on
-_TWO_BEATS = 2.0  # seconds
+FACT_TOPIC = "fact "
 _FACT_BYTES = 2**23  # of one fact
 _FACTS_BYTES = 2**26  # of all facts of a site
 _RECORD_BYTES = 2**10  # at least what a message costs that waits to be read
 
 
-class SnapshotNotes(BaseModel):
+class _SnapshotNotes(BaseModel):
     """What a snapshot says of the streams, and what the run has put in."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -181,194 +165,139 @@ class Outgoing:
         return batch
 
 
-def snapshot_records(
-    notes: SnapshotNotes,
-    facts: Mapping[tuple[int, str], str],
-    waiting: Mapping[int, Incoming],
-    kept: Mapping[int, Outgoing],
-    sent: Mapping[tuple[int, int], bytes],
-    stated: Mapping[str, str],
-    own: int,
-) -> list[Record]:
-    """What a snapshot holds, in the order in which it is taken up.
+class Streams:
+    """The streams of a site, the facts that it knows, and what a snapshot holds of both.
 
     Args:
-        notes: where the streams stand.
-        facts: that are known, by rank and key.
-        waiting: streams from others, whose messages are whole.
-        kept: streams to others.
-        sent: digests of what earlier processes sent beyond the step, whose segments may go.
-        stated: likewise what they stated.
         own: rank of this site.
+        others: ranks of all others.
+        whole: a record with its body, where that was left on the disk; see `Journal.whole`.
+
+    Attributes:
+        incoming: the stream from each other site, by rank.
+        outgoing: the stream to each, likewise.
+        facts: that are known, by rank and key.
+        sent: digests of what earlier processes sent, and this one may make again, by rank and
+            number.
+        stated: likewise facts that they stated, to be stated again.
+        notes: texts that come back with a snapshot.
+        reached: the last step that any process of the session has begun, if a message of it left.
     """
-    records = [Record(NOTES, body=notes.model_dump_json().encode())]
-    records += [Record(FACT, rank, 0, key, text.encode()) for (rank, key), text in facts.items()]
-    for stream in waiting.values():
-        held = [record for queue in stream.waiting.values() for record in queue]
-        records += sorted(held, key=lambda record: record.number)
-    for out in kept.values():
-        records += out.kept
-    records += [
-        Record(SENT, rank, number, "", b"", digest) for (rank, number), digest in sent.items()
-    ]
-    records += [Record(STATED, own, 0, key, text.encode()) for key, text in stated.items()]
-    return records
 
+    def __init__(self, own: int, others: Iterable[int], whole: Callable[[Record], Record]) -> None:
+        self.incoming = {rank: Incoming() for rank in others}
+        self.outgoing = {rank: Outgoing() for rank in self.incoming}
+        self.facts: dict[tuple[int, str], str] = {}
+        self.sent: dict[tuple[int, int], bytes] = {}
+        self.stated: dict[str, str] = {}
+        self.notes: Mapping[str, str] = {}
+        self.reached = -1
+        self._own, self._whole = own, whole
 
-def last_awaited(rank: int, own: int, peers: Mapping[int, PeerView], limit: float) -> int:
-    """The site at the end of the chain of those that wait for one another.
+    def restore(self, held: Iterable[Record], since: Iterable[Record]) -> None:
+        """The streams as they were at a snapshot, with what has come and gone since."""
+        for record in held:
+            if record.kind == NOTES:
+                notes = _SnapshotNotes.model_validate_json(record.body)
+                self.notes, self.reached = notes.notes, notes.reached
+                places = zip(self.incoming, notes.due, notes.numbers, strict=True)
+                for rank, due, number in places:
+                    self.incoming[rank].due = self.incoming[rank].on_disk = due
+                    out = self.outgoing[rank]
+                    out.number = out.before = out.acknowledged = out.published = number
+            elif record.kind == FACT:
+                self.know(record.rank, record.topic, record.body.decode())
+            elif record.kind == RECEIVED:
+                self.accept(record)
+            elif record.kind == UNSENT:
+                self.outgoing[record.rank].hold(record)
+            else:
+                self._take_up(record)
+        for out in self.outgoing.values():
+            if out.kept:
+                out.acknowledged = out.published = out.kept[0].number
+        for record in since:
+            if record.kind == RECEIVED:
+                stream = self.incoming[record.rank]
+                if record.number == stream.due:
+                    stream.due = stream.on_disk = record.number + 1
+                    self.accept(record)
+            else:
+                self._take_up(record)
 
-    Args:
-        rank: of the first.
-        own: of this site.
-        peers: what is known of the others.
-        limit: seconds of the wait; what a site has said last does not count if it is away itself.
-    """
-    seen, now, silent = {own}, time.monotonic(), min(AWAY, max(limit / 2, _TWO_BEATS))
-    while rank not in seen:
-        seen.add(rank)
-        beat = peers[rank].beat
-        heard = beat is not None and now - peers[rank].heard <= silent
-        following = beat.waiting_for if beat is not None and heard else -1
-        if following in seen or following not in peers:
-            break
-        rank = following
-    return rank
+    def _take_up(self, record: Record) -> None:
+        """What an earlier process has sent or stated, and this one may make again."""
+        if record.kind == STATED:
+            self.stated.setdefault(record.topic, record.body.decode())
+            return
+        self.reached = max(self.reached, int(record.body or b"-1"))
+        if record.number >= (out := self.outgoing[record.rank]).number:
+            self.sent.setdefault((record.rank, record.number), record.digest)
+            out.before = max(out.before, record.number + 1)
 
-
-def not_met(limit: float, sites: Sequence[str], peers: Mapping[int, PeerView]) -> PeerError:
-    """The error of sites that have not come within so many seconds."""
-    missing = [sites[rank] for rank, view in peers.items() if view.beat is None]
-    return PeerError(f"{', '.join(missing) or 'another site'} did not come within {limit:g} s")
-
-
-def forgotten(name: str, folder: str) -> InputError:
-    """The error of a site that has lost the session in which the others are."""
-    return InputError(
-        "--site",
-        folder,
-        f"{name} is in the middle of this run with an earlier session of this site, of which "
-        "nothing is here: put the folder back, or stop all sites and start a new run",
-    )
-
-
-def begun_without(name: str, folder: str) -> InputError:
-    """The error of a site that has taken part before, and finds that the others began anew."""
-    return InputError(
-        "--site",
-        folder,
-        f"the others have begun this run without {name}, of which a run folder is here: if it is "
-        "of an earlier run, start this one under its own name; else stop all sites, and go on "
-        "together with --resume",
-    )
-
-
-def say_waits(name: str) -> None:
-    """Log that this site came after the others had begun."""
-    _log.warning("%s came after the others had begun: it waits until they take it in", name)
-
-
-def not_allowed(name: str, others: Sequence[str]) -> PeerError:
-    """The error of a rank 0 that leaves out whom this site does not let it leave out."""
-    return PeerError(
-        f"{name} goes on without {', '.join(others)}, which the settings of this run or the number "
-        "of those that are left do not allow"
-    )
-
-
-def given_up(name: str) -> MeetAnewError:
-    """The error of a session that a site has given up before any step of it."""
-    return MeetAnewError(f"{name} has given up the session, of which no step was begun")
-
-
-def lost(rank: int, limit: float, sites: Sequence[str], view: PeerView) -> PeerError:
-    """The error of a site that has not come further for so many seconds."""
-    name = sites[rank]
-    away = time.monotonic() - view.heard
-    step = -1 if view.beat is None else view.beat.step
-    awaited = -1 if view.beat is None else view.beat.waiting_for
-    at = f", last seen at step {step}" if step >= 0 else ""
-    if 0 <= awaited < len(sites):
-        at += f", and says that it waits for {sites[awaited]}"
-    what = (
-        f"was away for {away:.0f} s{at}"
-        if away > min(AWAY, limit / 2)
-        else f"answers, but has not come further for {limit:g} s{at}"
-    )
-    return PeerError(f"{name} {what}; what was done is kept: start every site again with --resume")
-
-
-def check_fact(record: Record, stream: Incoming, name: str, *, known: bool) -> None:
-    """Refuse what a site that keeps to its word does not state; its stream then ends here.
-
-    Raises:
-        RefusedError: it is stated twice, too long or no text, or the site has stated too much.
-    """
-    if known:
-        raise RefusedError(f"{name} stated a fact twice")
-    if len(record.body) > _FACT_BYTES or stream.facts > _FACTS_BYTES:
-        raise RefusedError(f"{name} stated more than sites have to state")
-    try:
-        record.body.decode()
-    except UnicodeDecodeError:
-        raise RefusedError(f"{name} stated a fact that is no text") from None
-
-
-def left_out(stated: Mapping[str, str]) -> dict[int, int]:
-    """Ranks that are left out, and from which step on, by what a journal holds."""
-    held = {key: text for key, text in stated.items() if key.startswith(LEFT)}
-    return {int(key.removeprefix(LEFT)): int(text) for key, text in held.items()}
-
-
-def say_left(name: str, step: int) -> None:
-    """Log that the run goes on without a site, or begins without it."""
-    if step == 0:
-        _log.warning(
-            "%s did not come within train.patience: the run begins without it, and takes it in "
-            "when it comes",
-            name,
+    def records(self) -> list[Record]:
+        """What a snapshot holds, in the order in which `restore` takes it up."""
+        for stream in self.incoming.values():
+            for topic, queue in stream.waiting.items():  # their segments may go
+                stream.waiting[topic] = deque(map(self._whole, queue))
+        notes = _SnapshotNotes(
+            due=tuple(stream.due for stream in self.incoming.values()),
+            numbers=tuple(out.number for out in self.outgoing.values()),
+            notes=dict(self.notes),
+            reached=self.reached,
         )
-        return
-    _log.warning(
-        "%s was away, or came no further, for longer than train.patience: the run goes on without "
-        "it, and from step %d on nobody counts on it",
-        name,
-        step,
-    )
+        records = [Record(NOTES, body=notes.model_dump_json().encode())]
+        records += [Record(FACT, rank, 0, key, t.encode()) for (rank, key), t in self.facts.items()]
+        for stream in self.incoming.values():
+            waiting = [record for queue in stream.waiting.values() for record in queue]
+            records += sorted(waiting, key=lambda record: record.number)
+        for out in self.outgoing.values():
+            records += out.kept
+        records += [Record(SENT, *place, "", b"", digest) for place, digest in self.sent.items()]
+        records += [Record(STATED, self._own, 0, key, t.encode()) for key, t in self.stated.items()]
+        return records
 
+    def accept(self, record: Record) -> None:
+        """Put a message where it is asked for."""
+        if record.topic.startswith(FACT_TOPIC):
+            text = self._whole(record).body.decode()
+            self.know(record.rank, record.topic.removeprefix(FACT_TOPIC), text)
+            return
+        stream = self.incoming[record.rank]
+        stream.waiting.setdefault(record.topic, deque()).append(record)
+        stream.held += cost(record)
 
-def say_back(step: int) -> None:
-    """Log that the run stops for sites that were left out."""
-    _log.warning(
-        "who was left out is back: the run stops after step %d, and goes on from there with all "
-        "sites",
-        step,
-    )
+    def know(self, rank: int, key: str, text: str) -> None:
+        """Take up a fact; one that is known stays as it is."""
+        if (rank, key) in self.facts:
+            return
+        self.facts[rank, key] = text
+        if rank != self._own:
+            self.incoming[rank].facts += _fact_bytes(key, text)
 
+    def forget(self, keys: Iterable[str]) -> None:
+        """Forget what all sites have stated under some keys."""
+        for key in keys:
+            for rank in (self._own, *self.incoming):
+                text = self.facts.pop((rank, key), None)
+                if text is not None and rank != self._own:
+                    self.incoming[rank].facts -= _fact_bytes(key, text)
 
-def left_behind(name: str, step: int, takes_back: bool | None, here: bool) -> TacitError | None:
-    """The error of a site without which the others go on.
+    def check_fact(self, record: Record, name: str) -> None:
+        """Refuse what a site that keeps to its word does not state; its stream then ends here.
 
-    Args:
-        name: of the site.
-        step: from which on, at the latest.
-        takes_back: whether they take it back; None: it is not known yet.
-        here: whether the site is in their session still, and not in one that waits for that.
-    """
-    if takes_back is None or (takes_back and not here):
-        return None
-    if takes_back:
-        return LeftOutError(f"{name} was left out, and the others take it back")
-    if step == 0:
-        expected = "came too late: the others began without it, and do not take it in any more"
-        return InputError("--site", name, expected)
-    return InputError(
-        "--site",
-        name,
-        f"was left out, from step {step} at the latest: it was away, or came no further, for "
-        "longer than train.patience, and the others go on without it; what it sent stays charged "
-        "in its ledger",
-    )
+        Raises:
+            RefusedError: it is stated twice, too long or no text, or the site has stated too much.
+        """
+        if (record.rank, record.topic.removeprefix(FACT_TOPIC)) in self.facts:
+            raise RefusedError(f"{name} stated a fact twice")
+        stream = self.incoming[record.rank]
+        if len(record.body) > _FACT_BYTES or stream.facts > _FACTS_BYTES:
+            raise RefusedError(f"{name} stated more than sites have to state")
+        try:
+            record.body.decode()
+        except UnicodeDecodeError:
+            raise RefusedError(f"{name} stated a fact that is no text") from None
 
 
 def cost(record: Record) -> int:
@@ -376,6 +305,5 @@ def cost(record: Record) -> int:
     return _RECORD_BYTES + record.size
 
 
-def fact_bytes(key: str, text: str) -> int:
-    """Bytes that a fact takes."""
+def _fact_bytes(key: str, text: str) -> int:
     return _RECORD_BYTES + len(key) + len(text)

@@ -42,7 +42,6 @@ from typing import Literal
 from tacit.communication.received import BEAT as BEAT_FORM
 from tacit.communication.received import Beat, Report
 from tacit.communication.reports import error_of
-from tacit.communication.secure import streams
 from tacit.communication.secure.frames import (
     BEAT,
     DATA,
@@ -55,8 +54,6 @@ from tacit.communication.secure.frames import (
     unpack,
 )
 from tacit.communication.secure.journal import (
-    FACT,
-    NOTES,
     RECEIVED,
     SENT,
     STATED,
@@ -65,18 +62,21 @@ from tacit.communication.secure.journal import (
     Record,
     Session,
 )
-from tacit.communication.secure.streams import (
-    Incoming,
-    Outgoing,
-    PeerView,
-    Publisher,
-    SnapshotNotes,
+from tacit.communication.secure.leaving import (
+    GRACE,
+    LEFT,
+    last_awaited,
+    left_behind,
+    left_out,
+    lost,
+    say_left,
 )
+from tacit.communication.secure.meeting import Meeting, given_up
+from tacit.communication.secure.streams import AWAY, FACT_TOPIC, PeerView, Publisher, Streams, cost
 from tacit.errors import GoneError, LeakError, PeerError
 
-__all__ = ["FACT_TOPIC", "Wire"]
+__all__ = ["Wire"]
 
-FACT_TOPIC = "fact "
 LARGEST = 2**30  # bytes of one body
 _ROOM = 2**28  # bytes from one sender that wait to be read, or to one receiver to be acknowledged
 _BEAT = 1.0  # seconds between beats where nothing happens
@@ -109,10 +109,8 @@ class Wire:
 
     Attributes:
         returned: whether this process comes back to a session that it was in.
-        notes: texts that come back with a snapshot.
         refused: how many messages were refused, and why the last one was.
         bytes_sent: of frames, as handed to the carrier.
-        reached: the last step that any process of the session has begun, if a message of it left.
         left: ranks of sites that are left out, and from which step on; rank 0 says so in its beats.
         back: which of them wait to be taken back: when last heard, and their `Session.rejoins`.
         may_leave: at rank 0, whether the run can go on without these ranks; None: without nobody.
@@ -137,7 +135,7 @@ class Wire:
         self.others = tuple(rank for rank in range(len(sites)) if rank != own)
         self.refused: tuple[int, str] = (0, "")
         self.bytes_sent = 0
-        self.step = self.waiting_for = self.reached = -1  # beats say the first two
+        self.step = self.waiting_for = -1  # beats say both
         self.state: State = "forming"
         self.report: Report | None = None
         self.left: dict[int, int] = {}
@@ -147,20 +145,18 @@ class Wire:
         self.grace = 1
         self._run, self._journal, self._sign, self._verify = run, journal, sign, verify
         self._largest = largest
-        self._lets_leave, self._lets_begin = lets_leave, lets_begin
+        self._lets_leave = lets_leave
         self._unbegun = True  # no step of the session, by any process of this site
         self._token = secrets.token_hex(16)  # of this process
         self._changed = threading.Condition()
         self._disk = threading.Lock()  # of the journal; taken after the condition, never before
-        self._in = {rank: Incoming() for rank in self.others}
-        self._out = {rank: Outgoing() for rank in self.others}
-        self._facts: dict[tuple[int, str], str] = {}
-        self._sent: dict[tuple[int, int], bytes] = {}
-        self._stated: dict[str, str] = {}  # own facts of an earlier process, to be stated again
+        self._streams = Streams(own, self.others, journal.whole)
+        self._in, self._out = self._streams.incoming, self._streams.outgoing
         self._last = (b"", digest_of(b""))  # the last message that was sent, and its digest
         self._fresh: deque[Record] = deque()  # made, and their digests are not yet in the journal
         self._made = self._journaled = 0  # of those by this process
         self._peers = {rank: PeerView() for rank in self.others}
+        self._meeting = Meeting(self.sites, own, self._peers, str(journal.folder), lets_begin)
         self._dirty, self._beats = False, 0
         self._failure: Exception | None = None
         self._ending = False
@@ -168,7 +164,6 @@ class Wire:
         self._threads: list[threading.Thread] = []
         self._session = journal.take_up(len(self.sites))
         self.returned = self._session.nonces is not None
-        self.notes: Mapping[str, str] = {}
 
     # The session.
 
@@ -176,6 +171,21 @@ class Wire:
     def session(self) -> Session:
         """As it is written."""
         return self._session
+
+    @property
+    def reached(self) -> int:
+        """The last step that any process of the session has begun, if a message of it left."""
+        return self._streams.reached
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """Texts that come back with a snapshot."""
+        return self._streams.notes
+
+    def note(self, name: str, text: str) -> None:
+        """Have a text come back with the next snapshot; it takes the place of an earlier one."""
+        with self._changed:
+            self._streams.notes = {**self._streams.notes, name: text}
 
     def _digest(self) -> bytes:
         nonces = self._session.nonces
@@ -196,8 +206,8 @@ class Wire:
         self._session = self._session.model_copy(update={"starts": self._session.starts + 1})
         self._journal.write_session(self._session)
         self._unbegun = step is None
-        self._restore(*self._journal.load(step))
-        self.left = streams.left_out(self._stated)
+        self._streams.restore(*self._journal.load(step))
+        self.left = left_out(self._streams.stated)
         self._journal.begin_segment(self._journal.last_segment())
         with self._changed:
             self._publisher = publisher
@@ -206,46 +216,6 @@ class Wire:
             thread.name = "tacit-wire"
             self._threads.append(thread)
             thread.start()
-
-    def _restore(self, held: Iterable[Record], since: Iterable[Record]) -> None:
-        """The streams as they were at a snapshot, with what has come and gone since."""
-        for record in held:
-            if record.kind == NOTES:
-                notes = SnapshotNotes.model_validate_json(record.body)
-                self.notes, self.reached = notes.notes, notes.reached
-                for rank, due, number in zip(self.others, notes.due, notes.numbers, strict=True):
-                    self._in[rank].due = self._in[rank].on_disk = due
-                    out = self._out[rank]
-                    out.number = out.before = out.acknowledged = out.published = number
-            elif record.kind == FACT:
-                self._know(record.rank, record.topic, record.body.decode())
-            elif record.kind == RECEIVED:
-                self._accept(record)
-            elif record.kind == UNSENT:
-                self._out[record.rank].hold(record)
-            else:
-                self._take_up(record)
-        for out in self._out.values():
-            if out.kept:
-                out.acknowledged = out.published = out.kept[0].number
-        for record in since:
-            if record.kind == RECEIVED:
-                stream = self._in[record.rank]
-                if record.number == stream.due:
-                    stream.due = stream.on_disk = record.number + 1
-                    self._accept(record)
-            else:
-                self._take_up(record)
-
-    def _take_up(self, record: Record) -> None:
-        """What an earlier process has sent or stated, and this one may make again."""
-        if record.kind == STATED:
-            self._stated.setdefault(record.topic, record.body.decode())
-            return
-        self.reached = max(self.reached, int(record.body or b"-1"))
-        if record.number >= (out := self._out[record.rank]).number:
-            self._sent.setdefault((record.rank, record.number), record.digest)
-            out.before = max(out.before, record.number + 1)
 
     def form(self, limit: float, *, is_new: bool = False, has_part: bool = True) -> None:
         """Wait until every site has come, and write down how they met.
@@ -267,126 +237,52 @@ class Wire:
         """
         if self._session.nonces is None:
             began = time.monotonic()
+            meeting = self._meeting
             spare: Collection[int] = self.others if is_new else self._session.without
-            if self.own or not self._lets_begin:
+            if self.own or not meeting.lets_begin:
                 spare = ()
             with self._changed:
-                while not self._all_met():
+                while not meeting.all_met(self._session):
                     self._check_failure()
-                    if self._begun_without() and self._session.rejoins is None:
-                        self._wait_to_be_taken_in(has_part)
+                    if meeting.begun_without and self._session.rejoins is None:
+                        self._session = meeting.waiting(self._session, has_part=has_part)
+                        self._journal.write_session(self._session)
                     rejoins = self._session.rejoins
                     self.step = -1 if rejoins is None else rejoins
                     since = began if rejoins is None else max(began, self._peers[0].heard)
                     left = since + limit - time.monotonic()
-                    if left <= 0 and rejoins is None and self._rank_0_is_near():
-                        left += (streams.GRACE - 1) * limit  # until it has said who meets
+                    if left <= 0 and rejoins is None and meeting.rank_0_is_near:
+                        left += (GRACE - 1) * limit  # until it has said who meets
                     if left <= 0:
-                        missing = self._missing()
+                        missing = meeting.missing(self._session)
                         if missing <= set(spare) and 2 * len(missing) < len(self.sites):
                             break
-                        self._refuse_forgotten(self.others)
-                        raise streams.not_met(limit, self.sites, self._peers)
+                        meeting.refuse_forgotten(self._session, self.others)
+                        raise meeting.not_met(limit)
                     self._changed.wait(min(left, 0.5))
                 self.step = -1
-                self._write_met(self._left_by_rank_0() if self.own else self._missing())
+                self._write_met(
+                    meeting.left_by_rank_0() if self.own else meeting.missing(self._session)
+                )
         with self._changed:
             for stream in self._in.values():  # ask for what came too early, or while it was away
                 stream.missing, stream.told = True, -1
         self.state = "running"
 
-    def _all_met(self) -> bool:
-        """Whether all are here with whom rank 0 begins, and it has begun."""
-        without = self._left_by_rank_0()
-        # Of others than rank 0, what they say may be of a session that ends when it has begun.
-        lasting = [0] if self.own else set(self.others) - set(self._session.without)
-        self._refuse_forgotten(lasting)
-        if any(rank not in without and not self._is_here(v) for rank, v in self._peers.items()):
-            return False
-        first = self._peers[0].beat if self.own else None
-        return self.own == 0 or (first is not None and first.nonce_of_receiver is not None)
-
-    def _is_here(self, view: PeerView) -> bool:
-        """Whether a site is here to meet this one, or has met it."""
-        beat = view.beat
-        if beat is None or beat.state in ("done", "failed"):
-            return False
-        return beat.nonce_of_receiver in (None, self._session.nonce)
-
-    def _rank_0_is_near(self) -> bool:
-        """Whether rank 0 is another site, which was heard just now."""
-        if self.own == 0 or self._peers[0].beat is None:
-            return False
-        return time.monotonic() - self._peers[0].heard < streams.AWAY
-
-    def _missing(self) -> set[int]:
-        return {rank for rank, view in self._peers.items() if not self._is_here(view)}
-
-    def _refuse_forgotten(self, ranks: Iterable[int]) -> None:
-        """Refuse where one of these goes on with a session of this site of which nothing is here.
-
-        One that has begun no step gives that session up when it hears this site.
-        """
-        for rank in ranks:
-            beat = self._peers[rank].beat
-            if beat is None or beat.state in ("done", "failed") or beat.step < 0:
-                continue
-            own = (None, streams.ABSENT, self._session.nonce)
-            if beat.nonce_of_receiver not in own and self._session.rejoins is None:
-                raise streams.forgotten(self.sites[rank], str(self._journal.folder))
-
-    def _left_by_rank_0(self) -> set[int]:
-        """The ranks without which rank 0 has begun, by its word."""
-        beat = self._peers[0].beat if self.own else None
-        left = set() if beat is None else {rank for rank, step in beat.left if step == 0}
-        self._check_left(left, allowed=self._lets_begin)
-        return left
-
-    def _check_left(self, left: Collection[int], *, allowed: bool) -> None:
-        """Refuse a rank 0 that goes on without whom this site does not let it.
-
-        Where nodes share noise or masks, it could take the place of those that it says are away.
-
-        Raises:
-            PeerError: naming them.
-        """
-        others = sorted(set(left) - {self.own})  # whether it leaves out this one, it says itself
-        if others and (not allowed or 2 * len(left) >= len(self.sites)):
-            names = [self.sites[rank] for rank in others if rank < len(self.sites)]
-            raise streams.not_allowed(self.sites[0], names)
-
-    def _begun_without(self) -> bool:
-        """Whether rank 0 has begun without this site, by its word."""
-        beat = self._peers[0].beat if self.own else None
-        return beat is not None and beat.nonce_of_receiver == streams.ABSENT
-
-    def _wait_to_be_taken_in(self, has_part: bool) -> None:
-        """Write down that this site waits, and has sent nothing of any step."""
-        name = self.sites[self.own]
-        if has_part:
-            raise streams.begun_without(name, str(self._journal.folder))
-        self._session = self._session.model_copy(update={"rejoins": 0})
-        self._journal.write_session(self._session)
-        streams.say_waits(name)
-
     def _write_met(self, without: Collection[int]) -> None:
         """Write down with whom this site begins, and without whom, before anybody hears of it."""
-        nonces = [self._session.nonce] * len(self.sites)
-        for rank in self.others:
-            beat = self._peers[rank].beat
-            nonces[rank] = streams.ABSENT if beat is None or rank in without else beat.nonce
-        notes = {f"{streams.LEFT}{rank}": "0" for rank in without}
+        notes = {f"{LEFT}{rank}": "0" for rank in without}
         if notes:
             with self._disk:
                 self._journal.add_sent(
                     Record(STATED, self.own, 0, key, text.encode()) for key, text in notes.items()
                 )
-        self._session = self._session.model_copy(update={"nonces": tuple(nonces)})
+        self._session = self._meeting.met(self._session, without)
         self._journal.write_session(self._session)
-        self._stated |= notes
-        self.left = streams.left_out(notes)
+        self._streams.stated |= notes
+        self.left = left_out(notes)
         for rank in without:
-            streams.say_left(self.sites[rank], 0)
+            say_left(self.sites[rank], 0)
         for view in self._peers.values():
             view.greeted = False  # they wait for word of it
 
@@ -418,14 +314,14 @@ class Wire:
             self._check_failure()
             if rank in self.left:
                 return
-            if out.number < out.before and self._sent.get((rank, out.number)) != digest:
+            if out.number < out.before and self._streams.sent.get((rank, out.number)) != digest:
                 raise LeakError(
                     f"the message to {self.sites[rank]} at step {self.step} differs from the one "
                     "that was sent before this process came back, and nothing was sent: the "
                     "records, the versions or the machine are not what they were; start a new run"
                 )
             record = Record(UNSENT, rank, out.number, topic, body, digest)
-            if self._sent.pop((rank, out.number), None) is None:
+            if self._streams.sent.pop((rank, out.number), None) is None:
                 self._fresh.append(record)
                 self._made += 1
             self._out[record.rank].hold(record)
@@ -441,36 +337,33 @@ class Wire:
             text: at most 8 MiB.
             limit: as in `send`.
         """
-        if (self.own, key) in self._facts:
-            return self._facts[self.own, key]
+        streams = self._streams
+        if (self.own, key) in streams.facts:
+            return streams.facts[self.own, key]
         self._check_failure()
-        if key not in self._stated:
+        if key not in streams.stated:
             with self._disk:
                 self._journal.add_sent([Record(STATED, self.own, 0, key, text.encode())])
         with self._changed:
-            text = self._stated.pop(key, text)
-            self._know(self.own, key, text)
+            text = streams.stated.pop(key, text)
+            streams.know(self.own, key, text)
         for rank in self.others:
             self.send(rank, FACT_TOPIC + key, text.encode(), limit=limit)
         return text
 
     def fact(self, rank: int, key: str) -> str | None:
         """What a site has stated; None: nothing yet."""
-        return self._facts.get((rank, key))
+        return self._streams.facts.get((rank, key))
 
     def fact_of(self, rank: int, key: str, *, limit: float) -> str:
         """The same, waiting for it; see `wait_for`."""
-        self.wait_for(rank, lambda: (rank, key) in self._facts, limit)
-        return self._facts[rank, key]
+        self.wait_for(rank, lambda: (rank, key) in self._streams.facts, limit)
+        return self._streams.facts[rank, key]
 
     def forget_facts(self, keys: Iterable[str]) -> None:
         """Forget what all sites have stated under some keys, which nobody will ask for again."""
         with self._changed:
-            for key in keys:
-                for rank in range(len(self.sites)):
-                    text = self._facts.pop((rank, key), None)
-                    if text is not None and rank != self.own:
-                        self._in[rank].facts -= streams.fact_bytes(key, text)
+            self._streams.forget(keys)
 
     def messages(self, rank: int, topic: str) -> int:
         """How many messages of a site wait to be read."""
@@ -495,7 +388,7 @@ class Wire:
             record = stream.waiting[topic].popleft()
             if not stream.waiting[topic]:
                 del stream.waiting[topic]
-            stream.held -= streams.cost(record)
+            stream.held -= cost(record)
         return self._journal.whole(record).body
 
     def wait_for(self, rank: int, found: Callable[[], bool], limit: float) -> None:
@@ -522,7 +415,7 @@ class Wire:
                     self.check()
                     if rank in self.left:
                         raise GoneError(f"the run goes on without {self.sites[rank]}")
-                    culprit = streams.last_awaited(rank, self.own, self._here(), limit)
+                    culprit = last_awaited(rank, self.own, self._here(), limit)
                     now = time.monotonic()
                     if len(self.left) != left:  # who waited for that one can go on from here
                         began, left = now, len(self.left)
@@ -534,7 +427,7 @@ class Wire:
                         if without > most * (self.grace if late else 1):
                             out = frozenset({*self.left, late})
                             if self.may_leave is None or not self.may_leave(out):
-                                raise streams.lost(late, most, self.sites, self._peers[late])
+                                raise lost(late, most, self.sites, self._peers[late])
                             self._leave(late, self.step + len(self.sites) + 1)
                             break
                     self._changed.wait(min(0.5, limit - quiet + 0.01) if quiet < limit else 0.5)
@@ -544,7 +437,7 @@ class Wire:
     def begin_step(self, step: int) -> None:
         """Say in beats which step begins; who is left out during it, is so from a later one."""
         with self._changed:
-            self.step, self.reached = step, max(self.reached, step)
+            self.step, self._streams.reached = step, max(self.reached, step)
 
     def _here(self) -> dict[int, PeerView]:
         return {rank: view for rank, view in self._peers.items() if rank not in self.left}
@@ -552,12 +445,12 @@ class Wire:
     def _leave(self, rank: int, step: int) -> None:
         """Leave a site out for good, but for its messages that are here; all on the disk."""
         self._journal.sync_received()
-        record = Record(STATED, self.own, 0, f"{streams.LEFT}{rank}", str(step).encode())
+        record = Record(STATED, self.own, 0, f"{LEFT}{rank}", str(step).encode())
         with self._disk:
             self._journal.add_sent([record])
-        self._stated[record.topic] = str(step)
+        self._streams.stated[record.topic] = str(step)
         self.left = {**self.left, rank: step}  # others read it meanwhile
-        streams.say_left(self.sites[rank], step)
+        say_left(self.sites[rank], step)
         self._changed.notify_all()
 
     def check(self) -> None:
@@ -583,7 +476,7 @@ class Wire:
 
     def has_stated(self, key: str) -> bool:
         """Whether any process of this site has stated a fact in the session."""
-        return (self.own, key) in self._facts or key in self._stated
+        return (self.own, key) in self._streams.facts or key in self._streams.stated
 
     def peers(self) -> Mapping[int, PeerView]:
         """What is known of every other site, by rank."""
@@ -602,18 +495,7 @@ class Wire:
             # What a snapshot holds may leave; a process that comes back earlier finds its digests.
             self._journal_sent(tuple(self._fresh))
             self._strike_off(self._made)
-            told = SnapshotNotes(
-                due=tuple(self._in[rank].due for rank in self.others),
-                numbers=tuple(self._out[rank].number for rank in self.others),
-                notes=dict(self.notes),
-                reached=self.reached,
-            )
-            for stream in self._in.values():
-                for topic, queue in stream.waiting.items():  # their segments may go
-                    stream.waiting[topic] = deque(map(self._journal.whole, queue))
-            records = streams.snapshot_records(
-                told, self._facts, self._in, self._out, self._sent, self._stated, self.own
-            )
+            records = self._streams.records()
             self._journal.begin_segment(step)
         # Where the process ends here, an earlier snapshot stands, and all segments since.
         self._journal.write_snapshot(step, records)
@@ -670,7 +552,7 @@ class Wire:
 
     def _unsaid(self) -> bool:
         """Whether somebody is there who is not done, and may not know that this site is."""
-        heard_since = time.monotonic() - streams.AWAY
+        heard_since = time.monotonic() - AWAY
         return any(view.heard > heard_since and not view.done for view in self._here().values())
 
     def _owing(self) -> bool:
@@ -729,7 +611,7 @@ class Wire:
                     if beat.step >= 0:  # it waits already, and does not come as if to the start
                         self.back[frame.sender] = (now, beat.step)
                 elif beat.state == "forming" and self._unbegun:
-                    error = streams.given_up(self.sites[frame.sender])
+                    error = given_up(self.sites[frame.sender])
                     self._failure = self._failure or error
                     self._changed.notify_all()
                 elif beat.state != "done":
@@ -743,7 +625,9 @@ class Wire:
                 self._acknowledge(frame.sender, beat.due, again=beat.again)
             if frame.sender == 0 and here:
                 try:
-                    self._check_left({rank for rank, _ in beat.left}, allowed=self._lets_leave)
+                    self._meeting.check_left(
+                        {rank for rank, _ in beat.left}, allowed=self._lets_leave
+                    )
                 except PeerError as error:  # nothing of it is done, and the run ends
                     self._failure = self._failure or error
                     self._changed.notify_all()
@@ -756,8 +640,8 @@ class Wire:
             self._changed.notify_all()
 
     def _leave_behind(self, step: int, takes_back: bool | None, *, here: bool) -> None:
-        """Rank 0 says that this site is left out; see `streams.left_behind`."""
-        error = streams.left_behind(self.sites[self.own], step, takes_back, here)
+        """Rank 0 says that this site is left out; see `left_behind`."""
+        error = left_behind(self.sites[self.own], step, takes_back, here)
         self._failure = self._failure or error
         self._changed.notify_all()
 
@@ -785,35 +669,16 @@ class Wire:
                 stream.told = -1  # say again what is due
                 return
             if frame.topic.startswith(FACT_TOPIC):
-                known = (record.rank, frame.topic.removeprefix(FACT_TOPIC)) in self._facts
-                streams.check_fact(record, stream, self.sites[record.rank], known=known)
-            elif stream.held and stream.held + streams.cost(record) > _ROOM:
+                self._streams.check_fact(record, self.sites[record.rank])
+            elif stream.held and stream.held + cost(record) > _ROOM:
                 return  # until more was read; the sender sends it again
             self._journal.add_received(record)
             self._dirty = True
             stream.due += 1
             stream.missing = False
             view.heard = view.moved = view.gained = time.monotonic()
-            self._accept(record)
+            self._streams.accept(record)
             self._changed.notify_all()
-
-    def _accept(self, record: Record) -> None:
-        """Put a message where it is asked for."""
-        if record.topic.startswith(FACT_TOPIC):
-            text = self._journal.whole(record).body.decode()
-            self._know(record.rank, record.topic.removeprefix(FACT_TOPIC), text)
-            return
-        stream = self._in[record.rank]
-        stream.waiting.setdefault(record.topic, deque()).append(record)
-        stream.held += streams.cost(record)
-
-    def _know(self, rank: int, key: str, text: str) -> None:
-        """Take up a fact; one that is known stays as it is."""
-        if (rank, key) in self._facts:
-            return
-        self._facts[rank, key] = text
-        if rank != self.own:
-            self._in[rank].facts += streams.fact_bytes(key, text)
 
     # What goes out; by two threads, so that beats go on where a frame is held up.
 
@@ -828,7 +693,10 @@ class Wire:
     def _publish_frames(self) -> None:
         while True:
             with self._changed:
-                batch = self._due_now()
+                met = self._session.nonces is not None
+                outs = self._out.values() if met else ()
+                # In order; a part at once, where much is to be sent again.
+                batch = [record for out in outs for record in out.due(_BURST)]
                 if not batch:
                     if self._ending:
                         return
@@ -866,12 +734,6 @@ class Wire:
         while self._journaled < made:
             self._fresh.popleft()
             self._journaled += 1
-
-    def _due_now(self) -> list[Record]:
-        """What is to be published, in order; a part at once, where much is to be sent again."""
-        if self._session.nonces is None:
-            return []
-        return [record for out in self._out.values() for record in out.due(_BURST)]
 
     def _keep(self) -> None:
         """Bring the journal to the disk, beat, and have what was lost sent again."""

@@ -1,0 +1,122 @@
+"""Sites without which a run goes on: what is written and said of them, and who is at fault."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+from tacit.communication.secure.streams import AWAY, PeerView
+from tacit.errors import InputError, LeftOutError, PeerError, TacitError
+
+__all__ = [
+    "GRACE",
+    "LEFT",
+    "last_awaited",
+    "left_behind",
+    "left_out",
+    "lost",
+    "say_back",
+    "say_left",
+]
+
+_log = logging.getLogger(__name__)
+
+LEFT = "left out "  # and a rank: what a journal says of a site that is left out
+GRACE = 3  # times as long other sites wait until rank 0 has said without whom the run goes on
+_TWO_BEATS = 2.0  # seconds
+
+
+def last_awaited(rank: int, own: int, peers: Mapping[int, PeerView], limit: float) -> int:
+    """The site at the end of the chain of those that wait for one another.
+
+    Args:
+        rank: of the first.
+        own: of this site.
+        peers: what is known of the others.
+        limit: seconds of the wait; what a site has said last does not count if it is away itself.
+    """
+    seen, now, silent = {own}, time.monotonic(), min(AWAY, max(limit / 2, _TWO_BEATS))
+    while rank not in seen:
+        seen.add(rank)
+        beat = peers[rank].beat
+        heard = beat is not None and now - peers[rank].heard <= silent
+        following = beat.waiting_for if beat is not None and heard else -1
+        if following in seen or following not in peers:
+            break
+        rank = following
+    return rank
+
+
+def lost(rank: int, limit: float, sites: Sequence[str], view: PeerView) -> PeerError:
+    """The error of a site that has not come further for so many seconds."""
+    name = sites[rank]
+    away = time.monotonic() - view.heard
+    step = -1 if view.beat is None else view.beat.step
+    awaited = -1 if view.beat is None else view.beat.waiting_for
+    at = f", last seen at step {step}" if step >= 0 else ""
+    if 0 <= awaited < len(sites):
+        at += f", and says that it waits for {sites[awaited]}"
+    what = (
+        f"was away for {away:.0f} s{at}"
+        if away > min(AWAY, limit / 2)
+        else f"answers, but has not come further for {limit:g} s{at}"
+    )
+    return PeerError(f"{name} {what}; what was done is kept: start every site again with --resume")
+
+
+def left_out(stated: Mapping[str, str]) -> dict[int, int]:
+    """Ranks that are left out, and from which step on, by what a journal holds."""
+    held = {key: text for key, text in stated.items() if key.startswith(LEFT)}
+    return {int(key.removeprefix(LEFT)): int(text) for key, text in held.items()}
+
+
+def left_behind(name: str, step: int, takes_back: bool | None, here: bool) -> TacitError | None:
+    """The error of a site without which the others go on.
+
+    Args:
+        name: of the site.
+        step: from which on, at the latest.
+        takes_back: whether they take it back; None: it is not known yet.
+        here: whether the site is in their session still, and not in one that waits for that.
+    """
+    if takes_back is None or (takes_back and not here):
+        return None
+    if takes_back:
+        return LeftOutError(f"{name} was left out, and the others take it back")
+    if step == 0:
+        expected = "came too late: the others began without it, and do not take it in any more"
+        return InputError("--site", name, expected)
+    return InputError(
+        "--site",
+        name,
+        f"was left out, from step {step} at the latest: it was away, or came no further, for "
+        "longer than train.patience, and the others go on without it; what it sent stays charged "
+        "in its ledger",
+    )
+
+
+def say_left(name: str, step: int) -> None:
+    """Log that the run goes on without a site, or begins without it."""
+    if step == 0:
+        _log.warning(
+            "%s did not come within train.patience: the run begins without it, and takes it in "
+            "when it comes",
+            name,
+        )
+        return
+    _log.warning(
+        "%s was away, or came no further, for longer than train.patience: the run goes on without "
+        "it, and from step %d on nobody counts on it",
+        name,
+        step,
+    )
+
+
+def say_back(step: int) -> None:
+    """Log that the run stops for sites that were left out."""
+    _log.warning(
+        "who was left out is back: the run stops after step %d, and goes on from there with all "
+        "sites",
+        step,
+    )

@@ -1,0 +1,165 @@
+"""How the sites of a session meet: who is here, without whom it begins, and who comes too late."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tacit.communication.received import Beat
+from tacit.communication.secure.journal import Session
+from tacit.communication.secure.streams import AWAY, PeerView
+from tacit.errors import InputError, MeetAnewError, PeerError
+
+__all__ = ["ABSENT", "Meeting", "given_up"]
+
+_log = logging.getLogger(__name__)
+
+ABSENT = "0" * 32  # stands for the random number of a site without which the others began
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What a site can tell of those that it is to meet, by what they were last heard to say.
+
+    Args:
+        sites: names of all sites, by rank.
+        own: rank of this one.
+        peers: what the others say, by rank.
+        folder: of the session of this site, for messages.
+        lets_begin: whether the run can begin without a site, by the settings of this one; else
+            rank 0 is not believed that it does.
+    """
+
+    sites: Sequence[str]
+    own: int
+    peers: Mapping[int, PeerView]
+    folder: str
+    lets_begin: bool
+
+    def all_met(self, session: Session) -> bool:
+        """Whether all are here with whom rank 0 begins, and it has begun.
+
+        Raises:
+            InputError: others go on with a session of which nothing is here.
+            PeerError: rank 0 begins without whom this site does not let it.
+        """
+        without = self.left_by_rank_0()
+        # Of others than rank 0, what they say may be of a session that ends when it has begun.
+        self.refuse_forgotten(session, [0] if self.own else set(self.peers) - set(session.without))
+        if not self.missing(session) <= without:
+            return False
+        return self.own == 0 or (
+            self._first is not None and self._first.nonce_of_receiver is not None
+        )
+
+    def missing(self, session: Session) -> set[int]:
+        """Who is not here to meet this site, and has not met it."""
+        return {
+            rank
+            for rank, view in self.peers.items()
+            if view.beat is None
+            or view.beat.state in ("done", "failed")
+            or view.beat.nonce_of_receiver not in (None, session.nonce)
+        }
+
+    @property
+    def _first(self) -> Beat | None:
+        """What rank 0 says, where that is another site."""
+        return self.peers[0].beat if self.own else None
+
+    @property
+    def rank_0_is_near(self) -> bool:
+        """Whether rank 0 is another site, which was heard just now."""
+        return self._first is not None and time.monotonic() - self.peers[0].heard < AWAY
+
+    @property
+    def begun_without(self) -> bool:
+        """Whether rank 0 has begun without this site, by its word."""
+        return self._first is not None and self._first.nonce_of_receiver == ABSENT
+
+    def left_by_rank_0(self) -> set[int]:
+        """The ranks without which rank 0 has begun, by its word.
+
+        Raises:
+            PeerError: this site does not let it.
+        """
+        said = () if self._first is None else self._first.left
+        left = {rank for rank, step in said if step == 0}
+        self.check_left(left, allowed=self.lets_begin)
+        return left
+
+    def check_left(self, left: Collection[int], *, allowed: bool) -> None:
+        """Refuse a rank 0 that goes on without whom this site does not let it.
+
+        Where nodes share noise or masks, it could take the place of those that it says are away.
+
+        Raises:
+            PeerError: naming them.
+        """
+        others = sorted(set(left) - {self.own})  # whether it leaves out this one, it says itself
+        if others and (not allowed or 2 * len(left) >= len(self.sites)):
+            names = [self.sites[rank] for rank in others if rank < len(self.sites)]
+            raise PeerError(
+                f"{self.sites[0]} goes on without {', '.join(names)}, which the settings of this "
+                "run or the number of those that are left do not allow"
+            )
+
+    def refuse_forgotten(self, session: Session, ranks: Iterable[int]) -> None:
+        """Refuse where one of these goes on with a session of this site of which nothing is here.
+
+        One that has begun no step gives that session up when it hears this site.
+
+        Raises:
+            InputError: naming it.
+        """
+        for rank in ranks:
+            beat = self.peers[rank].beat
+            if beat is None or beat.state in ("done", "failed") or beat.step < 0:
+                continue
+            own = (None, ABSENT, session.nonce)
+            if beat.nonce_of_receiver not in own and session.rejoins is None:
+                raise InputError(
+                    "--site",
+                    self.folder,
+                    f"{self.sites[rank]} is in the middle of this run with an earlier session of "
+                    "this site, of which nothing is here: put the folder back, or stop all sites "
+                    "and start a new run",
+                )
+
+    def waiting(self, session: Session, *, has_part: bool) -> Session:
+        """The session of a site that waits to be taken in, and has sent nothing of any step.
+
+        Raises:
+            InputError: it may have taken part in the run before.
+        """
+        name = self.sites[self.own]
+        if has_part:
+            raise InputError(
+                "--site",
+                self.folder,
+                f"the others have begun this run without {name}, of which a run folder is here: "
+                "if it is of an earlier run, start this one under its own name; else stop all "
+                "sites, and go on together with --resume",
+            )
+        _log.warning("%s came after the others had begun: it waits until they take it in", name)
+        return session.model_copy(update={"rejoins": 0})
+
+    def met(self, session: Session, without: Collection[int]) -> Session:
+        """The session with the random numbers of all that begin it."""
+        nonces = [session.nonce] * len(self.sites)
+        for rank, view in self.peers.items():
+            beat = None if rank in without else view.beat
+            nonces[rank] = ABSENT if beat is None else beat.nonce
+        return session.model_copy(update={"nonces": tuple(nonces)})
+
+    def not_met(self, limit: float) -> PeerError:
+        """The error of sites that have not come within so many seconds."""
+        names = [self.sites[rank] for rank, view in self.peers.items() if view.beat is None]
+        return PeerError(f"{', '.join(names) or 'another site'} did not come within {limit:g} s")
+
+
+def given_up(name: str) -> MeetAnewError:
+    """The error of a session that a site has given up before any step of it."""
+    return MeetAnewError(f"{name} has given up the session, of which no step was begun")
