@@ -38,12 +38,15 @@ from experiments import (
     write_experiment,
     write_module,
 )
+from tacit import train
+from tacit.callbacks import Callback
 from tacit.communication.peers import Alone
 from tacit.communication.received import Form
 from tacit.config import load_config
 from tacit.errors import BudgetError, InputError
 from tacit.privacy.ledger.ledger import Ledger, read_ledger, step_runs
 from tacit.privacy.ledger.shared import account_files
+from tacit.report.documents.metrics import PublicMeasurement
 from tacit.report.documents.status import STATUS
 from tacit.training import budget, state
 from tacit.training.loop import execute
@@ -236,6 +239,32 @@ def test_nobody_decides_for_another_whether_its_ledgers_limit_a_run(
     execute(job_of(sections), out=run, resume=True, alone=SaysNew())
     (ledger,) = asked
     assert ledger is not None
+
+
+class SaysUnpaid(Alone):
+    """Processes of which one says that it has paid for no step to come."""
+
+    def share(self, what: str, value: Any, schema: Form[Any]) -> list[Any]:
+        shared = super().share(what, value, schema)
+        return [*shared, 0] if what == "steps that are paid for" else shared
+
+
+class StopAt3(Callback):
+    """Asks for the end after three steps, so that all planned steps stay charged."""
+
+    def on_metrics(self, metrics: PublicMeasurement) -> bool:
+        return metrics.step == 3
+
+
+def test_what_another_process_has_not_paid_for_nobody_pays_twice(tmp_path: Path) -> None:
+    run, private = tmp_path / "run", {"noise_std": None, "noise_seed": None, "epsilon": 2.0}
+    sections = experiment(privacy=private, train={"evaluate_every": 1})
+    stopped = train(sections, out=run, callbacks=[StopAt3()])
+    assert (stopped.steps, charged(run)) == (3, Counter(range(6)))
+    ended = execute(job_of(sections), out=run, resume=True, alone=SaysUnpaid())
+    assert (ended.status, ended.steps) == ("done", 6)
+    assert charged(run) == Counter(range(6))
+    assert max(spent for spent in ended.epsilon if spent is not None) <= 2.0
 
 
 def test_a_stop_at_the_last_step_is_the_end(tmp_path: Path) -> None:

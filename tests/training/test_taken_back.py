@@ -47,10 +47,12 @@ class Back(FreshSession):
         own: Mapping[int, Sequence[tuple[int, int]]] = MappingProxyType({}),
     ) -> None:
         self.rejoins = rejoins
-        self._terms = {"first": first, "until": STEPS, "paid": paid, "own": dict(own)}
+        said = {"first": first, "until": STEPS, "paid": 0, "own_paid": paid, "own": dict(own)}
+        self._terms = said
 
     def earlier(self, name: str, schema: Form[T]) -> T | None:
         more = {"charged": {}, "message": None, "lacking": None, "rejoining": False, "notes": []}
+        more["absences"] = []
         return schema.read(json.dumps({**self._terms, **more}), 0, name)
 
 

@@ -46,6 +46,8 @@ class PeerState:
         step: steps that it has made, by its own word; None before the first word of it.
         quiet: seconds since it was last heard of; None where it never was.
         waiting_for: the ranks that it waits for now.
+        left_from: of one that is gone, a step before which it was left out; 0: the session began
+            without it, and what it would have shared is not known.
         last_error: what last went wrong between it and this process, one line that is public.
     """
 
@@ -56,6 +58,7 @@ class PeerState:
     quiet: float | None = None
     waiting_for: tuple[int, ...] = ()
     last_error: str | None = None
+    left_from: int | None = None
 
 
 class SessionMemory(Protocol):

@@ -127,8 +127,11 @@ class Config(Section):
 
         Not where nodes share noise or masks: who is left out could be an excuse to know them all.
         """
-        shared = self.privacy.noise != "independent" or self.privacy.aggregation != "clear"
-        return self.faults.tolerate and not shared
+        return self.faults.tolerate and self._shares_nothing
+
+    @property
+    def _shares_nothing(self) -> bool:
+        return self.privacy.noise == "independent" and self.privacy.aggregation == "clear"
 
     @property
     def takes_back(self) -> bool:
@@ -137,13 +140,25 @@ class Config(Section):
         It can where clients keep nothing between rounds, so that it goes on with the server's
         model. Random allocation would draw the epoch anew in the middle of which all meet again.
         """
-        stateless = self.algorithm.definition.stateless_clients
-        return self.goes_on_without and stateless and self.train.sampling != "allocation"
+        return self.goes_on_without and self._stateless
+
+    @property
+    def _stateless(self) -> bool:
+        clients = self.algorithm.definition.stateless_clients
+        return clients and self.train.sampling != "allocation"
 
     @property
     def begins_without(self) -> bool:
         """Whether it can begin without a site, whose number of records nobody knows then."""
-        return self.takes_back and self.train.batch != "auto"
+        return self.faults.tolerate and self.plans_each_node_alone
+
+    @property
+    def plans_each_node_alone(self) -> bool:
+        """Whether the plan of a node rests on no other node's number of records, in any digit.
+
+        It does not where `begins_without` may hold: `faults.tolerate` may be changed in a run.
+        """
+        return self._shares_nothing and self._stateless and self.train.batch != "auto"
 
     @property
     def not_private_reason(self) -> str | None:

@@ -354,7 +354,7 @@ def _train(
 
 def _begin_reserving(run: RunState) -> None:
     """Find up to which step all is reserved; and reserve what a new session draws again."""
-    run.reserved = run.charged
+    run.reserved = max(run.step, run.own_paid)
     if run.ledger is None:
         return
     reserved = [intervals[-1][1] for intervals in run.since.values() if intervals]
@@ -404,7 +404,7 @@ def _settle(run: RunState, ledger: RunLedger, adaptive: bool) -> None:
     """
     if adaptive:
         _reserve_all(run, ledger)
-    ledger.settle(run.step, run.charged)
+    ledger.settle(run.step, max(run.step, run.own_paid))
 
 
 def _reserve_all(run: RunState, ledger: RunLedger) -> None:
@@ -412,7 +412,7 @@ def _reserve_all(run: RunState, ledger: RunLedger) -> None:
     if run.reserved < run.until:
         ledger.reserve(run.reserved, run.until)
         run.reserved = run.until
-    run.paid = max(run.paid, run.until)
+    run.paid, run.own_paid = max(run.paid, run.until), max(run.own_paid, run.until)
 
 
 def _stopped(run: RunState, hooks: Hooks, asked: bool, called: bool) -> str:

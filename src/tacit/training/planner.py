@@ -417,7 +417,7 @@ def _noised(config: Config, release: Release, nodes: Sequence[NodeRelease]) -> t
     kinds = len(set(wanted))
     initial_guess: NodePlan | None = None
     # In the order of rates, since each scale is a guess for the next. The last digits of a scale
-    # depend on the guess: not on other nodes', where the run may begin before all are known.
+    # depend on the guess: not on other nodes', where a run may begin before all are known.
     order = sorted(zip(nodes, wanted, strict=True), key=lambda row: (row[0].rate, row[1].released))
     for node, want in order:
         if want in costs:
@@ -431,7 +431,7 @@ def _noised(config: Config, release: Release, nodes: Sequence[NodeRelease]) -> t
             same = [index for index, other in enumerate(wanted) if other == want]
             failures.setdefault(_refused(want, error), []).extend(same)
             costs[want] = NodePlan(**vars(node))
-        if costs[want].noise_scale and not config.begins_without:
+        if costs[want].noise_scale and not config.plans_each_node_alone:
             initial_guess = costs[want]
     if failures:
         more = f"; and {len(failures) - 3} more groups of nodes" if len(failures) > 3 else ""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tacit import data, gradients
 from tacit.algorithms.variance_reduction.estimators import DifferenceOptions
-from tacit.communication.peers import ALONE, Peers, Placement, gone_ranks, place
+from tacit.communication.peers import ALONE, Peers, Placement, place
 from tacit.communication.received import EXPERIMENT, IDENTITY, Experiment
 from tacit.config import GIVEN, Config
 from tacit.data import Dataset, Schema, StackedData
@@ -434,7 +434,8 @@ def _agreed_records(
     own = Experiment(identity={**settings, **layout, **computed}, records=train.sizes.tolist())
     experiments = peers.share("experiment", own, EXPERIMENT)
     compare([experiment.identity for experiment in experiments])
-    return counts([experiment.records for experiment in experiments], placement, gone_ranks(peers))
+    absent = [site.rank for site in peers.seen() if site.left_from == 0]
+    return counts([experiment.records for experiment in experiments], placement, absent)
 
 
 def _table_notes(

@@ -111,7 +111,8 @@ class RunState:
     reserved: int = 0  # steps up to this one are reserved by this session, or were paid before
     since: Mapping[int, Sequence[Interval]] = field(default_factory=dict)
     """What this session had reserved already for this process's nodes, where it comes back."""
-    paid: int = 0  # steps up to this one stay charged, whether they are sent or not
+    paid: int = 0  # steps up to this one stay charged everywhere, whether they are sent or not
+    own_paid: int = 0  # likewise at this process, by its own ledgers
     began: float = field(default_factory=time.perf_counter)
 
     @property
@@ -286,8 +287,9 @@ def begin(
         rows=rows,
         started=known,
         message=terms.message,
-        notes=terms.notes if terms.lacking is None else (*terms.notes, terms.lacking),
+        notes=tuple(filter(None, (*terms.notes, *terms.absences, terms.lacking))),
         paid=terms.paid if terms.paid > terms.first else 0,
+        own_paid=terms.own_paid if terms.own_paid > terms.first else 0,
         since={node: intervals[len(terms.own.get(node, ())) :] for node, intervals in own.items()},
         averages=averages,
         objective=_objective(job, algorithm.models(state)),
@@ -328,7 +330,8 @@ class SessionTerms(BaseModel):
     Attributes:
         first: the step that it goes on from.
         until: the step at which it ends.
-        paid: up to which step all was charged before.
+        paid: up to which step all was charged before, at every process.
+        own_paid: likewise at this one.
         charged: what every node had reserved, those of others as reported.
         own: what the nodes of this process had reserved, as it stood in the ledger.
         message: why it ends before the plan does.
@@ -336,6 +339,7 @@ class SessionTerms(BaseModel):
         rejoining: whether a process comes back that was left out.
         comes_back: whether this one does.
         notes: what people should know.
+        absences: likewise, of who was left out of earlier steps.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -343,6 +347,7 @@ class SessionTerms(BaseModel):
     first: int
     until: int
     paid: int
+    own_paid: int
     charged: dict[int, list[tuple[int, int]]]
     own: dict[int, list[tuple[int, int]]]
     message: str | None
@@ -350,6 +355,7 @@ class SessionTerms(BaseModel):
     rejoining: bool
     comes_back: bool = False
     notes: tuple[str, ...]
+    absences: tuple[str, ...]
 
 
 _TERMS_NAME = "terms"
@@ -378,7 +384,6 @@ def _agreed_terms(
         kept, damaged = checkpoints.sound(folder.path, job.digest, _run_id(ledger))
         first, lacking = _common_checkpoint(kept, peers, plan.steps, rejoining)
         notes = tuple(f"{name} is damaged, and was not used" for name in damaged)
-        notes += _back(peers, rejoining, first)
     if left_out:
         _pay(plan, peers.session, ledger, first)
     own = {} if ledger is None else ledger.charged()
@@ -395,11 +400,13 @@ def _agreed_terms(
         )
     _check_reserved(folder, own, first)
     # Steps that no process has sent since its stop kept them charged; else they are charged again.
+    # What this process pays, its own ledgers say; what others say is for what all are shown.
     own_paid = first if ledger is None or not resume else ledger.paid_until(first)
     paid = max(first, min(peers.share("steps that are paid for", own_paid, STEP)))
     # Each process answers for the budgets of its own nodes, from its own ledger.
     again = drawn_again(job, job.hosted, first)
-    covered, message = affordable(plan, own, first, ledger if resume else None, paid, again)
+    known = ledger if resume else None
+    covered, message = affordable(plan, own, first, known, own_paid, again)
     until, rank = _agreed_end(peers, plan, first, covered)
     if until < covered:
         message = (
@@ -412,6 +419,7 @@ def _agreed_terms(
         first=first,
         until=until,
         paid=paid,
+        own_paid=own_paid,
         charged={node: list(intervals) for node, intervals in charged.items()},
         own={node: list(intervals) for node, intervals in own.items()},
         message=message,
@@ -419,13 +427,15 @@ def _agreed_terms(
         rejoining=any(rejoining),
         comes_back=left_out,
         notes=notes,
+        absences=_absences(peers, rejoining, first),
     )
 
 
-def _back(peers: Peers, rejoining: Sequence[bool], first: int) -> tuple[str, ...]:
-    """What people should know of sites that were left out."""
+def _absences(peers: Peers, rejoining: Sequence[bool], first: int) -> tuple[str, ...]:
+    """What people should know of sites that were left out, now and in sessions before."""
+    before = peers.session.earlier(_TERMS_NAME, _TERMS)
     names = [site.name for site, back in zip(peers.seen(), rejoining, strict=False) if back]
-    return tuple(
+    return (() if before is None else before.absences) + tuple(
         f"{name} was left out of steps before {first}, and came back with the server's model: its "
         "epsilon is as if it had made them all"
         for name in names
@@ -451,7 +461,9 @@ def _pay(plan: Plan, session: SessionMemory, ledger: RunLedger | None, first: in
         BudgetError: its budgets do not cover a step more.
     """
     before = session.earlier(_TERMS_NAME, _TERMS)
-    began, paid, known = (0, 0, {}) if before is None else (before.first, before.paid, before.own)
+    began, paid, known = 0, 0, {}
+    if before is not None:
+        began, paid, known = before.first, before.own_paid, before.own
     unsent = max(session.rejoins or 0, began)
     if first < unsent:
         expected = (
@@ -532,7 +544,7 @@ def together(
             continue
         nodes = job.placement.hosted(rank)
         if rank in gone:  # the run went on without it: as if it had made all steps of this process
-            lists = [listed[0]] * len(nodes)
+            lists = [shared[0][0]] * len(nodes)
         if len(lists) != len(nodes):
             raise PeerError(
                 f"rank {rank} gave reserved steps of {len(lists)} nodes, not {len(nodes)}"

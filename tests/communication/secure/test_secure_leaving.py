@@ -101,7 +101,7 @@ def test_a_client_that_was_left_out_comes_back_with_the_model_of_the_server(tmp_
         group.until(lambda: waits(group, "west"))
         west.kill()
         west = group.train("west", file, resume=True)
-        until_west_is_in(group, gate, LATER, LATER + 1, steps)
+        until_it_is_in("west", group, gate, LATER, LATER + 1, steps)
         for victim in group.names:  # and who comes back to that session is no other
             group.running[victim].kill()
             group.train(victim, file, resume=True, tamper=gated(gate))
@@ -158,7 +158,7 @@ def test_a_client_that_comes_after_the_others_began_takes_part_from_a_round_on(
         group.until(lambda: "west came after the others had begun" in west.said("err"))
         west.kill()
         group.train("west", file)
-        until_west_is_in(group, gate, HELD, HELD + 1, steps)
+        until_it_is_in("west", group, gate, HELD, HELD + 1, steps)
         gate.write_text(str(steps))
         answers = group.ends()
         assert [answer.code for answer in answers] == [0, 0, 0], [one.err for one in answers]
@@ -182,6 +182,47 @@ def test_a_client_that_comes_after_the_others_began_takes_part_from_a_round_on(
     assert_near(models_of(run, (0, 1, 2)), nodes_of(alone))
 
 
+def test_one_that_comes_is_taken_in_while_another_is_still_away(tmp_path: Path) -> None:
+    steps, names = 60, ("north", "south", "centre", "west", "east")
+    first = names[:3]
+    changes: dict[str, Any] = {
+        # All the patience that the run has would be waited for east, each time that all meet.
+        "train": {**TRAIN, "steps": steps, "patience": 12.0},
+        "nodes": {"count": 5},
+    }
+    file, gate = written(tmp_path, "server", **changes), tmp_path / "gate"
+    with consortium(tmp_path, names) as group:
+        gate.write_text(str(HELD))
+        group.relay()
+        for name in first:
+            group.train(name, file, tamper=gated(gate))
+        group.until_step(HELD, *first)
+        group.train("west", file)
+        group.until(lambda: waits(group, "west"))
+        until_it_is_in("west", group, gate, HELD, HELD + 1, steps, first)
+        reached = max(status_of(group.rank_folder(name))["step"] for name in first)
+        group.train("east", file)
+        group.until(lambda: waits(group, "east"))
+        until_it_is_in("east", group, gate, reached, reached + 1, steps, first)
+        gate.write_text(str(steps))
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [0] * 5, [one.err for one in answers]
+        assert answers[0].err.count("east did not come within train.patience") == 2
+        run = gathered(group, tmp_path / "gathered")
+    found = result_of(run)
+    said = "; ".join(found["notes"])
+    begun = [re.search(rf"{name} was left out of steps before (\d+), and", said) for name in names]
+    assert begun[:3] == [None] * 3
+    assert begun[3] is not None, said
+    assert begun[4] is not None, said
+    west, east = int(begun[3][1]), int(begun[4][1])
+    assert HELD < west < east < steps
+    changes["faults"] = {"down": [[3, 0, west], [4, 0, east]]}
+    alone = simulated(written(tmp_path / "away", "server", **changes), tmp_path / "alone")
+    assert_near(models_of(run, range(5)), nodes_of(alone))
+    assert charged(run) == dict.fromkeys(range(5), dict.fromkeys(range(steps), 1))
+
+
 def test_a_run_that_was_stopped_goes_on_without_the_one_that_it_had_lost(tmp_path: Path) -> None:
     steps = 60
     train = {**TRAIN, "steps": steps}
@@ -203,7 +244,7 @@ def test_a_run_that_was_stopped_goes_on_without_the_one_that_it_had_lost(tmp_pat
         assert said_of_west(group) == ["gone", "gone"]
         group.train("west", file, resume=True)
         group.until(lambda: waits(group, "west"))
-        until_west_is_in(group, gate, stopped, stopped + 2, steps)
+        until_it_is_in("west", group, gate, stopped, stopped + 2, steps)
         gate.write_text(str(steps))
         answers = group.ends()
         assert [answer.code for answer in answers] == [0, 0, 0], [one.err for one in answers]
@@ -297,20 +338,30 @@ def test_one_with_a_state_of_its_own_is_told_that_it_was_left_out(tmp_path: Path
         assert "--site = 'west': was left out, from step 10" in told.refusal
 
 
-def until_west_is_in(group: Consortium, gate: Path, before: int, first: int, steps: int) -> None:
-    """Let the others go on, as slowly as those do whom it comes back to, until it made a step.
+def until_it_is_in(
+    name: str,
+    group: Consortium,
+    gate: Path,
+    before: int,
+    first: int,
+    steps: int,
+    others: Sequence[str] = ("north", "south"),
+) -> None:
+    """Let the others go on, as slowly as those do whom a site comes back to, until it made a step.
 
     Args:
+        name: of the site.
         group: of the sites.
         gate: see `gated`.
-        before: a step that west has not come beyond yet.
+        before: a step that the site has not come beyond yet.
         first: the step that the others may make next.
         steps: of the run.
+        others: who goes on.
     """
     for step in range(first, steps):
         gate.write_text(str(step))
-        group.until_step(step, "north", "south")
-        if status_of(group.rank_folder("west")).get("step", 0) > before:
+        group.until_step(step, *others)
+        if status_of(group.rank_folder(name)).get("step", 0) > before:
             return
 
 
@@ -325,7 +376,11 @@ def test_those_that_go_on_outlive_their_own_kills_and_agree(kind: str, tmp_path:
     models = []
     for number, victims in enumerate([(), ("south", "north")]):
         folder = tmp_path / str(number)
-        file, gate = written(folder, kind), folder / "gate"
+        # Who comes back plans with what the lost one had stated: the noise rests on its records.
+        nodes = {"count": 3, "partition": "dirichlet", "alpha": 0.5}
+        privacy = {"noise_std": None, "epsilon": 3.0}
+        changes = {"nodes": nodes, "privacy": privacy, "train": {**TRAIN, "seed": 1}}
+        file, gate = written(folder, kind, **changes), folder / "gate"
         with consortium(folder) as group:
             lost(group, file, gate, until=LATER)
             group.until_step(LATER, "north", "south")

@@ -392,22 +392,56 @@ def test_what_is_seen_of_sites_is_what_their_beats_say(tmp_path):
 # Who was left out, and is taken back.
 
 
-def test_all_meet_again_once_everybody_who_was_left_out_waits_and_owes_no_step(tmp_path):
+@pytest.mark.parametrize("lets_begin", [True, False])
+def test_all_meet_again_once_who_was_left_out_waits_and_owes_no_step(tmp_path, lets_begin):
     mesh = Mesh(3)
-    with facing_puppets(mesh, tmp_path) as (wire, _):
+    with facing_puppets(mesh, tmp_path, lets_begin=lets_begin) as (wire, _):
         sites, now = cluster(wire), time.monotonic()
         wire.step = 9
         for left, back, expected in (
             ({}, {}, False),
+            ({}, {2: (now, 9)}, False),
             ({2: 8}, {}, False),
             ({2: 8}, {2: (now, 9)}, True),
             ({2: 8}, {2: (now, 10)}, False),  # it may have sent something of that step
             ({2: 8}, {2: (now - 2 * AWAY, 9)}, False),  # it has gone again
-            ({1: 7, 2: 8}, {2: (now, 9)}, False),  # all would wait for the other one
+            # Where nobody may begin without a site, all would wait for the other one.
+            ({1: 7, 2: 8}, {2: (now, 9)}, lets_begin),
+            ({1: 7, 2: 8}, {1: (now - 2 * AWAY, 9), 2: (now, 9)}, lets_begin),
+            ({1: 7, 2: 8}, {1: (now, 10), 2: (now, 9)}, False),
             ({1: 7, 2: 8}, {1: (now, 0), 2: (now, 9)}, True),
         ):
             wire.left, wire.back = left, back
-            assert sites._all_are_back() is expected
+            assert sites._calls_back() is expected
+        wire.left = {}
+
+
+@pytest.mark.parametrize("lets_begin", [True, False])
+def test_a_stopped_run_need_not_wait_for_who_was_away_and_waits_for_the_others(
+    tmp_path, lets_begin
+):
+    mesh = Mesh(4)
+    with facing_puppets(mesh, tmp_path, lets_begin=lets_begin) as (wire, _):
+        sites, now = cluster(wire), time.monotonic()
+        assert sites._goes_on_without({1}) is None  # it did not stop, but end
+        sites._stop_vote = Asked(outcome=True)
+        sites._stop_vote.stopped = True
+        assert sites._goes_on_without(set()) is None
+        wire.peers()[2].heard = now - 2 * AWAY
+        following = sites._goes_on_without({1, 2})
+        if lets_begin:
+            assert following is not None
+            assert (set(following.without), following.absent) == ({1, 2}, ())
+        else:
+            assert following is None
+        wire.step, wire.left, wire.back = 9, {2: 7, 3: 8}, {3: (now, 9)}
+        wire.streams.note("what was agreed", "this")
+        sites.meets_again = True
+        following = sites._goes_on_without({1})
+        assert following is not None
+        assert set(following.without) == ({1, 2, 3} if lets_begin else {2, 3})
+        assert following.absent == (2,)
+        assert following.earlier == {"what was agreed": "this"}
         wire.left = {}
 
 
@@ -458,7 +492,7 @@ def test_of_which_step_a_site_may_have_sent_something_it_says_by_what_it_has_wri
         mortal = meshes.MortalJournal(folder, None, random.Random(0))
         wire = met(mortal)
         cluster(wire).session.keep(0)
-        assert wire.reached == -1
+        assert wire.streams.reached == -1
         for step in range(4):
             wire.begin_step(step)
             if step != 1:  # none of its clients takes part in that round
@@ -470,13 +504,13 @@ def test_of_which_step_a_site_may_have_sent_something_it_says_by_what_it_has_wri
         for segment in folder.glob("received-*"):
             segment.write_bytes(b"")
         again = met(Journal(folder))
-        assert again.reached == 3
+        assert again.streams.reached == 3
         again.begin_step(2)
         again.snapshot(2)  # what the first process had sent beyond it is not forgotten
         again.close(ended=False, linger=0.0)
         last = mesh.wire(1, folder)
         mesh.start(last, 2)
-        assert last.reached == 3
+        assert last.streams.reached == 3
         before = last.session.secret
         cluster(last, returned_to=2).close(ended=False, error=LeftOutError("west was left out"))
     finally:

@@ -528,7 +528,7 @@ def test_a_site_that_is_taken_back_waits_in_a_session_with_other_keys(tmp_path):
         until(lambda: west._failure is not None)
         with pytest.raises(LeftOutError, match="west was left out"):
             west.check()
-        west.close(ended=False, linger=0.0, following=Session.new(rejoins=7))
+        west.close(ended=False, linger=0.0, following=lambda late: Session.new(rejoins=7))
         again = mesh.wire(2, tmp_path / "west")
         written = Journal(tmp_path / "west")
         assert again.session == written.session()

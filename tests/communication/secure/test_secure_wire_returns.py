@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -57,7 +60,7 @@ class Life:
                 if wire is not None:
                     self.mesh.kill(wire, journal)
                 journal.close()
-                if cuts:
+                if cuts and self.draws.random() < 0.5:  # the machine stops with the process, or not
                     meshes.power_cut(self.folder, self.draws)
 
     def ended(self) -> bool:
@@ -72,11 +75,11 @@ class Life:
         self.mesh.start(wire, at)
         wire.form(LIMIT)
         state = self.checkpoints.get(at or 0, "start")
-        if wire.notes:  # what a snapshot says and what its checkpoint says belong together
-            assert wire.notes["state"] == state
+        if wire.streams.notes:  # what a snapshot says and what its checkpoint says belong together
+            assert wire.streams.notes["state"] == state
         for step in range(at or 0, rounds):
             if step % every == 0 and step != at:
-                wire.note("state", state)
+                wire.streams.note("state", state)
                 wire.snapshot(step)
                 journal._burn()
                 if step:
@@ -423,3 +426,100 @@ def test_an_ended_session_is_gone_and_its_keys_with_it(tmp_path):
         assert not again.returned
         assert again.session.secret != secret
         again.close(ended=False, linger=0.0)
+
+
+class Unsynced(meshes.MortalJournal):
+    """One whose process is killed after it wrote something, and before that is on the disk."""
+
+    armed = False
+
+    def add_sent(self, records) -> None:
+        written = list(records)
+        self._append("sent", b"".join(record.packed() for record in written))
+        if self.armed:
+            self.dead.set()
+            raise meshes.KilledError
+        os.fdatasync(self._descriptors["sent"])
+
+    def sync_received(self) -> None:
+        if self.armed:
+            self.dead.set()
+            raise meshes.KilledError
+        super().sync_received()
+
+
+class Worst(random.Random):
+    """Nothing of what was not brought to the disk is there after a power cut."""
+
+    def randint(self, a: int, b: int) -> int:
+        return a
+
+
+@contextmanager
+def killed_before_the_disk(
+    mesh: Mesh, folder: Path, act: Callable[[Wire, Wire], None]
+) -> Iterator[Wire]:
+    """South, which site 0 has met; it was killed in the middle of what it was made to do."""
+    south = mesh.wire(1, folder / "south")
+    mesh.start(south)
+    journal = Unsynced(folder / "own", None, random.Random(0))
+    first = mesh.wire(0, folder / "own", journal)
+    mesh.start(first)
+    meshes.together([partial(one.form, LIMIT) for one in (first, south)])
+    journal.armed = True
+    act(first, south)
+    until(journal.dead.is_set, "its death")
+    mesh.kill(first, journal)
+    try:
+        yield south
+    finally:
+        south.close(ended=False, linger=0.0)
+        mesh.end()
+
+
+def process(mesh: Mesh, folder: Path) -> tuple[Wire, meshes.MortalJournal]:
+    """Another process of site 0."""
+    journal = meshes.MortalJournal(folder / "own", None, random.Random(0))
+    wire = mesh.wire(0, folder / "own", journal)
+    mesh.start(wire)
+    wire.form(LIMIT)
+    return wire, journal
+
+
+def test_what_a_killed_process_wrote_is_on_the_disk_before_anything_rests_on_it(tmp_path):
+    """Killed before the disk had its digest, then a power cut: another message would leave."""
+    mesh = Mesh(2)
+
+    def send(wire: Wire, south: Wire) -> None:
+        wire.begin_step(7)
+        wire.send(1, "exchange", b"f(r) + noise", limit=LIMIT)
+
+    with killed_before_the_disk(mesh, tmp_path, send):
+        assert mesh.sent == []
+        second, journal = process(mesh, tmp_path)
+        send(second, second)
+        until(lambda: mesh.sent, "the message")
+        mesh.kill(second, journal)
+        meshes.power_cut(tmp_path / "own", Worst())
+        third, _ = process(mesh, tmp_path)
+        assert third.streams.reached == 7
+        with pytest.raises(LeakError):
+            third.send(1, "exchange", b"f(q) + noise", limit=LIMIT)
+        third.close(ended=False, linger=0.0)
+    assert mesh.mixed() == []
+
+
+def test_what_came_is_on_the_disk_before_its_sender_may_forget_it(tmp_path):
+    mesh = Mesh(2)
+
+    def hear(wire: Wire, south: Wire) -> None:
+        south.send(0, "exchange", b"r", limit=LIMIT)
+
+    with killed_before_the_disk(mesh, tmp_path, hear) as south:
+        second, journal = process(mesh, tmp_path)
+        until(lambda: not meshes.unacknowledged(south)[0], "an acknowledgement")
+        mesh.kill(second, journal)
+        meshes.power_cut(tmp_path / "own", Worst())
+        third, _ = process(mesh, tmp_path)
+        assert third.take(1, "exchange", limit=LIMIT) == b"r"
+        third.close(ended=False, linger=0.0)

@@ -64,6 +64,7 @@ _LONGEST_SESSION = 2**27  # bytes
 _WHERE = "--site"
 
 _Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+_Rank = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class Session(BaseModel):
@@ -78,8 +79,12 @@ class Session(BaseModel):
         ended: whether it has come to a clean end.
         rejoins: of a session that waits to be taken back, the first step of which this site has
             sent nothing in the session before.
-        earlier: of such a session, the notes of the session before.
+        has_met: whether this site has met the others since it waits to be taken in.
+        earlier: the notes of the session before, where this one goes on without a site or takes
+            one back.
         without: ranks without which the run went on when it was stopped.
+        absent: of these, who was away when the others stopped to take the rest back: they begin
+            without them at once.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -90,8 +95,10 @@ class Session(BaseModel):
     starts: Annotated[int, Field(ge=0, lt=2**53)] = 0
     ended: bool = False
     rejoins: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    has_met: bool = False
     earlier: dict[str, str] = Field(default_factory=dict)
-    without: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = ()
+    without: tuple[_Rank, ...] = ()
+    absent: tuple[_Rank, ...] = ()
 
     @classmethod
     def new(
@@ -100,6 +107,7 @@ class Session(BaseModel):
         rejoins: int | None = None,
         earlier: Mapping[str, str] | None = None,
         without: Iterable[int] = (),
+        absent: Iterable[int] = (),
     ) -> Session:
         """One that nobody has met in."""
         return cls(
@@ -108,6 +116,7 @@ class Session(BaseModel):
             rejoins=rejoins,
             earlier=dict(earlier or {}),
             without=tuple(without),
+            absent=tuple(absent),
         )
 
 
@@ -240,17 +249,24 @@ class Journal:
             self._remove_all()
 
     def begin_segment(self, step: int) -> None:
-        """Write what follows into the segment of a step; what it holds already stays."""
+        """Write what follows into the segment of a step; what it holds already stays.
+
+        That is brought to the disk: a process that was killed may have written it and no more, and
+        what is read here counts as safe from now on.
+        """
         with self._opened:
             self._let_go()
             for kind in _SEGMENTS:
                 path = self.folder / f"{kind}-{step:08d}"
                 with plain_errors(_WHERE, path):
-                    if path.exists():  # but for the part of a record at its end
+                    found = path.exists()
+                    if found:  # but for the part of a record at its end
                         os.truncate(path, _whole_bytes(path))
                     flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
                     self._descriptors[kind] = os.open(path, flags, 0o600)
                     os.fchmod(self._descriptors[kind], 0o600)
+                    if found:
+                        os.fdatasync(self._descriptors[kind])
             with plain_errors(_WHERE, self.folder):
                 sync_folder(self.folder)
 

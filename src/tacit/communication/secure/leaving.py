@@ -117,6 +117,6 @@ def say_back(step: int) -> None:
     """Log that the run stops for sites that were left out."""
     _log.warning(
         "who was left out is back: the run stops after step %d, and goes on from there with all "
-        "sites",
+        "that are there",
         step,
     )

@@ -45,7 +45,7 @@ class Meeting:
             InputError: others go on with a session of which nothing is here.
             PeerError: rank 0 begins without whom this site does not let it.
         """
-        without = self.left_by_rank_0()
+        without = self.left_by_rank_0(session)
         # Of others than rank 0, what they say may be of a session that ends when it has begun.
         self.refuse_forgotten(session, [0] if self.own else set(self.peers) - set(session.without))
         if not self.missing(session) <= without:
@@ -64,6 +64,12 @@ class Meeting:
             or view.beat.nonce_of_receiver not in (None, session.nonce)
         }
 
+    def can_begin(self, session: Session, without: Collection[int]) -> bool:
+        """Whether this site, which has to be rank 0, can begin if none of these come any more."""
+        missing = self.missing(session)
+        many = 2 * len(missing) < len(self.sites)
+        return self.own == 0 and self.lets_begin and many and missing <= set(without)
+
     @property
     def _first(self) -> Beat | None:
         """What rank 0 says, where that is another site."""
@@ -79,15 +85,19 @@ class Meeting:
         """Whether rank 0 has begun without this site, by its word."""
         return self._first is not None and self._first.nonce_of_receiver == ABSENT
 
-    def left_by_rank_0(self) -> set[int]:
+    def left_by_rank_0(self, session: Session) -> set[int]:
         """The ranks without which rank 0 has begun, by its word.
 
         Raises:
-            PeerError: this site does not let it.
+            PeerError: this site does not let it, or is itself one of those whom rank 0 has met.
         """
-        said = () if self._first is None else self._first.left
-        left = {rank for rank, step in said if step == 0}
+        if self._first is None:
+            return set()
+        left = {rank for rank, step in self._first.left if step == 0}
         self.check_left(left, allowed=self.lets_begin)
+        if self.own in left and self._first.nonce_of_receiver == session.nonce:
+            first, name = self.sites[0], self.sites[self.own]
+            raise PeerError(f"{first} says that it has met {name}, and begins without it")
         return left
 
     def check_left(self, left: Collection[int], *, allowed: bool) -> None:
@@ -128,23 +138,34 @@ class Meeting:
                     "and start a new run",
                 )
 
-    def waiting(self, session: Session, *, has_part: bool) -> Session:
-        """The session of a site that waits to be taken in, and has sent nothing of any step.
-
-        Raises:
-            InputError: it may have taken part in the run before.
-        """
+    def waiting(self, session: Session) -> Session:
+        """The session of a site that waits to be taken in, and has sent nothing of any step."""
         name = self.sites[self.own]
-        if has_part:
-            raise InputError(
-                "--site",
-                self.folder,
-                f"the others have begun this run without {name}, of which a run folder is here: "
-                "if it is of an earlier run, start this one under its own name; else stop all "
-                "sites, and go on together with --resume",
-            )
         _log.warning("%s came after the others had begun: it waits until they take it in", name)
         return session.model_copy(update={"rejoins": 0})
+
+    def refuse_part(self, session: Session, *, has_part: bool) -> None:
+        """Refuse a site that may have taken part in the run, and would come as one that has not.
+
+        Args:
+            session: of this site.
+            has_part: whether it has a ledger of the run.
+
+        Raises:
+            InputError: the others have begun without it, and it cannot tell what it has sent.
+        """
+        if session.rejoins is None:  # it would say that nothing was sent
+            if not self.begun_without or not (has_part or session.earlier):
+                return
+        elif not has_part or session.rejoins or session.earlier or session.has_met:
+            return  # a ledger that came after it began to wait would be of an earlier time
+        raise InputError(
+            "--site",
+            self.folder,
+            f"the others have begun this run without {self.sites[self.own]}, of which a run folder "
+            "is here: if it is of an earlier run, start this one under its own name; else this "
+            "site cannot take part in the run any more",
+        )
 
     def met(self, session: Session, without: Collection[int]) -> Session:
         """The session with the random numbers of all that begin it."""
@@ -152,7 +173,8 @@ class Meeting:
         for rank, view in self.peers.items():
             beat = None if rank in without else view.beat
             nonces[rank] = ABSENT if beat is None else beat.nonce
-        return session.model_copy(update={"nonces": tuple(nonces)})
+        has_met = session.rejoins is not None
+        return session.model_copy(update={"nonces": tuple(nonces), "has_met": has_met})
 
     def not_met(self, limit: float) -> PeerError:
         """The error of sites that have not come within so many seconds."""

@@ -11,7 +11,7 @@ import hashlib
 import struct
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -79,22 +79,22 @@ class SiteSession:
 
     def remember(self, name: str, make: Callable[[], T], schema: Form[T]) -> T:
         """What was made when the session began."""
-        noted = self._wire.notes.get(name)
+        noted = self._wire.streams.notes.get(name)
         if noted is not None:
             return schema.read(noted, self._wire.own, name)
         made = make()
-        self._wire.note(name, schema.write(made))
+        self._wire.streams.note(name, schema.write(made))
         return made
 
     def earlier(self, name: str, schema: Form[T]) -> T | None:
-        """What was remembered of the session in which this site was left out."""
+        """What was remembered of the session before; see `Session`."""
         noted = self._wire.session.earlier.get(name)
         return None if noted is None else schema.read(noted, self._wire.own, name)
 
     def keep(self, step: int) -> None:
         """Write down where the streams stand, before the checkpoint of a step is written."""
         self._votes.forget()
-        self._wire.note(_VOTE, str(self._votes.number))
+        self._wire.streams.note(_VOTE, str(self._votes.number))
         self._wire.snapshot(step)
 
     def kept(self, step: int) -> None:
@@ -144,9 +144,9 @@ class SiteCluster:
         journal tells which messages had come. What one site writes down changes no other's
         messages: who keeps what was for the lost one, keeps it for itself.
 
-        A lost site that comes back gives its session up (`begin_anew`), and waits. Once all lost
-        ones do so, rank 0 asks for a stop, at a step of which none of them has sent anything, and
-        all sites meet in a new session.
+        A lost site that comes back gives its session up (`begin_anew`), and waits. Then rank 0
+        asks for a stop, at a step of which the site has sent nothing, and all that are there meet
+        in a new session; see `_calls_back`.
         """
         self._goes_on, self._takes_back = goes_on, takes_back
         return lambda step: frozenset(
@@ -212,7 +212,7 @@ class SiteCluster:
             self.wire.may_leave = self._may_leave if leaving else None
             self.wire.takes_back = leaving and self._takes_back
             self.wire.state_fact(_LEAVING, FLAG.write(leaving), limit=self.timeout)
-        self._votes.number = int(self.wire.notes.get(_VOTE, "-1"))
+        self._votes.number = int(self.wire.streams.notes.get(_VOTE, "-1"))
         self._stop_vote = StopVote(
             self.rank, self.processes, first + 1, self._votes, wait=self._votes.wait
         )
@@ -225,7 +225,7 @@ class SiteCluster:
         """Whether to stop before this step: the same answer at every site; see `StopVote`."""
         assert self._stop_vote is not None, "begin first"
         if self.rank == 0 and self._takes_back:
-            self._calls = self._calls or self._all_are_back()
+            self._calls = self._calls or self._calls_back()
         stop = self._stop_vote.stop(step, asked or self._calls)
         if stop and self._takes_back:
             wanted = not asked and (self._calls or self.rank > 0)
@@ -235,16 +235,28 @@ class SiteCluster:
                 say_back(step)
         return stop
 
-    def _all_are_back(self) -> bool:
-        """At rank 0: whether all that are left out wait, and can come back at the next step.
+    def _calls_back(self) -> bool:
+        """At rank 0: whether to stop, since sites that are left out wait, and can come back now.
 
-        Otherwise all sites would wait for one that may be away for good.
+        Where a run cannot begin without a site, all of them have to wait: otherwise all would wait
+        for one that may be away for good.
         """
-        now, back = time.monotonic(), self.wire.back
-        return bool(self.wire.left) and all(
-            rank in back and now - back[rank][0] < AWAY and back[rank][1] <= self.wire.step
-            for rank in self.wire.left
+        waiting = self._waiting()
+        can = all(first <= self.wire.step for first in waiting.values())
+        return (
+            can
+            and bool(waiting)
+            and (self.wire.lets_begin or waiting.keys() == self.wire.left.keys())
         )
+
+    def _waiting(self) -> dict[int, int]:
+        """Who is left out and waits now, and the first step at which it can come back."""
+        now = time.monotonic()
+        return {
+            rank: first
+            for rank, (heard, first) in tuple(self.wire.back.items())
+            if rank in self.wire.left and now - heard < AWAY
+        }
 
     def seen(self) -> Sequence[PeerState]:
         """What is known of every site; see `Peers.seen`."""
@@ -253,8 +265,8 @@ class SiteCluster:
             _state(rank, name, self.wire.peers().get(rank), now)
             for rank, name in enumerate(self.wire.sites)
         ]
-        for rank in tuple(self.wire.left):
-            states[rank] = replace(states[rank], state="gone")
+        for rank, first in tuple(self.wire.left.items()):
+            states[rank] = replace(states[rank], state="gone", left_from=first)
         awaited = () if self.wire.waiting_for < 0 else (self.wire.waiting_for,)
         count, refused = self.wire.refused
         states[self.rank] = PeerState(
@@ -286,24 +298,44 @@ class SiteCluster:
         """
         if ended and not self.meets_again and self.wire.takes_back:
             self.wire.takes_back = False
-        session, following = self.wire.session, None
         begun = self._stop_vote is not None or self.session.returned_to is not None
         left_out = isinstance(error, LeftOutError)
-        if ended:
-            if self._stop_vote is not None and self._stop_vote.stopped and self.wire.left:
-                following = Session.new(without=self.wire.left)
-        elif left_out and begun:
-            following = Session.new(rejoins=self.wire.reached + 1, earlier=self.wire.notes)
-        elif not begun and self._is_given_up(error):
+
+        def following(late: Set[int]) -> Session | None:
+            if ended:
+                return self._goes_on_without(late)
+            if left_out and begun:
+                streams = self.wire.streams
+                return Session.new(rejoins=streams.reached + 1, earlier=streams.notes)
+            if begun or not self._is_given_up(error):
+                return None
             # What was stated stands in a session: with a file that was mended, all need another.
-            following = Session.new(
-                rejoins=session.rejoins, earlier=session.earlier, without=session.without
-            )
+            fresh = Session.new()
+            kept = {"secret": fresh.secret, "nonce": fresh.nonce, "nonces": None, "starts": 0}
+            return self.wire.session.model_copy(update=kept)
+
         self.wire.close(ended=ended, linger=self.timeout, following=following)
         self._carrier.close()
-        if left_out and following is None:
+        if left_out and not begun and self.wire.session.rejoins is None:
             expected = "was left out before it began to take part: start a new run"
             raise InputError("--site", self.wire.sites[self.rank], expected)
+
+    def _goes_on_without(self, late: Set[int]) -> Session | None:
+        """The session that follows a stop, where some may not come to it.
+
+        Args:
+            late: ranks that have not come to the end of this one; where the run may begin without
+                them, they need not come.
+        """
+        if self._stop_vote is None or not self._stop_vote.stopped:
+            return None
+        without = set(self.wire.left) | (late if self.wire.lets_begin else set())
+        if not without:
+            return None
+        peers, now = self.wire.peers(), time.monotonic()
+        here = {rank for rank in late if now - peers[rank].heard < AWAY} - self.wire.left.keys()
+        absent = without - here - self._waiting().keys() if self.meets_again else ()
+        return Session.new(without=without, absent=absent, earlier=self.wire.streams.notes)
 
     def _is_given_up(self, error: BaseException | None) -> bool:
         """Whether a session ends of which this site has begun no step.
@@ -534,7 +566,7 @@ class SiteGatherer(Generic[T]):
 
     def knows(self, rank: int) -> bool:
         """Whether something stands for the parts of this site if it is left out."""
-        if self._unheard is not None or _last(rank) in self._wire.notes:
+        if self._unheard is not None or _last(rank) in self._wire.streams.notes:
             return True
         return self._wire.messages(rank, _METRICS) > 0
 
@@ -551,7 +583,7 @@ class SiteGatherer(Generic[T]):
             try:
                 body = self._wire.take(rank, _METRICS, limit=self._patience)
             except GoneError:  # its last scores stand, and it has no model any more
-                text = self._wire.notes.get(_last(rank))
+                text = self._wire.streams.notes.get(_last(rank))
                 if text is None:
                     assert self._unheard is not None, "left out of a run that needs it"
                     theirs = self._unheard(document, rank)
@@ -561,7 +593,7 @@ class SiteGatherer(Generic[T]):
                 continue
             parts.append(self._part_of(rank, body, step, len(vector)))
             if self._wire.may_leave is not None:
-                self._wire.note(_last(rank), self._schema.write(parts[-1][0]))
+                self._wire.streams.note(_last(rank), self._schema.write(parts[-1][0]))
         return step, parts
 
     def _part_of(self, rank: int, body: bytes, step: int, length: int) -> tuple[T, Tensor]:

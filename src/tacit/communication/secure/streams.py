@@ -275,6 +275,10 @@ class Streams:
         if rank != self._own:
             self.incoming[rank].facts += _fact_bytes(key, text)
 
+    def note(self, name: str, text: str) -> None:
+        """Have a text come back with the next snapshot, in place of an earlier one of that name."""
+        self.notes = {**self.notes, name: text}
+
     def forget(self, keys: Iterable[str]) -> None:
         """Forget what all sites have stated under some keys."""
         for key in keys:

@@ -35,7 +35,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Literal
 
@@ -108,6 +108,7 @@ class Wire:
         lets_begin: whether it can begin without one, likewise.
 
     Attributes:
+        streams: what a snapshot holds; its notes are the run's.
         returned: whether this process comes back to a session that it was in.
         refused: how many messages were refused, and why the last one was.
         bytes_sent: of frames, as handed to the carrier.
@@ -150,8 +151,8 @@ class Wire:
         self._token = secrets.token_hex(16)  # of this process
         self._changed = threading.Condition()
         self._disk = threading.Lock()  # of the journal; taken after the condition, never before
-        self._streams = Streams(own, self.others, journal.whole)
-        self._in, self._out = self._streams.incoming, self._streams.outgoing
+        self.streams = Streams(own, self.others, journal.whole)
+        self._in, self._out = self.streams.incoming, self.streams.outgoing
         self._last = (b"", digest_of(b""))  # the last message that was sent, and its digest
         self._fresh: deque[Record] = deque()  # made, and their digests are not yet in the journal
         self._made = self._journaled = 0  # of those by this process
@@ -173,19 +174,9 @@ class Wire:
         return self._session
 
     @property
-    def reached(self) -> int:
-        """The last step that any process of the session has begun, if a message of it left."""
-        return self._streams.reached
-
-    @property
-    def notes(self) -> Mapping[str, str]:
-        """Texts that come back with a snapshot."""
-        return self._streams.notes
-
-    def note(self, name: str, text: str) -> None:
-        """Have a text come back with the next snapshot; it takes the place of an earlier one."""
-        with self._changed:
-            self._streams.notes = {**self._streams.notes, name: text}
+    def lets_begin(self) -> bool:
+        """Whether the run can begin without a site, by the settings of this one."""
+        return self._meeting.lets_begin
 
     def _digest(self) -> bytes:
         nonces = self._session.nonces
@@ -206,8 +197,8 @@ class Wire:
         self._session = self._session.model_copy(update={"starts": self._session.starts + 1})
         self._journal.write_session(self._session)
         self._unbegun = step is None
-        self._streams.restore(*self._journal.load(step))
-        self.left = left_out(self._streams.stated)
+        self.streams.restore(*self._journal.load(step))
+        self.left = left_out(self.streams.stated)
         self._journal.begin_segment(self._journal.last_segment())
         with self._changed:
             self._publisher = publisher
@@ -220,10 +211,10 @@ class Wire:
     def form(self, limit: float, *, is_new: bool = False, has_part: bool = True) -> None:
         """Wait until every site has come, and write down how they met.
 
-        Rank 0 says when they have met. Where the settings let it, it may begin a new run without
-        some that do not come, and one that was stopped without those that it had lost, as long as
-        more than half are there. Such a site waits to be taken in, and one that was left out to be
-        taken back, as long as it hears rank 0.
+        Rank 0 says when they have met. Where the settings let it, and more than half are there, it
+        begins a new run without some that do not come, and one that was stopped without those that
+        it had lost; at once, where these are known to be away. Who comes later waits to be taken
+        in, or back, as long as it hears rank 0.
 
         Args:
             limit: seconds to wait.
@@ -236,16 +227,14 @@ class Wire:
                 without it.
         """
         if self._session.nonces is None:
-            began = time.monotonic()
-            meeting = self._meeting
+            began, meeting = time.monotonic(), self._meeting
             spare: Collection[int] = self.others if is_new else self._session.without
-            if self.own or not meeting.lets_begin:
-                spare = ()
             with self._changed:
                 while not meeting.all_met(self._session):
                     self._check_failure()
+                    meeting.refuse_part(self._session, has_part=has_part)
                     if meeting.begun_without and self._session.rejoins is None:
-                        self._session = meeting.waiting(self._session, has_part=has_part)
+                        self._session = meeting.waiting(self._session)
                         self._journal.write_session(self._session)
                     rejoins = self._session.rejoins
                     self.step = -1 if rejoins is None else rejoins
@@ -253,17 +242,16 @@ class Wire:
                     left = since + limit - time.monotonic()
                     if left <= 0 and rejoins is None and meeting.rank_0_is_near:
                         left += (GRACE - 1) * limit  # until it has said who meets
+                    absent = self._session.absent if left > 0 else spare
+                    if meeting.can_begin(self._session, absent):
+                        break
                     if left <= 0:
-                        missing = meeting.missing(self._session)
-                        if missing <= set(spare) and 2 * len(missing) < len(self.sites):
-                            break
                         meeting.refuse_forgotten(self._session, self.others)
                         raise meeting.not_met(limit)
                     self._changed.wait(min(left, 0.5))
                 self.step = -1
-                self._write_met(
-                    meeting.left_by_rank_0() if self.own else meeting.missing(self._session)
-                )
+                gone = meeting.left_by_rank_0 if self.own else meeting.missing
+                self._write_met(gone(self._session))
         with self._changed:
             for stream in self._in.values():  # ask for what came too early, or while it was away
                 stream.missing, stream.told = True, -1
@@ -277,9 +265,10 @@ class Wire:
                 self._journal.add_sent(
                     Record(STATED, self.own, 0, key, text.encode()) for key, text in notes.items()
                 )
+        self._token = secrets.token_hex(16)  # what was said before is of sessions that have ended
         self._session = self._meeting.met(self._session, without)
         self._journal.write_session(self._session)
-        self._streams.stated |= notes
+        self.streams.stated |= notes
         self.left = left_out(notes)
         for rank in without:
             say_left(self.sites[rank], 0)
@@ -314,14 +303,14 @@ class Wire:
             self._check_failure()
             if rank in self.left:
                 return
-            if out.number < out.before and self._streams.sent.get((rank, out.number)) != digest:
+            if out.number < out.before and self.streams.sent.get((rank, out.number)) != digest:
                 raise LeakError(
                     f"the message to {self.sites[rank]} at step {self.step} differs from the one "
                     "that was sent before this process came back, and nothing was sent: the "
                     "records, the versions or the machine are not what they were; start a new run"
                 )
             record = Record(UNSENT, rank, out.number, topic, body, digest)
-            if self._streams.sent.pop((rank, out.number), None) is None:
+            if self.streams.sent.pop((rank, out.number), None) is None:
                 self._fresh.append(record)
                 self._made += 1
             self._out[record.rank].hold(record)
@@ -337,7 +326,7 @@ class Wire:
             text: at most 8 MiB.
             limit: as in `send`.
         """
-        streams = self._streams
+        streams = self.streams
         if (self.own, key) in streams.facts:
             return streams.facts[self.own, key]
         self._check_failure()
@@ -353,17 +342,17 @@ class Wire:
 
     def fact(self, rank: int, key: str) -> str | None:
         """What a site has stated; None: nothing yet."""
-        return self._streams.facts.get((rank, key))
+        return self.streams.facts.get((rank, key))
 
     def fact_of(self, rank: int, key: str, *, limit: float) -> str:
         """The same, waiting for it; see `wait_for`."""
-        self.wait_for(rank, lambda: (rank, key) in self._streams.facts, limit)
-        return self._streams.facts[rank, key]
+        self.wait_for(rank, lambda: (rank, key) in self.streams.facts, limit)
+        return self.streams.facts[rank, key]
 
     def forget_facts(self, keys: Iterable[str]) -> None:
         """Forget what all sites have stated under some keys, which nobody will ask for again."""
         with self._changed:
-            self._streams.forget(keys)
+            self.streams.forget(keys)
 
     def messages(self, rank: int, topic: str) -> int:
         """How many messages of a site wait to be read."""
@@ -437,7 +426,7 @@ class Wire:
     def begin_step(self, step: int) -> None:
         """Say in beats which step begins; who is left out during it, is so from a later one."""
         with self._changed:
-            self.step, self._streams.reached = step, max(self.reached, step)
+            self.step, self.streams.reached = step, max(self.streams.reached, step)
 
     def _here(self) -> dict[int, PeerView]:
         return {rank: view for rank, view in self._peers.items() if rank not in self.left}
@@ -448,7 +437,7 @@ class Wire:
         record = Record(STATED, self.own, 0, f"{LEFT}{rank}", str(step).encode())
         with self._disk:
             self._journal.add_sent([record])
-        self._streams.stated[record.topic] = str(step)
+        self.streams.stated[record.topic] = str(step)
         self.left = {**self.left, rank: step}  # others read it meanwhile
         say_left(self.sites[rank], step)
         self._changed.notify_all()
@@ -476,7 +465,7 @@ class Wire:
 
     def has_stated(self, key: str) -> bool:
         """Whether any process of this site has stated a fact in the session."""
-        return (self.own, key) in self._streams.facts or key in self._streams.stated
+        return (self.own, key) in self.streams.facts or key in self.streams.stated
 
     def peers(self) -> Mapping[int, PeerView]:
         """What is known of every other site, by rank."""
@@ -495,7 +484,7 @@ class Wire:
             # What a snapshot holds may leave; a process that comes back earlier finds its digests.
             self._journal_sent(tuple(self._fresh))
             self._strike_off(self._made)
-            records = self._streams.records()
+            records = self.streams.records()
             self._journal.begin_segment(step)
         # Where the process ends here, an earlier snapshot stands, and all segments since.
         self._journal.write_snapshot(step, records)
@@ -505,13 +494,19 @@ class Wire:
         with self._disk:
             self._journal.forget_before(step)
 
-    def close(self, *, ended: bool, linger: float, following: Session | None = None) -> None:
+    def close(
+        self,
+        *,
+        ended: bool,
+        linger: float,
+        following: Callable[[Set[int]], Session | None] = lambda late: None,
+    ) -> None:
         """Stop speaking; where the run has ended, once all that was sent is on others' disks.
 
         Args:
             ended: whether the session has come to its clean end.
             linger: seconds to wait for others that are away.
-            following: the one for which this session is given up, or which follows its end.
+            following: the session that takes this one's place; given who has not come to its end.
         """
         if ended:
             self.state = "done"
@@ -530,6 +525,7 @@ class Wire:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join(5.0)
+        late = {rank for rank, view in self._peers.items() if not view.done}
         try:
             with self._changed:
                 if ended:
@@ -543,8 +539,8 @@ class Wire:
         finally:
             with self._changed, self._disk:
                 self._publisher = None  # nothing is taken any more
-                if following is not None:
-                    self._journal.begin_anew(following)
+                if (session := following(late)) is not None:
+                    self._journal.begin_anew(session)
                 elif ended:
                     self._journal.write_session(self._session.model_copy(update={"ended": True}))
                     self._journal.remove()
@@ -600,17 +596,20 @@ class Wire:
                     self._in[frame.sender].told = -1
                 view.greeted &= beat.token == view.token
                 view.token = beat.token
+            if any(rank >= len(self.sites) for rank, _ in beat.left):
+                raise RefusedError(f"{self.sites[frame.sender]} leaves out a site that is none")
             if beat.echo != self._token:
                 return  # recorded before this process spoke to the other, or not yet an answer
             nonces = self._session.nonces
             if nonces is not None and beat.nonce != nonces[frame.sender]:
                 left = dict(beat.left) if frame.sender == 0 else {}
-                if self.own in left:  # the others have met anew without this site
+                lasts = not self._unbegun or self._session.rejoins is not None
+                if self.own in left and lasts:  # the others have met anew without this site
                     self._leave_behind(left[self.own], beat.takes_back, here=True)
                 elif frame.sender in self.left and beat.state == "forming":
                     if beat.step >= 0:  # it waits already, and does not come as if to the start
                         self.back[frame.sender] = (now, beat.step)
-                elif beat.state == "forming" and self._unbegun:
+                elif self._unbegun and (beat.state == "forming" or self.own in left):
                     error = given_up(self.sites[frame.sender])
                     self._failure = self._failure or error
                     self._changed.notify_all()
@@ -625,9 +624,8 @@ class Wire:
                 self._acknowledge(frame.sender, beat.due, again=beat.again)
             if frame.sender == 0 and here:
                 try:
-                    self._meeting.check_left(
-                        {rank for rank, _ in beat.left}, allowed=self._lets_leave
-                    )
+                    left_now = {*self.left, *(rank for rank, _ in beat.left)}
+                    self._meeting.check_left(left_now, allowed=self._lets_leave)
                 except PeerError as error:  # nothing of it is done, and the run ends
                     self._failure = self._failure or error
                     self._changed.notify_all()
@@ -641,7 +639,10 @@ class Wire:
 
     def _leave_behind(self, step: int, takes_back: bool | None, *, here: bool) -> None:
         """Rank 0 says that this site is left out; see `left_behind`."""
-        error = left_behind(self.sites[self.own], step, takes_back, here)
+        error: Exception | None = left_behind(self.sites[self.own], step, takes_back, here)
+        if not self._lets_leave:
+            name = self.sites[self.own]
+            error = PeerError(f"{self.sites[0]} leaves out {name}, which no setting allows")
         self._failure = self._failure or error
         self._changed.notify_all()
 
@@ -669,7 +670,7 @@ class Wire:
                 stream.told = -1  # say again what is due
                 return
             if frame.topic.startswith(FACT_TOPIC):
-                self._streams.check_fact(record, self.sites[record.rank])
+                self.streams.check_fact(record, self.sites[record.rank])
             elif stream.held and stream.held + cost(record) > _ROOM:
                 return  # until more was read; the sender sends it again
             self._journal.add_received(record)
@@ -677,7 +678,7 @@ class Wire:
             stream.due += 1
             stream.missing = False
             view.heard = view.moved = view.gained = time.monotonic()
-            self._streams.accept(record)
+            self.streams.accept(record)
             self._changed.notify_all()
 
     # What goes out; by two threads, so that beats go on where a frame is held up.
@@ -723,7 +724,7 @@ class Wire:
         that did not leave finds nothing that left after it.
         """
         if records:
-            reached = str(self.reached).encode()
+            reached = str(self.streams.reached).encode()
             self._journal.add_sent(
                 Record(SENT, record.rank, record.number, record.topic, reached, record.digest)
                 for record in records

@@ -384,15 +384,15 @@ def compare(identities: Sequence[Mapping[str, Scalar]]) -> None:
 
 
 def counts(
-    shared: Sequence[Sequence[int]], placement: Placement, gone: Collection[int] = ()
+    shared: Sequence[Sequence[int]], placement: Placement, absent: Collection[int] = ()
 ) -> list[int]:
     """How many records each node holds, of what each rank has reported of its own nodes.
 
     Args:
         shared: by rank, the number of records of each of its nodes, ascending.
         placement: which rank hosts which node.
-        gone: ranks without which the run goes on. How many records their nodes hold is not known;
-            the first node of rank 0 stands for each of them.
+        absent: ranks without which the session began. How many records their nodes hold is not
+            known; the first node of rank 0 stands for each of them.
 
     Returns:
         J of every node, `[nodes]`.
@@ -403,7 +403,7 @@ def counts(
     records = [0] * len(placement.ranks)
     for rank, counts in enumerate(shared):
         own = placement.hosted(rank)
-        if rank in gone:
+        if rank in absent:
             counts = [shared[0][0]] * len(own)
         if len(counts) != len(own):
             raise PeerError(

@@ -24,7 +24,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.private_files import plain_errors, remove_files, write_private
+from tacit.private_files import plain_errors, remove_files, sync_folder, write_private
 
 __all__ = [
     "FORMAT_VERSION",
@@ -130,7 +130,10 @@ def sound(folder: Path, digest: str, run: str | None = None) -> tuple[list[int],
     """
     steps, damaged = [], []
     reason = ""
-    for path in _all(folder):
+    found = _all(folder)
+    if found:  # a process that was killed may have renamed one, and not waited for the disk
+        sync_folder(folder)
+    for path in found:
         try:
             steps.append(read(path, digest, run).step)
         except DamagedError as error:
