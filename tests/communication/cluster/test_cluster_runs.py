@@ -115,11 +115,16 @@ def flat(value: Any) -> list[float | None]:
     return [number for one in inner for number in flat(one)]
 
 
-def close(found: Any, right: Any) -> bool:
+# A search for an epsilon ends within this: sums of the accountant are added in another order where
+# a process has another number of threads.
+SAME_EPSILON = 1e-9
+
+
+def close(found: Any, right: Any, within: float = 1e-12) -> bool:
     """Whether all numbers are the same, in float64."""
     pairs = zip(flat(found), flat(right), strict=True)
     return all(
-        a is b if a is None or b is None else math.isclose(a, b, rel_tol=1e-12, abs_tol=1e-14)
+        a is b if a is None or b is None else math.isclose(a, b, rel_tol=within, abs_tol=1e-14)
         for a, b in pairs
     )
 
@@ -132,8 +137,9 @@ def assert_same_run(run: Path, alone: Path, *, server: bool = False) -> None:
     for name, right in models[1].items():
         torch.testing.assert_close(models[0][name], right, **EXACT)
     found, right = result_of(run), result_of(alone)
-    for key in ("status", "steps", "epsilon", "claimed_epsilon", "bytes_sent_by_node"):
+    for key in ("status", "steps", "claimed_epsilon", "bytes_sent_by_node"):
         assert found[key] == right[key], key
+    assert close(found["epsilon"], right["epsilon"], SAME_EPSILON)
     for key in ("test_accuracy", "test_loss", "test_metrics", "test_metrics_by_node"):
         assert close(found[key], right[key]), key
     assert charged(run) == charged(alone)
@@ -144,7 +150,8 @@ def assert_same_run(run: Path, alone: Path, *, server: bool = False) -> None:
         unknown = set() if row["consensus_distance"] is not None else {"consensus_distance"}
         assert not unknown or server
         for key in row.keys() - {"seconds", *PRIVATE} - unknown:
-            assert close(row[key], wanted[key]), (key, row, wanted)
+            within = SAME_EPSILON if key == "epsilon" else 1e-12
+            assert close(row[key], wanted[key], within), (key, row, wanted)
 
 
 @pytest.mark.parametrize(("kind", "processes"), CASES)
