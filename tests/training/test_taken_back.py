@@ -218,3 +218,14 @@ def test_clients_without_a_state_have_the_model_of_the_server_and_nothing_else()
         one = ALGORITHMS[name]
         assert (one.start, one.weights) == (server_start, "server")
         assert one.table(one.options()) is None
+
+
+def test_a_ledger_that_lacks_what_was_charged_before_pays_for_nothing(tmp_path: Path) -> None:
+    """The folder was lost, and steps had been sent twice: once each would be too little."""
+    plan = plan_of(epsilon=8.0)
+    with killed(plan, tmp_path / "kept", [(0, 5)]) as ledger:
+        own = ledger.charged()
+    with killed(plan, tmp_path / "new", []) as ledger:
+        with pytest.raises(InputError, match="steps are missing that may have been sent"):
+            _pay(plan, Back(5, 0, 0, own), ledger, 8)
+        assert times_charged(ledger) == [0] * STEPS

@@ -243,6 +243,10 @@ class Beat(_Model):
     left: Annotated[tuple[tuple[_Rank, _Step], ...], Field(max_length=_MOST_RANKS, fail_fast=True)]
     takes_back: bool | None
 
+    def is_after(self, other: Beat) -> bool:
+        """Whether the site said it later than another one, of the same session of it."""
+        return (self.start, self.counter) > (other.start, other.counter)
+
 
 # Built when they are first used: a process that is alone uses none.
 _LATER = ConfigDict(defer_build=True)

@@ -427,7 +427,7 @@ def _agreed_terms(
         rejoining=any(rejoining),
         comes_back=left_out,
         notes=notes,
-        absences=_absences(peers, rejoining, first),
+        absences=_absences(peers, rejoining, first) if goes_on else (),
     )
 
 
@@ -461,6 +461,7 @@ def _pay(plan: Plan, session: SessionMemory, ledger: RunLedger | None, first: in
         BudgetError: its budgets do not cover a step more.
     """
     before = session.earlier(_TERMS_NAME, _TERMS)
+    charged = {} if ledger is None else ledger.charged()
     began, paid, known = 0, 0, {}
     if before is not None:
         began, paid, known = before.first, before.own_paid, before.own
@@ -473,7 +474,10 @@ def _pay(plan: Plan, session: SessionMemory, ledger: RunLedger | None, first: in
         raise InputError("--site", first, expected, public=True)
     if ledger is None:
         return
-    charged = ledger.charged()
+    for node, intervals in known.items():
+        if list(charged.get(node, ()))[: len(intervals)] != list(intervals):
+            expected = "that of the session before: steps are missing that may have been sent"
+            raise InputError("ledger", f"node {node}", expected, public=True)
     since = [
         until
         for node, intervals in charged.items()

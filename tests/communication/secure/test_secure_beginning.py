@@ -70,7 +70,7 @@ def test_rank_0_begins_without_a_site_that_does_not_come_and_takes_it_in_later(t
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
     until(lambda: 2 in north.back)
-    assert north.back[2][1] == 0
+    assert north.back[2][1].step == 0
     assert north.refused[0] == south.refused[0] == 0
     written = Journal(tmp_path / "west").session()
     assert written is not None
@@ -398,28 +398,37 @@ def test_one_that_was_killed_before_it_began_may_come_to_a_session_begun_without
         waiting = threading.Thread(target=wait, daemon=True)
         waiting.start()
         until(lambda: 2 in others[0].back)
-        assert others[0].back[2][1] == 0
+        assert others[0].back[2][1].step == 0
         third._failure = KilledError()
         waiting.join(LIMIT)
         for wire in (*others, third):
             wire.close(ended=False, linger=0.0)
 
 
+MET = {"has_met": True}
+TERMS = {"terms": "{}"}
+
+
 @pytest.mark.parametrize(
-    ("session", "has_part", "refused"),
+    ("session", "has_part", "waits_from"),
     [
-        (Session.new(), True, True),
-        (Session.new(), False, False),
-        (Session.new(earlier={"terms": "{}"}), False, True),  # its folder was removed
-        (Session.new(rejoins=0), True, True),  # its folder came back while it waited
-        (Session.new(rejoins=0), False, False),
-        (Session.new(rejoins=0).model_copy(update={"has_met": True}), True, False),
-        (Session.new(rejoins=0, earlier={"terms": "{}"}), True, False),
-        (Session.new(rejoins=4), True, False),
+        (Session.new(), False, 0),
+        (Session.new(), True, None),
+        (Session.new().model_copy(update=MET), True, None),
+        (Session.new(sent=7, earlier=TERMS), True, 7),  # it was stopped
+        (Session.new(sent=7, earlier=TERMS), False, None),  # its folder was removed
+        (Session.new(rejoins=7, earlier=TERMS), True, 7),
+        (Session.new(rejoins=7, earlier=TERMS), False, None),
+        (Session.new(rejoins=0, earlier=TERMS), True, 0),
+        (Session.new(rejoins=0), False, 0),
+        (Session.new(rejoins=0), True, None),  # its folder came back while it waited
+        # Its folder was made in a session of which it began no step.
+        (Session.new(rejoins=0).model_copy(update=MET), True, 0),
+        (Session.new(sent=0).model_copy(update=MET), True, 0),
     ],
 )
 def test_who_may_have_sent_something_does_not_come_as_one_that_has_not(
-    session, has_part, refused, tmp_path
+    session, has_part, waits_from, tmp_path
 ):
     mesh = Mesh(3)
     Journal(tmp_path / "west").write_session(session)
@@ -427,10 +436,79 @@ def test_who_may_have_sent_something_does_not_come_as_one_that_has_not(
     mesh.start(west)
     until(lambda: north.heard)
     north.say(north.beat(nonce_of_receiver=meeting.ABSENT, left=[[2, 0]]))
-    with pytest.raises(InputError if refused else PeerError) as caught:
+    with pytest.raises(InputError if waits_from is None else PeerError) as caught:
         west.form(SHORT, has_part=has_part)
-    assert ("begun this run without west" in str(caught.value)) is refused
+    refused = "have begun this run without west" in str(caught.value)
+    assert refused is (waits_from is None)
+    assert west.session.rejoins == (session.rejoins if refused else waits_from)
     west.close(ended=False, linger=0.0)
+    mesh.end()
+
+
+def test_a_site_that_waits_and_may_have_sent_the_next_step_is_not_met(tmp_path):
+    """All would end, since it cannot come in; it is taken in later, or keeps the others away."""
+    mesh = Mesh(3)
+    Journal(tmp_path / "north").write_session(Session.new(without=[2]))
+    Journal(tmp_path / "west").write_session(Session.new(rejoins=9, earlier=TERMS))
+    wires = [mesh.wire(0, tmp_path / "north", furthest=8), mesh.wire(1, tmp_path / "south")]
+    west = mesh.wire(2, tmp_path / "west")
+    for wire in (*wires, west):
+        mesh.start(wire)
+
+    def wait() -> None:
+        with suppress(KilledError):
+            west.form(LIMIT, has_part=True)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    until(lambda: wires[0].peers()[2].beat is not None and wires[0].peers()[2].beat.step == 9)
+    together([partial(wire.form, 4 * SHORT) for wire in wires])
+    assert wires[0].left == wires[1].left == {2: 0}
+    until(lambda: 2 in wires[0].back)
+    west._failure = KilledError()
+    waiting.join(LIMIT)
+    for wire in (*wires, west):
+        wire.close(ended=False, linger=0.0)
+    mesh.end()
+
+
+def test_who_was_away_once_is_waited_for_by_every_later_process(tmp_path):
+    mesh = Mesh(3)
+    for name in NAMES[:2]:
+        session = Session.new(without=[2], absent=[2]).model_copy(update={"starts": 1})
+        Journal(tmp_path / name).write_session(session)
+    wires = [mesh.wire(rank, tmp_path / NAMES[rank]) for rank in range(3)]
+    for wire in wires[:2]:
+        mesh.start(wire)
+    forming = [threading.Thread(target=wire.form, args=(LIMIT,), daemon=True) for wire in wires]
+    for one in forming[:2]:
+        one.start()
+    time.sleep(SHORT)
+    assert all(one.is_alive() for one in forming[:2])
+    mesh.start(wires[2])
+    forming[2].start()
+    for one in forming:
+        one.join(LIMIT)
+    assert wires[0].left == {}
+    for wire in wires:
+        wire.close(ended=False, linger=0.0)
+    mesh.end()
+
+
+def test_a_recorded_beat_of_one_that_waits_does_not_call_a_stop(tmp_path):
+    mesh = Mesh(3)
+    wires = begin(mesh, tmp_path, without=[2], is_new=True)
+    north, west = wires[0], Puppet(mesh, 2)
+    until(lambda: west.heard)
+    recorded = west.beat(state="forming", step=0)
+    west.say(recorded)
+    heard, _ = north.back[2]
+    west.say(recorded)
+    assert north.back[2][0] == heard
+    west.say(west.beat(state="forming", step=0))
+    assert north.back[2][0] > heard
+    for wire in wires:
+        wire.close(ended=False, linger=0.0)
     mesh.end()
 
 

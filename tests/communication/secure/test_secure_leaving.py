@@ -338,6 +338,53 @@ def test_one_with_a_state_of_its_own_is_told_that_it_was_left_out(tmp_path: Path
         assert "--site = 'west': was left out, from step 10" in told.refusal
 
 
+def test_one_that_was_not_heard_to_stop_is_taken_in_later_from_where_it_stopped(
+    tmp_path: Path,
+) -> None:
+    steps = 60
+    changes: dict[str, Any] = {"train": {**TRAIN, "steps": steps}}
+    file, gate = written(tmp_path, "server", **changes), tmp_path / "gate"
+    with consortium(tmp_path) as group:
+        gate.write_text(str(HELD))
+        group.relay()
+        group.train_all(file, tamper=gated(gate))
+        group.until_step(HELD)
+        group.running["south"].send(signal.SIGINT)
+        for step in range(HELD + 1, steps):
+            gate.write_text(str(step))
+            group.until_step(step)
+            if not group.running["north"].alive:
+                break
+        assert [answer.code for answer in group.ends()] == [0, 0, 0]
+        stopped = status_of(group.rank_folder("north"))["step"]
+        journals = [Journal(group.session(name)) for name in group.names]
+        sessions = [journal.session() for journal in journals]
+        assert [one and (one.sent, one.without) for one in sessions] == [(stopped, ())] * 3
+        assert sessions[0] is not None
+        # As it is written where a cut fell on the last words of west.
+        journals[0].write_session(sessions[0].model_copy(update={"without": (2,)}))
+        for name in ("north", "south"):
+            group.train(name, file, resume=True, tamper=gated(gate))
+        gate.write_text(str(stopped + 1))
+        group.until_step(stopped + 1, "north", "south")
+        assert said_of_west(group) == ["gone", "gone"]
+        group.train("west", file, resume=True)
+        group.until(lambda: waits(group, "west"))
+        until_it_is_in("west", group, gate, stopped, stopped + 2, steps)
+        gate.write_text(str(steps))
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [0, 0, 0], [one.err for one in answers]
+        run = gathered(group, tmp_path / "gathered")
+    found = result_of(run)
+    said = re.search(r"west was left out of steps before (\d+), and", "; ".join(found["notes"]))
+    assert found["status"] == "done"
+    assert said, found["notes"]
+    changes["faults"] = {"down": [[2, stopped, int(said[1])]]}
+    alone = simulated(written(tmp_path / "away", "server", **changes), tmp_path / "a")
+    assert_near(models_of(run, (0, 1, 2)), nodes_of(alone))
+    assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(steps), 1))
+
+
 def until_it_is_in(
     name: str,
     group: Consortium,

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from communication.secure import mesh as meshes
 from communication.secure.mesh import LIMIT, Mesh, Puppet, facing_puppets, formed
-from tacit.communication.received import STEP, VOTE, Form
+from tacit.communication.received import STEP, VOTE, Beat, Form
 from tacit.communication.secure.frames import DATA
 from tacit.communication.secure.journal import Journal, Record, Session
 from tacit.communication.secure.sites import (
@@ -392,24 +392,29 @@ def test_what_is_seen_of_sites_is_what_their_beats_say(tmp_path):
 # Who was left out, and is taken back.
 
 
+def waits_from(step: int, heard: float | None = None) -> tuple[float, Beat]:
+    """What a wire holds of a site that waits, and has sent nothing of a step."""
+    return (time.monotonic() if heard is None else heard), Beat.model_construct(step=step)
+
+
 @pytest.mark.parametrize("lets_begin", [True, False])
 def test_all_meet_again_once_who_was_left_out_waits_and_owes_no_step(tmp_path, lets_begin):
     mesh = Mesh(3)
     with facing_puppets(mesh, tmp_path, lets_begin=lets_begin) as (wire, _):
-        sites, now = cluster(wire), time.monotonic()
+        sites, gone = cluster(wire), time.monotonic() - 2 * AWAY
         wire.step = 9
         for left, back, expected in (
             ({}, {}, False),
-            ({}, {2: (now, 9)}, False),
+            ({}, {2: waits_from(9)}, False),
             ({2: 8}, {}, False),
-            ({2: 8}, {2: (now, 9)}, True),
-            ({2: 8}, {2: (now, 10)}, False),  # it may have sent something of that step
-            ({2: 8}, {2: (now - 2 * AWAY, 9)}, False),  # it has gone again
+            ({2: 8}, {2: waits_from(9)}, True),
+            ({2: 8}, {2: waits_from(10)}, False),  # it may have sent something of that step
+            ({2: 8}, {2: waits_from(9, gone)}, False),  # it has gone again
             # Where nobody may begin without a site, all would wait for the other one.
-            ({1: 7, 2: 8}, {2: (now, 9)}, lets_begin),
-            ({1: 7, 2: 8}, {1: (now - 2 * AWAY, 9), 2: (now, 9)}, lets_begin),
-            ({1: 7, 2: 8}, {1: (now, 10), 2: (now, 9)}, False),
-            ({1: 7, 2: 8}, {1: (now, 0), 2: (now, 9)}, True),
+            ({1: 7, 2: 8}, {2: waits_from(9)}, lets_begin),
+            ({1: 7, 2: 8}, {1: waits_from(9, gone), 2: waits_from(9)}, lets_begin),
+            ({1: 7, 2: 8}, {1: waits_from(10), 2: waits_from(9)}, lets_begin),
+            ({1: 7, 2: 8}, {1: waits_from(0), 2: waits_from(9)}, True),
         ):
             wire.left, wire.back = left, back
             assert sites._calls_back() is expected
@@ -417,31 +422,30 @@ def test_all_meet_again_once_who_was_left_out_waits_and_owes_no_step(tmp_path, l
 
 
 @pytest.mark.parametrize("lets_begin", [True, False])
-def test_a_stopped_run_need_not_wait_for_who_was_away_and_waits_for_the_others(
-    tmp_path, lets_begin
-):
+def test_what_follows_a_stop_knows_who_was_away_and_what_was_sent(tmp_path, lets_begin):
     mesh = Mesh(4)
     with facing_puppets(mesh, tmp_path, lets_begin=lets_begin) as (wire, _):
-        sites, now = cluster(wire), time.monotonic()
-        assert sites._goes_on_without({1}) is None  # it did not stop, but end
-        sites._stop_vote = Asked(outcome=True)
-        sites._stop_vote.stopped = True
-        assert sites._goes_on_without(set()) is None
-        wire.peers()[2].heard = now - 2 * AWAY
-        following = sites._goes_on_without({1, 2})
-        if lets_begin:
-            assert following is not None
-            assert (set(following.without), following.absent) == ({1, 2}, ())
-        else:
-            assert following is None
-        wire.step, wire.left, wire.back = 9, {2: 7, 3: 8}, {3: (now, 9)}
+        sites = cluster(wire)
+        wire.begin_step(9)
         wire.streams.note("what was agreed", "this")
+        sites.stopped = True
+        assert sites._after_stop({1}) is None  # nobody is taken back in this run
+        sites.let_leave(lambda ranks: True, takes_back=True)
+        sites.stopped = False
+        assert sites._after_stop({1}) is None  # it did not stop, but end
+        sites.stopped = True
+        wire.peers()[2].heard = time.monotonic() - 2 * AWAY
+        following = sites._after_stop({1, 2})
+        assert following is not None
+        assert set(following.without) == ({1, 2} if lets_begin else set())
+        assert (following.absent, following.sent, following.rejoins) == ((), 10, None)
+        assert following.earlier == {"what was agreed": "this"}
+        wire.left, wire.back = {2: 7, 3: 8}, {3: waits_from(9)}
         sites.meets_again = True
-        following = sites._goes_on_without({1})
+        following = sites._after_stop({1})
         assert following is not None
         assert set(following.without) == ({1, 2, 3} if lets_begin else {2, 3})
         assert following.absent == (2,)
-        assert following.earlier == {"what was agreed": "this"}
         wire.left = {}
 
 
@@ -464,7 +468,7 @@ def test_a_stop_that_anybody_asked_for_is_one_for_good(tmp_path, takes_back, by_
     with facing_puppets(mesh, tmp_path) as (wire, (south, _)):
         sites = cluster(wire)
         sites.let_leave(lambda ranks: True, takes_back=takes_back)
-        wire.step, wire.left, wire.back = 9, {2: 8}, {2: (time.monotonic(), 9)}
+        wire.step, wire.left, wire.back = 9, {2: 8}, {2: waits_from(9)}
         sites._stop_vote = Asked(outcome=True)
         south.say(south.packed(DATA, 0, "fact share meet again 0", others.encode()))
         assert sites.agreed_stop(10, by_somebody)
@@ -529,6 +533,20 @@ def test_who_is_left_out_before_it_has_begun_cannot_tell_and_ends(tmp_path):
         session = Journal(tmp_path / "own").session()
         assert session is not None
         assert session.rejoins is None
+
+
+def test_who_is_left_out_before_it_has_begun_and_knows_what_it_sent_waits(tmp_path):
+    for number, (sent, earlier) in enumerate([(0, {}), (7, {"terms": "{}"})]):
+        mesh, folder = Mesh(2), tmp_path / str(number)
+        Journal(folder / "own").write_session(Session.new(sent=sent, earlier=earlier))
+        with facing_puppets(mesh, folder) as (wire, _):
+            before = wire.session.secret
+            cluster(wire).close(ended=False, error=LeftOutError("west was left out"))
+        session = Journal(folder / "own").session()
+        assert session is not None
+        assert (session.rejoins, session.sent, session.nonces) == (sent, sent, None)
+        assert (session.earlier, session.has_met) == (earlier, True)
+        assert session.secret != before
 
 
 # Where a session is taken up.

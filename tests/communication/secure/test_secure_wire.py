@@ -540,8 +540,8 @@ def test_a_site_that_is_taken_back_waits_in_a_session_with_other_keys(tmp_path):
         waiting = threading.Thread(target=lambda: raises_none(again), daemon=True)
         waiting.start()
         until(lambda: 2 in north.back)
-        heard, step = north.back[2]
-        assert (step, north.refused[0]) == (7, 0)
+        heard, beat = north.back[2]
+        assert (beat.step, north.refused[0]) == (7, 0)
         time.sleep(2 * PATIENCE)
         assert waiting.is_alive()  # as long as it hears north
         assert north.back[2][0] > heard
@@ -600,7 +600,7 @@ def test_who_is_not_left_out_does_not_come_with_another_session(tmp_path):
         west.say(west.beat(state="forming", step=3))  # of the session that it was in
         assert wire.back == {}
         west.say(west.beat(nonce="c" * 32, state="forming", step=3))
-        assert wire.back[2][1] == 3
+        assert wire.back[2][1].step == 3
 
 
 def test_no_step_begins_while_it_is_written_down_that_a_site_is_left_out_of_it(tmp_path):

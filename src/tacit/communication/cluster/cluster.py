@@ -83,7 +83,7 @@ class Cluster:
         self.place, self.timeout = place, timeout
         self.rank, self.processes = place.rank, place.processes
         self.settings = place.settings
-        self.authenticated = self.meets_again = False
+        self.authenticated = self.meets_again = self.stopped = False
         self.session: SessionMemory = FreshSession()
         self._store, self._lasting, self._watch = store, lasting, watch
         self._server = server  # kept alive: with it goes the store

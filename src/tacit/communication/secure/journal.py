@@ -77,14 +77,15 @@ class Session(BaseModel):
         starts: how many processes of this site have taken part, so that what an earlier one said
             is never taken for newer than what this one says.
         ended: whether it has come to a clean end.
-        rejoins: of a session that waits to be taken back, the first step of which this site has
-            sent nothing in the session before.
-        has_met: whether this site has met the others since it waits to be taken in.
-        earlier: the notes of the session before, where this one goes on without a site or takes
-            one back.
-        without: ranks without which the run went on when it was stopped.
-        absent: of these, who was away when the others stopped to take the rest back: they begin
-            without them at once.
+        sent: the first step of the run of which this site has sent nothing in the sessions
+            before; None: it cannot tell.
+        rejoins: the same, of a session that waits to be taken in or back; else None.
+        has_met: whether this site has met the others since it could tell.
+        earlier: the notes of the session before, where one follows another.
+        without: ranks without which the run may begin, since they were left out, or did not come
+            to the stop before.
+        absent: of these, who was away when the others stopped to take the rest back: the process
+            that did begins without them at once.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -94,6 +95,7 @@ class Session(BaseModel):
     nonces: tuple[_Hex32, ...] | None = None
     starts: Annotated[int, Field(ge=0, lt=2**53)] = 0
     ended: bool = False
+    sent: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     rejoins: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     has_met: bool = False
     earlier: dict[str, str] = Field(default_factory=dict)
@@ -104,6 +106,7 @@ class Session(BaseModel):
     def new(
         cls,
         *,
+        sent: int | None = None,
         rejoins: int | None = None,
         earlier: Mapping[str, str] | None = None,
         without: Iterable[int] = (),
@@ -113,6 +116,7 @@ class Session(BaseModel):
         return cls(
             secret=secrets.token_hex(32),
             nonce=secrets.token_hex(16),
+            sent=rejoins if sent is None else sent,
             rejoins=rejoins,
             earlier=dict(earlier or {}),
             without=tuple(without),

@@ -30,6 +30,7 @@ class Meeting:
         folder: of the session of this site, for messages.
         lets_begin: whether the run can begin without a site, by the settings of this one; else
             rank 0 is not believed that it does.
+        furthest: the last step from which this site can go on.
     """
 
     sites: Sequence[str]
@@ -37,6 +38,7 @@ class Meeting:
     peers: Mapping[int, PeerView]
     folder: str
     lets_begin: bool
+    furthest: int
 
     def all_met(self, session: Session) -> bool:
         """Whether all are here with whom rank 0 begins, and it has begun.
@@ -55,13 +57,17 @@ class Meeting:
         )
 
     def missing(self, session: Session) -> set[int]:
-        """Who is not here to meet this site, and has not met it."""
+        """Who is not here to meet this site, and has not met it.
+
+        At rank 0 so is one who waits, and may have sent something of the step that follows.
+        """
         return {
             rank
             for rank, view in self.peers.items()
             if view.beat is None
             or view.beat.state in ("done", "failed")
             or view.beat.nonce_of_receiver not in (None, session.nonce)
+            or (self.own == 0 and view.beat.step > self.furthest and view.beat.state == "forming")
         }
 
     def can_begin(self, session: Session, without: Collection[int]) -> bool:
@@ -139,33 +145,42 @@ class Meeting:
                 )
 
     def waiting(self, session: Session) -> Session:
-        """The session of a site that waits to be taken in, and has sent nothing of any step."""
+        """The session of a site that waits to be taken in, from a step of which it sent nothing."""
         name = self.sites[self.own]
         _log.warning("%s came after the others had begun: it waits until they take it in", name)
-        return session.model_copy(update={"rejoins": 0})
+        return session.model_copy(update={"rejoins": session.sent})
 
-    def refuse_part(self, session: Session, *, has_part: bool) -> None:
-        """Refuse a site that may have taken part in the run, and would come as one that has not.
+    def checked(self, session: Session, *, has_part: bool) -> Session:
+        """The session, with what it can tell of what was sent; refused where that is too little.
 
         Args:
-            session: of this site.
-            has_part: whether it has a ledger of the run.
+            session: of this site; nobody has met in it.
+            has_part: whether this site has a folder of the run, and a ledger in it.
 
         Raises:
             InputError: the others have begun without it, and it cannot tell what it has sent.
         """
-        if session.rejoins is None:  # it would say that nothing was sent
-            if not self.begun_without or not (has_part or session.earlier):
-                return
-        elif not has_part or session.rejoins or session.earlier or session.has_met:
-            return  # a ledger that came after it began to wait would be of an earlier time
-        raise InputError(
-            "--site",
-            self.folder,
-            f"the others have begun this run without {self.sites[self.own]}, of which a run folder "
-            "is here: if it is of an earlier run, start this one under its own name; else this "
-            "site cannot take part in the run any more",
-        )
+        if session.sent is None and not has_part and not session.earlier:
+            session = session.model_copy(update={"sent": 0})
+        if session.rejoins is None and not self.begun_without:
+            return session
+        name = self.sites[self.own]
+        if session.earlier and not has_part:
+            expected = (
+                f"the others have begun this run without {name}, whose session of it is here and "
+                "whose run folder is not: put it back, or this site cannot take part any more"
+            )
+            raise InputError("--site", self.folder, expected)
+        # A folder that came back while a site waited is of an earlier time.
+        empty = session.sent == 0 and not session.earlier and not session.has_met
+        if has_part and (session.sent is None or empty):
+            expected = (
+                f"the others have begun this run without {name}, of which a run folder is here: if "
+                "it is of an earlier run, start this one under its own name; else this site cannot "
+                "take part in the run any more"
+            )
+            raise InputError("--site", self.folder, expected)
+        return session
 
     def met(self, session: Session, without: Collection[int]) -> Session:
         """The session with the random numbers of all that begin it."""
@@ -173,8 +188,7 @@ class Meeting:
         for rank, view in self.peers.items():
             beat = None if rank in without else view.beat
             nonces[rank] = ABSENT if beat is None else beat.nonce
-        has_met = session.rejoins is not None
-        return session.model_copy(update={"nonces": tuple(nonces), "has_met": has_met})
+        return session.model_copy(update={"nonces": tuple(nonces), "has_met": True})
 
     def not_met(self, limit: float) -> PeerError:
         """The error of sites that have not come within so many seconds."""

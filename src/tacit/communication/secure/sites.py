@@ -113,6 +113,7 @@ class SiteCluster:
         session: what this site remembers.
         wire: the streams between the sites.
         meets_again: whether the run has stopped for all sites to meet in a new session.
+        stopped: whether it has stopped before its end, and can be gone on with.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class SiteCluster:
         self.rank, self.processes = wire.own, len(wire.sites)
         self.hosts: Sequence[Sequence[int]] = ()
         self.timeout = patience
-        self.wire, self.meets_again = wire, False
+        self.wire, self.meets_again, self.stopped = wire, False, False
         self._carrier = carrier
         self._rounds: Counter[str] = Counter()
         self._votes = _Votes(wire, patience)
@@ -241,21 +242,16 @@ class SiteCluster:
         Where a run cannot begin without a site, all of them have to wait: otherwise all would wait
         for one that may be away for good.
         """
-        waiting = self._waiting()
-        can = all(first <= self.wire.step for first in waiting.values())
-        return (
-            can
-            and bool(waiting)
-            and (self.wire.lets_begin or waiting.keys() == self.wire.left.keys())
-        )
+        ready = self._ready()
+        return bool(ready) and (self.wire.lets_begin or ready == self.wire.left.keys())
 
-    def _waiting(self) -> dict[int, int]:
-        """Who is left out and waits now, and the first step at which it can come back."""
-        now = time.monotonic()
+    def _ready(self) -> set[int]:
+        """Who is left out, waits now, and has sent nothing of the step that follows."""
+        now, step = time.monotonic(), self.wire.step
         return {
-            rank: first
-            for rank, (heard, first) in tuple(self.wire.back.items())
-            if rank in self.wire.left and now - heard < AWAY
+            rank
+            for rank, (heard, beat) in tuple(self.wire.back.items())
+            if rank in self.wire.left and now - heard < AWAY and beat.step <= step
         }
 
     def seen(self) -> Sequence[PeerState]:
@@ -299,56 +295,68 @@ class SiteCluster:
         if ended and not self.meets_again and self.wire.takes_back:
             self.wire.takes_back = False
         begun = self._stop_vote is not None or self.session.returned_to is not None
-        left_out = isinstance(error, LeftOutError)
+        left_out, streams = isinstance(error, LeftOutError), self.wire.streams
 
         def following(late: Set[int]) -> Session | None:
             if ended:
-                return self._goes_on_without(late)
-            if left_out and begun:
-                streams = self.wire.streams
-                return Session.new(rejoins=streams.reached + 1, earlier=streams.notes)
-            if begun or not self._is_given_up(error):
-                return None
-            # What was stated stands in a session: with a file that was mended, all need another.
-            fresh = Session.new()
-            kept = {"secret": fresh.secret, "nonce": fresh.nonce, "nonces": None, "starts": 0}
-            return self.wire.session.model_copy(update=kept)
+                return self._after_stop(late)
+            if begun:
+                sent = streams.reached + 1
+                return Session.new(rejoins=sent, earlier=streams.notes) if left_out else None
+            return self._instead(error)
 
+        known = begun or self.wire.session.sent is not None
         self.wire.close(ended=ended, linger=self.timeout, following=following)
         self._carrier.close()
-        if left_out and not begun and self.wire.session.rejoins is None:
+        if left_out and not known:
             expected = "was left out before it began to take part: start a new run"
             raise InputError("--site", self.wire.sites[self.rank], expected)
 
-    def _goes_on_without(self, late: Set[int]) -> Session | None:
-        """The session that follows a stop, where some may not come to it.
+    def _after_stop(self, late: Set[int]) -> Session | None:
+        """The session that follows a clean stop of a run that takes sites back.
+
+        It knows what this site has sent, since the others may begin it without this site.
 
         Args:
             late: ranks that have not come to the end of this one; where the run may begin without
                 them, they need not come.
         """
-        if self._stop_vote is None or not self._stop_vote.stopped:
+        if not self.stopped or not (self._takes_back or self.wire.left):
             return None
         without = set(self.wire.left) | (late if self.wire.lets_begin else set())
-        if not without:
-            return None
         peers, now = self.wire.peers(), time.monotonic()
         here = {rank for rank in late if now - peers[rank].heard < AWAY} - self.wire.left.keys()
-        absent = without - here - self._waiting().keys() if self.meets_again else ()
-        return Session.new(without=without, absent=absent, earlier=self.wire.streams.notes)
+        streams = self.wire.streams
+        return Session.new(
+            sent=streams.reached + 1,
+            earlier=streams.notes,
+            without=without,
+            absent=without - here - self._ready() if self.meets_again else (),
+        )
 
-    def _is_given_up(self, error: BaseException | None) -> bool:
-        """Whether a session ends of which this site has begun no step.
+    def _instead(self, error: BaseException | None) -> Session | None:
+        """The session in place of one of which this site has begun no step; None: it stands.
 
-        It does where another site has given it up; where one says why the run ends, unless this
-        site was ready to begin, since others may have begun then; and where it waits to be taken
-        back, and was left out once more.
+        It is given up where another site has done so; where one says why the run ends, unless
+        this site was ready to begin, since others may have begun then; and where the others go on
+        without this site, which waits then.
         """
-        if isinstance(error, MeetAnewError):
-            return True
+        session = self.wire.session
+        rejoins = session.rejoins
         if isinstance(error, LeftOutError):
-            return self.wire.session.rejoins is not None
-        return self.wire.is_refused and not self.wire.has_stated(_key_of(READY, 0))
+            if session.sent is None:
+                return None
+            rejoins = session.sent
+        elif not isinstance(error, MeetAnewError):
+            peers = self.wire.peers().items()
+            beats = [view.beat for rank, view in peers if rank not in self.wire.left]
+            reports = [self.wire.report, *(beat.report for beat in beats if beat is not None)]
+            if not any(reports) or self.wire.streams.has_stated(_key_of(READY, 0)):
+                return None
+        # What was stated stands in a session: with a file that was mended, all need another.
+        fresh = Session.new()
+        kept = {"secret": fresh.secret, "nonce": fresh.nonce, "nonces": None, "starts": 0}
+        return session.model_copy(update=kept | {"rejoins": rejoins, "absent": ()})
 
     def connect(
         self,
@@ -674,6 +682,7 @@ def join_sites(
         largest=largest,
         lets_leave=lets_leave,
         lets_begin=lets_begin,
+        furthest=max(checkpoints, default=0),
     )
     with ExitStack() as stack:
         stack.callback(wire.close, ended=False, linger=0.0)

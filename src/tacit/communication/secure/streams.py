@@ -91,10 +91,7 @@ class PeerView:
             step: at which this site is.
         """
         before = self.beat
-        if before is not None and (
-            before.nonce == beat.nonce
-            and (beat.start, beat.counter) <= (before.start, before.counter)
-        ):
+        if before is not None and before.nonce == beat.nonce and not beat.is_after(before):
             return False
         if before is None or (beat.step, beat.waiting_for, beat.start) != (
             before.step,
@@ -274,6 +271,10 @@ class Streams:
         self.facts[rank, key] = text
         if rank != self._own:
             self.incoming[rank].facts += _fact_bytes(key, text)
+
+    def has_stated(self, key: str) -> bool:
+        """Whether any process of this site has stated a fact in the session."""
+        return (self._own, key) in self.facts or key in self.stated
 
     def note(self, name: str, text: str) -> None:
         """Have a text come back with the next snapshot, in place of an earlier one of that name."""

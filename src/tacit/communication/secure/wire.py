@@ -106,6 +106,7 @@ class Wire:
         lets_leave: whether the run can go on without a site, by the settings of this one; else
             rank 0 is not believed that it does.
         lets_begin: whether it can begin without one, likewise.
+        furthest: the last step from which this site can go on: that of its last checkpoint.
 
     Attributes:
         streams: what a snapshot holds; its notes are the run's.
@@ -113,7 +114,7 @@ class Wire:
         refused: how many messages were refused, and why the last one was.
         bytes_sent: of frames, as handed to the carrier.
         left: ranks of sites that are left out, and from which step on; rank 0 says so in its beats.
-        back: which of them wait to be taken back: when last heard, and their `Session.rejoins`.
+        back: which of them wait to be taken back: when last heard, and what they said.
         may_leave: at rank 0, whether the run can go on without these ranks; None: without nobody.
         takes_back: at rank 0, whether it takes them back; None: it cannot tell yet.
         grace: how many times its limit a wait lasts, so that rank 0 may say so first.
@@ -131,6 +132,7 @@ class Wire:
         largest: int = LARGEST,
         lets_leave: bool = False,
         lets_begin: bool = False,
+        furthest: int = 0,
     ) -> None:
         self.sites, self.own = tuple(sites), own
         self.others = tuple(rank for rank in range(len(sites)) if rank != own)
@@ -140,7 +142,7 @@ class Wire:
         self.state: State = "forming"
         self.report: Report | None = None
         self.left: dict[int, int] = {}
-        self.back: dict[int, tuple[float, int]] = {}
+        self.back: dict[int, tuple[float, Beat]] = {}
         self.may_leave: Callable[[frozenset[int]], bool] | None = None
         self.takes_back: bool | None = None
         self.grace = 1
@@ -157,7 +159,8 @@ class Wire:
         self._fresh: deque[Record] = deque()  # made, and their digests are not yet in the journal
         self._made = self._journaled = 0  # of those by this process
         self._peers = {rank: PeerView() for rank in self.others}
-        self._meeting = Meeting(self.sites, own, self._peers, str(journal.folder), lets_begin)
+        where = str(journal.folder)
+        self._meeting = Meeting(self.sites, own, self._peers, where, lets_begin, furthest)
         self._dirty, self._beats = False, 0
         self._failure: Exception | None = None
         self._ending = False
@@ -232,7 +235,7 @@ class Wire:
             with self._changed:
                 while not meeting.all_met(self._session):
                     self._check_failure()
-                    meeting.refuse_part(self._session, has_part=has_part)
+                    self._session = meeting.checked(self._session, has_part=has_part)
                     if meeting.begun_without and self._session.rejoins is None:
                         self._session = meeting.waiting(self._session)
                         self._journal.write_session(self._session)
@@ -242,7 +245,8 @@ class Wire:
                     left = since + limit - time.monotonic()
                     if left <= 0 and rejoins is None and meeting.rank_0_is_near:
                         left += (GRACE - 1) * limit  # until it has said who meets
-                    absent = self._session.absent if left > 0 else spare
+                    at_once = self._session.absent if self._session.starts == 1 else ()
+                    absent = at_once if left > 0 else spare
                     if meeting.can_begin(self._session, absent):
                         break
                     if left <= 0:
@@ -456,17 +460,6 @@ class Wire:
                     report = report.model_copy(update={"line": name + report.line})
                 raise error_of(report)
 
-    @property
-    def is_refused(self) -> bool:
-        """Whether a site has said why the run ends."""
-        beats = [view.beat for view in self._here().values()]
-        reports = [self.report, *(beat.report for beat in beats if beat is not None)]
-        return any(report is not None for report in reports)
-
-    def has_stated(self, key: str) -> bool:
-        """Whether any process of this site has stated a fact in the session."""
-        return (self.own, key) in self.streams.facts or key in self.streams.stated
-
     def peers(self) -> Mapping[int, PeerView]:
         """What is known of every other site, by rank."""
         return self._peers
@@ -607,8 +600,10 @@ class Wire:
                 if self.own in left and lasts:  # the others have met anew without this site
                     self._leave_behind(left[self.own], beat.takes_back, here=True)
                 elif frame.sender in self.left and beat.state == "forming":
-                    if beat.step >= 0:  # it waits already, and does not come as if to the start
-                        self.back[frame.sender] = (now, beat.step)
+                    last = self.back.get(frame.sender, (now, None))[1]
+                    new = last is None or beat.nonce != last.nonce or beat.is_after(last)
+                    if beat.step >= 0 and new:  # it waits, and does not come as if to the start
+                        self.back[frame.sender] = (now, beat)
                 elif self._unbegun and (beat.state == "forming" or self.own in left):
                     error = given_up(self.sites[frame.sender])
                     self._failure = self._failure or error

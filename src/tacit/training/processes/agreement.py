@@ -99,7 +99,8 @@ def with_processes(
                 result = take_part(cluster, resume)
                 if cluster is None:
                     return result
-                cluster.meets_again &= result.status == "stopped"  # and not at its last step
+                cluster.stopped = result.status == "stopped"  # and not at its last step
+                cluster.meets_again &= cluster.stopped
                 if not cluster.meets_again:
                     return result
         except MeetAnewError as error:

@@ -56,10 +56,12 @@ class Crew(Peers, Protocol):
     Attributes:
         hosts: of each rank, the nodes that it hosts; to be set when known.
         meets_again: whether the run has stopped so that all meet again, and go on.
+        stopped: whether it has stopped before its end, and can be gone on with.
     """
 
     hosts: Sequence[Sequence[int]]
     meets_again: bool
+    stopped: bool
 
     def connect(
         self,
