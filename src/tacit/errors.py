@@ -115,7 +115,15 @@ class LeftOutError(PeerError):
 
 
 class MeetAnewError(PeerError):
-    """Another site has given up the session, of which no step was begun: all meet in a new one."""
+    """Another site has given up the session, of which no step was begun: all meet in a new one.
+
+    Attributes:
+        without: ranks that have said that they cannot take part, and need not come.
+    """
+
+    def __init__(self, message: str, without: frozenset[int] = frozenset()) -> None:
+        super().__init__(message)
+        self.without = without
 
 
 class DivergenceError(TacitError):

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from experiments import experiment
-from tacit.communication.peers import FreshSession
+from tacit.communication.peers import FreshSession, PeerState
 from tacit.communication.received import FOLDER, FolderName
 from tacit.config import load_config
-from tacit.errors import InputError, LeftOutError, PeerError
+from tacit.errors import InputError, LeftOutError, MeetAnewError, PeerError
 from tacit.training.processes import agreement
-from tacit.training.processes.agreement import agreed_folder, with_processes
+from tacit.training.processes.agreement import agree, agreed_folder, with_processes
 
 
 class Said:
@@ -91,6 +91,48 @@ def test_rank_0_goes_on_with_its_own_folder_or_the_one_that_was_noted(
     for note in ("/tmp/x", "../x", "runs/x"):
         with pytest.raises(PeerError, match="wrong run folder"):
             folder_of(0, "", note=text(note))
+
+
+class Spared:
+    """Three processes, some of which have come back to a run that can do without them."""
+
+    def __init__(self, rank: int, spare: tuple[int, ...]) -> None:
+        self.rank, self.spare = rank, spare
+
+    def can_spare(self, rank: int) -> bool:
+        return rank in self.spare
+
+    def seen(self) -> list[PeerState]:
+        names = enumerate(("north", "south", "west"))
+        return [PeerState(rank, name, "connected") for rank, name in names]
+
+
+@pytest.mark.parametrize(
+    ("rank", "spare", "batches", "without"),
+    [
+        (0, (2,), (16, 16, 8), {2}),
+        (1, (1, 2), (16, 8, 8), None),  # it is itself one of those that differ
+        (0, (1, 2), (16, 8, 8), {1, 2}),
+        (2, (2,), (16, 16, 8), None),
+        (0, (2,), (16, 8, 16), None),  # who differs has not come back
+        (0, (2,), (16, 8, 8), None),
+        (1, (2,), (8, 16, 16), None),
+        (0, (), (16, 16, 8), None),
+    ],
+)
+def test_who_comes_back_with_another_experiment_is_refused_alone(
+    rank: int, spare: tuple[int, ...], batches: tuple[int, ...], without: set[int] | None
+) -> None:
+    peers: Any = Spared(rank, spare)
+    agree([{"train.batch": 16}] * 3, peers)
+    identities = [{"train.batch": batch} for batch in batches]
+    if without is None:
+        with pytest.raises(InputError, match="all processes must run the same experiment"):
+            agree(identities, peers)
+        return
+    with pytest.raises(MeetAnewError, match="west came back with another experiment") as refusal:
+        agree(identities, peers)
+    assert refusal.value.without == without
 
 
 # Sites that meet again.

@@ -226,6 +226,6 @@ def test_a_ledger_that_lacks_what_was_charged_before_pays_for_nothing(tmp_path: 
     with killed(plan, tmp_path / "kept", [(0, 5)]) as ledger:
         own = ledger.charged()
     with killed(plan, tmp_path / "new", []) as ledger:
-        with pytest.raises(InputError, match="steps are missing that may have been sent"):
+        with pytest.raises(InputError, match="lacks steps of the session before"):
             _pay(plan, Back(5, 0, 0, own), ledger, 8)
         assert times_charged(ledger) == [0] * STEPS

@@ -137,6 +137,9 @@ class Peers(Protocol):
             TacitError: what another process reported.
         """
 
+    def can_spare(self, rank: int) -> bool:
+        """Whether all can meet anew without a process that comes back, and cannot take part."""
+
     def report(self, error: BaseException) -> None:
         """Tell the others why this process ends, where it ends the run."""
 
@@ -184,6 +187,10 @@ class Alone:
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
         """What this process gives."""
         return [value]
+
+    def can_spare(self, rank: int) -> bool:
+        """There is none."""
+        return False
 
     def report(self, error: BaseException) -> None:
         """Nobody listens."""

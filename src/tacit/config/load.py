@@ -156,7 +156,8 @@ class Config(Section):
     def plans_each_node_alone(self) -> bool:
         """Whether the plan of a node rests on no other node's number of records, in any digit.
 
-        It does not where `begins_without` may hold: `faults.tolerate` may be changed in a run.
+        A run whose `faults.tolerate` is false keeps to it, too: it may be changed in a run, and
+        `begins_without` then holds.
         """
         return self._shares_nothing and self._stateless and self.train.batch != "auto"
 

@@ -30,7 +30,7 @@ from tacit.models.lightning import lightning_loss, lightning_notes
 from tacit.models.metrics import Baselines, Metric, baselines, check_metrics, find_metrics
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
-from tacit.training.processes.agreement import compare, counts, identity, planned
+from tacit.training.processes.agreement import agree, counts, identity, planned
 from tacit.training.records import TrainingRecords, features_of, load_records, with_features
 from tacit.training.settled import with_clip
 from tacit.training.slow_path import SlowPath, slow_path
@@ -273,7 +273,7 @@ def prepare(
         plan = _with_forecast(plan, slow, hosted)
     _LOG.info("plan made: %s", _words(plan))
     plans = peers.share("plan", planned(plan), IDENTITY)
-    compare(plans)
+    agree(plans, peers)
 
     def again(other: StackedData, listening: Peers) -> Job:
         return prepare(
@@ -433,7 +433,7 @@ def _agreed_records(
     settings = identity(config, layout=shapes, start=start, dtype=dtype)
     own = Experiment(identity={**settings, **layout, **computed}, records=train.sizes.tolist())
     experiments = peers.share("experiment", own, EXPERIMENT)
-    compare([experiment.identity for experiment in experiments])
+    agree([experiment.identity for experiment in experiments], peers)
     absent = [site.rank for site in peers.seen() if site.left_from == 0]
     return counts([experiment.records for experiment in experiments], placement, absent)
 

@@ -476,7 +476,7 @@ def _pay(plan: Plan, session: SessionMemory, ledger: RunLedger | None, first: in
         return
     for node, intervals in known.items():
         if list(charged.get(node, ()))[: len(intervals)] != list(intervals):
-            expected = "that of the session before: steps are missing that may have been sent"
+            expected = "lacks steps of the session before, which may have been sent: put it back"
             raise InputError("ledger", f"node {node}", expected, public=True)
     since = [
         until

@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from communication.secure.sites import (
 )
 from experiments import write_experiment
 from tacit.communication.secure.journal import Journal, Session
+from tacit.privacy.ledger.ledger import Ledger
 from tacit.training import prepare
 
 pytestmark = pytest.mark.process
@@ -231,11 +233,7 @@ def test_a_run_that_was_stopped_goes_on_without_the_one_that_it_had_lost(tmp_pat
         lost(group, file, gate, until=LATER)
         group.until_step(LATER, "north", "south")
         group.running["south"].send(signal.SIGINT)
-        for step in range(LATER + 1, steps):  # both stop at the same one, some steps later
-            gate.write_text(str(step))
-            group.until_step(step, "north", "south")
-            if not group.running["north"].alive:
-                break
+        until_it_ends("north", group, gate, LATER + 1, steps, ("north", "south"))
         assert [group.running[name].end().code for name in ("north", "south")] == [0, 0]
         stopped = status_of(group.rank_folder("north"))["step"]
         for name in ("north", "south"):
@@ -261,9 +259,13 @@ def test_a_run_that_was_stopped_goes_on_without_the_one_that_it_had_lost(tmp_pat
     assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(steps), 1))
 
 
-def test_a_late_client_with_another_file_stops_all_and_nothing_is_lost(tmp_path: Path) -> None:
-    file, gate = written(tmp_path, "server"), tmp_path / "gate"
-    other = written(tmp_path / "other", "server", train={**TRAIN, "batch": 8})
+def test_a_late_client_with_another_file_is_refused_alone_and_comes_with_the_right_one(
+    tmp_path: Path,
+) -> None:
+    steps = 60
+    train = {**TRAIN, "steps": steps}
+    file, gate = written(tmp_path, "server", train=train), tmp_path / "gate"
+    other = written(tmp_path / "other", "server", train={**train, "batch": 8})
     with consortium(tmp_path) as group:
         gate.write_text(str(HELD))
         group.relay()
@@ -272,20 +274,60 @@ def test_a_late_client_with_another_file_stops_all_and_nothing_is_lost(tmp_path:
         group.until_step(HELD, "north", "south")
         group.train("west", other)
         group.until(lambda: waits(group, "west"))
-        for step in range(HELD + 1, STEPS):
-            gate.write_text(str(step))
-            group.until_step(step, "north", "south")
-            if not group.running["west"].alive:
-                break
-        answers = group.ends()
-        assert [answer.code for answer in answers] == [2, 2, 2], [one.err for one in answers]
-        assert all("tacit: train.batch = 8: on rank 2" in answer.err for answer in answers)
-        group.train_all(file, "--resume-if-there")
+        until_it_ends("west", group, gate, HELD + 1, steps, ("north", "south"))
+        told = group.running["west"].end()
+        assert told.code == 2, told
+        assert "tacit: train.batch = 8: on rank 2" in told.err
+        group.train("west", file)
+        group.until(lambda: waits(group, "west"))
+        reached = status_of(group.rank_folder("north"))["step"]
+        until_it_is_in("west", group, gate, reached, reached + 1, steps)
+        gate.write_text(str(steps))
         answers = group.ends()
         assert [answer.code for answer in answers] == [0, 0, 0], [one.err for one in answers]
+        assert all("west came back with another experiment" in one.err for one in answers[:2])
         run = gathered(group, tmp_path / "gathered")
     assert result_of(run)["status"] == "done"
-    assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(STEPS), 1))
+    assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(steps), 1))
+
+
+def test_one_whose_budget_is_used_up_does_not_come_back_and_the_others_go_on(
+    tmp_path: Path,
+) -> None:
+    steps = 60
+    changes: dict[str, Any] = {
+        "train": {**TRAIN, "steps": steps},
+        "privacy": {"noise_std": None, "epsilon": 3.0},
+    }
+    file, gate = written(tmp_path, "server", **changes), tmp_path / "gate"
+    with consortium(tmp_path) as group:
+        lost(group, file, gate, until=LATER)
+        group.until_step(LATER, "north", "south")
+        with closing(
+            Ledger.open(group.rank_folder("west") / "ledger.sqlite", digest=None)
+        ) as ledger:
+            for _ in range(steps):
+                ledger.reserve(0, HELD)
+        for _ in range(2):  # whoever starts it again learns the same, and nobody else is stopped
+            group.train("west", file, resume=True)
+            group.until(lambda: waits(group, "west"))
+            reached = status_of(group.rank_folder("north"))["step"]
+            until_it_ends("west", group, gate, reached + 1, steps, ("north", "south"))
+            told = group.running["west"].end()
+            assert told.code == 3, told
+            assert "this site cannot come back at step" in told.refusal
+        group.until(lambda: said_of_west(group) == ["gone", "gone"])
+        gate.write_text(str(steps))
+        answers = [group.running[name].end() for name in ("north", "south")]
+        assert [answer.code for answer in answers] == [0, 0], [one.err for one in answers]
+        refusals = re.findall(
+            "west: .* cannot come back at step .* go on without it", answers[0].err
+        )
+        assert len(refusals) == 2, answers[0].err
+        run = gathered(group, tmp_path / "gathered")
+    assert result_of(run)["status"] == "done"
+    paid = charged(run)
+    assert (paid[0], paid[1]) == (dict.fromkeys(range(steps), 1),) * 2
 
 
 def test_one_that_waited_to_be_taken_in_begins_with_the_others_if_they_begin_anew(
@@ -350,11 +392,7 @@ def test_one_that_was_not_heard_to_stop_is_taken_in_later_from_where_it_stopped(
         group.train_all(file, tamper=gated(gate))
         group.until_step(HELD)
         group.running["south"].send(signal.SIGINT)
-        for step in range(HELD + 1, steps):
-            gate.write_text(str(step))
-            group.until_step(step)
-            if not group.running["north"].alive:
-                break
+        until_it_ends("north", group, gate, HELD + 1, steps, NAMES)
         assert [answer.code for answer in group.ends()] == [0, 0, 0]
         stopped = status_of(group.rank_folder("north"))["step"]
         journals = [Journal(group.session(name)) for name in group.names]
@@ -412,10 +450,21 @@ def until_it_is_in(
             return
 
 
+def until_it_ends(
+    name: str, group: Consortium, gate: Path, first: int, steps: int, others: Sequence[str]
+) -> None:
+    """Let the others go on, step by step, until a site has ended; see `until_it_is_in`."""
+    for step in range(first, steps):
+        gate.write_text(str(step))
+        group.until_step(step, *others)
+        if not group.running[name].alive:
+            return
+
+
 def waits(group: Consortium, name: str) -> bool:
     """Whether a site has given its session up for one in which it is taken back."""
     session = Journal(group.session(name)).session()
-    return session is not None and session.rejoins is not None
+    return session is not None and session.rejoins is not None and session.starts > 0
 
 
 @pytest.mark.parametrize("kind", ["push-sum", "pairs of nodes"])

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from communication.secure import mesh as meshes
 from communication.secure.mesh import LIMIT, Mesh, Puppet, facing_puppets, formed
+from tacit.communication.peers import READY
 from tacit.communication.received import STEP, VOTE, Beat, Form
 from tacit.communication.secure.frames import DATA
 from tacit.communication.secure.journal import Journal, Record, Session
@@ -34,7 +35,14 @@ from tacit.communication.secure.sites import (
 from tacit.communication.secure.streams import AWAY
 from tacit.communication.secure.wire import Wire
 from tacit.communication.stop_vote import StopVote
-from tacit.errors import BudgetError, InputError, LeftOutError, PeerError
+from tacit.errors import (
+    BudgetError,
+    InputError,
+    LeakError,
+    LeftOutError,
+    MeetAnewError,
+    PeerError,
+)
 
 SCHEMA = Form(TypeAdapter(list[int]))
 HEAD = struct.Struct("<QQQ")
@@ -547,6 +555,50 @@ def test_who_is_left_out_before_it_has_begun_and_knows_what_it_sent_waits(tmp_pa
         assert (session.rejoins, session.sent, session.nonces) == (sent, sent, None)
         assert (session.earlier, session.has_met) == (earlier, True)
         assert session.secret != before
+
+
+@pytest.mark.parametrize(
+    ("without", "lets_begin", "is_ready", "spared"),
+    [
+        ((2,), True, False, True),
+        ((), True, False, False),
+        ((2,), False, False, False),  # the run cannot begin without it
+        ((2,), True, True, False),  # others may have begun
+    ],
+)
+def test_who_is_taken_back_and_cannot_take_part_ends_the_session_and_not_the_run(
+    tmp_path, without, lets_begin, is_ready, spared
+):
+    folder = tmp_path / "own"
+    Journal(folder).write_session(Session.new(sent=9, without=without))
+    with facing_puppets(Mesh(3), tmp_path, lets_begin=lets_begin) as (wire, (_, west)):
+        sites = cluster(wire)
+        if is_ready:
+            wire.state_fact(f"share {READY} 0", "true", limit=LIMIT)
+        report = {"kind": "BudgetError", "line": "west: nothing is left"}
+        west.say(west.beat(state="failed", report=report))
+        kind = MeetAnewError if spared else BudgetError
+        with pytest.raises(kind, match="west: nothing is left") as refusal:
+            sites.share("steps", 1, STEP)
+        sites.report(refusal.value)
+        sites.close(ended=False, error=refusal.value)
+    session = Journal(folder).session()
+    assert session is not None
+    assert (session.sent, session.without) == (9, without)
+    if not is_ready:
+        assert (session.nonces, session.absent) == (None, (2,) if spared else ())
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_one_that_would_send_something_else_ends_the_run_unless_it_can_do_without(
+    tmp_path, goes_on
+):
+    with facing_puppets(Mesh(3), tmp_path) as (wire, _):
+        sites = cluster(wire)
+        sites.let_leave((lambda ranks: True) if goes_on else None, takes_back=False)
+        sites.begin(0)
+        sites.report(LeakError("the message differs"))
+        assert (wire.report is None) is goes_on
 
 
 # Where a session is taken up.

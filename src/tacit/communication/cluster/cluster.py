@@ -144,6 +144,10 @@ class Cluster:
             for rank, text in enumerate(self._store.get_all(keys))
         ]
 
+    def can_spare(self, rank: int) -> bool:
+        """Nobody comes back."""
+        return False
+
     def report(self, error: BaseException) -> None:
         """Tell the others why this rank ends; they raise the same kind, `rank 2: <message>`.
 

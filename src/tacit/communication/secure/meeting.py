@@ -7,12 +7,12 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tacit.communication.received import Beat
+from tacit.communication.received import Beat, Report
 from tacit.communication.secure.journal import Session
 from tacit.communication.secure.streams import AWAY, PeerView
 from tacit.errors import InputError, MeetAnewError, PeerError
 
-__all__ = ["ABSENT", "Meeting", "given_up"]
+__all__ = ["ABSENT", "Meeting", "given_up", "spared"]
 
 _log = logging.getLogger(__name__)
 
@@ -199,3 +199,8 @@ class Meeting:
 def given_up(name: str) -> MeetAnewError:
     """The error of a session that a site has given up before any step of it."""
     return MeetAnewError(f"{name} has given up the session, of which no step was begun")
+
+
+def spared(report: Report, rank: int) -> MeetAnewError:
+    """The error of a session in which a site that comes back says that it cannot take part."""
+    return MeetAnewError(report.line, frozenset({rank}))

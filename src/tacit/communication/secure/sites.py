@@ -123,6 +123,7 @@ class SiteCluster:
         self.hosts: Sequence[Sequence[int]] = ()
         self.timeout = patience
         self.wire, self.meets_again, self.stopped = wire, False, False
+        wire.can_spare = self.can_spare
         self._carrier = carrier
         self._rounds: Counter[str] = Counter()
         self._votes = _Votes(wire, patience)
@@ -162,6 +163,17 @@ class SiteCluster:
             return False
         return goes_on(ranks) and all(map(gatherer.knows, ranks))
 
+    def can_spare(self, rank: int) -> bool:
+        """Whether all meet anew without a site that comes back, and says that it cannot.
+
+        Nobody has begun the session then, since this site has not said that it is ready.
+        """
+        session, wire = self.wire.session, self.wire
+        gone = len(wire.left.keys() | {rank})
+        ready = wire.streams.has_stated(_key_of(READY, 0))
+        spare = rank in session.without and wire.lets_begin
+        return spare and not ready and 2 * gone < self.processes
+
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
         """Every site's value, in rank order; each calls it, and waits for all.
 
@@ -187,6 +199,8 @@ class SiteCluster:
         """Tell the others why the run ends; nothing, where starting this site again may mend it."""
         if isinstance(error, LeftOutError | MeetAnewError):
             return
+        if isinstance(error, LeakError) and self._goes_on is not None:
+            return  # they go on without this site, which then begins a session of its own
         # Where the others are in the middle of the run, a wrong file at one does not end it.
         starting = self._stop_vote is None and not self._own.returned
         if isinstance(error, _FINAL) or (isinstance(error, TacitError) and starting):
@@ -342,12 +356,14 @@ class SiteCluster:
         without this site, which waits then.
         """
         session = self.wire.session
-        rejoins = session.rejoins
-        if isinstance(error, LeftOutError):
+        rejoins, absent = session.rejoins, frozenset[int]()
+        if isinstance(error, MeetAnewError):
+            absent = error.without
+        elif isinstance(error, LeftOutError):
             if session.sent is None:
                 return None
             rejoins = session.sent
-        elif not isinstance(error, MeetAnewError):
+        else:
             peers = self.wire.peers().items()
             beats = [view.beat for rank, view in peers if rank not in self.wire.left]
             reports = [self.wire.report, *(beat.report for beat in beats if beat is not None)]
@@ -356,7 +372,7 @@ class SiteCluster:
         # What was stated stands in a session: with a file that was mended, all need another.
         fresh = Session.new()
         kept = {"secret": fresh.secret, "nonce": fresh.nonce, "nonces": None, "starts": 0}
-        return session.model_copy(update=kept | {"rejoins": rejoins, "absent": ()})
+        return session.model_copy(update=kept | {"rejoins": rejoins, "absent": tuple(absent)})
 
     def connect(
         self,

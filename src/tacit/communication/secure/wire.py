@@ -71,7 +71,7 @@ from tacit.communication.secure.leaving import (
     lost,
     say_left,
 )
-from tacit.communication.secure.meeting import Meeting, given_up
+from tacit.communication.secure.meeting import Meeting, given_up, spared
 from tacit.communication.secure.streams import AWAY, FACT_TOPIC, PeerView, Publisher, Streams, cost
 from tacit.errors import GoneError, LeakError, PeerError
 
@@ -118,6 +118,7 @@ class Wire:
         may_leave: at rank 0, whether the run can go on without these ranks; None: without nobody.
         takes_back: at rank 0, whether it takes them back; None: it cannot tell yet.
         grace: how many times its limit a wait lasts, so that rank 0 may say so first.
+        can_spare: whether one that cannot take part ends only the session, and not the run.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class Wire:
         self.may_leave: Callable[[frozenset[int]], bool] | None = None
         self.takes_back: bool | None = None
         self.grace = 1
+        self.can_spare: Callable[[int], bool] = lambda rank: False
         self._run, self._journal, self._sign, self._verify = run, journal, sign, verify
         self._largest = largest
         self._lets_leave = lets_leave
@@ -458,7 +460,7 @@ class Wire:
                 report, name = view.beat.report, f"{self.sites[rank]}: "
                 if not report.line.startswith(name):  # it speaks for itself alone
                     report = report.model_copy(update={"line": name + report.line})
-                raise error_of(report)
+                raise spared(report, rank) if self.can_spare(rank) else error_of(report)
 
     def peers(self) -> Mapping[int, PeerView]:
         """What is known of every other site, by rank."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import os
 import re
@@ -30,7 +31,7 @@ from torch import Tensor
 
 from tacit import __version__
 from tacit.communication.cluster import connect
-from tacit.communication.peers import Placement
+from tacit.communication.peers import Peers, Placement
 from tacit.communication.received import FOLDER, FolderName
 from tacit.config import Config, to_toml
 from tacit.errors import InputError, LeftOutError, MeetAnewError, PeerError, TacitError
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SITE_KEYS",
     "Scalar",
+    "agree",
     "agreed_folder",
     "compare",
     "counts",
@@ -57,6 +59,7 @@ __all__ = [
     "with_processes",
 ]
 
+_LOG = logging.getLogger(__name__)
 _MEETINGS = 10  # in which no step is begun, until a site that ends each of them ends the run
 _RUNS = Path("runs")  # where a run is written that nobody named a folder for
 
@@ -104,6 +107,8 @@ def with_processes(
                 if not cluster.meets_again:
                     return result
         except MeetAnewError as error:
+            if error.without:
+                _LOG.warning("%s; the others go on without it", error)
             meetings += 1
             if meetings == _MEETINGS:
                 raise PeerError(f"{error}; that happened {meetings} times") from error
@@ -345,6 +350,25 @@ def planned(plan: Plan) -> dict[str, Scalar]:
         "plan noise": _digest([_rounded(scales), _rounded(plan.release.noise_shape), *shared]),
         "plan clip": _digest([] if bounds is None else [_rounded(bounds)]),
     }
+
+
+def agree(identities: Sequence[Mapping[str, Scalar]], peers: Peers) -> None:
+    """Refuse processes that do not run the same experiment: those that come back, alone.
+
+    Args:
+        identities: what each rank has reported of itself, by rank.
+        peers: the other processes.
+
+    Raises:
+        MeetAnewError: the others run the same, and go on without who has come back with another.
+        InputError: see `compare`.
+    """
+    odd = [rank for rank, identity in enumerate(identities) if identity != identities[0]]
+    if odd and peers.rank not in odd and all(map(peers.can_spare, odd)):
+        names = {site.rank: site.name for site in peers.seen()}
+        told = f"{' and '.join(names[rank] for rank in odd)} came back with another experiment"
+        raise MeetAnewError(told, frozenset(odd))
+    compare(identities)
 
 
 def compare(identities: Sequence[Mapping[str, Scalar]]) -> None:
