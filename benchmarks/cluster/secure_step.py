@@ -6,6 +6,10 @@ three take turns in every repetition, so that a slow minute of the machine falls
 the same step without messages. Over TLS all is as in a run of `tacit train --site`: certificates,
 signed frames, acknowledgements, and the digest of a message on the disk before it leaves; what
 came is forgotten at a snapshot after every repetition, outside the time that is measured.
+
+It also says which threads of a process the time of the processors went to: what Python's threads
+took by their own clocks, and under `other threads` the rest of the process: those of gloo and of the
+engine.
 """
 
 from __future__ import annotations
@@ -18,7 +22,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -63,12 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     work = Work(nodes=SITES, graph="complete", hidden=126, batch=1, records=20)
     rounds, steps = (2, 3) if asked.quick else (asked.rounds, asked.steps)
     before = os.getloadavg()
-    with tempfile.TemporaryDirectory() as name, _consortia(Path(name)) as folders:
+    with tempfile.TemporaryDirectory() as name, _consortia(Path(name)) as (folders, hub):
         tasks = [
             {
                 "work": asdict(work), "rank": rank, "processes": SITES, "address": "127.0.0.1",
                 "folders": {way: str(folder / f"site-{rank}") for way, folder in folders.items()},
-                "rounds": rounds, "steps": steps, "warm": 2 if asked.quick else 10,
+                "rounds": rounds, "steps": steps, "warm": 2 if asked.quick else 10, "hub": hub,
             }
             for rank in range(SITES)
         ]  # fmt: skip
@@ -80,13 +86,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     sent = {way: max(one["bytes"][way] for one in answers) for way in WAYS}
     cpu = {way: statistics.fmean(one["cpu"][way] for one in answers) for way in seconds}
-    _print(work, seconds, sent, cpu, before)
+    threads = {
+        way: {
+            name: statistics.fmean(one["threads"][way].get(name, 0.0) for one in answers)
+            for name in sorted({name for one in answers for name in one["threads"][way]})
+        }
+        for way in seconds
+    }
+    _print(work, seconds, sent, cpu, before, threads)
     report = {
         "figures mean something": not asked.quick, "work": asdict(work), "d": work.parameters,
         "begun": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(),
         "load average": {"before": before, "after": os.getloadavg()}, "versions": versions(),
         "rounds": rounds, "steps a round": steps, "seconds a step": seconds, "bytes a step": sent,
         "CPU seconds a step, of one process": cpu,
+        "CPU seconds a step, of one process by thread, and of the relay": threads,
     }  # fmt: skip
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps(report, indent=1) + "\n")
@@ -118,6 +132,7 @@ def _print(
     sent: dict[str, float],
     cpu: dict[str, float],
     before: Sequence[float],
+    threads: dict[str, dict[str, float]],
 ) -> None:
     print(f"{work.name}, {SITES} processes; load average {before[0]:.2f} before")
     print(
@@ -129,11 +144,14 @@ def _print(
         if way in sent:
             line += f"{sent[way] / 1e6:9.3f}{_ratio(seconds, way):9.2f}"
         print(line)
+    print("CPU ms a step of one process, by thread, and of the relay:")
+    for way, took in threads.items():
+        print(f"{way:8}", ", ".join(f"{name} {1e3 * one:.2f}" for name, one in took.items()))
 
 
 @contextmanager
-def _consortia(folder: Path) -> Iterator[dict[str, Path]]:
-    """One consortium that has a relay alone, and one whose sites connect to each other."""
+def _consortia(folder: Path) -> Iterator[tuple[dict[str, Path], int]]:
+    """One consortium that has a relay alone, one whose sites connect directly; the relay's PID."""
     hub = _free_address()
     relayed, direct = folder / "relay", folder / "direct"
     _made(relayed, {f"site-{rank}": () for rank in range(SITES)}, {"hub": (hub,)})
@@ -143,7 +161,7 @@ def _consortia(folder: Path) -> Iterator[dict[str, Path]]:
         try:
             assert relay.stdout is not None
             assert "listening" in relay.stdout.readline()
-            yield {"relay": relayed, "direct": direct}
+            yield {"relay": relayed, "direct": direct}, relay.pid
         finally:
             relay.kill()
 
@@ -197,15 +215,19 @@ def _worker(task: dict[str, Any]) -> dict[str, Any]:
         }
         seconds: dict[str, list[float]] = {way: [] for way in again}
         cpu_of: dict[str, list[float]] = {way: [] for way in again}
+        threads: dict[str, Counter[str]] = {way: Counter() for way in again}
         bytes_of: dict[str, list[float]] = {way: [] for way in sent}
         for number in range(1 + task["rounds"]):
             steps = task["steps"] if number else task["warm"]
             for way, step in again.items():
                 meet()
                 before = sent[way]() if way in sent else 0
-                cpu = time.process_time()
+                cpu, by_thread = time.process_time(), _processor_time(task["hub"])
                 took = _round(step, steps)
                 if number:
+                    share = 1 / (steps * task["rounds"])
+                    for name, value in _processor_time(task["hub"]).items():
+                        threads[way][name] += share * (value - by_thread.get(name, 0.0))
                     seconds[way].append(took)
                     cpu_of[way].append((time.process_time() - cpu) / steps)
                     if way in sent:
@@ -220,7 +242,23 @@ def _worker(task: dict[str, Any]) -> dict[str, Any]:
         "seconds": seconds,
         "cpu": {way: statistics.median(found) for way, found in cpu_of.items()},
         "bytes": {way: statistics.median(found) for way, found in bytes_of.items()},
+        "threads": threads,
     }
+
+
+def _processor_time(relay: int) -> Counter[str]:
+    """Seconds of processor that each kind of thread here has taken, and another process."""
+    found: Counter[str] = Counter()
+    for thread in threading.enumerate():
+        if thread.ident is not None:
+            clock = time.pthread_getcpuclockid(thread.ident)
+            found[thread.name.removeprefix("tacit_")] += time.clock_gettime(clock)
+    found["other threads"] = time.process_time() - found.total()
+    stat = Path(f"/proc/{relay}/stat")
+    if stat.exists():  # on Linux
+        user, system = stat.read_text().rpartition(")")[2].split()[11:13]
+        found["relay"] = (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 def _exchange(job: Any, channel: Channel) -> BetweenProcesses:

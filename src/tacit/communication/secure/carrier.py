@@ -236,7 +236,8 @@ class _ZenohCarrier:
                     _log.error("a frame could not be taken: %s", describe(error))
 
     def _start(self, work: Callable[[Any], None], argument: object) -> None:
-        thread = threading.Thread(target=work, args=(argument,), daemon=True)
+        name = f"tacit{work.__name__}"
+        thread = threading.Thread(target=work, name=name, args=(argument,), daemon=True)
         self._threads.append(thread)
         thread.start()
 

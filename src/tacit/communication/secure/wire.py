@@ -209,7 +209,7 @@ class Wire:
             self._publisher = publisher
         for run in (self._publish_frames, self._keep):
             thread = threading.Thread(target=self._guarded, args=(run,), daemon=True)
-            thread.name = "tacit-wire"
+            thread.name = f"tacit{run.__name__}"
             self._threads.append(thread)
             thread.start()
 
