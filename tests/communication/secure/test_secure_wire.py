@@ -14,7 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from communication.secure import mesh as meshes
-from communication.secure.mesh import LIMIT, Mesh, Puppet, facing_puppets, formed, until
+from communication.secure.mesh import (
+    LIMIT,
+    Mesh,
+    Puppet,
+    facing_puppets,
+    formed,
+    until,
+)
+from tacit.communication.reports import report_of
 from tacit.communication.secure import leaving, streams
 from tacit.communication.secure import wire as wires
 from tacit.communication.secure.frames import DATA
@@ -629,3 +637,28 @@ def test_no_step_begins_while_it_is_written_down_that_a_site_is_left_out_of_it(t
         go_on.set()
         begins.join(LIMIT)
         assert (south.step, south.left) == (10, {2: 10})
+
+
+def test_one_that_fails_as_soon_as_all_have_met_is_believed_why(tmp_path):
+    """Each draws a number to be echoed when it has met the others, and tells it a moment later."""
+    with facing_puppets(Mesh(3), tmp_path) as (wire, puppets):
+        wire.report = report_of(BudgetError("nothing is left"), "north")
+        closing = threading.Thread(target=partial(wire.close, ended=False, linger=0.0))
+        closing.start()
+        time.sleep(0.3)
+        for puppet in puppets:
+            puppet.token = f"{puppet.rank + 200:032x}"
+            puppet.say(puppet.beat())
+        closing.join(LIMIT)
+        for puppet in puppets:
+            last = puppet.heard[-1]
+            assert last.report is not None
+            assert (last.report.line, last.echo) == ("north: nothing is left", puppet.token)
+
+
+def test_one_that_fails_waits_no_longer_than_to_say_so_for_others_that_are_silent(tmp_path):
+    with facing_puppets(Mesh(3), tmp_path) as (wire, _):
+        wire.report = report_of(BudgetError("nothing is left"), "north")
+        began = time.monotonic()
+        wire.close(ended=False, linger=0.0)
+        assert wires._FAREWELL <= time.monotonic() - began < LIMIT

@@ -70,6 +70,7 @@ class PeerView:
             this site's, since by its word alone anybody is ever further.
         furthest: that step.
         token: of its process, to be echoed.
+        met: whether it has spoken in the session, so that what is said to it counts.
         greeted: whether it has been.
     """
 
@@ -79,6 +80,7 @@ class PeerView:
     gained: float = field(default_factory=time.monotonic)
     furthest: int = -1
     token: str | None = None
+    met: bool = False
     greeted: bool = True
     order: tuple[str, int, int] = ("", -1, -1)  # of the beat that gave the token
 

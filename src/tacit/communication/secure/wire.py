@@ -37,6 +37,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
+from functools import partial
 from typing import Literal
 
 from tacit.communication.received import BEAT as BEAT_FORM
@@ -148,8 +149,10 @@ class Wire:
         self.takes_back: bool | None = None
         self.grace = 1
         self.can_spare: Callable[[int], bool] = lambda rank: False
-        self._run, self._journal, self._sign, self._verify = run, journal, sign, verify
-        self._largest = largest
+        self._run, self._journal, self._sign, self._largest = run, journal, sign, largest
+        self._unpacked = partial(
+            unpack, run=run, own=own, sites=self.sites, largest=largest, verify=verify
+        )
         self._lets_leave = lets_leave
         self._unbegun = True  # no step of the session, by any process of this site
         self._token = secrets.token_hex(16)  # of this process
@@ -506,15 +509,14 @@ class Wire:
         if ended:
             self.state = "done"
             deadline = time.monotonic() + linger
-            with self._changed:
-                while time.monotonic() < deadline and self._failure is None and self._owing():
-                    self._changed.wait(0.1)
-                # Who has not heard that this site is done waits for it: several beats say so.
-                deadline = min(deadline, time.monotonic() + _FAREWELL)
-                while time.monotonic() < deadline and self._failure is None and self._unsaid():
-                    self._changed.wait(0.1)
+            self._wait_while(self._owing, deadline)
+            # Who has not heard that this site is done waits for it: several beats say so.
+            self._wait_while(self._unsaid, min(deadline, time.monotonic() + _FAREWELL))
         elif self.report is not None:
             self.state = "failed"
+            # Nobody believes why before this site has heard what is to be echoed.
+            apart = lambda: not all(view.met for view in self._here().values())  # noqa: E731
+            self._wait_while(apart, time.monotonic() + _FAREWELL)
         with self._changed:
             self._ending = True
             self._changed.notify_all()
@@ -541,6 +543,11 @@ class Wire:
                     self._journal.remove()
                 self._journal.close()
 
+    def _wait_while(self, holds: Callable[[], bool], deadline: float) -> None:
+        with self._changed:
+            while time.monotonic() < deadline and self._failure is None and holds():
+                self._changed.wait(0.1)
+
     def _unsaid(self) -> bool:
         """Whether somebody is there who is not done, and may not know that this site is."""
         heard_since = time.monotonic() - AWAY
@@ -560,14 +567,7 @@ class Wire:
         if self._publisher is None or self._failure is not None:
             return  # not yet, or not any more: it is not acknowledged, and comes again
         try:
-            frame = unpack(
-                message,
-                run=self._run,
-                own=self.own,
-                sites=self.sites,
-                largest=self._largest,
-                verify=self._verify,
-            )
+            frame = self._unpacked(message)
             if frame.kind == BEAT:
                 self._heard_beat(frame)
             else:
@@ -591,6 +591,7 @@ class Wire:
                     self._in[frame.sender].told = -1
                 view.greeted &= beat.token == view.token
                 view.token = beat.token
+                view.met |= frame.session == self._digest() != _FORMING
             if any(rank >= len(self.sites) for rank, _ in beat.left):
                 raise RefusedError(f"{self.sites[frame.sender]} leaves out a site that is none")
             if beat.echo != self._token:
@@ -695,9 +696,9 @@ class Wire:
                 outs = self._out.values() if met else ()
                 # In order; a part at once, where much is to be sent again.
                 batch = [record for out in outs for record in out.due(_BURST)]
+                if not batch and self._ending:
+                    return
                 if not batch:
-                    if self._ending:
-                        return
                     self._changed.wait(0.2)
                 session = self._digest()
                 fresh, made = tuple(self._fresh), self._made
