@@ -115,10 +115,10 @@ class LeftOutError(PeerError):
 
 
 class MeetAnewError(PeerError):
-    """Another site has given up the session, of which no step was begun: all meet in a new one.
+    """The session is given up, of which this site has begun no step: all meet in a new one.
 
     Attributes:
-        without: ranks that have said that they cannot take part, and need not come.
+        without: ranks for whom it could not begin, and who need not come.
     """
 
     def __init__(self, message: str, without: frozenset[int] = frozenset()) -> None:

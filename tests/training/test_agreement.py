@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -96,11 +96,11 @@ def test_rank_0_goes_on_with_its_own_folder_or_the_one_that_was_noted(
 class Spared:
     """Three processes, some of which have come back to a run that can do without them."""
 
-    def __init__(self, rank: int, spare: tuple[int, ...]) -> None:
-        self.rank, self.spare = rank, spare
+    def __init__(self, spare: tuple[int, ...]) -> None:
+        self.spare = spare
 
-    def can_spare(self, rank: int) -> bool:
-        return rank in self.spare
+    def can_spare(self, ranks: Collection[int]) -> bool:
+        return set(ranks) <= set(self.spare)
 
     def seen(self) -> list[PeerState]:
         names = enumerate(("north", "south", "west"))
@@ -108,22 +108,22 @@ class Spared:
 
 
 @pytest.mark.parametrize(
-    ("rank", "spare", "batches", "without"),
+    ("spare", "batches", "without"),
     [
-        (0, (2,), (16, 16, 8), {2}),
-        (1, (1, 2), (16, 8, 8), None),  # it is itself one of those that differ
-        (0, (1, 2), (16, 8, 8), {1, 2}),
-        (2, (2,), (16, 16, 8), None),
-        (0, (2,), (16, 8, 16), None),  # who differs has not come back
-        (0, (2,), (16, 8, 8), None),
-        (1, (2,), (8, 16, 16), None),
-        (0, (), (16, 16, 8), None),
+        ((2,), (16, 16, 8), {2}),
+        ((1, 2), (16, 8, 8), {1, 2}),
+        ((2,), (16, 8, 16), None),  # who differs has not come back
+        ((2,), (16, 8, 8), None),
+        ((1, 2), (8, 16, 16), {1, 2}),
+        ((2,), (8, 16, 16), None),
+        ((), (16, 16, 8), None),  # as at the site itself
+        ((2,), (16, 16, 16.0), {2}),
     ],
 )
 def test_who_comes_back_with_another_experiment_is_refused_alone(
-    rank: int, spare: tuple[int, ...], batches: tuple[int, ...], without: set[int] | None
+    spare: tuple[int, ...], batches: tuple[float, ...], without: set[int] | None
 ) -> None:
-    peers: Any = Spared(rank, spare)
+    peers: Any = Spared(spare)
     agree([{"train.batch": 16}] * 3, peers)
     identities = [{"train.batch": batch} for batch in batches]
     if without is None:
@@ -153,6 +153,8 @@ class Ended:
         ([("done", True)], []),  # at its last step: there is nothing to go on with
         ([("stopped", True), ("done", False)], [True]),
         ([("left out", False), ("stopped", True), ("stopped", False)], [True, True]),
+        # However often one comes back and cannot take part, steps are made in between.
+        ([("stopped", True), ("anew", False)] * 12 + [("done", False)], [True] * 24),
     ],
 )
 def test_sites_go_on_together_as_long_as_they_meet_again(
@@ -172,6 +174,8 @@ def test_sites_go_on_together_as_long_as_they_meet_again(
         status = turns[len(clusters) - 1][0]
         if status == "left out":
             raise LeftOutError("west was left out, and the others take it back")
+        if status == "anew":
+            raise MeetAnewError("west: nothing is left", frozenset({2}))
         return Ended(status)
 
     monkeypatch.setattr(agreement, "process_group", group)
@@ -179,3 +183,18 @@ def test_sites_go_on_together_as_long_as_they_meet_again(
     assert ended.status == turns[-1][0]
     assert resumed == [False, *goes_on]
     assert clusters[-1].meets_again is False
+
+
+def test_a_site_that_ends_every_session_before_its_first_step_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @contextmanager
+    def group(*_: Any, **__: Any) -> Iterator[Any]:
+        yield Said(0, "")
+
+    def take_part(cluster: Any, resume: bool) -> Any:
+        raise MeetAnewError("west has given up the session")
+
+    monkeypatch.setattr(agreement, "process_group", group)
+    with pytest.raises(PeerError, match="west has given up the session; that happened 10 times"):
+        with_processes(load_config(experiment()), take_part, resume=False)

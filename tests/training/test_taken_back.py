@@ -56,9 +56,9 @@ class Back(FreshSession):
         return schema.read(json.dumps({**self._terms, **more}), 0, name)
 
 
-def plan_of(epsilon: float = 2.0) -> Plan:
+def plan_of(epsilon: float = 2.0, **changes: Mapping[str, object]) -> Plan:
     privacy = {"noise_std": None, "epsilon": epsilon}
-    changed = experiment(privacy=privacy, train={"steps": STEPS})
+    changed = experiment(privacy=privacy, train={"steps": STEPS}, **changes)
     return build_plan(load_config(changed), [50, 60, 70, 80], 5)
 
 
@@ -162,15 +162,27 @@ def test_steps_that_were_sent_in_a_session_before_that_are_paid_for_again(tmp_pa
         assert until > 6
 
 
-@settings(max_examples=25)
+BEGINS: Mapping[str, Mapping[str, object]] = {
+    "algorithm": {"name": "dp-fedavg", "clients_per_round": 4},
+    "faults": {"tolerate": True},
+}
+
+
+@settings(max_examples=40)
 @given(
     blocks=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6)), min_size=1, max_size=3),
     first=st.integers(1, STEPS - 1),
+    begins=st.booleans(),
 )
 def test_it_never_pays_more_than_its_budget_and_says_so(
-    tmp_path_factory: pytest.TempPathFactory, blocks: list[tuple[int, int]], first: int
+    tmp_path_factory: pytest.TempPathFactory,
+    blocks: list[tuple[int, int]],
+    first: int,
+    begins: bool,
 ) -> None:
-    plan = plan_of(epsilon=1.0)
+    """Where the others can begin without it, it has to reach as far as they do."""
+    plan = plan_of(epsilon=1.0, **BEGINS) if begins else plan_of(epsilon=1.0)
+    assert plan.config.begins_without is begins
     spans: list[tuple[int, int]] = []
     for begin, length in blocks:  # steps are made again, and none is passed over
         begin = min(begin, spans[-1][1]) if spans else 0
@@ -179,7 +191,7 @@ def test_it_never_pays_more_than_its_budget_and_says_so(
     with killed(plan, folder, spans) as ledger:
         before = times_charged(ledger)
         covered, _ = affordable(plan, ledger.charged(), max(until for _, until in spans))
-        if covered <= first:
+        if covered <= first or (begins and covered < STEPS):
             with pytest.raises(BudgetError, match=f"cannot come back at step {first}"):
                 _pay(plan, Back(0), ledger, first)
             assert times_charged(ledger) == before

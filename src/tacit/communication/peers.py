@@ -7,7 +7,7 @@ of neighbouring nodes, or a rank for each of them.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
@@ -137,8 +137,11 @@ class Peers(Protocol):
             TacitError: what another process reported.
         """
 
-    def can_spare(self, rank: int) -> bool:
-        """Whether all can meet anew without a process that comes back, and cannot take part."""
+    def can_spare(self, ranks: Collection[int]) -> bool:
+        """Whether all can meet anew without processes that come back, and cannot take part.
+
+        It is false in these themselves.
+        """
 
     def report(self, error: BaseException) -> None:
         """Tell the others why this process ends, where it ends the run."""
@@ -188,7 +191,7 @@ class Alone:
         """What this process gives."""
         return [value]
 
-    def can_spare(self, rank: int) -> bool:
+    def can_spare(self, ranks: Collection[int]) -> bool:
         """There is none."""
         return False
 

@@ -30,6 +30,7 @@ __all__ = [
     "consensus_of",
     "measure",
     "models_public",
+    "share_of",
 ]
 
 MetricsPart = tuple[Mapping[str, Any], Tensor]
@@ -256,3 +257,8 @@ def _check(rank: int, report: Mapping[str, Any], job: Job) -> None:
             raise PeerError(f"rank {rank} sent other metrics than those of the task")
     if report["nodes"] != own or any(values is None or len(values) != len(own) for values in lists):
         raise PeerError(f"rank {rank} sent metrics that are not those of its nodes")
+
+
+def share_of(steps: int, parts: int) -> int:
+    """Steps between two of about `parts` events."""
+    return max(1, -(-steps // parts))

@@ -46,9 +46,10 @@ from tacit.training.budget import (
     extremes,
     open_ledger,
 )
-from tacit.training.evaluation import consensus_of, models_public
+from tacit.training.evaluation import consensus_of, models_public, share_of
 from tacit.training.hooks import LOG, Callback, Hooks, Progress
 from tacit.training.prepare import Job
+from tacit.training.processes.agreement import do_without
 from tacit.training.processes.communication import Crew, open_communication
 from tacit.training.rounds import advanced, final_rounds, finally_mixed
 from tacit.training.run_folder import checkpoint as checkpoints
@@ -66,7 +67,6 @@ from tacit.training.state import (
     drawn_again,
     record,
     save,
-    share_of,
     take_rows,
     together,
 )
@@ -264,6 +264,9 @@ def _run_id(peers: Peers, reserved: Path | None, shared: SharedLedgers) -> str:
     ids = peers.share("run id", RunId(known=known, random=secrets.token_hex(16)), RUN_ID)
     booked_ids = {process.known for process in ids} - {None}
     if len(booked_ids) > 1:
+        same = (None, ids[0].known)
+        odd = [rank for rank, process in enumerate(ids) if process.known not in same]
+        do_without(peers, odd, "came back with the folder of another run")
         raise InputError(
             "--resume", True, "the folders of the processes are of different runs", public=True
         )

@@ -17,7 +17,7 @@ from tacit.communication.peers import ALONE, Peers, Placement, place
 from tacit.communication.received import EXPERIMENT, IDENTITY, Experiment
 from tacit.config import GIVEN, Config
 from tacit.data import Dataset, Schema, StackedData
-from tacit.errors import InputError, RecordsError
+from tacit.errors import InputError, RecordsError, TacitError
 from tacit.features.kept import Kept
 from tacit.features.maps import FeatureMap, find_features
 from tacit.gradients import AUGMENTATIONS, Augmentation, Loss, Moments, Output, StackedModel
@@ -30,7 +30,7 @@ from tacit.models.lightning import lightning_loss, lightning_notes
 from tacit.models.metrics import Baselines, Metric, baselines, check_metrics, find_metrics
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
-from tacit.training.processes.agreement import agree, counts, identity, planned
+from tacit.training.processes.agreement import agree, counts, do_without, identity, planned
 from tacit.training.records import TrainingRecords, features_of, load_records, with_features
 from tacit.training.settled import with_clip
 from tacit.training.slow_path import SlowPath, slow_path
@@ -260,7 +260,13 @@ def prepare(
         notes += (f"{shortened}: a public bound, algorithm.target_bound",)
     cautions = _imbalance(config, loss, ignorant)
     linear = engine.path == "closed form"
-    plan = build_plan(settled, counted, engine.parameters_count, notes, cautions, linear=linear)
+    try:
+        plan = build_plan(settled, counted, engine.parameters_count, notes, cautions, linear=linear)
+    except TacitError as error:
+        if peers.session.rejoins is None:  # the others had a plan without who has come back
+            back = [rank for rank in range(peers.processes) if peers.can_spare({rank})]
+            do_without(peers, back, f"came back, and there is no plan with them: {error}")
+        raise
     plan = replace(
         plan, schema=schema_digest, features=None if features is None else features.identity
     )

@@ -41,10 +41,12 @@ from tacit.training.evaluation import (
     consensus_of,
     measure,
     models_public,
+    share_of,
 )
 from tacit.training.hooks import LOG
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
+from tacit.training.processes.agreement import do_without
 from tacit.training.processes.communication import Communication
 from tacit.training.release import Interval
 from tacit.training.run_folder import checkpoint as checkpoints
@@ -60,7 +62,6 @@ __all__ = [
     "begin",
     "record",
     "save",
-    "share_of",
     "take_rows",
     "together",
 ]
@@ -391,6 +392,7 @@ def _agreed_terms(
     lacks = is_new and not left_out  # who never took part has nothing to lack
     missing = [rank for rank, new in enumerate(peers.share("new folder", lacks, FLAG)) if new]
     if missing and (first or any(charged.values())):
+        do_without(peers, missing, "has no ledger of this run")
         raise InputError(
             "--resume",
             True,
@@ -458,7 +460,8 @@ def _pay(plan: Plan, session: SessionMemory, ledger: RunLedger | None, first: in
 
     Raises:
         InputError: it may have sent something of that step or a later one in the session before.
-        BudgetError: its budgets do not cover a step more.
+        BudgetError: its budgets do not cover a step more, or not all, where the run can begin
+            without it.
     """
     before = session.earlier(_TERMS_NAME, _TERMS)
     charged = {} if ledger is None else ledger.charged()
@@ -485,7 +488,10 @@ def _pay(plan: Plan, session: SessionMemory, ledger: RunLedger | None, first: in
     ]
     reserved = max(since, default=max(paid, began))
     until, reason = affordable(plan, charged, reserved, ledger)
-    if until <= first:
+    needed = first + 1
+    if plan.config.begins_without:  # the others do not end early for one that comes back
+        needed = max(needed, plan.steps if before is None else before.until)
+    if until < needed:
         raise BudgetError(f"{reason}: this site cannot come back at step {first}")
     if until > reserved:
         ledger.reserve(reserved, until)
@@ -792,8 +798,3 @@ def _evaluation_steps(config: Config, first: int, until: int) -> tuple[int, ...]
     every = config.train.evaluate_every or share_of(config.train.steps, EVALUATIONS)
     inner = [step for step in range(first, until) if step % every == 0]
     return (*inner, until)
-
-
-def share_of(steps: int, parts: int) -> int:
-    """Steps between two of about `parts` events."""
-    return max(1, -(-steps // parts))

@@ -29,7 +29,7 @@ from tacit.communication.secure.journal import Journal, Record
 from tacit.communication.secure.wire import Wire
 
 RUN = bytes(range(16))
-NAMES = ("north", "south", "west", "east")
+NAMES = ("north", "south", "west", "east", "centre")
 LIMIT = 60.0  # seconds after which a wait of a test fails
 
 

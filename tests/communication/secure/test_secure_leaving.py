@@ -291,9 +291,45 @@ def test_a_late_client_with_another_file_is_refused_alone_and_comes_with_the_rig
     assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(steps), 1))
 
 
-def test_one_whose_budget_is_used_up_does_not_come_back_and_the_others_go_on(
+def test_of_two_that_come_together_only_the_one_with_another_file_is_refused(
     tmp_path: Path,
 ) -> None:
+    steps, names = 60, ("north", "south", "centre", "west", "east")
+    first = names[:3]
+    changes: dict[str, Any] = {"train": {**TRAIN, "steps": steps}, "nodes": {"count": 5}}
+    file, gate = written(tmp_path, "server", **changes), tmp_path / "gate"
+    changes["train"] = {**TRAIN, "steps": steps, "batch": 8}
+    other = written(tmp_path / "other", "server", **changes)
+    with consortium(tmp_path, names) as group:
+        gate.write_text(str(HELD))
+        group.relay()
+        for name in first:
+            group.train(name, file, tamper=gated(gate))
+        group.until_step(HELD, *first)
+        group.train("west", file)
+        group.train("east", other)
+        group.until(lambda: waits(group, "west") and waits(group, "east"))
+        until_it_ends("east", group, gate, HELD + 1, steps, first)
+        reached = status_of(group.rank_folder("north"))["step"]
+        until_it_is_in("west", group, gate, reached, reached + 1, steps, first)
+        assert group.running["east"].end().code == 2
+        group.train("east", file)
+        group.until(lambda: waits(group, "east"))
+        reached = status_of(group.rank_folder("north"))["step"]
+        until_it_is_in("east", group, gate, reached, reached + 1, steps, first)
+        gate.write_text(str(steps))
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [0] * 5, [one.err for one in answers]
+        run = gathered(group, tmp_path / "gathered")
+    assert result_of(run)["status"] == "done"
+    assert charged(run) == dict.fromkeys(range(5), dict.fromkeys(range(steps), 1))
+
+
+@pytest.mark.parametrize("times", [60, 5])
+def test_one_whose_budget_is_used_up_does_not_come_back_and_the_others_go_on(
+    times: int, tmp_path: Path
+) -> None:
+    """Also where it would reach for some more steps: the others do not end with it."""
     steps = 60
     changes: dict[str, Any] = {
         "train": {**TRAIN, "steps": steps},
@@ -306,7 +342,7 @@ def test_one_whose_budget_is_used_up_does_not_come_back_and_the_others_go_on(
         with closing(
             Ledger.open(group.rank_folder("west") / "ledger.sqlite", digest=None)
         ) as ledger:
-            for _ in range(steps):
+            for _ in range(times):
                 ledger.reserve(0, HELD)
         for _ in range(2):  # whoever starts it again learns the same, and nobody else is stopped
             group.train("west", file, resume=True)

@@ -558,25 +558,44 @@ def test_who_is_left_out_before_it_has_begun_and_knows_what_it_sent_waits(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("without", "lets_begin", "is_ready", "spared"),
+    ("written", "lets_begin", "is_ready", "ranks", "expected"),
     [
-        ((2,), True, False, True),
-        ((), True, False, False),
-        ((2,), False, False, False),  # the run cannot begin without it
-        ((2,), True, True, False),  # others may have begun
+        ({"without": (2,)}, True, False, {2}, True),
+        ({}, True, False, {2}, False),
+        ({"without": (2,)}, False, False, {2}, False),  # the run cannot begin without it
+        ({"without": (2,)}, True, True, {2}, False),  # others may have begun
+        ({"without": (2, 3)}, True, False, {2, 3}, True),
+        ({"without": (2, 3, 4)}, True, False, {2, 3, 4}, False),  # too few would be left
+        ({"without": (0, 2)}, True, False, {0, 2}, False),  # nobody begins without rank 0
+        ({"without": (1, 2)}, True, False, {1, 2}, False),  # this one itself
+        ({"rejoins": 9}, True, False, {2, 4}, True),  # it does not know who else comes back
+        ({"rejoins": 9}, True, False, {0}, False),
     ],
 )
-def test_who_is_taken_back_and_cannot_take_part_ends_the_session_and_not_the_run(
-    tmp_path, without, lets_begin, is_ready, spared
-):
-    folder = tmp_path / "own"
-    Journal(folder).write_session(Session.new(sent=9, without=without))
-    with facing_puppets(Mesh(3), tmp_path, lets_begin=lets_begin) as (wire, (_, west)):
-        sites = cluster(wire)
+def test_who_can_be_spared(tmp_path, written, lets_begin, is_ready, ranks, expected):
+    Journal(tmp_path).write_session(Session.new(**written))
+    mesh = Mesh(5)
+    wire = mesh.wire(1, tmp_path, lets_begin=lets_begin)
+    try:
+        mesh.start(wire)
         if is_ready:
-            wire.state_fact(f"share {READY} 0", "true", limit=LIMIT)
-        report = {"kind": "BudgetError", "line": "west: nothing is left"}
-        west.say(west.beat(state="failed", report=report))
+            wire.streams.stated[f"share {READY} 0"] = "true"
+        assert cluster(wire).can_spare(ranks) is expected
+    finally:
+        wire.close(ended=False, linger=0.0)
+        mesh.end()
+
+
+NOTHING_LEFT = {"kind": "BudgetError", "line": "west: nothing is left"}
+
+
+@pytest.mark.parametrize("spared", [True, False])
+def test_who_is_taken_back_and_cannot_take_part_ends_the_session_and_not_the_run(tmp_path, spared):
+    folder, without = tmp_path / "own", (2,) if spared else ()
+    Journal(folder).write_session(Session.new(sent=9, without=without))
+    with facing_puppets(Mesh(3), tmp_path, lets_begin=True) as (wire, (_, west)):
+        sites = cluster(wire)
+        west.say(west.beat(state="failed", report=NOTHING_LEFT))
         kind = MeetAnewError if spared else BudgetError
         with pytest.raises(kind, match="west: nothing is left") as refusal:
             sites.share("steps", 1, STEP)
@@ -585,20 +604,64 @@ def test_who_is_taken_back_and_cannot_take_part_ends_the_session_and_not_the_run
     session = Journal(folder).session()
     assert session is not None
     assert (session.sent, session.without) == (9, without)
-    if not is_ready:
-        assert (session.nonces, session.absent) == (None, (2,) if spared else ())
+    assert (session.nonces, session.absent) == (None, without)
 
 
-@pytest.mark.parametrize("goes_on", [True, False])
-def test_one_that_would_send_something_else_ends_the_run_unless_it_can_do_without(
-    tmp_path, goes_on
-):
-    with facing_puppets(Mesh(3), tmp_path) as (wire, _):
+def test_who_is_known_not_to_come_is_not_waited_for_when_all_meet_anew(tmp_path):
+    """One was away before, one has said that it cannot, and a third gave the session up."""
+    folder = tmp_path / "own"
+    Journal(folder).write_session(Session.new(sent=9, without=(2, 3)))
+    with facing_puppets(Mesh(5), tmp_path, lets_begin=True) as (wire, puppets):
         sites = cluster(wire)
-        sites.let_leave((lambda ranks: True) if goes_on else None, takes_back=False)
-        sites.begin(0)
+        wire.left = {3: 0}
+        puppets[1].say(puppets[1].beat(state="failed", report=NOTHING_LEFT))
+        puppets[0].nonce = "f" * 32
+        puppets[0].say(puppets[0].beat(state="forming"))
+        with pytest.raises(MeetAnewError, match="has given up the session") as refusal:
+            sites.share("steps", 1, STEP)
+        sites.close(ended=False, error=refusal.value)
+    session = Journal(folder).session()
+    assert session is not None
+    assert set(session.absent) == {2, 3}
+
+
+def test_who_has_come_back_and_falls_silent_before_a_step_ends_the_session_and_not_the_run(
+    tmp_path,
+):
+    Journal(tmp_path / "own").write_session(Session.new(sent=9, without=(2,)))
+    with facing_puppets(Mesh(3), tmp_path, lets_begin=True) as (wire, _):
+        sites = cluster(wire)
+        with pytest.raises(MeetAnewError, match="west was away") as refusal:
+            wire.wait_for(2, lambda: False, 0.5)
+        assert refusal.value.without == {2}
+        assert sites.can_spare({2})
+
+
+@pytest.mark.parametrize(
+    ("rank", "goes_on", "begins", "silent"),
+    [
+        (1, True, True, True),
+        (1, False, True, False),
+        (1, True, False, False),  # the others could not leave it out yet
+        (0, True, True, False),  # nobody goes on without rank 0
+    ],
+)
+def test_one_that_would_send_something_else_ends_the_run_unless_it_can_do_without(
+    tmp_path, rank, goes_on, begins, silent
+):
+    mesh = Mesh(3)
+    wire = mesh.wire(rank, tmp_path)
+    try:
+        mesh.start(wire)
+        sites = cluster(wire)
+        sites.let_leave(lambda ranks: goes_on, takes_back=False)
+        if begins:
+            sites.begin(0)
         sites.report(LeakError("the message differs"))
-        assert (wire.report is None) is goes_on
+        assert (wire.report is None) is silent
+    finally:
+        wire.close(ended=False, linger=0.0)
+        mesh.end()
 
 
 # Where a session is taken up.

@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -144,7 +144,7 @@ class Cluster:
             for rank, text in enumerate(self._store.get_all(keys))
         ]
 
-    def can_spare(self, rank: int) -> bool:
+    def can_spare(self, ranks: Collection[int]) -> bool:
         """Nobody comes back."""
         return False
 

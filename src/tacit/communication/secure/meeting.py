@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tacit.communication.received import Beat, Report
+from tacit.communication.received import Beat
 from tacit.communication.secure.journal import Session
 from tacit.communication.secure.streams import AWAY, PeerView
 from tacit.errors import InputError, MeetAnewError, PeerError
@@ -201,6 +201,6 @@ def given_up(name: str) -> MeetAnewError:
     return MeetAnewError(f"{name} has given up the session, of which no step was begun")
 
 
-def spared(report: Report, rank: int) -> MeetAnewError:
-    """The error of a session in which a site that comes back says that it cannot take part."""
-    return MeetAnewError(report.line, frozenset({rank}))
+def spared(why: str, rank: int) -> MeetAnewError:
+    """The error of a session in which a site that has come back cannot take part, and why."""
+    return MeetAnewError(why, frozenset({rank}))

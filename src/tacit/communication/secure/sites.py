@@ -11,7 +11,7 @@ import hashlib
 import struct
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -163,16 +163,25 @@ class SiteCluster:
             return False
         return goes_on(ranks) and all(map(gatherer.knows, ranks))
 
-    def can_spare(self, rank: int) -> bool:
-        """Whether all meet anew without a site that comes back, and says that it cannot.
+    def can_spare(self, ranks: Collection[int]) -> bool:
+        """Whether all meet anew without sites that come back, and cannot; see `Peers.can_spare`.
 
-        Nobody has begun the session then, since this site has not said that it is ready.
+        This site has made no step of the session then, since it has not said that it is ready. One
+        that comes back itself does not know who else does.
         """
         session, wire = self.wire.session, self.wire
-        gone = len(wire.left.keys() | {rank})
+        known = set(wire.others) - {0}
+        if session.rejoins is None:
+            known &= set(session.without)
         ready = wire.streams.has_stated(_key_of(READY, 0))
-        spare = rank in session.without and wire.lets_begin
-        return spare and not ready and 2 * gone < self.processes
+        many = 2 * len(wire.left.keys() | set(ranks)) < self.processes
+        return wire.lets_begin and not ready and many and set(ranks) <= known
+
+    def _is_spared(self) -> bool:
+        """Whether the others can leave this site out of the session that they are in."""
+        out = frozenset({*self.wire.left, self.rank})
+        many = 2 * len(out) < self.processes
+        return self.rank > 0 and many and self._goes_on is not None and self._goes_on(out)
 
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
         """Every site's value, in rank order; each calls it, and waits for all.
@@ -199,8 +208,8 @@ class SiteCluster:
         """Tell the others why the run ends; nothing, where starting this site again may mend it."""
         if isinstance(error, LeftOutError | MeetAnewError):
             return
-        if isinstance(error, LeakError) and self._goes_on is not None:
-            return  # they go on without this site, which then begins a session of its own
+        if isinstance(error, LeakError) and self._stop_vote is not None and self._is_spared():
+            return  # they go on without it, and where it comes then, in another session
         # Where the others are in the middle of the run, a wrong file at one does not end it.
         starting = self._stop_vote is None and not self._own.returned
         if isinstance(error, _FINAL) or (isinstance(error, TacitError) and starting):
@@ -356,9 +365,12 @@ class SiteCluster:
         without this site, which waits then.
         """
         session = self.wire.session
-        rejoins, absent = session.rejoins, frozenset[int]()
-        if isinstance(error, MeetAnewError):
-            absent = error.without
+        rejoins, absent = session.rejoins, set[int]()
+        if isinstance(error, MeetAnewError):  # who is known not to come is not waited for
+            views = self.wire.peers().items()
+            failed = {rank for rank, view in views if view.beat is not None and view.beat.report}
+            spared = {rank for rank in failed if self.can_spare({rank})}
+            absent = (self.wire.left.keys() - self._ready()) | spared | error.without
         elif isinstance(error, LeftOutError):
             if session.sent is None:
                 return None

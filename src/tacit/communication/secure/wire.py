@@ -148,7 +148,7 @@ class Wire:
         self.may_leave: Callable[[frozenset[int]], bool] | None = None
         self.takes_back: bool | None = None
         self.grace = 1
-        self.can_spare: Callable[[int], bool] = lambda rank: False
+        self.can_spare: Callable[[Collection[int]], bool] = lambda ranks: False
         self._run, self._journal, self._sign, self._largest = run, journal, sign, largest
         self._unpacked = partial(
             unpack, run=run, own=own, sites=self.sites, largest=largest, verify=verify
@@ -425,7 +425,8 @@ class Wire:
                         if without > most * (self.grace if late else 1):
                             out = frozenset({*self.left, late})
                             if self.may_leave is None or not self.may_leave(out):
-                                raise lost(late, most, self.sites, self._peers[late])
+                                error = lost(late, most, self.sites, self._peers[late])
+                                raise spared(str(error), late) if self.can_spare({late}) else error
                             self._leave(late, self.step + len(self.sites) + 1)
                             break
                     self._changed.wait(min(0.5, limit - quiet + 0.01) if quiet < limit else 0.5)
@@ -463,7 +464,7 @@ class Wire:
                 report, name = view.beat.report, f"{self.sites[rank]}: "
                 if not report.line.startswith(name):  # it speaks for itself alone
                     report = report.model_copy(update={"line": name + report.line})
-                raise spared(report, rank) if self.can_spare(rank) else error_of(report)
+                raise spared(report.line, rank) if self.can_spare({rank}) else error_of(report)
 
     def peers(self) -> Mapping[int, PeerView]:
         """What is known of every other site, by rank."""

@@ -52,6 +52,7 @@ __all__ = [
     "agreed_folder",
     "compare",
     "counts",
+    "do_without",
     "identity",
     "planned",
     "process_group",
@@ -116,7 +117,7 @@ def with_processes(
             continue
         except LeftOutError:
             pass
-        resume, is_new = True, False
+        resume, is_new, meetings = True, False, 0
 
 
 @contextmanager
@@ -363,12 +364,26 @@ def agree(identities: Sequence[Mapping[str, Scalar]], peers: Peers) -> None:
         MeetAnewError: the others run the same, and go on without who has come back with another.
         InputError: see `compare`.
     """
-    odd = [rank for rank, identity in enumerate(identities) if identity != identities[0]]
-    if odd and peers.rank not in odd and all(map(peers.can_spare, odd)):
-        names = {site.rank: site.name for site in peers.seen()}
-        told = f"{' and '.join(names[rank] for rank in odd)} came back with another experiment"
-        raise MeetAnewError(told, frozenset(odd))
+    words = [{name: _written(value) for name, value in one.items()} for one in identities]
+    odd = [rank for rank, written in enumerate(words) if written != words[0]]
+    do_without(peers, odd, "came back with another experiment")
     compare(identities)
+
+
+def do_without(peers: Peers, ranks: Collection[int], what: str) -> None:
+    """Have all that can meet anew without those for whom the session cannot begin.
+
+    Args:
+        peers: the other processes.
+        ranks: of those.
+        what: is wrong with them.
+
+    Raises:
+        MeetAnewError: they have come back to a run that can go on without them.
+    """
+    if ranks and peers.can_spare(ranks):
+        names = [site.name for site in peers.seen() if site.rank in ranks]
+        raise MeetAnewError(f"{' and '.join(names)} {what}", frozenset(ranks))
 
 
 def compare(identities: Sequence[Mapping[str, Scalar]]) -> None:
