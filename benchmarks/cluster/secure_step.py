@@ -8,8 +8,8 @@ signed frames, acknowledgements, and the digest of a message on the disk before 
 came is forgotten at a snapshot after every repetition, outside the time that is measured.
 
 It also says which threads of a process the time of the processors went to: what Python's threads
-took by their own clocks, and under `other threads` the rest of the process: those of gloo and of the
-engine.
+took by their own clocks, and under `other threads` the rest of the process, which is gloo's and the
+engine's.
 """
 
 from __future__ import annotations
