@@ -493,6 +493,14 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(file), match[0]
 
 
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_symbols_with_a_star_are_not_read_as_italics(page: Path) -> None:
+    """Of two in a paragraph, both stars would vanish."""
+    text = re.sub(r"`[^`]*`|^ {4}.*$", "", prose(page), flags=re.MULTILINE)
+    stars = [match[0] for match in re.finditer(r"(?<![\w*\\])[A-Z]\*(?=[_ ,.;:)('|]|$).*", text)]
+    assert stars == []
+
+
 def test_pages_that_the_code_names_exist() -> None:
     named = {
         page
