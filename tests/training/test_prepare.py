@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments import write_module
+from experiments import experiment, write_module
+from tacit.communication.peers import Alone, PeerState
+from tacit.communication.received import Experiment
 from tacit.config import load_config
-from tacit.errors import InputError, RecordsError
+from tacit.errors import InputError, MeetAnewError, RecordsError
 from tacit.training.prepare import Job, prepare
 
 SETTINGS: Mapping[str, Any] = {
@@ -128,3 +130,38 @@ def test_what_is_prepared_does_not_depend_on_records(values: float) -> None:
     found = prepared(nodes([2, 2], [0, 0], inputs=values), task)
     assert found.plan.digest() == right.plan.digest()
     assert (found.model.path, found.outputs) == (right.model.path, right.outputs)
+
+
+class Late(Alone):
+    """Three processes, of which the last comes late, and holds three records."""
+
+    processes = 3
+
+    def __init__(self, spare: tuple[int, ...]) -> None:
+        self.spare = spare
+
+    def share(self, what: str, value: Any, schema: Any) -> list[Any]:
+        few = value.model_copy(update={"records": [3]}) if isinstance(value, Experiment) else value
+        return [value, value, few]
+
+    def can_spare(self, ranks: Any) -> bool:
+        return set(ranks) <= set(self.spare)
+
+    def seen(self) -> tuple[PeerState, ...]:
+        return tuple(PeerState(n, name, "connected") for n, name in enumerate(("a", "b", "west")))
+
+
+@pytest.mark.parametrize("spare", [(2,), ()])
+def test_one_that_comes_late_and_holds_too_little_ends_no_run_of_others(
+    spare: tuple[int, ...],
+) -> None:
+    changed = experiment(
+        nodes={"count": 3},
+        algorithm={"name": "dp-fedavg", "clients_per_round": 3, "local_steps": 5},
+        train={"batch": 16},
+        faults={"tolerate": True},
+    )
+    kind: type[Exception] = MeetAnewError if spare else InputError
+    line = "west came back, and there is no plan with them: .*" if spare else ""
+    with pytest.raises(kind, match=f"{line}node 2 has 3"):
+        prepare(load_config(changed), peers=Late(spare))

@@ -140,7 +140,7 @@ class Peers(Protocol):
     def can_spare(self, ranks: Collection[int]) -> bool:
         """Whether all can meet anew without processes that come back, and cannot take part.
 
-        It is false in these themselves.
+        A process is never one of those that it can spare.
         """
 
     def report(self, error: BaseException) -> None:

@@ -209,7 +209,7 @@ class SiteCluster:
         if isinstance(error, LeftOutError | MeetAnewError):
             return
         if isinstance(error, LeakError) and self._stop_vote is not None and self._is_spared():
-            return  # they go on without it, and where it comes then, in another session
+            return  # the others go on without it, and may take it back in a new session
         # Where the others are in the middle of the run, a wrong file at one does not end it.
         starting = self._stop_vote is None and not self._own.returned
         if isinstance(error, _FINAL) or (isinstance(error, TacitError) and starting):
