@@ -226,6 +226,30 @@ def test_outputs_and_module_hold_each_nodes_weights(make: Callable[[], nn.Module
         assert torch.equal(vector, case.parameters[node])
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_outputs_are_of_images_that_lie_channels_last(channels: int) -> None:
+    strides: list[tuple[int, ...]] = []
+
+    class Seen(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            strides.append(images.stride())
+            return images
+
+    def make() -> nn.Module:
+        first = Seen(), nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.MaxPool2d(2, 1)
+        return nn.Sequential(*first, nn.Flatten(), nn.Linear(64, 3))
+
+    case = problem(make, (channels, 7, 7))
+    records = case.inputs[2]
+    records[0, 0, 3, 3] = math.nan
+    strides.clear()
+    outputs = case.stacked.outputs(case.parameters, records)
+    assert set(strides) == {(49 * channels, 1, 7 * channels, channels)}
+    expected = case.stacked.module(case.parameters[0])(records)
+    assert expected[0].isnan().all()
+    torch.testing.assert_close(outputs[0], expected, rtol=1e-10, atol=1e-10, equal_nan=True)
+
+
 def test_the_users_module_is_never_changed() -> None:
     model = nn.Sequential(nn.Linear(4, 3)).eval()
     before = copy.deepcopy(model.state_dict())
