@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -364,6 +365,45 @@ def test_one_whose_budget_is_used_up_does_not_come_back_and_the_others_go_on(
     assert result_of(run)["status"] == "done"
     paid = charged(run)
     assert (paid[0], paid[1]) == (dict.fromkeys(range(steps), 1),) * 2
+
+
+@pytest.mark.parametrize("damage", ["no ledger", "another site's folder"])
+def test_one_whose_run_folder_is_wrong_does_not_come_back_and_the_others_go_on(
+    damage: str, tmp_path: Path
+) -> None:
+    steps = 60
+    changes: dict[str, Any] = {
+        "train": {**TRAIN, "steps": steps},
+        "privacy": {"noise_std": None, "epsilon": 3.0},
+    }
+    file, gate = written(tmp_path, "server", **changes), tmp_path / "gate"
+    with consortium(tmp_path) as group:
+        lost(group, file, gate, until=LATER)
+        group.until_step(LATER, "north", "south")
+        own, kept = group.rank_folder("west"), tmp_path / "kept"
+        shutil.copytree(own, kept)
+        if damage == "no ledger":
+            (own / "ledger.sqlite").unlink()
+        else:
+            shutil.rmtree(own)
+            shutil.copytree(group.rank_folder("south"), own)
+        group.train("west", file, resume=True)
+        reached = status_of(group.rank_folder("north"))["step"]
+        until_it_ends("west", group, gate, reached + 1, steps, ("north", "south"))
+        told = group.running["west"].end()
+        assert told.code == 2, told
+        shutil.rmtree(own)
+        shutil.copytree(kept, own)
+        group.train("west", file, resume=True)
+        group.until(lambda: waits(group, "west"))
+        reached = status_of(group.rank_folder("north"))["step"]
+        until_it_is_in("west", group, gate, reached, reached + 1, steps)
+        gate.write_text(str(steps))
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [0, 0, 0], [one.err for one in answers]
+        run = gathered(group, tmp_path / "gathered")
+    assert result_of(run)["status"] == "done"
+    assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(steps), 1))
 
 
 def test_one_that_waited_to_be_taken_in_begins_with_the_others_if_they_begin_anew(
