@@ -79,9 +79,11 @@ class Answer:
     def refusal(self) -> str:
         """The one line on standard error that says why it failed.
 
-        A run that is not private and fails after a step has warned of that before.
+        A run that is not private and fails after a step has warned of that before, and a site says
+        for whom it waits.
         """
         line = re.sub(r"\Awarning: this run is NOT PRIVATE: .*\n", "", self.err)
+        line = re.sub(r"\A.* waits for .* to come to this run: .*\n", "", line)
         assert self.out == ""
         assert "Traceback" not in line
         assert line.startswith("tacit: ")

@@ -172,7 +172,7 @@ def describe(error: BaseException) -> str:
     return textwrap.shorten(f"{type(error).__name__}: {error}", 300, placeholder=" ...")
 
 
-_OF_FILES = ("out", "checkpoint", "ledger", "RUN")  # errors that speak of files alone
+_OF_FILES = ("out", "checkpoint", "ledger", "session", "RUN")  # errors that speak of files alone
 
 
 def public_line(error: BaseException) -> str | None:

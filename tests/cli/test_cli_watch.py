@@ -112,11 +112,14 @@ def test_of_several_processes_here_each_speaks_for_itself(run: Path) -> None:
 
 
 def test_a_process_that_died_without_a_word_is_named_and_the_exit_code_says_it(run: Path) -> None:
-    write(run / "rank-0001", status(updated=iso(300)))
+    sites = [site(0, "north", ago=300.0), site(1, "south"), site(2, "west", "away", 430.0)]
+    write(run / "rank-0001", status(updated=iso(300), sites=sites))
     answer = tacit("watch", run, "--once")
     assert answer.code == 4
     assert "silent" in answer.out
     assert "south has given no sign of life for 5" in answer.out
+    north = next(row for row in answer.out.splitlines() if row.startswith("north"))
+    assert north.split()[1:5] == ["unknown", "4", "5", "min"]  # nobody here hears it any more
     assert "no sign of life" in answer.err
     assert tacit("watch", run, "--once", "--json").code == 4
 
@@ -130,6 +133,7 @@ def test_of_a_run_that_has_ended_everything_is_said_once(run: Path, state: str) 
     assert state in answer.out
     assert "no sign of life" not in answer.out
     assert answer.out.count("rank 2 was lost") == 1
+    assert "connected" not in answer.out
 
 
 def test_it_goes_on_until_the_run_has_ended(run: Path) -> None:

@@ -28,6 +28,7 @@ __all__ = ["watch"]
 
 _SHORTEST, _LONGEST = 0.1, 3600.0  # seconds between two looks
 _JUST_NOW = 5.0  # seconds: a site that was heard of so lately is heard of
+_PASSING = ("connected", "away")  # states of another site that nobody here follows any more
 
 
 def watch(
@@ -190,9 +191,10 @@ def _rows(seen: WatchDocument) -> Iterator[tuple[str, ...]]:
                 bytes_text(status.bytes_sent),
             )
         else:
-            site = others[rank]
+            site, process = others[rank], here[latest.rank][1]
             step = NOTHING if site.step is None else f"{site.step:,}"
-            yield (site.name, site.state, step, _heard(site, latest), "", "")
+            state = "unknown" if site.state in _PASSING and not _is_alive(process) else site.state
+            yield (site.name, state, step, _heard(site, latest, process), "", "")
 
 
 def _state(status: StatusDocument) -> str:
@@ -205,14 +207,15 @@ def _is_alive(process: WatchedProcess) -> bool:
     return not process.silent and process.status is not None and process.status.state not in FINAL
 
 
-def _heard(site: SiteStatus, status: StatusDocument) -> str:
-    """When a site was last heard of, as the process here knows it."""
+def _heard(site: SiteStatus, status: StatusDocument, process: WatchedProcess) -> str:
+    """When a site was last heard of, as the process here knows it, which may have ended since."""
     from tacit.report.documents.status import moment_of
     from tacit.report.wording import duration_text
 
     if site.last_seen is None:
         return "never"
     age = (moment_of(status.updated) - moment_of(site.last_seen)).total_seconds()
+    age += 0.0 if _is_alive(process) else process.age or 0.0
     return "now" if age < _JUST_NOW else f"{duration_text(age)} ago"
 
 

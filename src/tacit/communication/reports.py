@@ -75,7 +75,9 @@ def report_of(error: BaseException, who: str | None = None) -> Report:
 def error_of(report: Report) -> TacitError:
     """The error that a report tells of."""
     kinds = {kind.__name__: make for kind, make in _KINDS.items()}
-    return kinds[report.kind](plain(report.line))
+    error = kinds[report.kind](plain(report.line))
+    error.public = True  # it was told
+    return error
 
 
 def write_report(error: BaseException, rank: int | None = None) -> str:

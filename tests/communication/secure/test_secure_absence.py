@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import signal
 from collections import Counter
@@ -186,7 +187,9 @@ def test_ledgers_of_the_data_charge_a_step_once_that_is_made_again(tmp_path: Pat
             assert step_runs(intervals) == ((0, STEPS, 1),)
 
 
-def test_records_that_were_changed_are_not_sent_beside_those_that_were(tmp_path: Path) -> None:
+def test_records_that_were_changed_are_not_sent_and_the_others_wait_for_the_right_ones(
+    tmp_path: Path,
+) -> None:
     file, gate = written(tmp_path, own=True), tmp_path / "gate"
     with consortium(tmp_path) as group:
         for rank, name in enumerate(NAMES):
@@ -195,13 +198,41 @@ def test_records_that_were_changed_are_not_sent_beside_those_that_were(tmp_path:
         group.running["west"].kill()
         write_records(group.home("west") / "own-2.npz", 2, corrected=True)
         answer = group.train("west", file, resume=True).end()
-        assert answer.code != 0, answer
+        assert answer.code == 2, answer  # a service does not start it again
         assert "differs from the one that was sent before this process came back" in answer.refusal
         gate.write_text(str(STEPS))
+        write_records(group.home("west") / "own-2.npz", 2)
+        group.train("west", file, resume=True)
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [0] * 3, answers
+        once = {rank: Counter(range(STEPS)) for rank in range(3)}
+        assert charged(gathered(group, tmp_path / "gathered")) == once
+
+
+def test_a_session_that_finds_no_room_is_charged_for_what_was_sent_alone(tmp_path: Path) -> None:
+    file = written(tmp_path, steps=300, checkpoint_every=300)
+    with consortium(tmp_path) as group:
+        group.relay()
         for name in ("north", "south"):
-            told = group.running[name].end()
-            assert told.code != 0
-            assert "west" in told.refusal
+            group.train(name, file)
+        answer = group.train("west", file, tamper=_small_files).end()
+        assert answer.code == 2, answer
+        assert "tacit: session = 'runs/.run.session-0002'" in answer.refusal
+        assert "when there is room to write, go on with --resume" in answer.refusal
+        (run,) = read_ledger(group.rank_folder("west") / "ledger.sqlite").runs
+        (intervals,) = run.charged.values()
+        assert step_runs(intervals)[-1][1] < 300
+        group.train("west", file, resume=True)
+        answers = group.ends()
+        assert [answer.code for answer in answers] == [0] * 3, answers
+        once = {rank: Counter(range(300)) for rank in range(3)}
+        assert charged(gathered(group, tmp_path / "gathered")) == once
+
+
+def _small_files() -> None:
+    """No file grows beyond what a session needs for some steps."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 
 
 def write_records(file: Path, rank: int, *, corrected: bool = False) -> None:

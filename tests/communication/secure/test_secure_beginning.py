@@ -104,7 +104,7 @@ def test_nobody_begins_alone_nor_where_the_settings_do_not_allow_it(tmp_path):
     cases = [([1, 2], {}, {}), ([2], {"lets_begin": False}, {}), ([2], {}, {"is_new": False})]
     for number, (without, settings, changed) in enumerate(cases):
         mesh = Mesh(3)
-        with pytest.raises(PeerError, match=r"west did not come within 1.2 s$"):
+        with pytest.raises(PeerError, match=r"west did not come within 1.2 s: "):
             begin(
                 mesh,
                 tmp_path / str(number),

@@ -112,6 +112,11 @@ def test_a_stranger_and_a_revoked_member_are_not_let_in(tmp_path: Path) -> None:
         answer = revoked.end()
         assert answer.code == 4, answer
         assert "no connection within" in answer.refusal
+        for name in ("north", "south"):  # nobody waits for one that cannot come
+            answer = group.train(name, file).end()
+            assert answer.code == 2, answer
+            assert "--site = 'west': cannot take part, and a run needs every site" in answer.refusal
+            assert "west was revoked" in answer.refusal
 
 
 def test_another_experiment_at_one_site_ends_all_with_what_differs(tmp_path: Path) -> None:
@@ -137,6 +142,8 @@ def test_sites_that_name_different_runs_do_not_meet(tmp_path: Path) -> None:
             assert answer.code == 4
             missing = "north, west" if name == "south" else "south"
             assert f"{missing} did not come within 15 s" in answer.refusal
+            assert "same name of --out" in answer.refusal
+            assert f"{name} waits for {missing} to come to this run" in answer.err
 
 
 @pytest.mark.parametrize("through", ["experiment", "process"])

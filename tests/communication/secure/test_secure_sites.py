@@ -22,6 +22,7 @@ from tacit.communication.peers import READY
 from tacit.communication.received import STEP, VOTE, Beat, Form
 from tacit.communication.secure.frames import DATA
 from tacit.communication.secure.journal import Journal, Record, Session
+from tacit.communication.secure.leaving import differs
 from tacit.communication.secure.sites import (
     SiteArrival,
     SiteChannel,
@@ -38,7 +39,6 @@ from tacit.communication.stop_vote import StopVote
 from tacit.errors import (
     BudgetError,
     InputError,
-    LeakError,
     LeftOutError,
     MeetAnewError,
     PeerError,
@@ -372,7 +372,8 @@ def test_only_what_a_start_does_not_mend_is_told(tmp_path):
     with facing_puppets(mesh, tmp_path) as (wire, _):
         sites = cluster(wire)
         sites.begin(0)
-        for error in (InputError("out", "/data/patients", "is full"), KeyboardInterrupt()):
+        full, other = InputError("out", "/data/patients", "is full"), differs("north", "south", 4)
+        for error in (full, other, KeyboardInterrupt()):
             sites.report(error)
             assert wire.report is None
         sites.report(ValueError("record 17 of patient Smith"))
@@ -635,33 +636,6 @@ def test_who_has_come_back_and_falls_silent_before_a_step_ends_the_session_and_n
             wire.wait_for(2, lambda: False, 0.5)
         assert refusal.value.without == {2}
         assert sites.can_spare({2})
-
-
-@pytest.mark.parametrize(
-    ("rank", "goes_on", "begins", "silent"),
-    [
-        (1, True, True, True),
-        (1, False, True, False),
-        (1, True, False, False),  # the others could not leave it out yet
-        (0, True, True, False),  # nobody goes on without rank 0
-    ],
-)
-def test_one_that_would_send_something_else_ends_the_run_unless_it_can_do_without(
-    tmp_path, rank, goes_on, begins, silent
-):
-    mesh = Mesh(3)
-    wire = mesh.wire(rank, tmp_path)
-    try:
-        mesh.start(wire)
-        sites = cluster(wire)
-        sites.let_leave(lambda ranks: goes_on, takes_back=False)
-        if begins:
-            sites.begin(0)
-        sites.report(LeakError("the message differs"))
-        assert (wire.report is None) is silent
-    finally:
-        wire.close(ended=False, linger=0.0)
-        mesh.end()
 
 
 # Where a session is taken up.

@@ -379,7 +379,9 @@ def test_sites_that_do_not_come_are_named(tmp_path):
     try:
         until(lambda: south.heard)
         south.say(south.beat(state="forming"))
-        with pytest.raises(PeerError, match=r"^west did not come within 0.3 s$"):
+        with pytest.raises(
+            PeerError, match=r"^west did not come within 0.3 s: start it with the same"
+        ):
             wire.form(SHORT)
     finally:
         wire.close(ended=False, linger=0.0)

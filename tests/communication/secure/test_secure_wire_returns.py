@@ -21,7 +21,7 @@ from communication.secure.mesh import LIMIT, Mesh, MortalJournal, facing_puppets
 from tacit.communication.secure import wire as wires
 from tacit.communication.secure.journal import Journal
 from tacit.communication.secure.wire import Wire
-from tacit.errors import InputError, LeakError, PeerError
+from tacit.errors import InputError, PeerError
 
 
 @pytest.fixture(autouse=True)
@@ -196,10 +196,10 @@ def test_a_message_that_differs_does_not_leave(tmp_path):
         dead(mesh, wire)
         again = returned(mesh, tmp_path, puppets)
         again.send(1, "exchange", b"one", limit=LIMIT)
-        with pytest.raises(LeakError, match="to south at step -1 differs") as caught:
+        with pytest.raises(InputError, match="to south at step -1 differs") as caught:
             again.send(1, "exchange", b"2wo", limit=LIMIT)
         assert "2wo" not in str(caught.value)
-        with pytest.raises(LeakError):
+        with pytest.raises(InputError, match="differs"):
             again.send(1, "exchange", b"2wo", limit=LIMIT)
         again.close(ended=False, linger=0.0)
     assert {frame.body for frame in mesh.sent} == {b"one", b"two"}
@@ -239,7 +239,7 @@ def test_nothing_leaves_before_what_was_made_earlier_is_in_the_journal(tmp_path,
         assert [frame.body for frame in mesh.sent] == [b"x + noise, to south"]
         again = returned(mesh, tmp_path, puppets)
         again.send(2, "exchange", bytes(20), limit=LIMIT)
-        with pytest.raises(LeakError):
+        with pytest.raises(InputError, match="differs"):
             again.send(2, "exchange", b"y + noise, to west", limit=LIMIT)
         again.close(ended=False, linger=0.0)
     assert {frame.body for frame in mesh.sent} <= {b"x + noise, to south", bytes(20)}
@@ -258,7 +258,7 @@ def test_what_a_snapshot_holds_is_compared_where_an_earlier_one_is_gone_back_to(
         assert set(arrived(puppets[0], 1)) == {b"of step 1"}
         dead(mesh, again)
         third = returned(mesh, tmp_path, puppets, 0)  # the checkpoint of step 5 was lost
-        with pytest.raises(LeakError):
+        with pytest.raises(InputError, match="differs"):
             third.send(1, "exchange", b"another of step 1", limit=LIMIT)
         third.close(ended=False, linger=0.0)
     assert mesh.mixed() == []
@@ -281,7 +281,7 @@ def test_digests_outlast_the_segments_that_they_stood_in(tmp_path):
         dead(mesh, again)
         third = returned(mesh, tmp_path, puppets, 3)
         third.send(1, "exchange", b"two", limit=LIMIT)
-        with pytest.raises(LeakError):
+        with pytest.raises(InputError, match="differs"):
             third.send(1, "exchange", b"3ree", limit=LIMIT)
         third.send(1, "exchange", b"three", limit=LIMIT)
         assert third.state_fact("vote", "no", limit=LIMIT) == first == "yes"
@@ -503,7 +503,7 @@ def test_what_a_killed_process_wrote_is_on_the_disk_before_anything_rests_on_it(
         meshes.power_cut(tmp_path / "own", Worst())
         third, _ = process(mesh, tmp_path)
         assert third.streams.reached == 7
-        with pytest.raises(LeakError):
+        with pytest.raises(InputError, match="differs"):
             third.send(1, "exchange", b"f(q) + noise", limit=LIMIT)
         third.close(ended=False, linger=0.0)
     assert mesh.mixed() == []

@@ -62,6 +62,7 @@ _SHORT = 2**12  # bytes of a body that does not stay on the disk
 _SESSION = "session.json"
 _LONGEST_SESSION = 2**27  # bytes
 _WHERE = "--site"
+_FILES = "session"  # what an error speaks of where one of its files cannot be read or written
 
 _Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 _Rank = Annotated[int, Field(ge=0, lt=2**31)]
@@ -178,7 +179,7 @@ class Journal:
         self._descriptors: dict[str, int] = {}
         self._opened = threading.Lock()  # of the descriptors
         self._lock: ExitStack | None = None
-        with plain_errors(_WHERE, folder):
+        with plain_errors(_FILES, folder):
             if not folder.is_dir():
                 make_private_folder(folder)
                 sync_folder(folder.parent)  # else a power cut may take the folder, and all in it
@@ -205,7 +206,7 @@ class Journal:
         path = self.folder / _SESSION
         if not path.exists():
             return None
-        with plain_errors(_WHERE, path):
+        with plain_errors(_FILES, path):
             content = path.read_bytes()[:_LONGEST_SESSION]
         try:
             return Session.model_validate_json(content)
@@ -215,7 +216,7 @@ class Journal:
 
     def write_session(self, session: Session, *, is_new: bool = False) -> None:
         """Write it durably; of a new one, after what an earlier one has left is removed."""
-        with plain_errors(_WHERE, self.folder):
+        with plain_errors(_FILES, self.folder):
             if is_new:
                 self._remove_all()
             write_private(self.folder / _SESSION, session.model_dump_json().encode())
@@ -242,14 +243,14 @@ class Journal:
             found = Session.new()
             self.write_session(found, is_new=True)
         elif found.nonces is None:  # nothing went in it yet: what lies here is of an earlier one
-            with plain_errors(_WHERE, self.folder):
+            with plain_errors(_FILES, self.folder):
                 self._remove_all()
         return found
 
     def begin_anew(self, session: Session) -> None:
         """Give the session up for one that nobody has met in; what lies here of it goes."""
         self.write_session(session)  # before what lies here
-        with plain_errors(_WHERE, self.folder):
+        with plain_errors(_FILES, self.folder):
             self._remove_all()
 
     def begin_segment(self, step: int) -> None:
@@ -262,7 +263,7 @@ class Journal:
             self._let_go()
             for kind in _SEGMENTS:
                 path = self.folder / f"{kind}-{step:08d}"
-                with plain_errors(_WHERE, path):
+                with plain_errors(_FILES, path):
                     found = path.exists()
                     if found:  # but for the part of a record at its end
                         os.truncate(path, _whole_bytes(path))
@@ -271,7 +272,7 @@ class Journal:
                     os.fchmod(self._descriptors[kind], 0o600)
                     if found:
                         os.fdatasync(self._descriptors[kind])
-            with plain_errors(_WHERE, self.folder):
+            with plain_errors(_FILES, self.folder):
                 sync_folder(self.folder)
 
     def add_received(self, record: Record) -> None:
@@ -280,7 +281,7 @@ class Journal:
 
     def sync_received(self) -> None:
         """Bring to the disk what came; nothing without a segment."""
-        with plain_errors(_WHERE, self.folder):
+        with plain_errors(_FILES, self.folder):
             with self._opened:  # not while another thread begins a segment
                 if "received" not in self._descriptors:
                     return
@@ -293,13 +294,13 @@ class Journal:
     def add_sent(self, records: Iterable[Record]) -> None:
         """Add digests of messages, or facts, that are about to leave; they are on the disk then."""
         self._append("sent", b"".join(record.packed() for record in records))
-        with plain_errors(_WHERE, self.folder):
+        with plain_errors(_FILES, self.folder):
             os.fdatasync(self._descriptors["sent"])
 
     def _append(self, kind: str, content: bytes) -> None:
         """Add all of it or, where there is no room, nothing: what followed a part would be lost."""
         view, descriptor = memoryview(content), self._descriptors[kind]
-        with plain_errors(_WHERE, self.folder):
+        with plain_errors(_FILES, self.folder):
             size = os.fstat(descriptor).st_size
             try:
                 while view:
@@ -312,7 +313,7 @@ class Journal:
     def write_snapshot(self, step: int, records: Sequence[Record]) -> None:
         """Write what the wire holds at a step, whole or not at all."""
         path = self.folder / f"snapshot-{step:08d}"
-        with plain_errors(_WHERE, path):
+        with plain_errors(_FILES, path):
             write_private(path, b"".join(record.packed() for record in records))
 
     def snapshots(self) -> list[int]:
@@ -361,7 +362,7 @@ class Journal:
         if record.place is None:
             return record
         path, first, length = record.place
-        with plain_errors(_WHERE, path), path.open("rb") as file:
+        with plain_errors(_FILES, path), path.open("rb") as file:
             file.seek(first)
             body = file.read(length)
         if digest_of(body) != record.digest:
@@ -374,7 +375,7 @@ class Journal:
 
     def forget_before(self, step: int) -> None:
         """Remove the snapshots and segments of earlier steps."""
-        with plain_errors(_WHERE, self.folder):
+        with plain_errors(_FILES, self.folder):
             old = [path.name for _, number, path in self._files() if number < step]
             remove_files(self.folder, *old)
 
@@ -394,7 +395,7 @@ class Journal:
         """Remove the session: it has ended."""
         with self._opened:
             self._let_go()
-        with plain_errors(_WHERE, self.folder):
+        with plain_errors(_FILES, self.folder):
             names = [path.name for _, _, path in self._files()]
             parts = [path.name for path in self.folder.glob("*.part")]  # of a write cut off
             remove_files(self.folder, *names, *parts, _SESSION, LOCK)
@@ -413,7 +414,7 @@ class Journal:
 
 def _read(path: Path) -> Iterator[tuple[Record, int]]:
     """The records of a file, up to the first that is not whole, and where each of them ends."""
-    with plain_errors(_WHERE, path), path.open("rb") as file:
+    with plain_errors(_FILES, path), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         while len(head := file.read(_RECORD.size)) == _RECORD.size:
             checksum, kind, rank, number, topic_length, length, digest = _RECORD.unpack(head)

@@ -12,6 +12,7 @@ from tacit.errors import InputError, LeftOutError, PeerError, TacitError
 __all__ = [
     "GRACE",
     "LEFT",
+    "differs",
     "last_awaited",
     "left_behind",
     "left_out",
@@ -63,6 +64,16 @@ def lost(rank: int, limit: float, sites: Sequence[str], view: PeerView) -> PeerE
         else f"answers, but has not come further for {limit:g} s{at}"
     )
     return PeerError(f"{name} {what}; what was done is kept: start every site again with --resume")
+
+
+def differs(name: str, receiver: str, step: int) -> InputError:
+    """The error of a site that has come back, and would send another message than it did before."""
+    expected = (
+        f"the message to {receiver} at step {step} differs from the one that was sent before this "
+        "process came back, and nothing was sent: put the records, the versions and the machine "
+        "back as they were, and start this site again, or start a new run"
+    )
+    return InputError("--site", name, expected)
 
 
 def left_out(stated: Mapping[str, str]) -> dict[int, int]:

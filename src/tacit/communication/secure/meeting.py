@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from tacit.communication.received import Beat
@@ -16,6 +16,7 @@ __all__ = ["ABSENT", "Meeting", "given_up", "spared"]
 
 _log = logging.getLogger(__name__)
 
+_SAY = 5.0  # seconds of waiting after which a site says for whom it waits
 ABSENT = "0" * 32  # stands for the random number of a site without which the others began
 
 
@@ -193,7 +194,30 @@ class Meeting:
     def not_met(self, limit: float) -> PeerError:
         """The error of sites that have not come within so many seconds."""
         names = [self.sites[rank] for rank, view in self.peers.items() if view.beat is None]
-        return PeerError(f"{', '.join(names) or 'another site'} did not come within {limit:g} s")
+        return PeerError(
+            f"{', '.join(names) or 'another site'} did not come within {limit:g} s: start it with "
+            "the same name of --out as here, and with the same bundle"
+        )
+
+    def say_missing(self, session: Session, told: Set[int], waited: float) -> Set[int]:
+        """Log for whom this site has waited some seconds, and who they are.
+
+        Args:
+            session: of this site; nobody has met in it.
+            told: of whom it has said so.
+            waited: seconds.
+        """
+        missing = self.missing(session)
+        if waited < _SAY:
+            return told
+        if missing and missing != told:
+            names = ", ".join(self.sites[rank] for rank in sorted(missing))
+            _log.warning(
+                "%s waits for %s to come to this run: who has another name of --out is in another",
+                self.sites[self.own],
+                names,
+            )
+        return missing
 
 
 def given_up(name: str) -> MeetAnewError:

@@ -177,12 +177,6 @@ class SiteCluster:
         many = 2 * len(wire.left.keys() | set(ranks)) < self.processes
         return wire.lets_begin and not ready and many and set(ranks) <= known
 
-    def _is_spared(self) -> bool:
-        """Whether the others can leave this site out of the session that they are in."""
-        out = frozenset({*self.wire.left, self.rank})
-        many = 2 * len(out) < self.processes
-        return self.rank > 0 and many and self._goes_on is not None and self._goes_on(out)
-
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
         """Every site's value, in rank order; each calls it, and waits for all.
 
@@ -208,8 +202,6 @@ class SiteCluster:
         """Tell the others why the run ends; nothing, where starting this site again may mend it."""
         if isinstance(error, LeftOutError | MeetAnewError):
             return
-        if isinstance(error, LeakError) and self._stop_vote is not None and self._is_spared():
-            return  # the others go on without it, and may take it back in a new session
         # Where the others are in the middle of the run, a wrong file at one does not end it.
         starting = self._stop_vote is None and not self._own.returned
         if isinstance(error, _FINAL) or (isinstance(error, TacitError) and starting):
@@ -679,7 +671,8 @@ def join_sites(
         largest: bytes of the largest message.
 
     Raises:
-        InputError: the session of this site is damaged, or lost.
+        InputError: the session of this site is damaged, or lost; or a site without which the run
+            cannot begin was revoked, or its certificate does not hold now.
         PeerError: no way to the others is open, or not all have come in time.
     """
     from tacit.communication.secure.carrier import open_carrier
@@ -714,6 +707,14 @@ def join_sites(
     )
     with ExitStack() as stack:
         stack.callback(wire.close, ended=False, linger=0.0)
+        if not (lets_begin or wire.returned):  # it would wait in vain
+            for rank, one in enumerate(names):
+                if (why := refused(rank, int(time.time()))) is not None:
+                    expected = (
+                        f"cannot take part, and a run needs every site: {why}; join the bundle in "
+                        "which the coordinator has approved it again, or a consortium without it"
+                    )
+                    raise InputError("--site", one, expected)
         step = _taken_up(journal, checkpoints)
         limit = min(patience, _CONNECTING)
         carrier = open_carrier(

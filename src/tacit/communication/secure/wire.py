@@ -66,6 +66,7 @@ from tacit.communication.secure.journal import (
 from tacit.communication.secure.leaving import (
     GRACE,
     LEFT,
+    differs,
     last_awaited,
     left_behind,
     left_out,
@@ -74,7 +75,7 @@ from tacit.communication.secure.leaving import (
 )
 from tacit.communication.secure.meeting import Meeting, given_up, spared
 from tacit.communication.secure.streams import AWAY, FACT_TOPIC, PeerView, Publisher, Streams, cost
-from tacit.errors import GoneError, LeakError, PeerError
+from tacit.errors import GoneError, PeerError
 
 __all__ = ["Wire"]
 
@@ -237,6 +238,7 @@ class Wire:
         if self._session.nonces is None:
             began, meeting = time.monotonic(), self._meeting
             spare: Collection[int] = self.others if is_new else self._session.without
+            told: Set[int] = frozenset()
             with self._changed:
                 while not meeting.all_met(self._session):
                     self._check_failure()
@@ -257,6 +259,7 @@ class Wire:
                     if left <= 0:
                         meeting.refuse_forgotten(self._session, self.others)
                         raise meeting.not_met(limit)
+                    told = meeting.say_missing(self._session, told, time.monotonic() - began)
                     self._changed.wait(min(left, 0.5))
                 self.step = -1
                 gone = meeting.left_by_rank_0 if self.own else meeting.missing
@@ -296,7 +299,7 @@ class Wire:
             limit: seconds to wait where too much is under way to the site already.
 
         Raises:
-            LeakError: a process before this one has sent another message in its place.
+            InputError: a process before this one has sent another message in its place.
             PeerError: the site has not acknowledged enough within the limit.
         """
         if len(body) > self._largest:
@@ -313,11 +316,7 @@ class Wire:
             if rank in self.left:
                 return
             if out.number < out.before and self.streams.sent.get((rank, out.number)) != digest:
-                raise LeakError(
-                    f"the message to {self.sites[rank]} at step {self.step} differs from the one "
-                    "that was sent before this process came back, and nothing was sent: the "
-                    "records, the versions or the machine are not what they were; start a new run"
-                )
+                raise differs(self.sites[self.own], self.sites[rank], self.step)
             record = Record(UNSENT, rank, out.number, topic, body, digest)
             if self.streams.sent.pop((rank, out.number), None) is None:
                 self._fresh.append(record)
