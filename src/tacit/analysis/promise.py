@@ -89,8 +89,7 @@ def _rows(promise: PlannedPromise) -> Iterator[tuple[str, str]]:
     broken = [condition.text for condition in promise.conditions if not condition.holds]
     for number, text in enumerate(broken):
         yield "" if number else "conditions not met here", text
-    told = promise.bound is not None or promise.order is not None or broken
-    if told and promise.missing is not None:
+    if promise.missing is not None:
         yield "not evaluated", promise.missing
 
 

@@ -78,13 +78,8 @@ BLOCKS = 100  # of steps, reserved one at a time
 DATA_BLOCKS = 20  # where each node has a file of its own to write
 FINITE_CHECK_EVERY = 8
 LARGEST = 1e15  # of a model's numbers: beyond, no data set that is scaled at all leads there
-_WRITTEN = (
-    "out",
-    "checkpoint",
-    "ledger",
-    "session",
-    "RUN",
-)  # what cannot be written in the middle of a run
+# What cannot be written in the middle of a run.
+_WRITTEN = ("out", "checkpoint", "ledger", "session", "RUN")
 
 
 def _ignore(progress: Progress) -> None:

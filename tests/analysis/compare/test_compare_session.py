@@ -72,6 +72,20 @@ def test_folders_are_read_by_their_ledgers(tmp_path: Path) -> None:
     assert row.epsilon > max(value for run in results for value in run.epsilon if value)
 
 
+def test_a_run_whose_bound_is_assumed_is_not_private_and_not_damaged(tmp_path: Path) -> None:
+    train(
+        tmp_path,
+        "assumed",
+        algorithm={"name": "do-adp", "clip": 1.0, "clip_norm": "assumed"},
+        privacy={"noise_std": None, "epsilon": 1.0, "accounting": "published", "noise_seed": None},
+        train={"steps": 4, "batch": 1},
+    )
+    (row,) = spent_together([tmp_path / "assumed"])
+    assert (row.not_private, row.unreadable, row.epsilon) == (1, 0, None)
+    (text,) = sentences([row], chosen=False)
+    assert "a bound that is assumed" in text
+
+
 def test_runs_that_were_cut_off_count(tmp_path: Path) -> None:
     train(tmp_path, "whole", privacy=SECRET)
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")

@@ -336,8 +336,8 @@ def _spent(path: Path) -> _Spent:
         config = read_config(path)
     except (InputError, OSError, ValueError):
         return _Spent("unknown", None, (), private=False, readable=False)
-    dataset, settings = config.task.dataset, config.privacy
-    if not settings.noisy or settings.accounting == "none" or settings.noise_seed is not None:
+    dataset = config.task.dataset
+    if config.not_private_reason is not None:
         return _Spent(dataset, None, (), private=False)
     if not (path / "ledger.sqlite").is_file():  # the ledger is made before anything is released
         ended = read_ended(path) is not None
@@ -389,8 +389,8 @@ def sentences(rows: Sequence[SpentTogether], *, chosen: bool) -> list[str]:
 
 
 _NOT_PRIVATE = (
-    "without an epsilon (no noise, or noise that is seeded or not accounted), whose release "
-    "nothing bounds and which are in no total"
+    "without an epsilon (no noise, noise that is seeded or not accounted, or a bound that is "
+    "assumed), whose release nothing bounds and which are in no total"
 )
 _UNREADABLE = "that cannot be read, so that what they released is in no total"
 
