@@ -13,7 +13,7 @@ eyes of whoever simulates, no epsilon covers them, and a run across processes ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,12 @@ from tacit.gradients import Loss
 __all__ = ["Objective", "least_value", "ridge_of"]
 
 _RECORDS_AT_ONCE = 8192
+_HELD = 2**25  # numbers of records that are kept in float64 while f* is looked for
 _STEPS = 5000
 _GRADIENT = 1e-9  # L-BFGS ends where no coordinate of the gradient is larger
+
+
+_Part = tuple[Tensor, Tensor, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,32 +54,32 @@ class Objective:
 
     def value(self, x: Tensor) -> float:
         """F at x, `[d]`."""
-        return self._value_and_slope(x.detach().double().cpu())[0]
+        return self._value_and_slope(x.detach().double().cpu(), self._parts())[0]
 
-    def _value_and_slope(self, x: Tensor) -> tuple[float, Tensor]:
+    def _value_and_slope(self, x: Tensor, parts: Iterable[_Part]) -> tuple[float, Tensor]:
         leaf = x.clone().requires_grad_()
         total, slope = 0.0, torch.zeros_like(x)
-        for inputs, targets, weight in self._parts():
-            rows = inputs.flatten(1).double().cpu()
+        for rows, targets, weight in parts:
             with torch.enable_grad():
                 features = rows.shape[1] * self.outputs
                 weights, bias = leaf[:features].view(self.outputs, -1), leaf[features:]
-                losses = self.loss.per_record(rows @ weights.T + bias, _as_numbers(targets.cpu()))
+                losses = self.loss.per_record(rows @ weights.T + bias, targets)
                 part = losses.sum() * weight
                 slope += torch.autograd.grad(part, leaf)[0]
             total += float(part.detach())
         total += self.ridge / 2 * float(x @ x)
         return total, slope + self.ridge * x
 
-    def _parts(self) -> Iterator[tuple[Tensor, Tensor, float]]:
+    def _parts(self) -> Iterator[_Part]:
         """Inputs and targets of some records of one node, and what each of them counts."""
         sizes, starts = self.data.sizes.tolist(), self.data.offsets.tolist()
         for start, size in zip(starts, sizes, strict=True):
             for first in range(start, start + size, _RECORDS_AT_ONCE):
                 until = min(first + _RECORDS_AT_ONCE, start + size)
                 rows = torch.arange(first, until, device=self.data.targets.device)
-                targets = self.data.targets[first:until]
-                yield self.data.inputs_of(rows), targets, 1 / (size * len(sizes))
+                targets = _as_numbers(self.data.targets[first:until].cpu())
+                inputs = self.data.inputs_of(rows).flatten(1).double().cpu()
+                yield inputs, targets, 1 / (size * len(sizes))
 
 
 def least_value(objective: Objective, start: Tensor) -> float:
@@ -88,8 +92,13 @@ def least_value(objective: Objective, start: Tensor) -> float:
     # Imported here, since it takes 0.2 s and only this needs it.
     from scipy.optimize import minimize
 
+    # L-BFGS reads all records up to ten thousand times.
+    few = objective.data.stored.numel() <= _HELD
+    held = list(objective._parts()) if few else None
+
     def called(x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        value, slope = objective._value_and_slope(torch.from_numpy(x))
+        parts = objective._parts() if held is None else held
+        value, slope = objective._value_and_slope(torch.from_numpy(x), parts)
         return value, slope.numpy()
 
     found: Any = minimize(
