@@ -23,7 +23,7 @@ from communication.secure.mesh import (
     until,
 )
 from tacit.communication.reports import report_of
-from tacit.communication.secure import leaving, streams
+from tacit.communication.secure import leaving, meeting, streams
 from tacit.communication.secure import wire as wires
 from tacit.communication.secure.frames import DATA
 from tacit.communication.secure.journal import Journal, Session
@@ -372,7 +372,8 @@ def test_an_error_of_the_carrier_is_raised_where_the_run_asks(tmp_path):
 # The beginning and the end.
 
 
-def test_sites_that_do_not_come_are_named(tmp_path):
+def test_sites_that_do_not_come_are_named(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(meeting, "_SAY", 0.0)
     mesh = Mesh(3)
     wire, south = mesh.wire(0, tmp_path / "own"), Puppet(mesh, 1)
     mesh.start(wire)
@@ -383,6 +384,9 @@ def test_sites_that_do_not_come_are_named(tmp_path):
             PeerError, match=r"^west did not come within 0.3 s: start it with the same"
         ):
             wire.form(SHORT)
+        told = [one for one in caplog.messages if "to come to this run" in one]
+        assert told[-1].startswith("north waits for west to come")  # south was heard
+        assert len(told) == len(set(told))
     finally:
         wire.close(ended=False, linger=0.0)
         mesh.end()

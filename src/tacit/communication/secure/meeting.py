@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tacit.communication.received import Beat
@@ -193,31 +193,32 @@ class Meeting:
 
     def not_met(self, limit: float) -> PeerError:
         """The error of sites that have not come within so many seconds."""
-        names = [self.sites[rank] for rank, view in self.peers.items() if view.beat is None]
         return PeerError(
-            f"{', '.join(names) or 'another site'} did not come within {limit:g} s: start it with "
-            "the same name of --out as here, and with the same bundle"
+            f"{', '.join(self._unheard) or 'another site'} did not come within {limit:g} s: start "
+            "it with the same name of --out as here, and with the same bundle"
         )
 
-    def say_missing(self, session: Session, told: Set[int], waited: float) -> Set[int]:
-        """Log for whom this site has waited some seconds, and who they are.
+    def say_unheard(self, told: Sequence[str], waited: float) -> Sequence[str]:
+        """Log whom this site has not heard in this run for some seconds; their names.
 
         Args:
-            session: of this site; nobody has met in it.
             told: of whom it has said so.
             waited: seconds.
         """
-        missing = self.missing(session)
-        if waited < _SAY:
+        if waited < _SAY or self._unheard == told:
             return told
-        if missing and missing != told:
-            names = ", ".join(self.sites[rank] for rank in sorted(missing))
+        if self._unheard:
             _log.warning(
                 "%s waits for %s to come to this run: who has another name of --out is in another",
                 self.sites[self.own],
-                names,
+                ", ".join(self._unheard),
             )
-        return missing
+        return self._unheard
+
+    @property
+    def _unheard(self) -> list[str]:
+        """The names of those who have said nothing in this run yet."""
+        return [self.sites[rank] for rank, view in self.peers.items() if view.beat is None]
 
 
 def given_up(name: str) -> MeetAnewError:

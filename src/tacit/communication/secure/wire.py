@@ -238,7 +238,7 @@ class Wire:
         if self._session.nonces is None:
             began, meeting = time.monotonic(), self._meeting
             spare: Collection[int] = self.others if is_new else self._session.without
-            told: Set[int] = frozenset()
+            told: Sequence[str] = []
             with self._changed:
                 while not meeting.all_met(self._session):
                     self._check_failure()
@@ -259,7 +259,7 @@ class Wire:
                     if left <= 0:
                         meeting.refuse_forgotten(self._session, self.others)
                         raise meeting.not_met(limit)
-                    told = meeting.say_missing(self._session, told, time.monotonic() - began)
+                    told = meeting.say_unheard(told, time.monotonic() - began)
                     self._changed.wait(min(left, 0.5))
                 self.step = -1
                 gone = meeting.left_by_rank_0 if self.own else meeting.missing
