@@ -30,6 +30,7 @@ from tacit.algorithms import ALGORITHMS
 from tacit.config import load_config
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
+from tacit.training.run_folder.result import bytes_per_step, message_bytes
 
 SIZES = {"logistic": 64 * 10 + 10, "mlp": 64 * 128 + 128 + 128 * 10 + 10}
 EXACT = {"epsilon": "none"}
@@ -177,6 +178,18 @@ def test_few_nodes_and_few_records(case: str, nodes: int, records: int) -> None:
     assert all(node.rate == 1 / records for node in result.plan.nodes)
     alone = nodes == 1 and ALGORITHMS[ROWS[case].name].setting == "peer-to-peer"
     assert result.bytes_sent == (0,) if alone else min(result.bytes_sent) > 0
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_the_plan_says_what_a_step_sends(case: str) -> None:
+    """Also where only some nodes take part: those of a graph may go on mixing without them."""
+    options = {**schedule_options(case, 4), **ROWS[case].resumed}
+    result = tacit.train(experiment(case, steps=4, options=options), nodes=digits(5, 5, 5, 5))
+    plan, chosen = result.plan, result.plan.config.algorithm
+    per_step = bytes_per_step(plan, message_bytes(plan, 8) / 8, 8)
+    final = chosen.definition.final_rounds(chosen.options) * plan.mixing.out_degrees(0)[0]
+    last = final * chosen.definition.message_numbers(chosen.options, plan.parameters) * 8
+    assert result.bytes_sent == pytest.approx((4 * per_step + last).tolist())
 
 
 @pytest.mark.parametrize("batch", ["all", 2], ids=["whole", "sampled"])

@@ -13,6 +13,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 import tacit
+from communication.cluster.crew import rows_of, simulated, train
 from experiments import tacit as command_line
 from tacit.communication.peers import ALONE
 from tacit.config import load_config
@@ -120,8 +121,40 @@ def test_what_it_cannot_be_told_of(changes: dict[str, Any], words: str | None) -
     assert refused.value.where == "train.suboptimality"
 
 
-def test_processes_refuse_it() -> None:
-    """No process has the records of all nodes."""
+SERVER = {"name": "fedavg", "learning_rate": 0.5, "local_steps": 2}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("algorithm", [{}, SERVER], ids=["gossip", "server"])
+def test_processes_that_read_one_data_set_measure_the_same(
+    tmp_path: Path, algorithm: dict[str, Any]
+) -> None:
+    """The common model is the mean over the nodes of all processes, or the server's, of that step.
+
+    Nodes are of different sizes, and the first process has two of the five.
+    """
+    sections = settings(
+        nodes={"count": 5, "partition": "iid", "per_node": None},
+        train={"steps": 12, "evaluate_every": 4, "dtype": "float64"},
+    )
+    del sections["nodes"]["per_node"]
+    sections["algorithm"] = algorithm or sections["algorithm"]
+    file = tmp_path / "experiment.toml"
+    file.write_text(tomli_w.dumps(sections))
+    answers = train(tmp_path, file, tmp_path / "run", 3)
+    assert [answer.code for answer in answers] == [0] * 3, answers
+    simulated(file, tmp_path / "alone")
+    found, alone = rows_of(tmp_path / "run"), rows_of(tmp_path / "alone")
+    assert [row["step"] for row in found] == [0, 4, 8, 12]
+    for row, expected in zip(found, alone, strict=True):
+        assert row["suboptimality"] == pytest.approx(expected["suboptimality"], rel=1e-9)
+    assert found[-1]["suboptimality"] < found[1]["suboptimality"] < found[0]["suboptimality"]
+    for home in (tmp_path / "run").glob("rank-*"):
+        assert "suboptimality" not in (home / "metrics.jsonl").read_text()
+
+
+def test_processes_that_were_given_records_refuse_it() -> None:
+    """None of them has those of the others."""
 
     class Two:
         """What is asked of peers before anything is read."""
@@ -129,8 +162,11 @@ def test_processes_refuse_it() -> None:
         processes, rank = 2, 0
 
     assert ALONE.processes == 1
-    with pytest.raises(InputError, match="which no process has of others"):
-        prepare(load_config(settings()), peers=Two())  # type: ignore[arg-type]
+    job = prepare(load_config(settings()))
+    rows, targets = job.train.rows(), torch.split(job.train.targets, job.train.sizes.tolist())
+    nodes = list(zip(rows, targets, strict=True))
+    with pytest.raises(InputError, match="each process was given its own"):
+        prepare(load_config(settings()), nodes=nodes, peers=Two())  # type: ignore[arg-type]
 
 
 def test_a_figure_draws_it(tmp_path: Path) -> None:

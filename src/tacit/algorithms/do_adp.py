@@ -247,4 +247,5 @@ DO_ADP = replace(
     no_pairwise="sends compressed differences, in which a pair's noise would arrive in parts",
     formula=PUBLISHED,
     activity=independent,
+    silent=True,
 )

@@ -363,7 +363,7 @@ class Train(Section):
     that share of the steps, the last ones; or "exponential:DECAY": their mean with weights that
     fall by that factor with every step back.
 
-    `suboptimality` measures f(x) - f* of a convex task, in a simulation.
+    `suboptimality` measures f(x) - f* of a convex task whose nodes' records are one data set's.
     """
 
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS, strict=True), Whole] = 500

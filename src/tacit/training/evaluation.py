@@ -48,12 +48,15 @@ class RunEvaluation:
             models are private, or, across processes, are not added up.
         bytes_sent: by each node.
         notes: of bad messages that were dropped, if any were, for people.
+        common: the mean of the models of all processes, `[d]` in float64; None where this process
+            knows the common model without the others.
     """
 
     evaluation: Released[Evaluation] | None
     consensus_distance: float | None
     bytes_sent: tuple[int, ...]
     notes: tuple[str, ...] = ()
+    common: Tensor | None = None
 
 
 def measure(
@@ -146,15 +149,15 @@ def combined(job: Job, parts: Sequence[MetricsPart], *, whole: bool) -> RunEvalu
     distance: float | None = None
     if job.config.algorithm.definition.released_models:
         distance = math.sqrt(parts[0][0]["spread"] / len(job.hosted))
-    own = scores[0]
+    own, common = scores[0], None
     if len(parts) > 1:
         equal = distance is not None and all(report.get("equal") for report, _ in parts)
         distance = 0.0 if equal else None
         if models_public(job):
-            distance, own = _around(job, parts, whole)
+            distance, common, own = _around(job, parts, whole)
     notes = _notes(job, [report for report, _ in parts])
     if job.test is None:
-        return RunEvaluation(None, distance, tuple(bytes_sent), notes)
+        return RunEvaluation(None, distance, tuple(bytes_sent), notes, common)
     loss = _by_node([(report["nodes"], report["scores"]["loss"]) for report, _ in parts])
     accuracy = None
     if own["accuracy"] is not None:
@@ -173,7 +176,7 @@ def combined(job: Job, parts: Sequence[MetricsPart], *, whole: bool) -> RunEvalu
         metrics=metrics,
         consensus_metrics=tuple(own["consensus_metrics"]),
     )
-    return RunEvaluation(Released(evaluation), distance, tuple(bytes_sent), notes)
+    return RunEvaluation(Released(evaluation), distance, tuple(bytes_sent), notes, common)
 
 
 def consensus_of(job: Job, models: Tensor, state: Any) -> Tensor:
@@ -189,8 +192,8 @@ def models_public(job: Job) -> bool:
 
 def _around(
     job: Job, parts: Sequence[MetricsPart], whole: bool
-) -> tuple[float, Mapping[str, Any] | None]:
-    """Distance of all models to their mean, and what that mean scores."""
+) -> tuple[float, Tensor, Mapping[str, Any] | None]:
+    """Distance of all models to their mean, that mean, and what it scores."""
     here = [(report, total) for report, total in parts if len(total)]  # of those that are not gone
     counts = [len(report["nodes"]) for report, _ in here]
     every = sum(counts)
@@ -202,7 +205,7 @@ def _around(
     within = [float(report["spread"]) for report, _ in here]
     distance = math.sqrt(sum([*between, *within]) / every)  # of what is huge, infinity
     if job.test is None:
-        return distance, None
+        return distance, mean, None
     records = None if whole else job.config.train.evaluate_records
     model = mean.to(job.device, job.dtype)
     scores = measured.evaluate(
@@ -214,12 +217,12 @@ def _around(
         records,
         metrics=job.metrics,
     ).value
-    return distance, {
-        **parts[0][0]["scores"],
+    of_mean = {
         "consensus_accuracy": scores.consensus_accuracy,
         "consensus_loss": scores.consensus_loss,
         "consensus_metrics": scores.consensus_metrics,
     }
+    return distance, mean, {**parts[0][0]["scores"], **of_mean}
 
 
 def _notes(job: Job, reports: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -68,6 +68,8 @@ class Job:
         features: of the records, which `train` and `test` hold in place of inputs; None: inputs.
         raw: the records that features were made of, for an audit; None: there are no features, or
             the records were let go.
+        all_records: reads the records of all nodes, as `train` holds those of this process's; only
+            where all processes read one data set.
         again: prepares the same experiment as `prepare` did, with other records in the place of
             those that are read; what is public of it must be the same.
     """
@@ -86,6 +88,7 @@ class Job:
     loaded: StackedData
     features: FeatureMap | None
     raw: StackedData | None
+    all_records: Callable[[], StackedData] = field(repr=False, compare=False)
     again: Callable[[StackedData, Peers], Job] = field(repr=False, compare=False)
 
     @property
@@ -164,12 +167,12 @@ def prepare(
         BudgetError: a node's budget cannot be met.
         PeerError: another process was lost.
     """
-    if config.train.suboptimality and peers.processes > 1:
+    if config.train.suboptimality and peers.processes > 1 and nodes is not None:
         raise InputError(
             "train.suboptimality",
             True,
-            "is of the records of all nodes, which no process has of others: leave it out, or "
-            "simulate all nodes in one process",
+            "is of the records of all nodes, and each process was given its own: leave it out, "
+            "name a data set that all processes read, or simulate all nodes in one process",
         )
     # A simulator has all nodes, wherever they would be placed.
     wanted = "blocks" if peers.processes == 1 else config.nodes.placement
@@ -295,6 +298,19 @@ def prepare(
             instead=other,
         )
 
+    def all_records() -> StackedData:
+        if len(hosted) == config.nodes.count:
+            return train
+        return prepare(
+            config,
+            model=given_model,
+            test=test,
+            given_loss=given_loss,
+            given_metrics=given_metrics,
+            output=output,
+            schema=schema,
+        ).train
+
     return Job(
         plan=plan,
         model=engine,
@@ -310,6 +326,7 @@ def prepare(
         loaded=train if config.privacy.ledger is None else loaded,
         features=features,
         raw=raw if features is not None and keep_raw else None,
+        all_records=all_records,
         again=again,
     )
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from torch import Tensor
 
@@ -54,7 +53,7 @@ from tacit.training.run_folder import metrics as measured
 from tacit.training.run_folder.checkpoint import Checkpoint
 from tacit.training.run_folder.folder import RunFolder
 from tacit.training.stacked_context import StackedContext
-from tacit.training.suboptimality import Objective, least_value, ridge_of
+from tacit.training.suboptimality import Suboptimality, suboptimality_of
 
 __all__ = [
     "MakeContext",
@@ -101,7 +100,7 @@ class RunState:
     evaluation_steps: tuple[int, ...]
     curves: dict[str, tuple[float | None, ...]]
     rows: list[Measurement]
-    objective: tuple[Objective, float] | None = None  # f and f*, where a simulation asks for them
+    suboptimality: Suboptimality | None = None  # f(x) - f*, where it is asked for
     averages: Averages | None = None  # of models, where the experiment asks for them, once begun
     status: Status = "done"
     message: str | None = None
@@ -293,7 +292,7 @@ def begin(
         own_paid=terms.own_paid if terms.own_paid > terms.first else 0,
         since={node: intervals[len(terms.own.get(node, ())) :] for node, intervals in own.items()},
         averages=averages,
-        objective=_objective(job, algorithm.models(state)),
+        suboptimality=suboptimality_of(job, len(origin[0])) if peers.rank == 0 else None,
         status="done" if terms.message is None else "budget-exhausted",
     )
     # What the exchange counts begins anew with a session. Its first checkpoint says so before the
@@ -668,6 +667,8 @@ def record(run: RunState, *, whole: bool = False) -> list[PublicMeasurement]:
     job, models = run.job, run.models
     part = measure(job, models, run.consensus, run.state, run.communication.exchange, whole=whole)
     run.communication.put(run.step, part)
+    if run.suboptimality is not None:
+        run.suboptimality.keep(run.step, run.consensus)
     if run.folder is not None and run.folder is not run.common_folder:
         run.folder.append_metrics(_private(run, run.step))
     return take_rows(run, whole=whole)
@@ -683,7 +684,9 @@ def take_rows(run: RunState, *, whole: bool = False) -> list[PublicMeasurement]:
     for step, parts in run.communication.ready():
         run.measured = combined(run.job, parts, whole=whole)
         public = opened(_row(run, step, run.measured), "a row of metrics")
-        more: dict[str, Any] = {**dict(_shown(run, step)), **_suboptimality(run)}
+        more: dict[str, Any] = dict(_shown(run, step))
+        if run.suboptimality is not None:
+            more["suboptimality"] = run.suboptimality.at(step, run.measured.common)
         row = Measurement(**public, **more)
         run.rows = [kept for kept in run.rows if kept.step < step] + [row]
         if run.common_folder is not None:
@@ -725,23 +728,6 @@ def _shown(run: RunState, step: int) -> PrivateMeasurement:
     if run.peers.processes == 1:
         return _private(run, step)
     return measured.private_row(step, Private(measured.NOTHING_MEASURED))
-
-
-def _suboptimality(run: RunState) -> dict[str, float]:
-    """f(x) - f* of the common model, by its name; nothing where it was not asked for."""
-    if run.objective is None:
-        return {}
-    objective, least = run.objective
-    return {"suboptimality": objective.value(run.consensus) - least}
-
-
-def _objective(job: Job, start: Tensor) -> tuple[Objective, float] | None:
-    """F and f* of a simulation that asks for them, from the models at the start, `[nodes, d]`."""
-    if not job.config.train.suboptimality:
-        return None
-    ridge = ridge_of(job.config.algorithm.options)
-    objective = Objective(job.train, job.loss, job.outputs, ridge)
-    return objective, least_value(objective, torch.zeros_like(start[0]))
 
 
 def _row(run: RunState, step: int, run_evaluation: RunEvaluation) -> Released[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""How far the objective of a convex task is from its least value: f(x) - f*, in a simulation.
+"""How far the objective of a convex task is from its least value: f(x) - f*.
 
 | paper (DO-ADP) | here |
 |---|---|
@@ -8,13 +8,16 @@
 | x* | what L-BFGS comes to, in float64, once a run |
 
 Both numbers are functions of all nodes' private records, as the training loss is: they are for the
-eyes of whoever simulates, no epsilon covers them, and a run across processes has none.
+eyes of whoever has these records, and no epsilon covers them. Of a run across processes that is the
+one that writes its rows, and only where all processes read one data set: it reads the records of
+the other nodes there too, and from the other processes it takes what they release anyway, the sums
+of their models.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,8 +27,9 @@ from torch import Tensor
 
 from tacit.data import StackedData
 from tacit.gradients import Loss
+from tacit.training.prepare import Job
 
-__all__ = ["Objective", "least_value", "ridge_of"]
+__all__ = ["Objective", "Suboptimality", "least_value", "ridge_of", "suboptimality_of"]
 
 _RECORDS_AT_ONCE = 8192
 _HELD = 2**25  # numbers of records that are kept in float64 while f* is looked for
@@ -109,6 +113,54 @@ def least_value(objective: Objective, start: Tensor) -> float:
         options={"maxiter": _STEPS, "maxfun": 2 * _STEPS, "gtol": _GRADIENT, "ftol": 0.0},
     )
     return float(found.fun)
+
+
+@dataclass(frozen=True, eq=False)
+class Suboptimality:
+    """F(x) - f* of the common model, step by step.
+
+    Args:
+        objective: f.
+        least: f*.
+        known: the common model `[d]` as this process knew it at a step of which no row is written.
+    """
+
+    objective: Objective
+    least: float
+    known: dict[int, Tensor] = field(default_factory=dict)
+
+    def keep(self, step: int, common: Tensor) -> None:
+        """The common model of a step, `[d]`: its row follows when all processes have said theirs.
+
+        Args:
+            step: that was made.
+            common: of the nodes of this process, or of the server.
+        """
+        self.known[step] = common.clone()
+
+    def at(self, step: int, common: Tensor | None) -> float:
+        """F(x) - f* at a step that was kept.
+
+        Args:
+            step: likewise.
+            common: of the nodes of all processes, `[d]`; None: what was kept is that already.
+        """
+        own = self.known.pop(step)
+        return self.objective.value(own if common is None else common) - self.least
+
+
+def suboptimality_of(job: Job, size: int) -> Suboptimality | None:
+    """What measures a run that asks for it, in the process that writes its rows; None of others.
+
+    Args:
+        job: of the run.
+        size: the number d of parameters.
+    """
+    if not job.config.train.suboptimality:
+        return None
+    ridge = ridge_of(job.config.algorithm.options)
+    objective = Objective(job.all_records(), job.loss, job.outputs, ridge)
+    return Suboptimality(objective, least_value(objective, torch.zeros(size)))
 
 
 def ridge_of(options: Any) -> float:

@@ -79,8 +79,8 @@ class PublicMeasurement(RunDocument):
 class Measurement(PublicMeasurement):
     """One line of `metrics.jsonl`; what was not measured or not finite is `None`.
 
-    The last six are measured on private records: None where nodes are apart. `suboptimality`,
-    f(x) - f* of the common model, stands there where it was asked for.
+    The last six are measured on private records: None where nodes are apart. Only `suboptimality`,
+    f(x) - f* of the common model, stands there wherever it was asked for.
     """
 
     train_loss: OptionalNumber

@@ -419,9 +419,10 @@ def message_bytes(plan: Plan, size: int) -> float:
 def bytes_per_step(plan: Plan, numbers: float, size: int) -> Tensor:
     """Bytes each node sends in a step, mean over the run, `[nodes]` float64.
 
-    Over the graph's period and over the steps in which it takes part; with a partner or a server,
-    one message each time. In each further gossip round of a step all nodes send to all neighbours.
-    Numbers of `size` bytes each; those of a secure sum have 8.
+    Over the graph's period and, where only nodes that take part send, over their steps; with a
+    partner or a server, one message each time. In each further gossip round of a step all nodes
+    send to all neighbours; rounds after the last step are not in it. Numbers of `size` bytes each;
+    those of a secure sum have 8.
     """
     size = SUMMAND_BYTES if plan.release.sums is not None else size
     period = plan.mixing.schedule.period
@@ -429,9 +430,10 @@ def bytes_per_step(plan: Plan, numbers: float, size: int) -> Tensor:
     sent = degrees.double().mean(0)
     further = (plan.rounds - 1) * sent
     activity = plan.release.activity
-    if plan.mixing.kind == "server" or (activity is not None and activity.partner is not None):
+    one = plan.mixing.kind == "server" or (activity is not None and activity.partner is not None)
+    if one:
         sent = torch.ones(len(plan.nodes), dtype=torch.float64)
-    if activity is not None:
+    if activity is not None and (one or plan.config.algorithm.definition.silent):
         paired = activity.active
         if activity.partner is not None:
             paired = activity.partner != np.arange(activity.partner.shape[1])
