@@ -429,8 +429,8 @@ class Algorithm(Generic[State, Chosen]):
         claimed_run: what the formula reads.
         claimed_round: the epsilon of one round that its paper claims, of the same; None without.
         activity: who takes part when; None: everybody always.
-        silent: whether a node that is not active sends nothing to its neighbours; by default it goes
-            on mixing. With a server or a partner it is silent in any case.
+        silent: whether a node that is not active sends nothing to its neighbours; by default it
+            goes on mixing. With a server or a partner it is silent in any case.
         fixed_graph: whether the graph must be the same at every step.
         cost_depends_on_step: whether what a step costs depends on its number beyond its noise, so
             that nodes that are active at different steps are costed apart.
