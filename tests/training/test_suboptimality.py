@@ -17,7 +17,10 @@ from communication.cluster.crew import rows_of, simulated, train
 from experiments import tacit as command_line
 from tacit.communication.peers import ALONE
 from tacit.config import load_config
+from tacit.data import Dataset, stack
 from tacit.errors import InputError
+from tacit.models.architectures import find_loss
+from tacit.training import suboptimality
 from tacit.training.prepare import prepare
 from tacit.training.suboptimality import Objective, least_value, ridge_of
 
@@ -46,8 +49,12 @@ def objective() -> tuple[Objective, int]:
     return Objective(job.train, job.loss, job.outputs, ridge), job.plan.parameters
 
 
-def test_the_least_value_is_that_of_scikit_learn() -> None:
+@pytest.mark.parametrize("curved", [0, 1000], ids=["L-BFGS", "Newton"])
+def test_the_least_value_is_that_of_scikit_learn(
+    curved: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its ridge spares the bias, which is a column of ones here: 1 / C = J n lambda."""
+    monkeypatch.setattr(suboptimality, "_CURVED", curved)
     f, d = objective()
     rows = f.data.inputs.flatten(1).double().numpy()
     with_ones = np.concatenate([rows, np.ones((len(rows), 1))], axis=1)
@@ -62,6 +69,30 @@ def test_the_least_value_is_that_of_scikit_learn() -> None:
     assert least == pytest.approx(f.value(x), abs=1e-8)
     assert least <= f.value(x) + 1e-12
     assert f.value(torch.zeros(d)) == pytest.approx(np.log(10))
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "mse", "logistic"])
+def test_the_curvature_is_that_of_the_value(loss: str) -> None:
+    """Against differences of the slope, of which the value's own tests speak."""
+    draw = torch.Generator().manual_seed(5)
+    outputs = 1 if loss == "logistic" else 3
+    nodes = []
+    for size in (7, 4):
+        inputs = torch.randn(size, 2, generator=draw, dtype=torch.float64)
+        if loss == "mse":
+            targets = torch.randn(size, 3, generator=draw, dtype=torch.float64)
+        else:
+            targets = torch.randint(max(outputs, 2), (size,), generator=draw)
+        nodes.append(Dataset(inputs, targets))
+    f = Objective(stack(nodes, torch.float64, torch.device("cpu")), find_loss(loss), outputs, RIDGE)
+    x = torch.randn(3 * outputs, generator=draw, dtype=torch.float64)
+    found = f._curvature(x, f._parts())
+    for place in range(len(x)):
+        step = torch.zeros_like(x)
+        step[place] = 1e-5
+        ends = [f._value_and_slope(x + sign * step, f._parts())[1] for sign in (1, -1)]
+        torch.testing.assert_close(found[place], (ends[0] - ends[1]) / 2e-5, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(found, found.T)
 
 
 def test_no_start_finds_less() -> None:

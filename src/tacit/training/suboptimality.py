@@ -5,7 +5,7 @@
 | f(x) = (1/n) sum_i f_i(x) | mean over nodes, each of which counts alike |
 | f_i(x) = (1/q) sum_j loss(x; j) + the ridge term | mean over its records, + lambda |x|^2 / 2 |
 | 1 / q of the ridge term | lambda: `weight_decay`, or `regularisation` of the regulariser `l2` |
-| x* | what L-BFGS comes to, in float64, once a run |
+| x* | what Newton's method or L-BFGS comes to, in float64, once a run |
 
 Both numbers are functions of all nodes' private records, as the training loss is: they are for the
 eyes of whoever has these records, and no epsilon covers them. Of a run across processes that is the
@@ -34,7 +34,8 @@ __all__ = ["Objective", "Suboptimality", "least_value", "ridge_of", "suboptimali
 _RECORDS_AT_ONCE = 8192
 _HELD = 2**25  # numbers of records that are kept in float64 while f* is looked for
 _STEPS = 5000
-_GRADIENT = 1e-9  # L-BFGS ends where no coordinate of the gradient is larger
+_GRADIENT = 1e-9  # the search ends where no coordinate of the gradient is larger
+_CURVED = 300  # parameters, up to which second derivatives are cheaper than many more steps
 
 
 _Part = tuple[Tensor, Tensor, float]
@@ -74,6 +75,30 @@ class Objective:
         total += self.ridge / 2 * float(x @ x)
         return total, slope + self.ridge * x
 
+    def _curvature(self, x: Tensor, parts: Iterable[_Part]) -> Tensor:
+        """The second derivatives of F at x, `[d, d]`."""
+        outputs, features = self.outputs, (len(x) - self.outputs) // self.outputs
+        weights, bias = x[: features * outputs].view(outputs, -1), x[features * outputs :]
+        found = x.new_zeros(outputs, features + 1, outputs, features + 1)
+        for rows, targets, weight in parts:
+            with_ones = torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1)
+            with torch.enable_grad():
+                made = (rows @ weights.T + bias).requires_grad_()
+                losses = self.loss.per_record(made, targets).sum() * weight
+                slopes = torch.autograd.grad(losses, made, create_graph=True)[0].sum(0)
+                bends = [
+                    torch.autograd.grad(slopes[a], made, retain_graph=True)[0]
+                    for a in range(outputs)
+                ]
+            for a, bend in enumerate(bends):
+                for b in range(outputs):
+                    found[a, :, b] += (with_ones * bend[:, b : b + 1]).T @ with_ones
+        # From rows of weights with their bias to all weights, and then all biases.
+        order = torch.arange(len(x)).view(outputs, features + 1)
+        order = torch.cat([order[:, :-1].flatten(), order[:, -1]])
+        square = found.view(len(x), len(x))[order][:, order]
+        return square + self.ridge * torch.eye(len(x), dtype=x.dtype)
+
     def _parts(self) -> Iterator[_Part]:
         """Inputs and targets of some records of one node, and what each of them counts."""
         sizes, starts = self.data.sizes.tolist(), self.data.offsets.tolist()
@@ -87,31 +112,40 @@ class Objective:
 
 
 def least_value(objective: Objective, start: Tensor) -> float:
-    """The least value of f that L-BFGS finds from `start`, `[d]`: f*, or a hair above it.
+    """The least value of f that is found from `start`, `[d]`: f*, or a hair above it.
 
-    Where lambda is above 0 it is above f* by at most |gradient|^2 / (2 lambda), and L-BFGS goes on
+    By Newton's method in a trust region where there are few parameters, else by L-BFGS. Where
+    lambda is above 0 it is above f* by at most |gradient|^2 / (2 lambda), and the search goes on
     until no coordinate of the gradient is above 1e-9. Without a ridge term, records that a model
-    can separate have no minimum: what is found is then the value after 5000 steps.
+    can separate have no minimum: what is found is then the value after 5000 steps at most.
     """
     # Imported here, since it takes 0.2 s and only this needs it.
     from scipy.optimize import minimize
 
-    # L-BFGS reads all records up to ten thousand times.
+    # All records are read up to ten thousand times.
     few = objective.data.stored.numel() <= _HELD
     held = list(objective._parts()) if few else None
 
+    def parts() -> Iterable[_Part]:
+        return objective._parts() if held is None else held
+
     def called(x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        parts = objective._parts() if held is None else held
-        value, slope = objective._value_and_slope(torch.from_numpy(x), parts)
+        value, slope = objective._value_and_slope(torch.from_numpy(x), parts())
         return value, slope.numpy()
 
-    found: Any = minimize(
-        called,
-        start.detach().double().cpu().numpy(),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": _STEPS, "maxfun": 2 * _STEPS, "gtol": _GRADIENT, "ftol": 0.0},
-    )
+    def curvature(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = objective._curvature(torch.from_numpy(x), parts()).numpy()
+        return found
+
+    method: dict[str, Any] = {
+        "method": "L-BFGS-B",
+        "options": {"maxiter": _STEPS, "maxfun": 2 * _STEPS, "gtol": _GRADIENT, "ftol": 0.0},
+    }
+    if len(start) <= _CURVED:
+        options = {"maxiter": _STEPS, "gtol": _GRADIENT, "max_trust_radius": 1e4}
+        method = {"method": "trust-exact", "hess": curvature, "options": options}
+    first = start.detach().double().cpu().numpy()
+    found: Any = minimize(called, first, jac=True, **method)
     return float(found.fun)
 
 
