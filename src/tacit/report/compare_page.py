@@ -311,9 +311,12 @@ def _spread(figure: Row | None, *, percent: bool = False) -> str:
 
 
 def _epsilon_cell(point: Row, key: str, absent: str) -> str:
+    """An epsilon in words. A paper may claim one of a run for which none holds, as of an assumed
+    bound: that claim is shown.
+    """
     if point["private"] is None:
         return NOTHING
-    if not point["private"]:
+    if not point["private"] and (key == "epsilon" or point[key] is None):
         return "not private"
     return absent if point[key] is None else epsilon_words(point[key])
 

@@ -124,6 +124,15 @@ def test_cells_round_to_the_safe_side() -> None:
     assert cells["certified epsilon"] == cells["claimed epsilon"] == "not private"
 
 
+def test_a_claim_is_shown_where_no_epsilon_holds() -> None:
+    """A paper claims one although it only assumes its bound of gradients."""
+    assumed = bare("assumed")
+    assumed["points"][0]["claimed_epsilon"] = 1.0
+    cells = dict(zip(columns("test_accuracy"), line_cells(assumed, "test_accuracy"), strict=True))
+    assert cells["claimed epsilon"] == "1.00"
+    assert cells["certified epsilon"] == "not private"
+
+
 def test_panels_are_groups_on_an_axis() -> None:
     made = document(line("one"), bare("none"), line("two"))
     first, other = panels(made, "epsilon")
