@@ -68,10 +68,9 @@ class Job:
         features: of the records, which `train` and `test` hold in place of inputs; None: inputs.
         raw: the records that features were made of, for an audit; None: there are no features, or
             the records were let go.
-        all_records: reads the records of all nodes, as `train` holds those of this process's; only
-            where all processes read one data set.
         again: prepares the same experiment as `prepare` did, with other records in the place of
-            those that are read; what is public of it must be the same.
+            those that are read (None: with these), among given peers; what is public of it must be
+            the same.
     """
 
     plan: Plan
@@ -88,8 +87,7 @@ class Job:
     loaded: StackedData
     features: FeatureMap | None
     raw: StackedData | None
-    all_records: Callable[[], StackedData] = field(repr=False, compare=False)
-    again: Callable[[StackedData, Peers], Job] = field(repr=False, compare=False)
+    again: Callable[[StackedData | None, Peers], Job] = field(repr=False, compare=False)
 
     @property
     def config(self) -> Config:
@@ -284,7 +282,7 @@ def prepare(
     plans = peers.share("plan", planned(plan), IDENTITY)
     agree(plans, peers)
 
-    def again(other: StackedData, listening: Peers) -> Job:
+    def again(other: StackedData | None, listening: Peers) -> Job:
         return prepare(
             config,
             model=given_model,
@@ -297,19 +295,6 @@ def prepare(
             peers=listening,
             instead=other,
         )
-
-    def all_records() -> StackedData:
-        if len(hosted) == config.nodes.count:
-            return train
-        return prepare(
-            config,
-            model=given_model,
-            test=test,
-            given_loss=given_loss,
-            given_metrics=given_metrics,
-            output=output,
-            schema=schema,
-        ).train
 
     return Job(
         plan=plan,
@@ -326,7 +311,6 @@ def prepare(
         loaded=train if config.privacy.ledger is None else loaded,
         features=features,
         raw=raw if features is not None and keep_raw else None,
-        all_records=all_records,
         again=again,
     )
 

@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.communication.peers import ALONE
 from tacit.data import StackedData
 from tacit.gradients import Loss
 from tacit.training.prepare import Job
@@ -192,8 +193,9 @@ def suboptimality_of(job: Job, size: int) -> Suboptimality | None:
     """
     if not job.config.train.suboptimality:
         return None
+    everyone = job if len(job.hosted) == len(job.plan.nodes) else job.again(None, ALONE)
     ridge = ridge_of(job.config.algorithm.options)
-    objective = Objective(job.all_records(), job.loss, job.outputs, ridge)
+    objective = Objective(everyone.train, job.loss, job.outputs, ridge)
     return Suboptimality(objective, least_value(objective, torch.zeros(size)))
 
 
