@@ -80,9 +80,10 @@ def svg_picture(title: str, panels: Sequence[Panel], note: str = "") -> str:
 
     Args:
         title: of the picture, above it, and for those who cannot see it.
-        panels: at least one.
+        panels: at least one. Those without a curve are left out where another has one.
         note: a line below them.
     """
+    panels = [panel for panel in panels if panel.curves] or panels
     columns = min(2, len(panels))
     rows = [panels[at : at + columns] for at in range(0, len(panels), columns)]
     heights = [_HEIGHT + _LEGEND_ROW * max(map(_legend_rows, row)) for row in rows]
