@@ -173,19 +173,20 @@ class Suboptimality:
         """
         self.known[step] = common.clone()
 
-    def at(self, step: int, common: Tensor | None) -> float:
-        """F(x) - f* at a step that was kept.
+    def at(self, step: int, common: Tensor | None) -> float | None:
+        """F(x) - f* at a step; None where the common model is not known, of an earlier session.
 
         Args:
-            step: likewise.
+            step: that was made.
             common: of the nodes of all processes, `[d]`; None: what was kept is that already.
         """
-        own = self.known.pop(step)
-        return self.objective.value(own if common is None else common) - self.least
+        own = self.known.pop(step, None)
+        x = own if common is None else common
+        return None if x is None else self.objective.value(x) - self.least
 
 
 def suboptimality_of(job: Job, size: int) -> Suboptimality | None:
-    """What measures a run that asks for it, in the process that writes its rows; None of others.
+    """What measures f(x) - f* of a run, for the process that writes its rows; None: nobody asked.
 
     Args:
         job: of the run.
