@@ -22,7 +22,7 @@ from tacit.errors import InputError
 from tacit.models.architectures import find_loss
 from tacit.training import suboptimality
 from tacit.training.prepare import prepare
-from tacit.training.suboptimality import Objective, least_value, ridge_of
+from tacit.training.suboptimality import Objective, Suboptimality, least_value, ridge_of
 
 RIDGE = 0.05
 
@@ -182,6 +182,16 @@ def test_processes_that_read_one_data_set_measure_the_same(
     assert found[-1]["suboptimality"] < found[1]["suboptimality"] < found[0]["suboptimality"]
     for home in (tmp_path / "run").glob("rank-*"):
         assert "suboptimality" not in (home / "metrics.jsonl").read_text()
+
+
+def test_a_step_of_an_earlier_session_has_none_but_where_all_models_are_added_up() -> None:
+    f, d = objective()
+    x = torch.ones(d)
+    measured = Suboptimality(f, 0.25)
+    measured.keep(4, torch.zeros(d))
+    assert measured.at(4, None) == pytest.approx(np.log(10) - 0.25)
+    assert measured.at(4, None) is None
+    assert measured.at(8, x) == f.value(x) - 0.25
 
 
 def test_processes_that_were_given_records_refuse_it() -> None:
