@@ -438,6 +438,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def test_pages_count_the_algorithms_right() -> None:
+    counts = {
+        (file, int(count))
+        for file in ("README.md", "docs/concepts/index.md", "docs/concepts/which-algorithm.md")
+        for count in re.findall(r"(\d+) (?:\w+ and \w+ )?algorithms", (ROOT / file).read_text())
+    }
+    assert {count for _, count in counts} == {len(ALGORITHMS)}
+    assert len(counts) == 3
+    private = sum(algorithm.private for algorithm in ALGORITHMS.values())
+    assert f"{private} of them private" in (ROOT / "README.md").read_text()
+
+
 def test_every_file_of_a_run_is_documented(run: Path) -> None:
     listed = set(table(RUN_FOLDER, "## The run folder"))
     found = {re.sub(r"-\d{8}\.", "-STEP.", name) for name in tree(run)}
