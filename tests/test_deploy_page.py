@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 
 import pytest
 
+from ports import free_address
 from tacit.privacy.ledger.ledger import read_ledger, step_runs
 
 pytestmark = pytest.mark.process
@@ -101,9 +101,7 @@ class Machines:
 
 @contextmanager
 def machines(folder: Path) -> Iterator[Machines]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        found = Machines(folder, f"127.0.0.1:{free.getsockname()[1]}")
+    found = Machines(folder, free_address())
     try:
         yield found
     finally:

@@ -27,7 +27,7 @@ from itertools import pairwise
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from carriers import RUN, WAIT, carrier_echo, free_port, relay, spawn
+from carriers import RUN, WAIT, carrier_echo, free_address, relay, spawn
 
 from tacit.communication.secure.carrier import Carrier, open_carrier
 from tacit.identities import Site, approve, create_site, join
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def consortium(folder: Path) -> dict[str, Site]:
     """Three sites and a relay."""
     requests = [create_site(folder / name, name) for name in NAMES[:3]]
-    address = f"127.0.0.1:{free_port()}"
+    address = free_address()
     requests.append(create_site(folder / "relay", "relay", "relay", (address,)))
     bundle = approve(folder / "consortium", requests).path
     return {name: join(folder / name, bundle) for name in NAMES}
@@ -156,7 +156,7 @@ def stopped_site(made: dict[str, Site], stack: ExitStack) -> Iterator[str]:
 def slow_line(made: dict[str, Site], stack: ExitStack) -> Iterator[str]:
     rate, size = 1e6, 20_000_000
     spawn(stack, relay, made["relay"].folder)
-    narrow = f"127.0.0.1:{free_port()}"
+    narrow = free_address()
     stack.enter_context(forwarding(narrow, made["relay"].own.addresses[0], rate))
     came: list[float] = []
     east = made["east"]

@@ -34,6 +34,7 @@ SIZES = (2**16, 400_000, 4_000_000, 40_000_000)  # bytes
 REPEATED = (200, 50, 10, 3)  # times a round
 WAIT = 60.0  # seconds for anything
 Exchange = Callable[[int, int], float]
+_KEPT: list[socket.socket] = []  # bound, so that the system gives their ports to nobody else
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,9 +88,17 @@ def spawn(stack: ExitStack, work: Callable[..., None], *arguments: object) -> Ba
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port of loopback at which nobody listens, for a listener with `SO_REUSEADDR`."""
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    _KEPT.append(kept)
+    return int(kept.getsockname()[1])
+
+
+def free_address() -> str:
+    """The same as HOST:PORT."""
+    return f"127.0.0.1:{free_port()}"
 
 
 def join_gloo(rank: int, port: int) -> None:
@@ -125,7 +134,7 @@ def gloo_echo(port: int) -> None:
 
 
 def carried(folder: Path, stack: ExitStack, *, through_relay: bool) -> Exchange:
-    here = f"127.0.0.1:{free_port()}"
+    here = free_address()
     listening = () if through_relay else (here,)
     requests = [create_site(folder / "north", "north", "site", listening)]
     requests.append(create_site(folder / "south", "south"))

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from carriers import free_address
 from forecast_job import Within
 from jobs import Work, job_of
 from processes import _answers
@@ -152,10 +152,10 @@ def _print(
 @contextmanager
 def _consortia(folder: Path) -> Iterator[tuple[dict[str, Path], int]]:
     """One consortium that has a relay alone, one whose sites connect directly; the relay's PID."""
-    hub = _free_address()
+    hub = free_address()
     relayed, direct = folder / "relay", folder / "direct"
     _made(relayed, {f"site-{rank}": () for rank in range(SITES)}, {"hub": (hub,)})
-    _made(direct, {f"site-{rank}": (_free_address(),) for rank in range(SITES)}, {})
+    _made(direct, {f"site-{rank}": (free_address(),) for rank in range(SITES)}, {})
     command = [sys.executable, "-m", "tacit", "relay", "--site", str(relayed / "hub")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as relay:
         try:
@@ -173,11 +173,6 @@ def _made(folder: Path, sites: dict[str, Sequence[str]], relays: dict[str, Seque
     bundle = approve(folder / "consortium", asked).path
     for name in (*sites, *relays):
         join(folder / name, bundle)
-
-
-def _free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
 
 
 def _worker(task: dict[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from models import model_of
 __all__ = ["build"]
 
 MOST_ROUNDS = 1_000_000
+_KEPT: list[socket.socket] = []  # bound, so that the system gives their ports to nobody else
 
 
 class _Setup:
@@ -214,13 +215,14 @@ class _Pfl:
 
 def _variables(processes: int) -> dict[str, str]:
     """What torchrun sets for each of its processes on one machine."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    free = socket.socket()
+    free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    free.bind(("127.0.0.1", 0))
+    _KEPT.append(free)
     return {
         "TORCHELASTIC_RUN_ID": "bench",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free.getsockname()[1]),
         "WORLD_SIZE": str(processes),
         "LOCAL_WORLD_SIZE": str(processes),
     }

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from consortia import consortium
+from ports import free_address
 from tacit.communication.secure.carrier import open_carrier
 from tacit.identities import Site
 
@@ -20,9 +21,7 @@ LIMIT = 30.0
 
 
 def made_in(folder: Path) -> tuple[dict[str, Site], str]:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    address = free_address()
     return consortium(folder, {"north": ()}, {"relay": [address]}), address
 
 

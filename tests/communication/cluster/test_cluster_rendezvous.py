@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from joined import LIMIT, at_once, clusters, kept_store, meet_at, until, variables
 from pydantic import JsonValue, TypeAdapter
 
+from ports import free_port
 from tacit.communication.cluster import Cluster, connect, rendezvous
 from tacit.communication.cluster.rendezvous import (
     address_of,
@@ -39,12 +40,6 @@ from tacit.errors import (
 )
 
 ANYTHING = Form(TypeAdapter(JsonValue))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def board_at(port: int, limit: float = LIMIT) -> KeyValueStore:

@@ -24,9 +24,9 @@ from typing import Any
 
 import torch
 
-from communication.secure.ways import free_address
 from experiments import Answer, strict_json, tacit
 from forks import forked_process
+from ports import free_address
 from tacit.cli.main import main
 from tacit.communication.secure.sites import SiteCluster, session_folder
 

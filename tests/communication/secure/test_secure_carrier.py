@@ -22,11 +22,11 @@ from ways import (
     awaited,
     ends,
     forwarding,
-    free_address,
     members,
     relaying,
 )
 
+from ports import free_address
 from tacit.communication.secure.carrier import Carrier, open_carrier
 from tacit.communication.secure.relay import run_relay
 from tacit.errors import InputError

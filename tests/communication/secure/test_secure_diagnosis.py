@@ -11,9 +11,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from ways import LIMIT, RUN, approved_again, free_address, members, relaying
+from ways import LIMIT, RUN, approved_again, members, relaying
 
 from consortia import consortium
+from ports import free_address
 from tacit.communication.secure.carrier import open_carrier
 from tacit.communication.secure.diagnosis import explain
 from tacit.errors import PeerError

@@ -25,11 +25,11 @@ from ways import (
     awaited,
     ends,
     forwarding,
-    free_address,
     members,
     relaying,
 )
 
+from ports import free_address
 from tacit.identities import Site
 
 pytestmark = pytest.mark.process

@@ -23,8 +23,8 @@ from communication.secure.sites import (
     gathered,
     status_of,
 )
-from communication.secure.ways import free_address
 from experiments import write_experiment
+from ports import free_address
 
 pytestmark = pytest.mark.process
 

@@ -30,8 +30,8 @@ from communication.secure.sites import (
     make_member,
     status_of,
 )
-from communication.secure.ways import free_address
 from experiments import tacit, write_experiment
+from ports import free_address
 from tacit.communication.secure.frames import DATA, Frame, digest_of, pack
 from tacit.communication.secure.sessions import door, session_config
 from tacit.identities import load_site, sign

@@ -1,4 +1,4 @@
-"""Relays and carriers on loopback for tests, and ports that are free."""
+"""Relays and carriers on loopback for tests."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from consortia import consortium
+from ports import free_address
 from tacit.communication.secure.carrier import open_carrier
 from tacit.communication.secure.relay import run_relay
 from tacit.identities import Site, approve, join
@@ -20,12 +21,6 @@ from tacit.identities import Site, approve, join
 RUN = "a" * 32
 LIMIT = 120.0  # seconds for anything that must come
 QUIET = 0.5  # seconds in which what must not come would have
-
-
-def free_address() -> str:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 def members(folder: Path, *, relays: int = 1, direct: tuple[int, ...] = ()) -> dict[str, Site]:
