@@ -7,10 +7,12 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import nbformat
 import pytest
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,13 +58,20 @@ def test_a_notebook_runs_and_prints_what_it_holds(
     for cell in again.cells:
         if cell.cell_type == "code":
             cell.outputs = []
-    NotebookClient(
-        again,
-        timeout=LIMIT,
-        startup_timeout=LIMIT,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(tmp_path)}},
-    ).execute()
+    with TemporaryDirectory() as sockets:  # whose paths are short; ports could be taken by others
+        kernel = AsyncKernelManager(
+            kernel_name="python3",
+            transport="ipc",
+            ip=f"{sockets}/kernel",
+            connection_file=f"{sockets}/kernel.json",
+        )
+        NotebookClient(
+            again,
+            kernel,
+            timeout=LIMIT,
+            startup_timeout=LIMIT,
+            resources={"metadata": {"path": str(tmp_path)}},
+        ).execute()
     assert printed(again) == printed(kept)
 
 
