@@ -217,7 +217,15 @@ def test_processes_count_their_own_nodes(tmp_path: Path) -> None:
     """Two processes print one table: the true counts and the noise of all nodes."""
     path = tmp_path / "digits.toml"
     path.write_text(tomli_w.dumps(digits(tmp_path, nodes={"count": 4})))
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "tacit"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "tacit",
+    ]
     ended = subprocess.run(
         [*torchrun, "privacy", "labels", str(path), "--epsilon", "2", "--json"],
         capture_output=True,
