@@ -170,7 +170,7 @@ def survive(port: int) -> None:
 
     killing.channel.send(1, torch.zeros(LARGE, dtype=torch.uint8))
     killing.store.set("sent", "")  # which rank 1 lives to see, however busy the machine
-    tell(killing.channel.receive(1, LARGE).wait)
+    tell(lambda: killing.channel.receive(1, LARGE).wait())
     tell(killing.channel.finish)
     tell(lambda: killing.channel.receive(1, 1).wait())
     for _ in range(2):

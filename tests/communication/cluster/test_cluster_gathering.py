@@ -120,6 +120,7 @@ def test_at_most_four_marks_are_under_way(pair: list[ThreadChannel], rank: int) 
     with pytest.raises(PeerError, match=rf"rank {1 - rank} was lost: its metrics .* in 0\.1 s"):
         waiting.finish(0.1)
     # It goes on as soon as the other does.
+    waiting._timeout = 20.0
     other = Gatherer(pair[1 - rank], ANYTHING, 5.0, lost)
     for step in range(5):
         other.put(step, None, torch.ones(3))

@@ -267,7 +267,7 @@ def test_processes_that_do_not_notice_a_failure_are_ended(tmp_path: Path) -> Non
         time.sleep(60)
         put("slept")
     """
-    assert run(tmp_path, source, 3, patience=0.1, grace=1) == 3
+    assert run(tmp_path, source, 3, patience=0.1, grace=5) == 3
     assert (tmp_path / "asked").exists()
     assert not (tmp_path / "slept").exists()
 
