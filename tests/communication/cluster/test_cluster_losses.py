@@ -168,12 +168,18 @@ def _latest(home: Path) -> int:
     return max((int(one.stem.removeprefix("checkpoint-")) for one in found), default=0)
 
 
+def _die_after(run: Path, step: int) -> None:
+    """Ranks 0 and 2 have come so far: what this one has sent is delivered as long as it lives."""
+    until(lambda: all(_latest(run / f"rank-{rank:04d}") >= step for rank in (0, 2)))
+    raise_signal(signal.SIGKILL)
+
+
 @pytest.mark.parametrize(("place", "after"), [("_folders", True), ("_finish", False)])
 def test_a_rank_killed_before_the_first_step_or_after_the_last(
     place: str, after: bool, tmp_path: Path
 ) -> None:
     file, run = write_experiment(tmp_path, **CHANGES), tmp_path / "run"
-    die = partial(raise_signal, signal.SIGKILL)
+    die = partial(_die_after, run, 8 if place == "_finish" else 0)
     tamper = {1: partial(around, "tacit.training.loop", place, die, after=after)}
     answers = train(tmp_path, file, run, 3, "--set", "train.timeout=8", tamper=tamper)
     assert codes(answers) == [4, -signal.SIGKILL, 4]
