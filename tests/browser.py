@@ -59,7 +59,7 @@ def running_browser() -> Iterator[Browser]:
             pytest.fail(message)
         pytest.skip(message)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path)
+        browser = playwright.chromium.launch(executable_path=path, timeout=_LIMIT)
         yield browser
         browser.close()
 

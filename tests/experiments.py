@@ -82,8 +82,8 @@ class Answer:
         A run that is not private and fails after a step has warned of that before, and a site says
         for whom it waits.
         """
-        line = re.sub(r"\Awarning: this run is NOT PRIVATE: .*\n", "", self.err)
-        line = re.sub(r"\A.* waits for .* to come to this run: .*\n", "", line)
+        said = r"^(warning: this run is NOT PRIVATE: |.* waits for .* to come to this run: ).*\n"
+        line = re.sub(said, "", self.err, flags=re.MULTILINE)
         assert self.out == ""
         assert "Traceback" not in line
         assert line.startswith("tacit: ")

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.process
 def test_the_forecast_counts_the_bytes_that_a_real_channel_sends() -> None:
     work = Work(nodes=6, inputs=5, hidden=3, batch=2, records=4, steps=20)
     # A whole number of the periods of its graph, which are 3 steps.
-    found = measure(work, 2, timing=Timing(rounds=1, steps=6, warm=3, limit=60))
+    found = measure(work, 2, timing=Timing(rounds=1, steps=6, warm=3, limit=240))
     job = job_of(work)
     assert job.plan.parameters == work.parameters
     expected = traffic(job.plan, place(6, 2), job.dtype)

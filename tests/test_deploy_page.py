@@ -64,8 +64,9 @@ class Machines:
             shutil.copy(here / words[1], place)
             return
         if words[0] == "pkill":
-            until(lambda: self.step(machine) >= 20, f"{machine} makes no steps")
+            until(lambda: self.goes_on(machine) >= 20, f"{machine} makes no steps")
             self.running[machine].send_signal(signal.SIGKILL)
+            self.running["west"].send_signal(signal.SIGCONT)
             assert self.running[machine].wait(LIMIT) == -signal.SIGKILL
             return
         programs = {"tacit": [sys.executable, "-m", "tacit"], "python": [sys.executable]}
@@ -78,6 +79,7 @@ class Machines:
             return
         if "watch" in words:
             until(lambda: self.step(machine) > 0, f"{machine} makes no steps")
+            self.running["west"].send_signal(signal.SIGSTOP)
         if "privacy" in words:
             self.wait_for_the_end()
         answer = subprocess.run(
@@ -90,6 +92,13 @@ class Machines:
             return int(json.loads(file.read_text())["step"])
         assert self.running[machine].poll() is None, self.log(machine)
         return -1
+
+    def goes_on(self, machine: str) -> int:
+        """Its step, while west goes on a moment at a time: all wait for it, and the run lasts."""
+        self.running["west"].send_signal(signal.SIGCONT)
+        time.sleep(0.02)
+        self.running["west"].send_signal(signal.SIGSTOP)
+        return self.step(machine)
 
     def wait_for_the_end(self) -> None:
         for name in SITES:

@@ -66,6 +66,7 @@ def over_processes(seat: Seat) -> Any:
     early, late = [0.0] * 3, [0.1] * 3
     found = run_through(seat, gatherer, late + early if seat.rank == 0 else early + late)
     gatherer.close()
+    gatherer._thread.join(10.0)
     idle = not gatherer._thread.is_alive()
     return [idle, found]
 

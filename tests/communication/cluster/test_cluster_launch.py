@@ -516,6 +516,8 @@ def test_a_killed_launcher_takes_its_processes_with_it(tmp_path: Path) -> None:
         put(f"ready-{rank}")
         wait_for("ready-0", "ready-1")
         if rank == 0:
+            while os.listdir(os.environ["TMPDIR"]):  # the launcher is still starting
+                time.sleep(0.01)
             os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(60)
     """

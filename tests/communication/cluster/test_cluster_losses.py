@@ -181,7 +181,7 @@ def test_a_rank_killed_before_the_first_step_or_after_the_last(
     file, run = write_experiment(tmp_path, **CHANGES), tmp_path / "run"
     die = partial(_die_after, run, 8 if place == "_finish" else 0)
     tamper = {1: partial(around, "tacit.training.loop", place, die, after=after)}
-    answers = train(tmp_path, file, run, 3, "--set", "train.timeout=8", tamper=tamper)
+    answers = train(tmp_path, file, run, 3, "--set", "train.timeout=30", tamper=tamper)
     assert codes(answers) == [4, -signal.SIGKILL, 4]
     assert all("rank 1 " in answers[rank].refusal for rank in (0, 2))
     assert codes(train(tmp_path, file, run, 3, "--resume")) == [0, 0, 0]

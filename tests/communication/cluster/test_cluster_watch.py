@@ -132,6 +132,7 @@ def test_a_rank_that_stops_and_then_one_that_dies_is_named_by_all(started: Start
 
     ranks = started.join("killed")
     started.peer.kill()
+    until(lambda: all(cluster._watch.seen[2].missed >= 2 for cluster in ranks))
     errors = at_once(lambda rank: ranks[rank].diagnose(2, "connection closed"), range(2))
     assert {str(error) for error in errors} == {str(errors[0])}
     assert type(errors[0]) is PeerError
@@ -185,6 +186,8 @@ def test_the_last_of_a_chain_of_waits_is_blamed_by_all() -> None:
     with clusters(3, timeout=4.0) as ranks:
         ranks[2].at(17)
         ranks[1].waiting(2)
+        until(lambda: ranks[0]._watch.seen[1].heartbeat.waiting == 2)
+        until(lambda: all(ranks[rank]._watch.seen[2].heartbeat.step == 17 for rank in (0, 1)))
         errors = at_once(lambda rank: ranks[rank].diagnose(rank + 1, "nothing for 4 s"), [0, 1])
         assert {str(error) for error in errors} == {str(errors[0])}
         assert str(errors[0]).startswith("rank 2 is alive at step 17, but has sent nothing (")

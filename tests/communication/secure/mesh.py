@@ -274,8 +274,8 @@ class Puppet:
         if frame.sender != self.target:
             return
         if frame.kind == BEAT:
-            self.heard.append(BEAT_FORM.read(frame.body, frame.sender, "beat"))
             self.session = frame.session
+            self.heard.append(BEAT_FORM.read(frame.body, frame.sender, "beat"))
         else:
             self.data.append(frame)
 

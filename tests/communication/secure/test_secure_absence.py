@@ -85,9 +85,9 @@ def test_a_site_whose_system_goes_down_is_waited_for(tmp_path: Path) -> None:
         group.running["north"].send(signal.SIGTERM)
         assert group.running["north"].end().code == -signal.SIGTERM
         gate.write_text(str(STEPS))
-        group.until(lambda: status_of(group.rank_folder("south")).get("state") == "waiting")
-        status = status_of(group.rank_folder("south"))
-        assert status["waiting_for"] in ([0], ["north"])
+        south = group.rank_folder("south")
+        group.until(lambda: status_of(south).get("waiting_for") in ([0], ["north"]))
+        group.until(lambda: status_of(south)["state"] == "waiting")
         group.train("north", file, resume=True)
         answers = group.ends()
         assert [answer.code for answer in answers] == [0] * 3, answers
@@ -127,8 +127,8 @@ def test_a_site_that_lost_its_own_cannot_come_back_as_if_nothing_were(
         group.running["west"].kill()
         session = group.session("west")
         shutil.rmtree(session if lost == "session" else group.run_folder("west"))
-        gate.write_text(str(STEPS))
         answer = group.train("west", file, resume=True).end()
+        gate.write_text(str(STEPS))  # only now do the others begin to wait for it
         assert answer.code == 2, answer
         if lost == "session":
             assert "an earlier session of this site, of which nothing is here" in answer.refusal

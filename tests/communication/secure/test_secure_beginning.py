@@ -28,6 +28,7 @@ from tacit.communication.secure.journal import Journal, Session
 from tacit.communication.secure.wire import Wire
 from tacit.errors import GoneError, InputError, LeftOutError, MeetAnewError, PeerError
 
+LONGER = 3.0  # seconds of a wait that must not end while something is heard
 SHORT = 0.3  # seconds of a wait that is to end
 
 
@@ -44,8 +45,16 @@ def begin(
     wires = [mesh.wire(rank, tmp_path / NAMES[rank], **settings) for rank in here]
     for wire in wires:
         mesh.start(wire)
-    together([partial(wire.form, 4 * SHORT, **more) for wire in wires])
+    form_all(wires, **more)
     return wires
+
+
+def form_all(wires: Sequence[Wire], limit: float = LIMIT, **more) -> None:
+    """Rank 0 decides, after a short wait, which the others await for as long as `limit`."""
+    if len(wires) > 1:  # who is there was heard before that wait begins
+        until(lambda: wires[0].peers()[1].beat is not None)
+    limits = [4 * SHORT] + [limit] * (len(wires) - 1)
+    together(partial(wire.form, most, **more) for wire, most in zip(wires, limits, strict=True))
 
 
 def test_rank_0_begins_without_a_site_that_does_not_come_and_takes_it_in_later(tmp_path):
@@ -65,7 +74,7 @@ def test_rank_0_begins_without_a_site_that_does_not_come_and_takes_it_in_later(t
 
     def wait() -> None:
         with suppress(InputError):  # which is asked for below
-            west.form(4 * SHORT, has_part=False)
+            west.form(LONGER, has_part=False)
 
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
@@ -75,7 +84,7 @@ def test_rank_0_begins_without_a_site_that_does_not_come_and_takes_it_in_later(t
     written = Journal(tmp_path / "west").session()
     assert written is not None
     assert (written.rejoins, written.nonces, written.earlier) == (0, None, {})
-    time.sleep(8 * SHORT)
+    time.sleep(1.2 * LONGER)
     assert waiting.is_alive()
     north.takes_back = False
     waiting.join(LIMIT)
@@ -110,6 +119,7 @@ def test_nobody_begins_alone_nor_where_the_settings_do_not_allow_it(tmp_path):
                 tmp_path / str(number),
                 without=without,
                 settings=settings,
+                limit=4 * SHORT,
                 **({"is_new": True} | changed),
             )
         mesh.end()
@@ -147,7 +157,7 @@ def test_one_in_its_old_session_does_not_keep_those_from_beginning_that_had_lost
     speaking = threading.Thread(target=speak, daemon=True)
     speaking.start()
     try:
-        together([partial(wire.form, 4 * SHORT) for wire in wires])
+        form_all(wires)
         assert wires[0].left == wires[1].left == {2: 0}
     finally:
         ended.set()
@@ -462,7 +472,7 @@ def test_a_site_that_waits_and_may_have_sent_the_next_step_is_not_met(tmp_path):
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
     until(lambda: wires[0].peers()[2].beat is not None and wires[0].peers()[2].beat.step == 9)
-    together([partial(wire.form, 4 * SHORT) for wire in wires])
+    form_all(wires)
     assert wires[0].left == wires[1].left == {2: 0}
     until(lambda: 2 in wires[0].back)
     west._failure = KilledError()

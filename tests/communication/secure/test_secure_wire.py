@@ -31,6 +31,7 @@ from tacit.communication.secure.wire import Wire
 from tacit.errors import BudgetError, GoneError, InputError, LeftOutError, PeerError, TacitError
 
 PATIENCE = 2.5  # seconds, of one that waits: several times those between two beats
+LONGER = 5.0  # seconds of a wait that must not end while something is heard
 SHORT = 0.3  # seconds of a wait that is to end in an error
 
 
@@ -187,24 +188,40 @@ def test_a_site_that_says_that_it_moves_and_does_not_is_given_up(tmp_path, monke
 
 
 def test_a_site_that_comes_further_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(wires, "_IDLE", 2)
+    monkeypatch.setattr(wires, "_IDLE", 1)
     mesh = Mesh(2)
     with facing_puppets(mesh, tmp_path) as (wire, (slow,)):
         wire.step = 50
 
         def speak() -> None:
-            for step in range(15):
+            for step in range(25):
                 time.sleep(0.1)
                 slow.say(slow.beat(step=step))
             slow.say(slow.packed(DATA, 0, "exchange", b"at last"))
 
         speaker = threading.Thread(target=speak, daemon=True)
         speaker.start()
-        assert wire.take(1, "exchange", limit=0.5) == b"at last"
+        assert wire.take(1, "exchange", limit=2.0) == b"at last"
         speaker.join(10)
 
 
-def test_the_last_of_those_that_wait_for_one_another_is_named(tmp_path):
+def test_what_a_site_waited_for_another_is_not_held_against_it_once_it_falls_silent(tmp_path):
+    with facing_puppets(Mesh(3), tmp_path) as (wire, (waits, works)):
+        waits.say(waits.beat(waiting_for=2))
+        works.say(works.beat(step=1))
+        now = time.monotonic()
+        for rank in (1, 2):
+            view = wire._peers[rank]
+            until(lambda view=view: view.beat is not None, "a beat")
+            view.moved, view.heard = now - 100.0, now
+            assert leaving.since(view, LIMIT) == view.moved
+            view.heard = now - 20.0
+            assert leaving.since(view, LIMIT) == (view.heard, view.moved)[rank - 1]
+
+
+def test_the_last_of_those_that_wait_for_one_another_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(leaving, "_TWO_BEATS", LIMIT)  # what was said counts, however long ago
+    monkeypatch.setattr(leaving, "AWAY", LIMIT)
     mesh = Mesh(4)
     with facing_puppets(mesh, tmp_path) as (wire, (south, west, east)):
         south.say(south.beat(waiting_for=2))
@@ -556,7 +573,7 @@ def test_a_site_that_is_taken_back_waits_in_a_session_with_other_keys(tmp_path):
         until(lambda: 2 in north.back)
         heard, beat = north.back[2]
         assert (beat.step, north.refused[0]) == (7, 0)
-        time.sleep(2 * PATIENCE)
+        time.sleep(1.2 * LONGER)
         assert waiting.is_alive()  # as long as it hears north
         assert north.back[2][0] > heard
         north.takes_back = False  # the end of the run came first
@@ -569,7 +586,7 @@ def test_a_site_that_is_taken_back_waits_in_a_session_with_other_keys(tmp_path):
 def raises_none(wire) -> None:
     """Wait to be taken back; what ends that is asked for later."""
     with suppress(InputError):
-        wire.form(PATIENCE)
+        wire.form(LONGER)
 
 
 def test_one_that_waits_and_hears_nobody_or_what_was_recorded_gives_up(tmp_path):

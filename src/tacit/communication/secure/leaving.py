@@ -19,6 +19,7 @@ __all__ = [
     "lost",
     "say_back",
     "say_left",
+    "since",
 ]
 
 _log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ def last_awaited(rank: int, own: int, peers: Mapping[int, PeerView], limit: floa
         peers: what is known of the others.
         limit: seconds of the wait; what a site has said last does not count if it is away itself.
     """
-    seen, now, silent = {own}, time.monotonic(), min(AWAY, max(limit / 2, _TWO_BEATS))
+    seen, now, silent = {own}, time.monotonic(), _silence(limit)
     while rank not in seen:
         seen.add(rank)
         beat = peers[rank].beat
@@ -47,6 +48,26 @@ def last_awaited(rank: int, own: int, peers: Mapping[int, PeerView], limit: floa
             break
         rank = following
     return rank
+
+
+def since(view: PeerView, limit: float) -> float:
+    """From when on a site does nothing, by the monotonic clock.
+
+    One that was waiting when it fell silent could do nothing while it was heard, and counts from
+    when it was heard last: else it had no time at all where its wait was as long as the limit.
+
+    Args:
+        view: of the site.
+        limit: as in `last_awaited`.
+    """
+    waited = view.beat is not None and view.beat.waiting_for >= 0
+    away = time.monotonic() - view.heard > _silence(limit)
+    return view.heard if waited and away else view.moved
+
+
+def _silence(limit: float) -> float:
+    """Seconds without a word after which what a site has said last does not count any more."""
+    return min(AWAY, max(limit / 2, _TWO_BEATS))
 
 
 def lost(rank: int, limit: float, sites: Sequence[str], view: PeerView) -> PeerError:

@@ -135,11 +135,13 @@ class Outgoing:
     published: int = 0  # frames before this one were handed to the carrier
     kept: deque[Record] = field(default_factory=deque)  # that are not acknowledged
     held: int = 0  # what they cost, in bytes
-    moved: float = field(default_factory=time.monotonic)
+    moved: float = field(default_factory=time.monotonic)  # when some went, or were acknowledged
     asked: float = -1e9  # when they were last sent again since the site asked for it
 
     def hold(self, record: Record) -> None:
         """Keep a message until it is acknowledged."""
+        if not self.kept:  # until now there was nothing to move
+            self.moved = time.monotonic()
         self.kept.append(record)
         self.held += cost(record)
 

@@ -72,6 +72,7 @@ from tacit.communication.secure.leaving import (
     left_out,
     lost,
     say_left,
+    since,
 )
 from tacit.communication.secure.meeting import Meeting, given_up, spared
 from tacit.communication.secure.streams import AWAY, FACT_TOPIC, PeerView, Publisher, Streams, cost
@@ -416,7 +417,7 @@ class Wire:
                     now = time.monotonic()
                     if len(self.left) != left:  # who waited for that one can go on from here
                         began, left = now, len(self.left)
-                    quiet = now - max(self._peers[culprit].moved, began)
+                    quiet = now - max(since(self._peers[culprit], limit), began)
                     for late, without, most in (
                         (culprit, quiet, limit),
                         (rank, now - max(self._peers[rank].gained, began), _IDLE * limit),
