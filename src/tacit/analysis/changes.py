@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tacit import plain_files
 from tacit.errors import InputError
 
 __all__ = ["UNSET", "changed", "flat_keys", "grid_points", "read_toml"]
@@ -66,7 +67,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         InputError: it cannot be read, is no TOML, or holds more than sections.
     """
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = plain_files.read_toml(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
         raise InputError("FILE", str(path), f"{reason}: give a readable TOML file") from None

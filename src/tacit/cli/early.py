@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tacit.errors import InputError
-from tacit.toml_text import parse_toml
+from tacit.plain_files import read_toml
 
 __all__ = ["check_files"]
 
-_MOST_BYTES = 2**24  # more is refused where it is read
 _FILES = ("csv", "parquet", "svmlight")  # kinds of data sets that name a file after a colon
 
 
@@ -51,8 +50,7 @@ def _check(where: str, value: str, wanted: str, folders: Iterable[Path]) -> None
 def _task(file: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """The section `[task]` as far as it can be read here."""
     try:
-        with file.open("rb") as content:
-            experiment = parse_toml(content.read(_MOST_BYTES).decode())
+        experiment = read_toml(file)
     except (OSError, ValueError, RecursionError):
         return {}
     task = experiment.get("task", {})

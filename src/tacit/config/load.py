@@ -30,8 +30,8 @@ from tacit.config.schema import (
 )
 from tacit.config.tables import complete_for_table
 from tacit.errors import InputError, nearest
+from tacit.plain_files import parse_toml, read_toml
 from tacit.privacy.mechanisms.clipping import ASSUMED
-from tacit.toml_text import parse_toml
 
 __all__ = [
     "GIVEN",
@@ -49,7 +49,6 @@ __all__ = [
     "to_toml",
 ]
 
-_MOST_BYTES = 2**24
 DEFAULT_EPSILON = 3.0
 DEFAULT_PAIRWISE = {"colluding": 1, "pair_noise": "auto"}
 DEFAULT_PARTNERS = {"partners": "graph", "rounds": "auto"}
@@ -303,18 +302,12 @@ def _read(source: str | Path | Mapping[str, Any] | Config) -> dict[str, Any]:
         return sections
     path = Path(source)
     try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-        text = content.decode("utf-8")
+        return _read(read_toml(path))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
         raise InputError(
             "experiment file", str(path), f"{reason}: give a readable TOML file"
         ) from None
-    if len(content) > _MOST_BYTES:
-        raise InputError("experiment file", str(path), f"must be at most {_MOST_BYTES:,} bytes")
-    try:
-        return _read(parse_toml(text))
     except tomllib.TOMLDecodeError as error:
         raise InputError("experiment file", str(path), f"is not valid TOML: {error}") from None
 

@@ -41,11 +41,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.data.datasets import Dataset, as_dataset, check_dataset
-from tacit.data.files import UnfitFileError, check_size, read_member
+from tacit.data.files import UnfitFileError, read_member
 from tacit.data.tables.reading import TABLE_READERS, read_table
 from tacit.data.tables.schema import Schema
 from tacit.errors import InputError, nearest
-from tacit.models.imports import call_function, import_function
+from tacit.models.imports import call_function, import_function, names_function
+from tacit.plain_files import check_plain, open_plain
 
 __all__ = ["READERS", "load_own", "record_digests", "record_layout"]
 
@@ -75,8 +76,8 @@ def load_own(source: str, nodes: Sequence[int], schema: Schema | None = None) ->
             or if several nodes would read the same file; on `node 3 (PATH)`, if the records of
             node 3 cannot be trained on or are shaped otherwise than those of the first node.
     """
-    read = _from_function if _is_function(source) else _from_file
-    if len(nodes) > 1 and _NODE not in source and not _is_function(source):
+    read = _from_function if names_function(source) else _from_file
+    if len(nodes) > 1 and _NODE not in source and not names_function(source):
         expected = (
             f"must have {_NODE} in it, such as data/{_NODE}.npz: nodes {nodes[0]} and {nodes[1]} "
             "of this process would read the same records"
@@ -95,11 +96,6 @@ def load_own(source: str, nodes: Sequence[int], schema: Schema | None = None) ->
                 expected = f"must be {wanted[key]}, as those of node {nodes[0]}"
                 raise InputError(f"{name}, {key}", found, expected)
     return datasets
-
-
-def _is_function(source: str) -> bool:
-    module, colon, name = source.partition(":")
-    return bool(colon) and all(part.isidentifier() for part in [*module.split("."), name])
 
 
 def record_layout(dataset: Dataset) -> dict[str, str]:
@@ -161,7 +157,7 @@ def _from_file(source: str, node: int, schema: Schema | None) -> object:
 
 def _read_npz(path: Path) -> Arrays:
     # What is not asked for is not read.
-    with zipfile.ZipFile(path) as archive:
+    with open_plain(path) as file, zipfile.ZipFile(file) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
         return {
             name: read_member(archive, member) if name in _ARRAYS else None
@@ -170,7 +166,7 @@ def _read_npz(path: Path) -> Arrays:
 
 
 def _read_safetensors(path: Path) -> Arrays:
-    check_size(path.stat().st_size)  # which its header cannot exceed
+    check_plain(path)  # what its header announces cannot exceed it
     return safetensors.torch.load(path.read_bytes())
 
 

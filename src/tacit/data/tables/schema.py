@@ -34,7 +34,7 @@ from tacit.data.tables.fields import Table, rows
 from tacit.data.tables.kinds import CategoryColumn, Column, NodeColumn, Target
 from tacit.data.tables.reading import as_table
 from tacit.errors import InputError, nearest
-from tacit.toml_text import parse_toml
+from tacit.plain_files import read_toml
 
 __all__ = ["ENDING", "MISSING_WORDS", "Schema", "default_schema", "find_schema"]
 
@@ -43,7 +43,6 @@ MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
 """Fields that count as missing, unless the schema says otherwise."""
 
 _WHERE = "task.schema"
-_MOST_BYTES = 1 << 24
 
 
 def _one_sign(value: str) -> str:
@@ -319,16 +318,10 @@ def find_schema(path: str, data_dir: Path) -> Schema:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise InputError(_WHERE, str(path), f"must be at most {_MOST_BYTES:,} bytes")
-        return parse_toml(content.decode("utf-8"))
+        return read_toml(path)
     except OSError as error:
         raise InputError(_WHERE, str(path), f"{error.strerror}: give a readable file") from None
     except (ValueError, RecursionError) as error:  # what TOML and UTF-8 raise are ValueErrors
-        if isinstance(error, InputError):
-            raise
         raise InputError(_WHERE, str(path), f"is not valid TOML: {error}") from None
 
 
