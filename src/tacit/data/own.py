@@ -41,12 +41,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.data.datasets import Dataset, as_dataset, check_dataset
-from tacit.data.files import UnfitFileError, read_member
+from tacit.data.files import UnfitFileError, check_size, read_member
 from tacit.data.tables.reading import TABLE_READERS, read_table
 from tacit.data.tables.schema import Schema
 from tacit.errors import InputError, nearest
 from tacit.models.imports import call_function, import_function, names_function
-from tacit.plain_files import check_plain, open_plain
 
 __all__ = ["READERS", "load_own", "record_digests", "record_layout"]
 
@@ -157,7 +156,7 @@ def _from_file(source: str, node: int, schema: Schema | None) -> object:
 
 def _read_npz(path: Path) -> Arrays:
     # What is not asked for is not read.
-    with open_plain(path) as file, zipfile.ZipFile(file) as archive:
+    with zipfile.ZipFile(path) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
         return {
             name: read_member(archive, member) if name in _ARRAYS else None
@@ -166,7 +165,7 @@ def _read_npz(path: Path) -> Arrays:
 
 
 def _read_safetensors(path: Path) -> Arrays:
-    check_plain(path)  # what its header announces cannot exceed it
+    check_size(path.stat().st_size)  # which its header cannot exceed
     return safetensors.torch.load(path.read_bytes())
 
 
